@@ -1,0 +1,26 @@
+"""jaxreg: regularization for JAX, as pure functions with explicit keys.
+
+Subpackages load on first use, so `import jaxreg` costs nothing beyond what is used:
+
+- `losses`: `([key,] logits, labels, *, ...) -> [batch]`
+- `noise`: `(key, x, *, rate) -> x`
+- `calibration`: NLL, Brier score and ECE as sums that merge by addition
+- `paths`: parameters by name, weight-decay masks
+- `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["calibration", "losses", "models", "noise", "paths", "plots", "train", "typing"]
+
+
+def __getattr__(name: str) -> Any:
+  if name in __all__:
+    return importlib.import_module(f"jaxreg.{name}")
+  raise AttributeError(f"module 'jaxreg' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+  return sorted([*globals(), *__all__])

@@ -1,0 +1,41 @@
+"""Brier score of predicted log-probabilities."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.calibration._weights import example_weights
+from jaxreg.typing import Array, check_labels, check_wide
+
+
+def brier(
+  log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
+) -> tuple[Array, Array]:
+  r"""The multi-class Brier score as `(sum, count)`; each example's lies in [0, 2].
+
+  .. math:: \sum_i w_i \sum_k (p_{ik} - y_{ik})^2, \quad \sum_i w_i
+
+  Args:
+    log_probs: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
+
+  Returns:
+    Two scalars.
+
+  Raises:
+    TypeError: if `log_probs` are not floating or `labels` not integer.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> brier(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
+    (Array(0.5, dtype=float32), Array(1., dtype=float32))
+
+  References:
+    Brier, `Verification of forecasts expressed in terms of probability`, 1950, Eq. 2.
+  """
+  log_probs = check_wide(log_probs, "log_probs")
+  labels = check_labels(labels, log_probs, "log_probs")
+  weights = example_weights(weights, labels, log_probs.dtype)
+  error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
+  return jnp.where(weights > 0, weights * (error**2).sum(axis=-1), 0).sum(), weights.sum()

@@ -1,0 +1,77 @@
+"""Expected calibration error, from per-bin sums."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.calibration._weights import example_weights
+from jaxreg.typing import Array, check_labels, check_range, check_wide
+
+
+def ece_bins(
+  log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
+) -> dict[str, Array]:
+  """The sums in each confidence bin that `ece` needs; they merge by addition.
+
+  Bin `m` of `M` holds confidences in `((m - 1) / M, m / M]`, so the last one holds a confidence of exactly 1.
+  The ECE of a batch is biased, and a mean of batch ECEs is not the ECE: merge these sums instead.
+
+  Args:
+    log_probs: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    num_bins: number of equally wide bins.
+    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
+
+  Returns:
+    `confidence`, `correct` and `count`, each `[num_bins]`.
+
+  Raises:
+    TypeError: if `log_probs` are not floating or `labels` not integer.
+    ValueError: if shapes do not fit or `num_bins` is below 1.
+
+  Example:
+    >>> bins = ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
+    >>> bins["confidence"]
+    Array([0.  , 0.75], dtype=float32)
+
+  References:
+    Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
+  """
+  log_probs = check_wide(log_probs, "log_probs")
+  labels = check_labels(labels, log_probs, "log_probs")
+  check_range(num_bins, "num_bins", low=1)
+  weights = example_weights(weights, labels, log_probs.dtype)
+  confidence = jnp.exp(log_probs.max(axis=-1))
+  correct = log_probs.argmax(axis=-1) == labels
+  index = jnp.clip(jnp.ceil(confidence * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
+  add_up = lambda x: jax.ops.segment_sum(
+    jnp.where(weights > 0, weights * x, 0).ravel(), index.ravel(), num_segments=num_bins
+  )
+  return {
+    "confidence": add_up(confidence),
+    "correct": add_up(correct),
+    "count": add_up(jnp.ones_like(weights)),
+  }
+
+
+def ece(bins: dict[str, Array]) -> Array:
+  r"""The expected calibration error of merged `ece_bins`, in [0, 1].
+
+  .. math:: \sum_m \frac{n_m}{n} \bigl|\operatorname{acc}(m) - \operatorname{conf}(m)\bigr|
+
+  Args:
+    bins: sums from `ece_bins`, added over batches.
+
+  Returns:
+    A scalar; 0 for no examples.
+
+  Example:
+    >>> ece(ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0])))
+    Array(0.25, dtype=float32)
+
+  References:
+    Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
+  """
+  gaps = jnp.abs(bins["correct"] - bins["confidence"]).sum()
+  total = bins["count"].sum()
+  return gaps / jnp.where(total > 0, total, 1)

@@ -1,0 +1,35 @@
+"""Negative log-likelihood of predicted log-probabilities."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.calibration._weights import example_weights
+from jaxreg.typing import Array, check_labels, check_wide
+
+
+def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> tuple[Array, Array]:
+  r"""The negative log-likelihood as `(sum, count)`.
+
+  .. math:: \sum_i w_i \bigl(-\log p_{i, y_i}\bigr), \quad \sum_i w_i
+
+  Args:
+    log_probs: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
+
+  Returns:
+    Two scalars, the sum in nats.
+
+  Raises:
+    TypeError: if `log_probs` are not floating or `labels` not integer.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> nll(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
+    (Array(0.6931472, dtype=float32), Array(1., dtype=float32))
+  """
+  log_probs = check_wide(log_probs, "log_probs")
+  labels = check_labels(labels, log_probs, "log_probs")
+  weights = example_weights(weights, labels, log_probs.dtype)
+  picked = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+  return jnp.where(weights > 0, -weights * picked, 0).sum(), weights.sum()

@@ -1,0 +1,54 @@
+"""Cross-entropy with smoothed integer labels."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.typing import Array, check_labels, check_range, check_wide
+
+
+def label_smoothing(
+  logits: ArrayLike, labels: ArrayLike, *, smoothing: ArrayLike = 0.1, over: Literal["all", "others"] = "all"
+) -> Array:
+  r"""Softmax cross-entropy whose targets put a part of their mass on the other classes.
+
+  .. math:: \ell = -(1 - \epsilon) \log p_t - \frac{\epsilon}{K} \sum_k \log p_k
+    = -\log p_t + \epsilon \Bigl(o_t - \frac1K \sum_k o_k\Bigr)
+
+  With `over="others"` the mass goes to the wrong classes only, targets `1 - eps` and `eps / (K - 1)`: the
+  same family at `eps * K / (K - 1)`. Equals `optax.softmax_cross_entropy` on `optax.smooth_labels`, without
+  the one-hot array.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    smoothing: `eps` in [0, 1].
+    over: whether the mass is spread over all classes or over the others.
+
+  Returns:
+    `[...]`, in nats.
+
+  Raises:
+    TypeError: if `logits` are not floating or `labels` not integer.
+    ValueError: for a `smoothing` outside [0, 1], another `over`, or shapes that do not fit.
+
+  Example:
+    >>> label_smoothing(jnp.array([[2.0, 0.0]]), jnp.array([0]), smoothing=0.1)
+    Array([0.226928], dtype=float32)
+
+  References:
+    Szegedy et al., `Rethinking the Inception Architecture for Computer Vision`, 2016, section 7.
+    Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 7.5.1 (`over="others"`).
+  """
+  logits = check_wide(logits, "logits")
+  labels = check_labels(labels, logits)
+  check_range(smoothing, "smoothing", low=0, high=1)
+  classes = logits.shape[-1]
+  if over not in ("all", "others"):
+    raise ValueError(f"over must be 'all' or 'others', got {over!r}")
+  if over == "others":
+    smoothing = smoothing * classes / (classes - 1)
+  target = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+  return softmax_cross_entropy(logits, labels) + smoothing * (target - logits.mean(axis=-1))

@@ -1,0 +1,53 @@
+"""Softmax cross-entropy that stays accurate when the loss is nearly zero."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_labels, check_wide
+
+
+def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
+  r"""Softmax cross-entropy with integer labels, accurate down to the smallest losses.
+
+  .. math:: \ell = \log\Bigl(1 + \sum_{k \ne t} e^{o_k - o_t}\Bigr)
+
+  `logsumexp(o) - o_t` cancels: at a loss of 6e-8 it is off by two thirds in float32, its gradient by an
+  eighth. Here the target's own term is taken out of the sum first, so value, gradient and Hessian keep their
+  digits.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    labels: `[...]`, integer class indices in `[0, classes)`; a traced label past the end gives NaN.
+
+  Returns:
+    `[...]`, in nats; float32, or float64 for float64 logits.
+
+  Raises:
+    TypeError: if `logits` are not floating or `labels` not integer.
+    ValueError: if the shape of `labels` is not that of `logits` without the classes.
+
+  Example:
+    >>> softmax_cross_entropy(jnp.array([[20.0, 0.0]]), jnp.array([0]))
+    Array([2.0611537e-09], dtype=float32)
+
+  References:
+    Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 6.2.2.3.
+  """
+  logits = check_wide(logits, "logits")
+  labels = check_labels(labels, logits)
+  target = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  # Finite instead of -inf: its difference to `top` must not be NaN.
+  margins = jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits - target)
+  top = jax.lax.stop_gradient(jnp.maximum(margins.max(axis=-1), 0))
+  return top + jnp.log1p(jnp.expm1(-top) + jnp.exp(margins - top[..., None]).sum(axis=-1))
+
+
+def softmax_log_probs(logits: ArrayLike) -> Array:
+  """Log-probabilities of the softmax: `[..., classes] -> [..., classes]`, in at least float32.
+
+  Raises:
+    TypeError: if `logits` are not floating.
+  """
+  return jax.nn.log_softmax(check_wide(logits, "logits"))

@@ -1,0 +1,82 @@
+"""Bernoulli dropout, inverted or not."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range
+
+
+def dropout(
+  key: Key, x: ArrayLike, *, rate: ArrayLike, inverted: bool = True, shared_axes: tuple[int, ...] = ()
+) -> Array:
+  r"""Sets each entry to zero with probability `rate`.
+
+  .. math:: y = \frac{m \odot x}{1 - \text{rate}} \ \text{(inverted)} \quad\text{or}\quad y = m \odot x,
+    \qquad m \sim \mathrm{Ber}(1 - \text{rate})
+
+  Inverted dropout needs nothing at test time; otherwise apply `dropout_mean` there, as the papers that
+  multiply the weights by `p = 1 - rate` do.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: any shape, floating.
+    rate: probability of dropping, in [0, 1]; may be traced, so it can follow a schedule.
+    inverted: whether the kept entries are scaled to keep the mean.
+    shared_axes: axes along which one mask is shared, for instance the positions of a feature map.
+
+  Returns:
+    An array of the shape and dtype of `x`; all zeros at rate 1.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1].
+
+  Example:
+    >>> dropout(jax.random.key(0), jnp.ones(4), rate=0.5)
+    Array([0., 0., 2., 2.], dtype=float32)
+
+  References:
+    Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 4.
+  """
+  x = check_floating(x, "x")
+  shape = [1 if axis in {a % x.ndim for a in shared_axes} else n for axis, n in enumerate(x.shape)]
+  mask = dropout_mask(key, shape, rate=rate)
+  keep = jnp.asarray(1.0 - rate, jnp.float32)
+  # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
+  scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
+  return jnp.where(mask, x * jnp.asarray(scale, x.dtype), jnp.zeros_like(x))
+
+
+def dropout_mask(key: Key, shape: tuple[int, ...] | list[int], *, rate: ArrayLike) -> Array:
+  """Samples which entries are kept: `[shape]`, bool, true with probability `1 - rate`.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if `rate` is outside [0, 1].
+
+  Example:
+    >>> dropout_mask(jax.random.key(0), (3,), rate=0.0)
+    Array([ True,  True,  True], dtype=bool)
+  """
+  check_range(rate, "rate", low=0, high=1)
+  return jax.random.bernoulli(check_key(key), 1.0 - jnp.asarray(rate, jnp.float32), tuple(shape))
+
+
+def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Array:
+  """The mean of `dropout` over its masks, its test-time form: `x`, or `(1 - rate) x` if not inverted.
+
+  Raises:
+    TypeError: if `x` is not floating.
+    ValueError: if `rate` is outside [0, 1].
+
+  Example:
+    >>> dropout_mean(jnp.ones(2), rate=0.25, inverted=False)
+    Array([0.75, 0.75], dtype=float32)
+
+  References:
+    Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, figure 2.
+  """
+  x = check_floating(x, "x")
+  check_range(rate, "rate", low=0, high=1)
+  return x if inverted else x * jnp.asarray(1.0 - rate, x.dtype)

@@ -1,0 +1,87 @@
+"""Parameters by name: leaves are called `Dense_0/kernel`, and masks are trees of booleans chosen by name."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+Pattern = str | re.Pattern[str] | Callable[[str], bool]
+
+
+def leaf_names(tree: Any) -> list[str]:
+  """Names of the leaves of `tree`, in flattening order.
+
+  Example:
+    >>> leaf_names({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
+    ['Dense_0/bias', 'Dense_0/kernel']
+  """
+  return [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def select(
+  tree: Any, include: Pattern | Iterable[Pattern] = "*", exclude: Pattern | Iterable[Pattern] = ()
+) -> Any:
+  """A mask over `tree`: true where a leaf's name matches `include` and not `exclude`.
+
+  A pattern is a glob on the whole name (`*/kernel`; `*` also crosses slashes), a compiled regular
+  expression that is searched for, or a callable on the name; several patterns are alternatives.
+
+  Args:
+    tree: any pytree, or abstract pytree.
+    include: what to select.
+    exclude: what to leave out of it.
+
+  Returns:
+    A pytree of bools with the structure of `tree`, as Optax's masks are.
+
+  Raises:
+    TypeError: if a pattern is of another type.
+
+  Example:
+    >>> select({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, "*/kernel")
+    {'Dense_0': {'bias': False, 'kernel': True}}
+  """
+  chosen = lambda name: _matches(name, include) and not _matches(name, exclude)
+  return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
+
+
+def everything(params: Any) -> Any:
+  """The mask that is true everywhere."""
+  return select(params)
+
+
+def kernels_only(params: Any) -> Any:
+  """The usual mask of weight decay: kernels and embeddings, no biases and no normalisation scales.
+
+  Example:
+    >>> kernels_only({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
+    {'Dense_0': {'bias': False, 'kernel': True}}
+  """
+  return select(params, ("kernel", "*/kernel", "embedding", "*/embedding"))
+
+
+def no_branches(params: Any) -> Any:
+  """The mask of DropMax's released code: biases decay too, the two mask branches of the head do not.
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.
+  """
+  return select(params, exclude=re.compile(r"(^|/)(prior|residual)/(kernel|bias)$"))
+
+
+def _name(path: Any) -> str:
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _matches(name: str, patterns: Pattern | Iterable[Pattern]) -> bool:
+  if isinstance(patterns, str):
+    return fnmatch.fnmatchcase(name, patterns)
+  if isinstance(patterns, re.Pattern):
+    return patterns.search(name) is not None
+  if callable(patterns):
+    return bool(patterns(name))
+  if isinstance(patterns, Iterable):
+    return any(_matches(name, pattern) for pattern in patterns)
+  raise TypeError(f"a pattern must be a glob, a compiled regular expression or a callable, got {patterns!r}")

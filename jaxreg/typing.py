@@ -1,0 +1,111 @@
+"""The names of types used throughout, and the argument checks that every public function begins with."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+Array = jax.Array
+Key = jax.Array
+Params = Any
+Batch = Any
+ModelState = Any
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+Mask = Callable[[Params], Any]
+
+
+class LossFn(Protocol):
+  """`(params, batch, *, key) -> scalar`; `batch` is any pytree and always an argument, never a closure."""
+
+  def __call__(self, params: Params, batch: Batch, *, key: Key) -> Array: ...
+
+
+class ApplyFn(Protocol):
+  """`(params, model_state, x, *, key, train) -> (outputs, model_state)`; hides the module system."""
+
+  def __call__(
+    self, params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool
+  ) -> tuple[Any, ModelState]: ...
+
+
+class Objective(Protocol):
+  """`(params, state, batch, key) -> (loss, (model_state, metrics))`, with the whole train state in view."""
+
+  def __call__(
+    self, params: Params, state: Any, batch: Batch, key: Key
+  ) -> tuple[Array, tuple[ModelState, Metrics]]: ...
+
+
+def check_floating(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
+  """Returns `x` as an array.
+
+  Raises:
+    TypeError: if `x` is not floating.
+    ValueError: if `shape` is given and `x` has another.
+  """
+  x = jnp.asarray(x)
+  if not jnp.issubdtype(x.dtype, jnp.floating):
+    raise TypeError(f"{name} must be floating, got {x.dtype}")
+  if shape is not None and x.shape != shape:
+    raise ValueError(f"{name} must have shape {shape}, got {x.shape}")
+  return x
+
+
+def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
+  """`check_floating`, then widened to at least float32: losses, logs and masks lose too much in bfloat16."""
+  x = check_floating(x, name, shape=shape)
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def check_labels(labels: ArrayLike, scores: Array, name: str = "logits") -> Array:
+  """Returns integer `labels` as an array shaped like `scores` without its last axis.
+
+  Raises:
+    TypeError: if `labels` are not integers.
+    ValueError: if their shape does not fit.
+  """
+  labels = jnp.asarray(labels)
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(f"labels must be integers, got {labels.dtype}")
+  if scores.ndim == 0 or labels.shape != scores.shape[:-1]:
+    raise ValueError(
+      f"labels must have the shape of {name} without the class axis, "
+      f"got labels {labels.shape} for {name} {scores.shape}"
+    )
+  return labels
+
+
+def check_key(key: Key) -> Key:
+  """Returns `key`.
+
+  Raises:
+    TypeError: if it is not a typed key, for instance a seed or a raw uint32 array.
+  """
+  if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+    got = getattr(key, "dtype", type(key).__name__)
+    raise TypeError(f"key must be a typed key, as jax.random.key(0) gives, got {got}")
+  if key.ndim:
+    raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
+  return key
+
+
+def check_range(
+  value: ArrayLike,
+  name: str,
+  *,
+  low: float = float("-inf"),
+  high: float = float("inf"),
+  open_low: bool = False,
+) -> None:
+  """Checks a hyper-parameter where its value is known; a traced one passes.
+
+  Raises:
+    ValueError: if `value` is NaN or outside `[low, high]` (`(low, high]` with `open_low`).
+  """
+  if isinstance(value, jax.core.Tracer):
+    return
+  if not ((low < value if open_low else low <= value) and value <= high):
+    bracket = "(" if open_low else "["
+    raise ValueError(f"{name} must lie in {bracket}{low:g}, {high:g}], got {value}")
