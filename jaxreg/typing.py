@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 Array = jax.Array
@@ -92,7 +93,7 @@ def check_key(key: Key) -> Key:
 
 
 def check_range(
-  value: ArrayLike,
+  value: Any,
   name: str,
   *,
   low: float = float("-inf"),
@@ -104,7 +105,7 @@ def check_range(
   Raises:
     ValueError: if `value` is NaN or outside `[low, high]` (`(low, high]` with `open_low`).
   """
-  if isinstance(value, jax.core.Tracer):
+  if isinstance(value, Tracer):
     return
   if not ((low < value if open_low else low <= value) and value <= high):
     bracket = "(" if open_low else "["

@@ -172,7 +172,7 @@ def dropmax_terms(
   is_target = _is_target(labels, logits)
   divergence = jnp.where(is_target, jax.nn.softplus(-prior), _bernoulli_kl(posterior, prior))
   over_classes = jnp.sum if class_reduction == "sum" else jnp.mean
-  auxiliary = optax.losses.sigmoid_binary_cross_entropy(residual, is_target)
+  auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(residual, is_target))
   return {
     "nll": _nll(logits, log_mask, labels),
     "kl": kl_weight * divergence.sum(axis=-1),
