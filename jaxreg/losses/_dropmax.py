@@ -101,7 +101,8 @@ def dropmax(
     >>> dropmax(jax.random.key(0), o, ph, rh, jnp.zeros(4, int)).shape
     (4,)
   """
-  return sum(dropmax_terms(key, logits, retain_logits, residual_logits, labels, **options).values())
+  terms = dropmax_terms(key, logits, retain_logits, residual_logits, labels, **options)
+  return terms["nll"] + terms["kl"] + terms["neg_entropy"] + terms["auxiliary"]
 
 
 def dropmax_terms(
@@ -114,9 +115,9 @@ def dropmax_terms(
   posterior_logits: ArrayLike | None = None,
   temperature: ArrayLike = 0.1,
   num_samples: int = 1,
-  kl_weight: ArrayLike = 1.0,
-  entropy_weight: ArrayLike = 1.0,
-  auxiliary_weight: ArrayLike = 1.0,
+  kl_weight: float | Array = 1.0,
+  entropy_weight: float | Array = 1.0,
+  auxiliary_weight: float | Array = 1.0,
   class_reduction: Literal["sum", "mean"] = "sum",
 ) -> dict[str, Array]:
   r"""The four terms of the DropMax objective, per example.
