@@ -1,0 +1,25 @@
+"""DropMax on scikit-learn's 8x8 digits, with an MLP: the default, no files needed.
+
+Command: python run.py
+Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018; the data set and the network are ours.
+"""
+
+from ml_collections import ConfigDict
+
+from jaxreg.train import base_config
+
+
+def get_config() -> ConfigDict:
+  config = base_config()
+  config.data.name = "digits"
+  config.model.name = "MLP"
+  config.model.MLP.widths = (256, 256)
+  config.method.name = "dropmax"
+  config.optimizer.name = "adam"
+  config.optimizer.learning_rate = 1e-3
+  config.optimizer.schedule.name = "cosine"
+  config.optimizer.weight_decay.rate = 1e-4
+  config.optimizer.weight_decay.mask = "no_branches"
+  config.batch_size = 64
+  config.epochs = 100
+  return config

@@ -1,0 +1,13 @@
+"""Flax Linen models: backbones that map `x` to features, heads that map features to a loss's arguments.
+
+`Classifier(backbone, head)` joins the two; every `__call__` is `(x, *, train)`. Noise is drawn from the
+`dropout` key stream that `apply(..., rngs={"dropout": key})` is given.
+"""
+
+from jaxreg.models._classifier import Classifier
+from jaxreg.models._heads import DropMaxHead, SoftmaxHead
+from jaxreg.models._lenet import LeNet
+from jaxreg.models._mlp import MLP
+from jaxreg.models._tutorial_cnn import TutorialCNN
+
+__all__ = ["MLP", "Classifier", "DropMaxHead", "LeNet", "SoftmaxHead", "TutorialCNN"]

@@ -1,0 +1,67 @@
+"""What the last features become: the arguments of a loss, by name."""
+
+from flax import linen as nn
+
+from jaxreg import losses
+from jaxreg.models._layers import initializers
+from jaxreg.typing import Array
+
+
+class SoftmaxHead(nn.Module):
+  """One affine layer: `[batch, features] -> {"logits": [batch, classes]}`.
+
+  Attributes:
+    num_classes: number of classes.
+    init: `glorot` or `tutorial`.
+  """
+
+  num_classes: int
+  init: str = "glorot"
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    return {"logits": nn.Dense(self.num_classes, name="classifier", **initializers(self.init))(features)}
+
+
+class DropMaxHead(nn.Module):
+  """Three affine layers side by side: the arguments of `losses.dropmax`, each `[batch, classes]`.
+
+  Attributes:
+    num_classes: number of classes.
+    init: `glorot` or `tutorial`.
+    stop_gradient: `activations` (the released code) or `parameters` (the poster).
+    branch_only: keeps the gradients of the two mask branches out of the backbone.
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018.
+  """
+
+  num_classes: int
+  init: str = "glorot"
+  stop_gradient: str = "activations"
+  branch_only: bool = False
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    branches = [
+      _Affine(self.num_classes, self.init, name=name) for name in ("classifier", "prior", "residual")
+    ]
+    weights = [branch(features.shape[-1]) for branch in branches]
+    return losses.dropmax_heads(
+      features, *weights, stop_gradient=self.stop_gradient, branch_only=self.branch_only
+    )
+
+
+class _Affine(nn.Module):
+  """The kernel and bias of an affine layer, for a function that needs them rather than its output."""
+
+  num_classes: int
+  init: str
+
+  @nn.compact
+  def __call__(self, num_features: int) -> dict[str, Array]:
+    init = initializers(self.init)
+    return {
+      "kernel": self.param("kernel", init["kernel_init"], (num_features, self.num_classes)),
+      "bias": self.param("bias", init["bias_init"], (self.num_classes,)),
+    }

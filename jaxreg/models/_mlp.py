@@ -1,0 +1,41 @@
+"""A multi-layer perceptron."""
+
+from collections.abc import Sequence
+
+from flax import linen as nn
+
+from jaxreg import noise
+from jaxreg.models._layers import flatten, initializers
+from jaxreg.typing import Array
+
+
+class MLP(nn.Module):
+  """Dense layers with ReLU and dropout, on flattened inputs: `[batch, ...] -> [batch, widths[-1]]`.
+
+  Attributes:
+    widths: units of each hidden layer.
+    dropout_rate: probability of dropping a hidden unit, after each layer.
+    input_dropout_rate: probability of dropping an input.
+    init: `glorot` or `tutorial`.
+
+  Raises:
+    ValueError: if a width is below 1.
+  """
+
+  widths: Sequence[int] = (256, 256)
+  dropout_rate: float = 0.0
+  input_dropout_rate: float = 0.0
+  init: str = "glorot"
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    if min(self.widths, default=1) < 1:
+      raise ValueError(f"widths must be at least 1, got {tuple(self.widths)}")
+    x = flatten(x)
+    if train and self.input_dropout_rate:
+      x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
+    for width in self.widths:
+      x = nn.relu(nn.Dense(width, **initializers(self.init))(x))
+      if train and self.dropout_rate:
+        x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
+    return x

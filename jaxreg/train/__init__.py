@@ -1,0 +1,26 @@
+"""The trainer behind `run.py`: a program of pure steps, in the order config, setup, loop.
+
+`train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
+"""
+
+from jaxreg.train.config import base_config, check, flatten
+from jaxreg.train.errors import RunError
+from jaxreg.train.job import evaluate
+from jaxreg.train.load import load
+from jaxreg.train.loop import Interrupted, train
+from jaxreg.train.methods import METHODS, Method
+from jaxreg.train.state import TrainState
+
+__all__ = [
+  "METHODS",
+  "Interrupted",
+  "Method",
+  "RunError",
+  "TrainState",
+  "base_config",
+  "check",
+  "evaluate",
+  "flatten",
+  "load",
+  "train",
+]

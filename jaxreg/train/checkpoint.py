@@ -1,0 +1,185 @@
+"""Checkpoints that are known to be whole: Orbax writes them, a SHA-256 of every file vouches for them.
+
+Orbax restores a flipped bit without a word. So each committed step gets a manifest, `<step>.json` in the
+folder beside it, with the digest of every file and the metrics of that step; what does not match is not used.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from jaxreg.train.errors import RunError
+
+
+class Checkpoints:
+  """The checkpoints of a work directory, open for writing; a context manager that finishes the last save.
+
+  Opening it removes saves that were cut off and sets aside damaged ones, with a warning, so that what
+  remains is good.
+
+  Attributes:
+    latest: the last step saved, or None.
+  """
+
+  def __init__(self, workdir: Path, *, keep: int, best: str):
+    self._root, self._manifests = _folders(workdir)
+    _clean(self._root, self._manifests, workdir / "damaged_checkpoints")
+    policies = ocp.training.preservation_policies
+    by_best = policies.BestN(
+      get_metric_fn=lambda metrics: metrics[best], reverse=True, n=1, keep_checkpoints_without_metrics=False
+    )
+    try:
+      self._orbax = ocp.training.Checkpointer(
+        self._root,
+        save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
+        preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), by_best]),
+        cleanup_tmp_directories=True,
+      )
+    except Exception as error:  # Orbax raises many kinds here, of a folder that it cannot make sense of.
+      raise RunError(
+        f"{self._root}: the checkpoints cannot be opened ({error}); move that folder away"
+      ) from error
+    self.latest = max(good_steps(workdir), default=None)
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._saving: concurrent.futures.Future | None = None
+
+  def __enter__(self) -> "Checkpoints":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    try:
+      self.wait()
+    finally:
+      self._thread.shutdown()
+      self._orbax.close()
+
+  def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
+    """Starts saving `state`, which may be donated right after; does nothing if that step is there."""
+    if step == self.latest:
+      return
+    self.wait()
+    self.latest = step
+    response = self._orbax.save_checkpointables_async(step, {"state": state}, force=True, metrics=metrics)
+
+    def finish() -> None:
+      if response is not None:
+        response.result()
+      digests = {
+        str(file.relative_to(self._root / str(step))): _sha256(file)
+        for file in _files(self._root / str(step))
+      }
+      write_json(self._manifests / f"{step}.json", {"files": digests, "metrics": metrics})
+      for manifest in self._manifests.glob("*.json"):
+        if not (self._root / manifest.stem).is_dir():
+          manifest.unlink()
+
+    self._saving = self._thread.submit(finish)
+
+  def wait(self) -> None:
+    """Waits until what was saved is on disk, with its manifest."""
+    if self._saving is not None:
+      saving, self._saving = self._saving, None
+      saving.result()
+
+
+def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
+  """The steps whose checkpoints are whole, with their metrics; reads only, also beside a running program."""
+  root, manifests = _folders(workdir)
+  steps = {}
+  for folder in _step_folders(root):
+    if _fault(folder, manifests) is None:
+      steps[int(folder.name)] = json.loads((manifests / f"{folder.name}.json").read_text())["metrics"]
+  return steps
+
+
+def restore(workdir: Path, step: int, like: Any) -> Any:
+  """The state saved at `step`, with the structure, shapes, dtypes and shardings of the abstract state `like`.
+
+  Raises:
+    RunError: if the checkpoint does not fit.
+  """
+  folder = _folders(workdir)[0] / str(step)
+  try:
+    return ocp.load_checkpointables(folder, {"state": like})["state"]
+  except Exception as error:
+    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise RunError(f"{folder}: the checkpoint does not fit this configuration ({first_line})") from error
+
+
+def abstract(state: Any, sharding: jax.sharding.Sharding) -> Any:
+  """`state` as shapes and dtypes, to be restored with one sharding."""
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
+
+
+def write_json(file: Path, value: Any) -> None:
+  """Writes JSON so that the file is either the old one or the new one, whatever happens."""
+  file.parent.mkdir(parents=True, exist_ok=True)
+  partial = file.with_name(file.name + ".partial")
+  with open(partial, "w") as stream:
+    json.dump(value, stream, indent=2)
+    stream.write("\n")
+    stream.flush()
+    os.fsync(stream.fileno())
+  partial.replace(file)
+
+
+def _folders(workdir: Path) -> tuple[Path, Path]:
+  workdir = Path(workdir).absolute()
+  return workdir / "checkpoints", workdir / "manifests"
+
+
+def _clean(root: Path, manifests: Path, set_aside: Path) -> None:
+  for folder in _step_folders(root):
+    fault = _fault(folder, manifests)
+    if fault == "unfinished":
+      shutil.rmtree(folder)
+    elif fault is not None:
+      set_aside.mkdir(exist_ok=True)
+      target = set_aside / folder.name
+      if target.exists():
+        shutil.rmtree(target)
+      folder.rename(target)
+      warnings.warn(
+        f"checkpoint {folder.name} is damaged ({fault}); moved to {target}, not used", stacklevel=3
+      )
+
+
+def _fault(folder: Path, manifests: Path) -> str | None:
+  """What is wrong with a checkpoint: None, or `unfinished` if its save or its deletion was cut off."""
+  manifest = manifests / f"{folder.name}.json"
+  if not manifest.is_file():
+    return "unfinished"
+  try:
+    expected = json.loads(manifest.read_text())["files"]
+    found = {str(file.relative_to(folder)): file for file in _files(folder)}
+    if set(found) < set(expected):
+      return "unfinished"
+    if set(found) != set(expected):
+      return "it has files that were not saved"
+    wrong = [name for name, file in found.items() if _sha256(file) != expected[name]]
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    return f"its manifest cannot be read: {error}"
+  return f"{wrong[0]} does not match its checksum" if wrong else None
+
+
+def _step_folders(root: Path) -> list[Path]:
+  if not root.is_dir():
+    return []
+  return sorted((f for f in root.iterdir() if f.name.isdigit() and f.is_dir()), key=lambda f: -int(f.name))
+
+
+def _files(folder: Path) -> list[Path]:
+  return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _sha256(file: Path) -> str:
+  with open(file, "rb") as stream:
+    return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,149 @@
+"""The configuration: its fields with their defaults, and the checks that need nothing but it."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import optax
+from ml_collections import ConfigDict, config_dict
+
+from jaxreg import models
+from jaxreg.train import optimizer, sources
+from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.methods import METHODS
+
+BACKBONES = ("MLP", "LeNet", "TutorialCNN")
+JOBS = ("train", "evaluate")
+SPLITS = ("train", "val", "test")
+BEST = ("val/error", "val/nll", "val/brier", "val/ece")
+
+
+def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> ConfigDict:
+  """The parameters of `function` that have plain defaults, as a sub-configuration."""
+  fields = ConfigDict()
+  for name, parameter in inspect.signature(function).parameters.items():
+    default = parameter.default
+    if name in skip or default is inspect.Parameter.empty:
+      continue
+    if isinstance(default, bool | int | float | str | tuple):
+      fields[name] = default
+    elif default is None:
+      fields[name] = config_dict.placeholder(float)
+  return fields
+
+
+def base_config() -> ConfigDict:
+  """Every field with its default; configs change what is theirs."""
+  config = ConfigDict()
+  config.job = "train"  # train | evaluate
+  config.seed = 0  # determines initialisation, data order and noise
+  config.batch_size = 64
+  config.epochs = 10
+  config.steps = 0  # if not 0, the length of the run in steps instead of epochs
+  config.eval_every = 1  # epochs between evaluations on the validation split
+  config.eval_batch_size = 500
+  config.log_every = 50  # steps between training records
+
+  config.data = ConfigDict(
+    {"name": "digits", "limit": 0}
+  )  # digits | idx | npz; limit: examples per split, 0 for all
+  for name in sources.SOURCES:
+    config.data[name] = options(getattr(sources, name))
+
+  config.model = ConfigDict({"name": "MLP"})  # MLP | LeNet | TutorialCNN
+  for name in BACKBONES:
+    config.model[name] = options(getattr(models, name), skip=("parent", "name"))
+
+  config.method = ConfigDict({"name": "dropmax"})  # dropmax | softmax | label_smoothing
+  for name, method in METHODS.items():
+    config.method[name] = ConfigDict(
+      {
+        "head": options(method.head, skip=("parent", "name")),
+        "loss": options(method.loss, skip=("posterior_logits",)),
+        "predict": options(method.predict),
+      }
+    )
+
+  config.optimizer = ConfigDict(
+    {"name": "adam", "learning_rate": 1e-3, "clip_norm": 0.0}
+  )  # clip_norm 0: none
+  for name in optimizer.OPTIMIZERS:
+    skip = ("accumulator_dtype", "mu_dtype", "weight_decay", "mask")
+    config.optimizer[name] = options(getattr(optax, name), skip=skip)
+  config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
+  config.optimizer.schedule = ConfigDict(
+    {"name": "constant", "warmup_epochs": 0.0}
+  )  # constant | step | cosine
+  # Boundaries in epochs, or with `relative` as fractions of the run.
+  config.optimizer.schedule.step = ConfigDict({"boundaries": (), "factor": 0.1, "relative": False})
+  config.optimizer.schedule.cosine = ConfigDict({"final": 0.0})
+
+  # every: epochs; keep: so many of the latest, and the best by this metric.
+  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error"})
+  config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test"})  # latest | best; train | val | test
+  return config
+
+
+def check(config: ConfigDict) -> None:
+  """Checks names and numbers.
+
+  Raises:
+    RunError: naming the field, what it holds and what is allowed.
+  """
+  _one_of(config, "job", JOBS)
+  _one_of(config, "data.name", sources.SOURCES)
+  _one_of(config, "model.name", BACKBONES)
+  _one_of(config, "method.name", tuple(METHODS))
+  _one_of(config, "optimizer.name", optimizer.OPTIMIZERS)
+  _one_of(config, "optimizer.schedule.name", optimizer.SCHEDULES)
+  _one_of(config, "optimizer.weight_decay.mask", optimizer.DECAY_MASKS)
+  _one_of(config, "evaluate.checkpoint", ("latest", "best"))
+  _one_of(config, "evaluate.split", SPLITS)
+  _one_of(config, "checkpoint.best", BEST)
+  for field in (
+    "batch_size",
+    "epochs",
+    "eval_every",
+    "eval_batch_size",
+    "log_every",
+    "checkpoint.every",
+    "checkpoint.keep",
+  ):
+    _in_range(config, field, 1)
+  for field in ("seed", "steps", "data.limit"):
+    _in_range(config, field, 0)
+  _in_range(config, "optimizer.learning_rate", 0, above=True)
+  for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
+    _in_range(config, field, 0)
+  for boundary in config.optimizer.schedule.step.boundaries:
+    if not (isinstance(boundary, int | float) and 0 <= boundary < math.inf):
+      raise RunError(f"optimizer.schedule.step.boundaries: must be numbers of at least 0, got {boundary!r}")
+
+
+def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
+  """`{"optimizer.name": "adam", ...}`."""
+  flat = {}
+  for name, value in config.items():
+    if isinstance(value, ConfigDict | dict):
+      flat |= flatten(value, f"{prefix}{name}.")
+    else:
+      flat[prefix + name] = list(value) if isinstance(value, tuple) else value
+  return flat
+
+
+def _get(config: ConfigDict, field: str) -> Any:
+  for name in field.split("."):
+    config = config[name]
+  return config
+
+
+def _one_of(config: ConfigDict, field: str, allowed: tuple[str, ...]) -> None:
+  if _get(config, field) not in allowed:
+    raise unknown(field, _get(config, field), allowed)
+
+
+def _in_range(config: ConfigDict, field: str, low: float, *, above: bool = False) -> None:
+  value = _get(config, field)
+  if not (math.isfinite(value) and (value > low if above else value >= low)):
+    raise RunError(f"{field}: must be {'above' if above else 'at least'} {low} and finite, got {value}")

@@ -1,0 +1,135 @@
+"""A data set in memory, which examples make which batch, and how they reach the devices."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg.train.errors import RunError
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`."""
+
+  inputs: np.ndarray
+  labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  def take(self, index: Any) -> "Split":
+    return Split(self.inputs[index], self.labels[index])
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """Training, validation and test splits; stored inputs are divided by `scale` on the device."""
+
+  train: Split
+  val: Split
+  test: Split
+  num_classes: int
+  scale: float = 1.0
+
+  def splits(self) -> dict[str, Split]:
+    return {"train": self.train, "val": self.val, "test": self.test}
+
+  def limited(self, limit: int) -> "Dataset":
+    """The first `limit` examples of each split, for a smoke run; 0 for all."""
+    if not limit:
+      return self
+    first = {name: split.take(slice(limit)) for name, split in self.splits().items()}
+    return dataclasses.replace(self, **first)
+
+  def describe(self) -> dict[str, Any]:
+    """What a work directory remembers of its data: enough to predict, and to notice other data."""
+    return {
+      "num_classes": self.num_classes,
+      "input_shape": list(self.train.inputs.shape[1:]),
+      "input_dtype": str(self.train.inputs.dtype),
+      "scale": self.scale,
+      "sizes": {name: len(split) for name, split in self.splits().items()},
+      "crc32": {
+        name: zlib.crc32(np.ascontiguousarray(split.labels), zlib.crc32(np.ascontiguousarray(split.inputs)))
+        for name, split in self.splits().items()
+      },
+    }
+
+  def checked(self, source: str) -> "Dataset":
+    """Returns the data set if every split can be trained on.
+
+    Raises:
+      RunError: naming the split, what it holds and what is allowed.
+    """
+    for name, split in self.splits().items():
+      where = f"{source}, split {name}"
+      if not len(split):
+        raise RunError(f"{where}: it has no examples")
+      if len(split.inputs) != len(split.labels):
+        raise RunError(f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels")
+      if (
+        split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype
+      ):
+        raise RunError(
+          f"{where}: inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
+          f"those of train {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
+        )
+      if split.labels.ndim != 1 or not np.issubdtype(split.labels.dtype, np.integer):
+        raise RunError(f"{where}: labels must be integers [n], got {split.labels.dtype} {split.labels.shape}")
+      wrong = (split.labels < 0) | (split.labels >= self.num_classes)
+      if wrong.any():
+        at = int(wrong.argmax())
+        raise RunError(
+          f"{where}: label {split.labels[at]} at position {at} is out of range; "
+          f"the classes are 0 to {self.num_classes - 1}"
+        )
+      if np.issubdtype(split.inputs.dtype, np.floating) and not np.isfinite(split.inputs).all():
+        raise RunError(f"{where}: inputs have NaN or infinite values")
+    return self
+
+
+def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -> np.ndarray:
+  """Which examples make the batch of a step: `[batch_size]`, int32, the same in every process.
+
+  Each epoch is a fresh permutation, of which the last incomplete batch is left out.
+  """
+  steps_per_epoch = num_examples // batch_size
+  epoch, position = divmod(step, steps_per_epoch)
+  start = position * batch_size
+  return _permutation(seed, epoch, num_examples)[start : start + batch_size]
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+  generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+  return generator.permutation(num_examples).astype(np.int32)
+
+
+def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Every example once, in order, as `(indices, weights)` of one size; the padding has weight 0."""
+  for start in range(0, num_examples, batch_size):
+    index = np.arange(start, start + batch_size, dtype=np.int32)
+    yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)
+
+
+def place(mesh: jax.sharding.Mesh, tree: Any, spec: P) -> Any:
+  """Puts host arrays on the devices of `mesh`: `P()` a copy on each, `P("data")` a slice on each."""
+  sharding = NamedSharding(mesh, spec)
+  return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
+
+
+def resident(mesh: jax.sharding.Mesh, split: Split) -> dict[str, jax.Array]:
+  """The whole split on every device, for `gather` inside a compiled step."""
+  return place(mesh, {"inputs": split.inputs, "labels": split.labels.astype(np.int32)}, P())
+
+
+def gather(data: dict[str, jax.Array], indices: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+  """The batch of these examples."""
+  return {"inputs": data["inputs"][indices], "labels": data["labels"][indices], "weights": weights}

@@ -1,0 +1,15 @@
+"""Mistakes of the person who runs the program, told in one line."""
+
+import difflib
+
+
+class RunError(Exception):
+  """What `run.py` prints as one line before it exits with a non-zero status."""
+
+
+def unknown(kind: str, given: str, allowed) -> RunError:
+  """Names what was given and what is allowed, the nearest first."""
+  allowed = sorted(allowed)
+  near = difflib.get_close_matches(given.lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5)
+  hint = next((f"; did you mean {name!r}?" for name in allowed if near and name.lower() == near[0]), "")
+  return RunError(f"{kind}: got {given!r}, allowed are {', '.join(allowed)}{hint}")

@@ -1,0 +1,33 @@
+"""The jobs that `config.job` can name."""
+
+from pathlib import Path
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.checkpoint import abstract, restore
+from jaxreg.train.data import resident
+from jaxreg.train.evaluate import make_evaluate
+from jaxreg.train.load import pick_step
+from jaxreg.train.setup import build, load_data, make_mesh
+
+
+def evaluate(config: ConfigDict, workdir: Path) -> dict[str, float]:
+  """Evaluates a checkpoint of `workdir` on `config.evaluate.split`; all else is as it was trained.
+
+  Raises:
+    RunError: if nothing usable is there.
+  """
+  config = workdirs.restore_config(config, workdir)
+  dataset = load_data(config)
+  workdirs.claim(workdir, config, dataset.describe())
+  program = build(config, dataset.describe())
+  step = pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
+  mesh = make_mesh()
+  state = restore(workdir, step, abstract(jax.eval_shape(program.init), NamedSharding(mesh, P())))
+  split = config.evaluate.split
+  data = resident(mesh, dataset.splits()[split])
+  return {"step": step, **make_evaluate(program, mesh, config.eval_batch_size)(state, data, split)}

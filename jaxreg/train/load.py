@@ -1,0 +1,76 @@
+"""Getting a trained model back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.checkpoint import abstract, good_steps, restore
+from jaxreg.train.config import base_config
+from jaxreg.train.errors import RunError
+from jaxreg.train.setup import build
+from jaxreg.typing import Array, Key
+
+
+def load(workdir: str | Path, *, checkpoint: str = "latest") -> Callable[..., Array]:
+  """Gives the trained model of a work directory back, as a compiled function.
+
+  Args:
+    workdir: where `run.py` trained.
+    checkpoint: `latest`, or `best` on the validation split.
+
+  Returns:
+    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs are stored as the data
+    source stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
+    for predictions that sample masks; by default it is that of the run.
+
+  Raises:
+    RunError: if nothing usable is there.
+
+  Example:
+    predict = jaxreg.train.load("runs/dropmax_digits")
+    labels = predict(images).argmax(-1)
+  """
+  workdir = Path(workdir)
+  config = workdirs.restore_config(base_config(), workdir)
+  data = workdirs.read(workdir, "data.json")
+  program = build(config, data)
+  step = pick_step(workdir, checkpoint, config.checkpoint.best)
+  here = SingleDeviceSharding(jax.devices()[0])
+  state: Any = restore(workdir, step, abstract(jax.eval_shape(program.init), here))
+
+  @jax.jit
+  def run(params: Any, model_state: Any, inputs: Array, key: Key) -> Array:
+    outputs, _ = program.apply_fn(params, model_state, inputs, key=None, train=False)
+    return program.method.predict(key, **outputs, **program.predict_options)
+
+  def predict(inputs: Any, *, key: Key | None = None) -> Array:
+    inputs = np.asarray(inputs)
+    if inputs.shape[1:] != tuple(data["input_shape"]):
+      raise ValueError(f"inputs must have shape [batch, {str(data['input_shape'])[1:]}, got {inputs.shape}")
+    return run(state.params, state.model_state, jnp.asarray(inputs), state.key if key is None else key)
+
+  return predict
+
+
+def pick_step(workdir: Path, checkpoint: str, metric: str) -> int:
+  """The step of the `latest` good checkpoint, or of the `best` by a validation metric (the later of equals).
+
+  Raises:
+    RunError: if there is none.
+  """
+  steps = good_steps(workdir)
+  if checkpoint == "best":
+    steps = {step: metrics[metric] for step, metrics in steps.items() if metrics}
+    if steps:
+      return min(steps, key=lambda step: (steps[step], -step))
+  elif checkpoint != "latest":
+    raise RunError(f"checkpoint: must be 'latest' or 'best', got {checkpoint!r}")
+  if not steps:
+    raise RunError(f"--workdir: {workdir} has no good checkpoint; train first, or give another")
+  return max(steps)

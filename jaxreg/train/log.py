@@ -1,0 +1,101 @@
+"""What a run says: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+from tqdm import tqdm
+
+
+class Log:
+  """Writes the records of a run; a context manager.
+
+  Opened again at an earlier step, it drops the records after that step, so that a resumed run reads as if it
+  had never stopped.
+  """
+
+  def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
+    self._file = workdir / "metrics.jsonl"
+    kept = [record for record in read_records(workdir) if record["step"] <= start]
+    partial = self._file.with_name("metrics.jsonl.partial")
+    partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    partial.replace(self._file)
+    self._stream = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in __exit__)
+    self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=start + 1)
+    self._total, self._steps_per_epoch = total, steps_per_epoch
+    self._start, self._began = start, time.monotonic()
+    self._said: dict[str, float] = {}
+    self._bar = None
+    if sys.stderr.isatty():
+      self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr)
+
+  def __enter__(self) -> "Log":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    if self._bar is not None:
+      self._bar.close()
+    self._stream.close()
+    self._board.close()
+
+  def step(self) -> None:
+    """One more step was made."""
+    if self._bar is not None:
+      self._bar.update()
+
+  def write(self, step: int, values: dict[str, float]) -> None:
+    """Writes one record, and says it."""
+    record = {"step": step, "epoch": step / self._steps_per_epoch, **values}
+    self._stream.write(json.dumps(record) + "\n")
+    for name, value in values.items():
+      self._board.add_scalar(name, value, step)
+    self._said |= values
+    if self._bar is not None:
+      self._bar.set_postfix_str(self._summary())
+    else:
+      self.say(
+        f"step {step}/{self._total}  epoch {record['epoch']:.1f}  {self._summary()}{self._time_left(step)}"
+      )
+
+  def say(self, line: str) -> None:
+    """A line for people, past the bar."""
+    if self._bar is not None:
+      tqdm.write(line, file=sys.stderr)
+    else:
+      print(line, file=sys.stderr, flush=True)
+
+  def _summary(self) -> str:
+    shown = {
+      "train/loss": ("loss", "{:.4f}"),
+      "train/accuracy": ("accuracy", "{:.2%}"),
+      "val/error": ("val error", "{:.2%}"),
+      "train/examples_per_second": ("examples/s", "{:.0f}"),
+    }
+    return "  ".join(
+      f"{label} {form.format(self._said[name])}"
+      for name, (label, form) in shown.items()
+      if name in self._said
+    )
+
+  def _time_left(self, step: int) -> str:
+    done = step - self._start
+    if done <= 0 or step >= self._total:
+      return ""
+    seconds = (time.monotonic() - self._began) / done * (self._total - step)
+    return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+
+def read_records(workdir: Path) -> list[dict[str, Any]]:
+  """The records of `metrics.jsonl`; a last line that a kill cut short is left out."""
+  file = workdir / "metrics.jsonl"
+  records = []
+  if file.is_file():
+    for line in file.read_text().splitlines():
+      try:
+        records.append(json.loads(line))
+      except json.JSONDecodeError:
+        break
+  return records

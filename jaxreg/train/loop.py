@@ -1,0 +1,110 @@
+"""The training loop: restore, step, evaluate, save, until the end or a signal."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
+from jaxreg.train.data import batch_indices, gather, place, resident
+from jaxreg.train.errors import RunError
+from jaxreg.train.evaluate import make_evaluate, outputs_over
+from jaxreg.train.figures import save_figures
+from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.log import Log
+from jaxreg.train.recorder import Recorder, check_finite, largest
+from jaxreg.train.setup import build, load_data, make_mesh
+
+
+class Interrupted(Exception):
+  """The run was told to stop, and saved; `args` are the signal's number and the step."""
+
+
+def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
+  """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
+
+  Raises:
+    RunError: for a mistake in the configuration, the data or the work directory, and for a loss that is
+      not finite.
+    Interrupted: on SIGTERM or Ctrl-C, after saving.
+  """
+  # Everything is loaded, checked and traced before the work directory is touched.
+  dataset = load_data(config)
+  program = build(config, dataset.describe())
+  remark = workdirs.claim(workdir, config, dataset.describe())
+  if (workdir / "results.json").is_file():
+    return workdirs.read(workdir, "results.json")
+
+  # Placement: one copy of the state and the data on each device, a slice of each batch.
+  mesh = make_mesh()
+  replicated = NamedSharding(mesh, P())
+  data = {name: resident(mesh, split) for name, split in dataset.splits().items()}
+  ones = place(mesh, np.ones(config.batch_size, np.float32), P("data"))
+  step_fn = jax.jit(
+    lambda state, data, indices, weights: program.train_step(state, gather(data, indices, weights)),
+    donate_argnums=0,
+    out_shardings=replicated,
+  )
+  evaluate = make_evaluate(program, mesh, config.eval_batch_size)
+  init = jax.jit(program.init, out_shardings=replicated)
+  eval_steps = config.eval_every * program.steps_per_epoch
+  save_steps = config.checkpoint.every * program.steps_per_epoch
+
+  with (
+    Interrupt() as interrupt,
+    Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
+  ):
+    start = saved.latest or 0
+    if start > program.num_steps:
+      raise RunError(f"epochs: the run is at step {start} already, past the {program.num_steps} asked for")
+    state = restore(workdir, start, abstract(jax.eval_shape(init), replicated)) if start else init()
+    with Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch) as log:
+      if remark:
+        log.say(remark)
+      log.say(
+        f"{'resuming at step ' + str(start) if start else 'training'}: {program.num_steps} steps, in {workdir}"
+      )
+      recorder = Recorder(log, every=config.log_every, batch_size=config.batch_size)
+      for step in range(start + 1, program.num_steps + 1):
+        indices = batch_indices(
+          config.seed, step - 1, num_examples=len(dataset.train), batch_size=config.batch_size
+        )
+        indices = place(mesh, indices, P("data"))
+        with jax.transfer_guard("disallow"):
+          state, metrics = step_fn(state, data["train"], indices, ones)
+        recorder.add(step, metrics)
+
+        last = step == program.num_steps
+        stop = interrupt.received is not None and not last
+        values = None
+        if step % eval_steps == 0 or last:
+          recorder.flush()
+          values = evaluate(state, data["val"], "val")
+          log.write(step, values)
+        if step % save_steps == 0 or last or stop:
+          recorder.flush()
+          check_finite(
+            step, {"parameters": largest(state.params), "optimizer state": largest(state.opt_state)}
+          )
+          saved.save(step, state, values)
+        if stop:
+          saved.wait()
+          raise Interrupted(interrupt.received, step)
+
+      results = evaluate(state, data["val"], "val") | evaluate(state, data["test"], "test")
+      log.write(
+        program.num_steps, {name: value for name, value in results.items() if name.startswith("test/")}
+      )
+
+  outputs = outputs_over(program, mesh, state, data["test"], config.eval_batch_size)
+  save_figures(
+    workdir, f"{config.method.name}, seed {config.seed}", program.method.terms, outputs, dataset.test.labels
+  )
+  # Last: a run with results is done.
+  results = {"step": program.num_steps, **results}
+  write_json(workdir / "results.json", results)
+  return results

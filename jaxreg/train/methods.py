@@ -1,0 +1,70 @@
+"""The methods that `method.name` can name: a head, a per-example loss on its outputs, a prediction rule.
+
+Heads give a dict whose names are the arguments of the loss. A method is a row here, a loss in `losses/`, a
+config and a test.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from jaxreg import losses, models
+from jaxreg.typing import Array, Key
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+  """How a method meets the trainer.
+
+  Attributes:
+    head: `(num_classes, **options)` to a Linen module, `features -> outputs`.
+    loss: `(key, *, labels, **outputs, **options)` to per-example terms by name; the loss is their sum.
+    predict: `(key, *, **outputs, **options)` to log-probabilities `[batch, classes]`.
+    terms: the names of the terms.
+    diagnose: like `loss`, to per-example quantities that are logged only.
+  """
+
+  head: Callable[..., Any]
+  loss: Callable[..., dict[str, Array]]
+  predict: Callable[..., Array]
+  terms: tuple[str, ...] = ("nll",)
+  diagnose: Callable[..., dict[str, Array]] | None = None
+
+
+def _single(loss: Callable[..., Array]) -> Callable[..., dict[str, Array]]:
+  """A deterministic loss as the one term of an objective."""
+
+  @functools.wraps(loss)
+  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+    del key
+    return {"nll": loss(**arguments)}
+
+  return terms
+
+
+def _predict_softmax(key: Key, *, logits: Array) -> Array:
+  del key
+  return losses.softmax_log_probs(logits)
+
+
+def _predict_dropmax(
+  key: Key, *, logits: Array, retain_logits: Array, num_samples: int = 0, **_: Any
+) -> Array:
+  """The expected mask, or with `num_samples` the mean over that many sampled masks."""
+  if num_samples == 0:
+    return losses.dropmax_log_probs(logits, retain_logits)
+  return losses.dropmax_monte_carlo_log_probs(key, logits, retain_logits, num_samples=num_samples)
+
+
+METHODS = {
+  "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy), _predict_softmax),
+  "label_smoothing": Method(models.SoftmaxHead, _single(losses.label_smoothing), _predict_softmax),
+  "dropmax": Method(
+    models.DropMaxHead,
+    losses.dropmax_terms,
+    _predict_dropmax,
+    terms=("nll", "kl", "neg_entropy", "auxiliary"),
+    diagnose=losses.dropmax_diagnostics,
+  ),
+}

@@ -1,0 +1,47 @@
+"""What the step minimises: the mean of a method's terms over the weighted examples of a batch."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.train.methods import Method
+from jaxreg.train.metrics import weighted
+from jaxreg.typing import ApplyFn, Objective
+
+
+def make_objective(
+  apply_fn: ApplyFn, method: Method, loss_options: Mapping[str, Any], predict_options: Mapping[str, Any]
+) -> Objective:
+  """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
+
+  A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
+  no effect. Every term is a metric, and the loss is their sum.
+  """
+  diagnose_options = {}
+  if method.diagnose is not None:
+    known = inspect.signature(method.diagnose).parameters
+    diagnose_options = {name: value for name, value in loss_options.items() if name in known}
+
+  def objective(params, state, batch, key):
+    apply_key, loss_key, predict_key = jax.random.split(key, 3)
+    labels, weights = batch["labels"], batch["weights"]
+    outputs, model_state = apply_fn(params, state.model_state, batch["inputs"], key=apply_key, train=True)
+    terms = method.loss(loss_key, labels=labels, **outputs, **loss_options)
+    metrics = {name: weighted(term, weights) for name, term in terms.items()}
+    loss = sum(total / jnp.maximum(count, 1) for total, count in metrics.values())
+
+    count = weights.sum()
+    metrics["loss"] = (loss * count, count)
+    log_probs = method.predict(predict_key, **outputs, **predict_options)
+    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == labels, weights)
+    if method.diagnose is not None:
+      # The loss's own key: what is reported is what the loss drew.
+      same_key = jax.random.clone(loss_key)
+      diagnostics = method.diagnose(same_key, labels=labels, **outputs, **diagnose_options)
+      metrics |= {name: weighted(value, weights) for name, value in diagnostics.items()}
+    return loss, (model_state, jax.lax.stop_gradient(metrics))
+
+  return objective

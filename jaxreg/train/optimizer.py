@@ -1,0 +1,110 @@
+"""Optax chains and schedules from options."""
+
+import collections
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import optax
+
+from jaxreg import paths
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
+SCHEDULES = ("constant", "step", "cosine")
+DECAY_MASKS = ("kernels_only", "no_branches", "everything")
+
+
+def make_schedule(
+  name: str,
+  learning_rate: float,
+  *,
+  steps_per_epoch: int,
+  num_steps: int,
+  warmup_epochs: float = 0.0,
+  boundaries: tuple[float, ...] = (),
+  factor: float = 0.1,
+  relative: bool = False,
+  final: float = 0.0,
+) -> optax.Schedule:
+  """The learning rate as a function of the step.
+
+  Args:
+    name: `constant`, `step` or `cosine`.
+    learning_rate: its peak.
+    steps_per_epoch: to translate epochs into steps.
+    num_steps: length of the run.
+    warmup_epochs: linear from 0 over so many epochs, before the rest.
+    boundaries: for `step`, the epochs at which the rate is multiplied by `factor`; with `relative`, the
+      fractions of the run.
+    factor: for `step`.
+    relative: for `step`.
+    final: for `cosine`, the last learning rate as a fraction of the first.
+
+  Returns:
+    An Optax schedule, `step -> learning rate`.
+  """
+  warmup = round(warmup_epochs * steps_per_epoch)
+  if name == "constant":
+    schedule = optax.constant_schedule(learning_rate)
+  elif name == "cosine":
+    schedule = optax.cosine_decay_schedule(learning_rate, max(num_steps - warmup, 1), alpha=final)
+  else:
+    unit = num_steps if relative else steps_per_epoch
+    # The joined schedule below starts counting after the warm-up; boundaries may coincide in short runs.
+    at = collections.Counter(round(boundary * unit) - warmup for boundary in boundaries)
+    scales = {boundary: factor**times for boundary, times in at.items()}
+    schedule = optax.piecewise_constant_schedule(learning_rate, scales)
+  if not warmup:
+    return schedule
+  return optax.join_schedules([optax.linear_schedule(0.0, learning_rate, warmup), schedule], [warmup])
+
+
+def make_optimizer(
+  name: str,
+  schedule: optax.Schedule,
+  options: Mapping[str, Any],
+  *,
+  weight_decay: float = 0.0,
+  decoupled: bool = False,
+  mask: str = "kernels_only",
+  clip_norm: float = 0.0,
+) -> optax.GradientTransformation:
+  """Clipping, coupled weight decay, the named Optax optimizer, decoupled weight decay: in that order.
+
+  Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too);
+  decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
+
+  Args:
+    name: of an optimizer in Optax.
+    schedule: the learning rate.
+    options: its keyword arguments.
+    weight_decay: 0 for none.
+    decoupled: which of the two.
+    mask: function in `jaxreg.paths` that says which parameters decay.
+    clip_norm: largest global norm of the gradient; 0 for no clipping.
+
+  Returns:
+    An Optax chain, with the named parts as keys of its state.
+
+  Raises:
+    ValueError: if coupled decay is asked of an optimizer that decouples.
+  """
+  alias = getattr(optax, name)
+  options = {key: value for key, value in options.items() if value is not None}
+  decays = getattr(paths, mask)
+  own_decay = "weight_decay" in inspect.signature(alias).parameters
+  if own_decay:
+    if weight_decay and not decoupled:
+      raise ValueError(
+        f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
+      )
+    options |= {"weight_decay": weight_decay, "mask": decays}
+  chain = {}
+  if clip_norm:
+    chain["clip"] = optax.clip_by_global_norm(clip_norm)
+  if weight_decay and not decoupled:
+    chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
+  chain[name] = alias(schedule, **options)
+  if weight_decay and decoupled and not own_decay:
+    chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
+  return optax.named_chain(*chain.items())

@@ -1,0 +1,153 @@
+"""Where data comes from: a function a source, `(**options) -> Dataset`, read whole into memory."""
+
+import gzip
+import math
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from jaxreg.train.data import Dataset, Split
+from jaxreg.train.errors import RunError
+
+SOURCES = ("digits", "idx", "npz")
+
+
+def digits() -> Dataset:
+  """scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always the same."""
+  from sklearn.datasets import load_digits
+  from sklearn.model_selection import train_test_split
+
+  images, labels = load_digits(return_X_y=True)
+  images = images.reshape(-1, 8, 8, 1).astype(np.uint8)
+  index = np.arange(len(labels))
+  train, rest = train_test_split(index, test_size=0.4, random_state=0, stratify=labels)
+  val, test = train_test_split(rest, test_size=0.5, random_state=0, stratify=labels[rest])
+  examples = Split(images, labels.astype(np.int64))
+  return Dataset(*(examples.take(np.sort(part)) for part in (train, val, test)), num_classes=10, scale=16.0)
+
+
+def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5000) -> Dataset:
+  """The four idx files of MNIST (or of a set that mimics it), gzipped or not.
+
+  Args:
+    path: the folder that holds them.
+    per_class: the first so many of each class, in the order of the files, are for training and the next so
+      many of each class for validation; 0 for all.
+    num_validation: with `per_class` 0, the first so many are for validation, the others for training.
+  """
+  folder = Path(path).expanduser()
+  examples, test = (
+    Split(
+      _read_idx(folder, f"{part}-images-idx3-ubyte")[..., None],
+      _read_idx(folder, f"{part}-labels-idx1-ubyte"),
+    )
+    for part in ("train", "t10k")
+  )
+  if len(examples.inputs) != len(examples.labels):
+    raise RunError(
+      f"data.idx.path: {folder} has {len(examples.inputs)} images but {len(examples.labels)} labels"
+    )
+  if per_class < 0 or not 0 < num_validation < len(examples):
+    raise RunError(
+      f"data.idx: per_class must be at least 0 and num_validation in [1, {len(examples) - 1}], "
+      f"got {per_class} and {num_validation}"
+    )
+  if per_class == 0:
+    val, train = np.arange(num_validation), np.arange(num_validation, len(examples))
+  else:
+    of_class = [np.flatnonzero(examples.labels == k) for k in range(int(examples.labels.max()) + 1)]
+    smallest = min(len(members) for members in of_class)
+    if 2 * per_class > smallest:
+      raise RunError(
+        f"data.idx.per_class: got {per_class}, at most {smallest // 2} are allowed: the smallest class has "
+        f"{smallest} examples, and validation takes as many as training"
+      )
+    train = np.sort(np.concatenate([members[:per_class] for members in of_class]))
+    val = np.sort(np.concatenate([members[per_class : 2 * per_class] for members in of_class]))
+  return Dataset(
+    examples.take(train), examples.take(val), test, num_classes=int(examples.labels.max()) + 1, scale=255.0
+  )
+
+
+def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0) -> Dataset:
+  """Your own arrays: `x_train, y_train, x_test, y_test` and, if there, `x_val, y_val` of an `.npz` file.
+
+  Args:
+    path: the file; never unpickled.
+    validation_fraction: without `x_val`, this part of the training examples, stratified, always the same.
+    scale: inputs are divided by it, for instance 255 for uint8 images.
+  """
+  from sklearn.model_selection import train_test_split
+
+  file = Path(path).expanduser()
+  if not path or not file.is_file():
+    raise RunError(
+      f"data.npz.path: got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
+    )
+  try:
+    with np.load(file, allow_pickle=False) as archive:
+      arrays = {name: archive[name] for name in archive.files}
+  except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    raise RunError(
+      f"data.npz.path: {file} cannot be read ({error}); give an uncorrupted .npz of plain arrays"
+    ) from error
+  missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
+  if missing:
+    raise RunError(
+      f"data.npz.path: {file} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
+    )
+  if not (math.isfinite(scale) and scale > 0):
+    raise RunError(f"data.npz.scale: must be positive, got {scale}")
+  train, test = (Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in ("train", "test"))
+  if not np.issubdtype(train.labels.dtype, np.integer) or not len(train):
+    raise RunError(
+      f"data.npz.path: y_train must be integers [n], got {train.labels.dtype} {train.labels.shape}"
+    )
+  num_classes = int(train.labels.max()) + 1
+  if "x_val" in arrays and "y_val" in arrays:
+    return Dataset(train, Split(_inputs(arrays, "val"), arrays["y_val"]), test, num_classes, scale)
+  try:
+    kept, held = train_test_split(
+      np.arange(len(train)), test_size=validation_fraction, random_state=0, stratify=train.labels
+    )
+  except ValueError as error:
+    raise RunError(f"data.npz.validation_fraction: got {validation_fraction}: {error}") from error
+  return Dataset(train.take(np.sort(kept)), train.take(np.sort(held)), test, num_classes, scale)
+
+
+def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
+  x = arrays[f"x_{part}"]
+  if x.dtype == np.uint8:
+    return x
+  if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
+    raise RunError(f"data.npz.path: x_{part} must be real numbers, got {x.dtype}")
+  return x.astype(np.float32)
+
+
+def _read_idx(folder: Path, name: str) -> np.ndarray:
+  """Reads one idx file of bytes: two zero bytes, the type 8, the rank, the sizes big-endian, the data."""
+  file = next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), None)
+  if file is None:
+    raise RunError(
+      f"data.idx.path: {folder} has no {name}[.gz]; give the folder with the four MNIST files "
+      "(--config.data.idx.path=DIR), or --config configs/dropmax_digits.py, which needs no files"
+    )
+  try:
+    raw = file.read_bytes()
+    raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
+  except (OSError, EOFError, zlib.error) as error:
+    raise RunError(f"data.idx.path: {file} is truncated or damaged ({error}); fetch it again") from error
+  rank = 3 if "idx3" in name else 1
+  if raw[:4] != bytes([0, 0, 8, rank]):
+    raise RunError(f"data.idx.path: {file} does not begin as an idx file of {rank}-dimensional bytes does")
+  header = 4 + 4 * rank
+  shape = tuple(int(n) for n in np.frombuffer(raw[4:header].ljust(4 * rank, b"\0"), ">u4"))
+  if len(raw) != header + math.prod(shape):
+    raise RunError(
+      f"data.idx.path: {file} is truncated or damaged: its header promises {math.prod(shape)} bytes of data, "
+      f"it has {max(len(raw) - header, 0)}; fetch it again"
+    )
+  data = np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+  return data if rank > 1 else data.astype(np.int64)

@@ -1,0 +1,128 @@
+"""The work directory: whose it is, and what it remembers."""
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+import jaxreg
+from jaxreg.train.checkpoint import write_json
+from jaxreg.train.config import flatten
+from jaxreg.train.errors import RunError
+
+# What the job reads, not what the run is: free to differ between two calls on one work directory.
+FREE = ("job", "evaluate.")
+# A longer or shorter run of the same thing: it continues under the new schedule.
+LENGTH = ("epochs", "steps")
+
+
+def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
+  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run."""
+  path, _, argument = config_path.partition(":")
+  name = Path(path).stem + (f"-{argument}" if argument else "")
+  changed = {field: value for field, value in sorted(overrides.items()) if not field.startswith(FREE)}
+  if changed:
+    digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
+    name += f"-{digest[:8]}"
+  return Path("runs") / name
+
+
+def claim(workdir: Path, config: ConfigDict, data: dict[str, Any]) -> str | None:
+  """Makes `workdir` that of this configuration, or checks that it is.
+
+  Returns:
+    A remark, if the run continues with another length.
+
+  Raises:
+    RunError: if it belongs to another configuration or to other data, with the difference.
+  """
+  if workdir.exists() and not workdir.is_dir():
+    raise RunError(f"--workdir: {workdir} is a file; give a folder")
+  new = json.loads(json.dumps(flatten(config)))
+  remark = None
+  if (workdir / "config.json").is_file():
+    old = read(workdir, "config.json")
+    difference = _differences(old, new)
+    longer = {field: difference.pop(field) for field in LENGTH if field in difference}
+    if difference:
+      raise RunError(
+        f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; "
+        "give another --workdir, or leave it out"
+      )
+    changed_data = _differences(flatten(read(workdir, "data.json")), json.loads(json.dumps(flatten(data))))
+    if changed_data:
+      raise RunError(
+        f"--workdir: {workdir} was made with other data: {_show(changed_data)}; give another --workdir"
+      )
+    if not longer:
+      return None
+    remark = f"continuing under the new schedule: {_show(longer)}"
+    (workdir / "results.json").unlink(missing_ok=True)
+  elif (workdir / "checkpoints").exists():
+    raise RunError(f"--workdir: {workdir} has checkpoints but no config.json; give another --workdir")
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_json(workdir / "data.json", data)
+    write_json(workdir / "environment.json", _environment())
+    write_json(workdir / "config.json", new)
+  except OSError as error:
+    raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
+  return remark
+
+
+def read(workdir: Path, name: str) -> Any:
+  """A JSON file of the work directory.
+
+  Raises:
+    RunError: if it is not there or cannot be read.
+  """
+  file = workdir / name
+  if not file.is_file():
+    raise RunError(
+      f"--workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
+    )
+  try:
+    return json.loads(file.read_text())
+  except ValueError as error:
+    raise RunError(f"--workdir: {file} is damaged ({error})") from error
+
+
+def restore_config(config: ConfigDict, workdir: Path) -> ConfigDict:
+  """`config` with the values that `workdir` was trained with, except for those that the job reads."""
+  saved = read(workdir, "config.json")
+  config = ConfigDict(config).unlock()
+  for field, value in saved.items():
+    if field.startswith(FREE):
+      continue
+    *parents, name = field.split(".")
+    part = config
+    for parent in parents:
+      part = part[parent]
+    part[name] = tuple(value) if isinstance(value, list) else value
+  return config.lock()
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+  fields = [field for field in sorted({*old, *new}) if not field.startswith(FREE)]
+  return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
+
+
+def _show(differences: dict[str, tuple[Any, Any]]) -> str:
+  return ", ".join(f"{field} was {old!r}, is {new!r}" for field, (old, new) in differences.items())
+
+
+def _environment() -> dict[str, Any]:
+  packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+  return {
+    "jaxreg": jaxreg.__version__,
+    "python": platform.python_version(),
+    **{name: importlib.metadata.version(name) for name in packages},
+    "devices": [str(device) for device in jax.devices()],
+    "processes": jax.process_count(),
+  }
