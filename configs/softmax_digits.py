@@ -3,13 +3,12 @@
 Command: python run.py --config configs/softmax_digits.py
 """
 
-import runpy
-from pathlib import Path
-
 from ml_collections import ConfigDict
+
+from configs.dropmax_digits import get_config as dropmax_digits
 
 
 def get_config() -> ConfigDict:
-  config = runpy.run_path(str(Path(__file__).with_name("dropmax_digits.py")))["get_config"]()
+  config = dropmax_digits()
   config.method.name = "softmax"
   return config

@@ -5,7 +5,7 @@
 
 from jaxreg.train.config import base_config, check, flatten
 from jaxreg.train.errors import RunError
-from jaxreg.train.job import evaluate
+from jaxreg.train.job import evaluate, report
 from jaxreg.train.load import load
 from jaxreg.train.loop import Interrupted, train
 from jaxreg.train.methods import METHODS, Method
@@ -22,5 +22,6 @@ __all__ = [
   "evaluate",
   "flatten",
   "load",
+  "report",
   "train",
 ]

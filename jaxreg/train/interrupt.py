@@ -6,7 +6,7 @@ from types import FrameType
 
 
 class Interrupt:
-  """A context manager; `received` is the number of the first signal, or None. A second Ctrl-C acts at once."""
+  """A context manager; `received` is the first signal's number, or None. A second Ctrl-C acts at once."""
 
   def __init__(self) -> None:
     self.received: int | None = None

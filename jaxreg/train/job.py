@@ -15,6 +15,19 @@ from jaxreg.train.load import pick_step
 from jaxreg.train.setup import build, load_data, make_mesh
 
 
+def report(results: dict[str, float], config: ConfigDict, workdir: Path) -> str:
+  """The results as a few lines for people."""
+  lines = []
+  for split in ("train", "val", "test"):
+    if f"{split}/error" in results:
+      error, nll, ece = (results[f"{split}/{name}"] for name in ("error", "nll", "ece"))
+      lines.append(f"{split:5} error {error:.2%}   NLL {nll:.4f}   ECE {ece:.2%}")
+  what = f"{config.method.name}, checkpoint of step {results['step']}"
+  if config.job == "train":
+    lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
+  return "\n".join([what, *lines])
+
+
 def evaluate(config: ConfigDict, workdir: Path) -> dict[str, float]:
   """Evaluates a checkpoint of `workdir` on `config.evaluate.split`; all else is as it was trained.
 

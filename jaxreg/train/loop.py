@@ -1,5 +1,6 @@
 """The training loop: restore, step, evaluate, save, until the end or a signal."""
 
+import sys
 from pathlib import Path
 
 import jax
@@ -21,7 +22,11 @@ from jaxreg.train.setup import build, load_data, make_mesh
 
 
 class Interrupted(Exception):
-  """The run was told to stop, and saved; `args` are the signal's number and the step."""
+  """The run was told to stop, and saved; `status` is what the shell expects of a program so stopped."""
+
+  def __init__(self, signal_number: int, step: int):
+    super().__init__(f"stopped at step {step} and saved; the same command continues from there")
+    self.status = 128 + signal_number
 
 
 def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
@@ -37,6 +42,7 @@ def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
   program = build(config, dataset.describe())
   remark = workdirs.claim(workdir, config, dataset.describe())
   if (workdir / "results.json").is_file():
+    print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
     return workdirs.read(workdir, "results.json")
 
   # Placement: one copy of the state and the data on each device, a slice of each batch.
@@ -66,7 +72,7 @@ def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
       if remark:
         log.say(remark)
       log.say(
-        f"{'resuming at step ' + str(start) if start else 'training'}: {program.num_steps} steps, in {workdir}"
+        f"{f'resuming at step {start} of' if start else 'training'} {program.num_steps} steps, in {workdir}"
       )
       recorder = Recorder(log, every=config.log_every, batch_size=config.batch_size)
       for step in range(start + 1, program.num_steps + 1):
@@ -91,7 +97,7 @@ def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
             step, {"parameters": largest(state.params), "optimizer state": largest(state.opt_state)}
           )
           saved.save(step, state, values)
-        if stop:
+        if stop and interrupt.received is not None:
           saved.wait()
           raise Interrupted(interrupt.received, step)
 

@@ -1,0 +1,128 @@
+"""The command line: flags to a checked configuration, every mistake in one line."""
+
+import ast
+import dataclasses
+import difflib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from jaxreg.train.config import check, flatten
+from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.workdir import default_workdir
+
+USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [--config.FIELD=VALUE ...]
+
+  --config    what to run; default configs/dropmax_digits.py
+  --workdir   where checkpoints, metrics and figures go, and where a run continues;
+              default runs/<config>[-<hash of the overrides>]
+  --list      the configs, one line each
+  --help      this, and the fields of the chosen config
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """What the command line asks for; `text` is all there is to do for `--help` and `--list`."""
+
+  config: ConfigDict | None = None
+  workdir: Path = Path()
+  text: str = ""
+
+
+def parse(argv: list[str], configs: Path) -> Call:
+  """Reads the arguments after the program's name; `configs` is the folder of the configs.
+
+  Raises:
+    RunError: for any mistake.
+  """
+  path, rest = _take_config(argv)
+  if "--list" in rest:
+    return Call(text=_list(configs))
+  path = path or str(configs / "dropmax_digits.py")
+  config, doc = _load(path, configs)
+  if {"--help", "-h", "--helpfull", "-help"} & set(rest):
+    fields = "\n".join(f"  --config.{name}={value}" for name, value in flatten(config).items())
+    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{fields}\n")
+
+  _check_names(rest, config)
+  values = flags.FlagValues()
+  flags.DEFINE_string("workdir", None, "", flag_values=values)
+  try:
+    defined = config_flags.DEFINE_config_dict(
+      "config", config, flag_values=values, sys_argv=["run.py", *rest]
+    )
+    left = values(["run.py", *rest])[1:]
+    config, overrides = defined.value, config_flags.get_override_values(values["config"])
+  except (flags.Error, ValueError, TypeError, KeyError, AttributeError) as error:
+    raise RunError(" ".join(str(error).split())) from error
+  if left:
+    hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
+    raise RunError(f"unexpected argument {left[0]!r}{hint}")
+  check(config)
+  workdir = Path(values.workdir) if values.workdir else default_workdir(path, overrides)
+  return Call(config=config, workdir=workdir)
+
+
+def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
+  """Splits off `--config X` or `--config=X`, wherever it stands: the order of flags does not matter."""
+  path, rest, arguments = None, [], iter(argv)
+  for argument in arguments:
+    name, equals, value = argument.partition("=")
+    if name in ("--config", "-config"):
+      path = value if equals else next(arguments, None)
+      if not path or path.startswith("-"):
+        raise RunError("--config: needs a file, as in --config configs/dropmax_digits.py")
+    else:
+      rest.append(argument)
+  return path, rest
+
+
+def _load(path: str, configs: Path) -> tuple[ConfigDict, str]:
+  file, colon, argument = path.partition(":")
+  if not Path(file).is_file():
+    raise unknown("--config", file, [f"{configs.name}/{config.name}" for config in _files(configs)])
+  try:
+    spec = importlib.util.spec_from_file_location("config", file)
+    if spec is None or spec.loader is None:
+      raise ValueError("it is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = module.get_config(argument) if colon else module.get_config()
+  except Exception as error:  # A config is a user's program: anything can be wrong with it.
+    raise RunError(f"--config {path}: {' '.join(str(error).split()) or type(error).__name__}") from error
+  return config.lock(), (module.__doc__ or "").strip()
+
+
+def _check_names(arguments: list[str], config: ConfigDict) -> None:
+  """Every `--config.FIELD` must name a field, not a group of them."""
+  known: dict[str, Any] = flatten(config)
+  for argument in arguments:
+    name = argument.lstrip("-").partition("=")[0]
+    if not argument.startswith("-") or not name.startswith("config."):
+      continue
+    field = name.removeprefix("config.")
+    if field in known:
+      continue
+    inside = [other for other in known if other.startswith(f"{field}.")]
+    if inside:
+      raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(inside)}")
+    near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
+    near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise RunError(f"--config.{field}: there is no such field; {hint}--help lists all")
+
+
+def _files(configs: Path) -> list[Path]:
+  return sorted(file for file in configs.glob("*.py") if not file.name.startswith("_"))
+
+
+def _list(configs: Path) -> str:
+  lines = []
+  for file in _files(configs):
+    doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+    lines.append(f"{configs.name}/{file.name:24} {doc.splitlines()[0] if doc else ''}\n")
+  return "".join(lines)

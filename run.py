@@ -1,0 +1,34 @@
+"""Trains, evaluates and compares from the command line: flags to one call."""
+
+import sys
+from pathlib import Path
+
+from jaxreg import train
+from jaxreg.train import cli
+
+JOBS = {"train": train.train, "evaluate": train.evaluate}
+
+
+def main(argv: list[str]) -> int:
+  """Runs what the arguments ask for; returns the exit status."""
+  try:
+    call = cli.parse(argv, Path(__file__).resolve().parent / "configs")
+    if call.config is None:
+      print(call.text, end="")
+      return 0
+    results = JOBS[call.config.job](call.config, call.workdir)
+    print(train.report(results, call.config, call.workdir))
+    return 0
+  except train.RunError as error:
+    print(f"run.py: error: {error}", file=sys.stderr)
+    return 1
+  except train.Interrupted as stop:
+    print(f"run.py: {stop}", file=sys.stderr)
+    return stop.status
+  except KeyboardInterrupt:
+    print("run.py: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+    return 130
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))
