@@ -36,8 +36,8 @@ def evaluate(config: ConfigDict, workdir: Path) -> dict[str, float]:
   """
   config = workdirs.restore_config(config, workdir)
   dataset = load_data(config)
-  workdirs.claim(workdir, config, dataset.describe())
   program = build(config, dataset.describe())
+  workdirs.claim(workdir, config, dataset.describe(), program.num_steps)
   step = pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
   mesh = make_mesh()
   state = restore(workdir, step, abstract(jax.eval_shape(program.init), NamedSharding(mesh, P())))

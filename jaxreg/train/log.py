@@ -19,7 +19,8 @@ class Log:
 
   def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
     self._file = workdir / "metrics.jsonl"
-    kept = [record for record in read_records(workdir) if record["step"] <= start]
+    # A run that goes on ends anew, with its own test record.
+    kept = [r for r in read_records(workdir) if r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
     partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
     partial.replace(self._file)
@@ -54,11 +55,10 @@ class Log:
       self._board.add_scalar(name, value, step)
     self._said |= values
     if self._bar is not None:
-      self._bar.set_postfix_str(self._summary())
+      self._bar.set_postfix_str(_summary(self._said))
     else:
-      self.say(
-        f"step {step}/{self._total}  epoch {record['epoch']:.1f}  {self._summary()}{self._time_left(step)}"
-      )
+      head = f"step {step}/{self._total}  epoch {record['epoch']:.1f}"
+      self.say(f"{head}  {_summary(values)}{self._time_left(step)}")
 
   def say(self, line: str) -> None:
     """A line for people, past the bar."""
@@ -67,25 +67,26 @@ class Log:
     else:
       print(line, file=sys.stderr, flush=True)
 
-  def _summary(self) -> str:
-    shown = {
-      "train/loss": ("loss", "{:.4f}"),
-      "train/accuracy": ("accuracy", "{:.2%}"),
-      "val/error": ("val error", "{:.2%}"),
-      "train/examples_per_second": ("examples/s", "{:.0f}"),
-    }
-    return "  ".join(
-      f"{label} {form.format(self._said[name])}"
-      for name, (label, form) in shown.items()
-      if name in self._said
-    )
-
   def _time_left(self, step: int) -> str:
     done = step - self._start
     if done <= 0 or step >= self._total:
       return ""
     seconds = (time.monotonic() - self._began) / done * (self._total - step)
     return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+
+def _summary(values: dict[str, float]) -> str:
+  shown = {
+    "train/loss": ("loss", "{:.4f}"),
+    "train/accuracy": ("accuracy", "{:.2%}"),
+    "train/examples_per_second": ("examples/s", "{:.0f}"),
+    "val/error": ("val error", "{:.2%}"),
+    "val/nll": ("val NLL", "{:.4f}"),
+    "test/error": ("test error", "{:.2%}"),
+  }
+  return "  ".join(
+    f"{label} {form.format(values[name])}" for name, (label, form) in shown.items() if name in values
+  )
 
 
 def read_records(workdir: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
 from jaxreg.train.data import batch_indices, gather, place, resident
-from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
@@ -40,7 +39,7 @@ def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
   # Everything is loaded, checked and traced before the work directory is touched.
   dataset = load_data(config)
   program = build(config, dataset.describe())
-  remark = workdirs.claim(workdir, config, dataset.describe())
+  remark = workdirs.claim(workdir, config, dataset.describe(), program.num_steps)
   if (workdir / "results.json").is_file():
     print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
     return workdirs.read(workdir, "results.json")
@@ -65,15 +64,12 @@ def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
     Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
   ):
     start = saved.latest or 0
-    if start > program.num_steps:
-      raise RunError(f"epochs: the run is at step {start} already, past the {program.num_steps} asked for")
     state = restore(workdir, start, abstract(jax.eval_shape(init), replicated)) if start else init()
     with Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch) as log:
       if remark:
         log.say(remark)
-      log.say(
-        f"{f'resuming at step {start} of' if start else 'training'} {program.num_steps} steps, in {workdir}"
-      )
+      beginning = f"resuming at step {start} of" if start else "training"
+      log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
       recorder = Recorder(log, every=config.log_every, batch_size=config.batch_size)
       for step in range(start + 1, program.num_steps + 1):
         indices = batch_indices(
@@ -89,22 +85,20 @@ def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
         values = None
         if step % eval_steps == 0 or last:
           recorder.flush()
+          if last:
+            recorder.write(step)
           values = evaluate(state, data["val"], "val")
           log.write(step, values)
         if step % save_steps == 0 or last or stop:
           recorder.flush()
-          check_finite(
-            step, {"parameters": largest(state.params), "optimizer state": largest(state.opt_state)}
-          )
+          check_finite(step, {"params": largest(state.params), "opt_state": largest(state.opt_state)})
           saved.save(step, state, values)
         if stop and interrupt.received is not None:
           saved.wait()
           raise Interrupted(interrupt.received, step)
 
       results = evaluate(state, data["val"], "val") | evaluate(state, data["test"], "test")
-      log.write(
-        program.num_steps, {name: value for name, value in results.items() if name.startswith("test/")}
-      )
+      log.write(program.num_steps, {name: value for name, value in results.items() if "test/" in name})
 
   outputs = outputs_over(program, mesh, state, data["test"], config.eval_batch_size)
   save_figures(

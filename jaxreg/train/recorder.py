@@ -47,6 +47,11 @@ class Recorder:
     self._steps += 1
     self._log.step()
     if step % self._every == 0:
+      self.write(step)
+
+  def write(self, step: int) -> None:
+    """Writes the means since the last record, if there were steps since."""
+    if self._steps:
       speed = self._steps * self._batch_size / (time.monotonic() - self._since)
       self._log.write(step, {**summarize(self._total, "train"), "train/examples_per_second": speed})
       self._total, self._steps, self._since = None, 0, time.monotonic()

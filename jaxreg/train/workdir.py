@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 import jaxreg
-from jaxreg.train.checkpoint import write_json
+from jaxreg.train.checkpoint import good_steps, write_json
 from jaxreg.train.config import flatten
 from jaxreg.train.errors import RunError
 
@@ -33,14 +33,15 @@ def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   return Path("runs") / name
 
 
-def claim(workdir: Path, config: ConfigDict, data: dict[str, Any]) -> str | None:
-  """Makes `workdir` that of this configuration, or checks that it is.
+def claim(workdir: Path, config: ConfigDict, data: dict[str, Any], num_steps: int) -> str | None:
+  """Makes `workdir` that of this configuration, or checks that it is; `num_steps` is the length asked for.
 
   Returns:
     A remark, if the run continues with another length.
 
   Raises:
-    RunError: if it belongs to another configuration or to other data, with the difference.
+    RunError: if it belongs to another configuration or to other data, with the difference, or is past
+      `num_steps`.
   """
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
@@ -62,6 +63,9 @@ def claim(workdir: Path, config: ConfigDict, data: dict[str, Any]) -> str | None
       )
     if not longer:
       return None
+    latest = max(good_steps(workdir), default=0)
+    if latest > num_steps:
+      raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
     remark = f"continuing under the new schedule: {_show(longer)}"
     (workdir / "results.json").unlink(missing_ok=True)
   elif (workdir / "checkpoints").exists():
