@@ -1,0 +1,12 @@
+"""Figures: plain data in, a `matplotlib.figure.Figure` out; no pyplot, so headless and without global state.
+
+`records` are the lines of a run's `metrics.jsonl`, as dicts. Values that are not finite leave a gap and a red
+cross at the bottom of the axis; more than 200 records are averaged in blocks, and the figure says so.
+"""
+
+from jaxreg.plots._curves import curves
+from jaxreg.plots._diagnostics import diagnostics
+from jaxreg.plots._retain_maps import retain_maps
+from jaxreg.plots._terms import terms
+
+__all__ = ["curves", "diagnostics", "retain_maps", "terms"]

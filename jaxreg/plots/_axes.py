@@ -1,0 +1,76 @@
+"""What all figures share: how one begins, which scale fits an axis, how an axis ends."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from jaxreg.plots._lines import NOT_FINITE
+from jaxreg.plots._series import MAX_POINTS, MIN_BAND
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+  """An empty figure, in inches, that arranges itself."""
+  figure = Figure(figsize=(width, height), layout="constrained")
+  if title:
+    figure.suptitle(title)
+  return figure
+
+
+def log_scale(axis: Axes, *, min_ratio: float = 1.0) -> None:
+  """A log axis if all that is drawn is positive, one that has a place for 0 if some is 0, else a linear one.
+
+  Args:
+    axis: with its lines drawn.
+    min_ratio: stay linear where the largest positive value is less than this many times the smallest.
+  """
+  values = np.concatenate([[], *(x.get_ydata() for x in axis.lines if x.get_gid() != NOT_FINITE)])
+  values = values[np.isfinite(values)]
+  positive = values[values > 0]
+  if (values < 0).any() or (positive.size and positive.max() < min_ratio * positive.min()):
+    return
+  if not positive.size:
+    axis.set_ylim(bottom=0)
+    return
+  low, high = max(positive.min(), 1e-6 * positive.max()), positive.max()
+  # 1-2-5 ticks where they fit, so that an axis of less than a decade has labels, too.
+  digits = (1, 2, 5) if high < 300 * low else (1,)
+  if positive.size == values.size:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
+  else:
+    axis.set_yscale("symlog", linthresh=low, linscale=0.3)
+    axis.set_ylim(bottom=0)
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    ticks = np.outer(decades, digits).ravel()
+    axis.set_yticks([0, *ticks[(ticks >= low) & (ticks <= axis.get_ylim()[1])]])
+  axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+  axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def finish(axis: Axes, title: str, *, legend: bool = True) -> None:
+  """Title, grid, legend and the label of the epochs; an axis without a line says so."""
+  axis.set_title(title, loc="left", fontsize="medium")
+  axis.spines[["top", "right"]].set_visible(False)
+  axis.grid(alpha=0.3)
+  axis.set_xlabel("epoch")
+  if not axis.lines:
+    axis.text(0.5, 0.5, "not recorded", transform=axis.transAxes, ha="center", va="center", color="gray")
+    axis.set(xticks=[], yticks=[])
+  elif legend or any(x.get_gid() == NOT_FINITE for x in axis.lines):
+    axis.legend(fontsize="small", framealpha=0.8)
+
+
+def note_averages(figure: Figure, blocks: Iterable[int]) -> None:
+  """Says how many records a point stands for, if it is more than one."""
+  averaged = sorted({block for block in blocks if block > 1})
+  if averaged:
+    bands = " Bands: their 10th to 90th percentile." if averaged[-1] >= MIN_BAND else ""
+    means = " or ".join(map(str, averaged))
+    figure.supxlabel(
+      f"Series of more than {MAX_POINTS} records: a point is the mean of {means} consecutive ones.{bands}",
+      fontsize="small",
+      color="dimgray",
+    )

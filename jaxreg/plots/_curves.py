@@ -1,0 +1,70 @@
+"""Learning curves."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jaxreg.plots._axes import finish, log_scale, new_figure, note_averages
+from jaxreg.plots._lines import line, stars
+from jaxreg.plots._series import Records, read
+
+
+def curves(records: Records, *, title: str = "") -> Figure:
+  """Likelihood and error of training and validation over epochs, with the learning rate below.
+
+  The likelihood and not the objective, which may be negative (see `terms`). Axes are logarithmic as far as
+  the values allow; a star is the test result.
+
+  Args:
+    records: dicts with `epoch` and any of `train/nll`, `val/nll`, `test/nll` (nats), `train/accuracy`,
+      `val/error`, `test/error` (fractions) and `train/learning_rate`.
+    title: above the figure.
+
+  Returns:
+    A figure of three axes: nll, error in %, learning rate.
+
+  Raises:
+    ValueError: if a record has no epoch.
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a), has the first for MNIST.
+  """
+  figure = new_figure(11, 5.5, title)
+  grid = figure.add_gridspec(2, 2, height_ratios=[4, 1])
+  nll, error = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
+  percent = lambda fraction: 100 * fraction
+  train: dict[str, Any] = {"label": "train", "color": "tab:blue", "linewidth": 1}
+  val: dict[str, Any] = {"label": "val", "color": "tab:orange"}
+  blocks = [
+    line(nll, records, "train/nll", **train),
+    line(nll, records, "val/nll", **val),
+    # No band: a batch has few errors, often none, and the percentiles would jump between two values.
+    line(error, records, "train/accuracy", convert=lambda x: percent(1 - x), band=False, **train),
+    line(error, records, "val/error", convert=percent, band=False, **val),
+  ]
+  stars(nll, records, "test/nll")
+  stars(error, records, "test/error", scale=100, unit=" %")
+  for axis, name in ((nll, "negative log-likelihood (nats)"), (error, "error (%)")):
+    log_scale(axis)
+    finish(axis, name)
+  _learning_rate(figure.add_subplot(grid[1, :]), records)
+  note_averages(figure, blocks)
+  return figure
+
+
+def _learning_rate(axis: Axes, records: Records) -> None:
+  epochs, rates = read(records, "train/learning_rate")
+  if len(rates):
+    marker = "o" if len(rates) == 1 else ""
+    axis.plot(epochs, np.where(np.isfinite(rates), rates, np.nan), color="tab:green", marker=marker)
+    levels = np.unique(rates)
+    # Steps by a factor are told apart on a log axis; a smooth decay to 0 is recognised on a linear one.
+    if 1 < len(levels) <= min(5, len(rates) / 2) and levels.min() > 0:
+      axis.set_yscale("log")
+      axis.set_yticks(levels, [f"{level:g}" for level in levels])
+      axis.set_yticks([], minor=True)
+    else:
+      axis.set_ylim(bottom=0)
+  finish(axis, "learning rate", legend=False)

@@ -1,0 +1,184 @@
+"""Which classes DropMax retains, for whom."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from jaxreg.plots._axes import new_figure
+from jaxreg.typing import check_range
+
+MAX_PRINTED = 10
+MAX_NAMED = 25
+GREY = colormaps["gray"].with_extremes(bad="lightcoral")
+
+
+def retain_maps(
+  retain: ArrayLike,
+  posterior: ArrayLike,
+  labels: ArrayLike,
+  log_probs: ArrayLike,
+  *,
+  class_names: Sequence[str] | None = None,
+  rows: int = 10,
+  title: str = "",
+) -> Figure:
+  """DropMax's retain probabilities for the easiest and the most difficult examples, and class by class.
+
+  Easiest: of each class the example that is classified rightly with most confidence. Most difficult: those
+  classified wrongly, then the others, the least probable truth first.
+
+  Args:
+    retain: `rho` of p(z | x), `[n, classes]`.
+    posterior: `g` of q(z | x, y), `[n, classes]`; the target's is taken as 1, as the model fixes it.
+    labels: `[n]`, integer.
+    log_probs: predictions, `[n, classes]`.
+    class_names: `[classes]`, default the numbers.
+    rows: at most this many examples a panel.
+    title: above the figure.
+
+  Returns:
+    A figure of four grey maps from 0 (black) to 1 (white) and a colour bar: p(z | x) of the easiest, p(z | x)
+    of the most difficult, the mean p(z | x) of each true class, q(z | x, y) of the most difficult. In the
+    second and the last, `o` is the truth and `x` the prediction. Values are printed for at most 10 classes.
+
+  Raises:
+    TypeError: if `labels` are not integers.
+    ValueError: if shapes do not fit, a label is no class, or `rows` is below 1.
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, and its poster, the maps for MNIST.
+  """
+  retain, posterior, labels, log_probs = _check(retain, posterior, labels, log_probs)
+  n, classes = retain.shape
+  names = [str(k) for k in range(classes)] if class_names is None else list(class_names)
+  if len(names) != classes:
+    raise ValueError(f"class_names must have one name for each of {classes} classes, got {len(names)}")
+  check_range(rows, "rows", low=1)
+  posterior[np.arange(n), labels] = 1
+  predicted = log_probs.argmax(axis=-1)
+  easy = easiest(labels, log_probs, rows)
+  hard = most_difficult(labels, log_probs, rows)
+
+  easy_names = [names[labels[i]] for i in easy]
+  hard_names = [_arrow(names[labels[i]], names[predicted[i]]) for i in hard]
+  means = class_means(retain, labels)
+  height = max(4.6, 0.3 * len(hard)) + 0.075 * _upright(names) * max(map(len, names))
+  figure = new_figure(12.5, 2 * height, title)
+  axes = figure.subplots(2, 2)
+  marks = (labels[hard], predicted[hard])
+  _map(axes[0, 0], retain[easy], easy_names, names, "p(z | x), easiest")
+  _map(axes[0, 1], retain[hard], hard_names, names, "p(z | x), most difficult (o truth, x prediction)", marks)
+  _map(axes[1, 0], means, names, names, "p(z | x), mean of each true class")
+  _map(axes[1, 1], posterior[hard], hard_names, names, "q(z | x, y), the same examples", marks)
+  figure.colorbar(
+    axes[1, 1].images[0], ax=axes, label="probability that the class is retained", shrink=0.6, aspect=40
+  )
+  return figure
+
+
+def easiest(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
+  """The most confident right example of each class, in the order of classes, `[<= min(rows, classes)]`.
+
+  Where there are more classes than rows, the most confident of these.
+  """
+  right = np.flatnonzero(log_probs.argmax(axis=-1) == labels)
+  right = right[np.argsort(-log_probs[right, labels[right]], kind="stable")]
+  _, first = np.unique(labels[right], return_index=True)
+  chosen = right[np.sort(first)[:rows]]
+  return chosen[np.argsort(labels[chosen])]
+
+
+def most_difficult(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
+  """The wrong examples and then the right ones, each from the least probable truth up, `[<= rows]`."""
+  right = log_probs.argmax(axis=-1) == labels
+  return np.lexsort((log_probs[np.arange(len(labels)), labels], right))[:rows]
+
+
+def class_means(retain: np.ndarray, labels: np.ndarray) -> np.ndarray:
+  """The mean of `retain` over the examples of each class, `[classes, classes]`; NaN without examples."""
+  sums = np.zeros((retain.shape[-1],) * 2)
+  np.add.at(sums, labels, retain)
+  counts = np.bincount(labels, minlength=len(sums))[:, None]
+  return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _check(retain, posterior, labels, log_probs):
+  labels = np.asarray(labels)
+  if not np.issubdtype(labels.dtype, np.integer):
+    raise TypeError(f"labels must be integers, got {labels.dtype}")
+  retain, posterior, log_probs = (np.array(x, dtype=float) for x in (retain, posterior, log_probs))
+  if retain.ndim != 2 or not retain.size:
+    raise ValueError(f"retain must be [n, classes] and not empty, got shape {retain.shape}")
+  for name, x in (("posterior", posterior), ("log_probs", log_probs)):
+    if x.shape != retain.shape:
+      raise ValueError(f"{name} must have the shape of retain {retain.shape}, got {x.shape}")
+  if labels.shape != retain.shape[:1]:
+    raise ValueError(f"labels must have shape {retain.shape[:1]}, got {labels.shape}")
+  if labels.min() < 0 or labels.max() >= retain.shape[1]:
+    raise ValueError(f"labels must lie in [0, {retain.shape[1]}), got {labels.min()} to {labels.max()}")
+  # A NaN would win every argmax.
+  return retain, posterior, labels, np.where(np.isnan(log_probs), -np.inf, log_probs)
+
+
+def _arrow(truth: str, predicted: str) -> str:
+  return truth if truth == predicted else f"{truth} → {predicted}"
+
+
+def _map(
+  axis: Axes,
+  values: np.ndarray,
+  row_names: Sequence[str],
+  column_names: Sequence[str],
+  title: str,
+  marks: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
+  missing = " (red: no value)" if np.isnan(values).any() else ""
+  axis.set_title(title + missing, loc="left", fontsize="medium")
+  if not len(values):
+    axis.text(
+      0.5, 0.5, "no example is classified rightly", transform=axis.transAxes, ha="center", color="gray"
+    )
+    axis.set(xticks=[], yticks=[])
+    return
+  axis.imshow(values, cmap=GREY, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+  _name(axis.xaxis, column_names)
+  _name(axis.yaxis, row_names)
+  printed = len(column_names) <= MAX_PRINTED
+  if printed:
+    _print(axis, values, shift=0.25 if marks else 0)
+  if marks:
+    _mark(axis, *marks, shift=-0.2 if printed else 0)
+
+
+def _upright(names: Sequence[str]) -> bool:
+  return len(names) <= MAX_NAMED and len(names) * max(map(len, names)) > 60
+
+
+def _name(axis, names: Sequence[str]) -> None:
+  if len(names) > MAX_NAMED:
+    axis.set_major_locator(MaxNLocator(10, integer=True))
+    return
+  upright = axis.axis_name == "x" and _upright(names)
+  axis.set_ticks(range(len(names)), names, fontsize="small", rotation=90 if upright else 0)
+
+
+def _print(axis: Axes, values: np.ndarray, *, shift: float) -> None:
+  for (row, column), value in np.ndenumerate(values):
+    if np.isfinite(value):
+      text = f"{value:.2f}".removeprefix("0")
+      color = "white" if value < 0.5 else "black"
+      axis.text(column, row + shift, text, ha="center", va="center", color=color, fontsize=7)
+
+
+def _mark(axis: Axes, truth: np.ndarray, predicted: np.ndarray, *, shift: float) -> None:
+  rows = np.arange(len(truth)) + shift
+  outline = [withStroke(linewidth=3, foreground="white")]
+  style = {"linestyle": "", "markeredgewidth": 1.5, "path_effects": outline}
+  axis.plot(truth, rows, marker="o", color="tab:blue", markersize=7, fillstyle="none", label="truth", **style)
+  axis.plot(predicted, rows, marker="x", color="tab:red", markersize=5, label="prediction", **style)

@@ -1,0 +1,90 @@
+"""Other people's code: one call of ours in plain JAX, Linen, NNX and Equinox, and in a loop of plain Optax."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+from sklearn.datasets import load_digits
+
+from jaxreg import losses
+
+CLASSES, FEATURES = 10, 64
+
+
+def _plain():
+  params = {"kernel": jax.random.normal(jax.random.key(1), (FEATURES, 3 * CLASSES)) / 8}
+  return params, lambda params, x: x @ params["kernel"]
+
+
+def _linen():
+  model = nn.Dense(3 * CLASSES)
+  return model.init(jax.random.key(1), jnp.zeros((1, FEATURES))), model.apply
+
+
+def _nnx():
+  graph, params = nnx.split(nnx.Linear(FEATURES, 3 * CLASSES, rngs=nnx.Rngs(1)))
+  return params, lambda params, x: nnx.merge(graph, params, copy=True)(x)
+
+
+def _equinox():
+  params, static = eqx.partition(eqx.nn.Linear(FEATURES, 3 * CLASSES, key=jax.random.key(1)), eqx.is_array)
+  return params, lambda params, x: jax.vmap(eqx.combine(params, static))(x)
+
+
+@pytest.mark.parametrize("framework", [_plain, _linen, _nnx, _equinox])
+def test_the_same_dropmax_call_trains_every_kind_of_model(framework):
+  params, apply = framework()
+  images, labels = load_digits(return_X_y=True)
+  x, y = jnp.asarray(images[:200] / 16, jnp.float32), jnp.asarray(labels[:200])
+
+  def objective(params, key):
+    o, ph, rh = jnp.split(apply(params, x), 3, axis=-1)
+    return losses.dropmax(key, o, ph, rh, y).mean()
+
+  @jax.jit
+  def step(params, state, key):
+    loss, grads = jax.value_and_grad(objective)(params, key)
+    updates, state = tx.update(grads, state, params)
+    return optax.apply_updates(params, updates), state, loss
+
+  tx = optax.adam(0.1)
+  state = tx.init(params)
+  first = None
+  for i in range(40):
+    params, state, loss = step(params, state, jax.random.fold_in(jax.random.key(0), i))
+    first = float(loss) if first is None else first
+  o, ph, _ = jnp.split(apply(params, x), 3, axis=-1)
+  error = np.mean(np.asarray(losses.dropmax_log_probs(o, ph).argmax(-1)) != np.asarray(y))
+  assert loss < first - 1
+  assert error < 0.1
+
+
+def test_twenty_lines_of_plain_optax():
+  images, labels = load_digits(return_X_y=True)
+  x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
+  params = {
+    name: {"kernel": jnp.zeros((FEATURES, CLASSES)), "bias": jnp.zeros(CLASSES)}
+    for name in ("classifier", "prior", "residual")
+  }
+  tx = optax.adam(0.03)
+  state = tx.init(params)
+
+  def objective(params, key):
+    outputs = losses.dropmax_heads(x[:1500], **params)
+    return losses.dropmax(key, labels=y[:1500], **outputs).mean()
+
+  @jax.jit
+  def step(params, state, key):
+    grads = jax.grad(objective)(params, key)
+    updates, state = tx.update(grads, state)
+    return optax.apply_updates(params, updates), state
+
+  for i in range(60):
+    params, state = step(params, state, jax.random.fold_in(jax.random.key(0), i))
+  outputs = losses.dropmax_heads(x[1500:], **params)
+  predicted = losses.dropmax_log_probs(outputs["logits"], outputs["retain_logits"]).argmax(-1)
+  assert jnp.mean(predicted == y[1500:]) > 0.85
