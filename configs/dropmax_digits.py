@@ -4,12 +4,10 @@ Command: python run.py
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018; the data set and the network are ours.
 """
 
-from ml_collections import ConfigDict
-
-from jaxreg.train import base_config
+from jaxreg.train import Config, base_config
 
 
-def get_config() -> ConfigDict:
+def get_config() -> Config:
   config = base_config()
   config.data.name = "digits"
   config.model.name = "MLP"

@@ -8,8 +8,8 @@ Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018.
   switched at the thirds of the run, coupled weight decay of 1e-4 on all but the mask branches. 200 epochs for
   1K as released; the code gives no number for the others: 100 for 5K and 20 for 55K are ours.
 `1k-appendix`, `5k-appendix`, `55k-appendix`: appendix C: TensorFlow's tutorial CNN, batches of 50, Adam from
-  1e-4, 2000, 500 and 100 epochs. The appendix gives no schedule (here constant) and searches the weight decay in
-  {0, 1e-5, 1e-4, 1e-3} (here 1e-4, by override the others); whether its CNN kept the tutorial's dropout is
+  1e-4, 2000, 500 and 100 epochs. The appendix gives no schedule (here constant) and searches the weight decay
+  in {0, 1e-5, 1e-4, 1e-3} (here 1e-4, by override the others); whether its CNN kept the tutorial's dropout is
   not known (here it does).
 1K and 5K: the first 100 or 500 of each class in the order of the files, the next as many for validation; 55K:
 the first 5000 images for validation, the others for training. Inputs in [0, 1], no augmentation.
@@ -18,16 +18,14 @@ The paper's test error for 1K (confirmed by its poster): softmax 7.09 %, DropMax
 figures are not confirmed. Ours for `1k` are in the README.
 """
 
-from ml_collections import ConfigDict
-
-from jaxreg.train import base_config
+from jaxreg.train import Config, base_config
 
 PER_CLASS = {"1k": 100, "5k": 500, "55k": 0}
 EPOCHS = {"1k": 200, "5k": 100, "55k": 20}
 APPENDIX_EPOCHS = {"1k": 2000, "5k": 500, "55k": 100}
 
 
-def get_config(variant: str = "1k") -> ConfigDict:
+def get_config(variant: str = "1k") -> Config:
   size, _, schedule = variant.partition("-")
   if size not in PER_CLASS or schedule not in ("", "appendix"):
     raise ValueError(f"argument must be 1k, 5k or 55k, or one of them with -appendix, got {variant!r}")

@@ -3,12 +3,11 @@
 Command: python run.py --config configs/softmax_digits.py
 """
 
-from ml_collections import ConfigDict
-
 from configs.dropmax_digits import get_config as dropmax_digits
+from jaxreg.train import Config
 
 
-def get_config() -> ConfigDict:
+def get_config() -> Config:
   config = dropmax_digits()
   config.method.name = "softmax"
   return config

@@ -48,6 +48,8 @@ def label_smoothing(
   classes = logits.shape[-1]
   if over not in ("all", "others"):
     raise ValueError(f"over must be 'all' or 'others', got {over!r}")
+  if over == "others" and classes < 2:
+    raise ValueError(f"over='others' needs at least 2 classes, got {classes}")
   if over == "others":
     smoothing = smoothing * classes / (classes - 1)
   target = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]

@@ -1,5 +1,7 @@
 """What the last features become: the arguments of a loss, by name."""
 
+from typing import Literal
+
 from flax import linen as nn
 
 from jaxreg import losses
@@ -38,7 +40,7 @@ class DropMaxHead(nn.Module):
 
   num_classes: int
   init: str = "glorot"
-  stop_gradient: str = "activations"
+  stop_gradient: Literal["activations", "parameters"] = "activations"
   branch_only: bool = False
 
   @nn.compact

@@ -3,7 +3,7 @@
 `train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
 """
 
-from jaxreg.train.config import base_config, check, flatten
+from jaxreg.train.config import Config, base_config, check, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.job import evaluate, report
 from jaxreg.train.load import load
@@ -13,6 +13,7 @@ from jaxreg.train.state import TrainState
 
 __all__ = [
   "METHODS",
+  "Config",
   "Interrupted",
   "Method",
   "RunError",

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint import v1
 
 from jaxreg.train.errors import RunError
+
+ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker.
 
 
 class Checkpoints:
@@ -87,7 +89,12 @@ class Checkpoints:
     """Waits until what was saved is on disk, with its manifest."""
     if self._saving is not None:
       saving, self._saving = self._saving, None
-      saving.result()
+      try:
+        saving.result()
+      except Exception as error:  # Orbax wraps what the file system said in kinds of its own.
+        raise RunError(
+          f"{self._root}: a checkpoint cannot be saved ({error}); those before are kept"
+        ) from error
 
 
 def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:

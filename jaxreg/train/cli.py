@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
-from jaxreg.train.config import check, flatten
+from jaxreg.train.config import Config, check, flatten
 from jaxreg.train.errors import RunError, unknown
-from jaxreg.train.workdir import default_workdir
+from jaxreg.train.workdir import default_workdir, restore_config
 
 USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [--config.FIELD=VALUE ...]
 
@@ -28,7 +28,7 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
 class Call:
   """What the command line asks for; `text` is all there is to do for `--help` and `--list`."""
 
-  config: ConfigDict | None = None
+  config: Config | None = None
   workdir: Path = Path()
   text: str = ""
 
@@ -36,13 +36,15 @@ class Call:
 def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
+  An evaluation without `--config` takes the configuration that the work directory was trained with.
+
   Raises:
     RunError: for any mistake.
   """
-  path, rest = _take_config(argv)
+  given, rest = _take_config(argv)
   if "--list" in rest:
     return Call(text=_list(configs))
-  path = path or str(configs / "dropmax_digits.py")
+  path = given or str(configs / "dropmax_digits.py")
   config, doc = _load(path, configs)
   if {"--help", "-h", "--helpfull", "-help"} & set(rest):
     fields = "\n".join(f"  --config.{name}={value}" for name, value in flatten(config).items())
@@ -62,8 +64,10 @@ def parse(argv: list[str], configs: Path) -> Call:
   if left:
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
-  check(config)
   workdir = Path(values.workdir) if values.workdir else default_workdir(path, overrides)
+  if config.job == "evaluate" and not given:
+    config = restore_config(config, workdir, overrides)
+  check(config)
   return Call(config=config, workdir=workdir)
 
 
@@ -81,7 +85,7 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
   return path, rest
 
 
-def _load(path: str, configs: Path) -> tuple[ConfigDict, str]:
+def _load(path: str, configs: Path) -> tuple[Config, str]:
   file, colon, argument = path.partition(":")
   if not Path(file).is_file():
     raise unknown("--config", file, [f"{configs.name}/{config.name}" for config in _files(configs)])
@@ -97,7 +101,7 @@ def _load(path: str, configs: Path) -> tuple[ConfigDict, str]:
   return config.lock(), (module.__doc__ or "").strip()
 
 
-def _check_names(arguments: list[str], config: ConfigDict) -> None:
+def _check_names(arguments: list[str], config: Config) -> None:
   """Every `--config.FIELD` must name a field, not a group of them."""
   known: dict[str, Any] = flatten(config)
   for argument in arguments:

@@ -13,15 +13,18 @@ from jaxreg.train import optimizer, sources
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
 
+# A ConfigDict, whose fields no type checker can know.
+Config = Any
+
 BACKBONES = ("MLP", "LeNet", "TutorialCNN")
 JOBS = ("train", "evaluate")
 SPLITS = ("train", "val", "test")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
 
 
-def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> ConfigDict:
+def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
   """The parameters of `function` that have plain defaults, as a sub-configuration."""
-  fields = ConfigDict()
+  fields: Config = ConfigDict()
   for name, parameter in inspect.signature(function).parameters.items():
     default = parameter.default
     if name in skip or default is inspect.Parameter.empty:
@@ -33,9 +36,9 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> ConfigD
   return fields
 
 
-def base_config() -> ConfigDict:
+def base_config() -> Config:
   """Every field with its default; configs change what is theirs."""
-  config = ConfigDict()
+  config: Config = ConfigDict()
   config.job = "train"  # train | evaluate
   config.seed = 0  # determines initialisation, data order and noise
   config.batch_size = 64
@@ -85,7 +88,7 @@ def base_config() -> ConfigDict:
   return config
 
 
-def check(config: ConfigDict) -> None:
+def check(config: Config) -> None:
   """Checks names and numbers.
 
   Raises:
@@ -121,7 +124,7 @@ def check(config: ConfigDict) -> None:
       raise RunError(f"optimizer.schedule.step.boundaries: must be numbers of at least 0, got {boundary!r}")
 
 
-def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
   """`{"optimizer.name": "adam", ...}`."""
   flat = {}
   for name, value in config.items():
@@ -132,18 +135,18 @@ def flatten(config: ConfigDict | dict[str, Any], prefix: str = "") -> dict[str, 
   return flat
 
 
-def _get(config: ConfigDict, field: str) -> Any:
+def _get(config: Config, field: str) -> Any:
   for name in field.split("."):
     config = config[name]
   return config
 
 
-def _one_of(config: ConfigDict, field: str, allowed: tuple[str, ...]) -> None:
+def _one_of(config: Config, field: str, allowed: tuple[str, ...]) -> None:
   if _get(config, field) not in allowed:
     raise unknown(field, _get(config, field), allowed)
 
 
-def _in_range(config: ConfigDict, field: str, low: float, *, above: bool = False) -> None:
+def _in_range(config: Config, field: str, low: float, *, above: bool = False) -> None:
   value = _get(config, field)
   if not (math.isfinite(value) and (value > low if above else value >= low)):
     raise RunError(f"{field}: must be {'above' if above else 'at least'} {low} and finite, got {value}")

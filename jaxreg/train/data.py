@@ -56,10 +56,7 @@ class Dataset:
       "input_dtype": str(self.train.inputs.dtype),
       "scale": self.scale,
       "sizes": {name: len(split) for name, split in self.splits().items()},
-      "crc32": {
-        name: zlib.crc32(np.ascontiguousarray(split.labels), zlib.crc32(np.ascontiguousarray(split.inputs)))
-        for name, split in self.splits().items()
-      },
+      "crc32": {name: _crc32(split.inputs, split.labels) for name, split in self.splits().items()},
     }
 
   def checked(self, source: str) -> "Dataset":
@@ -110,6 +107,10 @@ def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
   generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
   return generator.permutation(num_examples).astype(np.int32)
+
+
+def _crc32(*arrays: np.ndarray) -> int:
+  return functools.reduce(lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), arrays, 0)
 
 
 def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

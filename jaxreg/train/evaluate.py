@@ -28,7 +28,7 @@ def make_evaluate(
   )
 
   def evaluate(state: TrainState, data: dict[str, Array], prefix: str) -> dict[str, float]:
-    total = None
+    total: Any = None
     for number, batch in enumerate(_batches(len(data["labels"]), batch_size, mesh)):
       total = merge(total, step(state, data, *batch, jnp.uint32(number)))
     return summarize(total, prefix)

@@ -5,17 +5,17 @@ from pathlib import Path
 import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, restore
+from jaxreg.train.config import Config
 from jaxreg.train.data import resident
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.load import pick_step
 from jaxreg.train.setup import build, load_data, make_mesh
 
 
-def report(results: dict[str, float], config: ConfigDict, workdir: Path) -> str:
+def report(results: dict[str, float], config: Config, workdir: Path) -> str:
   """The results as a few lines for people."""
   lines = []
   for split in ("train", "val", "test"):
@@ -28,16 +28,15 @@ def report(results: dict[str, float], config: ConfigDict, workdir: Path) -> str:
   return "\n".join([what, *lines])
 
 
-def evaluate(config: ConfigDict, workdir: Path) -> dict[str, float]:
-  """Evaluates a checkpoint of `workdir` on `config.evaluate.split`; all else is as it was trained.
+def evaluate(config: Config, workdir: Path) -> dict[str, float]:
+  """Evaluates a checkpoint of `workdir`, as `config.evaluate` says.
 
   Raises:
-    RunError: if nothing usable is there.
+    RunError: if nothing usable is there, or if it was trained under another configuration.
   """
-  config = workdirs.restore_config(config, workdir)
   dataset = load_data(config)
   program = build(config, dataset.describe())
-  workdirs.claim(workdir, config, dataset.describe(), program.num_steps)
+  workdirs.check_same(workdir, config, dataset.describe(), workdirs.FREE_TO_EVALUATE)
   step = pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
   mesh = make_mesh()
   state = restore(workdir, step, abstract(jax.eval_shape(program.init), NamedSharding(mesh, P())))

@@ -55,7 +55,9 @@ class Log:
       self._board.add_scalar(name, value, step)
     self._said |= values
     if self._bar is not None:
-      self._bar.set_postfix_str(_summary(self._said))
+      # The bar has its own speed, and little room.
+      short = {name: self._said[name] for name in ("train/loss", "val/error") if name in self._said}
+      self._bar.set_postfix_str(_summary(short))
     else:
       head = f"step {step}/{self._total}  epoch {record['epoch']:.1f}"
       self.say(f"{head}  {_summary(values)}{self._time_left(step)}")

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
+from jaxreg.train.config import Config
 from jaxreg.train.data import batch_indices, gather, place, resident
 from jaxreg.train.evaluate import make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
@@ -28,7 +28,7 @@ class Interrupted(Exception):
     self.status = 128 + signal_number
 
 
-def train(config: ConfigDict, workdir: Path) -> dict[str, float]:
+def train(config: Config, workdir: Path) -> dict[str, float]:
   """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
 
   Raises:

@@ -31,10 +31,10 @@ def make_objective(
     outputs, model_state = apply_fn(params, state.model_state, batch["inputs"], key=apply_key, train=True)
     terms = method.loss(loss_key, labels=labels, **outputs, **loss_options)
     metrics = {name: weighted(term, weights) for name, term in terms.items()}
-    loss = sum(total / jnp.maximum(count, 1) for total, count in metrics.values())
-
     count = weights.sum()
-    metrics["loss"] = (loss * count, count)
+    total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
+    loss = total / jnp.where(count > 0, count, 1)
+    metrics["loss"] = (total, count)
     log_probs = method.predict(predict_key, **outputs, **predict_options)
     metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == labels, weights)
     if method.diagnose is not None:

@@ -24,7 +24,7 @@ class Recorder:
   def __init__(self, log: Log, *, every: int, batch_size: int):
     self._log, self._every, self._batch_size = log, every, batch_size
     self._pending: tuple[int, Any] | None = None
-    self._total: dict[str, Any] | None = None
+    self._total: Any = None
     self._steps, self._since = 0, time.monotonic()
 
   def add(self, step: int, metrics: dict[str, Any]) -> None:

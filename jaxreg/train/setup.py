@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
-from ml_collections import ConfigDict
 
 from jaxreg import models
 from jaxreg.train import sources
+from jaxreg.train.config import Config
 from jaxreg.train.data import Dataset
 from jaxreg.train.errors import RunError
 from jaxreg.train.methods import METHODS, Method
@@ -45,7 +45,7 @@ class Program:
   num_steps: int
 
 
-def load_data(config: ConfigDict) -> Dataset:
+def load_data(config: Config) -> Dataset:
   """The data set that `config.data` names, checked.
 
   Raises:
@@ -62,7 +62,7 @@ def make_mesh() -> jax.sharding.Mesh:
   return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
 
 
-def build(config: ConfigDict, data: dict[str, Any]) -> Program:
+def build(config: Config, data: dict[str, Any]) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
   Everything is traced abstractly once, so that what does not fit is told before anything is written.
@@ -97,7 +97,7 @@ def build(config: ConfigDict, data: dict[str, Any]) -> Program:
   return program
 
 
-def _build(config: ConfigDict, data: dict[str, Any], steps_per_epoch: int, num_steps: int) -> Program:
+def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps: int) -> Program:
   method = METHODS[config.method.name]
   method_options = config.method[config.method.name].to_dict()
   head = method.head(num_classes=data["num_classes"], **method_options["head"])

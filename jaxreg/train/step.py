@@ -33,7 +33,8 @@ def make_train_step(
     if axis_name is not None:
       # After grad, not inside it: the one order that is right under pmap and vmap alike.
       count = batch["weights"].sum()
-      share = count / jnp.maximum(jax.lax.psum(count, axis_name), 1)
+      total = jax.lax.psum(count, axis_name)
+      share = count / jnp.where(total > 0, total, 1)
       grads = jax.lax.psum(jax.tree.map(lambda g: g * share, grads), axis_name)
       model_state = jax.lax.pmean(model_state, axis_name)
       metrics = jax.lax.psum(metrics, axis_name)

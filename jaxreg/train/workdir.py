@@ -1,9 +1,11 @@
 """The work directory: whose it is, and what it remembers."""
 
+import functools
 import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from ml_collections import ConfigDict
 
 import jaxreg
 from jaxreg.train.checkpoint import good_steps, write_json
-from jaxreg.train.config import flatten
+from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError
 
-# What the job reads, not what the run is: free to differ between two calls on one work directory.
-FREE = ("job", "evaluate.")
+# What one call asks, not what the run is: free to differ between two calls on one work directory.
+FREE = re.compile(r"job$|evaluate\.")
+# An evaluation may also predict in another way, in other batches, and find the data in another place.
+FREE_TO_EVALUATE = re.compile(r"job$|evaluate\.|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.path$")
 # A longer or shorter run of the same thing: it continues under the new schedule.
 LENGTH = ("epochs", "steps")
 
@@ -26,14 +30,14 @@ def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run."""
   path, _, argument = config_path.partition(":")
   name = Path(path).stem + (f"-{argument}" if argument else "")
-  changed = {field: value for field, value in sorted(overrides.items()) if not field.startswith(FREE)}
+  changed = {field: value for field, value in sorted(overrides.items()) if not FREE.match(field)}
   if changed:
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
     name += f"-{digest[:8]}"
   return Path("runs") / name
 
 
-def claim(workdir: Path, config: ConfigDict, data: dict[str, Any], num_steps: int) -> str | None:
+def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -> str | None:
   """Makes `workdir` that of this configuration, or checks that it is; `num_steps` is the length asked for.
 
   Returns:
@@ -45,22 +49,9 @@ def claim(workdir: Path, config: ConfigDict, data: dict[str, Any], num_steps: in
   """
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
-  new = json.loads(json.dumps(flatten(config)))
   remark = None
   if (workdir / "config.json").is_file():
-    old = read(workdir, "config.json")
-    difference = _differences(old, new)
-    longer = {field: difference.pop(field) for field in LENGTH if field in difference}
-    if difference:
-      raise RunError(
-        f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; "
-        "give another --workdir, or leave it out"
-      )
-    changed_data = _differences(flatten(read(workdir, "data.json")), json.loads(json.dumps(flatten(data))))
-    if changed_data:
-      raise RunError(
-        f"--workdir: {workdir} was made with other data: {_show(changed_data)}; give another --workdir"
-      )
+    longer = check_same(workdir, config, data)
     if not longer:
       return None
     latest = max(good_steps(workdir), default=0)
@@ -74,10 +65,36 @@ def claim(workdir: Path, config: ConfigDict, data: dict[str, Any], num_steps: in
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "data.json", data)
     write_json(workdir / "environment.json", _environment())
-    write_json(workdir / "config.json", new)
+    write_json(workdir / "config.json", flatten(config))
   except OSError as error:
     raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
   return remark
+
+
+def check_same(
+  workdir: Path, config: Config, data: dict[str, Any], free: re.Pattern[str] = FREE
+) -> dict[str, tuple[Any, Any]]:
+  """Checks that `workdir` is of this configuration, but for the `free` fields, and of this data.
+
+  Returns:
+    The fields of its length that differ, with their old and new values.
+
+  Raises:
+    RunError: if another field differs, or the data.
+  """
+  difference = _differences(read(workdir, "config.json"), flatten(config), free)
+  longer = {field: difference.pop(field) for field in LENGTH if field in difference}
+  if difference:
+    raise RunError(
+      f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; "
+      "give another --workdir, or leave it out"
+    )
+  difference = _differences(flatten(read(workdir, "data.json")), flatten(data), free)
+  if difference:
+    raise RunError(
+      f"--workdir: {workdir} was made with other data: {_show(difference)}; give another --workdir"
+    )
+  return longer
 
 
 def read(workdir: Path, name: str) -> Any:
@@ -97,23 +114,32 @@ def read(workdir: Path, name: str) -> Any:
     raise RunError(f"--workdir: {file} is damaged ({error})") from error
 
 
-def restore_config(config: ConfigDict, workdir: Path) -> ConfigDict:
-  """`config` with the values that `workdir` was trained with, except for those that the job reads."""
-  saved = read(workdir, "config.json")
+def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+  """`config` with the values that `workdir` was trained with, and then with `overrides`.
+
+  Raises:
+    RunError: if nothing was trained there, or by a version with other fields.
+  """
+  saved = {field: value for field, value in read(workdir, "config.json").items() if not FREE.match(field)}
   config = ConfigDict(config).unlock()
-  for field, value in saved.items():
-    if field.startswith(FREE):
-      continue
+  for field, value in {**saved, **(overrides or {})}.items():
     *parents, name = field.split(".")
-    part = config
-    for parent in parents:
-      part = part[parent]
-    part[name] = tuple(value) if isinstance(value, list) else value
+    try:
+      functools.reduce(lambda part, parent: part[parent], parents, config)[name] = (
+        tuple(value) if isinstance(value, list) else value
+      )
+    except KeyError:
+      raise RunError(
+        f"--workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
+      ) from None
   return config.lock()
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-  fields = [field for field in sorted({*old, *new}) if not field.startswith(FREE)]
+def _differences(
+  old: dict[str, Any], new: dict[str, Any], free: re.Pattern[str]
+) -> dict[str, tuple[Any, Any]]:
+  new = json.loads(json.dumps(new))
+  fields = [field for field in sorted({*old, *new}) if not free.match(field)]
   return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
 
 
