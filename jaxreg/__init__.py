@@ -4,6 +4,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 
 - `losses`: `([key,] logits, labels, *, ...) -> [batch]`
 - `noise`: `(key, x, *, rate) -> x`
+- `augment`: `(key, batch, *, ...) -> batch`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition
 - `paths`: parameters by name, weight-decay masks
 - `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
@@ -13,7 +14,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["calibration", "losses", "models", "noise", "paths", "plots", "train", "typing"]
+__all__ = ["augment", "calibration", "losses", "models", "noise", "paths", "plots", "train", "typing"]
 
 
 def __getattr__(name: str) -> Any:

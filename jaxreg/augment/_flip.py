@@ -1,0 +1,37 @@
+"""Horizontal flips."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._images import images
+from jaxreg.typing import Key, check_key, check_range
+
+
+def flip(key: Key, batch: Mapping[str, Any], *, rate: ArrayLike = 0.5) -> dict[str, Any]:
+  """Mirrors each image left to right with probability `rate`.
+
+  Args:
+    key: one draw of `[batch]`.
+    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    rate: probability of a flip, in [0, 1].
+
+  Returns:
+    The batch with flipped inputs, of the same dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images or `rate` is outside [0, 1].
+
+  Example:
+    >>> batch = {"inputs": jnp.arange(3.0).reshape(1, 1, 3, 1)}
+    >>> flip(jax.random.key(0), batch, rate=1.0)["inputs"].ravel()
+    Array([2., 1., 0.], dtype=float32)
+  """
+  x = images(batch)
+  check_range(rate, "rate", low=0, high=1)
+  chosen = jax.random.bernoulli(check_key(key), rate, (x.shape[0],))
+  return {**batch, "inputs": jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x)}

@@ -1,0 +1,44 @@
+"""Standardising channels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._images import images
+from jaxreg.typing import Key
+
+
+def normalize(
+  key: Key | None, batch: Mapping[str, Any], *, mean: ArrayLike, std: ArrayLike
+) -> dict[str, Any]:
+  """Subtracts a mean and divides by a standard deviation, per channel.
+
+  Deterministic, and meant for evaluation too; the key has no effect and may be None.
+
+  Args:
+    key: not used.
+    batch: `inputs` `[batch, height, width, channels]`, floating; the rest is left alone.
+    mean: `[channels]`, or a scalar.
+    std: `[channels]`, or a scalar, positive.
+
+  Returns:
+    The batch with inputs of the same dtype.
+
+  Raises:
+    TypeError: if the inputs are not floating: integer pixels must be scaled first.
+    ValueError: if the inputs are not images.
+
+  Example:
+    >>> batch = {"inputs": jnp.full((1, 1, 1, 2), 0.75)}
+    >>> normalize(None, batch, mean=0.5, std=0.25)["inputs"].ravel()
+    Array([1., 1.], dtype=float32)
+  """
+  del key
+  x = images(batch)
+  if not jnp.issubdtype(x.dtype, jnp.floating):
+    raise TypeError(f"inputs must be floating, got {x.dtype}; scale them first")
+  shape = (1, 1, 1, -1)
+  mean, std = (jnp.reshape(jnp.asarray(value, x.dtype), shape) for value in (mean, std))
+  return {**batch, "inputs": (x - mean) / std}

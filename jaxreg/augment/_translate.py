@@ -1,0 +1,77 @@
+"""Random translations, and the pad-and-crop that is one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.augment._images import images
+from jaxreg.typing import Key, check_key, check_range
+
+
+def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0) -> dict[str, Any]:
+  """Shifts each image by up to `max_shift` pixels in both directions, each shift equally likely.
+
+  Args:
+    key: one draw of `[2, batch]`.
+    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    max_shift: in pixels, at least 0 and at most the height and width.
+    fill: what comes in from outside.
+
+  Returns:
+    The batch with shifted inputs, of the same shape and dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images or `max_shift` is out of range.
+
+  Example:
+    >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}
+    >>> translate(jax.random.key(0), batch, max_shift=0)["inputs"].sum()
+    Array(32., dtype=float32)
+  """
+  x = images(batch)
+  number, height, width, _ = x.shape
+  check_range(max_shift, "max_shift", low=0, high=min(height, width))
+  down, right = jax.random.randint(check_key(key), (2, number), -max_shift, max_shift + 1)
+  return {**batch, "inputs": _shift(_shift(x, down, axis=1, fill=fill), right, axis=2, fill=fill)}
+
+
+def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0) -> dict[str, Any]:
+  """Pads each image on all sides and crops it back at a random place: `translate` by up to `padding`.
+
+  The CIFAR augmentation of the residual networks.
+
+  Args:
+    key: one draw of `[2, batch]`.
+    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    padding: in pixels.
+    fill: the padding's value.
+
+  Returns:
+    The batch with cropped inputs, of the same shape and dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images or `padding` is out of range.
+
+  Example:
+    >>> batch = {"inputs": jnp.ones((2, 32, 32, 3))}
+    >>> pad_crop(jax.random.key(0), batch)["inputs"].shape
+    (2, 32, 32, 3)
+
+  References:
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
+  """
+  return translate(key, batch, max_shift=padding, fill=fill)
+
+
+def _shift(x: jax.Array, by: jax.Array, *, axis: int, fill: float) -> jax.Array:
+  # A gather along one axis at a time: no slice per example, and it stays sharded over the batch.
+  size = x.shape[axis]
+  source = jnp.arange(size)[None, :] - by[:, None]
+  shape = [x.shape[0], *(size if a == axis else 1 for a in range(1, x.ndim))]
+  inside = ((source >= 0) & (source < size)).reshape(shape)
+  moved = jnp.take_along_axis(x, jnp.clip(source, 0, size - 1).reshape(shape), axis=axis)
+  return jnp.where(inside, moved, jnp.asarray(fill, x.dtype))

@@ -1,0 +1,140 @@
+"""Residual networks: the CIFAR family of depth 6n + 2, and ResNet-18 and -34 with either stem."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxreg.typing import Array
+
+_Conv = partial(
+  nn.Conv, use_bias=False, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+)
+
+
+class CifarResNet(nn.Module):
+  """The CIFAR family: three stages of n basic blocks, of `width`, 2 `width` and 4 `width` channels.
+
+  `[batch, height, width, channels] -> [batch, 4 width]`. Shortcuts have no parameters: where the size
+  changes they subsample and pad with zero channels (option A of the source).
+
+  Attributes:
+    depth: 6n + 2: 20, 32, 44, 56, 110.
+    width: channels of the first stage.
+    axis_name: over which BatchNorm averages its moments under `pmap`; under a sharded `jit` they are those
+      of the whole batch anyway.
+    remat: recomputes each block in the backward pass: less memory, a third more arithmetic.
+
+  Raises:
+    ValueError: for another depth, a width below 1, or inputs that are not images.
+
+  References:
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
+  """
+
+  depth: int = 32
+  width: int = 16
+  axis_name: str | None = None
+  remat: bool = False
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    n, rest = divmod(self.depth - 2, 6)
+    if rest or n < 1:
+      raise ValueError(f"depth must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
+    _check_images(x, self.width, "CifarResNet")
+    norm = _batch_norm(train, self.axis_name)
+    x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
+    widths = [self.width, 2 * self.width, 4 * self.width]
+    return _stages(x, [n, n, n], widths, norm, projected=False, remat=self.remat)
+
+
+class ResNet(nn.Module):
+  """ResNet-18 or -34: four stages of basic blocks of 64 to 512 channels, projected shortcuts.
+
+  `[batch, height, width, channels] -> [batch, 8 width]`.
+
+  Attributes:
+    depth: 18 or 34.
+    width: channels of the first stage.
+    stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
+    axis_name: as in `CifarResNet`.
+    remat: as in `CifarResNet`.
+
+  Raises:
+    ValueError: for another depth or stem, a width below 1, or inputs that are not images.
+
+  References:
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1.
+  """
+
+  depth: int = 34
+  width: int = 64
+  stem: Literal["cifar", "imagenet"] = "cifar"
+  axis_name: str | None = None
+  remat: bool = False
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    blocks = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+    if self.depth not in blocks:
+      raise ValueError(f"depth must be 18 or 34, got {self.depth}")
+    if self.stem not in ("cifar", "imagenet"):
+      raise ValueError(f"stem must be 'cifar' or 'imagenet', got {self.stem!r}")
+    _check_images(x, self.width, "ResNet")
+    norm = _batch_norm(train, self.axis_name)
+    if self.stem == "cifar":
+      x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
+    else:
+      x = nn.relu(norm()(_Conv(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
+      x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])
+    widths = [self.width * 2**stage for stage in range(4)]
+    return _stages(x, blocks[self.depth], widths, norm, projected=True, remat=self.remat)
+
+
+class BasicBlock(nn.Module):
+  """Two 3x3 convolutions with BatchNorm and a shortcut; `stride` is that of the first."""
+
+  width: int
+  stride: int
+  norm: Any
+  projected: bool
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    pad = [(1, 1), (1, 1)]
+    y = nn.relu(self.norm()(_Conv(self.width, (3, 3), strides=self.stride, padding=pad)(x)))
+    y = self.norm()(_Conv(self.width, (3, 3), padding=pad)(y))
+    if x.shape != y.shape:
+      if self.projected:
+        x = self.norm()(_Conv(self.width, (1, 1), strides=self.stride)(x))
+      else:
+        x = x[:, :: self.stride, :: self.stride]
+        more = self.width - x.shape[-1]
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (more // 2, more - more // 2)))
+    return nn.relu(x + y)
+
+
+def _stages(
+  x: Array, blocks: Sequence[int], widths: Sequence[int], norm: Any, *, projected: bool, remat: bool
+) -> Array:
+  block = nn.remat(BasicBlock) if remat else BasicBlock
+  for stage, (number, width) in enumerate(zip(blocks, widths)):
+    for index in range(number):
+      # Named, so that a run with rematerialisation has the parameters of one without.
+      name = f"stage{stage}_block{index}"
+      x = block(width, 2 if stage and index == 0 else 1, norm, projected, name=name)(x)
+  return x.mean(axis=(1, 2))
+
+
+def _batch_norm(train: bool, axis_name: str | None) -> Any:
+  return partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, axis_name=axis_name)
+
+
+def _check_images(x: Array, width: int, name: str) -> None:
+  if x.ndim != 4:
+    raise ValueError(f"{name} needs images [batch, height, width, channels], got {x.shape}")
+  if width < 1:
+    raise ValueError(f"width must be at least 1, got {width}")

@@ -1,0 +1,93 @@
+"""The residual networks against their published sizes, and what their switches leave unchanged."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import models
+
+
+def parameters(backbone, classes, size):
+  model = models.Classifier(backbone, models.SoftmaxHead(classes))
+  init = lambda: model.init(jax.random.key(0), jnp.zeros((1, size, size, 3)), train=False)
+  return sum(np.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(init)["params"]))
+
+
+@pytest.mark.parametrize(
+  ("backbone", "classes", "size", "count"),
+  [
+    # The numbers of parameters of the source's table 6 (0.27M, 0.46M) and of the usual ImageNet models.
+    (models.CifarResNet(depth=20), 10, 32, 269_722),
+    (models.CifarResNet(depth=32), 10, 32, 464_154),
+    (models.ResNet(depth=18, stem="imagenet"), 1000, 224, 11_689_512),
+    (models.ResNet(depth=34, stem="imagenet"), 1000, 224, 21_797_672),
+  ],
+)
+def test_number_of_parameters(backbone, classes, size, count):
+  assert parameters(backbone, classes, size) == count
+
+
+@pytest.mark.parametrize(
+  ("backbone", "size", "features"),
+  [
+    (models.CifarResNet(depth=8, width=4), 32, 16),
+    (models.ResNet(depth=18, width=8, stem="cifar"), 32, 64),
+    (models.ResNet(depth=18, width=8, stem="imagenet"), 64, 64),
+  ],
+)
+def test_feature_shapes(backbone, size, features):
+  x = jnp.zeros((2, size, size, 3))
+  out = jax.eval_shape(lambda: backbone.init_with_output(jax.random.key(0), x, train=False)[0])
+  assert out.shape == (2, features)
+
+
+def test_a_block_with_zeroed_convolutions_is_its_shortcut():
+  backbone = models.CifarResNet(depth=8, width=2)
+  x = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
+  shapes = jax.eval_shape(lambda: backbone.init(jax.random.key(0), x, train=False))
+  rng = np.random.default_rng(0)
+  variables = jax.tree.map(lambda s: jnp.asarray(rng.uniform(0.5, 1.5, s.shape), s.dtype), shapes)
+  params = dict(variables["params"])
+  for name, block in params.items():
+    if "block" in name:
+      params[name] = jax.tree.map(jnp.zeros_like, block)
+  apply = jax.jit(
+    lambda v: backbone.apply(v, x, train=False, capture_intermediates=True, mutable="intermediates")
+  )
+  features, _ = apply({**variables, "params": params})
+  # Option A: subsampled by 4 in all, and 2 channels padded to 4 and then to 8 with zeros on either side.
+  first = apply(variables)[1]["intermediates"]["BatchNorm_0"]["__call__"][0]
+  expected = np.zeros((2, 8))
+  expected[:, 3:5] = np.maximum(np.asarray(first), 0)[:, ::4, ::4].mean(axis=(1, 2))
+  np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_rematerialisation_changes_neither_parameters_nor_gradients():
+  x = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
+  results = []
+  for remat in (False, True):
+    backbone = models.CifarResNet(depth=8, width=2, remat=remat)
+    variables = backbone.init(jax.random.key(0), x, train=False)
+
+    def loss(params, backbone=backbone, variables=variables):
+      out, _ = backbone.apply({**variables, "params": params}, x, train=True, mutable=["batch_stats"])
+      return (out**2).sum()
+
+    results.append((variables["params"], jax.jit(jax.grad(loss))(variables["params"])))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
+
+
+def test_bad_arguments():
+  x = jnp.zeros((1, 8, 8, 3))
+  for backbone, message in (
+    (models.CifarResNet(depth=21), "depth must be 6n"),
+    (models.CifarResNet(width=0), "width must be at least 1"),
+    (models.ResNet(depth=50), "depth must be 18 or 34"),
+    (models.ResNet(stem="small"), "stem must be"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      jax.eval_shape(lambda b=backbone: b.init(jax.random.key(0), x, train=False))
+  with pytest.raises(ValueError, match="needs images"):
+    jax.eval_shape(lambda: models.CifarResNet().init(jax.random.key(0), x[0], train=False))
