@@ -89,7 +89,7 @@ class ResNet(nn.Module):
       x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
     else:
       x = nn.relu(norm()(_Conv(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
-      x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])
+      x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])  # type: ignore[arg-type]
     widths = [self.width * 2**stage for stage in range(4)]
     return _stages(x, blocks[self.depth], widths, norm, projected=True, remat=self.remat)
 

@@ -8,15 +8,17 @@ from typing import Any
 import optax
 from ml_collections import ConfigDict, config_dict
 
-from jaxreg import models
+from jaxreg import augment, models
 from jaxreg.train import optimizer, sources
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
+from jaxreg.train.parallel import PARALLEL
 
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-BACKBONES = ("MLP", "LeNet", "TutorialCNN")
+BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet")
+AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate")
 SPLITS = ("train", "val", "test")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
@@ -46,6 +48,7 @@ def base_config() -> Config:
   config.steps = 0  # if not 0, the length of the run in steps instead of epochs
   config.eval_every = 1  # epochs between evaluations on the validation split
   config.eval_batch_size = 500
+  config.parallel = "jit"  # jit | pmap
   config.log_every = 50  # steps between training records
 
   config.data = ConfigDict(
@@ -54,9 +57,15 @@ def base_config() -> Config:
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 
-  config.model = ConfigDict({"name": "MLP"})  # MLP | LeNet | TutorialCNN
+  # names: applied in this order to the stored inputs of training batches; mean and std, a value per channel,
+  # to all inputs once they are scaled.
+  config.augment = ConfigDict({"names": (), "mean": (), "std": ()})
+  for name in AUGMENTATIONS:
+    config.augment[name] = options(getattr(augment, name))
+
+  config.model = ConfigDict({"name": "MLP"})  # MLP | LeNet | TutorialCNN | CifarResNet | ResNet
   for name in BACKBONES:
-    config.model[name] = options(getattr(models, name), skip=("parent", "name"))
+    config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
 
   config.method = ConfigDict({"name": "dropmax"})  # dropmax | softmax | label_smoothing
   for name, method in METHODS.items():
@@ -95,9 +104,18 @@ def check(config: Config) -> None:
     RunError: naming the field, what it holds and what is allowed.
   """
   _one_of(config, "job", JOBS)
+  _one_of(config, "parallel", PARALLEL)
   _one_of(config, "data.name", sources.SOURCES)
   _one_of(config, "model.name", BACKBONES)
   _one_of(config, "method.name", tuple(METHODS))
+  for name in config.augment.names:
+    if name not in AUGMENTATIONS:
+      raise unknown("augment.names", name, AUGMENTATIONS)
+  if len(config.augment.mean) != len(config.augment.std) or not all(std > 0 for std in config.augment.std):
+    raise RunError(
+      "augment.mean, augment.std: must be a number per channel each, std above 0, "
+      f"got {config.augment.mean} and {config.augment.std}"
+    )
   _one_of(config, "optimizer.name", optimizer.OPTIMIZERS)
   _one_of(config, "optimizer.schedule.name", optimizer.SCHEDULES)
   _one_of(config, "optimizer.weight_decay.mask", optimizer.DECAY_MASKS)

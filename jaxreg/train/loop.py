@@ -11,11 +11,12 @@ from jax.sharding import PartitionSpec as P
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
 from jaxreg.train.config import Config
-from jaxreg.train.data import batch_indices, gather, place, resident
+from jaxreg.train.data import batch_indices, resident
 from jaxreg.train.evaluate import make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import Log
+from jaxreg.train.parallel import make_step
 from jaxreg.train.recorder import Recorder, check_finite, largest
 from jaxreg.train.setup import build, load_data, make_mesh
 
@@ -48,12 +49,8 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
   mesh = make_mesh()
   replicated = NamedSharding(mesh, P())
   data = {name: resident(mesh, split) for name, split in dataset.splits().items()}
-  ones = place(mesh, np.ones(config.batch_size, np.float32), P("data"))
-  step_fn = jax.jit(
-    lambda state, data, indices, weights: program.train_step(state, gather(data, indices, weights)),
-    donate_argnums=0,
-    out_shardings=replicated,
-  )
+  step_fn, place_batch = make_step(program.train_step, mesh, config.parallel)
+  ones = place_batch(np.ones(config.batch_size, np.float32))
   evaluate = make_evaluate(program, mesh, config.eval_batch_size)
   init = jax.jit(program.init, out_shardings=replicated)
   eval_steps = config.eval_every * program.steps_per_epoch
@@ -75,7 +72,7 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
         indices = batch_indices(
           config.seed, step - 1, num_examples=len(dataset.train), batch_size=config.batch_size
         )
-        indices = place(mesh, indices, P("data"))
+        indices = place_batch(indices)
         with jax.transfer_guard("disallow"):
           state, metrics = step_fn(state, data["train"], indices, ones)
         recorder.add(step, metrics)

@@ -1,7 +1,7 @@
 """What the step minimises: the mean of a method's terms over the weighted examples of a batch."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,16 +9,21 @@ import jax.numpy as jnp
 
 from jaxreg.train.methods import Method
 from jaxreg.train.metrics import weighted
-from jaxreg.typing import ApplyFn, Objective
+from jaxreg.typing import ApplyFn, Batch, Key, Objective
 
 
 def make_objective(
-  apply_fn: ApplyFn, method: Method, loss_options: Mapping[str, Any], predict_options: Mapping[str, Any]
+  apply_fn: ApplyFn,
+  method: Method,
+  loss_options: Mapping[str, Any],
+  predict_options: Mapping[str, Any],
+  augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
 ) -> Objective:
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
   A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
-  no effect. Every term is a metric, and the loss is their sum.
+  no effect. The augmentations are applied to it in their order. Every term is a metric, and the loss is their
+  sum.
   """
   diagnose_options = {}
   if method.diagnose is not None:
@@ -26,7 +31,9 @@ def make_objective(
     diagnose_options = {name: value for name, value in loss_options.items() if name in known}
 
   def objective(params, state, batch, key):
-    apply_key, loss_key, predict_key = jax.random.split(key, 3)
+    apply_key, loss_key, predict_key, augment_key = jax.random.split(key, 4)
+    for number, augment in enumerate(augmentations):
+      batch = augment(jax.random.fold_in(augment_key, number), batch)
     labels, weights = batch["labels"], batch["weights"]
     outputs, model_state = apply_fn(params, state.model_state, batch["inputs"], key=apply_key, train=True)
     terms = method.loss(loss_key, labels=labels, **outputs, **loss_options)

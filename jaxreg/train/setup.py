@@ -1,14 +1,16 @@
 """From a configuration to functions: below here, nothing sees a configuration."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType
 
-from jaxreg import models
+from jaxreg import augment, models
 from jaxreg.train import sources
 from jaxreg.train.config import Config
 from jaxreg.train.data import Dataset
@@ -103,7 +105,11 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   head = method.head(num_classes=data["num_classes"], **method_options["head"])
   backbone = getattr(models, config.model.name)(**config.model[config.model.name].to_dict())
   model = models.Classifier(backbone, head)
-  apply_fn = _make_apply(model, data["scale"])
+  apply_fn = _make_apply(model, data["scale"], config.augment.mean, config.augment.std)
+  augmentations = [
+    functools.partial(getattr(augment, name), **config.augment[name].to_dict())
+    for name in config.augment.names
+  ]
 
   schedule_name = config.optimizer.schedule.name
   schedule = make_schedule(
@@ -132,7 +138,9 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     params = variables.pop("params")
     return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
 
-  objective = make_objective(apply_fn, method, method_options["loss"], method_options["predict"])
+  objective = make_objective(
+    apply_fn, method, method_options["loss"], method_options["predict"], augmentations
+  )
   return Program(
     init=init,
     apply_fn=apply_fn,
@@ -145,9 +153,11 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   )
 
 
-def _make_apply(model: Any, scale: float) -> ApplyFn:
+def _make_apply(model: Any, scale: float, mean: Sequence[float], std: Sequence[float]) -> ApplyFn:
   def apply_fn(params, model_state, x, *, key, train):
     x = x.astype(jnp.float32) / scale
+    if mean:
+      x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
     rngs = {} if key is None else {"dropout": key}
     outputs, updated = model.apply(
       {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=list(model_state) if train else []
