@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import jax
+
 from jaxreg import train
 from jaxreg.train import cli
 
@@ -16,6 +18,8 @@ def main(argv: list[str]) -> int:
     if call.config is None:
       print(call.text, end="")
       return 0
+    if call.config.compilation_cache:
+      jax.config.update("jax_compilation_cache_dir", str(call.workdir.absolute() / "cache"))
     results = JOBS[call.config.job](call.config, call.workdir)
     print(train.report(results, call.config, call.workdir))
     return 0

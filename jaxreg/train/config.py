@@ -49,6 +49,7 @@ def base_config() -> Config:
   config.eval_every = 1  # epochs between evaluations on the validation split
   config.eval_batch_size = 500
   config.parallel = "jit"  # jit | pmap
+  config.compilation_cache = True  # keep compiled programs in the work directory, for the next start
   config.log_every = 50  # steps between training records
 
   config.data = ConfigDict(
