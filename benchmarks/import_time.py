@@ -1,6 +1,6 @@
 """What importing costs: fresh interpreters started alternately, medians of 11.
 
-    python benchmarks/import_time.py
+python benchmarks/import_time.py
 """
 
 import json

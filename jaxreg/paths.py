@@ -43,6 +43,7 @@ def select(
     >>> select({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, "*/kernel")
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
+  include, exclude = _alternatives(include), _alternatives(exclude)
   chosen = lambda name: _matches(name, include) and not _matches(name, exclude)
   return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
 
@@ -75,13 +76,20 @@ def _name(path: Any) -> str:
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _matches(name: str, patterns: Pattern | Iterable[Pattern]) -> bool:
-  if isinstance(patterns, str):
-    return fnmatch.fnmatchcase(name, patterns)
-  if isinstance(patterns, re.Pattern):
-    return patterns.search(name) is not None
-  if callable(patterns):
-    return bool(patterns(name))
-  if isinstance(patterns, Iterable):
-    return any(_matches(name, pattern) for pattern in patterns)
-  raise TypeError(f"a pattern must be a glob, a compiled regular expression or a callable, got {patterns!r}")
+def _alternatives(patterns: Pattern | Iterable[Pattern]) -> tuple[Pattern, ...]:
+  single = isinstance(patterns, str | re.Pattern) or callable(patterns)
+  return (patterns,) if single else tuple(patterns)  # type: ignore[arg-type]
+
+
+def _matches(name: str, patterns: tuple[Pattern, ...]) -> bool:
+  return any(_match(name, pattern) for pattern in patterns)
+
+
+def _match(name: str, pattern: Pattern) -> bool:
+  if isinstance(pattern, str):
+    return fnmatch.fnmatchcase(name, pattern)
+  if isinstance(pattern, re.Pattern):
+    return pattern.search(name) is not None
+  if callable(pattern):
+    return bool(pattern(name))
+  raise TypeError(f"a pattern must be a glob, a compiled regular expression or a callable, got {pattern!r}")

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import example_weights
-from jaxreg.typing import Array, check_labels, check_wide
+from jaxreg.calibration._weights import weighted_examples
+from jaxreg.typing import Array
 
 
 def brier(
@@ -34,8 +34,6 @@ def brier(
   References:
     Brier, `Verification of forecasts expressed in terms of probability`, 1950, Eq. 2.
   """
-  log_probs = check_wide(log_probs, "log_probs")
-  labels = check_labels(labels, log_probs, "log_probs")
-  weights = example_weights(weights, labels, log_probs.dtype)
+  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
-  return jnp.where(weights > 0, weights * (error**2).sum(axis=-1), 0).sum(), weights.sum()
+  return (weights * (error**2).sum(axis=-1)).sum(), weights.sum()

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import example_weights
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.calibration._weights import weighted_examples
+from jaxreg.typing import Array, check_range
 
 
 def ece_bins(
@@ -37,16 +37,12 @@ def ece_bins(
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
   """
-  log_probs = check_wide(log_probs, "log_probs")
-  labels = check_labels(labels, log_probs, "log_probs")
   check_range(num_bins, "num_bins", low=1)
-  weights = example_weights(weights, labels, log_probs.dtype)
+  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
   index = jnp.clip(jnp.ceil(confidence * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
-  add_up = lambda x: jax.ops.segment_sum(
-    jnp.where(weights > 0, weights * x, 0).ravel(), index.ravel(), num_segments=num_bins
-  )
+  add_up = lambda x: jax.ops.segment_sum((weights * x).ravel(), index.ravel(), num_segments=num_bins)
   return {
     "confidence": add_up(confidence),
     "correct": add_up(correct),

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import example_weights
-from jaxreg.typing import Array, check_labels, check_wide
+from jaxreg.calibration._weights import weighted_examples
+from jaxreg.typing import Array
 
 
 def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> tuple[Array, Array]:
@@ -28,8 +28,6 @@ def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = 
     >>> nll(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
     (Array(0.6931472, dtype=float32), Array(1., dtype=float32))
   """
-  log_probs = check_wide(log_probs, "log_probs")
-  labels = check_labels(labels, log_probs, "log_probs")
-  weights = example_weights(weights, labels, log_probs.dtype)
+  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   picked = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-  return jnp.where(weights > 0, -weights * picked, 0).sum(), weights.sum()
+  return -(weights * picked).sum(), weights.sum()

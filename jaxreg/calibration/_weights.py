@@ -1,16 +1,25 @@
-"""The weights of examples, checked."""
+"""What every statistic begins with: its arguments, checked, and the weights of the examples."""
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array
+from jaxreg.typing import Array, check_labels, check_wide
 
 
-def example_weights(weights: ArrayLike | None, labels: Array, dtype) -> Array:
-  """`weights` in `dtype`, 1 where there are none; their shape must be that of `labels`."""
+def weighted_examples(
+  log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None
+) -> tuple[Array, Array, Array]:
+  """`log_probs` in at least float32, `labels`, and `weights` (1 where there are none) in that dtype.
+
+  What an example of weight 0 holds is replaced by zeros: padding may be anything, NaN too, and must reach
+  neither the value nor the gradient.
+  """
+  log_probs = check_wide(log_probs, "log_probs")
+  labels = check_labels(labels, log_probs, "log_probs")
   if weights is None:
-    return jnp.ones(labels.shape, dtype)
-  weights = jnp.asarray(weights, dtype)
+    return log_probs, labels, jnp.ones(labels.shape, log_probs.dtype)
+  weights = jnp.asarray(weights, log_probs.dtype)
   if weights.shape != labels.shape:
     raise ValueError(f"weights must have the shape of labels, {labels.shape}, got {weights.shape}")
-  return weights
+  counts = weights != 0
+  return jnp.where(counts[..., None], log_probs, 0), jnp.where(counts, labels, 0), weights

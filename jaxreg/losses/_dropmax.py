@@ -401,7 +401,7 @@ def dropmax_diagnostics(
     "retain_target": jnp.where(is_target, jax.nn.sigmoid(prior), 0).sum(axis=-1),
     "retain_nontarget": others(jax.nn.sigmoid(prior)),
     "posterior_nontarget": others(jax.nn.sigmoid(posterior)),
-    "kept_nontarget": others((log_mask > math.log(0.5)).mean(axis=0)),
+    "kept_nontarget": others((log_mask > math.log(0.5)).astype(logits.dtype).mean(axis=0)),
     "logit_grad_norm": jnp.sqrt((error**2).sum(axis=-1)),
   }
 

@@ -49,5 +49,9 @@ def softmax_log_probs(logits: ArrayLike) -> Array:
 
   Raises:
     TypeError: if `logits` are not floating.
+
+  Example:
+    >>> softmax_log_probs(jnp.zeros(2))
+    Array([-0.6931472, -0.6931472], dtype=float32)
   """
   return jax.nn.log_softmax(check_wide(logits, "logits"))

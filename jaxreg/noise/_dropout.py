@@ -30,7 +30,7 @@ def dropout(
 
   Raises:
     TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1].
+    ValueError: if `rate` is outside [0, 1] or `shared_axes` are not axes of `x`.
 
   Example:
     >>> dropout(jax.random.key(0), jnp.ones(4), rate=0.5)
@@ -40,9 +40,11 @@ def dropout(
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 4.
   """
   x = check_floating(x, "x")
-  shape = [1 if axis in {a % x.ndim for a in shared_axes} else n for axis, n in enumerate(x.shape)]
-  mask = dropout_mask(key, shape, rate=rate)
-  keep = jnp.asarray(1.0 - rate, jnp.float32)
+  if not all(-x.ndim <= axis < x.ndim for axis in shared_axes):
+    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim}, got {shared_axes}")
+  shared = {axis % x.ndim for axis in shared_axes}
+  mask = dropout_mask(key, [1 if axis in shared else n for axis, n in enumerate(x.shape)], rate=rate)
+  keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
   return jnp.where(mask, x * jnp.asarray(scale, x.dtype), jnp.zeros_like(x))

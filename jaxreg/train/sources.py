@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.tfds_source import tfds as tfds
 
-SOURCES = ("digits", "idx", "npz")
+SOURCES = ("digits", "idx", "npz", "tfds")
 
 
 def digits() -> Dataset:

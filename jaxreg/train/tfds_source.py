@@ -1,0 +1,296 @@
+"""Image classification sets of TensorFlow Datasets, read without TensorFlow and kept as arrays of bytes."""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg.train.data import Dataset, Split
+from jaxreg.train.errors import RunError
+
+CHUNK = 256  # examples that a thread decodes between two steps of the progress bar
+CACHE_FORMAT = 1
+
+
+def tfds(
+  name: str = "cifar10",
+  *,
+  data_dir: str = "",
+  manual_dir: str = "",
+  train: str = "train",
+  val: str = "",
+  test: str = "test",
+  validation_fraction: float = 0.1,
+  image: str = "image",
+  label: str = "label",
+) -> Dataset:
+  """A set of https://www.tensorflow.org/datasets with images of one size and one label each.
+
+  A prepared set (format array_record) is read as it is. One that is missing is prepared first: mnist,
+  cifar10 and cifar100 as they stand, any other if TensorFlow is there (`pip install 'jaxreg[prepare]'`).
+
+  Args:
+    name: `name`, `name/configuration` or either with `:version`; without version the newest prepared one.
+    data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+    manual_dir: for preparing, a folder with the official files; empty to download them.
+    train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
+    validation_fraction: without `val`, this part of `train`, stratified, always the same.
+    image, label: the names of the features.
+
+  Raises:
+    RunError: naming the field or file at fault and what to do.
+  """
+  builder, folder = _open(name, Path(data_dir or _default_data_dir()).expanduser(), manual_dir)
+  num_classes = _num_classes(builder, image, label)
+  read = {
+    field: _cached(builder, folder, field, split, image, label)
+    for field, split in (("train", train), ("val", val), ("test", test))
+    if split or field != "val"
+  }
+  if not val:
+    read["train"], read["val"] = _hold_out(read["train"], validation_fraction)
+  return Dataset(**read, num_classes=num_classes, scale=255.0)
+
+
+def _default_data_dir() -> str:
+  return os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+
+
+def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
+  """TFDS's reader of a data set, prepared if it was not, and its folder."""
+  parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
+  if not parsed:
+    raise RunError(
+      f"data.tfds.name: got {reference!r}; give name, name/configuration, or either with :1.2.3 for a version"
+    )
+  name, config, version = (part or "" for part in parsed.groups())
+  try:
+    import tensorflow_datasets
+  except ImportError as error:
+    raise RunError(
+      f"data.tfds: needs tensorflow-datasets ({error}); pip install 'jaxreg[train]', "
+      "or train on --config.data.name=digits, which needs none"
+    ) from error
+  folder = _find(root, name, config, version)
+  if folder is None:
+    from jaxreg.train import tfds_builders
+
+    tfds_builders.prepare(name, config, version, root, manual_dir)
+    folder = _find(root, name, config, version)
+  if folder is None:
+    raise RunError(
+      f"data.tfds.data_dir: {root / name} holds no prepared {reference}; remove it or what is in it"
+    )
+  try:
+    return tensorflow_datasets.builder_from_directory(folder), folder
+  except Exception as error:  # its JSON files can be damaged in many ways
+    raise RunError(f"data.tfds: {_unreadable(folder, error)}") from error
+
+
+def _find(root: Path, name: str, config: str, version: str) -> Path | None:
+  """The folder of the newest prepared version that matches; TFDS's own search may download."""
+  from tensorflow_datasets.core import Version
+
+  default = root / name / ".config" / "metadata.json"
+  if not config and default.is_file():
+    with contextlib.suppress(ValueError):  # damaged: as if it were not there
+      config = json.loads(default.read_text())["default_config_name"]
+  prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
+  versions = {Version(folder.name): folder for folder in prepared if Version.is_valid(folder.name)}
+  matching = [found for found in versions if not version or found.match(version)]
+  return versions[max(matching)] if matching else None
+
+
+def _num_classes(builder: Any, image: str, label: str) -> int:
+  """Checks that the features can be trained on."""
+  import tensorflow_datasets
+
+  features = builder.info.features
+  for field, feature, kind in (
+    ("image", image, tensorflow_datasets.features.Image),
+    ("label", label, tensorflow_datasets.features.ClassLabel),
+  ):
+    if feature not in features or not isinstance(features[feature], kind):
+      allowed = [key for key in features if isinstance(features[key], kind)]
+      raise RunError(
+        f"data.tfds.{field}: {builder.name} has no {kind.__name__} feature {feature!r}; "
+        f"it has {', '.join(allowed) or 'none of that kind'}"
+      )
+  if features[image].np_dtype != np.uint8:
+    raise RunError(f"data.tfds.image: {image} of {builder.name} is {features[image].np_dtype}, not uint8")
+  return features[label].num_classes
+
+
+def _hold_out(examples: Split, fraction: float) -> tuple[Split, Split]:
+  from sklearn.model_selection import train_test_split
+
+  try:
+    kept, held = train_test_split(
+      np.arange(len(examples)), test_size=fraction, random_state=0, stratify=examples.labels
+    )
+  except ValueError as error:
+    raise RunError(f"data.tfds.validation_fraction: got {fraction}: {error}") from error
+  return examples.take(np.sort(kept)), examples.take(np.sort(held))
+
+
+def _cached(builder: Any, folder: Path, field: str, split: str, image: str, label: str) -> Split:
+  """The examples of a split, decoded at most once."""
+  num_examples = _num_examples(builder, field, split)
+  key = json.dumps([CACHE_FORMAT, split, image, label])
+  name = f"{re.sub(r'[^0-9A-Za-z]+', '_', split).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
+  fingerprint = f"{key} {_fingerprint(folder)}"
+  places = [cache / name for cache in _cache_folders(folder)]
+  for file in places:
+    if examples := _read_cache(file, fingerprint, num_examples):
+      return examples
+  examples = _read(builder, folder, split, image, label)
+  for file in places:
+    # A read-only or full disk costs the next start some time, not this run.
+    with contextlib.suppress(OSError):
+      _write_cache(file, fingerprint, examples)
+      break
+  return examples
+
+
+def _num_examples(builder: Any, field: str, split: str) -> int:
+  splits = builder.info.splits
+  try:
+    number = splits[split].num_examples
+  except (ValueError, KeyError) as error:
+    raise RunError(
+      f"data.tfds.{field}: got {split!r}; {builder.name} has {', '.join(splits)}, and parts of them such as "
+      f"{next(iter(splits), 'train')}[:90%] ({one_line(error)})"
+    ) from error
+  if number < 1:
+    raise RunError(f"data.tfds.{field}: {split!r} of {builder.name} has no examples")
+  return number
+
+
+def _read(builder: Any, folder: Path, split: str, image: str, label: str) -> Split:
+  """Decodes a split, and says in one line what is wrong with it."""
+  try:
+    with _no_advice():
+      return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label)
+  except RunError:
+    raise
+  except ImportError as error:
+    raise RunError(f"data.tfds: cannot decode images ({error}); pip install 'jaxreg[train]'") from error
+  except NotImplementedError as error:
+    raise RunError(
+      f"data.tfds.data_dir: {folder} is prepared as {builder.info.file_format.value}, which cannot be read "
+      "without TensorFlow; remove that folder or give another (--config.data.tfds.data_dir=DIR), and it is "
+      "prepared anew as array_record"
+    ) from error
+  except Exception as error:  # the record reader, Protocol Buffers and Pillow have no error in common
+    raise RunError(f"data.tfds: split {split}: {_unreadable(folder, error)}") from error
+
+
+def _decode(source: Any, what: str, image: str, label: str) -> Split:
+  from tqdm import tqdm
+
+  images = np.empty((len(source), *source[0][image].shape), np.uint8)
+  labels = np.empty(len(source), np.int64)
+
+  def fill(start: int) -> int:
+    chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
+    for i, example in enumerate(chunk, start):
+      if example[image].shape != images.shape[1:]:
+        raise RunError(
+          f"data.tfds.name: the images of {what} have unequal sizes, for instance {images.shape[1:]} and "
+          f"{example[image].shape}; give a set with images of one size"
+        )
+      images[i], labels[i] = example[image], example[label]
+    return len(chunk)
+
+  with (
+    concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+    tqdm(total=len(source), desc=f"decoding {what}", unit="image", disable=not sys.stderr.isatty()) as bar,
+  ):
+    for done in pool.map(fill, range(0, len(source), CHUNK)):
+      bar.update(done)
+  return Split(images, labels)
+
+
+def one_line(error: Exception, limit: int = 300) -> str:
+  """The message of an error of somebody else's, made one line of at most `limit` characters."""
+  message = " ".join(str(error).split()) or type(error).__name__
+  return message if len(message) <= limit else f"{message[:limit]}..."
+
+
+def _unreadable(folder: Path, error: Exception) -> str:
+  return f"{folder} is damaged or incomplete ({one_line(error)}); remove that folder and prepare it again"
+
+
+@contextlib.contextmanager
+def _no_advice() -> Iterator[None]:
+  """TFDS recommends another decoder in the log of every run."""
+  logger = logging.getLogger("absl")
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    yield
+  finally:
+    logger.setLevel(level)
+
+
+def _fingerprint(folder: Path) -> str:
+  """Of what the arrays were made from: the descriptions' contents, the record files' names and sizes."""
+  digest = hashlib.sha256()
+  for file in sorted(path for path in folder.iterdir() if path.is_file()):
+    digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+    if file.suffix == ".json":
+      digest.update(file.read_bytes())
+  return digest.hexdigest()
+
+
+def _cache_folders(folder: Path) -> list[Path]:
+  """Where the arrays may lie, the first choice first: beside the data, or at home."""
+  where = zlib.crc32(str(folder.resolve()).encode())
+  home = Path.home() / ".cache" / "jaxreg" / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
+  beside = folder / "jaxreg_cache"
+  # What nobody may write is left alone even by root, whom the system would let.
+  read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
+  return [home] if read_only else [beside, home]
+
+
+def _read_cache(file: Path, fingerprint: str, num_examples: int) -> Split | None:
+  """The arrays of a cache file, or None if there is none, or it is damaged or made from other files."""
+  try:
+    with zipfile.ZipFile(file) as archive:
+      if archive.testzip() is not None:  # NumPy alone may stop before the checksum's end
+        return None
+    with np.load(file, allow_pickle=False) as arrays:
+      if str(arrays["fingerprint"]) != fingerprint:
+        return None
+      examples = Split(arrays["images"], arrays["labels"])
+  except Exception:  # whatever is wrong with it, it can be made again
+    return None
+  whole = examples.inputs.ndim == 4 and len(examples.inputs) == len(examples.labels) == num_examples
+  return examples if whole and examples.inputs.dtype == np.uint8 else None
+
+
+def _write_cache(file: Path, fingerprint: str, examples: Split) -> None:
+  file.parent.mkdir(parents=True, exist_ok=True)
+  descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+  try:
+    with os.fdopen(descriptor, "wb") as stream:
+      np.savez(stream, images=examples.inputs, labels=examples.labels, fingerprint=np.array(fingerprint))
+      stream.flush()
+      os.fsync(stream.fileno())
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, file)
+  except BaseException:
+    os.unlink(temporary)
+    raise

@@ -1,0 +1,187 @@
+"""Calibration sums against NumPy and scikit-learn; merging is exact, and weight 0 is absence."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import sklearn.metrics
+
+from jaxreg import calibration
+
+K = 4
+
+
+def predictions(n=60, seed=0, scale=2.0):
+  rng = np.random.default_rng(seed)
+  log_probs = np.asarray(jax.nn.log_softmax(rng.normal(size=(n, K)).astype(np.float32) * scale))
+  return log_probs, rng.integers(0, K, n), rng.uniform(0.2, 2.0, n).astype(np.float32)
+
+
+@functools.partial(jax.jit, static_argnames="num_bins")
+def all_sums(log_probs, labels, weights=None, num_bins=15):
+  return {
+    "nll": calibration.nll(log_probs, labels, weights=weights),
+    "brier": calibration.brier(log_probs, labels, weights=weights),
+    "bins": calibration.ece_bins(log_probs, labels, num_bins=num_bins, weights=weights),
+  }
+
+
+def assert_close(got, want, rtol=1e-5, atol=1e-6):
+  assert jax.tree.structure(got) == jax.tree.structure(want)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), got, want)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_sums_against_numpy(weighted):
+  log_probs, labels, weights = predictions()
+  given, used = (weights, weights) if weighted else (None, np.ones(len(labels)))
+  got = all_sums(log_probs, labels, given)
+  assert_close(got["nll"], oracles.nll(log_probs, labels, used))
+  assert_close(got["brier"], oracles.brier(log_probs, labels, used))
+  bins = oracles.ece_bins(log_probs, labels, used, 15)
+  assert_close(got["bins"], bins)
+  np.testing.assert_allclose(calibration.ece(got["bins"]), oracles.ece(bins), rtol=1e-4)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_nll_and_brier_against_scikit_learn(weighted):
+  log_probs, labels, weights = predictions(seed=1)
+  weights = weights if weighted else None
+  probs = np.exp(np.float64(log_probs))
+  probs /= probs.sum(-1, keepdims=True)
+  total, count = calibration.nll(log_probs, labels, weights=weights)
+  want = sklearn.metrics.log_loss(labels, probs, labels=range(K), sample_weight=weights)
+  np.testing.assert_allclose(total / count, want, rtol=1e-5)
+  total, count = calibration.brier(log_probs, labels, weights=weights)
+  want = sklearn.metrics.brier_score_loss(
+    labels, probs, labels=range(K), sample_weight=weights, scale_by_half=False
+  )
+  np.testing.assert_allclose(total / count, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(60,), (1, 59), (17, 3, 40), (20, 20, 20)])
+def test_merged_batches_equal_the_pooled_set(sizes):
+  arrays = predictions(seed=2)
+  pooled = all_sums(*arrays)
+  cuts = np.cumsum(sizes)[:-1]
+  batches = [all_sums(*batch) for batch in zip(*(np.split(a, cuts) for a in arrays))]
+  merged = jax.tree.map(lambda *xs: sum(xs[1:], xs[0]), *batches)
+  assert_close(merged, pooled)
+  np.testing.assert_allclose(calibration.ece(merged["bins"]), calibration.ece(pooled["bins"]), rtol=1e-5)
+
+
+def test_leading_axes_are_pooled():
+  log_probs, labels, weights = predictions(seed=3)
+  fold = lambda x: x.reshape(3, 20, *x.shape[1:])
+  assert_close(all_sums(fold(log_probs), fold(labels), fold(weights)), all_sums(log_probs, labels, weights))
+
+
+@pytest.mark.parametrize("content", [np.nan, np.inf, -np.inf, 0.0])
+def test_weight_zero_is_absence(content):
+  log_probs, labels, weights = predictions(seed=4)
+  padded = np.concatenate([log_probs, np.full((5, K), content, np.float32)])
+  padding = np.zeros(5, np.float32)
+  got = all_sums(padded, np.r_[labels, np.zeros(5, int)], np.r_[weights, padding])
+  assert_close(got, all_sums(log_probs, labels, weights))
+
+
+@pytest.mark.parametrize("function", [calibration.nll, calibration.brier], ids=lambda f: f.__name__)
+def test_weight_zero_leaves_no_gradient(function):
+  log_probs, labels, weights = predictions(6, seed=4)
+  log_probs, weights = log_probs.copy(), weights.copy()
+  log_probs[:2], weights[:2] = np.nan, 0
+  gradient = jax.grad(lambda x: function(x, labels, weights=weights)[0])(log_probs)
+  np.testing.assert_array_equal(gradient[:2], 0)
+  assert np.isfinite(gradient[2:]).all()
+  assert (gradient[2:] != 0).any()
+
+
+def test_no_examples_have_no_error():
+  log_probs, labels, _ = predictions()
+  got = all_sums(log_probs, labels, np.zeros(len(labels), np.float32))
+  assert all((x == 0).all() for x in jax.tree.leaves(got))
+  assert calibration.ece(got["bins"]) == 0
+
+
+def test_pooled_ece_is_not_the_mean_of_batch_eces():
+  """A perfectly calibrated predictor: small batches look miscalibrated, by a lot."""
+  rng = np.random.default_rng(5)
+  n, batches = 2000, 20
+  p = rng.uniform(0.5, 1.0, n)
+  labels = (rng.uniform(size=n) > p).astype(np.int32)
+  log_probs = np.log(np.stack([p, 1 - p], -1)).astype(np.float32)
+  eces, merged = [], None
+  for x, y in zip(np.split(log_probs, batches), np.split(labels, batches)):
+    bins = calibration.ece_bins(x, y)
+    eces.append(float(calibration.ece(bins)))
+    merged = bins if merged is None else jax.tree.map(jnp.add, merged, bins)
+  pooled = float(calibration.ece(merged))
+  want = oracles.ece(oracles.ece_bins(log_probs, labels, np.ones(n), 15))
+  np.testing.assert_allclose(pooled, want, rtol=1e-4)
+  assert pooled < 0.05
+  assert np.mean(eces) > 2 * pooled
+
+
+def two_class(confidence):
+  with np.errstate(divide="ignore"):
+    return np.log(np.array([[confidence, 1 - confidence]], np.float32))
+
+
+@pytest.mark.parametrize(
+  ("confidence", "bin_index"), [(0.5, 1), (0.53125, 2), (0.75, 2), (0.78125, 3), (1.0, 3), (0.99, 3)]
+)
+def test_bin_edges_are_closed_on_the_right(confidence, bin_index):
+  """Of 4 bins; a confidence of exactly 1 falls in the last."""
+  bins = calibration.ece_bins(two_class(confidence), np.array([0]), num_bins=4)
+  np.testing.assert_array_equal(bins["count"], np.arange(4) == bin_index)
+  np.testing.assert_array_equal(bins["correct"], np.arange(4) == bin_index)
+  np.testing.assert_allclose(bins["confidence"], (np.arange(4) == bin_index) * confidence, rtol=1e-6)
+
+
+def test_ece_by_hand():
+  """Three at 0.75 of which one right, one at 1.0 wrong: 3/4 |1/3 - 3/4| + 1/4 |0 - 1|."""
+  log_probs = np.concatenate([two_class(0.75)] * 3 + [two_class(1.0)])
+  bins = calibration.ece_bins(log_probs, np.array([0, 1, 1, 1]), num_bins=10)
+  np.testing.assert_allclose(calibration.ece(bins), 3 / 4 * (3 / 4 - 1 / 3) + 1 / 4, rtol=1e-6)
+
+
+def test_gaps_of_different_bins_do_not_cancel():
+  log_probs = np.concatenate([two_class(0.75), two_class(1.0)])
+  bins = calibration.ece_bins(log_probs, np.array([0, 1]), num_bins=4)  # +0.25 and -1
+  np.testing.assert_allclose(calibration.ece(bins), (0.25 + 1.0) / 2, rtol=1e-6)
+
+
+def test_default_is_fifteen_bins():
+  log_probs, labels, _ = predictions()
+  assert calibration.ece_bins(log_probs, labels)["count"].shape == (15,)
+
+
+def test_brier_bounds():
+  """0 for certain and right, 2 for certain and wrong."""
+  log_probs = np.log(np.array([[1.0, 1e-30], [1.0, 1e-30]], np.float32))
+  np.testing.assert_allclose(calibration.brier(log_probs[:1], np.array([0]))[0], 0, atol=1e-12)
+  np.testing.assert_allclose(calibration.brier(log_probs[:1], np.array([1]))[0], 2, rtol=1e-6)
+
+
+def test_nll_of_an_impossible_label_is_infinite():
+  assert calibration.nll(two_class(1.0), np.array([1]))[0] == np.inf
+
+
+@pytest.mark.parametrize("function", [calibration.nll, calibration.brier, calibration.ece_bins])
+def test_misfits_are_refused(function):
+  log_probs, labels, weights = predictions()
+  with pytest.raises(ValueError, match="weights"):
+    function(log_probs, labels, weights=weights[1:])
+  with pytest.raises(ValueError, match="labels"):
+    function(log_probs, labels[1:])
+  with pytest.raises(TypeError, match="log_probs"):
+    function(np.ones((3, K), int), np.zeros(3, int))
+
+
+def test_bins_below_one_are_refused():
+  log_probs, labels, _ = predictions()
+  with pytest.raises(ValueError, match="num_bins"):
+    calibration.ece_bins(log_probs, labels, num_bins=0)

@@ -1,0 +1,27 @@
+"""Eight fake CPU devices and the strict modes of JAX, set before its first use; where the real data are."""
+
+import os
+import pathlib
+
+import jax
+import pytest
+from absl import flags
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_debug_key_reuse", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+flags.FLAGS.mark_as_parsed()
+
+_REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> pathlib.Path:
+  """The folder of real data: `JAXREG_TEST_DATA`, else `../shared/data` beside the repository, else a skip."""
+  named = os.environ.get("JAXREG_TEST_DATA")
+  folder = pathlib.Path(named) if named else _REPOSITORY.parent / "shared" / "data"
+  if not folder.is_dir():
+    if named:
+      pytest.fail(f"JAXREG_TEST_DATA={named} is not a folder")
+    pytest.skip("no real data: JAXREG_TEST_DATA is not set and there is no ../shared/data")
+  return folder

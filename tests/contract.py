@@ -1,0 +1,515 @@
+"""One table of every public function of the functional core, and the checks that each of them gets.
+
+A `Case` names a function, its arguments by kind and size, and a float64 NumPy oracle. `test_contract.py` runs
+every check on every case and fails if a public function has no case.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis
+import hypothesis.extra.numpy
+import jax
+import jax.numpy as jnp
+import jax.test_util
+import numpy as np
+import oracles
+import pytest
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+# A check compiles each function anew: what costs is compiling, not running.
+jit = functools.partial(
+  jax.jit,
+  compiler_options={"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 1},
+)
+SUBPACKAGES = ("losses", "noise", "calibration")
+SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
+# The second shape has two leading axes: `[...]` in a docstring means any number of them.
+SHAPES = (SIZES, {**SIZES, "B": (2, 8), "K": (3,)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+  """An array argument.
+
+  `kind` is key, real, log_prob, label, weight, positive or unit; `dims` are letters of `SIZES`.
+  """
+
+  kind: str
+  dims: str = ""
+  # Whether the function promises to reject another dtype or shape by the argument's name.
+  checked: bool = True
+
+  @property
+  def batched(self) -> bool:
+    return self.dims[:1] in ("B", "M") or self.kind == "key"
+
+  @property
+  def floating(self) -> bool:
+    return self.kind not in ("key", "label")
+
+  def shape(self, sizes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    return sum((sizes[letter] for letter in self.dims), ())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+  function: str
+  inputs: Mapping[str, Any]  # name -> Input, or a dict of them
+  oracle: Callable[[SimpleNamespace], Any] | None
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  label: str = ""
+  output: str = "wide"  # "wide" (at least float32), "same" (the dtype of the input) or "bool"
+  mask: bool = False  # masks are the same bit for bit however they are computed
+  # The largest absolute error in float32 beside the relative 1e-5. A relaxed mask divides a logit of up to
+  # 60, rounded to 4e-6, by 0.1: 4e-5, twice.
+  atol: float = 1e-5
+
+  def __str__(self) -> str:
+    return self.function + (f":{self.label}" if self.label else "")
+
+  @property
+  def keyed(self) -> bool:
+    return "key" in self.inputs
+
+  def __call__(self, inputs: Mapping[str, Any]) -> Any:
+    subpackage, name = self.function.split(".")
+    function = getattr(importlib.import_module(f"jaxreg.{subpackage}"), name)
+    return function(**inputs, **self.options)
+
+
+def logistic(a: SimpleNamespace, samples: int = 1) -> np.ndarray:
+  """The noise a relaxed mask is documented to draw: one `[samples, ..., classes]`."""
+  return oracles.f64(jax.random.logistic(a.key, (samples, *a.posterior_logits.shape), a.dtype))
+
+
+def _log_mask_oracle(a, samples=1):
+  return np.log(oracles.relaxed_mask(a.posterior_logits, a.labels, logistic(a, samples), 0.1) + oracles.EPS)
+
+
+def _terms_oracle(a, **options):
+  return oracles.dropmax_terms(
+    a.logits, a.retain_logits, a.residual_logits, a.labels, logistic(a, **options), a.posterior_logits
+  )
+
+
+def _diagnostics_oracle(a):
+  return oracles.dropmax_diagnostics(
+    a.logits, a.retain_logits, a.residual_logits, a.labels, logistic(a, 3), a.posterior_logits
+  )
+
+
+def _heads_oracle(a):
+  heads = {"logits": a.classifier, "retain_logits": a.prior, "residual_logits": a.residual}
+  return {name: a.features @ head["kernel"] + head["bias"] for name, head in heads.items()}
+
+
+def _hard_mask_oracle(a, samples=3):
+  shape = (samples, *a.retain_logits.shape)
+  return np.asarray(jax.random.uniform(a.key, shape, a.dtype)) < oracles.sigmoid(a.retain_logits)
+
+
+def _monte_carlo_oracle(a):
+  probs = oracles.masked_softmax(a.logits, _hard_mask_oracle(a))
+  return np.log(probs.mean(0))
+
+
+def _dropout_oracle(a):
+  return np.asarray(jax.random.bernoulli(a.key, np.float32(0.75), a.x.shape)) * a.x / 0.75
+
+
+SCORES, LABELS, WEIGHTS, KEY = Input("real", "BK"), Input("label", "B"), Input("weight", "B"), Input("key")
+LOG_PROBS = Input("log_prob", "BK")
+HEAD = {"kernel": Input("real", "FK", checked=False), "bias": Input("real", "K", checked=False)}
+# With the posterior given nothing is stopped, so that finite differences apply; test_dropmax has the rest.
+DROPMAX = {
+  "key": KEY,
+  "logits": SCORES,
+  "retain_logits": SCORES,
+  "residual_logits": SCORES,
+  "labels": LABELS,
+  "posterior_logits": SCORES,
+}
+PREDICTED = {"log_probs": LOG_PROBS, "labels": LABELS, "weights": WEIGHTS}
+BINS = {name: Input("positive", "M", checked=False) for name in ("confidence", "correct", "count")}
+
+CASES = (
+  Case(
+    "losses.softmax_cross_entropy",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: oracles.cross_entropy(a.logits, a.labels),
+  ),
+  Case("losses.softmax_log_probs", {"logits": SCORES}, lambda a: np.log(oracles.softmax(a.logits))),
+  Case(
+    "losses.label_smoothing",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: oracles.smoothed_cross_entropy(a.logits, a.labels, 0.1),
+  ),
+  Case(
+    "losses.label_smoothing",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: oracles.smoothed_cross_entropy(a.logits, a.labels, 0.3, "others"),
+    {"smoothing": 0.3, "over": "others"},
+    label="others",
+  ),
+  Case("losses.dropmax", DROPMAX, lambda a: sum(_terms_oracle(a).values()), atol=1e-4),
+  Case(
+    "losses.dropmax_terms",
+    DROPMAX,
+    lambda a: _terms_oracle(a, samples=3),
+    {"num_samples": 3},
+    atol=1e-4,
+  ),
+  Case("losses.dropmax_diagnostics", DROPMAX, _diagnostics_oracle, {"num_samples": 3}, atol=1e-4),
+  Case(
+    "losses.dropmax_log_mask",
+    {"key": KEY, "posterior_logits": SCORES, "labels": LABELS},
+    lambda a: _log_mask_oracle(a, 3),
+    {"num_samples": 3},
+    mask=True,
+    atol=1e-4,
+  ),
+  Case(
+    "losses.dropmax_mask",
+    {"key": KEY, "retain_logits": SCORES},
+    _hard_mask_oracle,
+    {"num_samples": 3},
+    output="bool",
+    mask=True,
+  ),
+  Case(
+    "losses.dropmax_masked_logits",
+    {"logits": SCORES, "mask": Input("unit", "BK", checked=False)},
+    lambda a: a.logits + np.log(a.mask + oracles.EPS),
+  ),
+  Case(
+    "losses.dropmax_log_probs",
+    {"logits": SCORES, "retain_logits": SCORES},
+    lambda a: np.log(oracles.masked_softmax(a.logits, oracles.sigmoid(a.retain_logits))),
+  ),
+  Case(
+    "losses.dropmax_monte_carlo_log_probs",
+    {"key": KEY, "logits": SCORES, "retain_logits": SCORES},
+    _monte_carlo_oracle,
+    {"num_samples": 3},
+  ),
+  Case(
+    "losses.dropmax_heads",
+    {"features": Input("real", "BF"), "classifier": HEAD, "prior": HEAD, "residual": HEAD},
+    _heads_oracle,
+    output="same",
+    atol=1e-3,  # products of up to 900, summed, in float32
+  ),
+  Case("noise.dropout", {"key": KEY, "x": SCORES}, _dropout_oracle, {"rate": 0.25}, output="same", mask=True),
+  Case(
+    "noise.dropout_mask",
+    {"key": KEY},
+    lambda a: np.asarray(jax.random.bernoulli(a.key, np.float32(0.75), (8, 5))),
+    {"shape": (8, 5), "rate": 0.25},
+    output="bool",
+    mask=True,
+  ),
+  Case(
+    "noise.dropout_mean",
+    {"x": SCORES},
+    lambda a: 0.75 * a.x,
+    {"rate": 0.25, "inverted": False},
+    output="same",
+  ),
+  Case("calibration.nll", PREDICTED, lambda a: oracles.nll(a.log_probs, a.labels, a.weights)),
+  Case("calibration.brier", PREDICTED, lambda a: oracles.brier(a.log_probs, a.labels, a.weights)),
+  Case(
+    "calibration.ece_bins",
+    PREDICTED,
+    # 7 bins: none of their edges is 1/2, 1/3, 1/4 or 1/5, where rounding would choose the bin.
+    lambda a: oracles.ece_bins(a.log_probs, a.labels, a.weights, 7),
+    {"num_bins": 7},
+  ),
+  # Its input is what `ece_bins` returned, already wide.
+  Case("calibration.ece", {"bins": BINS}, lambda a: oracles.ece(a.bins), output="same"),
+)
+
+
+# Making inputs.
+
+
+def _value(spec: Input, raw: np.ndarray, classes: int, dtype: Any) -> np.ndarray:
+  raw = np.asarray(raw, np.float64)
+  match spec.kind:
+    case "label":
+      return (np.abs(raw) * 7).astype(np.int32) % classes
+    case "log_prob":
+      raw = raw - raw.max(-1, keepdims=True)
+      return (raw - np.log(np.exp(raw).sum(-1, keepdims=True))).astype(dtype)
+    case "weight":
+      return np.maximum(raw, 0).astype(dtype)
+    case "positive":
+      return (np.abs(raw) + 0.1).astype(dtype)
+    case "unit":
+      return np.clip(raw + 0.5, 0, 1).astype(dtype)
+    case _:
+      return raw.astype(dtype)
+
+
+def _build(case: Case, raw: Callable[[Input, tuple[int, ...]], Any], sizes: Mapping, seed: int, dtype: Any):
+  def leaf(spec: Input):
+    if spec.kind == "key":
+      return jax.random.key(seed)
+    return jnp.asarray(_value(spec, raw(spec, spec.shape(sizes)), sizes["K"][0], dtype))
+
+  return jax.tree.map(leaf, dict(case.inputs))
+
+
+def make(case: Case, seed: int = 0, *, sizes: Mapping = SIZES, dtype: Any = np.float32) -> dict[str, Any]:
+  """Random inputs of a fixed seed, with a fresh key."""
+  rng = np.random.default_rng(seed)
+  return _build(case, lambda spec, shape: rng.normal(size=shape) * 2, sizes, seed, dtype)
+
+
+def extreme(case: Case, seed: int) -> dict[str, Any]:
+  rng = np.random.default_rng(seed)
+  return _build(case, lambda spec, shape: rng.choice([-1e4, 0.0, 1e4], shape), SIZES, seed, np.float32)
+
+
+def strategy(case: Case, sizes: Mapping) -> st.SearchStrategy:
+  values = st.floats(-30, 30, width=32)
+  arrays = lambda spec: hypothesis.extra.numpy.arrays(np.float32, spec.shape(sizes), elements=values)
+  specs, _ = jax.tree.flatten(dict(case.inputs))
+  return st.tuples(*(st.integers(0, 2**31 - 1) if s.kind == "key" else arrays(s) for s in specs))
+
+
+def _axes(case: Case) -> tuple[dict[str, Any]]:
+  return (jax.tree.map(lambda spec: 0 if spec.batched else None, dict(case.inputs)),)
+
+
+def _several(case: Case, n: int) -> list[dict[str, Any]]:
+  """`n` inputs that differ in what is batched and share the rest."""
+  shared = make(case, 0)
+  pick = lambda spec, own, other: own if spec.batched else other
+  return [jax.tree.map(pick, dict(case.inputs), make(case, i), shared) for i in range(n)]
+
+
+def _stack(case: Case, several: list[dict[str, Any]]) -> dict[str, Any]:
+  def join(spec, *xs):
+    if not spec.batched:
+      return xs[0]
+    # The key checker takes stacking keys for their use.
+    return jax.random.clone(jnp.stack(xs)) if spec.kind == "key" else jnp.stack(xs)
+
+  return jax.tree.map(join, dict(case.inputs), *several)
+
+
+@functools.cache
+def jitted(case: Case) -> Callable:
+  return jit(case)
+
+
+def assert_close(got: Any, want: Any, *, rtol: float, atol: float) -> None:
+  assert jax.tree.structure(got) == jax.tree.structure(want)
+  assert jax.tree.leaves(want), "nothing to compare"
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+    assert np.shape(a) == np.shape(b)
+    np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=atol)
+
+
+def assert_same(case: Case, got: Any, want: Any) -> None:
+  """Bit for bit for masks; within 1e-6 where sums may be taken in another order."""
+  if case.mask:
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+  else:
+    assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+
+def _against_oracle(case: Case, inputs: dict[str, Any], got: Any, *, dtype: Any, rtol: float, atol: float):
+  def plain(spec, x):
+    if spec.kind == "key":
+      return jax.random.clone(x)
+    return np.asarray(x, np.float64 if spec.floating else None)
+
+  arrays = jax.tree.map(plain, dict(case.inputs), inputs)
+  want = case.oracle(SimpleNamespace(**arrays, dtype=dtype))
+  assert_close(got, want, rtol=rtol, atol=atol)
+
+
+# The checks.
+
+
+def check_oracle(case: Case, sizes: Mapping) -> None:
+  """Hypothesis over values, at one shape, in float32."""
+  specs, tree = jax.tree.flatten(dict(case.inputs))
+
+  @hypothesis.settings(max_examples=15, deadline=None, derandomize=True, database=None)
+  @hypothesis.given(strategy(case, sizes))
+  def run(raws):
+    def leaf(spec, raw):
+      if spec.kind == "key":
+        return jax.random.key(raw)
+      return _value(spec, raw, sizes["K"][0], np.float32)
+
+    inputs = jax.tree.unflatten(tree, [leaf(spec, raw) for spec, raw in zip(specs, raws)])
+    keys = {name: jax.random.clone(x) for name, x in inputs.items() if name == "key"}
+    got = jitted(case)({**inputs, **keys})
+    _against_oracle(case, inputs, got, dtype=np.float32, rtol=1e-5, atol=case.atol)
+
+  run()
+
+
+def check_dtypes(case: Case) -> None:
+  """Losses, logs, masks and sums widen to float32; noise and layers keep the dtype; float64 stays."""
+  for dtype in ("bfloat16", "float16", "float32", "float64"):
+    with jax.enable_x64(dtype == "float64"):
+      inputs = jax.tree.map(_cast(dtype), dict(case.inputs), make(case))
+      shapes = jax.eval_shape(case, inputs)
+    wide = "float64" if dtype == "float64" else "float32"
+    want = {"wide": wide, "same": dtype, "bool": "bool"}[case.output]
+    assert {str(x.dtype) for x in jax.tree.leaves(shapes)} == {want}
+
+
+def _cast(dtype: Any) -> Callable:
+  return lambda spec, x: x.astype(dtype) if spec.floating else x
+
+
+def check_bfloat16_values(case: Case) -> None:
+  """A bfloat16 input gives what its value in float32 gives, up to the rounding of a bfloat16 result."""
+  specs, inputs = dict(case.inputs), make(case)
+  narrow = jax.tree.map(_cast(jnp.bfloat16), specs, inputs)
+  wide = jax.tree.map(_cast(jnp.float32), specs, narrow)
+  wide = {name: jax.random.clone(x) if name == "key" else x for name, x in wide.items()}
+  # Three roundings to 8 bits, where the result has 8 bits; products in between for a layer.
+  tolerance = 2**-6 if case.output == "same" else 1e-6
+  assert_close(case(narrow), case(wide), rtol=tolerance, atol=tolerance)
+
+
+def check_jit(case: Case) -> None:
+  assert_same(case, jitted(case)(make(case)), case(make(case)))
+
+
+def check_vmap(case: Case) -> None:
+  several = _several(case, 3)
+  got = jit(jax.vmap(case, in_axes=_axes(case)))(_stack(case, _several(case, 3)))
+  want = [jitted(case)(inputs) for inputs in several]
+  assert_same(case, got, jax.tree.map(lambda *xs: jnp.stack(xs), *want))
+
+
+def check_pmap(case: Case) -> None:
+  several = _several(case, 8)
+  got = jax.pmap(case, in_axes=_axes(case))(_stack(case, _several(case, 8)))
+  assert len(jax.tree.leaves(got)[0].sharding.device_set) == 8
+  want = [jitted(case)(inputs) for inputs in several]
+  assert_same(case, got, jax.tree.map(lambda *xs: jnp.stack(xs), *want))
+
+
+def check_sharded(case: Case) -> None:
+  """A batch over eight devices gives what it gives on one."""
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+  by_data, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
+  place = lambda spec, x: jax.device_put(x, by_data if spec.batched and spec.kind != "key" else everywhere)
+  inputs = jax.tree.map(place, dict(case.inputs), make(case))
+  alone = all(spec.kind == "key" for spec in jax.tree.leaves(dict(case.inputs)))
+  got = jit(case, out_shardings=by_data if alone else None)(inputs)
+  assert all(len(x.sharding.device_set) == 8 for x in jax.tree.leaves(got))
+  assert_same(case, got, jitted(case)(make(case)))
+
+
+def check_keys(case: Case) -> None:
+  function = jitted(case)
+  once = function(make(case))
+  again = function({**make(case), "key": jax.random.key(0)})
+  other = function({**make(case), "key": jax.random.key(1)})
+  jax.tree.map(np.testing.assert_array_equal, once, again)
+  assert any((a != b).any() for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
+
+
+def check_rejections(case: Case) -> None:
+  """Another dtype or shape is refused with the argument's name."""
+  refused = 0
+  first = next(iter(name for name in case.inputs if name != "key"), None)
+  for name, spec in case.inputs.items():
+    if not isinstance(spec, Input) or not spec.checked:
+      continue
+    inputs = make(case)
+    attempts: list[tuple[type[Exception], Any]] = []
+    if spec.kind == "key":
+      attempts += [(TypeError, 0), (TypeError, jnp.zeros(2, jnp.uint32))]
+      attempts += [(ValueError, jax.random.split(jax.random.key(0), 2))]
+    elif spec.kind == "label":
+      attempts += [(TypeError, inputs[name].astype(jnp.float32)), (TypeError, inputs[name] > 0)]
+    elif spec.kind in ("real", "log_prob"):
+      attempts += [(TypeError, jnp.zeros(inputs[name].shape, jnp.int32)), (TypeError, inputs[name] > 0)]
+      attempts += [(TypeError, inputs[name].astype(jnp.complex64))]
+    if spec.kind != "key" and name != first:
+      attempts += [(ValueError, inputs[name][1:]), (ValueError, inputs[name][None])]
+    for error, value in attempts:
+      with pytest.raises(error, match=rf"\b{name}\b"):
+        case({**make(case), name: value})
+      refused += 1
+  assert refused or not any(isinstance(s, Input) and s.checked for s in case.inputs.values())
+
+
+def _split_floats(case: Case, inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+  is_float = {name: jax.tree.leaves(spec)[0].floating for name, spec in case.inputs.items()}
+  return (
+    {name: x for name, x in inputs.items() if is_float[name]},
+    {name: x for name, x in inputs.items() if not is_float[name]},
+  )
+
+
+def _inside(spec: Input, x: Any) -> Any:
+  """Away from the kinks: where an example stops counting, where a mask is shut or open."""
+  return {"weight": lambda: x + 0.1, "unit": lambda: 0.1 + 0.8 * x}.get(spec.kind, lambda: x)()
+
+
+@functools.cache
+def _with_vjp(case: Case) -> Callable:
+  """`(floats, others, cotangent) -> outputs, vjp`, compiled once for values and gradients both."""
+
+  def run(floats, others, cotangent):
+    outputs, pull = jax.vjp(lambda floats: case({**floats, **others}), floats)
+    return outputs, pull(cotangent)[0]
+
+  return jit(run)
+
+
+def _cotangent(case: Case, fill: Callable, dtype: Any) -> Any:
+  return jax.tree.map(lambda x: fill(x.shape, x.dtype), jax.eval_shape(case, make(case, dtype=dtype)))
+
+
+def check_float64(case: Case) -> None:
+  """To ten digits where x64 is on: nothing on the way is computed in float32."""
+  with jax.enable_x64(True):
+    inputs = make(case, 1, dtype=np.float64)
+    if case.output == "bool":
+      got = jitted(case)(inputs)
+    else:
+      zero = _cotangent(case, np.zeros, np.float64)
+      got = _with_vjp(case)(*_split_floats(case, inputs), zero)[0]
+    assert all(x.dtype in (np.float64, bool) for x in jax.tree.leaves(got))
+    _against_oracle(case, make(case, 1, dtype=np.float64), got, dtype=np.float64, rtol=1e-10, atol=1e-10)
+
+
+def check_gradients(case: Case) -> None:
+  """Against finite differences, in float64, at random points."""
+  with jax.enable_x64(True):
+    inputs = jax.tree.map(_inside, dict(case.inputs), make(case, 2, dtype=np.float64))
+    floats, others = _split_floats(case, inputs)
+    zero = _cotangent(case, np.zeros, np.float64)
+    again = lambda: {name: jax.random.clone(x) if name == "key" else x for name, x in others.items()}
+    run = lambda floats, cotangent: _with_vjp(case)(floats, again(), cotangent)
+    value = lambda floats: run(floats, zero)[0]
+    value_and_pull = lambda floats: (value(floats), lambda cotangent: (run(floats, cotangent)[1],))
+    jax.test_util.check_vjp(value, value_and_pull, (floats,), atol=1e-6, rtol=1e-6, eps=1e-5)
+
+
+def check_finite(case: Case) -> None:
+  """Values and gradients at logits of -1e4, 0 and 1e4, in float32."""
+
+  ones = _cotangent(case, np.ones, np.float32)
+  for seed in range(3):
+    outputs, gradient = _with_vjp(case)(*_split_floats(case, extreme(case, seed)), ones)
+    for x in (*jax.tree.leaves(outputs), *jax.tree.leaves(gradient)):
+      assert np.isfinite(x).all()

@@ -1,0 +1,689 @@
+"""DropMax against float64 NumPy in probability form, enumerations of hard masks and closed forms."""
+
+import functools
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracles
+import pytest
+import scipy.optimize
+import scipy.special
+from contract import jit
+
+from jaxreg import losses
+
+K = 10
+log_mask = jit(losses.dropmax_log_mask, static_argnames="num_samples")
+monte_carlo = jit(losses.dropmax_monte_carlo_log_probs, static_argnames="num_samples")
+# Section 1.7: a = 1 + W(1/e), the root of a = 1 + exp(-a).
+A = 1 + scipy.special.lambertw(1 / math.e).real
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def random_inputs(seed=0, batch=6, classes=K, scale=2.0, dtype=np.float64):
+  rng = np.random.default_rng(seed)
+  o, ph, rh = (rng.normal(size=(batch, classes)).astype(dtype) * scale for _ in range(3))
+  return o, ph, rh, rng.integers(0, classes, batch)
+
+
+def logit_noise(seed, shape, dtype=np.float64):
+  return np.asarray(jax.random.logistic(jax.random.key(seed), shape, dtype), np.float64)
+
+
+@functools.cache
+def compiled_terms(**static):
+  return jit(functools.partial(losses.dropmax_terms, **static))
+
+
+def terms(*arrays, seed=0, **keywords):
+  """`dropmax_terms`, compiled; temperatures and weights are traced."""
+  static = {name: keywords.pop(name) for name in ("num_samples", "class_reduction") if name in keywords}
+  return compiled_terms(**static)(jax.random.key(seed), *arrays, **keywords)
+
+
+def inner_terms(*arrays, seed=0, **keywords):
+  """`dropmax_terms`, for use inside another transformation."""
+  return losses.dropmax_terms(jax.random.key(seed), *arrays, **keywords)
+
+
+def gradients_by_term(function):
+  """`x -> {term: gradient of its sum}` of a function that returns terms; one draw of the masks serves all."""
+
+  def gradients(x):
+    values, pull = jax.vjp(function, x)
+    only = lambda name: {other: jnp.full_like(value, other == name) for other, value in values.items()}
+    return {name: pull(only(name))[0] for name in values}
+
+  return gradients
+
+
+def logit(p):
+  return np.log(p) - np.log1p(-np.asarray(p, np.float64))
+
+
+def wrong(labels, classes):
+  return oracles.one_hot(labels, classes) == 0
+
+
+# Values: 5.7 points 1 and 2.
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("samples", [1, 7])
+@pytest.mark.parametrize("temperature", [0.1, 0.7])
+def test_terms_equal_the_probability_form(samples, temperature):
+  o, ph, rh, y = random_inputs()
+  want = oracles.dropmax_terms(o, ph, rh, y, logit_noise(0, (samples, 6, K)), temperature=temperature)
+  got = terms(o, ph, rh, y, temperature=temperature, num_samples=samples)
+  assert got.keys() == want.keys()
+  for name in want:
+    np.testing.assert_allclose(got[name], want[name], rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+def test_default_temperature_is_a_tenth():
+  o, ph, rh, y = random_inputs(1)
+  np.testing.assert_array_equal(terms(o, ph, rh, y)["nll"], terms(o, ph, rh, y, temperature=0.1)["nll"])
+  mask = log_mask(jax.random.key(0), ph, y)
+  want = oracles.relaxed_mask(ph, y, logit_noise(0, (1, 6, K)), 0.1)
+  np.testing.assert_allclose(np.exp(mask), want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_posterior_defaults_to_prior_plus_residual():
+  o, ph, rh, y = random_inputs(2)
+  given, default = terms(o, ph, rh, y, posterior_logits=ph + rh), terms(o, ph, rh, y)
+  other = terms(o, ph, rh, y, posterior_logits=ph - rh)
+  for name in ("nll", "kl"):
+    np.testing.assert_array_equal(given[name], default[name])
+    assert (other[name] != default[name]).all()
+
+
+def test_loss_is_the_sum_of_its_terms():
+  arrays = random_inputs(3, dtype=np.float32)
+  options = dict(kl_weight=0.5, entropy_weight=0.25, auxiliary_weight=2.0, num_samples=3)
+  total = jit(functools.partial(losses.dropmax, **options))(jax.random.key(4), *arrays)
+  parts = terms(*arrays, seed=4, **options)
+  assert set(parts) == {"nll", "kl", "neg_entropy", "auxiliary"}
+  np.testing.assert_allclose(total, sum(np.asarray(p, np.float64) for p in parts.values()), rtol=1e-6)
+
+
+def test_weights_scale_their_own_term_only():
+  arrays = random_inputs(3, dtype=np.float32)
+  plain = terms(*arrays)
+  for option, name in (
+    ("kl_weight", "kl"),
+    ("entropy_weight", "neg_entropy"),
+    ("auxiliary_weight", "auxiliary"),
+  ):
+    scaled = terms(*arrays, **{option: 3.0})
+    for other in plain:
+      factor = 3.0 if other == name else 1.0
+      np.testing.assert_allclose(scaled[other], factor * plain[other], rtol=1e-6)
+    assert (terms(*arrays, **{option: 0.0})[name] == 0).all()
+
+
+def test_class_mean_divides_entropy_and_auxiliary_by_the_classes():
+  arrays = random_inputs(5, dtype=np.float32)
+  total, mean = terms(*arrays), terms(*arrays, class_reduction="mean")
+  for name, factor in (("nll", 1), ("kl", 1), ("neg_entropy", K), ("auxiliary", K)):
+    np.testing.assert_allclose(factor * mean[name], total[name], rtol=1e-6, err_msg=name)
+
+
+def test_first_step_values():
+  """Section 5.6: with all heads at zero."""
+  o = ph = rh = jnp.zeros((3, K))
+  first = terms(o, ph, rh, jnp.arange(3))
+  np.testing.assert_allclose(first["kl"], math.log(2), rtol=1e-6)
+  np.testing.assert_allclose(first["neg_entropy"], -K * math.log(2), rtol=1e-6)
+  np.testing.assert_allclose(first["auxiliary"], K * math.log(2), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_entropy_is_maximised():
+  """Eq. 13 is printed without its minus signs: the term is minus the entropy, lowest at rho = 1/2."""
+  o, ph, rh, y = random_inputs(6)
+  rho = oracles.sigmoid(ph)
+  entropy = (scipy.special.entr(rho) + scipy.special.entr(1 - rho)).sum(-1)
+  assert (entropy > 0).all()
+  np.testing.assert_allclose(terms(o, ph, rh, y)["neg_entropy"], -entropy, rtol=1e-10)
+  total = jit(lambda weight: losses.dropmax(jax.random.key(0), o, ph, rh, y, entropy_weight=weight))
+  np.testing.assert_allclose(total(1.0) - total(0.0), -entropy, rtol=1e-9)
+  push = jit(jax.grad(lambda ph: inner_terms(o, ph, rh, y)["neg_entropy"].sum()))(ph)
+  assert (np.sign(push) == np.sign(ph)).all()  # descent moves every rho towards 1/2
+
+
+def test_a_negative_loss_is_normal():
+  o = jnp.where(jnp.arange(K) == 0, 20.0, 0.0)[None]
+  ph = jnp.where(jnp.arange(K) == 0, A, -A)[None]
+  rh = jnp.where(jnp.arange(K) == 0, 30.0, -30.0)[None]
+  value = jit(losses.dropmax)(jax.random.key(0), o, ph, rh, jnp.zeros(1, int))
+  np.testing.assert_allclose(value, -0.278465 * K, atol=1e-4)
+
+
+def test_shift_invariant_in_the_logits():
+  o, ph, rh, y = random_inputs(7, dtype=np.float32)
+  o = np.round(o * 64) / 64  # so that adding 100 rounds nothing away
+  for shift in (100.0, -60.0):
+    for name, value in terms(o + np.float32(shift), ph, rh, y).items():
+      np.testing.assert_allclose(value, terms(o, ph, rh, y)[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(
+      losses.dropmax_log_probs(o + np.float32(shift), ph),
+      losses.dropmax_log_probs(o, ph),
+      rtol=1e-5,
+      atol=1e-5,
+    )
+
+
+def test_finite_at_extreme_logits():
+  @jit
+  def value_and_grads(key, o, ph, rh, y):
+    loss, pull = jax.vjp(lambda *arrays: losses.dropmax(key, *arrays, y), o, ph, rh)
+    return loss, *pull(jnp.ones_like(loss)), losses.dropmax_log_probs(o, ph)
+
+  for seed in range(5):
+    rng = np.random.default_rng(seed)
+    o, ph, rh = (rng.choice([-s, 0, s], (8, K)).astype(np.float32) for s in (1e4, 1e3, 1e3))
+    for x in value_and_grads(jax.random.key(seed), o, ph, rh, rng.integers(0, K, 8)):
+      assert np.isfinite(x).all()
+
+
+def test_kl_gradient_does_not_die():
+  """Section 5.3: at rho -> 1 with g -> 0 the KL is 20 and still pulls with a gradient of 1."""
+  o, y, posterior = jnp.zeros((1, 2)), jnp.array([0]), jnp.array([[0.0, -20.0]])
+
+  def kl(ph):
+    return inner_terms(o, jnp.stack([20.0, ph])[None], o, y, posterior_logits=posterior)["kl"].sum()
+
+  value, gradient = jit(jax.value_and_grad(kl))(20.0)
+  np.testing.assert_allclose(value, 20.0, rtol=1e-6)
+  np.testing.assert_allclose(gradient, 1.0, rtol=1e-6)
+
+
+# Gradients: 1.6 and 5.7 points 3 and 4.
+
+
+@pytest.mark.usefixtures("x64")
+def test_analytic_gradients():
+  o, ph, rh, y = random_inputs(8)
+  rho, g, r = oracles.sigmoid(ph), oracles.sigmoid(ph + rh), oracles.sigmoid(rh)
+  other, target = wrong(y, K), oracles.one_hot(y, K)
+  by_term = jit(gradients_by_term(lambda x: inner_terms(*x, y)))((o, ph, rh))
+  check = lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+
+  both = by_term["kl"][1] + by_term["neg_entropy"][1]
+  check(both, rho - np.where(other, g, 1) + rho * (1 - rho) * ph)
+  check(by_term["kl"][2], np.where(other, g * (1 - g) * rh, 0))
+  check(by_term["auxiliary"][2], r - target)
+  z = oracles.relaxed_mask(ph + rh, y, logit_noise(0, (1, 6, K)), 0.1)[0]
+  p = oracles.masked_softmax(o, z)
+  check(by_term["nll"][0], p - target)
+  check(by_term["nll"][2], np.where(other, p * z / (z + 1e-20) * (1 - z) / 0.1, 0))
+
+
+@pytest.mark.usefixtures("x64")
+def test_nll_only_pushes_nontarget_masks_down():
+  o, ph, rh, y = random_inputs(9)
+  nll = lambda qh: inner_terms(o, ph, rh, y, posterior_logits=qh, num_samples=4)["nll"].sum()
+  gradient = jit(jax.grad(nll))(ph)
+  assert (gradient >= 0).all()
+  assert (gradient[wrong(y, K)] > 0).any()
+  np.testing.assert_array_equal(gradient[~wrong(y, K)], 0)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("given", [True, False])
+def test_fixed_point_of_the_prior(given):
+  """Section 1.7: gradient descent on ph with g = 0 ends at rho = 0.782188 and 0.217812."""
+  o, y = jnp.zeros((2, K)), jnp.array([0, 3])
+  far = jnp.full((2, K), -1e3)
+
+  def objective(ph):
+    posterior = {"posterior_logits": far} if given else {}
+    parts = inner_terms(o, ph, far if not given else o, y, **posterior)
+    return parts["kl"] + parts["neg_entropy"]
+
+  step = lambda _, ph: ph - 1.0 * jax.grad(lambda ph: objective(ph).sum())(ph)
+  start = jnp.asarray(random_inputs(10, batch=2)[1])
+  ph, value = jit(lambda ph: (end := jax.lax.fori_loop(0, 300, step, ph), objective(end)))(start)
+  rho, other = oracles.sigmoid(ph), wrong(y, K)
+  np.testing.assert_allclose(rho[~other], 0.782188, atol=1e-6)
+  np.testing.assert_allclose(rho[other], 0.217812, atol=1e-6)
+  np.testing.assert_allclose(np.abs(ph), A, atol=1e-6)
+  np.testing.assert_allclose(value, -0.278465 * K, atol=1e-6 * K)
+  np.testing.assert_allclose(value, -(A - 1) * K, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_equilibrium_of_the_prior_for_a_given_posterior():
+  g = np.array([0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
+  table = [0.2178, 0.2541, 0.2865, 0.3722, 0.5, 0.6278, 0.7135, 0.7822]
+  posterior = jnp.asarray([0, *logit(np.clip(g, 1e-300, 1 - 1e-16))])[None].at[0, -1].set(700.0)
+  o, y = jnp.zeros((1, 9)), jnp.array([0])
+
+  def objective(ph):
+    parts = inner_terms(o, ph, o, y, posterior_logits=posterior)
+    return (parts["kl"] + parts["neg_entropy"]).sum()
+
+  step = lambda _, ph: ph - jax.grad(objective)(ph)
+  ph = jit(lambda ph: jax.lax.fori_loop(0, 300, step, ph))(o)
+  np.testing.assert_allclose(oracles.sigmoid(ph)[0, 1:], table, atol=5.1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+def test_floor_of_kl_and_entropy():
+  """-log 2 for a wrong class, reached at g = rho = 1/2; -W(1/e) for the target."""
+  o, y = jnp.zeros((1, 2)), jnp.array([0])
+  floor = -(A - 1)
+
+  def wrong_class(x):
+    ph, qh = x
+    parts = terms(o, jnp.array([[A, ph]]), o, y, posterior_logits=jnp.array([[0.0, qh]]))
+    return float((parts["kl"] + parts["neg_entropy"])[0]) - floor
+
+  np.testing.assert_allclose(wrong_class((0.0, 0.0)), -math.log(2), rtol=1e-12)
+  best = scipy.optimize.minimize(wrong_class, (1.0, -2.0), method="Nelder-Mead", options={"maxfev": 150})
+  np.testing.assert_allclose(best.fun, -math.log(2), atol=1e-6)
+  assert best.fun >= -math.log(2) - 1e-12
+
+
+# Who gets gradient from what: the table of 1.5.
+
+
+def random_heads(features=4, classes=5, batch=3):
+  rng = np.random.default_rng(11)
+  head = lambda: {"kernel": rng.normal(size=(features, classes)), "bias": rng.normal(size=classes)}
+  weights = {name: jax.tree.map(jnp.asarray, head()) for name in ("classifier", "prior", "residual")}
+  return {"features": jnp.asarray(rng.normal(size=(batch, features))), **weights}, jnp.array([0, 2, 4])
+
+
+@functools.cache
+def compiled_gradients(**options):
+  def gradients(key, weights, labels):
+    heads = lambda weights: losses.dropmax_heads(**weights, **options)
+    function = lambda weights: losses.dropmax_terms(key, labels=labels, **heads(weights))
+    return gradients_by_term(function)(weights)
+
+  return jit(gradients)
+
+
+def term_gradient(name, weights, labels, **options):
+  return compiled_gradients(**options)(jax.random.key(0), weights, labels)[name]
+
+
+def flows(gradient):
+  """Which arguments get any gradient; a head's kernel and bias must agree."""
+  into = {}
+  for name, tree in gradient.items():
+    leaves = [bool((leaf != 0).any()) for leaf in jax.tree.leaves(tree)]
+    assert len(set(leaves)) == 1
+    into[name] = leaves[0]
+  return into
+
+
+GETS_GRADIENT = {
+  "nll": {"classifier", "residual", "features"},
+  "kl": {"prior", "residual", "features"},
+  "neg_entropy": {"prior", "features"},
+  "auxiliary": {"residual", "features"},
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("branch_only", [False, True])
+@pytest.mark.parametrize("stop_gradient", ["activations", "parameters"])
+@pytest.mark.parametrize("name", GETS_GRADIENT)
+def test_who_gets_gradient_from_what(name, stop_gradient, branch_only):
+  weights, labels = random_heads()
+  gradient = term_gradient(name, weights, labels, stop_gradient=stop_gradient, branch_only=branch_only)
+  want = set(GETS_GRADIENT[name])
+  if branch_only and name != "nll":  # the likelihood still reaches the features through the logits
+    want -= {"features"}
+  assert {argument for argument, flow in flows(gradient).items() if flow} == want
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("branch_only", [False, True])
+@pytest.mark.parametrize(("stop_gradient", "through_prior"), [("activations", False), ("parameters", True)])
+def test_what_reaches_the_features_through_the_barred_prior(stop_gradient, through_prior, branch_only):
+  """With the other two kernels at zero only sg[W_theta]^T h is left of h in the likelihood."""
+  weights, labels = random_heads()
+  for name in ("classifier", "residual"):
+    weights[name]["kernel"] = jnp.zeros_like(weights[name]["kernel"])
+  gradient = term_gradient("nll", weights, labels, stop_gradient=stop_gradient, branch_only=branch_only)
+  assert flows({"features": gradient["features"]})["features"] == (through_prior and not branch_only)
+
+
+@pytest.mark.usefixtures("x64")
+def test_stop_gradient_variants_differ_in_the_features_only():
+  weights, labels = random_heads()
+  values, gradients = [], []
+  for variant in ("activations", "parameters"):
+    outputs = losses.dropmax_heads(**weights, stop_gradient=variant)
+    values.append(losses.dropmax(jax.random.key(0), labels=labels, **outputs))
+    gradients.append(term_gradient("kl", weights, labels, stop_gradient=variant, branch_only=False))
+  np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
+  for name in ("classifier", "prior", "residual"):
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
+      gradients[0][name],
+      gradients[1][name],
+    )
+  assert (gradients[0]["features"] != gradients[1]["features"]).any()
+
+
+def test_stop_gradient_variant_is_checked():
+  weights, _ = random_heads()
+  with pytest.raises(ValueError, match="stop_gradient"):
+    losses.dropmax_heads(**weights, stop_gradient="everything")
+
+
+# The likelihood under a mask: 5.7 point 5.
+
+
+@pytest.mark.parametrize("mask", [0.0, 0.3, 1.0])
+def test_equal_masks_give_the_softmax(mask):
+  o = random_inputs(12, dtype=np.float32)[0]
+  masked = losses.dropmax_masked_logits(o, jnp.full(o.shape, mask))
+  np.testing.assert_allclose(jax.nn.softmax(masked), oracles.softmax(o), rtol=1e-5)
+  log_probs = losses.dropmax_log_probs(o, jnp.full(o.shape, logit(0.3), jnp.float32))
+  np.testing.assert_allclose(log_probs, np.log(oracles.softmax(o)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_dropped_class_has_no_probability():
+  o, mask = jnp.array([[0.0, 3.0, -1.0, 2.0]]), jnp.array([[True, False, True, False]])
+  probs = np.asarray(jax.nn.softmax(losses.dropmax_masked_logits(o, mask)), np.float64)[0]
+  assert (probs[[1, 3]] < 1e-15).all()
+  assert (probs[[1, 3]] > 0).all()  # eps, not -inf
+  np.testing.assert_allclose(probs, oracles.masked_softmax(o, mask)[0], rtol=1e-4)
+  np.testing.assert_allclose(probs[[0, 2]].sum(), 1, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_eps_is_1e_20():
+  masked = losses.dropmax_masked_logits(jnp.zeros(3), jnp.array([0.0, 1e-20, 1.0]))
+  np.testing.assert_allclose(masked, np.log([1e-20, 2e-20, 1.0]), rtol=1e-12, atol=1e-15)
+  mask = log_mask(jax.random.key(0), jnp.full((1, 3), -1e4), jnp.array([1]))
+  np.testing.assert_allclose(mask[0, 0], [math.log(1e-20), 0, math.log(1e-20)], rtol=1e-12)
+
+
+def test_masked_logits_gradient_is_finite_at_a_closed_mask():
+  o, mask = jnp.zeros((1, 3)), jnp.array([[0.0, 1e-30, 1.0]])
+  gradients = jax.grad(lambda *a: jax.nn.log_softmax(losses.dropmax_masked_logits(*a))[0, 2], (0, 1))(o, mask)
+  assert all(np.isfinite(g).all() for g in gradients)
+
+
+def test_masks_that_do_not_fit_are_refused():
+  with pytest.raises(ValueError, match="broadcast"):
+    losses.dropmax_masked_logits(jnp.zeros((4, 3)), jnp.ones((5, 3)))
+
+
+# The estimator: 5.5 and 5.7 point 6.
+
+# o_t, o_1 and g; exact E NLL and gradient in qh_1; at tau = 0.1 their means, the gradient's standard
+# deviation and the share of draws with |gradient| < 1e-4. K = 10, target 0, 200k draws.
+ESTIMATOR = {
+  "easy": (3.0, 0.0, 0.2, 0.0843, 0.0072, 0.0852, 0.0073, 0.022, 0.73),
+  "even": (0.0, 0.0, 0.5, 1.6625, 0.0495, 1.668, 0.0482, 0.122, 0.54),
+  "wrong": (0.0, 4.0, 0.2, 1.490, 0.511, 1.599, 0.563, 1.51, 0.55),
+  "wrong and nearly shut": (0.0, 4.0, 0.02, 0.186, 0.077, 0.212, 0.095, 0.70, 0.92),
+}
+DRAWS = 200_000
+
+
+def enumerated_nll(o, g, target=0):
+  """E NLL over the 2^(K-1) hard masks with z_t = 1, its variance, and its gradient in each logit of g."""
+  masks = oracles.all_masks(len(o))
+  masks = masks[masks[:, target] == 1]
+  keep = np.where(np.arange(len(o)) == target, 1.0, g)
+  weights = oracles.mask_probabilities(masks, keep)
+  nll = -np.log(oracles.masked_softmax(o, masks)[:, target])
+  mean = weights @ nll
+  return mean, weights @ (nll - mean) ** 2, (weights * nll) @ (masks - keep)
+
+
+@jit
+def one_gradient_a_draw(key, o, posterior):
+  many = jnp.broadcast_to(posterior, (DRAWS, K))
+  logits, labels = jnp.broadcast_to(o, (DRAWS, K)), jnp.zeros(DRAWS, int)
+  nll = lambda qh: losses.dropmax_terms(key, logits, qh, qh, labels, posterior_logits=qh)["nll"]
+  values, pull = jax.vjp(nll, many)
+  return values, pull(jnp.ones(DRAWS))[0][:, 1]
+
+
+@pytest.mark.parametrize("row", ESTIMATOR)
+def test_relaxed_estimator_against_enumeration(row):
+  o_t, o_1, g, exact, exact_grad, relaxed, relaxed_grad, std, share = ESTIMATOR[row]
+  o = np.zeros(K)
+  o[:2] = o_t, o_1
+  mean, _, gradient = enumerated_nll(o, g)
+  digit = lambda x: 0.51 * 10.0 ** -(len(str(x)) - 1 - str(x).index("."))  # half a unit in its last place
+  assert abs(mean - exact) <= digit(exact)
+  assert abs(gradient[1] - exact_grad) <= digit(exact_grad)
+
+  posterior = jnp.full((1, K), logit(g), jnp.float32)
+  values, gradients = one_gradient_a_draw(jax.random.key(1), jnp.asarray(o, jnp.float32)[None], posterior)
+  values, gradients = np.asarray(values, np.float64), np.asarray(gradients, np.float64)
+  # The table's means carry the error of as many draws as ours.
+  error = lambda x: 4 * math.sqrt(2 / DRAWS) * x.std()
+  assert abs(values.mean() - relaxed) <= error(values) + digit(relaxed)
+  assert abs(gradients.mean() - relaxed_grad) <= error(gradients) + digit(relaxed_grad)
+  np.testing.assert_allclose(gradients.std(), std, rtol=0.03)
+  assert abs((np.abs(gradients) < 1e-4).mean() - share) <= 0.005 + 4 * math.sqrt(
+    2 * share * (1 - share) / DRAWS
+  )
+  # The bias of the relaxation is small and has a sign: a soft mask never lets the wrong class off completely.
+  assert -error(values) <= values.mean() - mean <= 0.15 * mean
+  assert abs(gradients.mean() - gradient[1]) <= 0.25 * abs(gradient[1])
+
+
+def test_relaxed_estimator_approaches_enumeration_as_it_cools():
+  o = np.r_[0.0, 4.0, np.linspace(-1, 1, 4)]
+  g = np.array([1, 0.2, 0.3, 0.5, 0.7, 0.9])
+  mean, variance, _ = enumerated_nll(o, g)
+  posterior = jnp.asarray(np.r_[0, logit(g[1:])], jnp.float32)[None]
+  logits = jnp.asarray(o, jnp.float32)[None]
+  cold = terms(
+    logits,
+    posterior,
+    posterior,
+    jnp.array([0]),
+    posterior_logits=posterior,
+    temperature=1e-3,
+    num_samples=40_000,
+  )
+  # The relaxation at tau moves the mean by some tau * pi^2 / 12 * |d2|, far below the sampling error.
+  assert abs(float(cold["nll"][0]) - mean) <= 4 * math.sqrt(variance / 40_000) + 1e-3
+
+
+@pytest.mark.parametrize(
+  ("g", "temperature", "mean"), [(0.2, 0.1, 0.2016), (0.5, 0.1, 0.5), (0.2, 1.0, 0.283)]
+)
+def test_mean_of_the_relaxed_mask(g, temperature, mean):
+  shape = (1, 10)
+  masks = np.exp(
+    log_mask(
+      jax.random.key(2),
+      jnp.full(shape, logit(g), jnp.float32),
+      jnp.array([0]),
+      temperature=temperature,
+      num_samples=20_000,
+    )
+  )[:, :, 1:]
+  assert abs(masks.mean() - mean) <= 4 * masks.std() / math.sqrt(masks.size) + 5e-4
+  hard = (masks > 0.5).mean()
+  assert abs(hard - g) <= 4 * math.sqrt(g * (1 - g) / masks.size)
+
+
+@pytest.mark.usefixtures("x64")
+def test_samples_are_averaged_in_the_loss():
+  """S masks: the mean over s of -log p, not -log of the mean p."""
+  o, ph, rh, y = random_inputs(13)
+  noise = logit_noise(5, (4, 6, K))
+  each = [oracles.dropmax_terms(o, ph, rh, y, noise[s][None])["nll"] for s in range(4)]
+  assert np.std(each, axis=0).min() > 0
+  np.testing.assert_allclose(
+    terms(o, ph, rh, y, seed=5, num_samples=4)["nll"], np.mean(each, axis=0), rtol=1e-9
+  )
+
+
+@pytest.mark.usefixtures("x64")
+def test_jensen_bound():
+  """-log p(y | rho-mask with z_t = 1) >= E_z NLL."""
+  for seed in range(5):
+    rng = np.random.default_rng(seed)
+    o, g = rng.normal(size=8) * 3, rng.uniform(0.05, 0.95, 8)
+    g[0] = 1.0
+    bound = losses.softmax_cross_entropy(losses.dropmax_masked_logits(o, g), jnp.array(0))
+    mean, variance, _ = enumerated_nll(o, g)
+    assert variance > 1e-6
+    assert float(bound) > mean
+
+
+def test_open_masks_give_the_cross_entropy():
+  o, _, _, y = random_inputs(14, dtype=np.float32)
+  posterior = jnp.full(o.shape, 1e3)
+  nll = terms(o, posterior, posterior, y, posterior_logits=posterior)["nll"]
+  np.testing.assert_allclose(nll, optax.softmax_cross_entropy_with_integer_labels(o, y), rtol=1e-5)
+  np.testing.assert_allclose(log_mask(jax.random.key(0), posterior, y), 0, atol=1e-19)  # log(1 + eps)
+
+
+# Masks and predictions: 5.7 point 7.
+
+
+def test_mask_shape_and_target():
+  _, ph, _, y = random_inputs(15, batch=4)
+  masks = log_mask(jax.random.key(0), jnp.asarray(ph, jnp.float32) - 5, y, num_samples=50)
+  assert masks.shape == (50, 4, K)
+  target = np.broadcast_to(~wrong(y, K), masks.shape)
+  np.testing.assert_array_equal(masks[target], 0)
+  assert (np.asarray(masks)[~target] < 0).all()
+  assert float(masks.min()) >= np.float32(math.log(1e-20))
+
+
+@pytest.mark.parametrize("kind", ["relaxed", "hard"])
+def test_mask_entries_are_independent(kind):
+  samples, batch, classes = 4000, 4, 3
+  posterior = jnp.zeros((batch, classes + 1))
+  if kind == "relaxed":
+    labels = jnp.full(batch, classes)
+    masks = log_mask(jax.random.key(3), posterior, labels, num_samples=samples) > math.log(0.5)
+  else:
+    masks = losses.dropmax_mask(jax.random.key(3), posterior, num_samples=samples)
+  flat = np.asarray(masks, np.float64)[..., :classes].reshape(samples, -1)
+  correlation = np.corrcoef(flat.T)
+  assert np.abs(correlation - np.eye(batch * classes)).max() < 4 / math.sqrt(samples)
+  assert np.abs(flat.mean(0) - 0.5).max() < 4 * 0.5 / math.sqrt(samples)
+
+
+def test_hard_masks_keep_with_the_prior():
+  rho = np.array([0.05, 0.2178, 0.5, 0.9])
+  masks = losses.dropmax_mask(jax.random.key(4), jnp.asarray(logit(rho), jnp.float32), num_samples=20_000)
+  assert masks.shape == (20_000, 4)
+  assert masks.dtype == bool
+  assert (np.abs(masks.mean(0) - rho) < 4 * np.sqrt(rho * (1 - rho) / 20_000)).all()
+
+
+def test_prediction_takes_neither_key_nor_label():
+  assert list(inspect.signature(losses.dropmax_log_probs).parameters) == ["logits", "retain_logits"]
+
+
+@pytest.mark.usefixtures("x64")
+def test_prediction_uses_the_expected_mask():
+  o, ph, _, _ = random_inputs(16)
+  rho = oracles.sigmoid(ph)
+  want = rho * np.exp(o) / (rho * np.exp(o)).sum(-1, keepdims=True)
+  np.testing.assert_allclose(np.exp(losses.dropmax_log_probs(o, ph)), want, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_prior_adds_its_margin_to_the_prediction():
+  """At the fixed point the expected mask adds a = 1.28 nats to the target's margin."""
+  log_probs = losses.dropmax_log_probs(jnp.zeros(2), jnp.array([A, -A]))
+  np.testing.assert_allclose(log_probs[0] - log_probs[1], A, rtol=1e-12)
+  np.testing.assert_allclose(A, 1.2784645, atol=5e-8)
+
+
+@pytest.mark.parametrize("label", [None, 2])
+def test_monte_carlo_prediction_against_enumeration(label):
+  classes, samples = 6, 20_000
+  o, ph = (x[0] for x in random_inputs(17, batch=1, classes=classes, dtype=np.float32)[:2])
+  rho, masks = oracles.sigmoid(ph), oracles.all_masks(classes)
+  weights = oracles.mask_probabilities(masks, rho)
+  if label is not None:
+    masks = masks.copy()
+    masks[:, label] = rho[label]
+  probs = oracles.masked_softmax(o, masks)
+  want = weights @ probs
+  error = np.sqrt(weights @ (probs - want) ** 2 / samples)
+  labels = None if label is None else jnp.array(label)
+  run = lambda seed: np.exp(monte_carlo(jax.random.key(seed), o, ph, num_samples=samples, labels=labels))
+  got = run(0)
+  assert (np.abs(got - want) <= 4 * error + 1e-6).all()
+  np.testing.assert_allclose(got.sum(), 1, rtol=1e-5)
+  assert (got != run(1)).any()
+  # It is neither the expected-mask prediction nor the other variant: those differ by more than the error.
+  assert (np.abs(got - oracles.masked_softmax(o, rho)) > 8 * error).any()
+
+
+def test_monte_carlo_label_takes_the_dropping_of_that_class_away():
+  o, ph = jnp.zeros((1, 4)), jnp.zeros((1, 4))
+  run = lambda **options: np.asarray(monte_carlo(jax.random.key(0), o, ph, num_samples=1, **options))[0]
+  seen = [run(labels=jnp.array([k]))[k] for k in range(4)]
+  assert min(seen) > math.log(0.5 / 3.5) - 1e-5
+  assert run().min() < -40
+
+
+def test_diagnostics_against_numpy():
+  o, ph, rh, y = random_inputs(18, dtype=np.float32)
+  noise = logit_noise(6, (5, 6, K), np.float32)
+  for posterior in (None, rh):
+    diagnose = jit(functools.partial(losses.dropmax_diagnostics, num_samples=5))
+    got = diagnose(jax.random.key(6), o, ph, rh, y, posterior_logits=posterior)
+    want = oracles.dropmax_diagnostics(o, ph, rh, y, noise, posterior)
+    assert got.keys() == want.keys()
+    for name in want:
+      np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_diagnostics_use_the_masks_of_the_loss():
+  o, ph, rh, y = random_inputs(18, dtype=np.float32)
+  diagnose = jit(functools.partial(losses.dropmax_diagnostics, num_samples=2))
+  shown = diagnose(jax.random.key(7), o, ph, rh, y)["logit_grad_norm"]
+  nll = lambda o: inner_terms(o, ph, rh, y, seed=7, num_samples=2)["nll"].sum()
+  gradient = jit(jax.grad(nll))(o)
+  np.testing.assert_allclose(shown, np.linalg.norm(np.asarray(gradient, np.float64), axis=-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("option", "value"),
+  [
+    ("temperature", 0.0),
+    ("temperature", -1.0),
+    ("num_samples", 0),
+    ("class_reduction", "max"),
+    ("kl_weight", math.nan),
+    ("entropy_weight", math.nan),
+    ("auxiliary_weight", math.nan),
+  ],
+)
+def test_options_out_of_range_are_refused(option, value):
+  with pytest.raises(ValueError, match=option):
+    losses.dropmax_terms(jax.random.key(0), *random_inputs(), **{option: value})
+
+
+def test_options_may_be_traced():
+  arrays = random_inputs(19, dtype=np.float32)
+  loss = jit(lambda t, w: losses.dropmax(jax.random.key(0), *arrays, temperature=t, kl_weight=w))
+  np.testing.assert_allclose(
+    loss(0.5, 2.0), losses.dropmax(jax.random.key(0), *arrays, temperature=0.5, kl_weight=2.0), rtol=1e-5
+  )

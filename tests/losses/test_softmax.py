@@ -1,0 +1,111 @@
+"""Softmax cross-entropy keeps its digits down to losses of 1e-12."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracles
+import pytest
+
+from jaxreg import losses
+
+value_and_grad = jax.jit(jax.value_and_grad(losses.softmax_cross_entropy))
+
+
+def near_zero(loss, classes):
+  """Float32 logits whose loss is about `loss`: unequal margins, the target in the middle."""
+  target = classes // 2
+  shares = np.arange(1, classes + 1, dtype=np.float64)
+  shares[target] = 0
+  with np.errstate(divide="ignore"):
+    logits = np.log(math.expm1(loss) * shares / shares.sum())
+  logits[target] = 0
+  # A common shift, so that the target's logit is not special.
+  return (logits + 3).astype(np.float32), target
+
+
+def exact(logits, target):
+  """Loss and gradient from margins in float64."""
+  margins = np.delete(np.float64(logits) - np.float64(logits[target]), target)
+  total = np.exp(margins).sum()
+  wrong = np.exp(margins) / (1 + total)
+  return np.log1p(total), np.insert(wrong, target, -wrong.sum())
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("loss", [1e-3, 1e-6, 1e-8, 1e-12])
+def test_accurate_near_zero_loss(loss, classes):
+  logits, target = near_zero(loss, classes)
+  value, gradient = exact(logits, target)
+  np.testing.assert_allclose(value, loss, rtol=1e-4)  # the test is about this loss
+  got, got_gradient = value_and_grad(logits, jnp.array(target))
+  np.testing.assert_allclose(np.float64(got), value, rtol=1e-6)
+  np.testing.assert_allclose(np.float64(got_gradient), gradient, rtol=1e-5)
+
+
+def test_accurate_hessian_near_zero_loss():
+  logits, target = near_zero(1e-8, 4)
+  p = np.abs(exact(logits, target)[1])
+  p[target] = 1 - p[target]
+  want = np.diag(p) - np.outer(p, p)
+  want[target, target] = p[target] * (1 - p[target])
+  got = jax.jit(jax.hessian(losses.softmax_cross_entropy))(logits, jnp.array(target))
+  np.testing.assert_allclose(np.float64(got), want, rtol=1e-5, atol=1e-20)
+
+
+def test_the_usual_form_would_fail():
+  """logsumexp(o) - o_t loses these digits, so the tests above measure something."""
+  logits, target = near_zero(1e-8, 10)
+  naive = float(optax.softmax_cross_entropy_with_integer_labels(logits, jnp.array(target)))
+  assert abs(naive / 1e-8 - 1) > 0.1
+
+
+def test_equals_optax_at_ordinary_values():
+  rng = np.random.default_rng(0)
+  logits, labels = rng.normal(size=(32, 7)).astype(np.float32) * 3, rng.integers(0, 7, 32)
+  ours = jax.value_and_grad(lambda o: losses.softmax_cross_entropy(o, labels).sum())(logits)
+  optaxs = jax.value_and_grad(lambda o: optax.softmax_cross_entropy_with_integer_labels(o, labels).sum())(
+    logits
+  )
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, optaxs)
+
+
+def test_exact_at_huge_logits():
+  logits = jnp.array([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0], [1e4, 1e4, 1e4]])
+  function = lambda o: losses.softmax_cross_entropy(o, jnp.array([0, 0, 2]))
+  np.testing.assert_allclose(function(logits), [0, 2e4, math.log(3)], rtol=1e-6)
+  gradient = jax.grad(lambda o: function(o).sum())(logits)
+  np.testing.assert_allclose(gradient, [[0, 0, 0], [-1, 1, 0], [1 / 3, 1 / 3, -2 / 3]], rtol=1e-6)
+
+
+def test_one_class_costs_nothing():
+  function = lambda o: losses.softmax_cross_entropy(o, jnp.zeros(3, int)).sum()
+  value, gradient = jax.value_and_grad(function)(jnp.array([[-5.0], [0.0], [1e4]]))
+  assert value == 0
+  np.testing.assert_array_equal(gradient, 0)
+
+
+def test_a_label_past_the_end_gives_nan():
+  assert np.isnan(jax.jit(losses.softmax_cross_entropy)(jnp.zeros((1, 3)), jnp.array([3]))).all()
+
+
+def test_any_integer_labels():
+  logits = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+  labels = np.array([0, 1, 2, 1])
+  for dtype in (np.uint8, np.int8, np.int32):
+    np.testing.assert_allclose(
+      losses.softmax_cross_entropy(logits, labels.astype(dtype)),
+      oracles.cross_entropy(logits, labels),
+      rtol=1e-6,
+    )
+
+
+def test_log_probs():
+  logits = np.array([[1e4, 0.0, -1e4], [1.0, 2.0, 3.0]], np.float32)
+  got = losses.softmax_log_probs(logits)
+  np.testing.assert_allclose(got[0], [0, -1e4, -2e4])
+  np.testing.assert_allclose(got[1], np.log(oracles.softmax(logits[1])), rtol=1e-6)
+  with pytest.raises(TypeError, match="logits"):
+    losses.softmax_log_probs(jnp.zeros((2, 3), int))

@@ -1,0 +1,286 @@
+"""Shapes, counts, initial values and noise of the models."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxreg import losses, models, paths
+
+MNIST = (2, 28, 28, 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compile_fast():
+  before = jax.config.jax_disable_most_optimizations
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", before)
+
+
+def initialise(model, key, x, **arguments):
+  return model.init_with_output(key, x, **arguments)[1]
+
+
+def abstract_params(model, shape):
+  init = functools.partial(initialise, model, train=False)
+  return jax.eval_shape(init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))["params"]
+
+
+@pytest.mark.parametrize(
+  ("model", "shape", "arguments"),
+  [
+    (models.MLP((3,)), (1, 4), {"train": False}),
+    (models.LeNet(), (1, 16, 16, 1), {"train": False}),
+    (models.TutorialCNN(), (1, 4, 4, 1), {"train": False}),
+    (models.SoftmaxHead(3), (1, 4), {}),
+    (models.DropMaxHead(3), (1, 4), {}),
+    (models.Classifier(models.MLP((3,)), models.DropMaxHead(3)), (1, 4), {"train": False}),
+  ],
+  ids=lambda value: type(value).__name__,
+)
+def test_a_model_is_initialised_as_any_linen_module(model, shape, arguments):
+  """`model.init(key, x)`: no attribute of a module may hide it."""
+  x = jax.ShapeDtypeStruct(shape, jnp.float32)
+  variables = jax.eval_shape(lambda key, x: model.init(key, x, **arguments), jax.random.key(0), x)
+  assert count(variables["params"]) > 0
+
+
+def count(tree):
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def classifier(backbone, head):
+  return models.Classifier(backbone, head)
+
+
+@pytest.mark.parametrize(
+  ("backbone", "head", "shape", "parameters"),
+  [
+    # The released code's LeNet, and the tutorial's network, both with softmax as published.
+    (models.LeNet(), models.SoftmaxHead(10), MNIST, 431_080),
+    (models.LeNet(), models.DropMaxHead(10), MNIST, 441_100),
+    (models.TutorialCNN(), models.SoftmaxHead(10), MNIST, 3_274_634),
+    (models.TutorialCNN(), models.DropMaxHead(10), MNIST, 3_274_634 + 2 * 10_250),
+    (models.MLP(), models.SoftmaxHead(10), (2, 8, 8, 1), 64 * 256 + 256 + 256 * 256 + 256 + 2570),
+    (models.MLP((5,)), models.DropMaxHead(3), (2, 7), 7 * 5 + 5 + 3 * (5 * 3 + 3)),
+    (models.MLP(()), models.SoftmaxHead(3), (2, 7), 7 * 3 + 3),
+  ],
+)
+def test_numbers_of_parameters(backbone, head, shape, parameters):
+  assert count(abstract_params(classifier(backbone, head), shape)) == parameters
+
+
+@pytest.mark.parametrize(
+  ("backbone", "shape", "features"),
+  [
+    (models.MLP((5, 6)), (3, 4, 4, 2), 6),
+    (models.MLP(()), (3, 4, 4, 2), 32),
+    (models.LeNet(), (3, 28, 28, 1), 500),
+    (models.LeNet(), (3, 16, 17, 3), 500),
+    (models.TutorialCNN(), (3, 28, 28, 1), 1024),
+    (models.TutorialCNN(), (3, 4, 4, 1), 1024),
+  ],
+)
+@pytest.mark.parametrize(
+  ("head", "names"),
+  [
+    (models.SoftmaxHead(7), {"logits"}),
+    (models.DropMaxHead(7), {"logits", "retain_logits", "residual_logits"}),
+    (
+      models.DropMaxHead(7, stop_gradient="parameters"),
+      {"logits", "retain_logits", "residual_logits", "posterior_logits"},
+    ),
+  ],
+)
+def test_shapes(backbone, shape, features, head, names):
+  x = jax.ShapeDtypeStruct(shape, jnp.float32)
+  out, _ = jax.eval_shape(functools.partial(backbone.init_with_output, train=False), jax.random.key(0), x)
+  assert (out.shape, out.dtype) == ((3, features), jnp.float32)
+  joined = classifier(backbone, head)
+  out, _ = jax.eval_shape(functools.partial(joined.init_with_output, train=False), jax.random.key(0), x)
+  assert {name: value.shape for name, value in out.items()} == dict.fromkeys(names, (3, 7))
+
+
+@pytest.mark.parametrize(
+  ("backbone", "shape"),
+  [
+    (models.LeNet(), (2, 784)),
+    (models.LeNet(), (2, 28, 28)),
+    (models.LeNet(), (2, 15, 28, 1)),
+    (models.TutorialCNN(), (2, 784)),
+    (models.TutorialCNN(), (2, 28, 3, 1)),
+  ],
+)
+def test_inputs_that_are_not_images_are_refused(backbone, shape):
+  with pytest.raises(ValueError, match=type(backbone).__name__) as refused:
+    abstract_params(backbone, shape)
+  assert str(shape) in str(refused.value)
+
+
+@pytest.mark.parametrize("widths", [(0,), (8, -1)])
+def test_widths_below_1_are_refused(widths):
+  with pytest.raises(ValueError, match="widths must be at least 1, got") as refused:
+    abstract_params(models.MLP(widths), (2, 7))
+  assert str(widths) in str(refused.value)
+
+
+@pytest.mark.parametrize("model", [models.MLP((8,), init="he"), models.SoftmaxHead(3, init="he")])
+def test_another_initialisation_is_refused(model):
+  arguments = {} if isinstance(model, models.SoftmaxHead) else {"train": False}
+  with pytest.raises(ValueError, match="init must be 'glorot' or 'tutorial', got 'he'"):
+    jax.eval_shape(functools.partial(initialise, model, **arguments), jax.random.key(0), jnp.zeros((2, 7)))
+
+
+@functools.cache
+def initial(init):
+  """Parameters of an MLP with a DropMax head, by name."""
+  model = classifier(models.MLP((150, 80), init=init), models.DropMaxHead(40, init=init))
+  params = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(5), jnp.zeros((1, 60)))[
+    "params"
+  ]
+  return dict(zip(paths.leaf_names(params), map(np.asarray, jax.tree.leaves(params)), strict=True))
+
+
+@pytest.mark.parametrize("init", ["glorot", "tutorial"])
+def test_every_layer_starts_differently(init):
+  kernels = {name: w for name, w in initial(init).items() if name.endswith("kernel")}
+  assert len(kernels) == 5
+  first = [w[:40, :40].tobytes() for w in kernels.values()]
+  assert len(set(first)) == 5
+
+
+def test_glorot_is_uniform_with_zero_biases():
+  for name, w in initial("glorot").items():
+    if name.endswith("bias"):
+      assert (w == 0).all(), name
+    else:
+      bound = np.sqrt(6 / sum(w.shape))
+      assert 0.99 * bound < np.abs(w).max() <= bound, name
+      assert stats.kstest(w.ravel() / bound, stats.uniform(-1, 2).cdf).pvalue > 1e-3, name
+
+
+def test_tutorial_is_a_normal_truncated_at_two_standard_deviations_with_biases_of_a_tenth():
+  for name, w in initial("tutorial").items():
+    if name.endswith("bias"):
+      assert (w == np.float32(0.1)).all(), name
+    else:
+      # As TensorFlow's: 0.1 is the scale of the normal before it is cut, not after.
+      assert 0.198 < np.abs(w).max() <= 0.2000001, name
+      assert stats.kstest(w.ravel() / 0.1, stats.truncnorm(-2, 2).cdf).pvalue > 1e-3, name
+
+
+def test_the_default_initialisations():
+  assert models.MLP().init == models.LeNet().init == models.DropMaxHead(3).init == "glorot"
+  assert models.TutorialCNN().init == "tutorial"
+
+
+@functools.cache
+def head_weights():
+  random = np.random.default_rng(0)
+  names = ("classifier", "prior", "residual")
+  return {
+    name: {
+      "kernel": random.normal(size=(5, 3)).astype(np.float32),
+      "bias": random.normal(size=3).astype(np.float32),
+    }
+    for name in names
+  }
+
+
+HEADS = pytest.mark.parametrize("stop_gradient", ["activations", "parameters"])
+BRANCHES = pytest.mark.parametrize("branch_only", [False, True])
+
+
+@HEADS
+@BRANCHES
+def test_the_dropmax_head_is_the_function_on_its_weights(stop_gradient, branch_only):
+  options = {"stop_gradient": stop_gradient, "branch_only": branch_only}
+  features = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+  head = models.DropMaxHead(3, **options)
+  params = jax.eval_shape(functools.partial(initialise, head), jax.random.key(0), features)["params"]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, head_weights())
+
+  def through_module(weights, features):
+    return head.apply({"params": weights}, features)
+
+  def through_function(weights, features):
+    return losses.dropmax_heads(features, *weights.values(), **options)
+
+  def gradients(function):
+    total = lambda *a: sum((k + 2) * (v**2).sum() for k, v in enumerate(function(*a).values()))
+    return jax.grad(total, argnums=(0, 1))(head_weights(), features)
+
+  ours, expected = through_module(head_weights(), features), through_function(head_weights(), features)
+  assert ours.keys() == expected.keys()
+  for name in ours:
+    np.testing.assert_array_equal(ours[name], expected[name])
+  for one, other in zip(
+    jax.tree.leaves(gradients(through_module)), jax.tree.leaves(gradients(through_function)), strict=True
+  ):
+    np.testing.assert_array_equal(one, other)
+    assert np.abs(other).max() > 0
+
+
+def test_the_softmax_head_is_affine():
+  features = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+  weights = head_weights()["classifier"]
+  out = models.SoftmaxHead(3).apply({"params": {"classifier": weights}}, features)
+  np.testing.assert_allclose(
+    out["logits"], features.astype(np.float64) @ weights["kernel"] + weights["bias"], rtol=1e-5, atol=1e-6
+  )
+
+
+NOISY = {
+  "MLP": (models.MLP((64,), dropout_rate=0.5), (4, 10)),
+  "MLP inputs": (models.MLP((), input_dropout_rate=0.5), (4, 50)),
+  "LeNet": (models.LeNet(dropout_rate=0.5), (2, 16, 16, 1)),
+  "TutorialCNN": (models.TutorialCNN(), (2, 4, 4, 1)),
+}
+
+
+@pytest.mark.parametrize(("model", "shape"), NOISY.values(), ids=NOISY)
+def test_dropout_is_a_function_of_the_key_given(model, shape):
+  x = np.random.default_rng(0).uniform(1, 2, size=shape).astype(np.float32)
+  variables = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(0), x)
+  noisy = jax.jit(lambda v, x, key: model.apply(v, x, train=True, rngs={"dropout": key}))
+  one, again, other = (np.asarray(noisy(variables, x, jax.random.key(seed))) for seed in (1, 1, 2))
+  clean = np.asarray(jax.jit(functools.partial(model.apply, train=False))(variables, x))
+  np.testing.assert_array_equal(one, again)
+  assert (one != other).mean() > 0.1
+  # Half of what was alive is dropped, and the rest doubled.
+  alive = clean != 0
+  assert alive.sum() >= 60
+  kept = (one != 0) & alive
+  np.testing.assert_allclose(one[kept], 2 * clean[kept], rtol=1e-5)
+  assert abs(kept.sum() / alive.sum() - 0.5) < 4 * np.sqrt(0.25 / alive.sum())
+  assert (one[~alive] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["MLP", "LeNet", "TutorialCNN"])
+def test_without_dropout_no_key_is_needed_and_training_changes_nothing(name):
+  model, shape = NOISY[name]
+  quiet = model.clone(dropout_rate=0.0)
+  x = np.random.default_rng(0).uniform(1, 2, size=shape).astype(np.float32)
+  variables = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(0), x)
+  apply = lambda model, train: jax.jit(functools.partial(model.apply, train=train))(variables, x)
+  of_training = apply(quiet, True)
+  np.testing.assert_array_equal(of_training, apply(quiet, False))
+  # Nor with dropout, when it is not training.
+  np.testing.assert_array_equal(of_training, apply(model, False))
+  with pytest.raises(Exception, match="dropout"):
+    apply(model, True)
+
+
+def test_hidden_layers_are_dropped_each():
+  model = models.MLP((64, 64), dropout_rate=0.999, init="tutorial")
+  x = np.ones((2, 10), np.float32)
+  variables = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(0), x)
+  # With the first layer all but gone, the second is the ReLU of its biases, 0.1 / 0.001 where it is kept.
+  out = np.asarray(model.apply(variables, x, train=True, rngs={"dropout": jax.random.key(1)}))
+  assert (out == 0).mean() > 0.9
+  clean = np.asarray(model.apply(variables, x, train=False))
+  assert (clean > 0).mean() > 0.2

@@ -1,0 +1,419 @@
+"""One sign or constant wrong in the source must make the test of that claim fail.
+
+A mutation is (file, old text, new text, test): `run` copies the package, replaces the text, which must be
+there exactly once, and runs the test against the copy.
+"""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+  name: str
+  file: str
+  old: str
+  new: str
+  test: str
+
+
+def _table(file: str, tests: str, *rows: tuple[str, str, str, str]) -> list[Mutation]:
+  return [Mutation(name, file, old, new, f"{tests}::{test}") for name, old, new, test in rows]
+
+
+MUTATIONS = [
+  *_table(
+    "losses/_dropmax.py",
+    "tests/losses/test_dropmax.py",
+    (
+      "entropy sign",
+      "return sigmoid(logits) * log(logits) + sigmoid(-logits) * log(-logits)",
+      "return -(sigmoid(logits) * log(logits) + sigmoid(-logits) * log(-logits))",
+      "test_entropy_is_maximised",
+    ),
+    (
+      "KL direction",
+      "_bernoulli_kl(posterior, prior))",
+      "_bernoulli_kl(prior, posterior))",
+      "test_analytic_gradients",
+    ),
+    (
+      "KL of the target",
+      "jax.nn.softplus(-prior)",
+      "jax.nn.softplus(prior)",
+      "test_fixed_point_of_the_prior",
+    ),
+    ("KL mean", "divergence.sum(axis=-1)", "divergence.mean(axis=-1)", "test_first_step_values"),
+    (
+      "KL in probabilities",
+      "log(-p_logits))",
+      "jnp.log(1 - jax.nn.sigmoid(p_logits) + 1e-20))",
+      "test_kl_gradient_does_not_die",
+    ),
+    (
+      "target mask not fixed",
+      "return jnp.where(_is_target(labels, posterior)[None], 0.0, log_mask)",
+      "return log_mask",
+      "test_mask_shape_and_target",
+    ),
+    (
+      "posterior trains the prior",
+      "posterior = jax.lax.stop_gradient(prior) + residual",
+      "posterior = prior + residual",
+      "test_who_gets_gradient_from_what[nll-activations-False]",
+    ),
+    (
+      "posterior without the prior",
+      "posterior = jax.lax.stop_gradient(prior) + residual",
+      "posterior = residual",
+      "test_posterior_defaults_to_prior_plus_residual",
+    ),
+    (
+      "parameters not barred",
+      "_affine(branch, jax.lax.stop_gradient(prior))",
+      "_affine(branch, prior)",
+      "test_who_gets_gradient_from_what[nll-parameters-False]",
+    ),
+    (
+      "activations barred with the parameters",
+      "_affine(branch, jax.lax.stop_gradient(prior))",
+      "jax.lax.stop_gradient(_affine(branch, prior))",
+      "test_what_reaches_the_features_through_the_barred_prior[parameters-True-False]",
+    ),
+    (
+      "branch_only ignored",
+      "branch = jax.lax.stop_gradient(features) if branch_only else features",
+      "branch = features",
+      "test_who_gets_gradient_from_what[kl-activations-True]",
+    ),
+    ("eps", "LOG_EPS = math.log(1e-20)", "LOG_EPS = math.log(1e-10)", "test_eps_is_1e_20"),
+    (
+      "temperature upside down",
+      "(posterior[None] + noise) / temperature",
+      "(posterior[None] + noise) * temperature",
+      "test_default_temperature_is_a_tenth",
+    ),
+    (
+      "noise outside the temperature",
+      "(posterior[None] + noise) / temperature",
+      "posterior[None] / temperature + noise",
+      "test_terms_equal_the_probability_form",
+    ),
+    (
+      "default temperature",
+      "temperature: ArrayLike = 0.1,\n  num_samples: int = 1,\n  kl_weight",
+      "temperature: ArrayLike = 0.5,\n  num_samples: int = 1,\n  kl_weight",
+      "test_default_temperature_is_a_tenth",
+    ),
+    (
+      "noise shared by the batch",
+      "(num_samples, *posterior.shape), posterior.dtype)",
+      "(num_samples, *(1,) * (posterior.ndim - 1), posterior.shape[-1]), posterior.dtype)",
+      "test_mask_entries_are_independent[relaxed]",
+    ),
+    (
+      "auxiliary sign",
+      "auxiliary = jnp.asarray(optax",
+      "auxiliary = -jnp.asarray(optax",
+      "test_first_step_values",
+    ),
+    ("auxiliary target", "(residual, is_target))", "(residual, ~is_target))", "test_analytic_gradients"),
+    (
+      "auxiliary of the prior",
+      "(residual, is_target))",
+      "(prior, is_target))",
+      "test_who_gets_gradient_from_what[auxiliary-activations-False]",
+    ),
+    (
+      "sum for mean",
+      'jnp.sum if class_reduction == "sum" else jnp.mean',
+      'jnp.mean if class_reduction == "sum" else jnp.sum',
+      "test_class_mean_divides_entropy_and_auxiliary_by_the_classes",
+    ),
+    (
+      "another term's weight",
+      "entropy_weight * over_classes(",
+      "auxiliary_weight * over_classes(",
+      "test_weights_scale_their_own_term_only",
+    ),
+    ("a term subtracted", '+ terms["kl"]', '- terms["kl"]', "test_loss_is_the_sum_of_its_terms"),
+    ("samples summed", "  ).mean(axis=0)", "  ).sum(axis=0)", "test_samples_are_averaged_in_the_loss"),
+    (
+      "prediction without the mask",
+      "return softmax_log_probs(logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS))",
+      "return softmax_log_probs(logits)",
+      "test_prediction_uses_the_expected_mask",
+    ),
+    (
+      "prediction with the mask's logit",
+      "return softmax_log_probs(logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS))",
+      "return softmax_log_probs(logits + prior)",
+      "test_prediction_uses_the_expected_mask",
+    ),
+    (
+      "Monte-Carlo log S",
+      "- math.log(num_samples)",
+      "+ math.log(num_samples)",
+      "test_monte_carlo_prediction_against_enumeration[None]",
+    ),
+    (
+      "Monte-Carlo geometric mean",
+      "jax.nn.logsumexp(softmax_log_probs(masked), axis=0) - math.log(num_samples)",
+      "softmax_log_probs(softmax_log_probs(masked).mean(axis=0))",
+      "test_monte_carlo_prediction_against_enumeration[None]",
+    ),
+    (
+      "Monte-Carlo label dropped",
+      "masked = jnp.where(_is_target(labels, logits)[None], expected[None], masked)",
+      "del expected",
+      "test_monte_carlo_prediction_against_enumeration[2]",
+    ),
+    (
+      "Monte-Carlo label kept whole",
+      "_is_target(labels, logits)[None], expected[None], masked)",
+      "_is_target(labels, logits)[None], logits[None], masked)",
+      "test_monte_carlo_prediction_against_enumeration[2]",
+    ),
+    (
+      "hard mask upside down",
+      "jax.nn.sigmoid(prior), (num_samples",
+      "jax.nn.sigmoid(-prior), (num_samples",
+      "test_hard_masks_keep_with_the_prior",
+    ),
+    (
+      "dropped class without eps",
+      "jnp.where(dropped, LOG_EPS,",
+      "jnp.where(dropped, -jnp.inf,",
+      "test_equal_masks_give_the_softmax[0.0]",
+    ),
+    (
+      "single where",
+      "jnp.log(jnp.where(dropped, 1, mask))",
+      "jnp.log(mask)",
+      "test_masked_logits_gradient_is_finite_at_a_closed_mask",
+    ),
+    (
+      "diagnostics threshold",
+      "log_mask > math.log(0.5)",
+      "log_mask > math.log(0.01)",
+      "test_diagnostics_against_numpy",
+    ),
+    (
+      "diagnostics gradient of the whole softmax",
+      "jax.nn.softmax(logits[None] + log_mask)",
+      "jax.nn.softmax(logits[None])",
+      "test_diagnostics_use_the_masks_of_the_loss",
+    ),
+  ),
+  *_table(
+    "losses/_softmax.py",
+    "tests/losses/test_softmax.py",
+    (
+      "log instead of log1p",
+      "jnp.log1p(jnp.expm1(-top) + ",
+      "jnp.log(jnp.exp(-top) + ",
+      "test_accurate_near_zero_loss",
+    ),
+    (
+      "top below zero",
+      "jnp.maximum(margins.max(axis=-1), 0)",
+      "margins.max(axis=-1)",
+      "test_accurate_near_zero_loss",
+    ),
+    ("margin sign", "logits - target)", "target - logits)", "test_equals_optax_at_ordinary_values"),
+    (
+      "target counted twice",
+      "jnp.finfo(logits.dtype).min / 2,",
+      "0.0,",
+      "test_one_class_costs_nothing",
+    ),
+    ("no shift", "jnp.maximum(margins.max(axis=-1), 0)", "0 * margins[..., 0]", "test_exact_at_huge_logits"),
+    (
+      "log of the softmax",
+      'jax.nn.log_softmax(check_wide(logits, "logits"))',
+      'jnp.log(jax.nn.softmax(check_wide(logits, "logits")))',
+      "test_log_probs",
+    ),
+  ),
+  *_table(
+    "losses/_label_smoothing.py",
+    "tests/losses/test_label_smoothing.py",
+    (
+      "smoothing sign",
+      "smoothing * (target - logits.mean(axis=-1))",
+      "smoothing * (logits.mean(axis=-1) - target)",
+      "test_equals_optax_on_smoothed_labels",
+    ),
+    ("sum of the logits", "logits.mean(axis=-1)", "logits.sum(axis=-1)", "test_minimum_lies_at_a_finite_gap"),
+    (
+      "family upside down",
+      "smoothing * classes / (classes - 1)",
+      "smoothing * (classes - 1) / classes",
+      "test_the_two_forms_are_one_family",
+    ),
+    (
+      "default smoothing",
+      "smoothing: ArrayLike = 0.1",
+      "smoothing: ArrayLike = 0.2",
+      "test_default_is_a_tenth_over_all",
+    ),
+  ),
+  *_table(
+    "noise/_dropout.py",
+    "tests/noise/test_dropout.py",
+    (
+      "rate kept",
+      "check_key(key), 1.0 - jnp.asarray(rate, jnp.float32)",
+      "check_key(key), jnp.asarray(rate, jnp.float32)",
+      "test_mask_statistics",
+    ),
+    ("scale upside down", "scale = 1.0 / ", "scale = 1.0 * ", "test_inverted_is_unbiased"),
+    (
+      "division by zero",
+      "jnp.where(keep > 0, keep, 1.0)",
+      "keep",
+      "test_rate_may_be_traced[True]",
+    ),
+    (
+      "dropped for kept",
+      "jnp.where(mask, x * ",
+      "jnp.where(~mask, x * ",
+      "test_dropout_keeps_with_the_mask_of_its_key",
+    ),
+    ("axes not shared", "1 if axis in", "n if axis in", "test_shared_axes_share_one_mask"),
+    (
+      "mean of the dropped",
+      "x * jnp.asarray(1.0 - rate, x.dtype)",
+      "x * jnp.asarray(rate, x.dtype)",
+      "test_dropout_mean_is_the_exact_mean_of_a_linear_map[False]",
+    ),
+    (
+      "mean of the other form",
+      "return x if inverted else",
+      "return x if not inverted else",
+      "test_dropout_mean_is_the_exact_mean_of_a_linear_map[True]",
+    ),
+  ),
+  *_table(
+    "calibration/_nll.py",
+    "tests/calibration/test_calibration.py",
+    ("NLL sign", "-weights * picked", "weights * picked", "test_nll_and_brier_against_scikit_learn"),
+    (
+      "NLL of padding",
+      "jnp.where(weights > 0, -weights * picked, 0).sum()",
+      "(-weights * picked).sum()",
+      "test_weight_zero_is_absence[nan]",
+    ),
+    ("NLL count", "weights.sum()", "1.0 * weights.size", "test_sums_against_numpy[True]"),
+  ),
+  *_table(
+    "calibration/_brier.py",
+    "tests/calibration/test_calibration.py",
+    ("Brier absolute", "(error**2)", "jnp.abs(error)", "test_nll_and_brier_against_scikit_learn"),
+    ("Brier halved", "(error**2).sum(axis=-1)", "(error**2).sum(axis=-1) / 2", "test_brier_bounds"),
+    ("Brier count", "weights.sum()", "1.0 * weights.size", "test_sums_against_numpy[True]"),
+  ),
+  *_table(
+    "calibration/_ece.py",
+    "tests/calibration/test_calibration.py",
+    (
+      "bins closed on the left",
+      "jnp.ceil(confidence * num_bins).astype(jnp.int32) - 1",
+      "jnp.floor(confidence * num_bins).astype(jnp.int32)",
+      "test_bin_edges_are_closed_on_the_right",
+    ),
+    ("default bins", "num_bins: int = 15", "num_bins: int = 10", "test_default_is_fifteen_bins"),
+    (
+      "gaps cancel",
+      'jnp.abs(bins["correct"] - bins["confidence"]).sum()',
+      'jnp.abs((bins["correct"] - bins["confidence"]).sum())',
+      "test_gaps_of_different_bins_do_not_cancel",
+    ),
+    (
+      "padding in the bins",
+      "jnp.where(weights > 0, weights * x, 0).ravel()",
+      "(weights * x).ravel()",
+      "test_weight_zero_is_absence[nan]",
+    ),
+    ("unweighted bins", "weights * x, 0)", "x, 0)", "test_sums_against_numpy[True]"),
+    ("least likely class", "log_probs.argmax(", "log_probs.argmin(", "test_ece_by_hand"),
+    ("empty set", "jnp.where(total > 0, total, 1)", "total", "test_no_examples_have_no_error"),
+  ),
+  *_table(
+    "calibration/_weights.py",
+    "tests/calibration/test_calibration.py",
+    ("weights of any shape", "weights.shape != labels.shape", "False", "test_misfits_are_refused"),
+  ),
+  *_table(
+    "paths.py",
+    "tests/test_paths.py",
+    ("exclude ignored", "and not _matches(name, exclude)", "", "test_exclude_wins"),
+    (
+      "case folded",
+      "fnmatch.fnmatchcase(name, patterns)",
+      "fnmatch.fnmatchcase(name.upper(), patterns.upper())",
+      "test_select",
+    ),
+    (
+      "branches decay",
+      "(prior|residual)/",
+      "(priors|residuals)/",
+      "test_no_branches_leaves_prior_and_residual_out",
+    ),
+    (
+      "embeddings left out",
+      ', "embedding", "*/embedding"',
+      "",
+      "test_kernels_only_leaves_biases_and_scales_out",
+    ),
+  ),
+  *_table(
+    "typing.py",
+    "tests/test_typing.py",
+    (
+      "NaN passes",
+      "if not ((low < value",
+      "if value == value and not ((low < value",
+      "test_check_range_refuses_by_name",
+    ),
+    ("closed below", "low < value if open_low", "low <= value if open_low", "test_check_range_open_below"),
+    ("not widened", "jnp.promote_types(x.dtype, jnp.float32)", "x.dtype", "test_check_wide"),
+    ("always float32", "jnp.promote_types(x.dtype, jnp.float32)", "jnp.float32", "test_check_wide"),
+    (
+      "empty shape unchecked",
+      "if shape is not None and",
+      "if shape and",
+      "test_other_shapes_are_refused_by_name",
+    ),
+    ("several keys", "if key.ndim:", "if False:", "test_check_key_refuses_several"),
+  ),
+]
+
+
+def run(
+  folder: pathlib.Path, tests: list[str], mutation: Mutation | None = None
+) -> subprocess.CompletedProcess:
+  """Runs `tests` against a copy of the package in `folder`, mutated or as it is."""
+  shutil.copytree(REPOSITORY / "jaxreg", folder / "jaxreg", ignore=shutil.ignore_patterns("__pycache__"))
+  if mutation is not None:
+    file = folder / "jaxreg" / mutation.file
+    text = file.read_text()
+    if (found := text.count(mutation.old)) != 1:
+      raise ValueError(f"{mutation.name}: {mutation.old!r} is {found} times in {mutation.file}, not once")
+    file.write_text(text.replace(mutation.old, mutation.new))
+  pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line"]
+  where = ["--rootdir", str(REPOSITORY), "-c", str(REPOSITORY / "pyproject.toml")]
+  env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+  return subprocess.run(
+    [*pytest, *where, *(str(REPOSITORY / test) for test in tests)],
+    cwd=folder,  # `python -m` looks there first
+    env={**env, "PYTHONPATH": str(folder)},
+    capture_output=True,
+    text=True,
+  )

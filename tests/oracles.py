@@ -1,0 +1,145 @@
+"""What the functions should give, in float64 NumPy, written from the papers' equations in probability form.
+
+Nothing here calls jaxreg. Noise is passed in, so that a sampled loss has one right answer.
+"""
+
+import itertools
+
+import numpy as np
+
+EPS = 1e-20
+
+
+def f64(x) -> np.ndarray:
+  return np.asarray(x, np.float64)
+
+
+def sigmoid(x) -> np.ndarray:
+  with np.errstate(over="ignore"):
+    return 1 / (1 + np.exp(-f64(x)))
+
+
+def one_hot(labels, classes) -> np.ndarray:
+  return f64(np.asarray(labels)[..., None] == np.arange(classes))
+
+
+def softmax(logits) -> np.ndarray:
+  weights = np.exp(f64(logits))
+  return weights / weights.sum(-1, keepdims=True)
+
+
+def cross_entropy(logits, labels) -> np.ndarray:
+  """As `log(1 + sum exp(o_k - o_t))`, which keeps its digits when the loss is nearly zero."""
+  logits, target = f64(logits), one_hot(labels, np.shape(logits)[-1])
+  margins = logits - (logits * target).sum(-1, keepdims=True)
+  return np.log1p((np.exp(margins) * (1 - target)).sum(-1))
+
+
+def smoothed_cross_entropy(logits, labels, smoothing, over="all") -> np.ndarray:
+  classes = np.shape(logits)[-1]
+  wrong = smoothing / classes if over == "all" else smoothing / (classes - 1)
+  target = one_hot(labels, classes)
+  right = 1 - (classes - 1) * wrong
+  return -((target * right + (1 - target) * wrong) * np.log(softmax(logits))).sum(-1)
+
+
+def bernoulli_kl(q_logits, p_logits) -> np.ndarray:
+  q, p, not_q, not_p = sigmoid(q_logits), sigmoid(p_logits), sigmoid(-f64(q_logits)), sigmoid(-f64(p_logits))
+  return q * np.log(q / p) + not_q * np.log(not_q / not_p)
+
+
+def bernoulli_entropy(logits) -> np.ndarray:
+  on, off = sigmoid(logits), sigmoid(-f64(logits))
+  return -(on * np.log(on) + off * np.log(off))
+
+
+def masked_softmax(logits, mask) -> np.ndarray:
+  weights = (f64(mask) + EPS) * np.exp(f64(logits))
+  return weights / weights.sum(-1, keepdims=True)
+
+
+def relaxed_mask(posterior_logits, labels, noise, temperature) -> np.ndarray:
+  """`noise` is logit u, `[samples, ..., classes]`."""
+  mask = sigmoid((f64(posterior_logits) + f64(noise)) / temperature)
+  return np.where(one_hot(labels, mask.shape[-1]) > 0, 1.0, mask)
+
+
+def dropmax_terms(
+  logits, retain_logits, residual_logits, labels, noise, posterior_logits=None, temperature=0.1
+) -> dict[str, np.ndarray]:
+  target = one_hot(labels, np.shape(logits)[-1])
+  if posterior_logits is None:
+    posterior_logits = f64(retain_logits) + f64(residual_logits)
+  mask = relaxed_mask(posterior_logits, labels, noise, temperature)
+  likelihood = (masked_softmax(logits, mask) * target).sum(-1)
+  divergence = np.where(
+    target > 0, -np.log(sigmoid(retain_logits)), bernoulli_kl(posterior_logits, retain_logits)
+  )
+  guess, not_guess = sigmoid(residual_logits), sigmoid(-f64(residual_logits))
+  return {
+    "nll": -np.log(likelihood).mean(0),
+    "kl": divergence.sum(-1),
+    "neg_entropy": -bernoulli_entropy(retain_logits).sum(-1),
+    "auxiliary": -(target * np.log(guess) + (1 - target) * np.log(not_guess)).sum(-1),
+  }
+
+
+def dropmax_diagnostics(
+  logits, retain_logits, residual_logits, labels, noise, posterior_logits=None, temperature=0.1
+) -> dict[str, np.ndarray]:
+  target = one_hot(labels, np.shape(logits)[-1])
+  if posterior_logits is None:
+    posterior_logits = f64(retain_logits) + f64(residual_logits)
+  mask = relaxed_mask(posterior_logits, labels, noise, temperature)
+  wrong = lambda x: (x * (1 - target)).sum(-1) / (1 - target).sum(-1)
+  gradient = (masked_softmax(logits, mask) - target).mean(0)
+  return {
+    "retain_target": (sigmoid(retain_logits) * target).sum(-1),
+    "retain_nontarget": wrong(sigmoid(retain_logits)),
+    "posterior_nontarget": wrong(sigmoid(posterior_logits)),
+    "kept_nontarget": wrong((mask > 0.5).mean(0)),
+    "logit_grad_norm": np.linalg.norm(gradient, axis=-1),
+  }
+
+
+def all_masks(n) -> np.ndarray:
+  """The `2^n` hard masks, `[2^n, n]`."""
+  return f64(list(itertools.product((0, 1), repeat=n)))
+
+
+def mask_probabilities(masks, keep) -> np.ndarray:
+  """Of independent entries kept with probabilities `keep`."""
+  return np.prod(np.where(masks > 0, keep, 1 - f64(keep)), axis=-1)
+
+
+def nll(log_probs, labels, weights) -> tuple[np.ndarray, np.ndarray]:
+  picked = (f64(log_probs) * one_hot(labels, np.shape(log_probs)[-1])).sum(-1)
+  return -(f64(weights) * picked).sum(), f64(weights).sum()
+
+
+def brier(log_probs, labels, weights) -> tuple[np.ndarray, np.ndarray]:
+  error = np.exp(f64(log_probs)) - one_hot(labels, np.shape(log_probs)[-1])
+  return (f64(weights) * (error**2).sum(-1)).sum(), f64(weights).sum()
+
+
+def ece_bins(log_probs, labels, weights, num_bins) -> dict[str, np.ndarray]:
+  """Bin by bin, from the definition: `(m - 1) / M < confidence <= m / M`."""
+  probs = np.exp(f64(log_probs)).reshape(-1, np.shape(log_probs)[-1])
+  confidence, weights = probs.max(-1), f64(weights).ravel()
+  correct = f64(probs.argmax(-1) == np.ravel(labels))
+  bins: dict[str, list] = {"confidence": [], "correct": [], "count": []}
+  for m in range(1, num_bins + 1):
+    inside = weights * ((m - 1) / num_bins < confidence) * (confidence <= m / num_bins)
+    bins["confidence"].append((inside * confidence).sum())
+    bins["correct"].append((inside * correct).sum())
+    bins["count"].append(inside.sum())
+  return {name: f64(sums) for name, sums in bins.items()}
+
+
+def ece(bins) -> np.ndarray:
+  """The weighted mean over bins of |accuracy - confidence|."""
+  total, gap = f64(bins["count"]).sum(), 0.0
+  for confidence, correct, count in zip(bins["confidence"], bins["correct"], bins["count"]):
+    if count > 0:
+      gap += f64(count) / total * abs(f64(correct) / f64(count) - f64(confidence) / f64(count))
+  return f64(gap)

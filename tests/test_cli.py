@@ -1,0 +1,487 @@
+"""Every mistake on the command line is one line that says what was given and what is allowed."""
+
+import gzip
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxreg import train
+from jaxreg.train import cli, setup, sources
+from jaxreg.train import workdir as workdirs
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+DIGITS, SOFTMAX = f"{CONFIGS}/dropmax_digits.py", f"{CONFIGS}/softmax_digits.py"
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+  """The module `run.py`, in an empty working directory, where the default work directory would appear."""
+  monkeypatch.syspath_prepend(str(ROOT))
+  monkeypatch.chdir(tmp_path)
+  spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.fixture
+def calls(run, monkeypatch):
+  """What would have been run: `(job, config, workdir)`, without running it."""
+  made = []
+
+  def job(name):
+    def call(config, workdir):
+      made.append((name, config, workdir))
+      return {"step": 1}
+
+    return call
+
+  monkeypatch.setattr(run, "JOBS", {name: job(name) for name in run.JOBS})
+  return made
+
+
+def files(folder):
+  return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def refuses(run, capsys, tmp_path):
+  def check(arguments, *needles):
+    before = files(tmp_path)
+    status = run.main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("run.py: error: ")
+    assert "Traceback" not in err
+    for needle in needles:
+      assert needle in err
+    assert files(tmp_path) == before, "something was written"
+    return err
+
+  return check
+
+
+# The twelve mistakes.
+
+
+def test_unknown_config_file(refuses):
+  refuses(
+    ["--config", "configs/dropmx_digits.py"],
+    "--config: got 'configs/dropmx_digits.py'",
+    "configs/dropmax_digits.py, configs/dropmax_mnist.py",
+    "configs/softmax_digits.py",
+    "did you mean 'configs/dropmax_digits.py'?",
+  )
+
+
+@pytest.mark.parametrize(
+  ("argument", "suggestion"),
+  [
+    ("--config.epoch=3", "did you mean epochs?"),
+    ("--config.optimizer.learnin_rate=0.1", "did you mean optimizer.learning_rate"),
+    ("--config.momentum=0.9", "optimizer.sgd.momentum"),
+    ("--config.method.dropmax.loss.temprature=1", "did you mean method.dropmax.loss.temperature"),
+    ("--config.xyzzy=1", "--help lists all"),
+  ],
+)
+@pytest.mark.parametrize("apart", [False, True])
+def test_unknown_field(refuses, argument, suggestion, apart):
+  arguments = argument.split("=") if apart else [argument]
+  refuses(arguments, f"{argument.split('=')[0]}: there is no such field", suggestion)
+
+
+@pytest.mark.parametrize(
+  ("field", "given", "allowed", "suggested"),
+  [
+    ("method.name", "dropmx", ("dropmax", "label_smoothing", "softmax"), "dropmax"),
+    ("optimizer.name", "Adam", ("adagrad", "adam", "adamw", "rmsprop", "sgd"), "adam"),
+    ("model.name", "LeNe", ("LeNet", "MLP", "TutorialCNN"), "LeNet"),
+    ("data.name", "digit", ("digits", "idx", "npz"), "digits"),
+    ("job", "trian", ("evaluate", "train"), "train"),
+    ("optimizer.schedule.name", "cosin", ("constant", "cosine", "step"), "cosine"),
+    ("optimizer.weight_decay.mask", "kernel_only", ("everything", "kernels_only"), "kernels_only"),
+    ("evaluate.checkpoint", "newest", ("best", "latest"), "best"),
+    ("evaluate.split", "tests", ("test", "train", "val"), "test"),
+    ("checkpoint.best", "val/eror", ("val/error", "val/nll"), "val/error"),
+  ],
+)
+def test_unknown_names(refuses, field, given, allowed, suggested):
+  err = refuses(
+    [f"--config.{field}={given}"], f"{field}: got {given!r}, allowed are ", f"did you mean {suggested!r}?"
+  )
+  for name in allowed:
+    assert name in err
+
+
+@pytest.mark.parametrize(
+  ("field", "given", "expected"),
+  [
+    ("epochs", "ten", "int"),
+    ("epochs", "1.5", "int"),
+    ("batch_size", "True", "int"),
+    ("optimizer.learning_rate", "fast", "float"),
+    ("optimizer.sgd.momentum", "high", "float"),
+    ("optimizer.adam.nesterov", "maybe", "boolean"),
+    ("model.MLP.widths", "wide", "widths"),
+    ("model.MLP.widths", "(8.5,)", "widths"),
+  ],
+)
+def test_wrong_type(refuses, field, given, expected):
+  refuses([f"--config.{field}={given}"], field, given, expected)
+
+
+@pytest.mark.parametrize(
+  ("field", "given", "allowed"),
+  [
+    ("batch_size", "0", "at least 1"),
+    ("batch_size", "-4", "at least 1"),
+    ("epochs", "0", "at least 1"),
+    ("epochs", "-1", "at least 1"),
+    ("eval_batch_size", "0", "at least 1"),
+    ("checkpoint.keep", "0", "at least 1"),
+    ("checkpoint.every", "0", "at least 1"),
+    ("eval_every", "-1", "at least 1"),
+    ("log_every", "0", "at least 1"),
+    ("steps", "-1", "at least 0"),
+    ("data.limit", "-1", "at least 0"),
+    ("seed", "-1", "at least 0"),
+    ("model.MLP.widths", "(0,)", "at least 1"),
+    ("model.MLP.widths", "(8,-3)", "at least 1"),
+    ("batch_size", "2000", "at most the number of training examples, 1078"),
+  ],
+)
+def test_sizes_out_of_range(refuses, field, given, allowed):
+  given_back = str(tuple(json.loads(f"[{given.strip('(),')}]"))) if given.startswith("(") else given
+  refuses([f"--config.{field}={given}"], field.split(".")[-1], allowed, f"got {given_back}")
+
+
+def test_a_batch_that_the_devices_cannot_share(refuses):
+  refuses(["--config.batch_size=20"], "batch_size: must be divisible by the number of devices, 8, got 20")
+
+
+@pytest.mark.parametrize(
+  ("field", "given", "allowed"),
+  [
+    ("optimizer.learning_rate", "nan", "above 0 and finite"),
+    ("optimizer.learning_rate", "0", "above 0 and finite"),
+    ("optimizer.learning_rate", "-0.1", "above 0 and finite"),
+    ("optimizer.learning_rate", "inf", "above 0 and finite"),
+    ("optimizer.clip_norm", "nan", "at least 0 and finite"),
+    ("optimizer.weight_decay.rate", "-1", "at least 0 and finite"),
+    ("optimizer.schedule.warmup_epochs", "nan", "at least 0 and finite"),
+    ("optimizer.schedule.step.boundaries", "(1,-2)", "at least 0"),
+    ("model.MLP.dropout_rate", "1.5", "in [0, 1]"),
+    ("model.MLP.dropout_rate", "nan", "in [0, 1]"),
+    ("method.dropmax.loss.temperature", "0", "in (0, inf]"),
+    ("method.dropmax.loss.kl_weight", "nan", "kl_weight must lie in"),
+  ],
+)
+def test_numbers_out_of_range(refuses, field, given, allowed):
+  refuses([f"--config.{field}={given}"], field.split(".")[-1].replace("dropout_", ""), allowed, "got ")
+
+
+@pytest.mark.parametrize("seed", [2**63, 2**64, 10**30])
+def test_a_seed_that_is_too_large(refuses, seed):
+  refuses([f"--config.seed={seed}"], "seed", str(seed))
+
+
+def write_idx(folder):
+  """Four small idx files, gzipped."""
+  folder.mkdir()
+  for part, n in (("train", 40), ("t10k", 20)):
+    for name, array in (
+      ("images-idx3", np.zeros((n, 16, 16), np.uint8)),
+      ("labels-idx1", (np.arange(n) % 4).astype(np.uint8)),
+    ):
+      header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+      (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+  return folder
+
+
+def idx_arguments(folder):
+  return ["--config.data.name=idx", f"--config.data.idx.path={folder}", "--config.data.idx.num_validation=8"]
+
+
+@pytest.mark.parametrize(
+  "missing", ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
+)
+def test_missing_idx_file(refuses, tmp_path, missing):
+  folder = write_idx(tmp_path / "set")
+  (folder / f"{missing}-ubyte.gz").unlink()
+  refuses(idx_arguments(folder), f"{folder} has no {missing}-ubyte[.gz]", "--config.data.idx.path=DIR")
+
+
+def test_missing_idx_folder(refuses, tmp_path):
+  refuses(["--config", f"{CONFIGS}/dropmax_mnist.py:1k"], "data/mnist has no train-images-idx3-ubyte[.gz]")
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"])
+def test_truncated_idx_file(refuses, tmp_path, name):
+  folder = write_idx(tmp_path / "set")
+  (folder / name).write_bytes((folder / name).read_bytes()[:-9])
+  refuses(idx_arguments(folder), str(folder / name), "truncated or damaged")
+
+
+def test_label_out_of_range(refuses, tmp_path):
+  x, y = np.zeros((40, 3), np.float32), np.arange(40) % 4
+  np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x[:4], y_test=np.array([0, 1, 2, 4]))
+  refuses(
+    ["--config.data.name=npz", f"--config.data.npz.path={tmp_path}/mine.npz"],
+    "data.npz, split test: label 4 at position 3 is out of range; the classes are 0 to 3",
+  )
+
+
+@pytest.fixture
+def claimed(tmp_path):
+  """A work directory of the default configuration."""
+  config = cli.parse(["--config", DIGITS], CONFIGS).config
+  workdirs.claim(tmp_path / "mine", config, sources.digits().describe(), 1600)
+  return tmp_path / "mine"
+
+
+def test_work_directory_of_another_configuration(refuses, claimed):
+  refuses(
+    ["--workdir", claimed, "--config.seed=3", "--config.model.MLP.widths=(8,)"],
+    f"--workdir: {claimed} belongs to another configuration",
+    "seed was 0, is 3",
+    "model.MLP.widths was [256, 256], is [8]",
+    "give another --workdir",
+  )
+
+
+def test_work_directory_that_is_a_file(refuses, tmp_path):
+  (tmp_path / "file").write_text("")
+  refuses(["--workdir", tmp_path / "file"], f"--workdir: {tmp_path}/file is a file; give a folder")
+
+
+# Ways of writing.
+
+
+@pytest.mark.parametrize("path", ["configs/softmax_digits.py", SOFTMAX])
+def test_a_config_as_a_positional_argument(refuses, path):
+  refuses([path], f"unexpected argument {path!r}; did you mean --config {path}?")
+
+
+def test_other_positional_arguments(refuses):
+  refuses(["train"], "unexpected argument 'train'; flags begin with --")
+
+
+@pytest.mark.parametrize(
+  ("group", "member"), [("optimizer", "optimizer.name"), ("method.dropmax", "method.dropmax.loss.kl_weight")]
+)
+def test_an_override_of_a_group(refuses, group, member):
+  refuses([f"--config.{group}=sgd"], f"--config.{group}: is a group of fields; set one of ", member)
+
+
+@pytest.mark.parametrize("arguments", [["--config"], ["--config="], ["--config", "--workdir=x"]])
+def test_a_config_flag_without_a_file(refuses, arguments):
+  refuses(arguments, "--config: needs a file, as in --config configs/dropmax_digits.py")
+
+
+@pytest.mark.parametrize("argument", ["--wrkdir=x", "--epochs=3"])
+def test_unknown_flags(refuses, argument):
+  refuses([argument], argument.removeprefix("--").partition("=")[0])
+
+
+@pytest.mark.parametrize("argument", ["--workdir", "--config.epochs"])
+def test_flags_without_a_value(refuses, argument):
+  refuses([argument], f"Missing value for flag {argument}")
+
+
+def test_an_unknown_argument_of_a_config(refuses):
+  refuses(["--config", f"{CONFIGS}/dropmax_mnist.py:2k"], "dropmax_mnist.py:2k", "1k, 5k or 55k", "got '2k'")
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    ("def get_config(:", "invalid syntax"),
+    ("import nothing_of_this_name", "nothing_of_this_name"),
+    ("x = 1", "get_config"),
+    ("def get_config(): raise RuntimeError('first\\nsecond')", "first second"),
+  ],
+)
+def test_a_config_that_is_no_config(refuses, tmp_path, content, message):
+  (tmp_path / "mine.py").write_text(content)
+  sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+  try:
+    refuses(["--config", tmp_path / "mine.py"], f"--config {tmp_path}/mine.py: ", message)
+  finally:
+    sys.dont_write_bytecode = before
+
+
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    ["--config.epochs=1", "--config", SOFTMAX],
+    ["--config.epochs=1", f"--config={SOFTMAX}"],
+    ["--config", SOFTMAX, "--config.epochs=1"],
+    ["--config.epochs", "1", "-config", SOFTMAX],
+    ["--workdir=w", "--config.epochs=1", "--config", SOFTMAX],
+    ["--config.epochs=5", "--config", SOFTMAX, "--workdir", "w", "--config.epochs=1"],
+  ],
+  ids=" ".join,
+)
+def test_the_order_of_flags_does_not_matter(run, calls, arguments):
+  assert run.main(arguments) == 0
+  ((job, config, workdir),) = calls
+  assert (job, config.epochs, config.method.name) == ("train", 1, "softmax")
+  if any("workdir" in argument for argument in arguments):
+    assert workdir == Path("w")
+  else:
+    assert workdir.parent == Path("runs")
+
+
+def test_overrides_have_the_type_of_the_field(run, calls):
+  arguments = ["--config.model.MLP.widths=(8,)", "--config.optimizer.sgd.momentum=0.9"]
+  arguments += ["--config.optimizer.adam.nesterov=true", "--config.optimizer.learning_rate=1"]
+  assert run.main(arguments) == 0
+  config = calls[0][1]
+  assert config.model.MLP.widths == (8,)
+  assert config.optimizer.sgd.momentum == 0.9
+  assert config.optimizer.adam.nesterov is True
+  assert isinstance(config.optimizer.learning_rate, float)
+
+
+def test_no_arguments_are_the_default_config(run, calls):
+  assert run.main([]) == 0
+  ((job, config, workdir),) = calls
+  assert (job, workdir) == ("train", Path("runs/dropmax_digits"))
+  assert train.flatten(config) == train.flatten(cli.parse(["--config", DIGITS], CONFIGS).config)
+  assert (config.data.name, config.method.name) == ("digits", "dropmax")
+
+
+# Help.
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_shows_every_field_of_the_config(run, capsys, tmp_path, flag):
+  assert run.main(["--config", SOFTMAX, flag]) == 0
+  out, err = capsys.readouterr()
+  assert err == ""
+  for field, value in train.flatten(cli.parse(["--config", SOFTMAX], CONFIGS).config).items():
+    assert f"--config.{field}={value}\n" in out
+  assert "--config.method.name=softmax\n" in out
+  for flag in ("--config", "--workdir", "--list", "--help"):
+    assert f"\n  {flag} " in out
+  assert "The softmax baseline of `dropmax_digits`" in out
+  assert files(tmp_path) == []
+
+
+def test_list_shows_every_config_in_a_line(run, capsys):
+  assert run.main(["--list"]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  names = [path.name for path in sorted(CONFIGS.glob("*.py")) if not path.name.startswith("_")]
+  assert [line.split()[0] for line in lines] == [f"configs/{name}" for name in names]
+  assert {"dropmax_digits.py", "dropmax_mnist.py", "softmax_digits.py"} <= set(names)
+  assert all(len(line.split()) > 4 for line in lines)
+
+
+# The work directory.
+
+
+def default_workdir(*arguments):
+  return cli.parse([str(argument) for argument in arguments], CONFIGS).workdir
+
+
+def test_the_default_work_directory_is_named_after_the_config():
+  assert default_workdir() == Path("runs/dropmax_digits")
+  assert default_workdir("--config", SOFTMAX) == Path("runs/softmax_digits")
+  assert default_workdir("--config", f"{CONFIGS}/dropmax_mnist.py:5k") == Path("runs/dropmax_mnist-5k")
+  assert default_workdir("--workdir", "here", "--config.seed=1") == Path("here")
+
+
+def test_another_override_is_another_work_directory():
+  named = [
+    default_workdir(*arguments)
+    for arguments in (
+      [],
+      ["--config.seed=1"],
+      ["--config.seed=2"],
+      ["--config.epochs=1"],
+      ["--config.seed=1", "--config.epochs=1"],
+      ["--config.seed=1", "--config", SOFTMAX],
+    )
+  ]
+  assert len(set(named)) == len(named)
+  assert all(path.name.startswith("dropmax_digits-") for path in named[1:5])
+  assert named[5].name.startswith("softmax_digits-")
+  # The hash is of the fields, not of how they are written.
+  assert default_workdir("--config.epochs=1", "--config.seed=1") == named[4]
+  assert default_workdir("--config.epochs", "1", "--config.seed", "1") == named[4]
+
+
+def test_the_job_does_not_change_the_work_directory(monkeypatch):
+  monkeypatch.setattr(cli, "restore_config", lambda config, *_: config)
+  of_job = ["--config.job=evaluate", "--config.evaluate.split=val", "--config.evaluate.checkpoint=best"]
+  assert default_workdir(*of_job) == default_workdir()
+  assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
+
+
+def test_evaluating_where_nothing_was_trained(refuses):
+  message = "runs/dropmax_digits has no config.json: nothing was trained there"
+  refuses(["--config.job=evaluate"], message)
+  refuses(["--config.job=evaluate", "--config", DIGITS], message)
+
+
+def test_evaluating_under_another_configuration(refuses, claimed):
+  refuses(
+    ["--config.job=evaluate", "--workdir", claimed, "--config.model.MLP.widths=(8,)"],
+    "model.MLP.widths was [256, 256], is [8]",
+  )
+
+
+def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, monkeypatch):
+  for error, status, message in (
+    (train.Interrupted(15, 7), 143, "stopped at step 7 and saved"),
+    (train.Interrupted(2, 8), 130, "stopped at step 8 and saved"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+  ):
+
+    def job(*_, error=error):
+      raise error
+
+    monkeypatch.setattr(run, "JOBS", {"train": job})
+    assert run.main([]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"run.py: {message}")
+    assert "the same command continues" in err
+
+
+@pytest.fixture
+def compile_fast():
+  before = jax.config.jax_disable_most_optimizations
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", before)
+
+
+def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path, compile_fast):
+  """In this process, with little to compile."""
+  from jaxreg.train import loop
+
+  monkeypatch.setattr(loop, "save_figures", lambda *_: [])
+  arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
+  arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
+  assert run.main(arguments) == 0
+  out = capsys.readouterr().out.splitlines()
+  (workdir,) = (tmp_path / "runs").iterdir()
+  assert workdir.name.startswith("softmax_digits-")
+  results = json.loads((workdir / "results.json").read_text())
+  assert out[0] == "softmax, checkpoint of step 1"
+  assert any(line.startswith(f"test  error {results['test/error']:.2%}") for line in out)
+  assert run.main([*arguments, "--config.job=evaluate", "--config.evaluate.split=val"]) == 0
+  out = capsys.readouterr().out.splitlines()
+  assert out[0] == "softmax, checkpoint of step 1"
+  assert out[1].startswith(f"val   error {results['val/error']:.2%}   NLL {results['val/nll']:.4f}")
+  assert setup.make_mesh().size == 8

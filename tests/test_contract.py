@@ -1,0 +1,84 @@
+"""Every check of `contract.py` on every public function of the functional core."""
+
+import importlib
+
+import contract
+import pytest
+from contract import CASES, SHAPES, SUBPACKAGES
+
+KEYED = [case for case in CASES if case.keyed]
+SMOOTH = [case for case in CASES if case.output != "bool"]
+
+
+def test_every_public_function_has_a_case():
+  public = {f"{s}.{name}" for s in SUBPACKAGES for name in importlib.import_module(f"jaxreg.{s}").__all__}
+  assert {case.function for case in CASES} == public
+
+
+def test_every_public_name_exists():
+  for subpackage in SUBPACKAGES:
+    module = importlib.import_module(f"jaxreg.{subpackage}")
+    assert all(callable(getattr(module, name)) for name in module.__all__)
+
+
+@pytest.mark.parametrize("sizes", SHAPES, ids=("one axis", "two axes"))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_oracle(case, sizes):
+  contract.check_oracle(case, sizes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_float64(case):
+  contract.check_float64(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_dtypes(case):
+  contract.check_dtypes(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bfloat16_values(case):
+  contract.check_bfloat16_values(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_jit(case):
+  contract.check_jit(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_vmap_is_a_loop(case):
+  contract.check_vmap(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_pmap_is_a_loop(case):
+  contract.check_pmap(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sharded_is_unsharded(case):
+  contract.check_sharded(case)
+
+
+@pytest.mark.parametrize("case", KEYED, ids=str)
+def test_keys(case):
+  contract.check_keys(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rejections(case):
+  contract.check_rejections(case)
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_gradients(case):
+  contract.check_gradients(case)
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=str)
+def test_finite_at_extreme_logits(case):
+  contract.check_finite(case)

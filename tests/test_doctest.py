@@ -1,0 +1,52 @@
+"""The examples in the docstrings of the functional core run and print what they say."""
+
+import doctest
+import importlib
+import pkgutil
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxreg
+
+SUBPACKAGES = ("losses", "noise", "calibration")
+
+
+def core_modules():
+  yield jaxreg
+  for name in ("typing", "paths", *SUBPACKAGES):
+    module = importlib.import_module(f"jaxreg.{name}")
+    yield module
+    for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
+      yield importlib.import_module(f"jaxreg.{name}.{found.name}")
+
+
+def examples():
+  finder = doctest.DocTestFinder(exclude_empty=True)
+  for module in core_modules():
+    for test in finder.find(module, extraglobs={"jax": jax, "jnp": jnp}):
+      if test.examples:
+        yield test
+
+
+EXAMPLES = {test.name: test for test in examples()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name):
+  # The examples are written for plain use, as a reader would type them.
+  with jax.numpy_rank_promotion("allow"):
+    runner = doctest.DocTestRunner(verbose=False)
+    report: list[str] = []
+    result = runner.run(EXAMPLES[name], out=report.append, clear_globs=False)
+  assert result.attempted > 0
+  assert result.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("subpackage", SUBPACKAGES)
+def test_every_public_function_has_an_example(subpackage):
+  module = importlib.import_module(f"jaxreg.{subpackage}")
+  functions = [getattr(module, name) for name in module.__all__]
+  without = [f.__name__ for f in functions if f"{f.__module__}.{f.__qualname__}" not in EXAMPLES]
+  assert not without

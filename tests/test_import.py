@@ -1,0 +1,44 @@
+"""The functional core imports JAX, Optax and NumPy, and nothing of what trains or plots."""
+
+import subprocess
+import sys
+
+import pytest
+
+import jaxreg
+
+HEAVY = ("flax", "orbax", "grain", "tensorflow_datasets", "matplotlib", "chex", "sklearn", "equinox")
+
+
+def modules_after(statement: str) -> set[str]:
+  code = f"import sys\n{statement}\nprint('\\n'.join({{name.split('.')[0] for name in sys.modules}}))"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+  "statement", ["import jaxreg", "from jaxreg import losses, noise, calibration, paths, typing"]
+)
+def test_core_imports_nothing_heavy(statement):
+  loaded = modules_after(statement)
+  assert "jaxreg" in loaded
+  assert not loaded & set(HEAVY)
+
+
+def test_importing_jaxreg_loads_no_subpackage():
+  code = "import sys, jaxreg\nprint([name for name in sys.modules if name.startswith('jaxreg.')])"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "[]"
+
+
+def test_subpackages_load_on_first_use():
+  code = "import jaxreg\nprint(jaxreg.losses.softmax_cross_entropy.__name__, jaxreg.noise.dropout.__name__)"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout.split() == ["softmax_cross_entropy", "dropout"]
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones():
+  with pytest.raises(AttributeError, match="looses") as error:
+    _ = jaxreg.looses
+  assert all(name in str(error.value) for name in jaxreg.__all__)
+  assert {"losses", "noise", "calibration", "paths"} <= set(jaxreg.__all__) <= set(dir(jaxreg))

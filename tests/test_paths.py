@@ -1,0 +1,141 @@
+"""Parameters by name, over every kind of tree that module systems make."""
+
+import collections
+import dataclasses
+import re
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxreg import paths
+
+TREE = {
+  "Dense_0": {"kernel": 1.0, "bias": 2.0},
+  "BatchNorm_0": {"scale": 3.0, "bias": 4.0},
+  "embed": {"embedding": 5.0},
+  "head": {
+    "classifier": {"kernel": 6.0, "bias": 7.0},
+    "prior": {"kernel": 8.0, "bias": 9.0},
+    "residual": {"kernel": 10.0, "bias": 11.0},
+  },
+}
+NAMES = [
+  "BatchNorm_0/bias",
+  "BatchNorm_0/scale",
+  "Dense_0/bias",
+  "Dense_0/kernel",
+  "embed/embedding",
+  "head/classifier/bias",
+  "head/classifier/kernel",
+  "head/prior/bias",
+  "head/prior/kernel",
+  "head/residual/bias",
+  "head/residual/kernel",
+]
+
+
+def chosen(mask):
+  """The names where a mask over `TREE` is true; its structure must be the tree's and its leaves bools."""
+  assert jax.tree.structure(mask) == jax.tree.structure(TREE)
+  assert all(type(leaf) is bool for leaf in jax.tree.leaves(mask))
+  return {name for name, leaf in zip(NAMES, jax.tree.leaves(mask), strict=True) if leaf}
+
+
+def test_names_in_flattening_order():
+  assert paths.leaf_names(TREE) == NAMES
+
+
+def test_names_of_lists_tuples_and_dataclasses():
+  @jax.tree_util.register_dataclass
+  @dataclasses.dataclass
+  class Layer:
+    kernel: float
+    bias: float
+
+  pair = collections.namedtuple("Pair", ["left", "right"])
+  assert paths.leaf_names([Layer(1.0, 2.0), (3.0,)]) == ["0/kernel", "0/bias", "1/0"]
+  assert paths.leaf_names(pair({"a": 1.0}, 2.0)) == ["left/a", "right"]
+  assert paths.leaf_names({}) == []
+  assert paths.leaf_names({"a": None, "b": 1.0}) == ["b"]
+
+
+def test_names_in_linen_nnx_and_equinox():
+  linen = jax.eval_shape(nn.Dense(2).init, jax.random.key(0), jnp.ones((1, 3)))["params"]
+  assert paths.leaf_names(linen) == ["bias", "kernel"]
+  _, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+  assert paths.leaf_names(nnx.to_pure_dict(state)) == ["bias", "kernel"]
+  assert paths.leaf_names(eqx.filter(eqx.nn.Linear(3, 2, key=jax.random.key(0)), eqx.is_array)) == [
+    "weight",
+    "bias",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("include", "names"),
+  [
+    ("*", set(NAMES)),
+    ("*/kernel", {n for n in NAMES if n.endswith("/kernel")}),
+    ("head/*", {n for n in NAMES if n.startswith("head/")}),
+    ("head/*/bias", {"head/classifier/bias", "head/prior/bias", "head/residual/bias"}),
+    ("kernel", set()),  # a glob is on the whole name
+    ("DENSE_0/*", set()),  # and minds the case
+    ("Dense_?/kernel", {"Dense_0/kernel"}),
+    (re.compile("prior"), {"head/prior/bias", "head/prior/kernel"}),
+    (re.compile(r"^(Dense|Batch)"), set(NAMES[:4])),
+    (lambda name: name.count("/") == 2, set(NAMES[5:])),
+    (("Dense_0/*", re.compile("residual")), set(NAMES[2:4]) | set(NAMES[9:])),
+    ([], set()),
+  ],
+)
+def test_select(include, names):
+  assert chosen(paths.select(TREE, include)) == names
+
+
+def test_exclude_wins():
+  assert chosen(paths.select(TREE, "head/*", exclude="*/bias")) == {
+    n for n in NAMES[5:] if n.endswith("kernel")
+  }
+  assert chosen(paths.select(TREE, exclude=("*/bias", "*/scale"))) == {
+    n for n in NAMES if n.endswith(("kernel", "embedding"))
+  }
+  assert chosen(paths.select(TREE, exclude="*")) == set()
+
+
+def test_select_from_an_iterator():
+  """Any iterable of patterns, as the signature says, also one that can be read only once."""
+  patterns = ("Dense_0/*", "head/prior/*")
+  assert chosen(paths.select(TREE, iter(patterns))) == chosen(paths.select(TREE, patterns)) != set()
+
+
+def test_select_refuses_other_patterns():
+  for pattern in (3, None, ("*/bias", 3.5), b"*"):
+    with pytest.raises(TypeError, match="pattern"):
+      paths.select(TREE, pattern)
+
+
+def test_everything():
+  assert chosen(paths.everything(TREE)) == set(NAMES)
+
+
+def test_kernels_only_leaves_biases_and_scales_out():
+  assert chosen(paths.kernels_only(TREE)) == {n for n in NAMES if n.endswith(("/kernel", "/embedding"))}
+  assert paths.kernels_only({"kernel": 1.0, "bias": 2.0, "my_kernel": 3.0}) == {
+    "kernel": True,
+    "bias": False,
+    "my_kernel": False,
+  }
+
+
+def test_no_branches_leaves_prior_and_residual_out():
+  assert chosen(paths.no_branches(TREE)) == set(NAMES[:7])
+  alone = {"prior": {"kernel": 1.0}, "my_prior": {"kernel": 1.0}, "residual_block": {"kernel": 1.0}}
+  assert jax.tree.leaves(paths.no_branches(alone)) == [True, False, True]
+
+
+def test_masks_of_abstract_trees():
+  abstract = jax.eval_shape(lambda: jax.tree.map(jnp.float32, TREE))
+  assert chosen(paths.kernels_only(abstract)) == chosen(paths.kernels_only(TREE))

@@ -1,0 +1,77 @@
+"""What the README shows runs, and every method is in its table."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxreg.train import METHODS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def test_there_are_snippets():
+  assert BLOCKS, "README.md has no ```python block"
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_a_snippet_runs(number, tmp_path, monkeypatch):
+  """In a namespace and a folder of its own."""
+  monkeypatch.chdir(tmp_path)
+  code = compile(BLOCKS[number], f"README.md, python block {number}", "exec")
+  exec(code, {"__name__": "snippet"})
+
+
+def table(header):
+  """The rows of the table that begins with this line."""
+  lines = README.splitlines()
+  first = next((n for n, line in enumerate(lines) if line.startswith(header)), None)
+  assert first is not None, f"README.md has no table {header!r}"
+  return list(itertools.takewhile(lambda line: line.startswith("|"), lines[first + 2 :]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_a_row_in_the_table(method):
+  """Where something in backticks is its name: `losses.dropmax`, `method.name=softmax`."""
+  rows = table("| method |")
+  assert len(rows) >= len(METHODS)
+  named = [
+    row for row in rows if any(re.search(rf"\b{method}\b", code) for code in re.findall("`(.*?)`", row))
+  ]
+  assert named, f"no row names `{method}`"
+
+
+def test_paths_that_the_readme_names_exist():
+  named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", README))
+  assert named
+  assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_commands_that_the_readme_shows_can_be_read():
+  from jaxreg.train import cli
+
+  commands = re.findall(r"^python run\.py *([^#\n]*)", README, re.MULTILINE)
+  assert commands
+  before = os.getcwd()
+  os.chdir(ROOT)
+  try:
+    for command in commands:
+      if "evaluate" not in command:  # which reads the work directory
+        cli.parse(command.replace("\\", "").split(), ROOT / "configs")
+  finally:
+    os.chdir(before)
+
+
+def test_importing_needs_nothing_of_the_trainer():
+  """As the README says of the core: a snippet in a plain interpreter."""
+  code = (
+    "import sys; from jaxreg import losses; print({'flax', 'orbax', 'ml_collections'} & set(sys.modules))"
+  )
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout.strip() == "set()"

@@ -1,0 +1,124 @@
+"""The argument checks: what they pass, what they refuse, and what they say."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg.typing import check_floating, check_key, check_labels, check_range, check_wide
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_check_floating_passes_the_array_on(dtype):
+  x = jnp.arange(3).astype(dtype)
+  got = check_floating(x, "x")
+  assert got.dtype == dtype
+  np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("x", [1.5, np.ones(2), [1.0, 2.0]])
+def test_check_floating_takes_array_likes(x):
+  assert isinstance(check_floating(x, "x"), jax.Array)
+
+
+@pytest.mark.parametrize("check", [check_floating, check_wide])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
+def test_other_dtypes_are_refused_by_name(check, dtype):
+  with pytest.raises(TypeError, match=rf"^radius must be floating, got {dtype}$"):
+    check(jnp.ones(3, dtype), "radius")
+
+
+@pytest.mark.parametrize("check", [check_floating, check_wide])
+def test_other_shapes_are_refused_by_name(check):
+  assert check(jnp.ones((2, 3)), "x", shape=(2, 3)).shape == (2, 3)
+  assert check(jnp.ones(()), "x", shape=()).shape == ()
+  with pytest.raises(ValueError, match=r"^radius must have shape \(2,\), got \(3,\)$"):
+    check(jnp.ones(3), "radius", shape=(2,))
+  with pytest.raises(ValueError, match="radius"):  # the empty shape is a shape too
+    check(jnp.ones(3), "radius", shape=())
+
+
+@pytest.mark.parametrize(
+  ("given", "wide"),
+  [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")],
+)
+def test_check_wide(given, wide):
+  with jax.enable_x64(True):
+    assert check_wide(jnp.ones(3, given), "x").dtype == wide
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
+def test_check_labels_passes_integers_on(dtype):
+  labels = jnp.arange(4).astype(dtype)
+  got = check_labels(labels, jnp.ones((4, 3)))
+  assert got.dtype == dtype
+  np.testing.assert_array_equal(got, labels)
+  assert check_labels(np.zeros((2, 4), int), jnp.ones((2, 4, 3))).shape == (2, 4)
+  assert check_labels(1, jnp.ones(3)).shape == ()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_check_labels_refuses_other_dtypes(dtype):
+  with pytest.raises(TypeError, match=f"labels must be integers, got {dtype}"):
+    check_labels(jnp.ones(4, dtype), jnp.ones((4, 3)))
+
+
+@pytest.mark.parametrize(
+  ("labels", "scores"), [((3,), (4, 3)), ((4, 3), (4, 3)), ((4, 1), (4, 3)), ((), ()), ((), (4, 3))]
+)
+def test_check_labels_refuses_other_shapes(labels, scores):
+  with pytest.raises(ValueError, match="labels must have the shape of votes"):
+    check_labels(jnp.zeros(labels, int), jnp.ones(scores), "votes")
+
+
+def test_check_key_passes_a_typed_key_on():
+  key = jax.random.key(3)
+  assert check_key(key) is key
+  assert jax.jit(lambda key: jax.random.uniform(check_key(key)))(key) < 1
+  assert check_key(jax.random.key(0, impl="rbg")).ndim == 0
+
+
+@pytest.mark.parametrize(
+  "make", [lambda: 0, lambda: None, lambda: jnp.zeros(2, jnp.uint32), lambda: np.uint32([0, 1])]
+)
+def test_check_key_refuses_what_is_no_typed_key(make):
+  with pytest.raises(TypeError, match=r"key must be a typed key.*jax.random.key"):
+    check_key(make())
+
+
+def test_check_key_refuses_several():
+  with pytest.raises(ValueError, match=r"single key.*\(3,\).*vmap"):
+    check_key(jax.random.split(jax.random.key(0), 3))
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 0.5, 1, np.float32(1.0), jnp.float32(0.25)])
+def test_check_range_passes(value):
+  check_range(value, "rate", low=0, high=1)
+
+
+@pytest.mark.parametrize(
+  "value", [-1e-9, 1 + 1e-9, math.nan, math.inf, -math.inf, jnp.float32(2.0), jnp.float32(math.nan)]
+)
+def test_check_range_refuses_by_name(value):
+  with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\], got"):
+    check_range(value, "rate", low=0, high=1)
+
+
+def test_check_range_open_below():
+  check_range(1e-9, "rate", low=0, open_low=True)
+  check_range(math.inf, "rate", low=0, open_low=True)
+  with pytest.raises(ValueError, match=r"rate must lie in \(0, inf\], got 0"):
+    check_range(0, "rate", low=0, open_low=True)
+
+
+def test_check_range_without_bounds_refuses_nan_only():
+  check_range(-math.inf, "weight")
+  with pytest.raises(ValueError, match="weight"):
+    check_range(math.nan, "weight")
+
+
+def test_check_range_lets_tracers_pass():
+  function = jax.jit(lambda rate: (check_range(rate, "rate", low=0, high=1), rate)[1])
+  assert function(7.0) == 7.0

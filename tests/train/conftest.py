@@ -1,0 +1,54 @@
+"""A tiny finished run to copy, and a cache that compiles each program of these tests once, and fast."""
+
+import shutil
+
+import jax
+import pytest
+import runs
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxreg import train
+from jaxreg.train import loop
+
+# Compiling is what these tests would spend their time on; the slow set runs fully optimised programs too.
+COMPILING = {
+  "jax_persistent_cache_min_compile_time_secs": 0,
+  "jax_persistent_cache_min_entry_size_bytes": -1,
+  "jax_disable_most_optimizations": True,
+}
+
+
+@pytest.fixture(scope="package", autouse=True)
+def compile_once(tmp_path_factory):
+  """Every call of `train` compiles anew; here, the same program comes from a cache that starts empty."""
+  settings = {**COMPILING, "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled"))}
+  before = {name: getattr(jax.config, name) for name in settings}
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+  """Figures take longer than these runs; `test_log.py` draws them once."""
+  monkeypatch.setattr(loop, "save_figures", lambda *_: [])
+
+
+@pytest.fixture(scope="package")
+def finished_run(tmp_path_factory, compile_once):
+  """The work directory of an uninterrupted run of 6 epochs, with figures: not to be changed."""
+  workdir = tmp_path_factory.mktemp("finished") / "run"
+  train.train(runs.make_config(), workdir)
+  before = runs.snapshot(workdir)
+  yield workdir
+  assert runs.snapshot(workdir) == before, "a test changed the shared run"
+
+
+@pytest.fixture
+def finished_copy(finished_run, tmp_path):
+  """The same, to be changed."""
+  return shutil.copytree(finished_run, tmp_path / "run")

@@ -1,0 +1,122 @@
+"""What the trainer's tests share: a tiny run, its final state, and `run.py` as another process."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxreg import train
+from jaxreg.train import checkpoint
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.log import read_records
+from jaxreg.train.setup import build
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+STEPS_PER_EPOCH = 4
+TINY = {
+  "batch_size": 32,
+  "compilation_cache": False,  # the tests have their own
+  "epochs": 6,
+  "eval_batch_size": 48,  # 128 examples: the last batch is padded
+  "log_every": 1,
+  "data.limit": 128,
+  "model.MLP.widths": (8,),
+  "model.MLP.dropout_rate": 0.2,
+  "optimizer.learning_rate": 1e-2,
+}
+
+
+def make_config(fields=None, *, base=TINY):
+  """The base configuration with `base` and then `fields`, both by dotted names."""
+  config = train.base_config().lock()
+  for field, value in {**base, **(fields or {})}.items():
+    config.update_from_flattened_dict({field: value})
+  train.check(config)
+  return config
+
+
+def final_state(workdir, step=None):
+  """A saved state on the host: params and optimizer state, and the key as numbers."""
+  config = workdirs.restore_config(train.base_config(), workdir)
+  program = build(config, workdirs.read(workdir, "data.json"))
+  step = max(checkpoint.good_steps(workdir)) if step is None else step
+  like = checkpoint.abstract(jax.eval_shape(program.init), SingleDeviceSharding(jax.devices()[0]))
+  state = checkpoint.restore(workdir, step, like)
+  return jax.device_get(
+    {
+      "step": state.step,
+      "key": jax.random.key_data(state.key),
+      "params": state.params,
+      "opt_state": state.opt_state,
+    }
+  )
+
+
+def assert_bitwise(ours, theirs):
+  """Two trees of arrays are the same, bit by bit."""
+  assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+  leaves = jax.tree.leaves(ours)
+  assert len(leaves) > 4
+  for one, other in zip(leaves, jax.tree.leaves(theirs), strict=True):
+    one, other = np.asarray(one), np.asarray(other)
+    assert one.dtype == other.dtype
+    assert one.shape == other.shape
+    assert one.tobytes() == other.tobytes()
+
+
+def records(workdir):
+  """The records without what depends on the clock."""
+  found = read_records(workdir)
+  assert found
+  return [{k: v for k, v in record.items() if k != "train/examples_per_second"} for record in found]
+
+
+def snapshot(folder):
+  """Every path below `folder` with its time of change and bytes."""
+  return {
+    str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+    for path in sorted(folder.rglob("*"))
+  }
+
+
+def flip(file, position=None, bit=0):
+  """Flips one bit of a file; without a position, of its middle byte."""
+  data = bytearray(file.read_bytes())
+  assert data
+  data[len(data) // 2 if position is None else position] ^= 1 << bit
+  file.write_bytes(data)
+
+
+def start(arguments, cwd, *, optimised=True):
+  """Starts `run.py` in another process, with one device; not `optimised`, it compiles faster."""
+  environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+  environment |= {"JAX_PLATFORMS": "cpu"}
+  if not optimised:
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+  return subprocess.Popen(
+    [sys.executable, str(ROOT / "run.py"), *map(str, arguments)],
+    cwd=cwd,
+    env=environment,
+    text=True,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  )
+
+
+def run(arguments, cwd):
+  """Runs `run.py` to its end: `(status, stdout, stderr)`."""
+  process = start(arguments, cwd)
+  out, err = process.communicate(timeout=900)
+  return process.returncode, out, err
+
+
+def own_lines(stderr):
+  """The lines that `run.py` itself says of how it ended."""
+  assert "Traceback" not in stderr, stderr
+  return re.findall(r"^run\.py: .*$", stderr, re.MULTILINE)

@@ -1,0 +1,300 @@
+"""A checkpoint that is not what was saved is not used, whatever happened to it."""
+
+import json
+import shutil
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+from jax.sharding import SingleDeviceSharding
+
+from jaxreg import train
+from jaxreg.train import checkpoint
+from jaxreg.train.checkpoint import Checkpoints, good_steps
+from jaxreg.train.state import TrainState
+
+STEPS = 6 * runs.STEPS_PER_EPOCH
+METRICS = {"val/error": 0.25, "val/nll": 0.5}
+
+
+def make_state(step):
+  params = {"Dense_0": {"kernel": jnp.full((3, 2), float(step)), "bias": jnp.arange(2.0)}}
+  return TrainState(
+    jnp.int32(step), jax.random.key(7), params, {}, {"trace": jax.tree.map(jnp.ones_like, params)}
+  )
+
+
+def open_checkpoints(workdir, keep=2):
+  return Checkpoints(workdir, keep=keep, best="val/error")
+
+
+def abstract(state):
+  return checkpoint.abstract(state, SingleDeviceSharding(jax.devices()[0]))
+
+
+def checkpoint_warnings(caught):
+  return [str(w.message) for w in caught if "checkpoint" in str(w.message)]
+
+
+@pytest.fixture(scope="module")
+def saved_pair(tmp_path_factory):
+  """Two checkpoints, of steps 10 and 20, the later one the best: not to be changed."""
+  workdir = tmp_path_factory.mktemp("checkpoints") / "run"
+  with open_checkpoints(workdir) as saved:
+    saved.save(10, make_state(10), METRICS)
+    saved.save(20, make_state(20), {**METRICS, "val/error": 0.125})
+  assert set(good_steps(workdir)) == {10, 20}
+  before = runs.snapshot(workdir)
+  yield workdir
+  assert runs.snapshot(workdir) == before
+
+
+@pytest.fixture
+def pair(saved_pair, tmp_path):
+  return shutil.copytree(saved_pair, tmp_path / "run")
+
+
+def files_of(workdir, step):
+  folder = workdir / "checkpoints" / str(step)
+  return sorted(str(file.relative_to(workdir)) for file in folder.rglob("*") if file.is_file())
+
+
+def damaged_copies(saved_pair, tmp_path, damage):
+  """For every file of the latest checkpoint, a copy of the work directory with that file damaged."""
+  names = files_of(saved_pair, 20)
+  assert len(names) >= 8
+  assert any("ocdbt" in name for name in names)
+  touched = 0
+  for number, name in enumerate(names):
+    if damage != "deleted" and (saved_pair / name).stat().st_size == 0:
+      continue
+    workdir = shutil.copytree(saved_pair, tmp_path / str(number))
+    file = workdir / name
+    if damage == "flipped":
+      runs.flip(file, bit=number % 8)
+    elif damage == "truncated":
+      file.write_bytes(file.read_bytes()[:-1])
+    elif damage == "deleted":
+      file.unlink()
+    touched += 1
+    yield name, workdir
+  assert touched >= 6
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated"])
+def test_damage_of_any_file_is_noticed_and_the_one_before_is_used(saved_pair, tmp_path, damage):
+  for name, workdir in damaged_copies(saved_pair, tmp_path, damage):
+    before = runs.snapshot(workdir)
+    assert list(good_steps(workdir)) == [10], name
+    assert runs.snapshot(workdir) == before, name
+    with pytest.warns(UserWarning, match="checkpoint 20 is damaged"), open_checkpoints(workdir) as saved:
+      assert saved.latest == 10, name
+    assert (workdir / "damaged_checkpoints" / "20").is_dir(), name
+    restored = checkpoint.restore(workdir, 10, abstract(make_state(10)))
+    assert int(restored.step) == 10
+
+
+def test_a_missing_file_is_noticed_and_the_one_before_is_used(saved_pair, tmp_path):
+  """Silently: it is what a deletion that was cut off leaves behind."""
+  for name, workdir in damaged_copies(saved_pair, tmp_path, "deleted"):
+    assert list(good_steps(workdir)) == [10], name
+    with open_checkpoints(workdir) as saved:
+      assert saved.latest == 10, name
+
+
+@pytest.mark.parametrize("where", ["", "state", "metrics"])
+def test_an_added_file_is_noticed_and_the_one_before_is_used(pair, where):
+  (pair / "checkpoints" / "20" / where / "added").write_text("")
+  assert list(good_steps(pair)) == [10]
+  with pytest.warns(UserWarning, match="checkpoint 20 is damaged"), open_checkpoints(pair) as saved:
+    assert saved.latest == 10
+
+
+def test_a_flipped_bit_of_the_manifest_never_goes_unnoticed(pair):
+  """At any byte: either the checkpoint is not used, or what the manifest says is unchanged."""
+  shutil.rmtree(pair / "checkpoints" / "10")
+  manifest = pair / "manifests" / "20.json"
+  original, good = manifest.read_bytes(), good_steps(pair)
+  assert good == {20: {**METRICS, "val/error": 0.125}}
+  lines = original.decode().splitlines()
+  random = np.random.default_rng(0)
+  wrong, noticed = [], 0
+  for position in range(len(original)):
+    runs.flip(manifest, position, bit=int(random.integers(8)))
+    try:
+      found = good_steps(pair)
+    except Exception as error:
+      found = repr(error)
+    if found == {}:
+      noticed += 1
+    elif found != good:
+      wrong.append((position, lines[original[:position].count(b"\n")].strip(), found))
+    manifest.write_bytes(original)
+  assert noticed > 500
+  assert wrong == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"files": 3, "metrics": null}'])
+def test_an_unreadable_manifest_is_noticed(pair, content):
+  (pair / "manifests" / "20.json").write_bytes(content)
+  assert list(good_steps(pair)) == [10]
+  with pytest.warns(UserWarning, match="checkpoint 20 is damaged"), open_checkpoints(pair) as saved:
+    assert saved.latest == 10
+
+
+def test_a_save_cut_off_before_its_manifest_is_removed_silently(pair):
+  (pair / "manifests" / "20.json").unlink()
+  assert list(good_steps(pair)) == [10]
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with open_checkpoints(pair) as saved:
+      assert saved.latest == 10
+  assert checkpoint_warnings(caught) == []
+  assert not (pair / "checkpoints" / "20").exists()
+
+
+def test_with_all_damaged_there_is_none(pair):
+  for step in (10, 20):
+    runs.flip(pair / files_of(pair, step)[-1])
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with open_checkpoints(pair) as saved:
+      assert saved.latest is None
+  assert len(checkpoint_warnings(caught)) == 2
+  assert {"checkpoint 10", "checkpoint 20"} == {m[:13] for m in checkpoint_warnings(caught)}
+  assert good_steps(pair) == {}
+
+
+def test_a_checkpoint_damaged_twice_is_set_aside_twice(pair):
+  for _ in range(2):
+    runs.flip(pair / files_of(pair, 20)[0])
+    with pytest.warns(UserWarning, match="checkpoint 20 is damaged"):
+      saved = open_checkpoints(pair)
+    with saved:
+      assert saved.latest == 10
+      saved.save(20, make_state(20), METRICS)
+    assert set(good_steps(pair)) == {10, 20}
+
+
+def test_good_steps_of_nothing(tmp_path):
+  assert good_steps(tmp_path / "missing") == {}
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_restored_is_what_was_saved(pair):
+  state = make_state(20)
+  restored = checkpoint.restore(pair, 20, abstract(state))
+  on_host = lambda s: jax.device_get([s.step, jax.random.key_data(s.key), s.params, s.opt_state])
+  runs.assert_bitwise(on_host(restored), on_host(state))
+
+
+def test_restoring_into_another_model_is_refused(pair):
+  other = make_state(20)
+  other = other.replace(params={"Dense_0": {"kernel": jnp.ones((4, 2)), "bias": jnp.ones(2)}})
+  with pytest.raises(train.RunError, match=r"20: the checkpoint does not fit this configuration"):
+    checkpoint.restore(pair, 20, abstract(other))
+
+
+def test_the_latest_and_the_best_are_kept(tmp_path):
+  errors = {1: 0.5, 2: 0.125, 3: 0.375, 4: 0.25, 5: 0.5, 6: 0.25}
+  with open_checkpoints(tmp_path) as saved:
+    for step, error in errors.items():
+      saved.save(step, make_state(step), {"val/error": error})
+  assert good_steps(tmp_path) == {step: {"val/error": errors[step]} for step in (6, 5, 2)}
+  # Also after it was opened again, with a checkpoint that has no metrics.
+  with open_checkpoints(tmp_path) as saved:
+    assert saved.latest == 6
+    saved.save(7, make_state(7), None)
+    saved.save(8, make_state(8), {"val/error": 0.0625})
+    saved.save(9, make_state(9), {"val/error": 0.75})
+    saved.save(10, make_state(10), {"val/error": 0.75})
+  assert set(good_steps(tmp_path)) == {8, 9, 10}
+  assert {file.stem for file in (tmp_path / "manifests").iterdir()} == {"8", "9", "10"}
+
+
+def test_a_step_is_saved_once(pair):
+  before = runs.snapshot(pair / "checkpoints")
+  with open_checkpoints(pair) as saved:
+    saved.save(20, make_state(99), METRICS)
+  assert runs.snapshot(pair / "checkpoints") == before
+
+
+def test_a_save_may_be_followed_by_donation(tmp_path):
+  state = make_state(1)
+  with open_checkpoints(tmp_path) as saved:
+    saved.save(1, state, METRICS)
+    for leaf in jax.tree.leaves(state):
+      leaf.delete()
+  assert (
+    float(checkpoint.restore(tmp_path, 1, abstract(make_state(1))).params["Dense_0"]["kernel"][0, 0]) == 1
+  )
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+  file = tmp_path / "sub" / "x.json"
+  checkpoint.write_json(file, {"a": 1})
+  assert json.loads(file.read_text()) == {"a": 1}
+  with pytest.raises(TypeError):
+    checkpoint.write_json(file, {"b": object()})
+  assert json.loads(file.read_text()) == {"a": 1}
+
+
+def damage_latest(workdir):
+  runs.flip(
+    max((workdir / "checkpoints" / str(STEPS) / "state").rglob("d/*"), key=lambda f: f.stat().st_size)
+  )
+
+
+def damage_all(workdir):
+  for step in good_steps(workdir):
+    runs.flip(workdir / "checkpoints" / str(step) / "_CHECKPOINT_METADATA")
+
+
+def cut_off(workdir):
+  (workdir / "manifests" / f"{STEPS}.json").unlink()
+
+
+@pytest.mark.parametrize(
+  ("damage", "start", "warned"),
+  [(damage_latest, 20, ["24"]), (cut_off, 20, []), (damage_all, 0, None)],
+  ids=["the latest damaged", "a save cut off", "all damaged"],
+)
+def test_a_run_goes_on_from_what_is_whole_and_ends_bitwise_equal(
+  finished_run, finished_copy, no_figures, capsys, damage, start, warned
+):
+  (finished_copy / "results.json").unlink()
+  there = sorted((str(step) for step in good_steps(finished_copy)), key=int)
+  assert there[-2:] == ["20", "24"]
+  damage(finished_copy)
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    results = train.train(runs.make_config(), finished_copy)
+  named = sorted((message.split()[1] for message in checkpoint_warnings(caught)), key=int)
+  assert named == (there if warned is None else warned)
+  said = capsys.readouterr().err
+  assert (f"resuming at step {start} of" if start else "training 24 steps") in said
+  assert results == json.loads((finished_run / "results.json").read_text())
+  runs.assert_bitwise(runs.final_state(finished_copy), runs.final_state(finished_run))
+  assert runs.records(finished_copy) == runs.records(finished_run)
+  assert good_steps(finished_copy) == good_steps(finished_run)
+
+
+def test_load_and_evaluate_pass_over_a_damaged_checkpoint(finished_run, finished_copy):
+  images = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1) % 17
+  before = train.load(finished_run)(images)
+  damage_latest(finished_copy)
+  snapshot = runs.snapshot(finished_copy)
+  after = train.load(finished_copy)(images)
+  assert not np.array_equal(before, after)
+  config = runs.make_config({"job": "evaluate"})
+  assert train.evaluate(config, finished_copy)["step"] == 20
+  assert runs.snapshot(finished_copy) == snapshot
+
+
+def test_no_good_checkpoint_is_said(finished_copy):
+  damage_all(finished_copy)
+  with pytest.raises(train.RunError, match="has no good checkpoint"):
+    train.load(finished_copy)

@@ -1,0 +1,512 @@
+"""Which examples make a batch, and where they come from."""
+
+import functools
+import gzip
+import itertools
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from jaxreg import train
+from jaxreg.train import sources
+from jaxreg.train.data import Dataset, Split, _permutation, batch_indices, padded_indices
+
+IDX_NAMES = {
+  "train_images": "train-images-idx3-ubyte",
+  "train_labels": "train-labels-idx1-ubyte",
+  "test_images": "t10k-images-idx3-ubyte",
+  "test_labels": "t10k-labels-idx1-ubyte",
+}
+
+
+# Which examples make a batch.
+
+
+def test_each_epoch_is_a_permutation_without_repeats():
+  epochs = []
+  for epoch in range(4):
+    steps = range(5 * epoch, 5 * epoch + 5)
+    epochs.append(np.concatenate([batch_indices(3, step, num_examples=64, batch_size=12) for step in steps]))
+  for indices in epochs:
+    assert indices.dtype == np.int32
+    assert len(indices) == len(set(indices)) == 60  # 4 of 64 are left out
+    assert set(indices) <= set(range(64))
+  # What is left out differs as well.
+  assert len({tuple(e) for e in epochs}) == len({frozenset(e) for e in epochs}) == 4
+
+
+def test_with_nothing_left_out_each_epoch_has_every_example_once():
+  for epoch in range(3):
+    indices = [batch_indices(0, 4 * epoch + i, num_examples=32, batch_size=8) for i in range(4)]
+    assert sorted(np.concatenate(indices)) == list(range(32))
+
+
+def test_seeds_differ_and_steps_can_be_asked_in_any_order():
+  get = lambda seed, step: tuple(batch_indices(seed, step, num_examples=50, batch_size=10))
+  forward = {(seed, step): get(seed, step) for seed in range(3) for step in range(20)}
+  _permutation.cache_clear()
+  backward = {(seed, step): get(seed, step) for step in reversed(range(20)) for seed in (2, 0, 1)}
+  assert forward == backward
+  assert len(set(forward.values())) == 60
+
+
+def test_shuffling_is_uniform():
+  """Of 4000 epochs, how often each example stands first: 4 sigma."""
+  first = [batch_indices(0, epoch, num_examples=8, batch_size=8)[0] for epoch in range(4000)]
+  counts = np.bincount(first, minlength=8)
+  assert np.abs(counts - 500).max() < 4 * np.sqrt(4000 / 8 * 7 / 8)
+
+
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(10, 4), (8, 4), (3, 4), (1, 1)])
+def test_padded_indices_give_every_example_once_with_weight_1(num_examples, batch_size):
+  batches = list(padded_indices(num_examples, batch_size))
+  assert len(batches) == -(-num_examples // batch_size)
+  assert all(len(index) == len(weights) == batch_size for index, weights in batches)
+  index, weights = (np.concatenate(parts) for parts in zip(*batches))
+  assert index.dtype == np.int32
+  assert weights.dtype == np.float32
+  np.testing.assert_array_equal(index[weights == 1], np.arange(num_examples))
+  assert weights.sum() == num_examples
+  assert set(weights) <= {0.0, 1.0}
+  assert set(index[weights == 0]) <= {num_examples - 1}  # the padding is a real example
+
+
+# Digits.
+
+
+def test_digits_are_split_60_20_20_stratified_and_disjoint():
+  from sklearn.datasets import load_digits
+
+  images, labels = load_digits(return_X_y=True)
+  digits = sources.digits()
+  assert [len(split) for split in digits.splits().values()] == [1078, 359, 360]
+  assert (digits.num_classes, digits.scale) == (10, 16.0)
+  share = np.bincount(labels) / len(labels)
+  for split in digits.splits().values():
+    assert split.inputs.shape == (len(split), 8, 8, 1)
+    assert split.inputs.dtype == np.uint8
+    assert split.inputs.max() == 16
+    assert np.abs(np.bincount(split.labels) - share * len(split)).max() < 1
+  # Together they are the data set, each example once.
+  rows = lambda x, y: sorted((*map(int, image), int(label)) for image, label in zip(x, y))
+  together = [rows(s.inputs.reshape(-1, 64), s.labels) for s in digits.splits().values()]
+  assert sorted(itertools.chain(*together)) == rows(images, labels)
+
+
+def test_digits_are_always_the_same():
+  one, other = sources.digits(), sources.digits()
+  assert one.describe() == other.describe()
+  # Recorded once: another version of scikit-learn must not silently give another split.
+  assert one.describe()["crc32"] == {"train": 1022131263, "val": 2543224565, "test": 3709806764}
+
+
+# idx files.
+
+
+def write_idx(folder, arrays, *, compress):
+  folder.mkdir(parents=True, exist_ok=True)
+  for part, array in arrays.items():
+    raw = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+    if compress:
+      (folder / f"{IDX_NAMES[part]}.gz").write_bytes(gzip.compress(raw))
+    else:
+      (folder / IDX_NAMES[part]).write_bytes(raw)
+  return folder
+
+
+@functools.cache
+def small_idx():
+  random = np.random.default_rng(0)
+  image = lambda n: random.integers(256, size=(n, 5, 4)).astype(np.uint8)
+  label = lambda n: random.permutation(np.arange(n) % 3).astype(np.uint8)
+  return {
+    "train_images": image(60),
+    "train_labels": label(60),
+    "test_images": image(20),
+    "test_labels": label(20),
+  }
+
+
+@pytest.fixture(params=[False, True], ids=["raw", "gz"])
+def idx_folder(request, tmp_path):
+  return write_idx(tmp_path / "set", small_idx(), compress=request.param)
+
+
+def idx_file(folder, part):
+  (file,) = folder.glob(f"{IDX_NAMES[part]}*")
+  return file
+
+
+def load_idx(folder, **options):
+  options = {"num_validation": 10, **options}
+  return sources.idx(str(folder), **options).checked("data.idx")
+
+
+def first_and_next_of_each_class(labels, n):
+  """A plain loop: positions of the first n of each class, and of the next n."""
+  seen, first, following = dict.fromkeys(sorted(set(labels.tolist())), 0), [], []
+  for position, label in enumerate(labels.tolist()):
+    if seen[label] < n:
+      first.append(position)
+    elif seen[label] < 2 * n:
+      following.append(position)
+    seen[label] += 1
+  return first, following
+
+
+def assert_split(split, images, labels, positions):
+  assert len(split) == len(positions) > 0
+  np.testing.assert_array_equal(split.inputs[..., 0], images[positions])
+  np.testing.assert_array_equal(split.labels, labels[positions])
+
+
+def test_idx_files_are_read_alike_gzipped_or_not(idx_folder):
+  data, arrays = load_idx(idx_folder), small_idx()
+  images, labels = arrays["train_images"], arrays["train_labels"]
+  assert_split(data.val, images, labels, range(10))
+  assert_split(data.train, images, labels, range(10, 60))
+  assert_split(data.test, arrays["test_images"], arrays["test_labels"], range(20))
+  assert (data.num_classes, data.scale) == (3, 255.0)
+  assert data.train.inputs.dtype == np.uint8
+  assert data.train.inputs.shape[1:] == (5, 4, 1)
+
+
+def test_per_class_takes_the_first_of_each_in_file_order(idx_folder):
+  data, arrays = load_idx(idx_folder, per_class=7), small_idx()
+  images, labels = arrays["train_images"], arrays["train_labels"]
+  first, following = first_and_next_of_each_class(labels, 7)
+  assert_split(data.train, images, labels, first)
+  assert_split(data.val, images, labels, following)
+  assert_split(data.test, arrays["test_images"], arrays["test_labels"], range(20))
+  assert not set(first) & set(following)
+
+
+def read_idx_plainly(file, offset):
+  return np.frombuffer(gzip.open(file).read(), np.uint8)[offset:]
+
+
+@pytest.mark.parametrize("per_class", [100, 500])
+def test_mnist_per_class(data_dir, per_class):
+  folder = data_dir / "mnist"
+  data = sources.idx(str(folder), per_class=per_class).checked("data.idx")
+  labels = read_idx_plainly(folder / "train-labels-idx1-ubyte.gz", 8)
+  images = read_idx_plainly(folder / "train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+  assert len(labels) == len(images) == 60000
+  first, following = first_and_next_of_each_class(labels, per_class)
+  assert_split(data.train, images, labels, first)
+  assert_split(data.val, images, labels, following)
+  assert not set(first) & set(following)
+  assert list(np.bincount(data.train.labels)) == list(np.bincount(data.val.labels)) == [per_class] * 10
+  assert list(np.bincount(data.test.labels)) == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+  assert (data.num_classes, data.scale, data.train.inputs.shape[1:]) == (10, 255.0, (28, 28, 1))
+
+
+def test_mnist_whole(data_dir):
+  folder = data_dir / "mnist"
+  data = sources.idx(str(folder))
+  labels = read_idx_plainly(folder / "train-labels-idx1-ubyte.gz", 8)
+  images = read_idx_plainly(folder / "train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+  assert [len(split) for split in data.splits().values()] == [55000, 5000, 10000]
+  assert_split(data.val, images, labels, range(5000))
+  assert_split(data.train, images, labels, range(5000, 60000))
+  assert list(np.bincount(labels)) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+def test_mnist_asking_for_too_many_of_a_class(data_dir):
+  # 5421 fives: 2710 for training and as many for validation.
+  with pytest.raises(train.RunError, match=r"data\.idx\.per_class: got 2711, at most 2710 are allowed"):
+    sources.idx(str(data_dir / "mnist"), per_class=2711)
+  assert len(sources.idx(str(data_dir / "mnist"), per_class=2710).val) == 27100
+
+
+@pytest.mark.parametrize("part", IDX_NAMES)
+def test_a_missing_idx_file_is_named(idx_folder, part):
+  idx_file(idx_folder, part).unlink()
+  with pytest.raises(train.RunError) as refused:
+    load_idx(idx_folder)
+  assert IDX_NAMES[part] in str(refused.value)
+  assert str(idx_folder) in str(refused.value)
+  assert "--config.data.idx.path=DIR" in str(refused.value)
+
+
+@pytest.mark.parametrize("part", IDX_NAMES)
+@pytest.mark.parametrize("kept", [0, 3, 7, 0.5, -1])
+def test_a_truncated_idx_file_is_named(idx_folder, part, kept):
+  file = idx_file(idx_folder, part)
+  content = file.read_bytes()
+  kept = round(len(content) * kept) if isinstance(kept, float) else kept
+  file.write_bytes(content[:kept])
+  with pytest.raises(train.RunError) as refused:
+    load_idx(idx_folder)
+  assert str(file) in str(refused.value)
+
+
+@pytest.mark.parametrize("part", IDX_NAMES)
+def test_an_idx_file_that_is_too_long_is_named(idx_folder, part):
+  file = idx_file(idx_folder, part)
+  raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+  file.write_bytes(gzip.compress(raw + b"\0") if file.suffix == ".gz" else raw + b"\0")
+  with pytest.raises(train.RunError, match="truncated or damaged") as refused:
+    load_idx(idx_folder)
+  assert str(file) in str(refused.value)
+
+
+@pytest.mark.parametrize("part", IDX_NAMES)
+def test_an_idx_file_of_another_kind_is_named(idx_folder, part):
+  file = idx_file(idx_folder, part)
+  raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+  wrong = bytes([0, 0, 13]) + raw[3:]
+  file.write_bytes(gzip.compress(wrong) if file.suffix == ".gz" else wrong)
+  with pytest.raises(train.RunError, match="does not begin as an idx file") as refused:
+    load_idx(idx_folder)
+  assert str(file) in str(refused.value)
+
+
+def test_images_in_the_place_of_labels_are_named(idx_folder):
+  images, labels = idx_file(idx_folder, "train_images"), idx_file(idx_folder, "train_labels")
+  labels.write_bytes(images.read_bytes())
+  with pytest.raises(train.RunError, match="does not begin as an idx file of 1-dimensional") as refused:
+    load_idx(idx_folder)
+  assert str(labels) in str(refused.value)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_as_many_labels_as_images(tmp_path, part):
+  arrays = {**small_idx(), f"{part}_labels": small_idx()[f"{part}_labels"][:-1]}
+  folder = write_idx(tmp_path / "set", arrays, compress=False)
+  images, labels = len(arrays[f"{part}_images"]), len(arrays[f"{part}_labels"])
+  with pytest.raises(train.RunError, match=rf"{images} \w+ but {labels} labels"):
+    load_idx(folder)
+
+
+@pytest.mark.parametrize("options", [{"per_class": -1}, {"num_validation": 0}, {"num_validation": 60}])
+def test_idx_options_out_of_range(idx_folder, options):
+  with pytest.raises(
+    train.RunError, match=r"data\.idx: per_class must be at least 0 and num_validation in \[1, 59\]"
+  ):
+    load_idx(idx_folder, **options)
+
+
+@pytest.mark.parametrize("per_class", [11, 1000])
+def test_more_of_a_class_than_there_are(idx_folder, per_class):
+  with pytest.raises(train.RunError, match=rf"data\.idx\.per_class: got {per_class}, at most 10 are allowed"):
+    load_idx(idx_folder, per_class=per_class)
+  assert len(load_idx(idx_folder, per_class=10).train) == 30
+
+
+def test_a_class_that_only_the_test_split_has_is_refused(tmp_path):
+  arrays = {**small_idx(), "test_labels": small_idx()["test_labels"].copy()}
+  arrays["test_labels"][4] = 7
+  with pytest.raises(train.RunError, match=r"split test: label 7 at position 4 is out of range.* 0 to 2"):
+    load_idx(write_idx(tmp_path / "set", arrays, compress=False))
+
+
+# npz files.
+
+
+@functools.cache
+def arrays():
+  random = np.random.default_rng(0)
+  part = lambda n: (random.normal(size=(n, 3)).astype(np.float32), np.arange(n) % 4)
+  (x, y), (x_test, y_test), (x_val, y_val) = part(40), part(12), part(8)
+  return {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test, "x_val": x_val, "y_val": y_val}
+
+
+def write_npz(tmp_path, **changes):
+  """The arrays with changes; None leaves one out."""
+  content = {name: value for name, value in {**arrays(), **changes}.items() if value is not None}
+  np.savez(tmp_path / "data.npz", **content)
+  return tmp_path / "data.npz"
+
+
+def load_npz(file, **options):
+  return sources.npz(str(file), **options).checked("data.npz")
+
+
+def test_npz_with_its_own_validation_split(tmp_path):
+  data = load_npz(write_npz(tmp_path), scale=2.0)
+  assert (data.num_classes, data.scale) == (4, 2.0)
+  for name, split in data.splits().items():
+    np.testing.assert_array_equal(split.inputs, arrays()[f"x_{name}"])
+    np.testing.assert_array_equal(split.labels, arrays()[f"y_{name}"])
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5])
+def test_npz_without_one_is_split_stratified(tmp_path, fraction):
+  file = write_npz(tmp_path, x_val=None, y_val=None)
+  data = load_npz(file, validation_fraction=fraction)
+  assert len(data.val) == fraction * 40
+  if fraction == 0.5:
+    assert list(np.bincount(data.val.labels)) == list(np.bincount(data.train.labels)) == [5] * 4
+  rows = lambda split: {(*row, label) for row, label in zip(split.inputs.tolist(), split.labels)}
+  assert rows(data.train) | rows(data.val) == rows(Split(arrays()["x_train"], arrays()["y_train"]))
+  assert not rows(data.train) & rows(data.val)
+  assert load_npz(file, validation_fraction=fraction).describe() == data.describe()
+
+
+@pytest.mark.parametrize(
+  ("dtype", "expected"),
+  [("uint8", "uint8"), ("float64", "float32"), ("int16", "float32"), ("float16", "float32")],
+)
+def test_npz_inputs_become_uint8_or_float32(tmp_path, dtype, expected):
+  changes = {
+    f"x_{part}": np.abs(arrays()[f"x_{part}"] * 9).astype(dtype) for part in ("train", "val", "test")
+  }
+  data = load_npz(write_npz(tmp_path, **changes))
+  assert data.train.inputs.dtype == expected
+  np.testing.assert_array_equal(data.train.inputs, changes["x_train"])
+
+
+def set_at(x, position, value):
+  x = x.copy()
+  x[position] = value
+  return x
+
+
+X, Y = arrays()["x_train"], arrays()["y_train"]
+LATE = np.arange(12) % 4
+MISTAKES = {
+  "no x_train": ({"x_train": None}, r"lacks x_train; it has x_test, "),
+  "no test": ({"x_test": None, "y_test": None}, r"lacks x_test, y_test; it has "),
+  "objects": (
+    {"x_train": np.array([{"a": 1}] * 40)},
+    r"data\.npz\.path: .*data\.npz cannot be read \(Object arrays",
+  ),
+  "float labels": ({"y_train": Y.astype(float)}, r"y_train must be integers \[n\], got float64 \(40,\)"),
+  "float labels in test": (
+    {"y_test": np.ones(12)},
+    r"split test: labels must be integers \[n\], got float64",
+  ),
+  "float labels in val": ({"y_val": np.ones(8)}, r"split val: labels must be integers \[n\], got float64"),
+  "one-hot labels": ({"y_train": np.eye(4, dtype=int)[Y]}, r"integers \[n\], got int64 \(\d+, 4\)"),
+  "label too large in test": (
+    {"y_test": set_at(LATE, 5, 4)},
+    r"split test: label 4 at position 5 is out of range; the classes are 0 to 3",
+  ),
+  "label too large in val": (
+    {"y_val": set_at(LATE[:8], 2, 9)},
+    r"split val: label 9 at position 2 is out of range; the classes are 0 to 3",
+  ),
+  "label negative": ({"y_train": np.where(Y == 0, -1, Y)}, r"split train: label -1 at position 0 is out of"),
+  "NaN": ({"x_train": set_at(X, 3, np.nan)}, r"split train: inputs have NaN or infinite values"),
+  "infinite in test": ({"x_test": np.full((12, 3), np.inf)}, r"split test: inputs have NaN or infinite"),
+  "strings": ({"x_train": np.full((40, 3), "a")}, r"x_train must be real numbers, got <U1"),
+  "complex": ({"x_test": np.ones((12, 3), complex)}, r"x_test must be real numbers, got complex128"),
+  "other shape in test": (
+    {"x_test": np.ones((12, 4))},
+    r"split test: inputs are float32 \(4,\), those of train float32 \(3,\)",
+  ),
+  "other type in test": (
+    {"x_test": np.ones((12, 3), np.uint8)},
+    r"split test: inputs are uint8 \(3,\), those of train float32 \(3,\)",
+  ),
+  "fewer inputs": ({"x_train": X[:-1]}, r"39 inputs but 40 labels"),
+  "more inputs": ({"x_train": np.concatenate([X, X])}, r"80 inputs but 40 labels"),
+  "fewer inputs in test": ({"x_test": X[:11]}, r"split test: 11 inputs but 12 labels"),
+  "nothing to train on": ({"x_train": X[:0], "y_train": Y[:0]}, r"y_train"),
+  "nothing to test on": ({"x_test": X[:0], "y_test": LATE[:0]}, r"split test: it has no examples"),
+  "scalar labels": ({"y_train": np.array(3)}, r"y_train"),
+  "scalar inputs": ({"x_train": np.array(3.0)}, r"train"),
+}
+CASES = [
+  pytest.param({**changes, **without}, message, id=f"{name}{suffix}")
+  for suffix, without in (("", {}), (", no split of its own", {"x_val": None, "y_val": None}))
+  for name, (changes, message) in MISTAKES.items()
+  if not (without and "y_val" in changes)
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), CASES)
+def test_npz_mistakes_are_told(tmp_path, changes, message):
+  file = write_npz(tmp_path, **changes)
+  with pytest.raises(train.RunError, match=message) as refused:
+    load_npz(file)
+  assert str(refused.value).startswith("data.npz")
+  assert "\n" not in str(refused.value)
+
+
+def broken_file(tmp_path, kind):
+  file = write_npz(tmp_path)
+  content = file.read_bytes()
+  if kind == "text":
+    content = b"x_train, y_train\n1, 2\n"
+  elif kind == "empty":
+    content = b""
+  elif kind == "truncated":
+    content = content[: len(content) // 2]
+  elif kind == "flipped":
+    at = content.index(X.tobytes()) + 50
+    content = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+  elif kind == "pickle":
+    content = pickle.dumps({"x_train": X})
+  file.write_bytes(content)
+  if kind == "npy":
+    np.save(tmp_path / "array.npy", X)
+    file.write_bytes((tmp_path / "array.npy").read_bytes())
+  elif kind == "zip of others":
+    with zipfile.ZipFile(file, "w") as archive:
+      archive.writestr("x_train.npy", b"hello")
+  return file
+
+
+@pytest.mark.parametrize("kind", ["text", "empty", "truncated", "flipped", "pickle", "npy", "zip of others"])
+def test_what_is_not_a_whole_npz_is_told(tmp_path, kind):
+  file = broken_file(tmp_path, kind)
+  with pytest.raises(train.RunError, match=r"^data\.npz\.path: ") as refused:
+    load_npz(file)
+  assert str(file) in str(refused.value)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["", "nowhere.npz", "."])
+def test_an_npz_that_is_not_there_is_told(tmp_path, monkeypatch, path):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(
+    train.RunError, match=r"data\.npz\.path: got .* is not a file; give an \.npz with x_train"
+  ):
+    sources.npz(path)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan"), 0.01])
+def test_npz_validation_fraction_out_of_range(tmp_path, fraction):
+  file = write_npz(tmp_path, x_val=None, y_val=None)
+  with pytest.raises(train.RunError, match=r"data\.npz\.validation_fraction: got "):
+    load_npz(file, validation_fraction=fraction)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_npz_scale_out_of_range(tmp_path, scale):
+  with pytest.raises(train.RunError, match=r"data\.npz\.scale: must be positive, got "):
+    load_npz(write_npz(tmp_path), scale=scale)
+
+
+# What a data set knows of itself.
+
+
+def test_limited_takes_the_first_of_each_split():
+  digits = sources.digits()
+  assert digits.limited(0) is digits
+  limited = digits.limited(300)
+  assert [len(split) for split in limited.splits().values()] == [300, 300, 300]
+  np.testing.assert_array_equal(limited.test.labels, digits.test.labels[:300])
+
+
+def test_describe_notices_one_pixel_one_label_and_their_order():
+  split = lambda: Split(np.arange(24, dtype=np.uint8).reshape(6, 4), np.arange(6))
+  data = Dataset(split(), split(), split(), num_classes=6)
+  changed = []
+  for change in range(3):
+    other = split()
+    if change == 0:
+      other.inputs[5, 3] ^= 1
+    elif change == 1:
+      other.labels[0] ^= 1
+    else:
+      other = other.take([1, 0, 2, 3, 4, 5])
+    changed.append(Dataset(split(), other, split(), num_classes=6).describe())
+  for description in changed:
+    assert description["crc32"]["val"] != data.describe()["crc32"]["val"]
+    assert description["crc32"]["train"] == data.describe()["crc32"]["train"]
+  assert data.describe()["sizes"] == {"train": 6, "val": 6, "test": 6}

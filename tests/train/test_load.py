@@ -1,0 +1,127 @@
+"""Getting a trained model back."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import checkpoint, sources
+
+
+def results(workdir):
+  return json.loads((workdir / "results.json").read_text())
+
+
+def test_predictions_are_those_of_the_evaluation(finished_run):
+  digits = sources.digits().limited(128)
+  predict = train.load(finished_run)
+  for name in ("val", "test"):
+    split = digits.splits()[name]
+    log_probs = np.asarray(predict(split.inputs))
+    assert log_probs.shape == (128, 10)
+    np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1, rtol=1e-5)
+    assert np.mean(log_probs.argmax(-1) != split.labels) == results(finished_run)[f"{name}/error"]
+    nll = -np.take_along_axis(log_probs, split.labels[:, None], -1).mean(dtype=np.float64)
+    np.testing.assert_allclose(nll, results(finished_run)[f"{name}/nll"], rtol=1e-6)
+
+
+def test_predictions_are_deterministic_and_by_example(finished_run):
+  images = sources.digits().test.inputs[:6]
+  predict = train.load(str(finished_run))
+  np.testing.assert_array_equal(predict(images), train.load(finished_run)(images))
+  np.testing.assert_allclose(predict(images)[2:4], predict(images[2:4]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 64), (3, 8, 8), (8, 8, 1), (3, 8, 8, 3), ()])
+def test_inputs_of_another_shape_are_refused(finished_run, shape):
+  with pytest.raises(ValueError, match=r"inputs must have shape \[batch, 8, 8, 1\], got ") as refused:
+    train.load(finished_run)(np.zeros(shape, np.uint8))
+  assert str(shape) in str(refused.value)
+
+
+def test_the_best_checkpoint(finished_run):
+  steps = checkpoint.good_steps(finished_run)
+  errors = {step: values["val/error"] for step, values in steps.items()}
+  best = min(errors, key=lambda step: (errors[step], -step))
+  # Otherwise this would test nothing: choose another seed then.
+  assert best != max(errors)
+  assert errors[best] < errors[max(errors)]
+  everything = [record for record in runs.records(finished_run) if "val/error" in record]
+  assert errors[best] == min(record["val/error"] for record in everything)
+  val = sources.digits().limited(128).val
+  error = np.mean(train.load(finished_run, checkpoint="best")(val.inputs).argmax(-1) != val.labels)
+  assert error == errors[best]
+  config = runs.make_config({"job": "evaluate", "evaluate.checkpoint": "best", "evaluate.split": "val"})
+  evaluated = train.evaluate(config, finished_run)
+  assert evaluated == {"step": best, **steps[best]}
+
+
+def test_evaluation_of_the_latest_is_that_of_training(finished_run):
+  evaluated = train.evaluate(runs.make_config({"job": "evaluate"}), finished_run)
+  expected = {k: v for k, v in results(finished_run).items() if not k.startswith("val/")}
+  assert evaluated == expected
+
+
+def test_report(finished_run):
+  text = train.report(results(finished_run), runs.make_config(), finished_run)
+  error = results(finished_run)["test/error"]
+  assert f"test  error {error:.2%}" in text
+  assert "dropmax, checkpoint of step 24" in text
+  assert str(finished_run) in text
+
+
+@pytest.mark.parametrize("checkpoint", ["newest", ""])
+def test_another_name_of_a_checkpoint_is_refused(finished_run, checkpoint):
+  with pytest.raises(train.RunError, match="must be 'latest' or 'best', got "):
+    train.load(finished_run, checkpoint=checkpoint)
+
+
+def test_a_work_directory_without_a_run_is_refused(tmp_path):
+  for workdir in (tmp_path / "nowhere", tmp_path):
+    with pytest.raises(train.RunError, match=r"has no config\.json: nothing was trained there"):
+      train.load(workdir)
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "data.json"])
+def test_a_damaged_work_directory_is_refused(finished_copy, name):
+  (finished_copy / name).write_text("{")
+  with pytest.raises(train.RunError, match=rf"{name} is damaged"):
+    train.load(finished_copy)
+
+
+@pytest.fixture
+def sampling_copy(finished_copy):
+  """The same run, had it been made to predict with 5 sampled masks."""
+  file = finished_copy / "config.json"
+  config = json.loads(file.read_text())
+  assert config["method.dropmax.predict.num_samples"] == 0
+  file.write_text(json.dumps({**config, "method.dropmax.predict.num_samples": 5}))
+  return finished_copy
+
+
+def test_sampled_predictions_are_those_of_their_key(finished_run, sampling_copy):
+  images = sources.digits().test.inputs[:6]
+  predict = train.load(sampling_copy)
+  one, again, other = (np.asarray(predict(images, key=jax.random.key(seed))) for seed in (1, 1, 2))
+  np.testing.assert_array_equal(one, again)
+  assert np.abs(one - other).max() > 1e-3
+  assert np.abs(one - np.asarray(train.load(finished_run)(images))).max() > 1e-3
+  np.testing.assert_allclose(np.exp(one).sum(-1), 1, rtol=1e-5)
+
+
+def test_sampled_predictions_without_a_key_use_that_of_the_run_every_time(sampling_copy):
+  images = sources.digits().test.inputs[:6]
+  predict = train.load(sampling_copy)
+  np.testing.assert_array_equal(predict(images), predict(images))
+
+
+@pytest.mark.slow
+def test_training_with_sampled_predictions(tmp_path, no_figures):
+  fields = {"method.dropmax.predict.num_samples": 3, "epochs": 1, "batch_size": 64}
+  trained = train.train(runs.make_config(fields), tmp_path / "run")
+  evaluated = train.evaluate(runs.make_config({**fields, "job": "evaluate"}), tmp_path / "run")
+  assert evaluated["test/nll"] == trained["test/nll"]

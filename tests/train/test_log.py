@@ -1,0 +1,120 @@
+"""What a run leaves behind to read."""
+
+import json
+
+import pytest
+import runs
+from PIL import Image
+
+from jaxreg import train
+from jaxreg.train.log import Log, read_records
+
+STEPS = 6 * runs.STEPS_PER_EPOCH
+
+
+def test_what_a_run_leaves_behind(finished_run):
+  names = {path.name for path in finished_run.iterdir()}
+  assert names == {
+    "checkpoints",
+    "config.json",
+    "data.json",
+    "environment.json",
+    "figures",
+    "manifests",
+    "metrics.jsonl",
+    "results.json",
+    "tensorboard",
+  }
+  figures = {path.name for path in (finished_run / "figures").iterdir()}
+  assert figures == {"curves.png", "terms.png", "diagnostics.png", "retain_maps.png"}
+  for name in figures:
+    with Image.open(finished_run / "figures" / name) as image:
+      assert min(image.size) > 100
+      assert len(set(image.convert("L").resize((64, 64)).getdata())) > 4  # not blank
+  environment = json.loads((finished_run / "environment.json").read_text())
+  assert {"jax", "flax", "optax", "numpy", "python", "jaxreg"} <= environment.keys()
+  assert len(environment["devices"]) == 8
+  config = json.loads((finished_run / "config.json").read_text())
+  assert config["model.MLP.widths"] == [8]
+  assert config == train.flatten(runs.make_config())
+
+
+def test_tensorboard_has_the_scalars(finished_run):
+  (file,) = (finished_run / "tensorboard").glob("events.out.tfevents.*")
+  content = file.read_bytes()
+  for name in ("train/loss", "train/kl", "val/error", "test/error"):
+    assert name.encode() in content
+
+
+def test_records_of_a_run(finished_run):
+  records = read_records(finished_run)
+  of_training = [r for r in records if "train/loss" in r]
+  assert [r["step"] for r in of_training] == list(range(1, STEPS + 1))
+  for record in of_training:
+    assert record["epoch"] == record["step"] / runs.STEPS_PER_EPOCH
+    terms = sum(record[f"train/{name}"] for name in ("nll", "kl", "neg_entropy", "auxiliary"))
+    assert record["train/loss"] == pytest.approx(terms, rel=1e-6, abs=1e-6)
+    assert record["train/examples_per_second"] > 0
+    assert 0 <= record["train/accuracy"] <= 1
+    assert record["train/learning_rate"] == pytest.approx(1e-2, rel=1e-6)
+    assert record["train/grad_norm"] > 0
+  assert [r["step"] for r in records if "val/error" in r] == list(range(4, STEPS + 1, 4))
+  (test_record,) = [r for r in records if "test/error" in r]
+  assert records[-1] is test_record
+  results = json.loads((finished_run / "results.json").read_text())
+  recorded = {k: v for k, v in {**records[-2], **test_record}.items() if k != "epoch"}
+  assert recorded == results
+
+
+def write(workdir, start, steps, **values):
+  with Log(workdir, start=start, total=10, steps_per_epoch=5) as log:
+    for step in steps:
+      log.write(step, {"train/loss": float(step), **values})
+
+
+def steps_in(workdir):
+  return [record["step"] for record in read_records(workdir)]
+
+
+def test_records_after_the_restored_step_are_cut(tmp_path):
+  write(tmp_path, 0, range(1, 8))
+  write(tmp_path, 4, [5, 6])
+  assert steps_in(tmp_path) == [1, 2, 3, 4, 5, 6]
+  write(tmp_path, 0, [1])
+  assert steps_in(tmp_path) == [1]
+
+
+def test_the_test_record_is_dropped_when_the_run_goes_on(tmp_path):
+  write(tmp_path, 0, [1, 2])
+  write(tmp_path, 2, [2], **{"test/error": 0.5})
+  assert steps_in(tmp_path) == [1, 2, 2]
+  write(tmp_path, 2, [3])
+  assert steps_in(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rest", ["", "{", '{"step": 3, "train/lo', '{"step": 3}'])
+def test_a_truncated_last_line_is_left_out(tmp_path, rest):
+  write(tmp_path, 0, [1, 2])
+  file = tmp_path / "metrics.jsonl"
+  file.write_text(file.read_text() + rest)
+  write(tmp_path, 2, [3])
+  assert steps_in(tmp_path) == [1, 2, 3]
+  assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_records_of_nothing(tmp_path):
+  assert read_records(tmp_path / "nowhere") == []
+
+
+def test_lines_for_people_go_to_stderr(tmp_path, capsys):
+  with Log(tmp_path, start=0, total=10, steps_per_epoch=5) as log:
+    log.say("hello")
+    log.step()
+    log.write(5, {"train/loss": 1.25, "train/accuracy": 0.5, "train/examples_per_second": 1000.0})
+    log.write(10, {"val/error": 0.125, "val/nll": 0.5})
+  out, err = capsys.readouterr()
+  assert out == ""
+  lines = err.splitlines()
+  assert lines[0] == "hello"
+  assert lines[1].startswith("step 5/10  epoch 1.0  loss 1.2500  accuracy 50.00%  examples/s 1000  0:00 left")
+  assert lines[2:] == ["step 10/10  epoch 2.0  val error 12.50%  val NLL 0.5000"]

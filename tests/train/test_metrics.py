@@ -1,0 +1,93 @@
+"""Merged metrics are those of all examples at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg.train.data import padded_indices
+from jaxreg.train.metrics import merge, prediction_metrics, summarize, weighted
+
+SIZE, CLASSES = 103, 5
+
+
+def predictions():
+  random = np.random.default_rng(0)
+  logits = 2 * random.normal(size=(SIZE, CLASSES))
+  labels = random.integers(CLASSES, size=SIZE)
+  logits[np.arange(SIZE), labels] += 1
+  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  return log_probs.astype(np.float32), labels.astype(np.int32)
+
+
+def pooled(log_probs, labels):
+  """The four figures in float64, from all examples at once."""
+  probs = np.exp(log_probs.astype(np.float64))
+  one_hot = np.eye(CLASSES)[labels]
+  confidence, correct = probs.max(-1), probs.argmax(-1) == labels
+  gap = 0.0
+  for low in range(15):
+    inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+    if inside.any():
+      gap += inside.mean() * abs(correct[inside].mean() - confidence[inside].mean())
+  return {
+    "val/error": 1 - correct.mean(),
+    "val/nll": -np.log((probs * one_hot).sum(-1)).mean(),
+    "val/brier": ((probs - one_hot) ** 2).sum(-1).mean(),
+    "val/ece": gap,
+  }
+
+
+jitted = jax.jit(prediction_metrics)
+
+
+def streamed(batch_size, log_probs, labels):
+  total = None
+  for index, weights in padded_indices(len(labels), batch_size):
+    total = merge(total, jitted(log_probs[index], labels[index], weights))
+  return summarize(total, "val")
+
+
+@pytest.mark.parametrize("batch_size", [103, 16, 100, 7])
+def test_batches_with_a_padded_last_one_merge_exactly(batch_size):
+  expected = pooled(*predictions())
+  assert 0.2 < expected["val/error"] < 0.8
+  assert expected["val/ece"] > 0.01
+  assert -(-SIZE // batch_size) * batch_size > SIZE or batch_size == SIZE
+  got = streamed(batch_size, *predictions())
+  assert got.keys() == expected.keys()
+  assert got["val/error"] == expected["val/error"]
+  for name, value in expected.items():
+    np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_an_example_of_weight_0_counts_for_nothing_even_if_it_is_nan():
+  log_probs, labels = predictions()
+  weights = (np.arange(SIZE) % 3 > 0).astype(np.float32)
+  expected = pooled(log_probs[weights > 0], labels[weights > 0])
+  log_probs[weights == 0] = np.nan
+  labels[weights == 0] = 0
+  got = summarize(merge(None, jitted(log_probs, labels, weights)), "val")
+  for name, value in expected.items():
+    np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_weighted():
+  values = jnp.array([1.0, jnp.nan, 3.0, jnp.inf])
+  total, count = weighted(values, jnp.array([0.5, 0.0, 2.0, 0.0]))
+  assert (float(total), float(count)) == (6.5, 2.5)
+  total, count = weighted(jnp.array([True, False, True]), jnp.array([1.0, 1.0, 0.0]))
+  assert (float(total), float(count)) == (1.0, 2.0)
+
+
+def test_merging_is_in_float64():
+  """A float32 sum stops at 2^24."""
+  total = None
+  for _ in range(3):
+    total = merge(total, {"loss": (jnp.float32(2**24), jnp.float32(2**24))})
+  total = merge(total, {"loss": (jnp.float32(1), jnp.float32(1))})
+  assert total["loss"] == (3 * 2**24 + 1, 3 * 2**24 + 1)
+
+
+def test_nothing_counted_is_nan():
+  assert np.isnan(summarize({"loss": (np.float64(0), np.float64(0))}, "train")["train/loss"])

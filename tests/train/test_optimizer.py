@@ -1,0 +1,270 @@
+"""Optimizers and schedules against float64 loops written from their definitions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxreg.train.optimizer import make_optimizer, make_schedule
+
+STEPS = 20
+SHAPES = {
+  "backbone": {"Dense_0": {"kernel": (4, 3), "bias": (3,)}},
+  "head": {name: {"kernel": (3, 2), "bias": (2,)} for name in ("classifier", "prior", "residual")},
+}
+
+
+def is_shape(x):
+  return isinstance(x, tuple)
+
+
+def draw(random):
+  return jax.tree.map(lambda shape: random.normal(size=shape), SHAPES, is_leaf=is_shape)
+
+
+def problem():
+  """Parameters and 20 random gradients, in float64."""
+  random = np.random.default_rng(0)
+  return draw(random), [draw(random) for _ in range(STEPS)]
+
+
+def rate(step):
+  """A schedule with a warm-up and a jump, as a plain function; exact in float32, as Optax computes it."""
+  return 0.125 * step / 4 if step < 4 else (0.125 if step < 11 else 0.03125)
+
+
+SCHEDULE = dict(steps_per_epoch=1, num_steps=STEPS, warmup_epochs=4.0, boundaries=(11,), factor=0.25)
+
+
+def ours(name, options=None, **arguments):
+  params, grads = problem()
+  with jax.enable_x64(True):
+    optimizer = make_optimizer(name, make_schedule("step", 0.125, **SCHEDULE), options or {}, **arguments)
+    params = jax.tree.map(jnp.asarray, params)
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for grad in grads:
+      updates, state = update(jax.tree.map(jnp.asarray, grad), state, params)
+      params = optax.apply_updates(params, updates)
+    assert jax.tree.leaves(params)[0].dtype == jnp.float64
+    return jax.device_get(params)
+
+
+DECAYING = {
+  "kernels_only": lambda path: path[-1] == "kernel",
+  "no_branches": lambda path: path[1] not in ("prior", "residual"),
+  "everything": lambda path: True,
+}
+
+
+def theirs(direction, *, coupled=0.0, decoupled=0.0, mask="kernels_only", clip_norm=0.0):
+  """`direction(memory, g, t)` is what a leaf moves along at the t-th update, t from 1."""
+  params, grads = problem()
+  flat = {tuple(k.key for k in path): w for path, w in jax.tree_util.tree_leaves_with_path(params)}
+  memory = {path: {} for path in flat}
+  for step, grad in enumerate(grads):
+    grad = {tuple(k.key for k in path): g for path, g in jax.tree_util.tree_leaves_with_path(grad)}
+    norm = np.sqrt(sum((g**2).sum() for g in grad.values()))
+    for path, w in flat.items():
+      g, decays = grad[path], DECAYING[mask](path)
+      if clip_norm and norm > clip_norm:
+        g = g * clip_norm / norm
+      g = g + coupled * decays * w
+      flat[path] = w - rate(step) * (direction(memory[path], g, step + 1) + decoupled * decays * w)
+  return flat
+
+
+def assert_same(params, expected):
+  got = {tuple(k.key for k in path): w for path, w in jax.tree_util.tree_leaves_with_path(params)}
+  assert got.keys() == expected.keys()
+  start = {tuple(k.key for k in path): w for path, w in jax.tree_util.tree_leaves_with_path(problem()[0])}
+  for path, value in expected.items():
+    np.testing.assert_allclose(got[path], value, rtol=1e-10, atol=1e-10, err_msg="/".join(path))
+    assert np.abs(value - start[path]).max() > 1e-3
+
+
+def sgd(memory, g, t, momentum=0.0, nesterov=False):
+  memory["m"] = g + momentum * memory.get("m", 0)
+  return g + momentum * memory["m"] if nesterov else memory["m"]
+
+
+def adam(memory, g, t, b1=0.9, b2=0.999, eps=1e-8):
+  memory["m"] = b1 * memory.get("m", 0) + (1 - b1) * g
+  memory["v"] = b2 * memory.get("v", 0) + (1 - b2) * g**2
+  return (memory["m"] / (1 - b1**t)) / (np.sqrt(memory["v"] / (1 - b2**t)) + eps)
+
+
+def rmsprop(memory, g, t, decay=0.9, eps=1e-8):
+  memory["v"] = decay * memory.get("v", 0) + (1 - decay) * g**2
+  return g / np.sqrt(memory["v"] + eps)
+
+
+def centered_rmsprop(memory, g, t):
+  memory["v"] = 0.9 * memory.get("v", 0) + 0.1 * g**2
+  memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
+  return g / np.sqrt(memory["v"] - memory["m"] ** 2 + 1e-8)
+
+
+def adagrad(memory, g, t, initial=0.1, eps=1e-7):
+  memory["v"] = memory.get("v", initial) + g**2
+  return g / np.sqrt(memory["v"] + eps)
+
+
+OPTIMIZERS = {
+  "sgd": ("sgd", {"momentum": None, "nesterov": False}, sgd),
+  "momentum": ("sgd", {"momentum": 0.9}, lambda *a: sgd(*a, momentum=0.9)),
+  "nesterov": ("sgd", {"momentum": 0.8, "nesterov": True}, lambda *a: sgd(*a, momentum=0.8, nesterov=True)),
+  "adam": ("adam", {}, adam),
+  "adam, own numbers": (
+    "adam",
+    {"b1": 0.8, "b2": 0.95, "eps": 1e-3},
+    lambda *a: adam(*a, b1=0.8, b2=0.95, eps=1e-3),
+  ),
+  "adamw": ("adamw", {}, adam),
+  "rmsprop": ("rmsprop", {"momentum": None}, rmsprop),
+  "centered rmsprop": ("rmsprop", {"centered": True}, centered_rmsprop),
+  "adagrad": ("adagrad", {}, adagrad),
+}
+ALL = pytest.mark.parametrize(("name", "options", "direction"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+@ALL
+def test_optimizer(name, options, direction):
+  assert_same(ours(name, options), theirs(direction))
+
+
+@ALL
+def test_decoupled_weight_decay(name, options, direction):
+  params = ours(name, options, weight_decay=0.25, decoupled=True)
+  assert_same(params, theirs(direction, decoupled=0.25))
+
+
+@ALL
+def test_coupled_weight_decay(name, options, direction):
+  if name == "adamw":
+    with pytest.raises(ValueError, match=r"optimizer\.weight_decay\.decoupled must be True .*'adamw'"):
+      ours(name, options, weight_decay=0.25)
+  else:
+    assert_same(ours(name, options, weight_decay=0.25), theirs(direction, coupled=0.25))
+
+
+@pytest.mark.parametrize("mask", DECAYING)
+@pytest.mark.parametrize("how", ["coupled", "decoupled"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_masks_of_weight_decay(name, how, mask):
+  """`no_branches`, the rule of DropMax's released code: biases decay, the two mask branches do not."""
+  if (name, how) == ("adamw", "coupled"):
+    how = "decoupled"
+  params = ours(name, {}, weight_decay=0.25, decoupled=how == "decoupled", mask=mask)
+  assert_same(params, theirs(sgd if name == "sgd" else adam, mask=mask, **{how: 0.25}))
+
+
+def test_masks_differ():
+  results = [ours("sgd", weight_decay=0.25, mask=mask) for mask in DECAYING]
+  bias = lambda params, name: params["head"][name]["bias"]
+  kernel = lambda params, name: params["head"][name]["kernel"]
+  kernels_only, no_branches, everything = results
+  assert not np.allclose(bias(kernels_only, "classifier"), bias(no_branches, "classifier"))
+  assert np.array_equal(kernel(kernels_only, "classifier"), kernel(no_branches, "classifier"))
+  for branch in ("prior", "residual"):
+    assert not np.allclose(kernel(kernels_only, branch), kernel(no_branches, branch))
+    assert np.array_equal(bias(kernels_only, branch), bias(no_branches, branch))
+    assert not np.allclose(bias(everything, branch), bias(no_branches, branch))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize("clip_norm", [1.0, 6.5])
+def test_clipping_comes_before_weight_decay(name, clip_norm):
+  norms = [np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(grad))) for grad in problem()[1]]
+  clipped = sum(norm > clip_norm for norm in norms)
+  assert clipped == STEPS if clip_norm == 1.0 else 0 < clipped < STEPS
+  params = ours(name, clip_norm=clip_norm, weight_decay=0.25)
+  assert_same(params, theirs(sgd if name == "sgd" else adam, clip_norm=clip_norm, coupled=0.25))
+
+
+def test_coupled_decay_with_sgd_is_an_l2_penalty():
+  random = np.random.default_rng(1)
+  x, y = random.normal(size=(32, 4)), random.normal(size=(32, 3))
+  decay, schedule = 0.3, optax.constant_schedule(0.05)
+
+  def loss(params, penalty):
+    kernel, bias = params["Dense_0"]["kernel"], params["Dense_0"]["bias"]
+    error = x @ kernel + jnp.broadcast_to(bias, (32, 3)) - y
+    return (error**2).mean() + 0.5 * penalty * (kernel**2).sum()
+
+  def train(penalty, weight_decay):
+    optimizer = make_optimizer("sgd", schedule, {"momentum": 0.9}, weight_decay=weight_decay)
+    params = {"Dense_0": {"kernel": jnp.ones((4, 3)), "bias": jnp.zeros(3)}}
+    state = optimizer.init(params)
+    for _ in range(STEPS):
+      updates, state = optimizer.update(jax.grad(loss)(params, penalty), state, params)
+      params = optax.apply_updates(params, updates)
+    return jax.device_get(params)["Dense_0"]
+
+  with jax.enable_x64(True):
+    penalised, decayed, plain = train(decay, 0.0), train(0.0, decay), train(0.0, 0.0)
+  for name in ("kernel", "bias"):
+    np.testing.assert_allclose(decayed[name], penalised[name], rtol=1e-12)
+  assert np.abs(plain["kernel"] - decayed["kernel"]).max() > 0.1
+
+
+# Schedules, at explicit steps.
+
+
+def at(steps, *arguments, **options):
+  schedule = make_schedule(*arguments, **options)
+  return [float(schedule(step)) for step in steps]
+
+
+def test_constant():
+  assert at([0, 5, 99], "constant", 0.25, steps_per_epoch=10, num_steps=100) == [0.25] * 3
+
+
+def test_step_in_epochs():
+  rates = at(
+    [0, 19, 20, 49, 50, 99], "step", 1.0, steps_per_epoch=10, num_steps=100, boundaries=(2, 5.0), factor=0.1
+  )
+  np.testing.assert_allclose(rates, [1, 1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
+
+
+def test_step_relative_to_the_run():
+  """The thirds of the released code."""
+  options = dict(steps_per_epoch=7, num_steps=30, boundaries=(1 / 3, 2 / 3), relative=True)
+  rates = at([0, 9, 10, 19, 20, 29], "step", 1e-3, **options)
+  np.testing.assert_allclose(rates, [1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("boundaries", "expected"),
+  [((1, 1), [1, 0.25, 0.25, 0.25]), ((1, 1.1, 2), [1, 0.25, 0.125, 0.125]), ((0,), [0.5] * 4)],
+)
+def test_boundaries_that_coincide_each_count(boundaries, expected):
+  options = dict(steps_per_epoch=2, num_steps=8, boundaries=boundaries, factor=0.5)
+  np.testing.assert_allclose(at([1, 2, 4, 7], "step", 1.0, **options), expected, rtol=1e-6)
+
+
+def test_cosine():
+  rates = at([0, 25, 50, 75, 100, 150], "cosine", 2.0, steps_per_epoch=10, num_steps=100)
+  half = 1 / np.sqrt(2)
+  np.testing.assert_allclose(rates, [2, 1 + half, 1, 1 - half, 0, 0], atol=1e-6)
+  rates = at([0, 50, 100], "cosine", 2.0, steps_per_epoch=10, num_steps=100, final=0.1)
+  np.testing.assert_allclose(rates, [2, 1.1, 0.2], rtol=1e-6)
+
+
+def test_warm_up():
+  options = dict(steps_per_epoch=10, num_steps=100, warmup_epochs=2.0)
+  rates = at([0, 1, 10, 19, 20, 60, 100], "cosine", 1.0, **options)
+  np.testing.assert_allclose(rates, [0, 0.05, 0.5, 0.95, 1, 0.5, 0], atol=1e-6)
+  rates = at([0, 5, 20, 99], "constant", 1.0, **options)
+  np.testing.assert_allclose(rates, [0, 0.25, 1, 1], rtol=1e-6)
+  # The boundaries count from the start of the run.
+  rates = at([10, 20, 49, 50, 99], "step", 1.0, boundaries=(5,), **options)
+  np.testing.assert_allclose(rates, [0.5, 1, 1, 0.1, 0.1], rtol=1e-6)
+  # One that falls into the warm-up has acted when it ends.
+  rates = at([20, 99], "step", 1.0, boundaries=(1,), **options)
+  np.testing.assert_allclose(rates, [0.1, 0.1], rtol=1e-6)
+
+
+def test_a_fraction_of_an_epoch_of_warm_up():
+  rates = at([0, 1, 2, 3, 4], "constant", 1.0, steps_per_epoch=8, num_steps=100, warmup_epochs=0.5)
+  np.testing.assert_allclose(rates, [0, 0.25, 0.5, 0.75, 1], rtol=1e-6)

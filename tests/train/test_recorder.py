@@ -1,0 +1,112 @@
+"""Metrics are read one step late, and a loss that is not finite stops the run."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import checkpoint
+from jaxreg.train.log import read_records
+from jaxreg.train.recorder import Recorder, check_finite, largest
+
+
+class FakeLog:
+  def __init__(self):
+    self.records, self.steps = [], 0
+
+  def step(self):
+    self.steps += 1
+
+  def write(self, step, values):
+    self.records.append((step, values))
+
+
+def metrics(loss, count=2.0):
+  return {"loss": (jnp.float32(loss * count), jnp.float32(count))}
+
+
+def test_means_over_intervals_one_step_late():
+  log = FakeLog()
+  recorder = Recorder(log, every=2, batch_size=4)
+  seen = []
+  for step in range(1, 6):
+    recorder.add(step, metrics(step))
+    seen.append((log.steps, [at for at, _ in log.records]))
+  assert seen == [(0, []), (1, []), (2, [2]), (3, [2]), (4, [2, 4])]
+  recorder.flush()
+  recorder.flush()
+  assert log.steps == 5
+  recorder.write(5)
+  recorder.write(5)
+  assert [(step, values["train/loss"]) for step, values in log.records] == [(2, 1.5), (4, 3.5), (5, 5.0)]
+  assert all(values["train/examples_per_second"] > 0 for _, values in log.records)
+
+
+def test_means_are_weighted_by_their_counts():
+  log = FakeLog()
+  recorder = Recorder(log, every=2, batch_size=4)
+  recorder.add(1, metrics(1.0, count=3.0))
+  recorder.add(2, metrics(5.0, count=1.0))
+  recorder.flush()
+  assert log.records[0][1]["train/loss"] == 2.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_named_with_its_step(value):
+  recorder = Recorder(FakeLog(), every=1, batch_size=4)
+  recorder.add(7, {**metrics(1.0), "nll": metrics(value)["loss"], "kl": metrics(2.0)["loss"]})
+  with pytest.raises(train.RunError, match=rf"^step 7: nll = {value}; stopped") as refused:
+    recorder.add(8, metrics(1.0))
+  assert "kl" not in str(refused.value)
+  assert "\n" not in str(refused.value)
+
+
+def test_check_finite():
+  check_finite(1, {"loss": 1e38, "zero": 0.0})
+  with pytest.raises(train.RunError, match=r"step 3: a = nan, c = -inf; stopped"):
+    check_finite(3, {"a": float("nan"), "b": 1.0, "c": -float("inf")})
+
+
+@pytest.mark.parametrize(("value", "expected"), [(-7.0, 7.0), (np.nan, np.nan), (-np.inf, np.inf)])
+def test_largest(value, expected):
+  tree = {"a": jnp.array([1.0, 2.0]), "b": {"c": jnp.array([[value, 0.0]]), "count": jnp.int32(3)}}
+  np.testing.assert_equal(float(largest(tree)), expected)
+  assert float(largest({"empty": jnp.zeros((0, 3))})) == 0
+
+
+def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_path, no_figures):
+  """One epoch at a rate of 0.1, then 1e30."""
+  config = runs.make_config(
+    {
+      "optimizer.name": "sgd",
+      "optimizer.learning_rate": 0.1,
+      "optimizer.schedule.name": "step",
+      "optimizer.schedule.step.boundaries": (1,),
+      "optimizer.schedule.step.factor": 1e31,
+      "method.name": "softmax",
+    }
+  )
+  workdir = tmp_path / "run"
+  for _ in range(2):  # The same command again: the same end.
+    with pytest.raises(train.RunError, match=r"^step (6|7): .*(loss|nll) = (nan|inf)") as refused:
+      train.train(config, workdir)
+    assert "learning_rate" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list(checkpoint.good_steps(workdir)) == [4]
+    assert not (workdir / "results.json").exists()
+  # Nothing that is not a number was written.
+  assert [r["step"] for r in read_records(workdir) if "train/loss" in r][:4] == [1, 2, 3, 4]
+  assert all(np.isfinite(v) for record in read_records(workdir) for v in record.values())
+  log_probs = train.load(workdir)(np.full((3, 8, 8, 1), 7, np.uint8))
+  assert np.isfinite(log_probs).all()
+  assert np.allclose(np.exp(log_probs).sum(-1), 1, atol=1e-6)
+
+
+def test_parameters_that_are_not_finite_are_not_saved(tmp_path, no_figures):
+  """The loss of the last step is that of the parameters before it: an update that overflows is seen here."""
+  fields = {"optimizer.name": "sgd", "optimizer.learning_rate": 1e38, "method.name": "softmax", "epochs": 1}
+  fields |= {"optimizer.sgd.momentum": 1e3, "optimizer.sgd.nesterov": True, "batch_size": 128}
+  with pytest.raises(train.RunError, match=r"^step 1: params = (nan|inf); stopped"):
+    train.train(runs.make_config(fields), tmp_path / "run")
+  assert checkpoint.good_steps(tmp_path / "run") == {}

@@ -1,0 +1,216 @@
+"""A run that was stopped and continued is the run that was not, bit by bit; other runs are kept out."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import checkpoint, loop, sources
+from jaxreg.train.log import read_records
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+STEPS = 6 * runs.STEPS_PER_EPOCH
+
+
+def interrupt_at(monkeypatch, step, number=signal.SIGTERM):
+  """A real signal, while that step is being prepared."""
+  original = loop.batch_indices
+
+  def batch_indices(seed, index, **options):
+    if index == step - 1:
+      os.kill(os.getpid(), number)
+    return original(seed, index, **options)
+
+  monkeypatch.setattr(loop, "batch_indices", batch_indices)
+  return lambda: monkeypatch.setattr(loop, "batch_indices", original)
+
+
+@pytest.mark.parametrize(
+  "stops", [(12,), (14,), (1, 2, 23)], ids=["at an epoch's end", "within an epoch", "three times"]
+)
+def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch, capsys, stops):
+  workdir = tmp_path / "run"
+  for stop in stops:
+    undo = interrupt_at(monkeypatch, stop)
+    with pytest.raises(train.Interrupted, match=f"stopped at step {stop} and saved") as stopped:
+      train.train(runs.make_config(), workdir)
+    undo()
+    assert stopped.value.status == 143
+    assert max(checkpoint.good_steps(workdir)) == stop
+    assert not (workdir / "results.json").exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+  capsys.readouterr()
+  results = train.train(runs.make_config(), workdir)
+  assert f"resuming at step {stops[-1]} of {STEPS}" in capsys.readouterr().err
+
+  assert max(checkpoint.good_steps(workdir)) == STEPS
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(finished_run))
+  assert results == json.loads((finished_run / "results.json").read_text())
+  assert results == json.loads((workdir / "results.json").read_text())
+  ours, theirs = runs.records(workdir), runs.records(finished_run)
+  assert [r["step"] for r in ours if "train/loss" in r] == list(range(1, STEPS + 1))
+  assert ours == theirs
+
+
+def test_ctrl_c_saves_too(tmp_path, monkeypatch):
+  interrupt_at(monkeypatch, 2, signal.SIGINT)
+  with pytest.raises(train.Interrupted) as stopped:
+    train.train(runs.make_config(), tmp_path / "run")
+  assert stopped.value.status == 130
+  assert list(checkpoint.good_steps(tmp_path / "run")) == [2]
+
+
+def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_path, monkeypatch):
+  config = runs.make_config({"log_every": 3, "epochs": 3})
+  train.train(config, tmp_path / "whole")
+  undo = interrupt_at(monkeypatch, 5)
+  with pytest.raises(train.Interrupted):
+    train.train(config, tmp_path / "stopped")
+  undo()
+  train.train(config, tmp_path / "stopped")
+  ours, theirs = runs.records(tmp_path / "stopped"), runs.records(tmp_path / "whole")
+  steps = [(record["step"], "train/loss" in record) for record in theirs]
+  assert [(record["step"], "train/loss" in record) for record in ours] == steps
+  assert (6, True) in steps
+  differing = [step for (step, _), one, other in zip(steps, ours, theirs) if one != other]
+  assert differing == [6]  # steps 4 to 6, of which the one that stopped had seen 4 and 5
+
+
+def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsys):
+  workdir = tmp_path / "run"
+  train.train(runs.make_config({"epochs": 3}), workdir)
+  assert max(checkpoint.good_steps(workdir)) == 12
+  capsys.readouterr()
+  results = train.train(runs.make_config(), workdir)
+  said = capsys.readouterr().err
+  assert "continuing under the new schedule: epochs was 3, is 6" in said
+  assert "resuming at step 12 of 24" in said
+  assert results == json.loads((finished_run / "results.json").read_text())
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(finished_run))
+  assert runs.records(workdir) == runs.records(finished_run)
+  assert json.loads((workdir / "config.json").read_text())["epochs"] == 6
+
+
+def test_more_epochs_follow_the_new_schedule(tmp_path):
+  fields = {"optimizer.schedule.name": "cosine", "method.name": "softmax", "model.MLP.dropout_rate": 0.0}
+  workdir = tmp_path / "run"
+  train.train(runs.make_config({**fields, "epochs": 1}), workdir)
+  train.train(runs.make_config({**fields, "epochs": 2}), workdir)
+  rates = [r["train/learning_rate"] for r in read_records(workdir) if "train/loss" in r]
+  cosine = lambda step, total: 0.5e-2 * (1 + np.cos(np.pi * step / total))
+  expected = [cosine(step, 4) for step in range(4)] + [cosine(step, 8) for step in range(4, 8)]
+  # Of the peak: `1 + cos` cancels near the end, in float32.
+  np.testing.assert_allclose(rates, expected, rtol=0, atol=2e-7 * 1e-2)
+
+
+@pytest.mark.parametrize(
+  ("field", "old", "new"),
+  [
+    ("seed", 0, 1),
+    ("optimizer.learning_rate", 0.01, 0.02),
+    ("method.name", "dropmax", "softmax"),
+    ("method.dropmax.loss.kl_weight", 1.0, 0.5),
+    ("model.MLP.widths", [8], (9,)),
+    ("checkpoint.keep", 2, 3),
+  ],
+)
+def test_another_configuration_is_refused_with_the_difference(finished_run, field, old, new):
+  before = runs.snapshot(finished_run)
+  with pytest.raises(train.RunError) as refused:
+    train.train(runs.make_config({field: new}), finished_run)
+  shown = list(new) if isinstance(new, tuple) else new
+  assert f"{field} was {old!r}, is {shown!r}" in str(refused.value)
+  assert str(finished_run) in str(refused.value)
+  assert runs.snapshot(finished_run) == before
+
+
+def test_a_shorter_run_than_what_is_there_is_refused(finished_run):
+  before = runs.snapshot(finished_run)
+  with pytest.raises(train.RunError, match=r"epochs: .* is at step 24 already, past the 12 asked for"):
+    train.train(runs.make_config({"epochs": 3}), finished_run)
+  assert runs.snapshot(finished_run) == before
+
+
+def test_the_same_command_again_gives_the_same_results_without_training(finished_run, monkeypatch, capsys):
+  def forbidden(*_, **__):
+    raise AssertionError("it should not train")
+
+  monkeypatch.setattr(loop, "Checkpoints", forbidden)
+  monkeypatch.setattr(loop, "make_evaluate", forbidden)
+  before = runs.snapshot(finished_run)
+  results = train.train(runs.make_config(), finished_run)
+  assert results == json.loads((finished_run / "results.json").read_text())
+  assert results["step"] == STEPS
+  assert "nothing left to do" in capsys.readouterr().err
+  assert runs.snapshot(finished_run) == before
+
+
+@pytest.mark.parametrize("changed", ["x_train", "y_train", "x_val", "x_test", "y_test"])
+def test_other_data_is_refused(finished_run, tmp_path, changed):
+  digits = sources.digits().limited(128)
+  arrays = {f"x_{name}": split.inputs.copy() for name, split in digits.splits().items()}
+  arrays |= {f"y_{name}": split.labels.copy() for name, split in digits.splits().items()}
+  file = tmp_path / "data.npz"
+  np.savez(file, **arrays)
+  fields = {"data.name": "npz", "data.npz.path": str(file), "data.npz.scale": 16.0, "epochs": 1}
+  config = runs.make_config(fields)
+  train.train(config, tmp_path / "run")
+  before = runs.snapshot(tmp_path / "run")
+
+  # The smallest change there is, in the last example.
+  arrays[changed][-1] ^= 1
+  np.savez(file, **arrays)
+  with pytest.raises(train.RunError) as refused:
+    train.train(config, tmp_path / "run")
+  split = changed.removeprefix("x_").removeprefix("y_")
+  assert "was made with other data" in str(refused.value)
+  assert f"crc32.{split} was " in str(refused.value)
+  assert runs.snapshot(tmp_path / "run") == before
+
+
+def test_checkpoints_without_a_configuration_are_not_taken_over(tmp_path):
+  (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+  with pytest.raises(train.RunError, match=r"has checkpoints but no config\.json"):
+    train.train(runs.make_config(), tmp_path / "run")
+
+
+def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
+  workdir = tmp_path / "run"
+  arguments = ["--workdir", workdir, "--config.method.name=softmax", "--config.model.MLP.widths=(8,)"]
+  arguments += ["--config.data.limit=128", "--config.batch_size=32", "--config.epochs=100000"]
+
+  def stop(number, *, past):
+    process = runs.start(arguments, tmp_path, optimised=False)
+    deadline = time.monotonic() + 120
+    # Wait until it trains, past what was there.
+    while max(checkpoint.good_steps(workdir), default=0) <= past:
+      assert process.poll() is None, process.communicate()
+      assert time.monotonic() < deadline
+      time.sleep(0.1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert out == ""
+    return process.returncode, err
+
+  status, err = stop(signal.SIGTERM, past=0)
+  assert status == 143
+  first = max(checkpoint.good_steps(workdir))
+  assert runs.own_lines(err) == [
+    f"run.py: stopped at step {first} and saved; the same command continues from there"
+  ]
+
+  status, err = stop(signal.SIGINT, past=first)
+  assert status == 130
+  assert f"resuming at step {first} of 400000" in err
+  second = max(checkpoint.good_steps(workdir))
+  assert second > first
+  assert runs.own_lines(err) == [
+    f"run.py: stopped at step {second} and saved; the same command continues from there"
+  ]
+  assert train.load(workdir)(np.zeros((1, 8, 8, 1), np.uint8)).shape == (1, 10)
