@@ -460,7 +460,7 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
 
 @pytest.fixture
 def compile_fast():
-  before = jax.config.jax_disable_most_optimizations
+  before = jax.config.read("jax_disable_most_optimizations")
   jax.config.update("jax_disable_most_optimizations", True)
   yield
   jax.config.update("jax_disable_most_optimizations", before)

@@ -54,7 +54,7 @@ def base_config() -> Config:
 
   config.data = ConfigDict(
     {"name": "digits", "limit": 0}
-  )  # digits | idx | npz; limit: examples per split, 0 for all
+  )  # digits | idx | npz | tfds; limit: per split, 0: all
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 
@@ -133,8 +133,13 @@ def check(config: Config) -> None:
     "checkpoint.keep",
   ):
     _in_range(config, field, 1)
-  for field in ("seed", "steps", "data.limit"):
+  for field in ("steps", "data.limit"):
     _in_range(config, field, 0)
+  if not 0 <= config.seed < 2**63:
+    raise RunError(f"seed: must be at least 0 and below 2**63, got {config.seed}")
+  widths = config.model.MLP.widths
+  if not all(isinstance(width, int) and width >= 1 for width in widths):
+    raise RunError(f"model.MLP.widths: must be integers of at least 1, as in '(256, 256)', got {widths!r}")
   _in_range(config, "optimizer.learning_rate", 0, above=True)
   for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
     _in_range(config, field, 0)

@@ -2,15 +2,12 @@
 
 import concurrent.futures
 import contextlib
-import hashlib
+import functools
 import json
 import logging
 import os
 import re
 import sys
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,9 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.tfds_cache import cached
 
 CHUNK = 256  # examples that a thread decodes between two steps of the progress bar
-CACHE_FORMAT = 1
 
 
 def tfds(
@@ -54,11 +51,12 @@ def tfds(
   """
   builder, folder = _open(name, Path(data_dir or _default_data_dir()).expanduser(), manual_dir)
   num_classes = _num_classes(builder, image, label)
-  read = {
-    field: _cached(builder, folder, field, split, image, label)
-    for field, split in (("train", train), ("val", val), ("test", test))
-    if split or field != "val"
-  }
+  read = {}
+  for field, split in (("train", train), ("val", val), ("test", test)):
+    if split or field != "val":
+      number = _num_examples(builder, field, split)
+      decode = functools.partial(_read, builder, folder, split, image, label)
+      read[field] = cached(folder, (split, image, label), number, decode)
   if not val:
     read["train"], read["val"] = _hold_out(read["train"], validation_fraction)
   return Dataset(**read, num_classes=num_classes, scale=255.0)
@@ -145,25 +143,6 @@ def _hold_out(examples: Split, fraction: float) -> tuple[Split, Split]:
   return examples.take(np.sort(kept)), examples.take(np.sort(held))
 
 
-def _cached(builder: Any, folder: Path, field: str, split: str, image: str, label: str) -> Split:
-  """The examples of a split, decoded at most once."""
-  num_examples = _num_examples(builder, field, split)
-  key = json.dumps([CACHE_FORMAT, split, image, label])
-  name = f"{re.sub(r'[^0-9A-Za-z]+', '_', split).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
-  fingerprint = f"{key} {_fingerprint(folder)}"
-  places = [cache / name for cache in _cache_folders(folder)]
-  for file in places:
-    if examples := _read_cache(file, fingerprint, num_examples):
-      return examples
-  examples = _read(builder, folder, split, image, label)
-  for file in places:
-    # A read-only or full disk costs the next start some time, not this run.
-    with contextlib.suppress(OSError):
-      _write_cache(file, fingerprint, examples)
-      break
-  return examples
-
-
 def _num_examples(builder: Any, field: str, split: str) -> int:
   splits = builder.info.splits
   try:
@@ -243,54 +222,3 @@ def _no_advice() -> Iterator[None]:
     yield
   finally:
     logger.setLevel(level)
-
-
-def _fingerprint(folder: Path) -> str:
-  """Of what the arrays were made from: the descriptions' contents, the record files' names and sizes."""
-  digest = hashlib.sha256()
-  for file in sorted(path for path in folder.iterdir() if path.is_file()):
-    digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-    if file.suffix == ".json":
-      digest.update(file.read_bytes())
-  return digest.hexdigest()
-
-
-def _cache_folders(folder: Path) -> list[Path]:
-  """Where the arrays may lie, the first choice first: beside the data, or at home."""
-  where = zlib.crc32(str(folder.resolve()).encode())
-  home = Path.home() / ".cache" / "jaxreg" / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
-  beside = folder / "jaxreg_cache"
-  # What nobody may write is left alone even by root, whom the system would let.
-  read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
-  return [home] if read_only else [beside, home]
-
-
-def _read_cache(file: Path, fingerprint: str, num_examples: int) -> Split | None:
-  """The arrays of a cache file, or None if there is none, or it is damaged or made from other files."""
-  try:
-    with zipfile.ZipFile(file) as archive:
-      if archive.testzip() is not None:  # NumPy alone may stop before the checksum's end
-        return None
-    with np.load(file, allow_pickle=False) as arrays:
-      if str(arrays["fingerprint"]) != fingerprint:
-        return None
-      examples = Split(arrays["images"], arrays["labels"])
-  except Exception:  # whatever is wrong with it, it can be made again
-    return None
-  whole = examples.inputs.ndim == 4 and len(examples.inputs) == len(examples.labels) == num_examples
-  return examples if whole and examples.inputs.dtype == np.uint8 else None
-
-
-def _write_cache(file: Path, fingerprint: str, examples: Split) -> None:
-  file.parent.mkdir(parents=True, exist_ok=True)
-  descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
-  try:
-    with os.fdopen(descriptor, "wb") as stream:
-      np.savez(stream, images=examples.inputs, labels=examples.labels, fingerprint=np.array(fingerprint))
-      stream.flush()
-      os.fsync(stream.fileno())
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, file)
-  except BaseException:
-    os.unlink(temporary)
-    raise

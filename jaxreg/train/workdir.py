@@ -21,7 +21,9 @@ from jaxreg.train.errors import RunError
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
 FREE = re.compile(r"job$|evaluate\.")
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
-FREE_TO_EVALUATE = re.compile(r"job$|evaluate\.|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.path$")
+FREE_TO_EVALUATE = re.compile(
+  r"job$|evaluate\.|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
+)
 # A longer or shorter run of the same thing: it continues under the new schedule.
 LENGTH = ("epochs", "steps")
 

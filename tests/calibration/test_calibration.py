@@ -84,7 +84,8 @@ def test_weight_zero_is_absence(content):
   log_probs, labels, weights = predictions(seed=4)
   padded = np.concatenate([log_probs, np.full((5, K), content, np.float32)])
   padding = np.zeros(5, np.float32)
-  got = all_sums(padded, np.r_[labels, np.zeros(5, int)], np.r_[weights, padding])
+  no_class = np.full(5, K + 3)  # a label past the end, which alone would give NaN
+  got = all_sums(padded, np.r_[labels, no_class], np.r_[weights, padding])
   assert_close(got, all_sums(log_probs, labels, weights))
 
 

@@ -15,7 +15,7 @@ MNIST = (2, 28, 28, 1)
 
 @pytest.fixture(scope="module", autouse=True)
 def compile_fast():
-  before = jax.config.jax_disable_most_optimizations
+  before = jax.config.read("jax_disable_most_optimizations")
   jax.config.update("jax_disable_most_optimizations", True)
   yield
   jax.config.update("jax_disable_most_optimizations", before)

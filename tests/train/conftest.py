@@ -22,7 +22,9 @@ COMPILING = {
 def compile_once(tmp_path_factory):
   """Every call of `train` compiles anew; here, the same program comes from a cache that starts empty."""
   settings = {**COMPILING, "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled"))}
-  before = {name: getattr(jax.config, name) for name in settings}
+  # Some settings are attributes, the others only to be read by name.
+  read = lambda name: getattr(jax.config, name) if hasattr(jax.config, name) else jax.config.read(name)
+  before = {name: read(name) for name in settings}
   for name, value in settings.items():
     jax.config.update(name, value)
   compilation_cache.reset_cache()

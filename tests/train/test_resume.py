@@ -31,9 +31,7 @@ def interrupt_at(monkeypatch, step, number=signal.SIGTERM):
   return lambda: monkeypatch.setattr(loop, "batch_indices", original)
 
 
-@pytest.mark.parametrize(
-  "stops", [(12,), (14,), (1, 2, 23)], ids=["at an epoch's end", "within an epoch", "three times"]
-)
+@pytest.mark.parametrize("stops", [(12,), (1, 14, 23)], ids=["at an epoch's end", "three times within one"])
 def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch, capsys, stops):
   workdir = tmp_path / "run"
   for stop in stops:
@@ -67,7 +65,7 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
 
 
 def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_path, monkeypatch):
-  config = runs.make_config({"log_every": 3, "epochs": 3})
+  config = runs.make_config({"log_every": 3, "epochs": 2})
   train.train(config, tmp_path / "whole")
   undo = interrupt_at(monkeypatch, 5)
   with pytest.raises(train.Interrupted):
@@ -97,6 +95,7 @@ def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsy
   assert json.loads((workdir / "config.json").read_text())["epochs"] == 6
 
 
+@pytest.mark.slow
 def test_more_epochs_follow_the_new_schedule(tmp_path):
   fields = {"optimizer.schedule.name": "cosine", "method.name": "softmax", "model.MLP.dropout_rate": 0.0}
   workdir = tmp_path / "run"
@@ -151,8 +150,7 @@ def test_the_same_command_again_gives_the_same_results_without_training(finished
   assert runs.snapshot(finished_run) == before
 
 
-@pytest.mark.parametrize("changed", ["x_train", "y_train", "x_val", "x_test", "y_test"])
-def test_other_data_is_refused(finished_run, tmp_path, changed):
+def test_other_data_is_refused(tmp_path):
   digits = sources.digits().limited(128)
   arrays = {f"x_{name}": split.inputs.copy() for name, split in digits.splits().items()}
   arrays |= {f"y_{name}": split.labels.copy() for name, split in digits.splits().items()}
@@ -163,15 +161,20 @@ def test_other_data_is_refused(finished_run, tmp_path, changed):
   train.train(config, tmp_path / "run")
   before = runs.snapshot(tmp_path / "run")
 
-  # The smallest change there is, in the last example.
-  arrays[changed][-1] ^= 1
+  for name, array in arrays.items():
+    # The smallest change there is, in the last example.
+    changed = array.copy()
+    changed[-1] ^= 1
+    np.savez(file, **{**arrays, name: changed})
+    with pytest.raises(train.RunError) as refused:
+      train.train(config, tmp_path / "run")
+    assert "was made with other data" in str(refused.value)
+    assert f"crc32.{name[2:]} was " in str(refused.value)
+    assert "crc32" not in str(refused.value).replace(f"crc32.{name[2:]}", "")
+    assert runs.snapshot(tmp_path / "run") == before
+
   np.savez(file, **arrays)
-  with pytest.raises(train.RunError) as refused:
-    train.train(config, tmp_path / "run")
-  split = changed.removeprefix("x_").removeprefix("y_")
-  assert "was made with other data" in str(refused.value)
-  assert f"crc32.{split} was " in str(refused.value)
-  assert runs.snapshot(tmp_path / "run") == before
+  assert train.train(config, tmp_path / "run")["step"] == 4
 
 
 def test_checkpoints_without_a_configuration_are_not_taken_over(tmp_path):

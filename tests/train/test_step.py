@@ -109,7 +109,7 @@ def test_a_sharded_step_equals_an_unsharded_one(num_devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_a_sharded_step_equals_an_unsharded_one_when_fully_optimised(num_devices):
-  assert jax.config.jax_disable_most_optimizations
+  assert jax.config.read("jax_disable_most_optimizations")
   jax.config.update("jax_disable_most_optimizations", False)
   jax.clear_caches()
   try:

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import itertools
 import json
@@ -17,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import requests
 import runs
 import tensorflow_datasets
+from PIL import Image
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
 from jaxreg.train import setup, sources, tfds_builders, tfds_source
@@ -477,9 +480,9 @@ def test_what_was_downloaded_is_verified_and_used(monkeypatch, tmp_path, data_di
     asked.append(url)
     return Response(url)
 
-  monkeypatch.setattr(tfds_builders.requests, "get", get)
+  monkeypatch.setattr(requests, "get", get)
   options = {"name": "mnist", "data_dir": str(tmp_path / "tfds")}
-  fails("SHA-256", "fetch it again from https://storage.googleapis.com/cvdf-datasets/mnist/", **options)
+  fails("SHA-256", "what https://storage.googleapis.com/cvdf-datasets/mnist/", "run this again", **options)
   assert not list((tmp_path / "tfds").rglob("*.gz*"))
   assert len(sources.tfds(**options).test) == 100
   assert len(asked) == 5
@@ -489,7 +492,7 @@ def test_what_was_downloaded_is_verified_and_used(monkeypatch, tmp_path, data_di
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error):
   offer_cifar10(monkeypatch, tmp_path / "files")
-  generate = tfds_builders.Cifar10._generate_examples
+  generate = tfds_builders.BUILDERS["cifar10"]._generate_examples
 
   def interrupted(self, prefix, batches):
     yield from itertools.islice(generate(self, prefix, batches), 20)
@@ -497,7 +500,7 @@ def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error)
 
   options = {"data_dir": str(tmp_path / "tfds"), "manual_dir": str(tmp_path / "files")}
   with monkeypatch.context() as patch:
-    patch.setattr(tfds_builders.Cifar10, "_generate_examples", interrupted)
+    patch.setattr(tfds_builders.BUILDERS["cifar10"], "_generate_examples", interrupted)
     if isinstance(error, OSError):
       fails("No space left", "data_dir", **options)
     else:
@@ -582,7 +585,7 @@ def test_with_tensorflow_the_stock_builder_prepares(monkeypatch, tmp_path):
       asked.update(options)
       raise AssertionError("Manual directory\n does not exist.\n")
 
-  monkeypatch.setattr(tfds_builders.importlib.util, "find_spec", lambda name: name)
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
   monkeypatch.setattr(
     tensorflow_datasets, "builder", lambda *given, **_: asked.update(name=given) or Builder()
   )
@@ -597,7 +600,7 @@ def test_without_data_and_network_the_ways_to_get_it_are_named(tmp_path, name):
   start = time.monotonic()
   fails(
     tmp_path,
-    "cannot be fetched",
+    "cannot be fetched (ConnectionError)",
     *(info.filename for info in tfds_builders.BUILDERS[name].url_infos.values()),
     "--config.data.tfds.manual_dir=DIR",
     "another machine",
@@ -681,7 +684,7 @@ class Uneven(tensorflow_datasets.core.GeneratorBasedBuilder, skip_registration=T
   def _generate_examples(self):
     for i in range(40):
       side = 5 + (self.builder_config.name == "odd" and i == 30)
-      image = tfds_builders.Image.fromarray(np.full((side, 5, 3), i, np.uint8))
+      image = Image.fromarray(np.full((side, 5, 3), i, np.uint8))
       yield i, {"picture": image, "kind": i % 2, "number": i}
 
 
