@@ -77,8 +77,8 @@ def _name(path: Any) -> str:
 
 
 def _alternatives(patterns: Pattern | Iterable[Pattern]) -> tuple[Pattern, ...]:
-  single = isinstance(patterns, str | re.Pattern) or callable(patterns)
-  return (patterns,) if single else tuple(patterns)  # type: ignore[arg-type]
+  several = isinstance(patterns, Iterable) and not isinstance(patterns, str)
+  return tuple(patterns) if several else (patterns,)  # type: ignore[return-value]
 
 
 def _matches(name: str, patterns: tuple[Pattern, ...]) -> bool:

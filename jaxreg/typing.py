@@ -110,3 +110,16 @@ def check_range(
   if not ((low < value if open_low else low <= value) and value <= high):
     bracket = "(" if open_low else "["
     raise ValueError(f"{name} must lie in {bracket}{low:g}, {high:g}], got {value}")
+
+
+def check_count(value: Any, name: str) -> None:
+  """Checks a number of things, which is part of a shape and so never traced.
+
+  Raises:
+    TypeError: if `value` is not an integer.
+    ValueError: if it is below 1.
+  """
+  if isinstance(value, bool) or not hasattr(value, "__index__"):
+    raise TypeError(f"{name} must be an integer, got {value!r}")
+  if value < 1:
+    raise ValueError(f"{name} must be at least 1, got {value}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxreg import train
 from jaxreg.train import cli, setup, sources
@@ -27,7 +28,11 @@ def run(monkeypatch, tmp_path):
   spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  return module
+  before = jax.config.jax_compilation_cache_dir
+  yield module
+  # `main` is for a program of its own, and points the cache of compiled programs at the work directory.
+  jax.config.update("jax_compilation_cache_dir", before)
+  compilation_cache.reset_cache()
 
 
 @pytest.fixture

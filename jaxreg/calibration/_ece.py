@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.calibration._weights import weighted_examples
-from jaxreg.typing import Array, check_range
+from jaxreg.typing import Array, check_count, check_wide
 
 
 def ece_bins(
@@ -37,7 +37,7 @@ def ece_bins(
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
   """
-  check_range(num_bins, "num_bins", low=1)
+  check_count(num_bins, "num_bins")
   log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
@@ -59,7 +59,10 @@ def ece(bins: dict[str, Array]) -> Array:
     bins: sums from `ece_bins`, added over batches.
 
   Returns:
-    A scalar; 0 for no examples.
+    A scalar, in at least float32; 0 for no examples.
+
+  Raises:
+    TypeError: if the sums are not floating.
 
   Example:
     >>> ece(ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0])))
@@ -68,6 +71,7 @@ def ece(bins: dict[str, Array]) -> Array:
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
   """
+  bins = {name: check_wide(bins[name], f"bins[{name!r}]") for name in ("confidence", "correct", "count")}
   gaps = jnp.abs(bins["correct"] - bins["confidence"]).sum()
   total = bins["count"].sum()
   return gaps / jnp.where(total > 0, total, 1)

@@ -15,7 +15,16 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
-from jaxreg.typing import Array, Key, check_floating, check_key, check_labels, check_range, check_wide
+from jaxreg.typing import (
+  Array,
+  Key,
+  check_count,
+  check_floating,
+  check_key,
+  check_labels,
+  check_range,
+  check_wide,
+)
 
 # The paper's eps = 1e-20 keeps an all-dropped softmax defined. Its logarithm is representable in every
 # dtype; 1e-20 itself is 0 in float16.
@@ -54,8 +63,8 @@ def dropmax_heads(
     `[..., classes]`.
 
   Raises:
-    TypeError: if `features` are not floating.
-    ValueError: for another `stop_gradient`.
+    TypeError: if an array is not floating.
+    ValueError: for another `stop_gradient`, or shapes that do not fit.
 
   Example:
     >>> head = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
@@ -71,12 +80,12 @@ def dropmax_heads(
     raise ValueError(f"stop_gradient must be 'activations' or 'parameters', got {stop_gradient!r}")
   branch = jax.lax.stop_gradient(features) if branch_only else features
   outputs = {
-    "logits": _affine(features, classifier),
-    "retain_logits": _affine(branch, prior),
-    "residual_logits": _affine(branch, residual),
+    "logits": _affine(features, classifier, "classifier"),
+    "retain_logits": _affine(branch, prior, "prior"),
+    "residual_logits": _affine(branch, residual, "residual"),
   }
   if stop_gradient == "parameters":
-    barred = _affine(branch, jax.lax.stop_gradient(prior))
+    barred = _affine(branch, jax.lax.stop_gradient(prior), "prior")
     outputs["posterior_logits"] = barred + outputs["residual_logits"]
   return outputs
 
@@ -220,7 +229,7 @@ def dropmax_log_mask(
   posterior = check_wide(posterior_logits, "posterior_logits")
   labels = check_labels(labels, posterior, "posterior_logits")
   check_range(temperature, "temperature", low=0, open_low=True)
-  check_range(num_samples, "num_samples", low=1)
+  check_count(num_samples, "num_samples")
   noise = jax.random.logistic(check_key(key), (num_samples, *posterior.shape), posterior.dtype)
   log_mask = jnp.logaddexp(jax.nn.log_sigmoid((posterior[None] + noise) / temperature), LOG_EPS)
   return jnp.where(_is_target(labels, posterior)[None], 0.0, log_mask)
@@ -246,7 +255,7 @@ def dropmax_mask(key: Key, retain_logits: ArrayLike, *, num_samples: int = 1) ->
     Array([[ True, False]], dtype=bool)
   """
   prior = check_wide(retain_logits, "retain_logits")
-  check_range(num_samples, "num_samples", low=1)
+  check_count(num_samples, "num_samples")
   keep_prob = jnp.broadcast_to(jax.nn.sigmoid(prior), (num_samples, *prior.shape))
   return jax.random.bernoulli(check_key(key), keep_prob)
 
@@ -260,13 +269,14 @@ def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
 
   Args:
     logits: `o`, `[..., classes]`, floating.
-    mask: `z`, bool or floating in [0, 1], broadcastable to `logits`.
+    mask: `z`, bool or floating in [0, 1]; it and `logits` broadcast with each other.
 
   Returns:
     `o + log(z + eps)`, in at least float32.
 
   Raises:
-    TypeError: if `logits` are not floating.
+    TypeError: if `logits` are not floating, or `mask` neither bool nor floating.
+    ValueError: if they do not broadcast.
 
   Example:
     >>> jax.nn.softmax(dropmax_masked_logits(jnp.zeros(4), jnp.array([1, 1, 0, 0], bool))).round(3)
@@ -276,8 +286,13 @@ def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Eq. 5.
   """
   logits = check_wide(logits, "logits")
-  mask = jnp.asarray(mask, logits.dtype)
-  logits, mask = jnp.broadcast_arrays(logits, mask)
+  mask = jnp.asarray(mask)
+  if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.floating)):
+    raise TypeError(f"mask must be bool or floating, got {mask.dtype}")
+  try:
+    logits, mask = jnp.broadcast_arrays(logits, mask.astype(logits.dtype))
+  except ValueError:
+    raise ValueError(f"mask must broadcast with logits {logits.shape}, got {mask.shape}") from None
   # Double where: the derivative of log at 0 must not meet the branch that is not taken.
   dropped = mask <= 0
   return logits + jnp.where(dropped, LOG_EPS, jnp.logaddexp(jnp.log(jnp.where(dropped, 1, mask)), LOG_EPS))
@@ -396,13 +411,17 @@ def dropmax_diagnostics(
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
   is_target = _is_target(labels, logits)
   others = lambda x: jnp.where(is_target, 0, x).sum(axis=-1) / max(logits.shape[-1] - 1, 1)
-  error = jax.nn.softmax(logits[None] + log_mask).mean(axis=0) - is_target
+  # The target's entry is p_t - 1: the sum of the others keeps its digits when p_t is nearly 1.
+  wrong = jnp.where(is_target, 0, jax.nn.softmax(logits[None] + log_mask).mean(axis=0))
+  error = jnp.where(is_target, wrong.sum(axis=-1, keepdims=True), wrong)
+  squared = (error**2).sum(axis=-1)
   return {
     "retain_target": jnp.where(is_target, jax.nn.sigmoid(prior), 0).sum(axis=-1),
     "retain_nontarget": others(jax.nn.sigmoid(prior)),
     "posterior_nontarget": others(jax.nn.sigmoid(posterior)),
     "kept_nontarget": others((log_mask > math.log(0.5)).astype(logits.dtype).mean(axis=0)),
-    "logit_grad_norm": jnp.sqrt((error**2).sum(axis=-1)),
+    # The square root has no derivative at 0.
+    "logit_grad_norm": jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0),
   }
 
 
@@ -421,9 +440,13 @@ def _is_target(labels: Array, logits: Array) -> Array:
   return jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
 
 
-def _affine(x: Array, head: Mapping[str, ArrayLike]) -> Array:
-  y = x @ jnp.asarray(head["kernel"])
-  return y + jnp.broadcast_to(head["bias"], y.shape)
+def _affine(x: Array, head: Mapping[str, ArrayLike], name: str) -> Array:
+  kernel = check_floating(head["kernel"], f"{name}['kernel']")
+  if kernel.ndim != 2 or kernel.shape[0] != x.shape[-1]:
+    raise ValueError(f"{name}['kernel'] must have shape ({x.shape[-1]}, classes), got {kernel.shape}")
+  bias = check_floating(head["bias"], f"{name}['bias']", shape=kernel.shape[1:])
+  y = x @ kernel
+  return y + jnp.broadcast_to(bias, y.shape)
 
 
 def _nll(logits: Array, log_mask: Array, labels: Array) -> Array:

@@ -18,7 +18,7 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; a traced label past the end gives NaN.
+    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
 
   Returns:
     `[...]`, in nats; float32, or float64 for float64 logits.
@@ -36,7 +36,9 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   """
   logits = check_wide(logits, "logits")
   labels = check_labels(labels, logits)
-  target = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+  # A negative index would count from the end; past the end it gives NaN.
+  index = jnp.where(labels < 0, logits.shape[-1], labels)
+  target = jnp.take_along_axis(logits, index[..., None], axis=-1)
   is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
   # Finite instead of -inf: its difference to `top` must not be NaN.
   margins = jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits - target)

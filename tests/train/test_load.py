@@ -93,6 +93,14 @@ def test_a_damaged_work_directory_is_refused(finished_copy, name):
     train.load(finished_copy)
 
 
+def test_a_batch_size_that_the_devices_here_cannot_share_is_no_obstacle(finished_run, finished_copy):
+  """Trained with one device in batches of 20, say; predicting needs no batches."""
+  file = finished_copy / "config.json"
+  file.write_text(json.dumps({**json.loads(file.read_text()), "batch_size": 20}))
+  images = sources.digits().test.inputs[:6]
+  np.testing.assert_array_equal(train.load(finished_copy)(images), train.load(finished_run)(images))
+
+
 @pytest.fixture
 def sampling_copy(finished_copy):
   """The same run, had it been made to predict with 5 sampled masks."""
