@@ -1,5 +1,6 @@
 """Trains, evaluates and compares from the command line: flags to one call."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ JOBS = {"train": train.train, "evaluate": train.evaluate}
 
 def main(argv: list[str]) -> int:
   """Runs what the arguments ask for; returns the exit status."""
+  # Orbax logs the whole traceback of a save that failed; the one line below tells it.
+  logging.getLogger("absl").setLevel(logging.CRITICAL)
   try:
     call = cli.parse(argv, Path(__file__).resolve().parent / "configs")
     if call.config is None:
@@ -29,6 +32,11 @@ def main(argv: list[str]) -> int:
   except train.Interrupted as stop:
     print(f"run.py: {stop}", file=sys.stderr)
     return stop.status
+  except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
+    print(
+      f"run.py: error: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr
+    )
+    return 1
   except KeyboardInterrupt:
     print("run.py: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
     return 130

@@ -9,6 +9,7 @@ import argparse
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,11 @@ def main() -> None:
   parser.add_argument("--seeds", type=int, default=5)
   parser.add_argument("--out", type=Path, default=Path("runs/seeds"))
   arguments, flags = parser.parse_known_args()
-  stem = Path(arguments.config).stem.replace(".py", "").replace(":", "-")
+  path, _, variant = arguments.config.partition(":")
+  stem = Path(path).stem + (f"-{variant}" if variant else "")
+  # Other flags are other runs; where the data lie is not.
+  chosen = sorted(flag for flag in flags if ".path=" not in flag and "_dir=" not in flag)
+  stem += f"-{zlib.crc32(' '.join(chosen).encode()):08x}" if chosen else ""
 
   results = {}
   for method in arguments.methods.split(","):

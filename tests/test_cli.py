@@ -151,7 +151,7 @@ def test_wrong_type(refuses, field, given, expected):
     ("epochs", "0", "at least 1"),
     ("epochs", "-1", "at least 1"),
     ("eval_batch_size", "0", "at least 1"),
-    ("checkpoint.keep", "0", "at least 1"),
+    ("checkpoint.keep", "1", "at least 2"),
     ("checkpoint.every", "0", "at least 1"),
     ("eval_every", "-1", "at least 1"),
     ("log_every", "0", "at least 1"),
@@ -193,7 +193,7 @@ def test_numbers_out_of_range(refuses, field, given, allowed):
   refuses([f"--config.{field}={given}"], field.split(".")[-1].replace("dropout_", ""), allowed, "got ")
 
 
-@pytest.mark.parametrize("seed", [2**63, 2**64, 10**30])
+@pytest.mark.parametrize("seed", [2**32, 2**63, 2**64, 10**30])
 def test_a_seed_that_is_too_large(refuses, seed):
   refuses([f"--config.seed={seed}"], "seed", str(seed))
 

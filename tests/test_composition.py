@@ -1,4 +1,4 @@
-"""Other people's code: one call of ours in plain JAX, Linen, NNX and Equinox, and in a loop of plain Optax."""
+"""Other people's code: one call in plain JAX, Linen, NNX and Equinox, and in a loop of plain Optax."""
 
 import equinox as eqx
 import jax

@@ -10,7 +10,7 @@ from jaxreg.augment._images import images
 from jaxreg.typing import Key, check_key, check_range
 
 
-def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0) -> dict[str, Any]:
+def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0.0) -> dict[str, Any]:
   """Shifts each image by up to `max_shift` pixels in both directions, each shift equally likely.
 
   Args:
@@ -38,7 +38,7 @@ def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: f
   return {**batch, "inputs": _shift(_shift(x, down, axis=1, fill=fill), right, axis=2, fill=fill)}
 
 
-def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0) -> dict[str, Any]:
+def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0.0) -> dict[str, Any]:
   """Pads each image on all sides and crops it back at a random place: `translate` by up to `padding`.
 
   The CIFAR augmentation of the residual networks.
@@ -64,6 +64,7 @@ def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: floa
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
   """
+  check_range(padding, "padding", low=0, high=min(images(batch).shape[1:3]))
   return translate(key, batch, max_shift=padding, fill=fill)
 
 

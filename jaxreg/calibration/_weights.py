@@ -11,15 +11,18 @@ def weighted_examples(
 ) -> tuple[Array, Array, Array]:
   """`log_probs` in at least float32, `labels`, and `weights` (1 where there are none) in that dtype.
 
-  What an example of weight 0 holds is replaced by zeros: padding may be anything, NaN too, and must reach
+  A label out of range makes its example NaN. What an example of weight 0 holds is replaced by zeros: padding may be anything, NaN too, and must reach
   neither the value nor the gradient.
   """
   log_probs = check_wide(log_probs, "log_probs")
   labels = check_labels(labels, log_probs, "log_probs")
+  known = (labels >= 0) & (labels < log_probs.shape[-1])
   if weights is None:
+    log_probs = jnp.where(known[..., None], log_probs, jnp.nan)
     return log_probs, labels, jnp.ones(labels.shape, log_probs.dtype)
   weights = jnp.asarray(weights, log_probs.dtype)
   if weights.shape != labels.shape:
     raise ValueError(f"weights must have the shape of labels, {labels.shape}, got {weights.shape}")
   counts = weights != 0
+  log_probs = jnp.where((known | ~counts)[..., None], log_probs, jnp.nan)
   return jnp.where(counts[..., None], log_probs, 0), jnp.where(counts, labels, 0), weights

@@ -14,15 +14,17 @@ class SoftmaxHead(nn.Module):
 
   Attributes:
     num_classes: number of classes.
-    init: `glorot` or `tutorial`.
+    initializer: `glorot` or `tutorial`.
   """
 
   num_classes: int
-  init: str = "glorot"
+  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
-    return {"logits": nn.Dense(self.num_classes, name="classifier", **initializers(self.init))(features)}
+    return {
+      "logits": nn.Dense(self.num_classes, name="classifier", **initializers(self.initializer))(features)
+    }
 
 
 class DropMaxHead(nn.Module):
@@ -30,7 +32,7 @@ class DropMaxHead(nn.Module):
 
   Attributes:
     num_classes: number of classes.
-    init: `glorot` or `tutorial`.
+    initializer: `glorot` or `tutorial`.
     stop_gradient: `activations` (the released code) or `parameters` (the poster).
     branch_only: keeps the gradients of the two mask branches out of the backbone.
 
@@ -39,14 +41,14 @@ class DropMaxHead(nn.Module):
   """
 
   num_classes: int
-  init: str = "glorot"
+  initializer: str = "glorot"
   stop_gradient: Literal["activations", "parameters"] = "activations"
   branch_only: bool = False
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
     branches = [
-      _Affine(self.num_classes, self.init, name=name) for name in ("classifier", "prior", "residual")
+      _Affine(self.num_classes, self.initializer, name=name) for name in ("classifier", "prior", "residual")
     ]
     weights = [branch(features.shape[-1]) for branch in branches]
     return losses.dropmax_heads(
@@ -58,11 +60,11 @@ class _Affine(nn.Module):
   """The kernel and bias of an affine layer, for a function that needs them rather than its output."""
 
   num_classes: int
-  init: str
+  initializer: str
 
   @nn.compact
   def __call__(self, num_features: int) -> dict[str, Array]:
-    init = initializers(self.init)
+    init = initializers(self.initializer)
     return {
       "kernel": self.param("kernel", init["kernel_init"], (num_features, self.num_classes)),
       "bias": self.param("bias", init["bias_init"], (self.num_classes,)),

@@ -24,7 +24,7 @@ def initializers(name: str) -> dict[str, Any]:
       "kernel_init": nn.initializers.truncated_normal(stddev=0.1),
       "bias_init": nn.initializers.constant(0.1),
     }
-  raise ValueError(f"init must be 'glorot' or 'tutorial', got {name!r}")
+  raise ValueError(f"initializer must be 'glorot' or 'tutorial', got {name!r}")
 
 
 def flatten(x: Array) -> Array:

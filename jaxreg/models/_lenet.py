@@ -14,7 +14,7 @@ class LeNet(nn.Module):
 
   Attributes:
     dropout_rate: probability of dropping a hidden unit; 0 in the released code.
-    init: `glorot` (the released code) or `tutorial`.
+    initializer: `glorot` (the released code) or `tutorial`.
 
   Raises:
     ValueError: if the inputs are not images or too small.
@@ -25,7 +25,7 @@ class LeNet(nn.Module):
   """
 
   dropout_rate: float = 0.0
-  init: str = "glorot"
+  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -34,9 +34,9 @@ class LeNet(nn.Module):
         f"LeNet needs images [batch, height, width, channels] of at least 16x16, got {x.shape}"
       )
     for channels in (20, 50):
-      x = nn.relu(nn.Conv(channels, (5, 5), padding="VALID", **initializers(self.init))(x))
+      x = nn.relu(nn.Conv(channels, (5, 5), padding="VALID", **initializers(self.initializer))(x))
       x = nn.max_pool(x, (2, 2), strides=(2, 2))
-    x = nn.relu(nn.Dense(500, **initializers(self.init))(flatten(x)))
+    x = nn.relu(nn.Dense(500, **initializers(self.initializer))(flatten(x)))
     if train and self.dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
     return x

@@ -16,7 +16,7 @@ class MLP(nn.Module):
     widths: units of each hidden layer.
     dropout_rate: probability of dropping a hidden unit, after each layer.
     input_dropout_rate: probability of dropping an input.
-    init: `glorot` or `tutorial`.
+    initializer: `glorot` or `tutorial`.
 
   Raises:
     ValueError: if a width is below 1.
@@ -25,7 +25,7 @@ class MLP(nn.Module):
   widths: Sequence[int] = (256, 256)
   dropout_rate: float = 0.0
   input_dropout_rate: float = 0.0
-  init: str = "glorot"
+  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -35,7 +35,7 @@ class MLP(nn.Module):
     if train and self.input_dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
     for width in self.widths:
-      x = nn.relu(nn.Dense(width, **initializers(self.init))(x))
+      x = nn.relu(nn.Dense(width, **initializers(self.initializer))(x))
       if train and self.dropout_rate:
         x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
     return x

@@ -15,14 +15,14 @@ class TutorialCNN(nn.Module):
   Attributes:
     dropout_rate: probability of dropping a hidden unit; the tutorial's 0.5. Whether the DropMax paper kept
       it is not known.
-    init: `tutorial` or `glorot`.
+    initializer: `tutorial` or `glorot`.
 
   Raises:
     ValueError: if the inputs are not images.
   """
 
   dropout_rate: float = 0.5
-  init: str = "tutorial"
+  initializer: str = "tutorial"
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -31,9 +31,9 @@ class TutorialCNN(nn.Module):
         f"TutorialCNN needs images [batch, height, width, channels], at least 4x4, got {x.shape}"
       )
     for channels in (32, 64):
-      x = nn.relu(nn.Conv(channels, (5, 5), padding="SAME", **initializers(self.init))(x))
+      x = nn.relu(nn.Conv(channels, (5, 5), padding="SAME", **initializers(self.initializer))(x))
       x = nn.max_pool(x, (2, 2), strides=(2, 2))
-    x = nn.relu(nn.Dense(1024, **initializers(self.init))(flatten(x)))
+    x = nn.relu(nn.Dense(1024, **initializers(self.initializer))(flatten(x)))
     if train and self.dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
     return x

@@ -5,6 +5,7 @@ folder beside it, with the digest of every file and the metrics of that step; wh
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -24,8 +25,8 @@ ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker
 class Checkpoints:
   """The checkpoints of a work directory, open for writing; a context manager that finishes the last save.
 
-  Opening it removes saves that were cut off and sets aside damaged ones, with a warning, so that what
-  remains is good.
+  Opening it removes what a kill left half saved or half deleted, and sets aside damaged ones, with a warning,
+  so that what remains is good.
 
   Attributes:
     latest: the last step saved, or None.
@@ -61,7 +62,9 @@ class Checkpoints:
       self.wait()
     finally:
       self._thread.shutdown()
-      self._orbax.close()
+      # After a failed save it fails once more, over the error that tells why.
+      with contextlib.suppress(Exception):
+        self._orbax.close()
 
   def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
     """Starts saving `state`, which may be donated right after; does nothing if that step is there."""
@@ -69,7 +72,10 @@ class Checkpoints:
       return
     self.wait()
     self.latest = step
-    response = self._orbax.save_checkpointables_async(step, {"state": state}, force=True, metrics=metrics)
+    try:
+      response = self._orbax.save_checkpointables_async(step, {"state": state}, force=True, metrics=metrics)
+    except Exception as error:
+      raise self._cannot_save(error) from error
 
     def finish() -> None:
       if response is not None:
@@ -78,7 +84,7 @@ class Checkpoints:
         str(file.relative_to(self._root / str(step))): _sha256(file)
         for file in _files(self._root / str(step))
       }
-      write_json(self._manifests / f"{step}.json", {"files": digests, "metrics": metrics})
+      write_json(self._manifests / f"{step}.json", _sealed({"files": digests, "metrics": metrics}))
       for manifest in self._manifests.glob("*.json"):
         if not (self._root / manifest.stem).is_dir():
           manifest.unlink()
@@ -91,20 +97,20 @@ class Checkpoints:
       saving, self._saving = self._saving, None
       try:
         saving.result()
-      except Exception as error:  # Orbax wraps what the file system said in kinds of its own.
-        raise RunError(
-          f"{self._root}: a checkpoint cannot be saved ({error}); those before are kept"
-        ) from error
+      except Exception as error:
+        raise self._cannot_save(error) from error
+
+  def _cannot_save(self, error: Exception) -> RunError:
+    # Orbax wraps what the file system said in kinds of its own.
+    reason = " ".join(str(error).split())[:200]
+    return RunError(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
 
 
 def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
   """The steps whose checkpoints are whole, with their metrics; reads only, also beside a running program."""
   root, manifests = _folders(workdir)
-  steps = {}
-  for folder in _step_folders(root):
-    if _fault(folder, manifests) is None:
-      steps[int(folder.name)] = json.loads((manifests / f"{folder.name}.json").read_text())["metrics"]
-  return steps
+  inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
+  return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
 
 
 def restore(workdir: Path, step: int, like: Any) -> Any:
@@ -144,37 +150,58 @@ def _folders(workdir: Path) -> tuple[Path, Path]:
 
 
 def _clean(root: Path, manifests: Path, set_aside: Path) -> None:
-  for folder in _step_folders(root):
-    fault = _fault(folder, manifests)
-    if fault == "unfinished":
+  inspected = [(folder, *_inspect(folder, manifests)) for folder in _step_folders(root)]
+  newest_good = max((int(folder.name) for folder, fault, _ in inspected if fault is None), default=None)
+  for folder, fault, _ in inspected:
+    if fault is None:
+      continue
+    # A kill leaves a newest one without manifest, or an older one half deleted: nothing that is missed.
+    of_a_kill = fault == NO_MANIFEST or (fault == FILES_MISSING and int(folder.name) < (newest_good or 0))
+    if newest_good is not None and of_a_kill:
       shutil.rmtree(folder)
-    elif fault is not None:
-      set_aside.mkdir(exist_ok=True)
-      target = set_aside / folder.name
-      if target.exists():
-        shutil.rmtree(target)
-      folder.rename(target)
-      warnings.warn(
-        f"checkpoint {folder.name} is damaged ({fault}); moved to {target}, not used", stacklevel=3
-      )
+      continue
+    set_aside.mkdir(exist_ok=True)
+    target = set_aside / folder.name
+    if target.exists():
+      shutil.rmtree(target)
+    folder.rename(target)
+    warnings.warn(f"checkpoint {folder.name} is damaged ({fault}); moved to {target}, not used", stacklevel=3)
 
 
-def _fault(folder: Path, manifests: Path) -> str | None:
-  """What is wrong with a checkpoint: None, or `unfinished` if its save or its deletion was cut off."""
-  manifest = manifests / f"{folder.name}.json"
-  if not manifest.is_file():
-    return "unfinished"
+NO_MANIFEST, FILES_MISSING = "it has no manifest", "files of it are missing"
+
+
+def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float] | None]:
+  """What is wrong with a checkpoint, None if it is whole; and the metrics that were saved with it."""
   try:
-    expected = json.loads(manifest.read_text())["files"]
+    manifest = _read_manifest(manifests / f"{folder.name}.json")
+    expected = manifest["files"]
     found = {str(file.relative_to(folder)): file for file in _files(folder)}
-    if set(found) < set(expected):
-      return "unfinished"
-    if set(found) != set(expected):
-      return "it has files that were not saved"
+    if expected.keys() - found.keys():
+      return FILES_MISSING, None
+    if found.keys() - expected.keys():
+      return "it has files that were not saved", None
     wrong = [name for name, file in found.items() if _sha256(file) != expected[name]]
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    return f"its manifest cannot be read: {error}"
-  return f"{wrong[0]} does not match its checksum" if wrong else None
+  except FileNotFoundError as error:
+    return (NO_MANIFEST if str(error.filename).endswith(".json") else FILES_MISSING), None
+  except (OSError, ValueError) as error:
+    return f"its manifest cannot be read: {error}", None
+  return (f"{wrong[0]} does not match its checksum" if wrong else None), manifest["metrics"]
+
+
+def _sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+  """The manifest with a digest of itself: a flipped bit there must not pass for a better metric."""
+  return {**manifest, "seal": hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()}
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+  manifest = json.loads(file.read_text())
+  if not isinstance(manifest, dict):
+    raise ValueError("it is not a table")
+  seal = manifest.pop("seal", None)
+  if _sealed(manifest)["seal"] != seal:
+    raise ValueError("it does not match its own checksum")
+  return manifest
 
 
 def _step_folders(root: Path) -> list[Path]:

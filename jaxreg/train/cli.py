@@ -95,10 +95,10 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
       raise ValueError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = module.get_config(argument) if colon else module.get_config()
+    config = (module.get_config(argument) if colon else module.get_config()).lock()
   except Exception as error:  # A config is a user's program: anything can be wrong with it.
     raise RunError(f"--config {path}: {' '.join(str(error).split()) or type(error).__name__}") from error
-  return config.lock(), (module.__doc__ or "").strip()
+  return config, (module.__doc__ or "").strip()
 
 
 def _check_names(arguments: list[str], config: Config) -> None:

@@ -95,7 +95,7 @@ def base_config() -> Config:
   # every: epochs; keep: so many of the latest, and the best by this metric.
   config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error"})
   config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test"})  # latest | best; train | val | test
-  return config
+  return config.lock()
 
 
 def check(config: Config) -> None:
@@ -112,10 +112,11 @@ def check(config: Config) -> None:
   for name in config.augment.names:
     if name not in AUGMENTATIONS:
       raise unknown("augment.names", name, AUGMENTATIONS)
-  if len(config.augment.mean) != len(config.augment.std) or not all(std > 0 for std in config.augment.std):
+  mean, std = config.augment.mean, config.augment.std
+  numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
+  if not numbers or len(mean) != len(std) or not all(value > 0 for value in std):
     raise RunError(
-      "augment.mean, augment.std: must be a number per channel each, std above 0, "
-      f"got {config.augment.mean} and {config.augment.std}"
+      f"augment.mean, augment.std: must be a number per channel each, std above 0, got {mean} and {std}"
     )
   _one_of(config, "optimizer.name", optimizer.OPTIMIZERS)
   _one_of(config, "optimizer.schedule.name", optimizer.SCHEDULES)
@@ -130,19 +131,28 @@ def check(config: Config) -> None:
     "eval_batch_size",
     "log_every",
     "checkpoint.every",
-    "checkpoint.keep",
   ):
     _in_range(config, field, 1)
+  # One could be lost while the next is being written.
+  _in_range(config, "checkpoint.keep", 2)
   for field in ("steps", "data.limit"):
     _in_range(config, field, 0)
-  if not 0 <= config.seed < 2**63:
-    raise RunError(f"seed: must be at least 0 and below 2**63, got {config.seed}")
+  # JAX's keys of larger seeds repeat.
+  if not 0 <= config.seed < 2**32:
+    raise RunError(f"seed: must be at least 0 and below 2**32, got {config.seed}")
   widths = config.model.MLP.widths
   if not all(isinstance(width, int) and width >= 1 for width in widths):
     raise RunError(f"model.MLP.widths: must be integers of at least 1, as in '(256, 256)', got {widths!r}")
   _in_range(config, "optimizer.learning_rate", 0, above=True)
   for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
     _in_range(config, field, 0)
+  for field in ("rmsprop.decay", "adam.b1", "adam.b2", "adamw.b1", "adamw.b2"):
+    value = _get(config, f"optimizer.{field}")
+    if not 0 <= value < 1:
+      raise RunError(f"optimizer.{field}: must be at least 0 and below 1, got {value}")
+  for field, value in flatten(config.optimizer, "optimizer.").items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise RunError(f"{field}: must be finite, got {value}")
   for boundary in config.optimizer.schedule.step.boundaries:
     if not (isinstance(boundary, int | float) and 0 <= boundary < math.inf):
       raise RunError(f"optimizer.schedule.step.boundaries: must be numbers of at least 0, got {boundary!r}")

@@ -27,6 +27,23 @@ class Split:
   def take(self, index: Any) -> "Split":
     return Split(self.inputs[index], self.labels[index])
 
+  def check(self, where: str) -> None:
+    """Checks that these are examples; `where` names them in the error.
+
+    Raises:
+      RunError: if they are not.
+    """
+    if self.labels.ndim != 1 or not np.issubdtype(self.labels.dtype, np.integer):
+      raise RunError(f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}")
+    if self.inputs.ndim < 2:
+      raise RunError(f"{where}: inputs must be [n, ...], got {self.inputs.shape}")
+    if len(self.inputs) != len(self.labels):
+      raise RunError(f"{where}: {len(self.inputs)} inputs but {len(self.labels)} labels")
+    if not len(self):
+      raise RunError(f"{where}: it has no examples")
+    if np.issubdtype(self.inputs.dtype, np.floating) and not np.isfinite(self.inputs).all():
+      raise RunError(f"{where}: inputs have NaN or infinite values")
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -67,10 +84,7 @@ class Dataset:
     """
     for name, split in self.splits().items():
       where = f"{source}, split {name}"
-      if not len(split):
-        raise RunError(f"{where}: it has no examples")
-      if len(split.inputs) != len(split.labels):
-        raise RunError(f"{where}: {len(split.inputs)} inputs but {len(split.labels)} labels")
+      split.check(where)
       if (
         split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype
       ):
@@ -78,8 +92,6 @@ class Dataset:
           f"{where}: inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
           f"those of train {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
         )
-      if split.labels.ndim != 1 or not np.issubdtype(split.labels.dtype, np.integer):
-        raise RunError(f"{where}: labels must be integers [n], got {split.labels.dtype} {split.labels.shape}")
       wrong = (split.labels < 0) | (split.labels >= self.num_classes)
       if wrong.any():
         at = int(wrong.argmax())
@@ -87,8 +99,6 @@ class Dataset:
           f"{where}: label {split.labels[at]} at position {at} is out of range; "
           f"the classes are 0 to {self.num_classes - 1}"
         )
-      if np.issubdtype(split.inputs.dtype, np.floating) and not np.isfinite(split.inputs).all():
-        raise RunError(f"{where}: inputs have NaN or infinite values")
     return self
 
 

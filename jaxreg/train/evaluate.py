@@ -13,6 +13,7 @@ from jaxreg.train.data import gather, padded_indices, place
 from jaxreg.train.metrics import merge, summarize
 from jaxreg.train.setup import Program
 from jaxreg.train.state import TrainState
+from jaxreg.train.step import prediction_key
 from jaxreg.typing import Array
 
 
@@ -45,7 +46,7 @@ def outputs_over(
   def run(state, data, indices, weights, number):
     batch = gather(data, indices, weights)
     outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
-    key = jax.random.fold_in(jax.random.fold_in(state.key, state.step), number)
+    key = prediction_key(state, number)
     return {**outputs, "log_probs": program.method.predict(key, **outputs, **program.predict_options)}
 
   size = len(data["labels"])

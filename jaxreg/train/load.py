@@ -25,8 +25,8 @@ def load(workdir: str | Path, *, checkpoint: str = "latest") -> Callable[..., Ar
     checkpoint: `latest`, or `best` on the validation split.
 
   Returns:
-    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs are stored as the data
-    source stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
+    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs must be as the data source
+    stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
     for predictions that sample masks; by default it is that of the run.
 
   Raises:
@@ -51,9 +51,16 @@ def load(workdir: str | Path, *, checkpoint: str = "latest") -> Callable[..., Ar
 
   def predict(inputs: Any, *, key: Key | None = None) -> Array:
     inputs = np.asarray(inputs)
+    if data["input_dtype"] == "uint8" and inputs.dtype != np.uint8:
+      raise ValueError(f"inputs must be uint8, as the data source stores them, got {inputs.dtype}")
     if inputs.shape[1:] != tuple(data["input_shape"]):
       raise ValueError(f"inputs must have shape [batch, {str(data['input_shape'])[1:]}, got {inputs.shape}")
-    return run(state.params, state.model_state, jnp.asarray(inputs), state.key if key is None else key)
+    return run(
+      state.params,
+      state.model_state,
+      jnp.asarray(inputs),
+      jax.random.clone(state.key) if key is None else key,
+    )
 
   return predict
 

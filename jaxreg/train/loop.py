@@ -12,6 +12,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
 from jaxreg.train.config import Config
 from jaxreg.train.data import batch_indices, resident
+from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
@@ -38,6 +39,10 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   # Everything is loaded, checked and traced before the work directory is touched.
+  if config.batch_size % jax.device_count():
+    raise RunError(
+      f"batch_size: must be divisible by the number of devices, {jax.device_count()}, got {config.batch_size}"
+    )
   dataset = load_data(config)
   program = build(config, dataset.describe())
   remark = workdirs.claim(workdir, config, dataset.describe(), program.num_steps)
@@ -57,6 +62,7 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
   save_steps = config.checkpoint.every * program.steps_per_epoch
 
   with (
+    workdirs.locked(workdir),
     Interrupt() as interrupt,
     Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
   ):
@@ -85,16 +91,19 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
           if last:
             recorder.write(step)
           values = evaluate(state, data["val"], "val")
+          check_finite(step, values)
           log.write(step, values)
         if step % save_steps == 0 or last or stop:
           recorder.flush()
-          check_finite(step, {"params": largest(state.params), "opt_state": largest(state.opt_state)})
+          parts = {"params": state.params, "model_state": state.model_state, "opt_state": state.opt_state}
+          check_finite(step, {name: largest(part) for name, part in parts.items()})
           saved.save(step, state, values)
         if stop and interrupt.received is not None:
           saved.wait()
           raise Interrupted(interrupt.received, step)
 
       results = evaluate(state, data["val"], "val") | evaluate(state, data["test"], "test")
+      check_finite(program.num_steps, results)
       log.write(program.num_steps, {name: value for name, value in results.items() if "test/" in name})
 
   outputs = outputs_over(program, mesh, state, data["test"], config.eval_batch_size)

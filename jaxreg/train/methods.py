@@ -32,13 +32,13 @@ class Method:
   diagnose: Callable[..., dict[str, Array]] | None = None
 
 
-def _single(loss: Callable[..., Array]) -> Callable[..., dict[str, Array]]:
+def _single(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
   """A deterministic loss as the one term of an objective."""
 
   @functools.wraps(loss)
   def terms(key: Key, **arguments: Any) -> dict[str, Array]:
     del key
-    return {"nll": loss(**arguments)}
+    return {name: loss(**arguments)}
 
   return terms
 
@@ -58,8 +58,13 @@ def _predict_dropmax(
 
 
 METHODS = {
-  "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy), _predict_softmax),
-  "label_smoothing": Method(models.SoftmaxHead, _single(losses.label_smoothing), _predict_softmax),
+  "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax),
+  "label_smoothing": Method(
+    models.SoftmaxHead,
+    _single(losses.label_smoothing, "label_smoothing"),
+    _predict_softmax,
+    terms=("label_smoothing",),
+  ),
   "dropmax": Method(
     models.DropMaxHead,
     losses.dropmax_terms,

@@ -37,8 +37,7 @@ def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, float]:
   values = {}
   for name, value in metrics.items():
     if isinstance(value, dict):
-      gap = np.abs(value["correct"] - value["confidence"]).sum()
-      values[f"{prefix}/{name}"] = float(gap / max(value["count"].sum(), 1.0))
+      values[f"{prefix}/{name}"] = float(calibration.ece(value))
     else:
       total, count = value
       values[f"{prefix}/{name}"] = float(total / count) if count else float("nan")

@@ -34,8 +34,12 @@ def make_objective(
     apply_key, loss_key, predict_key, augment_key = jax.random.split(key, 4)
     for number, augment in enumerate(augmentations):
       batch = augment(jax.random.fold_in(augment_key, number), batch)
-    labels, weights = batch["labels"], batch["weights"]
-    outputs, model_state = apply_fn(params, state.model_state, batch["inputs"], key=apply_key, train=True)
+    # What an example of weight 0 holds may be anything: it must not reach the gradient as 0 * NaN.
+    weights = batch["weights"]
+    counts = weights != 0
+    labels = jnp.where(counts, batch["labels"], 0)
+    inputs = jnp.where(jnp.expand_dims(counts, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
+    outputs, model_state = apply_fn(params, state.model_state, inputs, key=apply_key, train=True)
     terms = method.loss(loss_key, labels=labels, **outputs, **loss_options)
     metrics = {name: weighted(term, weights) for name, term in terms.items()}
     count = weights.sum()

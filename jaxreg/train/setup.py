@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import FlaxError
 from jax.sharding import AxisType
 
 from jaxreg import augment, models
@@ -79,11 +80,12 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     )
   steps_per_epoch = num_train // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
-  if config.batch_size % jax.device_count():
-    raise RunError(
-      f"batch_size: must be divisible by the number of devices, {jax.device_count()}, got {config.batch_size}"
-    )
 
+  channels = data["input_shape"][-1] if data["input_shape"] else 0
+  if len(config.augment.mean) not in (0, channels):
+    raise RunError(
+      f"augment.mean, augment.std: must be {channels} numbers, one a channel, got {config.augment.mean}"
+    )
   try:
     program = _build(config, data, steps_per_epoch, num_steps)
     state = jax.eval_shape(program.init)
@@ -94,8 +96,9 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     }
     jax.eval_shape(program.train_step, state, batch)
     jax.eval_shape(program.eval_step, state, batch, 0)
-  except (ValueError, TypeError, ZeroDivisionError) as error:
-    raise RunError(f"config: {str(error).splitlines()[0]}") from error
+  except (ValueError, TypeError, ZeroDivisionError, FlaxError) as error:
+    chosen = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
+    raise RunError(f"config: {str(error).splitlines()[0]} (with {chosen})") from error
   return program
 
 

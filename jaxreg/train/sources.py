@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -38,7 +39,7 @@ def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5
       many of each class for validation; 0 for all.
     num_validation: with `per_class` 0, the first so many are for validation, the others for training.
   """
-  folder = Path(path).expanduser()
+  folder = Path(os.path.expanduser(path))
   examples, test = (
     Split(
       _read_idx(folder, f"{part}-images-idx3-ubyte")[..., None],
@@ -50,6 +51,7 @@ def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5
     raise RunError(
       f"data.idx.path: {folder} has {len(examples.inputs)} images but {len(examples.labels)} labels"
     )
+  num_classes = _count_classes(examples.labels, f"data.idx.path: {folder}, training labels")
   if per_class < 0 or not 0 < num_validation < len(examples):
     raise RunError(
       f"data.idx: per_class must be at least 0 and num_validation in [1, {len(examples) - 1}], "
@@ -58,7 +60,7 @@ def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5
   if per_class == 0:
     val, train = np.arange(num_validation), np.arange(num_validation, len(examples))
   else:
-    of_class = [np.flatnonzero(examples.labels == k) for k in range(int(examples.labels.max()) + 1)]
+    of_class = [np.flatnonzero(examples.labels == k) for k in range(num_classes)]
     smallest = min(len(members) for members in of_class)
     if 2 * per_class > smallest:
       raise RunError(
@@ -82,33 +84,33 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
   """
   from sklearn.model_selection import train_test_split
 
-  file = Path(path).expanduser()
+  file = Path(os.path.expanduser(path))
   if not path or not file.is_file():
     raise RunError(
       f"data.npz.path: got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
     )
   try:
-    with np.load(file, allow_pickle=False) as archive:
+    # Opened as what it must be: NumPy would take a lone array, or a pickle, for one too.
+    with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as archive:
       arrays = {name: archive[name] for name in archive.files}
   except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
     raise RunError(
-      f"data.npz.path: {file} cannot be read ({error}); give an uncorrupted .npz of plain arrays"
+      f"data.npz.path: {file} cannot be read ({error}); give an undamaged .npz of plain arrays"
     ) from error
-  missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in arrays]
+  parts = ["train", "test"] + (["val"] if {"x_val", "y_val"} & arrays.keys() else [])
+  missing = [name for part in parts for name in (f"x_{part}", f"y_{part}") if name not in arrays]
   if missing:
     raise RunError(
       f"data.npz.path: {file} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
     )
   if not (math.isfinite(scale) and scale > 0):
     raise RunError(f"data.npz.scale: must be positive, got {scale}")
-  train, test = (Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in ("train", "test"))
-  if not np.issubdtype(train.labels.dtype, np.integer) or not len(train):
-    raise RunError(
-      f"data.npz.path: y_train must be integers [n], got {train.labels.dtype} {train.labels.shape}"
-    )
-  num_classes = int(train.labels.max()) + 1
-  if "x_val" in arrays and "y_val" in arrays:
-    return Dataset(train, Split(_inputs(arrays, "val"), arrays["y_val"]), test, num_classes, scale)
+  splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
+  train, test = splits["train"], splits["test"]
+  train.check("data.npz, split train")
+  num_classes = _count_classes(train.labels, "data.npz, split train")
+  if "val" in splits:
+    return Dataset(train, splits["val"], test, num_classes, scale)
   try:
     kept, held = train_test_split(
       np.arange(len(train)), test_size=validation_fraction, random_state=0, stratify=train.labels
@@ -120,11 +122,22 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
 
 def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
   x = arrays[f"x_{part}"]
-  if x.dtype == np.uint8:
-    return x
   if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
     raise RunError(f"data.npz.path: x_{part} must be real numbers, got {x.dtype}")
-  return x.astype(np.float32)
+  return x if x.dtype == np.uint8 else x.astype(np.float32)
+
+
+def _count_classes(labels: np.ndarray, where: str) -> int:
+  """The number of classes, if the labels are 0, 1, 2, ...: a damaged one would leave some out."""
+  classes = np.unique(labels)
+  odd = classes != np.arange(len(classes))
+  if odd.any():
+    label, missing = int(classes[odd.argmax()]), int(odd.argmax())
+    raise RunError(
+      f"{where}: label {label} at position {int((labels == label).argmax())} is out of range: the labels must be "
+      f"0, 1, 2, ..., and {missing} does not occur"
+    )
+  return len(classes)
 
 
 def _read_idx(folder: Path, name: str) -> np.ndarray:

@@ -10,7 +10,7 @@ import optax
 from jaxreg.train.methods import Method
 from jaxreg.train.metrics import prediction_metrics
 from jaxreg.train.state import TrainState
-from jaxreg.typing import ApplyFn, Array, Batch, Objective
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective
 
 
 def make_train_step(
@@ -49,13 +49,19 @@ def make_train_step(
   return train_step
 
 
+def prediction_key(state: TrainState, number: Array) -> Key:
+  """The key of the predictions for batch `number`: none that a training step derives, of any step."""
+  key = jax.random.fold_in(state.key, jnp.uint32(2**32 - 1))
+  return jax.random.fold_in(jax.random.fold_in(key, state.step), number)
+
+
 def make_eval_step(
   apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any]
 ) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
   """Builds `eval_step(state, batch, number) -> metrics`; `number` of the batch varies sampled predictions."""
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
-    key = jax.random.fold_in(jax.random.fold_in(state.key, state.step), number)
+    key = prediction_key(state, number)
     outputs, _ = apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
     log_probs = method.predict(key, **outputs, **predict_options)
     return prediction_metrics(log_probs, batch["labels"], batch["weights"])

@@ -1,12 +1,14 @@
 """The work directory: whose it is, and what it remembers."""
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.metadata
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,10 @@ from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
-FREE = re.compile(r"job$|evaluate\.")
+FREE = re.compile(r"job$|evaluate\.|compilation_cache$")
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
 FREE_TO_EVALUATE = re.compile(
-  r"job$|evaluate\.|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
+  r"job$|evaluate\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
 )
 # A longer or shorter run of the same thing: it continues under the new schedule.
 LENGTH = ("epochs", "steps")
@@ -30,9 +32,10 @@ LENGTH = ("epochs", "steps")
 
 def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run."""
+  free = FREE_TO_EVALUATE if overrides.get("job") == "evaluate" else FREE
   path, _, argument = config_path.partition(":")
   name = Path(path).stem + (f"-{argument}" if argument else "")
-  changed = {field: value for field, value in sorted(overrides.items()) if not FREE.match(field)}
+  changed = {field: value for field, value in sorted(overrides.items()) if not free.match(field)}
   if changed:
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
     name += f"-{digest[:8]}"
@@ -52,7 +55,7 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
   remark = None
-  if (workdir / "config.json").is_file():
+  if (workdir / "config.json").is_file() and not _is_untouched(workdir):
     longer = check_same(workdir, config, data)
     if not longer:
       return None
@@ -61,8 +64,10 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
     remark = f"continuing under the new schedule: {_show(longer)}"
     (workdir / "results.json").unlink(missing_ok=True)
-  elif (workdir / "checkpoints").exists():
-    raise RunError(f"--workdir: {workdir} has checkpoints but no config.json; give another --workdir")
+  elif not (workdir / "config.json").is_file() and any(
+    (workdir / name).exists() for name in ("checkpoints", "results.json")
+  ):
+    raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "data.json", data)
@@ -88,8 +93,7 @@ def check_same(
   longer = {field: difference.pop(field) for field in LENGTH if field in difference}
   if difference:
     raise RunError(
-      f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; "
-      "give another --workdir, or leave it out"
+      f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; give another --workdir"
     )
   difference = _differences(flatten(read(workdir, "data.json")), flatten(data), free)
   if difference:
@@ -111,9 +115,35 @@ def read(workdir: Path, name: str) -> Any:
       f"--workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
     )
   try:
-    return json.loads(file.read_text())
-  except ValueError as error:
-    raise RunError(f"--workdir: {file} is damaged ({error})") from error
+    content = json.loads(file.read_text())
+  except (ValueError, OSError) as error:
+    raise RunError(f"--workdir: {file} is damaged ({error}); give another --workdir") from error
+  if not isinstance(content, dict):
+    raise RunError(f"--workdir: {file} is damaged (it is not a table); give another --workdir")
+  return content
+
+
+@contextlib.contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+  """Keeps a second run out of `workdir`; a run that was killed holds nothing up.
+
+  Raises:
+    RunError: if another run is at work there.
+  """
+  with open(workdir / "lock", "w") as stream:
+    try:
+      fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      raise RunError(
+        f"--workdir: another run is at work in {workdir}; wait for it or give another"
+      ) from error
+    yield
+
+
+def _is_untouched(workdir: Path) -> bool:
+  """Whether a run began here and left nothing: its place can be taken."""
+  checkpoints = workdir / "checkpoints"
+  return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
 
 def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -130,7 +160,7 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
       functools.reduce(lambda part, parent: part[parent], parents, config)[name] = (
         tuple(value) if isinstance(value, list) else value
       )
-    except KeyError:
+    except (KeyError, TypeError):
       raise RunError(
         f"--workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
       ) from None

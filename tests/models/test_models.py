@@ -128,17 +128,19 @@ def test_widths_below_1_are_refused(widths):
   assert str(widths) in str(refused.value)
 
 
-@pytest.mark.parametrize("model", [models.MLP((8,), init="he"), models.SoftmaxHead(3, init="he")])
+@pytest.mark.parametrize(
+  "model", [models.MLP((8,), initializer="he"), models.SoftmaxHead(3, initializer="he")]
+)
 def test_another_initialisation_is_refused(model):
   arguments = {} if isinstance(model, models.SoftmaxHead) else {"train": False}
-  with pytest.raises(ValueError, match="init must be 'glorot' or 'tutorial', got 'he'"):
+  with pytest.raises(ValueError, match="initializer must be 'glorot' or 'tutorial', got 'he'"):
     jax.eval_shape(functools.partial(initialise, model, **arguments), jax.random.key(0), jnp.zeros((2, 7)))
 
 
 @functools.cache
 def initial(init):
   """Parameters of an MLP with a DropMax head, by name."""
-  model = classifier(models.MLP((150, 80), init=init), models.DropMaxHead(40, init=init))
+  model = classifier(models.MLP((150, 80), initializer=init), models.DropMaxHead(40, initializer=init))
   params = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(5), jnp.zeros((1, 60)))[
     "params"
   ]
@@ -174,8 +176,10 @@ def test_tutorial_is_a_normal_truncated_at_two_standard_deviations_with_biases_o
 
 
 def test_the_default_initialisations():
-  assert models.MLP().init == models.LeNet().init == models.DropMaxHead(3).init == "glorot"
-  assert models.TutorialCNN().init == "tutorial"
+  assert (
+    models.MLP().initializer == models.LeNet().initializer == models.DropMaxHead(3).initializer == "glorot"
+  )
+  assert models.TutorialCNN().initializer == "tutorial"
 
 
 @functools.cache
@@ -276,7 +280,7 @@ def test_without_dropout_no_key_is_needed_and_training_changes_nothing(name):
 
 
 def test_hidden_layers_are_dropped_each():
-  model = models.MLP((64, 64), dropout_rate=0.999, init="tutorial")
+  model = models.MLP((64, 64), dropout_rate=0.999, initializer="tutorial")
   x = np.ones((2, 10), np.float32)
   variables = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(0), x)
   # With the first layer all but gone, the second is the ReLU of its biases, 0.1 / 0.001 where it is kept.

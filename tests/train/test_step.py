@@ -235,7 +235,6 @@ def test_examples_of_weight_0_do_not_count_even_if_they_are_not_finite(changes):
     np.testing.assert_array_equal(metrics[name], expected[name])
 
 
-@pytest.mark.xfail(strict=True, reason="0 * NaN in the backward pass: the gradient is not cleaned")
 @NOT_FINITE
 def test_examples_of_weight_0_have_no_gradient_even_if_they_are_not_finite(changes):
   state = start(**SOFTMAX)
