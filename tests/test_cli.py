@@ -249,6 +249,7 @@ def claimed(tmp_path):
   """A work directory of the default configuration."""
   config = cli.parse(["--config", DIGITS], CONFIGS).config
   workdirs.claim(tmp_path / "mine", config, sources.digits().describe(), 1600)
+  (tmp_path / "mine" / "checkpoints" / "16").mkdir(parents=True)
   return tmp_path / "mine"
 
 

@@ -11,8 +11,8 @@ def weighted_examples(
 ) -> tuple[Array, Array, Array]:
   """`log_probs` in at least float32, `labels`, and `weights` (1 where there are none) in that dtype.
 
-  A label out of range makes its example NaN. What an example of weight 0 holds is replaced by zeros: padding may be anything, NaN too, and must reach
-  neither the value nor the gradient.
+  A label out of range makes its example NaN. What an example of weight 0 holds is replaced by zeros: padding
+  may be anything, NaN too, and must reach neither the value nor the gradient.
   """
   log_probs = check_wide(log_probs, "log_probs")
   labels = check_labels(labels, log_probs, "log_probs")

@@ -25,8 +25,8 @@ def load(workdir: str | Path, *, checkpoint: str = "latest") -> Callable[..., Ar
     checkpoint: `latest`, or `best` on the validation split.
 
   Returns:
-    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs must be as the data source
-    stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
+    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs must be as the data
+    source stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
     for predictions that sample masks; by default it is that of the run.
 
   Raises:

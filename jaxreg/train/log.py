@@ -13,8 +13,8 @@ from tqdm import tqdm
 class Log:
   """Writes the records of a run; a context manager.
 
-  Opened again at an earlier step, it drops the records after that step, so that none is there twice. The first
-  training record after a resume is the mean of the steps since.
+  Opened again at an earlier step, it drops the records after that step, so that none is there twice. The
+  first training record after a resume is the mean of the steps since.
   """
 
   def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
 from jaxreg.train.config import Config
-from jaxreg.train.data import batch_indices, resident
+from jaxreg.train.data import Dataset, batch_indices, resident
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
@@ -19,7 +19,7 @@ from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import Log
 from jaxreg.train.parallel import make_step
 from jaxreg.train.recorder import Recorder, check_finite, largest
-from jaxreg.train.setup import build, load_data, make_mesh
+from jaxreg.train.setup import Program, build, load_data, make_mesh
 
 
 class Interrupted(Exception):
@@ -39,17 +39,23 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   # Everything is loaded, checked and traced before the work directory is touched.
+  dataset = load_data(config)
   if config.batch_size % jax.device_count():
     raise RunError(
       f"batch_size: must be divisible by the number of devices, {jax.device_count()}, got {config.batch_size}"
     )
-  dataset = load_data(config)
   program = build(config, dataset.describe())
   remark = workdirs.claim(workdir, config, dataset.describe(), program.num_steps)
   if (workdir / "results.json").is_file():
     print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
     return workdirs.read(workdir, "results.json")
+  with workdirs.locked(workdir):
+    return _run(config, workdir, dataset, program, remark)
 
+
+def _run(
+  config: Config, workdir: Path, dataset: Dataset, program: Program, remark: str | None
+) -> dict[str, float]:
   # Placement: one copy of the state and the data on each device, a slice of each batch.
   mesh = make_mesh()
   replicated = NamedSharding(mesh, P())
@@ -62,7 +68,6 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
   save_steps = config.checkpoint.every * program.steps_per_epoch
 
   with (
-    workdirs.locked(workdir),
     Interrupt() as interrupt,
     Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
   ):
@@ -86,17 +91,19 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
         last = step == program.num_steps
         stop = interrupt.received is not None and not last
         values = None
-        if step % eval_steps == 0 or last:
-          recorder.flush()
-          if last:
-            recorder.write(step)
-          values = evaluate(state, data["val"], "val")
-          check_finite(step, values)
-          log.write(step, values)
-        if step % save_steps == 0 or last or stop:
+        evaluates = step % eval_steps == 0 or last
+        saves = step % save_steps == 0 or last or stop
+        if evaluates or saves:
           recorder.flush()
           parts = {"params": state.params, "model_state": state.model_state, "opt_state": state.opt_state}
           check_finite(step, {name: largest(part) for name, part in parts.items()})
+        if last:
+          recorder.write(step)
+        if evaluates:
+          values = evaluate(state, data["val"], "val")
+          check_finite(step, values)
+          log.write(step, values)
+        if saves:
           saved.save(step, state, values)
         if stop and interrupt.received is not None:
           saved.wait()

@@ -134,8 +134,8 @@ def _count_classes(labels: np.ndarray, where: str) -> int:
   if odd.any():
     label, missing = int(classes[odd.argmax()]), int(odd.argmax())
     raise RunError(
-      f"{where}: label {label} at position {int((labels == label).argmax())} is out of range: the labels must be "
-      f"0, 1, 2, ..., and {missing} does not occur"
+      f"{where}: label {label} at position {int((labels == label).argmax())} is out of range: "
+      f"labels must be 0, 1, 2, ..., and {missing} does not occur"
     )
   return len(classes)
 

@@ -374,7 +374,10 @@ MISTAKES = {
     {"x_train": np.array([{"a": 1}] * 40)},
     r"data\.npz\.path: .*data\.npz cannot be read \(Object arrays",
   ),
-  "float labels": ({"y_train": Y.astype(float)}, r"y_train must be integers \[n\], got float64 \(40,\)"),
+  "float labels": (
+    {"y_train": Y.astype(float)},
+    r"split train: labels must be integers \[n\], got float64 \(40,\)",
+  ),
   "float labels in test": (
     {"y_test": np.ones(12)},
     r"split test: labels must be integers \[n\], got float64",
@@ -405,9 +408,9 @@ MISTAKES = {
   "fewer inputs": ({"x_train": X[:-1]}, r"39 inputs but 40 labels"),
   "more inputs": ({"x_train": np.concatenate([X, X])}, r"80 inputs but 40 labels"),
   "fewer inputs in test": ({"x_test": X[:11]}, r"split test: 11 inputs but 12 labels"),
-  "nothing to train on": ({"x_train": X[:0], "y_train": Y[:0]}, r"y_train"),
+  "nothing to train on": ({"x_train": X[:0], "y_train": Y[:0]}, r"split train: it has no examples"),
   "nothing to test on": ({"x_test": X[:0], "y_test": LATE[:0]}, r"split test: it has no examples"),
-  "scalar labels": ({"y_train": np.array(3)}, r"y_train"),
+  "scalar labels": ({"y_train": np.array(3)}, r"split train: labels must be integers \[n\], got int64 \(\)"),
   "scalar inputs": ({"x_train": np.array(3.0)}, r"train"),
 }
 CASES = [

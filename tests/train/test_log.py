@@ -23,6 +23,7 @@ def test_what_a_run_leaves_behind(finished_run):
     "manifests",
     "metrics.jsonl",
     "results.json",
+    "lock",
     "tensorboard",
   }
   figures = {path.name for path in (finished_run / "figures").iterdir()}
