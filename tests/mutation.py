@@ -76,14 +76,14 @@ MUTATIONS = [
     ),
     (
       "parameters not barred",
-      "_affine(branch, jax.lax.stop_gradient(prior))",
-      "_affine(branch, prior)",
+      '_affine(branch, jax.lax.stop_gradient(prior), "prior")',
+      '_affine(branch, prior, "prior")',
       "test_who_gets_gradient_from_what[nll-parameters-False]",
     ),
     (
       "activations barred with the parameters",
-      "_affine(branch, jax.lax.stop_gradient(prior))",
-      "jax.lax.stop_gradient(_affine(branch, prior))",
+      '_affine(branch, jax.lax.stop_gradient(prior), "prior")',
+      'jax.lax.stop_gradient(_affine(branch, prior, "prior"))',
       "test_what_reaches_the_features_through_the_barred_prior[parameters-True-False]",
     ),
     (
