@@ -59,7 +59,9 @@ def _learning_rate(axis: Axes, records: Records) -> None:
   if len(rates):
     marker = "o" if len(rates) == 1 else ""
     axis.plot(epochs, np.where(np.isfinite(rates), rates, np.nan), color="tab:green", marker=marker)
-    levels = np.unique(rates)
+    # A record is a mean over its steps: one across a switch shows a value that never was, once.
+    levels, times = np.unique(rates, return_counts=True)
+    levels = levels[times > 1]
     # Steps by a factor are told apart on a log axis; a smooth decay to 0 is recognised on a linear one.
     if 1 < len(levels) <= min(5, len(rates) / 2) and levels.min() > 0:
       axis.set_yscale("log")

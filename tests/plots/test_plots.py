@@ -202,6 +202,7 @@ class TestCurves:
 
   def test_learning_rate_in_steps_is_log_with_their_ticks(self):
     records = [{"epoch": i, "train/learning_rate": 0.1 ** (1 + i // 10)} for i in range(30)]
+    records[10]["train/learning_rate"] = 0.04  # the mean of a record across the switch
     rate = plots.curves(records).axes[2]
     assert rate.get_yscale() == "log"
     np.testing.assert_allclose(rate.get_yticks(), [1e-3, 1e-2, 1e-1])
