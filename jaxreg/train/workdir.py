@@ -63,16 +63,18 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
     if latest > num_steps:
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
     remark = f"continuing under the new schedule: {_show(longer)}"
-    (workdir / "results.json").unlink(missing_ok=True)
   elif not (workdir / "config.json").is_file() and any(
     (workdir / name).exists() for name in ("checkpoints", "results.json")
   ):
     raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    write_json(workdir / "data.json", data)
-    write_json(workdir / "environment.json", _environment())
-    write_json(workdir / "config.json", flatten(config))
+    # A run that is at work here, perhaps before its first checkpoint, keeps its files.
+    with locked(workdir):
+      (workdir / "results.json").unlink(missing_ok=True)
+      write_json(workdir / "data.json", data)
+      write_json(workdir / "environment.json", _environment())
+      write_json(workdir / "config.json", flatten(config))
   except OSError as error:
     raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
   return remark

@@ -11,6 +11,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import checkpoint, loop, sources
+from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -217,3 +218,20 @@ def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
     f"run.py: stopped at step {second} and saved; the same command continues from there"
   ]
   assert train.load(workdir)(np.zeros((1, 8, 8, 1), np.uint8)).shape == (1, 10)
+
+
+def test_a_run_at_work_keeps_its_files(tmp_path):
+  """Even before its first checkpoint, and against another configuration."""
+  workdir = tmp_path / "run"
+  config, other = runs.make_config(), runs.make_config({"seed": 5})
+  data = {"sizes": {"train": 128}}
+  workdirs.claim(workdir, config, data, 24)
+  before = (workdir / "config.json").read_text()
+  with (
+    workdirs.locked(workdir),
+    pytest.raises(train.RunError, match="another run is at work"),
+  ):
+    workdirs.claim(workdir, other, data, 24)
+  assert (workdir / "config.json").read_text() == before
+  workdirs.claim(workdir, other, data, 24)
+  assert (workdir / "config.json").read_text() != before
