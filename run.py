@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from jaxreg import train
-from jaxreg.train import cli
+from jaxreg.train import cli, processes
 
 JOBS = {"train": train.train, "evaluate": train.evaluate}
 
@@ -23,8 +23,10 @@ def main(argv: list[str]) -> int:
       return 0
     if call.config.compilation_cache:
       jax.config.update("jax_compilation_cache_dir", str(call.workdir.absolute() / "cache"))
+    processes.start(call.coordinator, call.num_processes, call.process_id, detect=call.distributed)
     results = JOBS[call.config.job](call.config, call.workdir)
-    print(train.report(results, call.config, call.workdir))
+    if processes.is_first():
+      print(train.report(results, call.config, call.workdir))
     return 0
   except train.RunError as error:
     print(f"run.py: error: {error}", file=sys.stderr)

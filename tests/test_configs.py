@@ -70,7 +70,7 @@ def test_the_full_step_can_be_built(choice, override):
   assert config.method.name == (override or choice.partition("_")[0])
   data = describe(config, choice)
   program = setup.build(config, data)
-  state = jax.eval_shape(program.init)
+  state = program.abstract
   of = lambda *shape, dtype="float32": jax.ShapeDtypeStruct((config.batch_size, *shape), dtype)
   inputs = of(*data["input_shape"], dtype=data["input_dtype"])
   batch = {"inputs": inputs, "labels": of(dtype=jnp.int32), "weights": of()}

@@ -18,6 +18,7 @@ import jax
 from orbax.checkpoint import v1
 
 from jaxreg.train.errors import RunError
+from jaxreg.train.processes import first, is_first
 
 ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker.
 
@@ -26,7 +27,7 @@ class Checkpoints:
   """The checkpoints of a work directory, open for writing; a context manager that finishes the last save.
 
   Opening it removes what a kill left half saved or half deleted, and sets aside damaged ones, with a warning,
-  so that what remains is good.
+  so that what remains is good. Of several processes all save, and the first one vouches.
 
   Attributes:
     latest: the last step saved, or None.
@@ -34,7 +35,7 @@ class Checkpoints:
 
   def __init__(self, workdir: Path, *, keep: int, best: str):
     self._root, self._manifests = _folders(workdir)
-    _clean(self._root, self._manifests, workdir / "damaged_checkpoints")
+    first(lambda: _clean(self._root, self._manifests, workdir / "damaged_checkpoints"))
     policies = ocp.training.preservation_policies
     by_best = policies.BestN(
       get_metric_fn=lambda metrics: metrics[best], reverse=True, n=1, keep_checkpoints_without_metrics=False
@@ -50,7 +51,7 @@ class Checkpoints:
       raise RunError(
         f"{self._root}: the checkpoints cannot be opened ({error}); move that folder away"
       ) from error
-    self.latest = max(good_steps(workdir), default=None)
+    self.latest: int | None = first(lambda: max(good_steps(workdir), default=None))
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
 
@@ -80,6 +81,8 @@ class Checkpoints:
     def finish() -> None:
       if response is not None:
         response.result()
+      if not is_first():
+        return
       digests = {
         str(file.relative_to(self._root / str(step))): _sha256(file)
         for file in _files(self._root / str(step))

@@ -19,6 +19,11 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
   --config    what to run; default configs/dropmax_digits.py
   --workdir   where checkpoints, metrics and figures go, and where a run continues;
               default runs/<config>[-<hash of the overrides>]
+  --coordinator HOST:PORT --num_processes N --process_id I
+              one of several processes, each started so with its own I, that train together on a --workdir
+              that all see; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID do the same
+  --distributed
+              ask the environment for these three (TPU pod, SLURM, Open MPI, GKE); as a rule it is noticed
   --list      the configs, one line each
   --help      this, and the fields of the chosen config
 """
@@ -26,11 +31,18 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """What the command line asks for; `text` is all there is to do for `--help` and `--list`."""
+  """What the command line asks for; `text` is all there is to do for `--help` and `--list`.
+
+  The last four are the arguments of `processes.start`.
+  """
 
   config: Config | None = None
   workdir: Path = Path()
   text: str = ""
+  coordinator: str | None = None
+  num_processes: int | None = None
+  process_id: int | None = None
+  distributed: bool = False
 
 
 def parse(argv: list[str], configs: Path) -> Call:
@@ -53,6 +65,10 @@ def parse(argv: list[str], configs: Path) -> Call:
   _check_names(rest, config)
   values = flags.FlagValues()
   flags.DEFINE_string("workdir", None, "", flag_values=values)
+  flags.DEFINE_string("coordinator", None, "", flag_values=values)
+  flags.DEFINE_integer("num_processes", None, "", flag_values=values)
+  flags.DEFINE_integer("process_id", None, "", flag_values=values)
+  flags.DEFINE_bool("distributed", False, "", flag_values=values)
   try:
     defined = config_flags.DEFINE_config_dict(
       "config", config, flag_values=values, sys_argv=["run.py", *rest]
@@ -68,7 +84,14 @@ def parse(argv: list[str], configs: Path) -> Call:
   if config.job == "evaluate" and not given:
     config = restore_config(config, workdir, overrides)
   check(config)
-  return Call(config=config, workdir=workdir)
+  return Call(
+    config=config,
+    workdir=workdir,
+    coordinator=values.coordinator,
+    num_processes=values.num_processes,
+    process_id=values.process_id,
+    distributed=values.distributed,
+  )
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:

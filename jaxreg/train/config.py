@@ -13,6 +13,7 @@ from jaxreg.train import optimizer, sources
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
+from jaxreg.train.replicas import FORMS
 
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
@@ -21,6 +22,7 @@ BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate")
 SPLITS = ("train", "val", "test")
+PRECISIONS = ("float32", "bfloat16")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
 
 
@@ -49,12 +51,18 @@ def base_config() -> Config:
   config.eval_every = 1  # epochs between evaluations on the validation split
   config.eval_batch_size = 500
   config.parallel = "jit"  # jit | pmap
+  config.replicas = 1  # so many runs side by side, with seeds from `seed` on; results are their means
+  config.replicas_by = "auto"  # auto | vmap (one program for all) | loop (one program, called for each)
+  config.steps_per_dispatch = 0  # steps that one call of the compiled program makes; 0: 1 on a CPU, else 8
+  config.accumulate = 1  # parts of a batch whose gradients are added up, for batches that do not fit
+  config.precision = "float32"  # float32 | bfloat16: of the layers; parameters, losses and masks are float32
   config.compilation_cache = True  # keep compiled programs in the work directory, for the next start
   config.log_every = 50  # steps between training records
 
   config.data = ConfigDict(
-    {"name": "digits", "limit": 0}
-  )  # digits | idx | npz | tfds; limit: per split, 0: all
+    # digits | idx | npz | tfds; limit: per split, 0: all; larger sets than resident_gib stay on the host
+    {"name": "digits", "limit": 0, "resident_gib": 4.0}
+  )
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 
@@ -106,6 +114,8 @@ def check(config: Config) -> None:
   """
   _one_of(config, "job", JOBS)
   _one_of(config, "parallel", PARALLEL)
+  _one_of(config, "replicas_by", FORMS)
+  _one_of(config, "precision", PRECISIONS)
   _one_of(config, "data.name", sources.SOURCES)
   _one_of(config, "model.name", BACKBONES)
   _one_of(config, "method.name", tuple(METHODS))
@@ -131,15 +141,22 @@ def check(config: Config) -> None:
     "eval_batch_size",
     "log_every",
     "checkpoint.every",
+    "replicas",
+    "accumulate",
   ):
     _in_range(config, field, 1)
   # One could be lost while the next is being written.
   _in_range(config, "checkpoint.keep", 2)
-  for field in ("steps", "data.limit"):
+  for field in ("steps", "data.limit", "data.resident_gib", "steps_per_dispatch"):
     _in_range(config, field, 0)
+  if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
+    raise RunError(
+      "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
+      f"steps_per_dispatch=1, got {config.replicas_by} and {config.steps_per_dispatch}"
+    )
   # JAX's keys of larger seeds repeat.
-  if not 0 <= config.seed < 2**32:
-    raise RunError(f"seed: must be at least 0 and below 2**32, got {config.seed}")
+  if not 0 <= config.seed <= 2**32 - config.replicas:
+    raise RunError(f"seed: must be at least 0 and, of every replica, below 2**32, got {config.seed}")
   widths = config.model.MLP.widths
   if not all(isinstance(width, int) and width >= 1 for width in widths):
     raise RunError(f"model.MLP.widths: must be integers of at least 1, as in '(256, 256)', got {widths!r}")

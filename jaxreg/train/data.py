@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -65,6 +66,11 @@ class Dataset:
     first = {name: split.take(slice(limit)) for name, split in self.splits().items()}
     return dataclasses.replace(self, **first)
 
+  @property
+  def nbytes(self) -> int:
+    """What the inputs of all splits take as they are stored."""
+    return sum(split.inputs.nbytes for split in self.splits().values())
+
   def describe(self) -> dict[str, Any]:
     """What a work directory remembers of its data: enough to predict, and to notice other data."""
     return {
@@ -113,7 +119,7 @@ def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -
   return _permutation(seed, epoch, num_examples)[start : start + batch_size]
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=128)  # the replicas have one each
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
   generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
   return generator.permutation(num_examples).astype(np.int32)
@@ -131,16 +137,44 @@ def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndar
 
 
 def place(mesh: jax.sharding.Mesh, tree: Any, spec: P) -> Any:
-  """Puts host arrays on the devices of `mesh`: `P()` a copy on each, `P("data")` a slice on each."""
+  """Puts host arrays, the same in every process, on the devices of `mesh`: `P()` a copy on each, `P("data")`
+  a slice on each. A process hands over only what its own devices hold."""
   sharding = NamedSharding(mesh, spec)
-  return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
+  return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]), tree)
 
 
-def resident(mesh: jax.sharding.Mesh, split: Split) -> dict[str, jax.Array]:
-  """The whole split on every device, for `gather` inside a compiled step."""
-  return place(mesh, {"inputs": split.inputs, "labels": split.labels.astype(np.int32)}, P())
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A split from which batches are made: of examples that lie on every device, or of some of the host's.
+
+  Attributes:
+    split: the examples on the host.
+    arrays: the same on the devices, or empty.
+  """
+
+  split: Split
+  arrays: dict[str, jax.Array]
+
+  def __len__(self) -> int:
+    return len(self.split)
+
+  def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    """What has to reach the devices for the batch of these examples: their indices, or themselves."""
+    if self.arrays:
+      return {"indices": indices}
+    return {"inputs": self.split.inputs[indices], "labels": self.split.labels[indices].astype(np.int32)}
 
 
-def gather(data: dict[str, jax.Array], indices: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-  """The batch of these examples."""
-  return {"inputs": data["inputs"][indices], "labels": data["labels"][indices], "weights": weights}
+def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:
+  """Places a whole split on every device if it is to be `resident`."""
+  arrays = {"inputs": split.inputs, "labels": split.labels.astype(np.int32)} if resident else {}
+  return Source(split, place(mesh, arrays, P()))
+
+
+def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  """The batch that `Source.batch` stands for, inside a compiled step; without weights, they are all 1."""
+  batch = dict(batch)
+  if "indices" in batch:
+    indices = batch.pop("indices")
+    batch |= {name: array[indices] for name, array in arrays.items()}
+  return {"weights": jnp.ones(batch["labels"].shape, jnp.float32), **batch}

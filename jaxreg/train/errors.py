@@ -7,6 +7,12 @@ class RunError(Exception):
   """What `run.py` prints as one line before it exits with a non-zero status."""
 
 
+def one_line(error: Exception, limit: int = 300) -> str:
+  """The message of an error of somebody else's, made one line of at most `limit` characters."""
+  message = " ".join(str(error).split()) or type(error).__name__
+  return message if len(message) <= limit else f"{message[:limit]}..."
+
+
 def unknown(kind: str, given: str, allowed) -> RunError:
   """Names what was given and what is allowed, the nearest first."""
   allowed = sorted(allowed)

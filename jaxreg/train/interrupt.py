@@ -1,12 +1,20 @@
 """SIGTERM and Ctrl-C as a flag that the loop looks at, so that a run can save before it goes."""
 
+import os
 import signal
 import threading
 from types import FrameType
 
+import jax
+from jax.experimental import multihost_utils
+
 
 class Interrupt:
-  """A context manager; `received` is the first signal's number, or None. A second Ctrl-C acts at once."""
+  """A context manager; `received` is the first signal's number, or None. A second Ctrl-C acts at once.
+
+  Several processes have to stop at the same step, whichever of them is told: there JAX's own service takes
+  SIGTERM and agrees on the step, and Ctrl-C is passed on to it.
+  """
 
   def __init__(self) -> None:
     self.received: int | None = None
@@ -15,7 +23,7 @@ class Interrupt:
   def __enter__(self) -> "Interrupt":
     # Handlers can be set in the main thread only; elsewhere the program that embeds us has its own.
     if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGINT):
+      for number in (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGTERM, signal.SIGINT):
         self._previous[number] = signal.signal(number, self._handle)
     return self
 
@@ -23,8 +31,17 @@ class Interrupt:
     for number, handler in self._previous.items():
       signal.signal(number, handler)  # type: ignore[arg-type]
 
+  def stops(self, step: int) -> bool:
+    """Whether to stop after this step; to be asked once after each dispatch, in every process."""
+    if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+      self.received = self.received or signal.SIGTERM
+      return True
+    return jax.process_count() == 1 and self.received is not None
+
   def _handle(self, number: int, frame: FrameType | None) -> None:
     del frame
     if self.received is not None and number == signal.SIGINT:
       raise KeyboardInterrupt
     self.received = number
+    if jax.process_count() > 1:
+      os.kill(os.getpid(), signal.SIGTERM)

@@ -1,45 +1,66 @@
 """The jobs that `config.job` can name."""
 
 from pathlib import Path
+from typing import Any
 
-import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, restore
-from jaxreg.train.config import Config
-from jaxreg.train.data import resident
+from jaxreg.train.config import Config, flatten
+from jaxreg.train.data import make_source
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.load import pick_step
-from jaxreg.train.setup import build, load_data, make_mesh
+from jaxreg.train.metrics import averaged
+from jaxreg.train.replicas import stacked
+from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replicas_of
 
 
-def report(results: dict[str, float], config: Config, workdir: Path) -> str:
+def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   """The results as a few lines for people."""
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:
-      error, nll, ece = (results[f"{split}/{name}"] for name in ("error", "nll", "ece"))
-      lines.append(f"{split:5} error {error:.2%}   NLL {nll:.4f}   ECE {ece:.2%}")
+      error = _shown(results, f"{split}/error", 100, 2, " %")
+      nll = _shown(results, f"{split}/nll", 1, 4, "")
+      ece = _shown(results, f"{split}/ece", 100, 2, " %")
+      lines.append(f"{split:5} error {error}   NLL {nll}   ECE {ece}")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
+  if config.replicas > 1:
+    what += f", {config.replicas} seeds, mean ± 95 % confidence interval"
   if config.job == "train":
     lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
   return "\n".join([what, *lines])
 
 
-def evaluate(config: Config, workdir: Path) -> dict[str, float]:
+def _shown(results: dict[str, Any], name: str, factor: float, digits: int, unit: str) -> str:
+  interval = results.get(f"{name}_ci95")
+  spread = "" if interval is None else f" ± {factor * interval:.{digits}f}"
+  return f"{factor * results[name]:.{digits}f}{spread}{unit}"
+
+
+def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   """Evaluates a checkpoint of `workdir`, as `config.evaluate` says.
 
   Raises:
     RunError: if nothing usable is there, or if it was trained under another configuration.
   """
-  dataset = load_data(config)
+  processes.same("config", flatten(config))
+  dataset = processes.everywhere(lambda: load_data(config))
   program = build(config, dataset.describe())
-  workdirs.check_same(workdir, config, dataset.describe(), workdirs.FREE_TO_EVALUATE)
-  step = pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
+
+  def pick() -> int:
+    workdirs.check_same(workdir, config, dataset.describe(), workdirs.FREE_TO_EVALUATE)
+    return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
+
+  step = processes.first(pick)
   mesh = make_mesh()
-  state = restore(workdir, step, abstract(jax.eval_shape(program.init), NamedSharding(mesh, P())))
+  replicas = replicas_of(config, mesh, program)
+  like = stacked(program.abstract, config.replicas)
+  states = replicas.unpack(restore(workdir, step, abstract(like, NamedSharding(mesh, P()))))
   split = config.evaluate.split
-  data = resident(mesh, dataset.splits()[split])
-  return {"step": step, **make_evaluate(program, mesh, config.eval_batch_size)(state, data, split)}
+  source = make_source(mesh, dataset.splits()[split], resident=is_resident(config, dataset))
+  runs = make_evaluate(program, replicas, config.eval_batch_size)(states, source, split)
+  return {"step": step, **averaged(runs)}

@@ -13,16 +13,18 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, good_steps, restore
 from jaxreg.train.config import base_config
 from jaxreg.train.errors import RunError
+from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import build
 from jaxreg.typing import Array, Key
 
 
-def load(workdir: str | Path, *, checkpoint: str = "latest") -> Callable[..., Array]:
+def load(workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0) -> Callable[..., Array]:
   """Gives the trained model of a work directory back, as a compiled function.
 
   Args:
     workdir: where `run.py` trained.
     checkpoint: `latest`, or `best` on the validation split.
+    replica: which of the replicas, if several were trained.
 
   Returns:
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs must be as the data
@@ -42,7 +44,10 @@ def load(workdir: str | Path, *, checkpoint: str = "latest") -> Callable[..., Ar
   program = build(config, data)
   step = pick_step(workdir, checkpoint, config.checkpoint.best)
   here = SingleDeviceSharding(jax.devices()[0])
-  state: Any = restore(workdir, step, abstract(jax.eval_shape(program.init), here))
+  if not 0 <= replica < config.replicas:
+    raise RunError(f"replica: must be at least 0 and below {config.replicas}, got {replica}")
+  replicas = restore(workdir, step, abstract(stacked(program.abstract, config.replicas), here))
+  state: Any = jax.tree.map(lambda x: x[replica], replicas)
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array, key: Key) -> Array:

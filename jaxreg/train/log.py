@@ -9,6 +9,8 @@ from typing import Any
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from jaxreg.train.processes import is_first
+
 
 class Log:
   """Writes the records of a run; a context manager.
@@ -75,6 +77,32 @@ class Log:
       return ""
     seconds = (time.monotonic() - self._began) / done * (self._total - step)
     return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+
+def open_log(workdir: Path, *, start: int, program: Any) -> "Log | Silent":
+  """The log of a run, in its first process."""
+  if not is_first():
+    return Silent()
+  return Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch)
+
+
+class Silent:
+  """Says and writes nothing: the log of the processes that are not the first."""
+
+  def __enter__(self) -> "Silent":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    pass
+
+  def step(self) -> None:
+    pass
+
+  def write(self, step: int, values: dict[str, float]) -> None:
+    pass
+
+  def say(self, line: str) -> None:
+    pass
 
 
 def _summary(values: dict[str, float]) -> str:

@@ -1,25 +1,38 @@
 """The training loop: restore, step, evaluate, save, until the end or a signal."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
-from jaxreg.train.config import Config
-from jaxreg.train.data import Dataset, batch_indices, resident
-from jaxreg.train.errors import RunError
+from jaxreg.train.config import Config, flatten
+from jaxreg.train.data import Dataset, batch_indices, make_source
 from jaxreg.train.evaluate import make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
-from jaxreg.train.log import Log
-from jaxreg.train.parallel import make_step
-from jaxreg.train.recorder import Recorder, check_finite, largest
-from jaxreg.train.setup import Program, build, load_data, make_mesh
+from jaxreg.train.log import open_log
+from jaxreg.train.metrics import averaged
+from jaxreg.train.recorder import Recorder, check_finite, largest_parts
+from jaxreg.train.replicas import stacked
+from jaxreg.train.setup import (
+  Program,
+  build,
+  check_devices,
+  is_resident,
+  load_data,
+  make_mesh,
+  replicas_of,
+  steps_per_dispatch,
+)
 
 
 class Interrupted(Exception):
@@ -30,8 +43,11 @@ class Interrupted(Exception):
     self.status = 128 + signal_number
 
 
-def train(config: Config, workdir: Path) -> dict[str, float]:
+def train(config: Config, workdir: Path) -> dict[str, Any]:
   """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
+
+  Means over the replicas, if there are several, with a `..._ci95` beside each and the single values under
+  `replicas`. Of several processes each calls this with the same arguments, and a work directory that all see.
 
   Raises:
     RunError: for a mistake in the configuration, the data or the work directory, and for a loss that is
@@ -39,85 +55,128 @@ def train(config: Config, workdir: Path) -> dict[str, float]:
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   # Everything is loaded, checked and traced before the work directory is touched.
-  dataset = load_data(config)
-  if config.batch_size % jax.device_count():
-    raise RunError(
-      f"batch_size: must be divisible by the number of devices, {jax.device_count()}, got {config.batch_size}"
-    )
-  program = build(config, dataset.describe())
-  remark = workdirs.claim(workdir, config, dataset.describe(), program.num_steps)
-  if (workdir / "results.json").is_file():
-    print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
-    return workdirs.read(workdir, "results.json")
-  with workdirs.locked(workdir):
-    return _run(config, workdir, dataset, program, remark)
+  processes.same("config", flatten(config))
+  dataset = processes.everywhere(lambda: load_data(config))
+  description = dataset.describe()
+  processes.same("data", description)
+  check_devices(config)
+  program = build(config, description)
+  with contextlib.ExitStack() as held:
+
+    def claim() -> dict[str, Any]:
+      remark = workdirs.claim(workdir, config, description, program.num_steps)
+      if (workdir / "results.json").is_file():
+        print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
+        return {"results": workdirs.read(workdir, "results.json")}
+      held.enter_context(workdirs.locked(workdir))
+      return {"remark": remark}
+
+    claimed = processes.first(claim)
+    if "results" in claimed:
+      return claimed["results"]
+    return _run(config, workdir, dataset, program, claimed["remark"])
+
+
+def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
+  """The steps of each dispatch: `size` of them, or one where a multiple of a mark, or the end, lies between.
+
+  A function of the step alone, so that a run that is resumed makes the same ones.
+  """
+  step = start
+  while step < total:
+    end = step + size
+    whole = step % size == 0 and end <= total and all(step // mark == (end - 1) // mark for mark in marks)
+    steps = range(step + 1, (end if whole else step + 1) + 1)
+    yield steps
+    step = steps[-1]
 
 
 def _run(
   config: Config, workdir: Path, dataset: Dataset, program: Program, remark: str | None
-) -> dict[str, float]:
-  # Placement: one copy of the state and the data on each device, a slice of each batch.
+) -> dict[str, Any]:
+  # Placement: one copy of the state on each device, of the data too if they fit, a slice of each batch.
   mesh = make_mesh()
   replicated = NamedSharding(mesh, P())
-  data = {name: resident(mesh, split) for name, split in dataset.splits().items()}
-  step_fn, place_batch = make_step(program.train_step, mesh, config.parallel)
-  ones = place_batch(np.ones(config.batch_size, np.float32))
-  evaluate = make_evaluate(program, mesh, config.eval_batch_size)
-  init = jax.jit(program.init, out_shardings=replicated)
+  resident = is_resident(config, dataset)
+  data = {name: make_source(mesh, split, resident=resident) for name, split in dataset.splits().items()}
+  seeds = range(config.seed, config.seed + config.replicas)
+  replicas = replicas_of(config, mesh, program)
+  per_dispatch = steps_per_dispatch(config)
+  step_fn, place_one = replicas.make_step(program.train_step)
+  scan_fn, place_several = replicas.make_step(program.train_step, scan=True)
+  evaluate = make_evaluate(program, replicas, config.eval_batch_size)
+  init = jax.jit(jax.vmap(program.init), out_shardings=replicated)
   eval_steps = config.eval_every * program.steps_per_epoch
   save_steps = config.checkpoint.every * program.steps_per_epoch
+
+  def indices(step: int) -> np.ndarray:
+    size = {"num_examples": len(dataset.train), "batch_size": config.batch_size}
+    return np.stack([batch_indices(seed, step, **size) for seed in seeds])
 
   with (
     Interrupt() as interrupt,
     Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
   ):
-    start = saved.latest or 0
-    state = restore(workdir, start, abstract(jax.eval_shape(init), replicated)) if start else init()
-    with Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch) as log:
+    step = saved.latest or 0
+    if step:
+      state = restore(workdir, step, abstract(stacked(program.abstract, len(seeds)), replicated))
+    else:
+      state = init(np.array(seeds, np.uint32))
+    state = replicas.unpack(state)
+    with open_log(workdir, start=step, program=program) as log:
       if remark:
         log.say(remark)
-      beginning = f"resuming at step {start} of" if start else "training"
+      beginning = f"resuming at step {step} of" if step else "training"
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
-      recorder = Recorder(log, every=config.log_every, batch_size=config.batch_size)
-      for step in range(start + 1, program.num_steps + 1):
-        indices = batch_indices(
-          config.seed, step - 1, num_examples=len(dataset.train), batch_size=config.batch_size
-        )
-        indices = place_batch(indices)
+      recorder = Recorder(log, every=config.log_every, examples=config.batch_size * len(seeds))
+      for steps in dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps)):
+        if len(steps) == 1:
+          run, place_batch, index = step_fn, place_one, indices(steps[0] - 1)
+        else:
+          run, place_batch = scan_fn, place_several
+          index = np.stack([indices(step - 1) for step in steps], axis=1)
+        batch = place_batch(data["train"].batch(index))
         with jax.transfer_guard("disallow"):
-          state, metrics = step_fn(state, data["train"], indices, ones)
-        recorder.add(step, metrics)
+          state, metrics = run(state, data["train"].arrays, batch)
+        recorder.add(steps, metrics)
+        step = steps[-1]
 
         last = step == program.num_steps
-        stop = interrupt.received is not None and not last
+        stop = interrupt.stops(step) and not last
         values = None
         evaluates = step % eval_steps == 0 or last
         saves = step % save_steps == 0 or last or stop
         if evaluates or saves:
           recorder.flush()
-          parts = {"params": state.params, "model_state": state.model_state, "opt_state": state.opt_state}
-          check_finite(step, {name: largest(part) for name, part in parts.items()})
+          check_finite(step, largest_parts(state))
         if last:
           recorder.write(step)
         if evaluates:
           values = evaluate(state, data["val"], "val")
           check_finite(step, values)
+          values = averaged(values)
           log.write(step, values)
         if saves:
-          saved.save(step, state, values)
+          saved.save(step, replicas.pack(state), values)
         if stop and interrupt.received is not None:
           saved.wait()
           raise Interrupted(interrupt.received, step)
 
-      results = evaluate(state, data["val"], "val") | evaluate(state, data["test"], "test")
-      check_finite(program.num_steps, results)
-      log.write(program.num_steps, {name: value for name, value in results.items() if "test/" in name})
+      runs = evaluate(state, data["val"], "val") | evaluate(state, data["test"], "test")
+      check_finite(step, runs)
+      results = averaged(runs)
+      log.write(step, {name: value for name, value in results.items() if "test/" in name})
 
-  outputs = outputs_over(program, mesh, state, data["test"], config.eval_batch_size)
-  save_figures(
-    workdir, f"{config.method.name}, seed {config.seed}", program.method.terms, outputs, dataset.test.labels
-  )
-  # Last: a run with results is done.
-  results = {"step": program.num_steps, **results}
-  write_json(workdir / "results.json", results)
+  outputs = outputs_over(program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
+  results = {"step": step, **results}
+  if len(seeds) > 1:
+    results["replicas"] = {"seed": list(seeds), **{name: values.tolist() for name, values in runs.items()}}
+
+  def finish() -> None:
+    title = f"{config.method.name}, seed {config.seed}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
+    save_figures(workdir, title, program.method.terms, outputs, dataset.test.labels)
+    # Last: a run with results is done.
+    write_json(workdir / "results.json", results)
+
+  processes.first(finish)
   return results

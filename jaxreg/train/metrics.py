@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from jaxreg import calibration
 from jaxreg.typing import Array
@@ -26,19 +27,37 @@ def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> dict[
   }
 
 
+def to_host(metrics: Any) -> Any:
+  """Metrics of all replicas on the host, with their axis in front."""
+  metrics = jax.device_get(metrics)
+  return jax.tree.map(lambda *x: np.stack(x), *metrics) if isinstance(metrics, tuple) else metrics
+
+
 def merge(total: Any, new: Any) -> Any:
   """Adds metrics on the host, in float64; `total` may be None."""
   new = jax.tree.map(lambda x: np.asarray(x, np.float64), new)
   return new if total is None else jax.tree.map(np.add, total, new)
 
 
-def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, float]:
-  """Means of merged metrics, by full name, such as `val/error`."""
+def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
+  """Means of merged metrics for each replica, `[replicas]`, by full name, such as `val/error`."""
   values = {}
   for name, value in metrics.items():
     if isinstance(value, dict):
-      values[f"{prefix}/{name}"] = float(calibration.ece(value))
+      rows = [jax.tree.map(lambda x, r=r: x[r], value) for r in range(len(next(iter(value.values()))))]
+      values[f"{prefix}/{name}"] = np.array([float(calibration.ece(row)) for row in rows])
     else:
       total, count = value
-      values[f"{prefix}/{name}"] = float(total / count) if count else float("nan")
+      values[f"{prefix}/{name}"] = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)
   return values
+
+
+def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
+  """Means over the replicas; of several also half the width of the 95 % confidence interval (Student's t)."""
+  means = {}
+  for name, runs in values.items():
+    means[name] = float(np.mean(runs))
+    if len(runs) > 1:
+      quantile = stats.t.ppf(0.975, len(runs) - 1)
+      means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(len(runs)))
+  return means

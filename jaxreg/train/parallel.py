@@ -1,24 +1,29 @@
-"""The wrappings of the one training step: `jit` over a mesh, or `pmap`."""
+"""The wrappings of the one training step: over devices, over replicas, over steps."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.data import gather, place
-from jaxreg.train.state import TrainState
-from jaxreg.typing import Array
 
 PARALLEL = ("jit", "pmap")
 
+Step = Callable[[Any, dict[str, jax.Array], Any], tuple[Any, dict[str, Any]]]
+Place = Callable[[Any], Any]
+
 
 def make_step(
-  train_step: Callable[..., Any], mesh: jax.sharding.Mesh, parallel: str
-) -> tuple[Callable[..., tuple[TrainState, dict[str, Any]]], Callable[[np.ndarray], Array]]:
-  """Wraps `train_step` for resident data.
+  train_step: Callable[..., Any],
+  mesh: jax.sharding.Mesh,
+  parallel: str = "jit",
+  *,
+  replicas: bool = False,
+  scan: bool = False,
+) -> tuple[Step, Place]:
+  """Wraps `train_step` for batches that `Source.batch` describes.
 
   Under `jit` the losses, BatchNorm and masks are those of the whole batch, on any number of devices. Under
   `pmap` each device has its own part: BatchNorm's moments are those of the part, and the masks depend on the
@@ -28,25 +33,38 @@ def make_step(
     train_step: as `make_train_step` gives it.
     mesh: of one axis, `data`.
     parallel: `jit` or `pmap`.
+    replicas: whether state and batch have a leading axis of replicas; with `jit` only.
+    scan: whether the batch has an axis of steps (after that of the replicas), to be made in one dispatch;
+      with `jit` only.
 
   Returns:
-    `step(state, data, indices, weights) -> (state, metrics)`, which donates the state, and the function that
-    places a batch of indices or weights for it.
+    `step(state, arrays, batch) -> (state, metrics)`, which donates the state, and the function that places a
+    batch of host arrays for it. Metrics have the leading axes of the batch.
   """
   if parallel == "pmap":
     step = jax.pmap(
-      lambda state, data, indices, weights: train_step(
-        state, gather(data, indices, weights), axis_name="data"
-      ),
+      lambda state, arrays, batch: train_step(state, gather(arrays, batch), axis_name="data"),
       axis_name="data",
-      in_axes=(None, None, 0, 0),
+      in_axes=(None, None, 0),
       out_axes=None,  # type: ignore[arg-type]
       donate_argnums=0,
     )
-    return step, lambda x: place(mesh, x.reshape(mesh.size, -1), P("data"))
-  step = jax.jit(
-    lambda state, data, indices, weights: train_step(state, gather(data, indices, weights)),
-    donate_argnums=0,
-    out_shardings=NamedSharding(mesh, P()),
-  )
-  return step, lambda x: place(mesh, x, P("data"))
+
+    def place_parts(batch: Any) -> Any:
+      parts = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
+      return place(mesh, parts, P("data"))
+
+    return step, place_parts
+
+  def one(state, arrays, batch):
+    return train_step(state, gather(arrays, batch))
+
+  def several(state, arrays, batch):
+    return jax.lax.scan(lambda state, batch: one(state, arrays, batch), state, batch)
+
+  step = several if scan else one
+  if replicas:
+    step = jax.vmap(step, in_axes=(0, None, 0))
+  step = jax.jit(step, donate_argnums=0, out_shardings=NamedSharding(mesh, P()))
+  leading = (None,) * (scan + replicas)
+  return step, lambda batch: place(mesh, batch, P(*leading, "data"))

@@ -1,16 +1,16 @@
 """Reads the metrics of each step one step late, so that the device never waits for the host."""
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxreg.train.errors import RunError
-from jaxreg.train.log import Log
-from jaxreg.train.metrics import merge, summarize
+from jaxreg.train.log import Log, Silent
+from jaxreg.train.metrics import merge, summarize, to_host
 from jaxreg.typing import Array
 
 
@@ -21,16 +21,16 @@ class Recorder:
   stay exactly one step behind.
   """
 
-  def __init__(self, log: Log, *, every: int, batch_size: int):
-    self._log, self._every, self._batch_size = log, every, batch_size
-    self._pending: tuple[int, Any] | None = None
+  def __init__(self, log: Log | Silent, *, every: int, examples: int):
+    self._log, self._every, self._examples = log, every, examples
+    self._pending: tuple[range, Any] | None = None
     self._total: Any = None
     self._steps, self._since = 0, time.monotonic()
 
-  def add(self, step: int, metrics: dict[str, Any]) -> None:
-    """Takes the metrics of a step that was just dispatched, and reads those of the one before."""
+  def add(self, steps: range, metrics: Any) -> None:
+    """Takes the metrics of steps that were just dispatched, and reads those of the dispatch before."""
     self.flush()
-    self._pending = (step, metrics)
+    self._pending = (steps, metrics)
 
   def flush(self) -> None:
     """Reads what is pending.
@@ -40,40 +40,58 @@ class Recorder:
     """
     if self._pending is None:
       return
-    (step, metrics), self._pending = self._pending, None
-    metrics = jax.device_get(metrics)
-    check_finite(step, {name: total / count for name, (total, count) in metrics.items() if count})
-    self._total = merge(self._total, metrics)
-    self._steps += 1
-    self._log.step()
-    if step % self._every == 0:
-      self.write(step)
+    (steps, metrics), self._pending = self._pending, None
+    metrics = to_host(metrics)
+    for position, step in enumerate(steps):
+      # Of one dispatch of several steps, the axis after that of the replicas.
+      at = (slice(None), position) if len(steps) > 1 else slice(None)
+      of_step = jax.tree.map(lambda x, at=at: x[at], metrics)
+      counted = {name: value for name, value in of_step.items() if value[1].all()}
+      check_finite(step, {name: total / count for name, (total, count) in counted.items()})
+      self._total = merge(self._total, of_step)
+      self._steps += 1
+      self._log.step()
+      if step % self._every == 0:
+        self.write(step)
 
   def write(self, step: int) -> None:
     """Writes the means since the last record, if there were steps since."""
     if self._steps:
-      speed = self._steps * self._batch_size / (time.monotonic() - self._since)
-      self._log.write(step, {**summarize(self._total, "train"), "train/examples_per_second": speed})
+      speed = self._steps * self._examples / (time.monotonic() - self._since)
+      means = {name: float(np.mean(runs)) for name, runs in summarize(self._total, "train").items()}
+      self._log.write(step, {**means, "train/examples_per_second": speed})
       self._total, self._steps, self._since = None, 0, time.monotonic()
 
 
+def largest_parts(states: Any) -> dict[str, np.ndarray]:
+  """The largest absolute value in each part of the state of each replica."""
+  parts = ("params", "model_state", "opt_state")
+  if isinstance(states, tuple):
+    return {name: np.stack([_largest(getattr(state, name)) for state in states]) for name in parts}
+  return {name: np.asarray(_largest(getattr(states, name))) for name in parts}
+
+
 @jax.jit
-def largest(tree: Any) -> Array:
+def _largest(tree: Any) -> Array:
   """The largest absolute value in a tree; NaN or infinite if there is one such."""
   leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
   return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
 
 
 def check_finite(step: int, values: Mapping[str, Any]) -> None:
-  """Stops the run if a value is NaN or infinite; the checkpoint before stays the last.
+  """Stops the run if a value, of any replica, is NaN or infinite; the checkpoint before stays the last.
 
   Raises:
-    RunError: naming the step and the values.
+    RunError: naming the step, the values and the replica.
   """
-  values = {name: float(value) for name, value in values.items()}
-  if not all(math.isfinite(value) for value in values.values()):
-    shown = ", ".join(f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value))
+  shown = []
+  for name, runs in values.items():
+    runs = np.atleast_1d(runs)
+    for replica in np.flatnonzero(~np.isfinite(runs))[:1]:
+      where = f" in replica {replica}" if len(runs) > 1 else ""
+      shown.append(f"{name} = {runs[replica]:g}{where}")
+  if shown:
     raise RunError(
-      f"step {step}: {shown}; stopped, the last good checkpoint is kept: "
+      f"step {step}: {', '.join(shown)}; stopped, the last good checkpoint is kept: "
       "a lower optimizer.learning_rate or optimizer.clip_norm may help"
     )

@@ -19,9 +19,10 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.objective import make_objective
 from jaxreg.train.optimizer import make_optimizer, make_schedule
+from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_train_step
-from jaxreg.typing import ApplyFn
+from jaxreg.typing import ApplyFn, Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +30,17 @@ class Program:
   """The pure functions of a run.
 
   Attributes:
-    init: `() -> TrainState`, a function of the seed.
+    init: `(seed) -> TrainState`.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
     eval_step: `(state, batch, number) -> metrics`.
     method: the row of `METHODS`.
     predict_options: options of the prediction rule.
     steps_per_epoch, num_steps: the length of the run.
+    abstract: the state's shapes and dtypes.
   """
 
-  init: Callable[[], TrainState]
+  init: Callable[[Array | int], TrainState]
   apply_fn: ApplyFn
   train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
   eval_step: Callable[..., dict[str, Any]]
@@ -46,6 +48,7 @@ class Program:
   predict_options: dict[str, Any]
   steps_per_epoch: int
   num_steps: int
+  abstract: TrainState
 
 
 def load_data(config: Config) -> Dataset:
@@ -63,6 +66,44 @@ def make_mesh() -> jax.sharding.Mesh:
   """One axis, `data`, over all devices."""
   # Auto axes: with the default Explicit ones, gathers and dropout on the batch axis raise.
   return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+
+
+def check_devices(config: Config) -> None:
+  """Checks that a batch can be laid out on the devices.
+
+  Raises:
+    RunError: if it cannot.
+  """
+  if config.parallel == "pmap" and jax.process_count() > 1:
+    raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
+  devices = jax.device_count()
+  if config.batch_size % (devices * config.accumulate):
+    parts = f" times accumulate, {config.accumulate}" if config.accumulate > 1 else ""
+    raise RunError(
+      f"batch_size: must be divisible by the number of devices, {devices}{parts}, got {config.batch_size}"
+    )
+
+
+def steps_per_dispatch(config: Config) -> int:
+  """How many steps one dispatch makes: on a CPU one, because there convolutions in a loop are slow."""
+  alone = jax.default_backend() == "cpu" or config.parallel == "pmap"
+  return config.steps_per_dispatch or (1 if alone else 8)
+
+
+def is_resident(config: Config, dataset: Dataset) -> bool:
+  """Whether the data are to lie on the devices."""
+  return dataset.nbytes <= config.data.resident_gib * 2**30
+
+
+def replicas_of(config: Config, mesh: jax.sharding.Mesh, program: "Program") -> Vmap | Loop:
+  """The form in which the replicas are trained."""
+  return make_replicas(
+    mesh,
+    config.replicas_by,
+    number=config.replicas,
+    params=program.abstract.params,
+    parallel=config.parallel,
+  )
 
 
 def build(config: Config, data: dict[str, Any]) -> Program:
@@ -88,7 +129,7 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     )
   try:
     program = _build(config, data, steps_per_epoch, num_steps)
-    state = jax.eval_shape(program.init)
+    state = program.abstract
     batch = {
       "inputs": jax.ShapeDtypeStruct((config.batch_size, *data["input_shape"]), data["input_dtype"]),
       "labels": jax.ShapeDtypeStruct((config.batch_size,), jnp.int32),
@@ -108,7 +149,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   head = method.head(num_classes=data["num_classes"], **method_options["head"])
   backbone = getattr(models, config.model.name)(**config.model[config.model.name].to_dict())
   model = models.Classifier(backbone, head)
-  apply_fn = _make_apply(model, data["scale"], config.augment.mean, config.augment.std)
+  apply_fn = _make_apply(model, data["scale"], config.augment.mean, config.augment.std, config.precision)
   augmentations = [
     functools.partial(getattr(augment, name), **config.augment[name].to_dict())
     for name in config.augment.names
@@ -134,8 +175,8 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     clip_norm=config.optimizer.clip_norm,
   )
 
-  def init() -> TrainState:
-    run_key, init_key = jax.random.split(jax.random.key(config.seed))
+  def init(seed: Array | int) -> TrainState:
+    run_key, init_key = jax.random.split(jax.random.key(seed))
     inputs = jnp.zeros((1, *data["input_shape"]), jnp.float32)
     variables = dict(model.init(init_key, inputs, train=False))
     params = variables.pop("params")
@@ -147,20 +188,29 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   return Program(
     init=init,
     apply_fn=apply_fn,
-    train_step=make_train_step(objective, optimizer, schedule),
+    train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate),
     eval_step=make_eval_step(apply_fn, method, method_options["predict"]),
     method=method,
     predict_options=method_options["predict"],
     steps_per_epoch=steps_per_epoch,
     num_steps=num_steps,
+    abstract=jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32)),
   )
 
 
-def _make_apply(model: Any, scale: float, mean: Sequence[float], std: Sequence[float]) -> ApplyFn:
+def _make_apply(
+  model: Any, scale: float, mean: Sequence[float], std: Sequence[float], precision: str
+) -> ApplyFn:
+  dtype = jnp.dtype(precision)
+
   def apply_fn(params, model_state, x, *, key, train):
+    # Parameters and BatchNorm's averages are kept in float32 whatever the layers compute in; so are losses
+    # and masks, which promote what the head returns.
+    params = jax.tree.map(lambda p: p.astype(dtype), params)
     x = x.astype(jnp.float32) / scale
     if mean:
       x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
+    x = x.astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     outputs, updated = model.apply(
       {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=list(model_state) if train else []

@@ -14,20 +14,30 @@ from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective
 
 
 def make_train_step(
-  objective: Objective, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  *,
+  accumulate: int = 1,
 ) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
   """Builds `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
 
   Under `jit` over a sharded batch, losses and noise are those of the whole batch, on any number of devices.
   Under `pmap` or `vmap` with `axis_name` the batch is the device's own part: gradients and metrics are
   combined over the axis in proportion to the weights, and each device draws its own noise.
+
+  With `accumulate`, the gradient is that of so many parts of the batch, one after another: losses are
+  still those of the whole batch, noise and BatchNorm's moments those of a part.
   """
+
+  gradient = jax.value_and_grad(objective, has_aux=True)
+  if accumulate > 1:
+    gradient = _accumulated(gradient, accumulate)
 
   def train_step(state: TrainState, batch: Batch, *, axis_name: str | None = None):
     key = jax.random.fold_in(state.key, state.step)
     if axis_name is not None:
       key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-    gradient = jax.value_and_grad(objective, has_aux=True)
     (_, (model_state, metrics)), grads = gradient(state.params, state, batch, key)
 
     if axis_name is not None:
@@ -47,6 +57,27 @@ def make_train_step(
     return state, metrics
 
   return train_step
+
+
+def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]:
+  """`gradient`, in `parts` that are made one after another and weigh what their examples weigh."""
+  sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
+
+  def whole(params, state, batch, key):
+    size = len(batch["weights"]) // parts
+
+    def one(batch, position):
+      part_key = jax.random.fold_in(key, position[0])
+      (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
+      count = batch["weights"].sum()
+      return (jax.tree.map(lambda x: x * count, (loss, grads)), metrics, count), model_state
+
+    loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=size, accumulator=(sums, means))
+    ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(len(batch["weights"])))
+    loss, grads = jax.tree.map(lambda x: x / jnp.where(count > 0, count, 1), (loss, grads))
+    return (loss, (model_state, metrics)), grads
+
+  return whole
 
 
 def prediction_key(state: TrainState, number: Array) -> Key:

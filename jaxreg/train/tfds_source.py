@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data import Dataset, Split
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.tfds_cache import cached
 
 CHUNK = 256  # examples that a thread decodes between two steps of the progress bar
@@ -200,12 +200,6 @@ def _decode(source: Any, what: str, image: str, label: str) -> Split:
     for done in pool.map(fill, range(0, len(source), CHUNK)):
       bar.update(done)
   return Split(images, labels)
-
-
-def one_line(error: Exception, limit: int = 300) -> str:
-  """The message of an error of somebody else's, made one line of at most `limit` characters."""
-  message = " ".join(str(error).split()) or type(error).__name__
-  return message if len(message) <= limit else f"{message[:limit]}..."
 
 
 def _unreadable(folder: Path, error: Exception) -> str:

@@ -14,6 +14,7 @@ from jaxreg import train
 from jaxreg.train import checkpoint
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
+from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import build
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,11 +43,12 @@ def make_config(fields=None, *, base=TINY):
 
 
 def final_state(workdir, step=None):
-  """A saved state on the host: params and optimizer state, and the key as numbers."""
+  """A saved state on the host: params, optimizer state, the key as numbers; each with an axis of replicas."""
   config = workdirs.restore_config(train.base_config(), workdir)
   program = build(config, workdirs.read(workdir, "data.json"))
   step = max(checkpoint.good_steps(workdir)) if step is None else step
-  like = checkpoint.abstract(jax.eval_shape(program.init), SingleDeviceSharding(jax.devices()[0]))
+  like = stacked(program.abstract, config.replicas)
+  like = checkpoint.abstract(like, SingleDeviceSharding(jax.devices()[0]))
   state = checkpoint.restore(workdir, step, like)
   return jax.device_get(
     {

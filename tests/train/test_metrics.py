@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreg.train.data import padded_indices
-from jaxreg.train.metrics import merge, prediction_metrics, summarize, weighted
+from jaxreg.train.metrics import averaged, merge, prediction_metrics, summarize, to_host, weighted
 
 SIZE, CLASSES = 103, 5
 
@@ -44,8 +44,8 @@ jitted = jax.jit(prediction_metrics)
 def streamed(batch_size, log_probs, labels):
   total = None
   for index, weights in padded_indices(len(labels), batch_size):
-    total = merge(total, jitted(log_probs[index], labels[index], weights))
-  return summarize(total, "val")
+    total = merge(total, to_host((jitted(log_probs[index], labels[index], weights),)))
+  return averaged(summarize(total, "val"))
 
 
 @pytest.mark.parametrize("batch_size", [103, 16, 100, 7])
@@ -67,7 +67,7 @@ def test_an_example_of_weight_0_counts_for_nothing_even_if_it_is_nan():
   expected = pooled(log_probs[weights > 0], labels[weights > 0])
   log_probs[weights == 0] = np.nan
   labels[weights == 0] = 0
-  got = summarize(merge(None, jitted(log_probs, labels, weights)), "val")
+  got = averaged(summarize(merge(None, to_host((jitted(log_probs, labels, weights),))), "val"))
   for name, value in expected.items():
     np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
 

@@ -1,5 +1,6 @@
 """Metrics are read one step late, and a loss that is not finite stops the run."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import checkpoint
 from jaxreg.train.log import read_records
-from jaxreg.train.recorder import Recorder, check_finite, largest
+from jaxreg.train.recorder import Recorder, check_finite, largest_parts
 
 
 class FakeLog:
@@ -23,15 +24,16 @@ class FakeLog:
 
 
 def metrics(loss, count=2.0):
-  return {"loss": (jnp.float32(loss * count), jnp.float32(count))}
+  """Those of one replica."""
+  return {"loss": (jnp.float32([loss * count]), jnp.float32([count]))}
 
 
 def test_means_over_intervals_one_step_late():
   log = FakeLog()
-  recorder = Recorder(log, every=2, batch_size=4)
+  recorder = Recorder(log, every=2, examples=4)
   seen = []
   for step in range(1, 6):
-    recorder.add(step, metrics(step))
+    recorder.add(range(step, step + 1), metrics(step))
     seen.append((log.steps, [at for at, _ in log.records]))
   assert seen == [(0, []), (1, []), (2, [2]), (3, [2]), (4, [2, 4])]
   recorder.flush()
@@ -45,19 +47,19 @@ def test_means_over_intervals_one_step_late():
 
 def test_means_are_weighted_by_their_counts():
   log = FakeLog()
-  recorder = Recorder(log, every=2, batch_size=4)
-  recorder.add(1, metrics(1.0, count=3.0))
-  recorder.add(2, metrics(5.0, count=1.0))
+  recorder = Recorder(log, every=2, examples=4)
+  recorder.add(range(1, 2), metrics(1.0, count=3.0))
+  recorder.add(range(2, 3), metrics(5.0, count=1.0))
   recorder.flush()
   assert log.records[0][1]["train/loss"] == 2.0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_named_with_its_step(value):
-  recorder = Recorder(FakeLog(), every=1, batch_size=4)
-  recorder.add(7, {**metrics(1.0), "nll": metrics(value)["loss"], "kl": metrics(2.0)["loss"]})
+  recorder = Recorder(FakeLog(), every=1, examples=4)
+  recorder.add(range(7, 8), {**metrics(1.0), "nll": metrics(value)["loss"], "kl": metrics(2.0)["loss"]})
   with pytest.raises(train.RunError, match=rf"^step 7: nll = {value}; stopped") as refused:
-    recorder.add(8, metrics(1.0))
+    recorder.add(range(8, 9), metrics(1.0))
   assert "kl" not in str(refused.value)
   assert "\n" not in str(refused.value)
 
@@ -69,10 +71,13 @@ def test_check_finite():
 
 
 @pytest.mark.parametrize(("value", "expected"), [(-7.0, 7.0), (np.nan, np.nan), (-np.inf, np.inf)])
-def test_largest(value, expected):
+def test_the_largest_value_of_each_part(value, expected):
   tree = {"a": jnp.array([1.0, 2.0]), "b": {"c": jnp.array([[value, 0.0]]), "count": jnp.int32(3)}}
-  np.testing.assert_equal(float(largest(tree)), expected)
-  assert float(largest({"empty": jnp.zeros((0, 3))})) == 0
+  state = train.TrainState(jnp.int32(1), jax.random.key(0), tree, {}, {"empty": jnp.zeros((0, 3))})
+  found = largest_parts((state, state))
+  np.testing.assert_equal(found["params"], [expected, expected])
+  np.testing.assert_equal(found["model_state"], [0, 0])
+  np.testing.assert_equal(found["opt_state"], [0, 0])
 
 
 def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_path, no_figures):

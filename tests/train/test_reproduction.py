@@ -75,12 +75,13 @@ def test_the_equilibrium_by_training():
     "scale": 1.0,
     "sizes": {"train": 96},
   }
-  program = setup.build(runs.make_config(fields), data)
+  config = runs.make_config(fields)
+  program = setup.build(config, data)
 
   @jax.jit
   def train(batch):
     state, history = jax.lax.scan(
-      lambda state, _: program.train_step(state, batch), program.init(), length=program.num_steps
+      lambda state, _: program.train_step(state, batch), program.init(config.seed), length=program.num_steps
     )
     return state, jax.tree.map(lambda x: x[-500:], history)
 

@@ -15,10 +15,9 @@ import requests
 import tensorflow_datasets as tfds
 from tqdm import tqdm
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.tfds_builders._builders import BUILDERS
 from jaxreg.train.tfds_builders._originals import originals
-from jaxreg.train.tfds_source import one_line
 
 
 def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:

@@ -1,0 +1,121 @@
+"""Several runs that differ in their seed only, trained side by side.
+
+A replica is the run that its seed would give alone: its own initialisation, data order and noise. One run is
+a loop over one. Whatever the form, they are saved with a leading axis of replicas.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg.train.parallel import Place, Step, make_step
+
+FORMS = ("auto", "vmap", "loop")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vmap:
+  """One program for all replicas; states, batches and metrics have their leading axis."""
+
+  mesh: jax.sharding.Mesh
+
+  def unpack(self, stacked: Any) -> Any:
+    return stacked
+
+  def pack(self, states: Any) -> Any:
+    return states
+
+  def pick(self, states: Any, replica: int) -> Any:
+    return jax.tree.map(lambda x: x[replica], states)
+
+  def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Step, Place]:
+    return make_step(train_step, self.mesh, replicas=True, scan=scan)
+
+  def make_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
+
+    def each(states, *args):
+      return jax.vmap(lambda state: function(state, *args))(states)
+
+    return jax.jit(each, out_shardings=NamedSharding(self.mesh, P()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+  """One program for one replica, called for each; tuples of states and metrics."""
+
+  mesh: jax.sharding.Mesh
+  parallel: str = "jit"
+
+  def unpack(self, stacked: Any) -> Any:
+    """The states of a stacked one."""
+
+    def split(stacked):
+      number = jax.tree.leaves(stacked)[0].shape[0]
+      return tuple(jax.tree.map(lambda x, r=r: x[r], stacked) for r in range(number))
+
+    return jax.jit(split, out_shardings=NamedSharding(self.mesh, P()))(stacked)
+
+  def pack(self, states: Any) -> Any:
+    """The reverse, a copy."""
+
+    def stack(*leaves):
+      if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+        leaves = [jax.random.clone(key) for key in leaves]  # to keep them is no use of them
+      return jnp.stack(leaves)
+
+    packed = jax.jit(lambda *trees: jax.tree.map(stack, *trees), out_shardings=NamedSharding(self.mesh, P()))
+    return packed(*states)
+
+  def pick(self, states: Any, replica: int) -> Any:
+    return states[replica]
+
+  def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Any, Place]:
+    step, place = make_step(train_step, self.mesh, self.parallel, scan=scan)
+
+    def each(states, arrays, batches):
+      results = [step(state, arrays, batch) for state, batch in zip(states, batches, strict=True)]
+      return tuple(state for state, _ in results), tuple(metrics for _, metrics in results)
+
+    def place_each(batch: dict[str, Any]) -> Any:
+      number = len(next(iter(batch.values())))
+      return [place({name: x[r] for name, x in batch.items()}) for r in range(number)]
+
+    return each, place_each
+
+  def make_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
+    one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
+    return lambda states, *args: tuple(one(state, *args) for state in states)
+
+
+def stacked(state: Any, number: int) -> Any:
+  """The shapes of so many replicas of an abstract state, as they are saved."""
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), state)
+
+
+def make_replicas(
+  mesh: jax.sharding.Mesh, form: str, *, number: int, params: Any, parallel: str
+) -> Vmap | Loop:
+  """The form asked for; `auto` is one program where that pays.
+
+  It does for networks of small matrices and on accelerators; convolutions on a CPU lose under `vmap`.
+
+  Args:
+    mesh: of one axis, `data`.
+    form: `auto`, `vmap` or `loop`.
+    number: of replicas.
+    params: of one, or their shapes.
+    parallel: `jit` or `pmap`, which loops.
+  """
+  if form == "auto":
+    # A kernel of more than two axes is that of a convolution.
+    convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
+    loses = number == 1 or parallel == "pmap" or (jax.default_backend() == "cpu" and convolves)
+    form = "loop" if loses else "vmap"
+  return Vmap(mesh) if form == "vmap" else Loop(mesh, parallel)
