@@ -9,7 +9,7 @@ import jax
 from jaxreg import train
 from jaxreg.train import cli, processes
 
-JOBS = {"train": train.train, "evaluate": train.evaluate}
+JOBS = {"train": train.train, "evaluate": train.evaluate, "compare": train.compare}
 
 
 def main(argv: list[str]) -> int:

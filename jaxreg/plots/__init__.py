@@ -4,9 +4,10 @@
 cross at the bottom of the axis; more than 200 records are averaged in blocks, and the figure says so.
 """
 
+from jaxreg.plots._comparison import comparison
 from jaxreg.plots._curves import curves
 from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._retain_maps import retain_maps
 from jaxreg.plots._terms import terms
 
-__all__ = ["curves", "diagnostics", "retain_maps", "terms"]
+__all__ = ["comparison", "curves", "diagnostics", "retain_maps", "terms"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from jaxreg.plots._series import MIN_BAND, Records, average, read
 
@@ -25,8 +26,9 @@ def line(
 ) -> int:
   """Draws `convert(values)` of the metric `name`, and returns how many records each point is the mean of.
 
-  With `band`, means of at least 10 get a band from the 10th to the 90th percentile; with `cross`, what is not
-  finite gets a cross.
+  Means over replicas, whose records have `<name>_ci95` too, get their confidence interval. With `band`, means
+  of at least 10 records get a band from the 10th to the 90th percentile; with `cross`, what is not finite
+  gets a cross.
 
   Raises:
     ValueError: if a record with `name` has no epoch.
@@ -42,15 +44,21 @@ def line(
     drawn.set(marker="o", markersize=4, markevery=lonely)
   if band and series.block >= MIN_BAND:
     axis.fill_between(series.epoch, series.low, series.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+  _confidence(axis, records, name, convert, drawn)
   if cross:
     _mark_not_finite(axis, epochs[~np.isfinite(values)], label)
   return series.block
 
 
 def stars(axis: Axes, records: Records, name: str, *, scale: float = 1.0, unit: str = "") -> None:
-  """Marks the values of a metric that is measured once, or rarely, and writes the last into the legend."""
+  """Marks the values of a metric that is measured once, or rarely, and writes the last into the legend.
+
+  Of a mean over replicas, with `<name>_ci95` in its record, also the confidence interval.
+  """
   epochs, values = read(records, name)
   if len(values):
+    _, half = read(records, f"{name}_ci95")
+    interval = f" ± {scale * half[-1]:.2g}" if len(half) else ""
     axis.plot(
       epochs,
       np.where(np.isfinite(values), scale * values, np.nan),
@@ -60,8 +68,23 @@ def stars(axis: Axes, records: Records, name: str, *, scale: float = 1.0, unit: 
       color="black",
       zorder=5,
       clip_on=False,
-      label=f"test {scale * values[-1]:.3g}{unit}",
+      label=f"test {scale * values[-1]:.3g}{interval}{unit}",
     )
+
+
+def _confidence(
+  axis: Axes, records: Records, name: str, convert: Callable[[np.ndarray], np.ndarray], drawn: Line2D
+) -> None:
+  both = [record for record in records if name in record and f"{name}_ci95" in record]
+  epochs, values = read(both, name)
+  if not len(values):
+    return
+  _, half = read(both, f"{name}_ci95")
+  ends = np.sort([convert(values - half), convert(values + half)], axis=0)
+  # An interval that reaches below zero has no end on a logarithmic axis: cut a decade below the line.
+  low = np.maximum(ends[0], convert(values) / 10)
+  axis.fill_between(epochs, low, ends[1], color=drawn.get_color(), alpha=0.2, linewidth=0)
+  drawn.set_label(f"{drawn.get_label()}, 95 % confidence")
 
 
 def _lonely(values: np.ndarray) -> list[int]:

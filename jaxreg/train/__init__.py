@@ -3,6 +3,7 @@
 `train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
 """
 
+from jaxreg.train.compare import compare
 from jaxreg.train.config import Config, base_config, check, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.job import evaluate, report
@@ -20,6 +21,7 @@ __all__ = [
   "TrainState",
   "base_config",
   "check",
+  "compare",
   "evaluate",
   "flatten",
   "load",

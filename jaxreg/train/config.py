@@ -20,7 +20,7 @@ Config = Any
 
 BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
-JOBS = ("train", "evaluate")
+JOBS = ("train", "evaluate", "compare")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
@@ -43,7 +43,7 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
 def base_config() -> Config:
   """Every field with its default; configs change what is theirs."""
   config: Config = ConfigDict()
-  config.job = "train"  # train | evaluate
+  config.job = "train"  # train | evaluate | compare
   config.seed = 0  # determines initialisation, data order and noise
   config.batch_size = 64
   config.epochs = 10
@@ -103,6 +103,9 @@ def base_config() -> Config:
   # every: epochs; keep: so many of the latest, and the best by this metric.
   config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error"})
   config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test"})  # latest | best; train | val | test
+  # rows: methods, or "label: field=value ..."; grid: "field=value,value,..." or "label: field=value,...":
+  # searched from one seed by `choose` on the validation split before all `seeds` are trained.
+  config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})
   return config.lock()
 
 
@@ -134,6 +137,7 @@ def check(config: Config) -> None:
   _one_of(config, "evaluate.checkpoint", ("latest", "best"))
   _one_of(config, "evaluate.split", SPLITS)
   _one_of(config, "checkpoint.best", BEST)
+  _one_of(config, "compare.choose", BEST)
   for field in (
     "batch_size",
     "epochs",
@@ -143,6 +147,7 @@ def check(config: Config) -> None:
     "checkpoint.every",
     "replicas",
     "accumulate",
+    "compare.seeds",
   ):
     _in_range(config, field, 1)
   # One could be lost while the next is being written.

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, restore
+from jaxreg.train.compare import markdown
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import make_source
 from jaxreg.train.evaluate import make_evaluate
@@ -20,6 +21,9 @@ from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replica
 
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   """The results as a few lines for people."""
+  if config.job == "compare":
+    where = f"in {workdir}: compare.md, compare.json, figures/comparison.png, and a folder a run"
+    return f"{markdown(results)}\n{where}"
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:

@@ -1,0 +1,14 @@
+"""DropMax against softmax on scikit-learn's digits, five seeds each: the set-up of `dropmax_digits`.
+
+Command: python run.py --config configs/compare_digits.py
+"""
+
+from configs.dropmax_digits import get_config as dropmax_digits
+from jaxreg.train import Config
+
+
+def get_config() -> Config:
+  config = dropmax_digits()
+  config.job = "compare"
+  config.compare.rows = ("softmax", "dropmax")
+  return config
