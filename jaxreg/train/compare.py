@@ -21,6 +21,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import write_json
 from jaxreg.train.config import Config, check, flatten
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.log import read_records
 from jaxreg.train.loop import train
 from jaxreg.train.methods import METHODS
 from jaxreg.train.metrics import averaged
@@ -39,7 +40,7 @@ class Row:
 
 
 def compare(config: Config, workdir: Path) -> dict[str, Any]:
-  """Trains every row of `config.compare`; writes `compare.json`, `compare.md` and `figures/comparison.png`.
+  """Trains every row of `config.compare`; writes `compare.json`, `compare.md` and figures.
 
   Each run has a folder of its own below `workdir`: interrupted, the same command goes on where it was, and
   what is finished is not run again. A row with several settings is first trained with each of them from one
@@ -55,11 +56,14 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
   searches = sum(len(row.grid) for row in rows if len(row.grid) > 1)
   progress = _progress(searches + len(rows))
   table: dict[str, Any] = {}
+  records: dict[str, Any] = {}
   for row in rows:
     chosen, search = _search(config, workdir, row, progress)
     final = _cell(config, row, chosen, seeds=config.compare.seeds)
     next(progress)(f"{row.label}, {config.compare.seeds} seeds")
-    results = train(final, workdir / "rows" / _folder(row.label, final))
+    folder = workdir / "rows" / _folder(row.label, final)
+    results = train(final, folder)
+    records[row.label] = read_records(folder)
     runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
     table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
 
@@ -76,8 +80,12 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     write_json(workdir / "compare.json", results)
     (workdir / "compare.md").write_text(markdown(results))
     (workdir / "figures").mkdir(exist_ok=True)
-    figure = plots.comparison({label: entry["runs"] for label, entry in table.items()})
-    figure.savefig(workdir / "figures" / "comparison.png", dpi=120)
+    figures = {
+      "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
+      "convergence": plots.convergence(records),
+    }
+    for name, figure in figures.items():
+      figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
 
   processes.first(write)
   return results

@@ -6,16 +6,31 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from jaxreg import plots
+from jaxreg import calibration, plots
 from jaxreg.train.log import read_records
 
 
 def save_figures(
-  workdir: Path, title: str, terms: tuple[str, ...], outputs: dict[str, Any], labels: np.ndarray
+  workdir: Path,
+  method: str,
+  seeds: range,
+  terms: tuple[str, ...],
+  outputs: dict[str, Any],
+  labels: np.ndarray,
 ) -> list[str]:
-  """Draws what the records and the test outputs allow into `workdir/figures`; returns the file names."""
+  """Draws what the records of the run and the test outputs of its first seed allow into `workdir/figures`.
+
+  Returns:
+    The file names.
+  """
+  first = f"{method}, seed {seeds[0]}"
+  title = first if len(seeds) == 1 else f"{method}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
-  figures = {"curves": plots.curves(records, title=title)}
+  bins = calibration.ece_bins(outputs["log_probs"], labels)
+  figures = {
+    "curves": plots.curves(records, title=title),
+    "reliability": plots.reliability({"test": bins}, title=first),
+  }
   if len(terms) > 1:
     figures["terms"] = plots.terms(records, terms, title=title)
   if "retain_logits" in outputs:
@@ -23,7 +38,7 @@ def save_figures(
     posterior = outputs.get("posterior_logits", retain + outputs["residual_logits"])
     figures["diagnostics"] = plots.diagnostics(records, title=title)
     figures["retain_maps"] = plots.retain_maps(
-      expit(retain), expit(posterior), labels, outputs["log_probs"], title=title
+      expit(retain), expit(posterior), labels, outputs["log_probs"], title=first
     )
   folder = workdir / "figures"
   folder.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replica
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   """The results as a few lines for people."""
   if config.job == "compare":
-    where = f"in {workdir}: compare.md, compare.json, figures/comparison.png, and a folder a run"
+    where = f"in {workdir}: compare.md, compare.json, figures/, and a folder a run"
     return f"{markdown(results)}\n{where}"
   lines = []
   for split in ("train", "val", "test"):

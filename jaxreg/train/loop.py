@@ -173,8 +173,7 @@ def _run(
     results["replicas"] = {"seed": list(seeds), **{name: values.tolist() for name, values in runs.items()}}
 
   def finish() -> None:
-    title = f"{config.method.name}, seed {config.seed}" + (f" to {seeds[-1]}" if len(seeds) > 1 else "")
-    save_figures(workdir, title, program.method.terms, outputs, dataset.test.labels)
+    save_figures(workdir, config.method.name, seeds, program.method.terms, outputs, dataset.test.labels)
     # Last: a run with results is done.
     write_json(workdir / "results.json", results)
 

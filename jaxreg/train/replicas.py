@@ -5,6 +5,7 @@ a loop over one. Whatever the form, they are saved with a leading axis of replic
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -54,23 +55,11 @@ class Loop:
 
   def unpack(self, stacked: Any) -> Any:
     """The states of a stacked one."""
-
-    def split(stacked):
-      number = jax.tree.leaves(stacked)[0].shape[0]
-      return tuple(jax.tree.map(lambda x, r=r: x[r], stacked) for r in range(number))
-
-    return jax.jit(split, out_shardings=NamedSharding(self.mesh, P()))(stacked)
+    return _compiled(_split, self.mesh)(stacked)
 
   def pack(self, states: Any) -> Any:
     """The reverse, a copy."""
-
-    def stack(*leaves):
-      if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
-        leaves = [jax.random.clone(key) for key in leaves]  # to keep them is no use of them
-      return jnp.stack(leaves)
-
-    packed = jax.jit(lambda *trees: jax.tree.map(stack, *trees), out_shardings=NamedSharding(self.mesh, P()))
-    return packed(*states)
+    return _compiled(_stack, self.mesh)(*states)
 
   def pick(self, states: Any, replica: int) -> Any:
     return states[replica]
@@ -92,6 +81,25 @@ class Loop:
     """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
     one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
     return lambda states, *args: tuple(one(state, *args) for state in states)
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+  return jax.jit(function, out_shardings=NamedSharding(mesh, P()))
+
+
+def _split(stacked: Any) -> tuple[Any, ...]:
+  number = jax.tree.leaves(stacked)[0].shape[0]
+  return tuple(jax.tree.map(lambda x, r=r: x[r], stacked) for r in range(number))
+
+
+def _stack(*states: Any) -> Any:
+  def stack(*leaves: Any) -> Any:
+    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+      leaves = tuple(jax.random.clone(key) for key in leaves)  # to keep them is no use of them
+    return jnp.stack(leaves)
+
+  return jax.tree.map(stack, *states)
 
 
 def stacked(state: Any, number: int) -> Any:
