@@ -42,7 +42,8 @@ def start(
   given = {"--coordinator": coordinator, "--num_processes": num_processes, "--process_id": process_id}
   missing = [name for name, value in given.items() if value is None]
   if missing and len(missing) < 3:
-    raise RunError(f"{', '.join(missing)}: must be given too, with {', '.join(given.keys() - set(missing))}")
+    present = [name for name in given if name not in missing]
+    raise RunError(f"{', '.join(missing)}: must be given too, with {', '.join(present)}")
   if not missing:
     _check(coordinator, num_processes, process_id)
   elif not detect and not any(_says_several(name, several) for name, several in LAUNCHERS.items()):

@@ -95,10 +95,10 @@ def flip(file, position=None, bit=0):
   file.write_bytes(data)
 
 
-def start(arguments, cwd, *, optimised=True):
-  """Starts `run.py` in another process, with one device; not `optimised`, it compiles faster."""
+def start(arguments, cwd, *, optimised=True, devices=1, changes=None):
+  """Starts `run.py` in another process; not `optimised`, it compiles faster."""
   environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
-  environment |= {"JAX_PLATFORMS": "cpu"}
+  environment |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), **(changes or {})}
   if not optimised:
     environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
   return subprocess.Popen(
@@ -111,9 +111,9 @@ def start(arguments, cwd, *, optimised=True):
   )
 
 
-def run(arguments, cwd):
+def run(arguments, cwd, **options):
   """Runs `run.py` to its end: `(status, stdout, stderr)`."""
-  process = start(arguments, cwd)
+  process = start(arguments, cwd, **options)
   out, err = process.communicate(timeout=900)
   return process.returncode, out, err
 

@@ -1,0 +1,116 @@
+"""One, four or eight devices: the same data, masks and losses; `pmap` is `vmap` with an axis."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import runs
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg import losses
+from jaxreg.train import setup
+from jaxreg.train.data import batch_indices, make_source
+from jaxreg.train.parallel import make_step
+
+STEPS, SEED = 10, 7
+
+
+def make_mesh(devices):
+  return jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+
+
+@functools.cache
+def prepared():
+  config = runs.make_config({"optimizer.name": "sgd", "optimizer.learning_rate": 0.05})
+  dataset = setup.load_data(config)
+  return config, dataset, setup.build(config, dataset.describe())
+
+
+def drawing(train_step, apply_fn):
+  """The step, with the masks that its model and its loss draw among the metrics."""
+
+  def step(state, batch, **options):
+    key = jax.random.fold_in(state.key, state.step)
+    apply_key, loss_key, *_ = jax.random.split(key, 4)
+    # The same input for every example: what differs is the dropout of the layer.
+    inputs = 0 * batch["inputs"] + 1
+    outputs, _ = apply_fn(state.params, state.model_state, inputs, key=apply_key, train=True)
+    layer = outputs["logits"] != outputs["logits"][:1]
+    flat = 0 * outputs["logits"]
+    mask = losses.dropmax_log_mask(loss_key, flat, batch["labels"])
+    state, metrics = train_step(state, batch, **options)
+    return state, {"metrics": metrics, "layer": layer, "mask": mask, "labels": batch["labels"]}
+
+  return step
+
+
+@functools.cache
+def trained(devices):
+  config, dataset, program = prepared()
+  mesh = make_mesh(devices)
+  source = make_source(mesh, dataset.train, resident=True)
+  step, place = make_step(drawing(program.train_step, program.apply_fn), mesh)
+  state = jax.jit(program.init, out_shardings=NamedSharding(mesh, P()))(SEED)
+  seen = []
+  for number in range(STEPS):
+    indices = batch_indices(SEED, number, num_examples=len(dataset.train), batch_size=config.batch_size)
+    batch = place(source.batch(indices))
+    assert len(batch["indices"].sharding.device_set) == devices
+    state, found = step(state, source.arrays, batch)
+    seen.append(jax.device_get({**found, "indices": batch["indices"]}))
+  return seen
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+def test_masks_and_data_order_are_bitwise_those_of_one_device(devices):
+  kept = []
+  for ours, theirs in zip(trained(devices), trained(1), strict=True):
+    for name in ("indices", "labels", "mask", "layer"):
+      assert ours[name].tobytes() == theirs[name].tobytes(), name
+    kept.append(ours["mask"])
+  assert len({mask.tobytes() for mask in kept}) == STEPS
+  assert {found["layer"].any() for found in trained(1)} == {np.True_}
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+def test_losses_are_those_of_one_device(devices):
+  loss = lambda found: found["metrics"]["loss"][0] / found["metrics"]["loss"][1]
+  ours, theirs = ([loss(found) for found in trained(n)] for n in (devices, 1))
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  assert theirs[0] - theirs[-1] > 0.1
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+def test_pmap_is_vmap_with_an_axis(devices):
+  config, dataset, program = prepared()
+  mesh = make_mesh(devices)
+  source = make_source(mesh, dataset.train, resident=True)
+  pmapped, place = make_step(program.train_step, mesh, "pmap")
+  vmapped = jax.jit(
+    jax.vmap(
+      functools.partial(program.train_step, axis_name="data"),
+      axis_name="data",
+      in_axes=(None, 0),
+      out_axes=None,
+    )
+  )
+  # Two, because the step takes its state over.
+  ours, theirs = jax.device_put(program.init(SEED), NamedSharding(mesh, P())), program.init(SEED)
+  examples = dataset.train
+  for number in range(STEPS):
+    indices = batch_indices(SEED, number, num_examples=len(examples), batch_size=config.batch_size)
+    ours, metrics = pmapped(ours, source.arrays, place(source.batch(indices)))
+    parts = indices.reshape(devices, -1)
+    batch = {
+      "inputs": examples.inputs[parts],
+      "labels": examples.labels[parts].astype(np.int32),
+      "weights": np.ones(parts.shape, np.float32),
+    }
+    theirs, expected = vmapped(theirs, batch)
+    np.testing.assert_allclose(metrics["loss"][0], expected["loss"][0], rtol=1e-5)
+    np.testing.assert_array_equal(metrics["kept_nontarget"][1], expected["kept_nontarget"][1])
+    np.testing.assert_allclose(metrics["kept_nontarget"][0], expected["kept_nontarget"][0], rtol=1e-6)
+  for one, other in zip(jax.tree.leaves(ours.params), jax.tree.leaves(theirs.params), strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-5)

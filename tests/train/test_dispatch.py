@@ -1,0 +1,101 @@
+"""Several steps in one dispatch, and data that stay on the host, change nothing."""
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import checkpoint, recorder, setup
+from jaxreg.train.loop import dispatches
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+FIELDS = {"epochs": 3, "optimizer.name": "sgd", "optimizer.learning_rate": 0.1}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("marks", [(4,), (6, 4), (1,), (1000,)])
+@pytest.mark.parametrize("total", [1, 24, 25])
+def test_every_step_once_and_no_mark_is_passed(size, marks, total):
+  chunks = list(dispatches(0, total, size, marks))
+  assert [step for steps in chunks for step in steps] == list(range(1, total + 1))
+  assert {len(steps) for steps in chunks} <= {1, size}
+  for steps in chunks:
+    assert not any(step % mark == 0 for step in steps[:-1] for mark in marks)
+  # A run that was saved at any of these moments makes the same dispatches.
+  for number, steps in enumerate(chunks):
+    assert list(dispatches(steps[-1], total, size, marks)) == chunks[number + 1 :]
+
+
+def test_whole_ones_are_made():
+  assert [len(steps) for steps in dispatches(0, 11, 3, (8,))] == [3, 3, 1, 1, 1, 1, 1]
+  assert [len(steps) for steps in dispatches(0, 12, 4, (4,))] == [4, 4, 4]
+  assert [len(steps) for steps in dispatches(2, 9, 3, (100,))] == [1, 3, 3]
+
+
+@pytest.mark.parametrize("form", ["loop", "vmap"])
+def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, form):
+  fields = {**FIELDS, "replicas": 2, "replicas_by": form}
+  one = train.train(runs.make_config({**fields, "steps_per_dispatch": 1}), tmp_path / "one")
+  several = train.train(runs.make_config({**fields, "steps_per_dispatch": 2}), tmp_path / "several")
+  ours, theirs = runs.records(tmp_path / "several"), runs.records(tmp_path / "one")
+  assert [r["step"] for r in ours] == [r["step"] for r in theirs]
+  assert sum("train/loss" in r for r in ours) == 12
+  for mine, other in zip(ours, theirs, strict=True):
+    assert mine.keys() == other.keys()
+    for name, value in other.items():
+      # Errors are multiples of 1/128.
+      np.testing.assert_allclose(mine[name], value, atol=1e-5, rtol=1e-4, err_msg=name)
+  np.testing.assert_allclose(several["replicas"]["test/nll"], one["replicas"]["test/nll"], atol=1e-5)
+
+  workdir = tmp_path / "resumed"
+  config = runs.make_config({**fields, "steps_per_dispatch": 2})
+  assert train.train(config, workdir) == several
+  (workdir / "results.json").unlink()
+  for step in checkpoint.good_steps(workdir):
+    if step > 8:
+      (workdir / "manifests" / f"{step}.json").unlink()
+  assert train.train(config, workdir) == several
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "several"))
+
+
+def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch):
+  original = recorder.to_host
+
+  def spoil(metrics):
+    metrics = original(metrics)
+    total, count = metrics["loss"]
+    if total.ndim == 2:
+      total = np.where(np.arange(total.shape[1]) == 1, np.inf, total)
+    return {**metrics, "loss": (total, count)}
+
+  monkeypatch.setattr(recorder, "to_host", spoil)
+  config = runs.make_config({**FIELDS, "steps_per_dispatch": 4})
+  with pytest.raises(train.RunError, match=r"^step 2: loss = inf; stopped"):
+    train.train(config, tmp_path / "run")
+
+
+def test_how_many_steps_a_dispatch_makes(monkeypatch):
+  assert setup.steps_per_dispatch(runs.make_config()) == 1
+  assert setup.steps_per_dispatch(runs.make_config({"steps_per_dispatch": 5})) == 5
+  monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+  assert setup.steps_per_dispatch(runs.make_config()) == 8
+  assert setup.steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"parallel": "pmap"}, {"replicas": 2}], ids=str)
+def test_data_on_the_host_give_the_same_bits(tmp_path, fields):
+  """A set that is larger than `data.resident_gib`."""
+  fields = {**FIELDS, **fields}
+  config = runs.make_config({**fields, "data.resident_gib": 0.0})
+  assert not setup.is_resident(config, setup.load_data(config))
+  assert setup.is_resident(runs.make_config(fields), setup.load_data(config))
+  on_host = train.train(config, tmp_path / "host")
+  resident = train.train(runs.make_config(fields), tmp_path / "device")
+  assert on_host == resident
+  runs.assert_bitwise(runs.final_state(tmp_path / "host"), runs.final_state(tmp_path / "device"))
+  assert runs.records(tmp_path / "host") == runs.records(tmp_path / "device")
+  config = runs.make_config({**fields, "data.resident_gib": 0.0, "job": "evaluate"})
+  evaluated = train.evaluate(config, tmp_path / "host")
+  assert evaluated["test/nll"] == resident["test/nll"]

@@ -1,0 +1,122 @@
+"""In bfloat16 the layers compute, and nothing else does."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from jaxreg import losses, train
+from jaxreg.train import setup
+
+CASES = {
+  "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},
+  "LeNet": {"model.name": "LeNet"},
+  "CifarResNet": {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 4},
+}
+
+
+@functools.cache
+def program(model, precision):
+  data = {
+    "num_classes": 10,
+    "input_shape": [28, 28, 1],
+    "input_dtype": "uint8",
+    "scale": 255.0,
+    "sizes": {"train": 64},
+  }
+  fields = {**CASES[model], "precision": precision, "batch_size": 16, "augment.mean": (0.5,)}
+  return setup.build(runs.make_config({**fields, "augment.std": (0.5,)}), data)
+
+
+def equations(jaxpr):
+  """All of them, also inside others."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for value in jax.tree.leaves(
+      list(equation.params.values()), is_leaf=lambda x: isinstance(x, Jaxpr | ClosedJaxpr)
+    ):
+      if isinstance(value, ClosedJaxpr):
+        yield from equations(value.jaxpr)
+      elif isinstance(value, Jaxpr):
+        yield from equations(value)
+
+
+def products(function, *arguments):
+  """The dtypes of the operands of every matrix product and convolution."""
+  found = equations(jax.make_jaxpr(function)(*arguments).jaxpr)
+  return [
+    tuple(str(operand.aval.dtype) for operand in equation.invars[:2])
+    for equation in found
+    if equation.primitive.name in ("dot_general", "conv_general_dilated")
+  ]
+
+
+def batch():
+  return {
+    "inputs": jax.ShapeDtypeStruct((16, 28, 28, 1), jnp.uint8),
+    "labels": jax.ShapeDtypeStruct((16,), jnp.int32),
+    "weights": jax.ShapeDtypeStruct((16,), jnp.float32),
+  }
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+@pytest.mark.parametrize("model", CASES)
+def test_layers_compute_in_it(model, precision):
+  built = program(model, precision)
+  found = products(built.train_step, built.abstract, batch())
+  # Forward and both gradients of at least three layers.
+  assert len(found) >= 8
+  assert set(found) == {(precision, precision)}
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_what_is_kept_and_what_is_lost_is_float32(model):
+  built = program(model, "bfloat16")
+  after, metrics = jax.eval_shape(built.train_step, built.abstract, batch())
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+    lambda x: (x.shape, x.dtype), built.abstract
+  )
+  for tree in (after.params, after.opt_state, after.model_state, metrics):
+    kinds = {str(x.dtype) for x in jax.tree.leaves(tree)}
+    assert kinds <= {"float32", "int32"}, kinds
+  if model == "CifarResNet":
+    assert len(jax.tree.leaves(after.model_state)) > 8
+
+  def masks(params, model_state, key):
+    x = jnp.zeros((16, 28, 28, 1), jnp.uint8)
+    outputs, _ = built.apply_fn(params, model_state, x, key=key, train=True)
+    posterior = outputs["retain_logits"] + outputs["residual_logits"]
+    return outputs["logits"], losses.dropmax_log_mask(key, posterior, jnp.zeros(16, jnp.int32))
+
+  logits, mask = jax.eval_shape(masks, built.abstract.params, built.abstract.model_state, jax.random.key(0))
+  assert logits.dtype == jnp.bfloat16
+  assert mask.dtype == jnp.float32
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_digits_are_learnt_as_well(tmp_path):
+  fields = {
+    "data.limit": 0,
+    "model.MLP.widths": (64,),
+    "model.MLP.dropout_rate": 0.0,
+    "method.name": "softmax",
+    "epochs": 8,
+    "eval_every": 8,
+    "checkpoint.every": 8,
+  }
+  results = {
+    precision: train.train(runs.make_config({**fields, "precision": precision}), tmp_path / precision)
+    for precision in ("float32", "bfloat16")
+  }
+  assert results["float32"]["val/error"] < 0.05
+  assert abs(results["bfloat16"]["val/error"] - results["float32"]["val/error"]) < 0.02
+  assert results["bfloat16"]["val/nll"] != results["float32"]["val/nll"]
+  kept = runs.final_state(tmp_path / "bfloat16")["params"]
+  assert {leaf.dtype for leaf in jax.tree.leaves(kept)} == {np.dtype("float32")}
+  # Not rounded either.
+  kernel = kept["head"]["classifier"]["kernel"]
+  assert (kernel != np.asarray(jnp.asarray(kernel).astype(jnp.bfloat16), np.float32)).mean() > 0.9

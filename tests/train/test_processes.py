@@ -1,0 +1,130 @@
+"""How processes find each other, and how one process is as if there were no such thing."""
+
+import jax
+import pytest
+
+from jaxreg import train
+from jaxreg.train import processes
+
+
+@pytest.fixture
+def calls(monkeypatch):
+  """What `jax.distributed.initialize` was called with; an environment that says nothing."""
+  for name in (*processes.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+    monkeypatch.delenv(name, raising=False)
+  made = []
+  monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments: made.append(arguments))
+  return made
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    (("host:1", None, None), r"^--num_processes, --process_id: must be given too, with --coordinator$"),
+    ((None, 2, 0), r"^--coordinator: must be given too"),
+    (("host:1", 2, None), r"^--process_id: must be given too"),
+    (("host", 2, 0), r"^--coordinator: must be host:port, got 'host'$"),
+    (("host:x", 2, 0), r"^--coordinator: must be host:port, got 'host:x'$"),
+    ((":1", 2, 0), r"^--coordinator: must be host:port, got ':1'$"),
+    (("host:1", 0, 0), r"^--num_processes: must be at least 1, got 0$"),
+    (("host:1", 2, 2), r"^--process_id: must be at least 0 and below --num_processes=2, got 2$"),
+    (("host:1", 2, -1), r"^--process_id: must be at least 0 and below --num_processes=2, got -1$"),
+  ],
+)
+def test_a_mistake_is_one_line(calls, given, message):
+  with pytest.raises(train.RunError, match=message):
+    processes.start(*given)
+  assert not calls
+
+
+def test_flags_and_variables(calls, monkeypatch):
+  processes.start(None, None, None)
+  assert calls == []
+  processes.start("host:1", 2, 1)
+  monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "other:2")
+  monkeypatch.setenv("JAX_NUM_PROCESSES", "4")
+  monkeypatch.setenv("JAX_PROCESS_ID", "3")
+  processes.start(None, None, None)
+  processes.start("host:1", 8, 0)
+  assert calls == [("host:1", 2, 1), ("other:2", 4, 3), ("host:1", 8, 0)]
+  monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
+  with pytest.raises(train.RunError, match=r"^JAX_NUM_PROCESSES: must be an integer, got 'two'$"):
+    processes.start(None, None, None)
+
+
+@pytest.mark.parametrize(
+  ("name", "several", "alone"),
+  [
+    ("SLURM_STEP_NUM_TASKS", "2", "1"),
+    ("OMPI_COMM_WORLD_SIZE", "16", "x"),
+    ("TPU_WORKER_HOSTNAMES", "a,b", "localhost"),
+    ("TPU_PROCESS_ADDRESSES", "a:1,b:1", ""),
+  ],
+)
+def test_launchers_are_noticed(calls, monkeypatch, name, several, alone):
+  monkeypatch.setenv(name, alone)
+  processes.start(None, None, None)
+  assert calls == []
+  monkeypatch.setenv(name, several)
+  processes.start(None, None, None)
+  assert calls == [(None, None, None)]
+
+
+def test_the_environment_can_be_asked(calls):
+  processes.start(None, None, None, detect=True)
+  assert calls == [(None, None, None)]
+
+
+def test_processes_that_cannot_meet_are_told(calls, monkeypatch):
+  def refuse(*arguments):
+    raise RuntimeError("DEADLINE_EXCEEDED:\nnobody came")
+
+  monkeypatch.setattr(jax.distributed, "initialize", refuse)
+  with pytest.raises(
+    train.RunError, match=r"^--coordinator: .*cannot meet \(DEADLINE_EXCEEDED: nobody came\)"
+  ):
+    processes.start("host:1", 2, 0)
+
+
+def test_one_process_is_as_if_there_were_no_such_thing():
+  assert processes.is_first()
+  assert processes.exchange({"a": [1, None]}) == [{"a": [1, None]}]
+  assert processes.first(lambda: 3) == 3
+  marker = object()
+  assert processes.everywhere(lambda: marker) is marker
+  processes.same("config", {"a": 1})
+
+  def fail():
+    raise ValueError("its own kind")
+
+  for agree in (processes.first, processes.everywhere):
+    with pytest.raises(ValueError, match=r"^its own kind$"):
+      agree(fail)
+
+
+def test_what_another_process_says_is_heard(monkeypatch):
+  """This one is the second of three."""
+  monkeypatch.setattr(jax, "process_count", lambda: 3)
+  monkeypatch.setattr(jax, "process_index", lambda: 1)
+  heard = []
+
+  def exchange(answers):
+    def answer(value):
+      heard.append(value)
+      return [answers[0], value, answers[2]]
+
+    return answer
+
+  fine = {"result": None, "error": None}
+  monkeypatch.setattr(processes, "exchange", exchange([{"result": 7, "error": None}, None, fine]))
+  assert processes.first(lambda: pytest.fail("only the first is to call")) == 7
+  failed = {"result": None, "error": "data: not there"}
+  monkeypatch.setattr(processes, "exchange", exchange([fine, None, failed]))
+  with pytest.raises(train.RunError, match=r"^process 2: data: not there$"):
+    processes.everywhere(lambda: 1)
+  with pytest.raises(KeyError, match="own"):
+    processes.everywhere(lambda: {}["own"])
+  assert heard == [fine, fine, {"result": None, "error": "'own'"}]
+  monkeypatch.setattr(processes, "exchange", lambda value: [1, 1, 2])
+  with pytest.raises(train.RunError, match=r"^config: of process 2 differs from that of process 0"):
+    processes.same("config", 1)

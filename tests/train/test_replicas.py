@@ -1,0 +1,214 @@
+"""Replicas are the single runs of their seeds, however they are trained; their means are what is reported."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+from scipy import stats
+
+from jaxreg import train
+from jaxreg.train import checkpoint, sources
+from jaxreg.train.log import read_records
+from jaxreg.train.metrics import averaged
+from jaxreg.train.replicas import Loop, Vmap, make_replicas
+from jaxreg.train.setup import make_mesh
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+SEEDS = (3, 4, 5)
+# Plain SGD: with Adam, rounding alone can turn the sign of a first update.
+FIELDS = {"epochs": 3, "optimizer.name": "sgd", "optimizer.learning_rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory, compile_once):
+  """The work directories of the runs that the seeds give alone."""
+  folder = tmp_path_factory.mktemp("single")
+  for seed in SEEDS:
+    train.train(runs.make_config({**FIELDS, "seed": seed}), folder / str(seed))
+  return folder
+
+
+def replicated(**fields):
+  return runs.make_config({**FIELDS, "seed": SEEDS[0], "replicas": len(SEEDS), **fields})
+
+
+@pytest.mark.parametrize("form", ["vmap", "loop"])
+def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form):
+  workdir = tmp_path / "run"
+  results = train.train(replicated(replicas_by=form), workdir)
+  assert json.loads((workdir / "results.json").read_text()) == results
+  assert results["replicas"]["seed"] == list(SEEDS)
+  state = runs.final_state(workdir)
+  images = sources.digits().test.inputs[:16]
+  for r, seed in enumerate(SEEDS):
+    alone = runs.final_state(single / str(seed))
+    np.testing.assert_array_equal(state["key"][r], alone["key"][0])
+    for one, other in zip(jax.tree.leaves(state["params"]), jax.tree.leaves(alone["params"]), strict=True):
+      np.testing.assert_allclose(one[r], other[0], atol=1e-4)
+    expected = json.loads((single / str(seed) / "results.json").read_text())
+    for name, values in results["replicas"].items():
+      if name != "seed":
+        assert abs(values[r] - expected[name]) < 1e-4, name
+    np.testing.assert_allclose(
+      train.load(workdir, replica=r)(images), train.load(single / str(seed))(images), atol=1e-3
+    )
+  # They are three runs and not one.
+  kernels = state["params"]["head"]["classifier"]["kernel"]
+  assert np.abs(kernels[0] - kernels[1]).max() > 0.1
+  with pytest.raises(train.RunError, match=r"^replica: must be at least 0 and below 3, got 3$"):
+    train.load(workdir, replica=3)
+
+
+def test_means_and_intervals(single, tmp_path):
+  results = train.train(replicated(), tmp_path / "run")
+  names = [name for name in results["replicas"] if name != "seed"]
+  assert {"val/error", "test/error", "test/nll", "test/ece"} <= set(names)
+  for name in names:
+    values = [json.loads((single / str(seed) / "results.json").read_text())[name] for seed in SEEDS]
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    np.testing.assert_allclose(results[name], np.mean(values), atol=1e-4)
+    np.testing.assert_allclose(results[f"{name}_ci95"], (high - low) / 2, atol=5e-4)
+  assert results["test/error_ci95"] > 0.005
+  # The records are means over the replicas, too.
+  ours = [r for r in read_records(tmp_path / "run") if "train/loss" in r]
+  alone = [[r for r in read_records(single / str(seed)) if "train/loss" in r] for seed in SEEDS]
+  assert len(ours) == 12
+  for record, *others in zip(ours, *alone, strict=True):
+    np.testing.assert_allclose(
+      record["train/loss"], np.mean([other["train/loss"] for other in others]), rtol=1e-4
+    )
+  config = replicated(job="evaluate")
+  evaluated = train.evaluate(config, tmp_path / "run")
+  assert evaluated == {"step": 12} | {k: v for k, v in results.items() if k.startswith("test/")}
+  report = train.report(evaluated, config, tmp_path / "run")
+  error, half = 100 * results["test/error"], 100 * results["test/error_ci95"]
+  assert f"error {error:.2f} ± {half:.2f} %" in report
+
+
+def test_averaged():
+  assert averaged({"a": np.array([2.0])}) == {"a": 2.0}
+  values = averaged({"a": np.array([1.0, 3.0])})
+  assert values["a"] == 2
+  # Student's t with one degree of freedom: 12.7062 times the standard error, which is 1.
+  np.testing.assert_allclose(values["a_ci95"], 12.706204736)
+
+
+@pytest.mark.parametrize(("first", "then"), [("vmap", "loop"), ("loop", "vmap")])
+def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, first, then):
+  """What is saved does not tell the form."""
+  states = {}
+  for form in (first, then):
+    mesh = make_mesh()
+    replicas = make_replicas(mesh, form, number=2, params={}, parallel="jit")
+    tree = {"key": jax.random.split(jax.random.key(0), 2), "x": jnp.arange(6.0).reshape(2, 3)}
+    packed = replicas.pack(replicas.unpack(jax.tree.map(jnp.copy, tree)))
+    states[form] = jax.device_get({"key": jax.random.key_data(packed["key"]), "x": packed["x"]})
+    np.testing.assert_array_equal(states[form]["x"], tree["x"])
+    np.testing.assert_array_equal(states[form]["key"], jax.random.key_data(tree["key"]))
+    assert float(replicas.pick(replicas.unpack(tree), 1)["x"][0]) == 3
+  workdir = tmp_path / "run"
+  train.train(replicated(replicas_by=first, epochs=1), workdir)
+  config = json.loads((workdir / "config.json").read_text())
+  (workdir / "config.json").write_text(json.dumps({**config, "replicas_by": then}))
+  results = train.train(replicated(replicas_by=then), workdir)
+  whole = train.train(replicated(replicas_by=then), tmp_path / "whole")
+  assert results["step"] == whole["step"] == 12
+  for name, value in whole.items():
+    if name not in ("replicas", "step"):
+      assert abs(results[name] - value) < 1e-4, name
+
+
+@pytest.mark.parametrize("form", ["vmap", "loop"])
+def test_resuming_is_bitwise(tmp_path, form):
+  workdir = tmp_path / "run"
+  config = replicated(replicas_by=form)
+  whole = train.train(config, tmp_path / "whole")
+  assert train.train(config, workdir) == whole
+  # As a kill after the second epoch leaves it.
+  (workdir / "results.json").unlink()
+  for step in checkpoint.good_steps(workdir):
+    if step > 8:
+      (workdir / "manifests" / f"{step}.json").unlink()
+  assert train.train(config, workdir) == whole
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
+
+
+def test_one_program_where_that_pays():
+  mesh = make_mesh()
+  dense = {"Dense_0": {"kernel": np.zeros((3, 4)), "bias": np.zeros(4)}}
+  convolution = {"Conv_0": {"kernel": np.zeros((3, 3, 1, 4))}}
+  kind = lambda params, **options: type(
+    make_replicas(mesh, **{"form": "auto", "number": 3, "parallel": "jit", "params": params, **options})
+  )
+  assert jax.default_backend() == "cpu"
+  assert kind(dense) is Vmap
+  assert kind(convolution) is Loop
+  assert kind(dense, number=1) is Loop
+  assert kind(dense, parallel="pmap") is Loop
+  assert kind(convolution, form="vmap") is Vmap
+  assert kind(dense, form="loop") is Loop
+
+
+def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
+  """LeNet on images of 28 x 28: two replicas are the two runs."""
+  generator = np.random.default_rng(0)
+  labels = generator.integers(0, 3, 48)
+  images = generator.integers(0, 60, (48, 28, 28, 1)) + 60 * labels[:, None, None, None]
+  arrays = {"x_train": images.astype(np.uint8), "y_train": labels}
+  np.savez(tmp_path / "data.npz", **arrays, x_test=arrays["x_train"][:16], y_test=labels[:16])
+  fields = {
+    "data.name": "npz",
+    "data.npz.path": str(tmp_path / "data.npz"),
+    "data.limit": 0,
+    "model.name": "LeNet",
+    "batch_size": 16,
+    "steps": 2,
+    "method.name": "softmax",
+  }
+  both = train.train(runs.make_config({**fields, "replicas": 2}), tmp_path / "both")
+  for r in range(2):
+    alone = train.train(runs.make_config({**fields, "seed": r}), tmp_path / str(r))
+    assert abs(both["replicas"]["test/nll"][r] - alone["test/nll"]) < 1e-4
+  assert both["replicas"]["test/nll"][0] != both["replicas"]["test/nll"][1]
+
+
+def test_pmap_takes_replicas_one_by_one(tmp_path):
+  fields = {"parallel": "pmap", "replicas": 2, "epochs": 1}
+  both = train.train(runs.make_config(fields), tmp_path / "both")
+  alone = train.train(runs.make_config({**fields, "replicas": 1, "seed": 1}), tmp_path / "alone")
+  assert abs(both["replicas"]["test/nll"][1] - alone["test/nll"]) < 1e-4
+
+
+def test_a_replica_that_diverges_is_named(tmp_path, monkeypatch):
+  from jaxreg.train import recorder
+
+  original = recorder.to_host
+
+  def spoil(metrics):
+    metrics = original(metrics)
+    total, count = metrics["loss"]
+    return {**metrics, "loss": (np.where(np.arange(len(total)) == 1, np.nan, total), count)}
+
+  monkeypatch.setattr(recorder, "to_host", spoil)
+  with pytest.raises(train.RunError, match=r"^step 1: loss = nan in replica 1; stopped") as told:
+    train.train(replicated(), tmp_path / "run")
+  assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"seed": 2**32 - 2, "replicas": 3}, r"^seed: .* below 2\*\*32, got 4294967294$"),
+    ({"replicas": 0}, r"^replicas: must be at least 1 and finite, got 0$"),
+    ({"replicas_by": "scan"}, r"^replicas_by: got 'scan', allowed are auto, loop, vmap"),
+    ({"parallel": "pmap", "replicas_by": "vmap"}, r"^parallel: pmap takes one replica"),
+    ({"parallel": "pmap", "steps_per_dispatch": 2}, r"^parallel: pmap takes one replica and one step"),
+  ],
+)
+def test_mistakes(fields, message):
+  with pytest.raises(train.RunError, match=message):
+    runs.make_config(fields)
