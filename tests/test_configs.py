@@ -67,7 +67,7 @@ def test_the_full_step_can_be_built(choice, override):
   arguments = ["--config", f"{CONFIGS}/{choice}"]
   arguments += [f"--config.method.name={override}"] if override else []
   config = cli.parse(arguments, CONFIGS).config
-  assert config.method.name == (override or choice.partition("_")[0])
+  assert config.method.name == (override or choice.removeprefix("compare_").partition("_")[0])
   data = describe(config, choice)
   program = setup.build(config, data)
   state = program.abstract

@@ -27,9 +27,9 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:
-      error = _shown(results, f"{split}/error", 100, 2, " %")
+      error = _shown(results, f"{split}/error", 100, 2, "%")
       nll = _shown(results, f"{split}/nll", 1, 4, "")
-      ece = _shown(results, f"{split}/ece", 100, 2, " %")
+      ece = _shown(results, f"{split}/ece", 100, 2, "%")
       lines.append(f"{split:5} error {error}   NLL {nll}   ECE {ece}")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
   if config.replicas > 1:

@@ -27,7 +27,7 @@ def test_what_a_run_leaves_behind(finished_run):
     "tensorboard",
   }
   figures = {path.name for path in (finished_run / "figures").iterdir()}
-  assert figures == {"curves.png", "terms.png", "diagnostics.png", "retain_maps.png"}
+  assert figures == {"curves.png", "terms.png", "diagnostics.png", "retain_maps.png", "reliability.png"}
   for name in figures:
     with Image.open(finished_run / "figures" / name) as image:
       assert min(image.size) > 100

@@ -1,6 +1,7 @@
 """DropMax against softmax on scikit-learn's digits, five seeds each: the set-up of `dropmax_digits`.
 
-Command: python run.py --config configs/compare_digits.py
+Command: python run.py --config configs/compare_dropmax_digits.py
+Source: ours, as a first comparison: well under two minutes on 2 cores.
 """
 
 from configs.dropmax_digits import get_config as dropmax_digits
