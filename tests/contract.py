@@ -123,6 +123,44 @@ def _dropout_oracle(a):
   return np.asarray(jax.random.bernoulli(a.key, np.float32(0.75), a.x.shape)) * a.x / 0.75
 
 
+def _subset_oracle(a, correction=0.0):
+  noise = jax.random.uniform(a.key, a.logits.shape, np.float32)
+  return oracles.subset_cross_entropy(
+    a.logits, a.labels, oracles.sampled_classes(noise, a.labels, 0.4), correction
+  )
+
+
+def _class_mask_oracle(a, classes=5):
+  kept = np.asarray(jax.random.bernoulli(a.key, np.float32(0.4), (*a.labels.shape, classes)))
+  return kept | (oracles.one_hot(a.labels, classes) > 0)
+
+
+def _random_dropmax_oracle(a):
+  mask = _class_mask_oracle(a, a.logits.shape[-1])
+  return oracles.subset_cross_entropy(a.logits, a.labels, mask + (1 - mask) * oracles.EPS)
+
+
+def _attention_oracle(a):
+  probs = oracles.masked_softmax(a.logits, oracles.sigmoid(a.retain_logits))
+  return -np.log((probs * oracles.one_hot(a.labels, probs.shape[-1])).sum(-1))
+
+
+def _deterministic_oracle(a):
+  gate, not_gate = oracles.sigmoid(a.retain_logits), oracles.sigmoid(-a.retain_logits)
+  target = oracles.one_hot(a.labels, gate.shape[-1])
+  auxiliary = -(target * np.log(gate) + (1 - target) * np.log(not_gate)).sum(-1)
+  return {"nll": _attention_oracle(a), "auxiliary": 0.5 * auxiliary}
+
+
+def _qp_oracle(a, samples=1):
+  noise = oracles.f64(jax.random.logistic(a.key, (samples, *a.logits.shape), a.dtype))
+  zeros = np.zeros_like(a.logits)
+  terms = oracles.dropmax_terms(
+    a.logits, a.retain_logits, zeros, a.labels, noise, posterior_logits=a.retain_logits
+  )
+  return {"nll": terms["nll"], "kl": terms["kl"], "neg_entropy": 0.1 * terms["neg_entropy"]}
+
+
 SCORES, LABELS, WEIGHTS, KEY = Input("real", "BK"), Input("label", "B"), Input("weight", "B"), Input("key")
 LOG_PROBS = Input("log_prob", "BK")
 HEAD = {"kernel": Input("real", "FK", checked=False), "bias": Input("real", "K", checked=False)}
@@ -204,6 +242,80 @@ CASES = (
     _heads_oracle,
     output="same",
     atol=1e-3,  # products of up to 900, summed, in float32
+  ),
+  Case(
+    "losses.sparsemax",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: oracles.sparsemax(a.logits, a.labels),
+    atol=1e-4,
+  ),
+  Case("losses.sparsemax_probs", {"logits": SCORES}, lambda a: oracles.sparsemax_probs(a.logits)),
+  Case(
+    "losses.sparsemax_log_probs",
+    {"logits": SCORES},
+    lambda a: np.log((oracles.sparsemax_probs(a.logits) + 0.01) / (1 + 0.01 * a.logits.shape[-1])),
+    {"eps": 0.01},
+  ),
+  Case("losses.sampled_softmax", {"key": KEY, "logits": SCORES, "labels": LABELS}, _subset_oracle),
+  Case(
+    "losses.sampled_softmax",
+    {"key": KEY, "logits": SCORES, "labels": LABELS},
+    # Of five classes two, of three one: both half of the others.
+    lambda a: _subset_oracle(a, np.log(0.5)),
+    {"correct_proposal": True},
+    label="corrected",
+  ),
+  Case(
+    "losses.sample_classes",
+    {"key": KEY, "labels": LABELS},
+    lambda a: oracles.sampled_classes(
+      jax.random.uniform(a.key, (*a.labels.shape, 5), np.float32), a.labels, 0.4
+    ),
+    {"num_classes": 5, "fraction": 0.4},
+    output="bool",
+    mask=True,
+  ),
+  Case("losses.random_dropmax", {"key": KEY, "logits": SCORES, "labels": LABELS}, _random_dropmax_oracle),
+  Case(
+    "losses.random_dropmax_mask",
+    {"key": KEY, "labels": LABELS},
+    _class_mask_oracle,
+    {"num_classes": 5},
+    output="bool",
+    mask=True,
+  ),
+  Case(
+    "losses.deterministic_attention",
+    {"logits": SCORES, "retain_logits": SCORES, "labels": LABELS},
+    _attention_oracle,
+  ),
+  Case(
+    "losses.deterministic_dropmax",
+    {"logits": SCORES, "retain_logits": SCORES, "labels": LABELS},
+    lambda a: sum(_deterministic_oracle(a).values()),
+    {"auxiliary_weight": 0.5},
+    atol=1e-4,
+  ),
+  Case(
+    "losses.deterministic_dropmax_terms",
+    {"logits": SCORES, "retain_logits": SCORES, "labels": LABELS},
+    _deterministic_oracle,
+    {"auxiliary_weight": 0.5},
+    atol=1e-4,
+  ),
+  Case(
+    "losses.dropmax_qp",
+    {"key": KEY, "logits": SCORES, "retain_logits": SCORES, "labels": LABELS},
+    lambda a: sum(_qp_oracle(a).values()),
+    {"entropy_weight": 0.1},
+    atol=1e-4,
+  ),
+  Case(
+    "losses.dropmax_qp_terms",
+    {"key": KEY, "logits": SCORES, "retain_logits": SCORES, "labels": LABELS},
+    lambda a: _qp_oracle(a, 3),
+    {"num_samples": 3, "entropy_weight": 0.1},
+    atol=1e-4,
   ),
   Case("noise.dropout", {"key": KEY, "x": SCORES}, _dropout_oracle, {"rate": 0.25}, output="same", mask=True),
   Case(

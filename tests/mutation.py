@@ -58,7 +58,7 @@ MUTATIONS = [
     ),
     (
       "target mask not fixed",
-      "return jnp.where(_is_target(labels, posterior)[None], 0.0, log_mask)",
+      "return jnp.where(is_target_of(labels, posterior)[None], 0.0, log_mask)",
       "return log_mask",
       "test_mask_shape_and_target",
     ),
@@ -146,13 +146,13 @@ MUTATIONS = [
     ("samples summed", "  ).mean(axis=0)", "  ).sum(axis=0)", "test_samples_are_averaged_in_the_loss"),
     (
       "prediction without the mask",
-      "return softmax_log_probs(logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS))",
+      "return softmax_log_probs(gated_logits(logits, prior))",
       "return softmax_log_probs(logits)",
       "test_prediction_uses_the_expected_mask",
     ),
     (
       "prediction with the mask's logit",
-      "return softmax_log_probs(logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS))",
+      "return softmax_log_probs(gated_logits(logits, prior))",
       "return softmax_log_probs(logits + prior)",
       "test_prediction_uses_the_expected_mask",
     ),
@@ -170,14 +170,14 @@ MUTATIONS = [
     ),
     (
       "Monte-Carlo label dropped",
-      "masked = jnp.where(_is_target(labels, logits)[None], expected[None], masked)",
+      "masked = jnp.where(is_target_of(labels, logits)[None], expected[None], masked)",
       "del expected",
       "test_monte_carlo_prediction_against_enumeration[2]",
     ),
     (
       "Monte-Carlo label kept whole",
-      "_is_target(labels, logits)[None], expected[None], masked)",
-      "_is_target(labels, logits)[None], logits[None], masked)",
+      "is_target_of(labels, logits)[None], expected[None], masked)",
+      "is_target_of(labels, logits)[None], logits[None], masked)",
       "test_monte_carlo_prediction_against_enumeration[2]",
     ),
     (
@@ -387,6 +387,117 @@ MUTATIONS = [
       "test_other_shapes_are_refused_by_name",
     ),
     ("several keys", "if key.ndim:", "if False:", "test_check_key_refuses_several"),
+  ),
+  *_table(
+    "losses/_sparsemax.py",
+    "tests/losses/test_sparsemax.py",
+    ("threshold", "- 1) / counts).max", "- 2) / counts).max", "test_two_classes_have_a_closed_form"),
+    ("support", "(total - 1) /", "(total + 1) /", "test_no_point_of_the_simplex_is_nearer"),
+    (
+      "linear part",
+      "(target > 0, 0, -target)",
+      "(target > 0, 0, 0 * target)",
+      "test_two_classes_have_a_closed_form",
+    ),
+    (
+      "square",
+      "(error**2).sum(axis=-1) / 2",
+      "(error**2).sum(axis=-1)",
+      "test_the_gradient_is_the_gap_between_projection_and_target",
+    ),
+    (
+      "floor",
+      "math.log(eps)), math.log(eps))",
+      "math.log(eps)), 0.0)",
+      "test_the_log_probabilities_have_a_floor",
+    ),
+  ),
+  *_table(
+    "losses/_sampled_softmax.py",
+    "tests/losses/test_sampled_softmax.py",
+    (
+      "target among the sampled",
+      "jnp.where(is_target, -1, noise)",
+      "noise",
+      "test_the_target_and_a_uniform_subset_of_the_others",
+    ),
+    ("one too few", "return rank <= _number", "return rank < _number", "test_all_classes_give_the_softmax"),
+    (
+      "correction's sign",
+      "logits - math.log(number / (classes - 1))",
+      "logits + math.log(number / (classes - 1))",
+      "test_the_correction_makes_the_denominator_unbiased",
+    ),
+    (
+      "correction of the target",
+      "jnp.where(is_target, logits, logits - math.log(number / (classes - 1)))",
+      "logits - math.log(number / (classes - 1))",
+      "test_the_correction_makes_the_denominator_unbiased",
+    ),
+  ),
+  *_table(
+    "losses/_random_dropmax.py",
+    "tests/losses/test_random_dropmax.py",
+    (
+      "probability of dropping",
+      "jnp.asarray(keep_prob, jnp.float32)",
+      "1 - jnp.asarray(keep_prob, jnp.float32)",
+      "test_the_target_is_always_kept_and_the_others_with_one_probability",
+    ),
+    (
+      "target dropped",
+      "return mask | jax.nn.one_hot",
+      "return mask & ~jax.nn.one_hot",
+      "test_the_target_is_always_kept_and_the_others_with_one_probability",
+    ),
+  ),
+  *_table(
+    "losses/_deterministic_attention.py",
+    "tests/losses/test_deterministic_dropmax.py",
+    (
+      "gate left out",
+      "gated_logits(logits, prior)",
+      "logits + 0 * prior",
+      "test_training_and_prediction_are_the_same_function",
+    ),
+  ),
+  *_table(
+    "losses/_deterministic_dropmax.py",
+    "tests/losses/test_deterministic_dropmax.py",
+    (
+      "supervision upside down",
+      "cross_entropy(prior, is_target)",
+      "cross_entropy(-prior, is_target)",
+      "test_the_supervision_teaches_the_labels",
+    ),
+    (
+      "mean over classes",
+      "auxiliary_weight * auxiliary.sum(axis=-1)",
+      "auxiliary_weight * auxiliary.mean(axis=-1)",
+      "test_the_supervision_teaches_the_labels",
+    ),
+  ),
+  *_table(
+    "losses/_dropmax_qp.py",
+    "tests/losses/test_dropmax_qp.py",
+    (
+      "prior stopped",
+      "dropmax_log_mask(key, prior, labels",
+      "dropmax_log_mask(key, jax.lax.stop_gradient(prior), labels",
+      "test_it_is_dropmax_with_the_prior_as_posterior[1]",
+    ),
+    (
+      "entropy's weight",
+      "entropy_weight * bernoulli_neg_entropy(prior)",
+      "bernoulli_neg_entropy(prior)",
+      "test_without_a_likelihood_the_target_settles_at_the_equilibrium[0.1-0.99995]",
+    ),
+    (
+      "KL's sign",
+      "jax.nn.softplus(-prior)",
+      "jax.nn.softplus(prior)",
+      "test_without_a_likelihood_the_target_settles_at_the_equilibrium[1.0-0.782188]",
+    ),
   ),
 ]
 

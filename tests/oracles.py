@@ -102,6 +102,46 @@ def dropmax_diagnostics(
   }
 
 
+def sparsemax_probs(logits) -> np.ndarray:
+  """The projection onto the simplex, by trying every size of the support."""
+  flat = f64(logits).reshape(-1, np.shape(logits)[-1])
+  rows = []
+  for row in flat:
+    ordered = np.sort(row)[::-1]
+    thresholds = (np.cumsum(ordered) - 1) / np.arange(1, len(row) + 1)
+    size = max(k + 1 for k in range(len(row)) if ordered[k] > thresholds[k])
+    rows.append(np.maximum(row - thresholds[size - 1], 0))
+  return np.reshape(rows, np.shape(logits))
+
+
+def sparsemax(logits, labels) -> np.ndarray:
+  """From the threshold, as the paper has it."""
+  logits, probs = f64(logits), sparsemax_probs(logits)
+  threshold = np.where(probs > 0, logits - probs, -np.inf).max(-1, keepdims=True)
+  inside = (np.where(probs > 0, logits**2 - threshold**2, 0)).sum(-1)
+  target = (logits * one_hot(labels, logits.shape[-1])).sum(-1)
+  return 0.5 - target + inside / 2
+
+
+def sampled_classes(noise, labels, fraction) -> np.ndarray:
+  """The target and the others with the smallest `noise`, row by row."""
+  classes = np.shape(noise)[-1]
+  number = min(max(1, round(fraction * classes)), classes - 1)
+  rows = []
+  for row, label in zip(f64(noise).reshape(-1, classes), np.ravel(labels), strict=True):
+    others = sorted((k for k in range(classes) if k != label), key=lambda k: row[k])
+    rows.append([k == label or k in others[:number] for k in range(classes)])
+  return np.reshape(rows, np.shape(noise))
+
+
+def subset_cross_entropy(logits, labels, kept, correction=0.0) -> np.ndarray:
+  """Of the classes in `kept`, those that are not the target less `correction`."""
+  target = one_hot(labels, np.shape(logits)[-1])
+  scores = f64(logits) - np.where(target > 0, 0, correction)
+  margins = scores - (scores * target).sum(-1, keepdims=True)
+  return np.log1p((np.exp(margins) * kept * (1 - target)).sum(-1))
+
+
 def all_masks(n) -> np.ndarray:
   """The `2^n` hard masks, `[2^n, n]`."""
   return f64(list(itertools.product((0, 1), repeat=n)))

@@ -4,6 +4,8 @@ Samplers of a loss's masks and its prediction rule stand beside it. A compound l
 beside it: a dict whose sum it is.
 """
 
+from jaxreg.losses._deterministic_attention import deterministic_attention
+from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
 from jaxreg.losses._dropmax import (
   dropmax,
   dropmax_diagnostics,
@@ -15,10 +17,17 @@ from jaxreg.losses._dropmax import (
   dropmax_monte_carlo_log_probs,
   dropmax_terms,
 )
+from jaxreg.losses._dropmax_qp import dropmax_qp, dropmax_qp_terms
 from jaxreg.losses._label_smoothing import label_smoothing
+from jaxreg.losses._random_dropmax import random_dropmax, random_dropmax_mask
+from jaxreg.losses._sampled_softmax import sample_classes, sampled_softmax
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
+from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs, sparsemax_probs
 
 __all__ = [
+  "deterministic_attention",
+  "deterministic_dropmax",
+  "deterministic_dropmax_terms",
   "dropmax",
   "dropmax_diagnostics",
   "dropmax_heads",
@@ -27,8 +36,17 @@ __all__ = [
   "dropmax_mask",
   "dropmax_masked_logits",
   "dropmax_monte_carlo_log_probs",
+  "dropmax_qp",
+  "dropmax_qp_terms",
   "dropmax_terms",
   "label_smoothing",
+  "random_dropmax",
+  "random_dropmax_mask",
+  "sample_classes",
+  "sampled_softmax",
   "softmax_cross_entropy",
   "softmax_log_probs",
+  "sparsemax",
+  "sparsemax_log_probs",
+  "sparsemax_probs",
 ]

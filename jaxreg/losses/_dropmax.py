@@ -179,14 +179,14 @@ def dropmax_terms(
     check_range(weight, f"{name}_weight")
 
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
-  is_target = _is_target(labels, logits)
+  is_target = is_target_of(labels, logits)
   divergence = jnp.where(is_target, jax.nn.softplus(-prior), _bernoulli_kl(posterior, prior))
   over_classes = jnp.sum if class_reduction == "sum" else jnp.mean
   auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(residual, is_target))
   return {
-    "nll": _nll(logits, log_mask, labels),
+    "nll": masked_nll(logits, log_mask, labels),
     "kl": kl_weight * divergence.sum(axis=-1),
-    "neg_entropy": entropy_weight * over_classes(_bernoulli_neg_entropy(prior), axis=-1),
+    "neg_entropy": entropy_weight * over_classes(bernoulli_neg_entropy(prior), axis=-1),
     "auxiliary": auxiliary_weight * over_classes(auxiliary, axis=-1),
   }
 
@@ -232,7 +232,7 @@ def dropmax_log_mask(
   check_count(num_samples, "num_samples")
   noise = jax.random.logistic(check_key(key), (num_samples, *posterior.shape), posterior.dtype)
   log_mask = jnp.logaddexp(jax.nn.log_sigmoid((posterior[None] + noise) / temperature), LOG_EPS)
-  return jnp.where(_is_target(labels, posterior)[None], 0.0, log_mask)
+  return jnp.where(is_target_of(labels, posterior)[None], 0.0, log_mask)
 
 
 def dropmax_mask(key: Key, retain_logits: ArrayLike, *, num_samples: int = 1) -> Array:
@@ -323,7 +323,7 @@ def dropmax_log_probs(logits: ArrayLike, retain_logits: ArrayLike) -> Array:
   """
   logits = check_wide(logits, "logits")
   prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
-  return softmax_log_probs(logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS))
+  return softmax_log_probs(gated_logits(logits, prior))
 
 
 def dropmax_monte_carlo_log_probs(
@@ -367,8 +367,8 @@ def dropmax_monte_carlo_log_probs(
   masked = dropmax_masked_logits(logits, mask)
   if labels is not None:
     labels = check_labels(labels, logits)
-    expected = logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS)
-    masked = jnp.where(_is_target(labels, logits)[None], expected[None], masked)
+    expected = gated_logits(logits, prior)
+    masked = jnp.where(is_target_of(labels, logits)[None], expected[None], masked)
   return jax.nn.logsumexp(softmax_log_probs(masked), axis=0) - math.log(num_samples)
 
 
@@ -409,7 +409,7 @@ def dropmax_diagnostics(
     logits, retain_logits, residual_logits, posterior_logits, labels
   )
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
-  is_target = _is_target(labels, logits)
+  is_target = is_target_of(labels, logits)
   others = lambda x: jnp.where(is_target, 0, x).sum(axis=-1) / max(logits.shape[-1] - 1, 1)
   # The target's entry is p_t - 1: the sum of the others keeps its digits when p_t is nearly 1.
   wrong = jnp.where(is_target, 0, jax.nn.softmax(logits[None] + log_mask).mean(axis=0))
@@ -436,7 +436,7 @@ def _check(logits, retain_logits, residual_logits, posterior_logits, labels):
   return logits, prior, residual, posterior, check_labels(labels, logits)
 
 
-def _is_target(labels: Array, logits: Array) -> Array:
+def is_target_of(labels: Array, logits: Array) -> Array:
   return jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
 
 
@@ -449,7 +449,12 @@ def _affine(x: Array, head: Mapping[str, ArrayLike], name: str) -> Array:
   return y + jnp.broadcast_to(bias, y.shape)
 
 
-def _nll(logits: Array, log_mask: Array, labels: Array) -> Array:
+def gated_logits(logits: Array, prior: Array) -> Array:
+  """`o + log(rho + eps)`: the logits under the expected mask."""
+  return logits + jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS)
+
+
+def masked_nll(logits: Array, log_mask: Array, labels: Array) -> Array:
   samples = log_mask.shape[0]
   return softmax_cross_entropy(
     logits[None] + log_mask, jnp.broadcast_to(labels, (samples, *labels.shape))
@@ -463,6 +468,6 @@ def _bernoulli_kl(q_logits: Array, p_logits: Array) -> Array:
   return on * (log(q_logits) - log(p_logits)) + off * (log(-q_logits) - log(-p_logits))
 
 
-def _bernoulli_neg_entropy(logits: Array) -> Array:
+def bernoulli_neg_entropy(logits: Array) -> Array:
   log, sigmoid = jax.nn.log_sigmoid, jax.nn.sigmoid
   return sigmoid(logits) * log(logits) + sigmoid(-logits) * log(-logits)

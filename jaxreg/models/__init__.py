@@ -5,10 +5,20 @@
 """
 
 from jaxreg.models._classifier import Classifier
-from jaxreg.models._heads import DropMaxHead, SoftmaxHead
+from jaxreg.models._heads import AttentionHead, DropMaxHead, SoftmaxHead
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
 from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._tutorial_cnn import TutorialCNN
 
-__all__ = ["MLP", "CifarResNet", "Classifier", "DropMaxHead", "LeNet", "ResNet", "SoftmaxHead", "TutorialCNN"]
+__all__ = [
+  "MLP",
+  "AttentionHead",
+  "CifarResNet",
+  "Classifier",
+  "DropMaxHead",
+  "LeNet",
+  "ResNet",
+  "SoftmaxHead",
+  "TutorialCNN",
+]

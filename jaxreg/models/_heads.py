@@ -27,6 +27,23 @@ class SoftmaxHead(nn.Module):
     }
 
 
+class AttentionHead(nn.Module):
+  """Two affine layers side by side, logits and gate: `logits` and `retain_logits`, each `[batch, classes]`.
+
+  Attributes:
+    num_classes: number of classes.
+    initializer: `glorot` or `tutorial`.
+  """
+
+  num_classes: int
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    affine = lambda name: nn.Dense(self.num_classes, name=name, **initializers(self.initializer))(features)
+    return {"logits": affine("classifier"), "retain_logits": affine("prior")}
+
+
 class DropMaxHead(nn.Module):
   """Three affine layers side by side: the arguments of `losses.dropmax`, each `[batch, classes]`.
 

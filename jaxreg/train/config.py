@@ -76,7 +76,7 @@ def base_config() -> Config:
   for name in BACKBONES:
     config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
 
-  config.method = ConfigDict({"name": "dropmax"})  # dropmax | softmax | label_smoothing
+  config.method = ConfigDict({"name": "dropmax"})  # a row of METHODS
   for name, method in METHODS.items():
     config.method[name] = ConfigDict(
       {

@@ -35,8 +35,10 @@ def save_figures(
     figures["terms"] = plots.terms(records, terms, title=title)
   if "retain_logits" in outputs:
     retain = outputs["retain_logits"]
-    posterior = outputs.get("posterior_logits", retain + outputs["residual_logits"])
-    figures["diagnostics"] = plots.diagnostics(records, title=title)
+    # Without a residual the posterior, if there is one, is the prior.
+    posterior = outputs.get("posterior_logits", retain + outputs.get("residual_logits", 0))
+    if any("train/retain_target" in record for record in records):
+      figures["diagnostics"] = plots.diagnostics(records, title=title)
     figures["retain_maps"] = plots.retain_maps(
       expit(retain), expit(posterior), labels, outputs["log_probs"], title=first
     )

@@ -43,6 +43,27 @@ def _single(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Ar
   return terms
 
 
+def _drawn(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
+  """A loss that draws, as the one term of an objective."""
+
+  @functools.wraps(loss)
+  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+    return {name: loss(key, **arguments)}
+
+  return terms
+
+
+def _keyless(loss_terms: Callable[..., dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+  """Deterministic terms as those of an objective."""
+
+  @functools.wraps(loss_terms)
+  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+    del key
+    return loss_terms(**arguments)
+
+  return terms
+
+
 def _predict_softmax(key: Key, *, logits: Array) -> Array:
   del key
   return losses.softmax_log_probs(logits)
@@ -57,6 +78,16 @@ def _predict_dropmax(
   return losses.dropmax_monte_carlo_log_probs(key, logits, retain_logits, num_samples=num_samples)
 
 
+def _predict_gated(key: Key, *, logits: Array, retain_logits: Array) -> Array:
+  del key
+  return losses.dropmax_log_probs(logits, retain_logits)
+
+
+def _predict_sparsemax(key: Key, *, logits: Array) -> Array:
+  del key
+  return losses.sparsemax_log_probs(logits)
+
+
 METHODS = {
   "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax),
   "label_smoothing": Method(
@@ -64,6 +95,23 @@ METHODS = {
     _single(losses.label_smoothing, "label_smoothing"),
     _predict_softmax,
     terms=("label_smoothing",),
+  ),
+  "sparsemax": Method(
+    models.SoftmaxHead, _single(losses.sparsemax, "sparsemax"), _predict_sparsemax, terms=("sparsemax",)
+  ),
+  "sampled_softmax": Method(models.SoftmaxHead, _drawn(losses.sampled_softmax, "nll"), _predict_softmax),
+  "random_dropmax": Method(models.SoftmaxHead, _drawn(losses.random_dropmax, "nll"), _predict_softmax),
+  "deterministic_attention": Method(
+    models.AttentionHead, _single(losses.deterministic_attention, "nll"), _predict_gated
+  ),
+  "deterministic_dropmax": Method(
+    models.AttentionHead,
+    _keyless(losses.deterministic_dropmax_terms),
+    _predict_gated,
+    terms=("nll", "auxiliary"),
+  ),
+  "dropmax_qp": Method(
+    models.AttentionHead, losses.dropmax_qp_terms, _predict_dropmax, terms=("nll", "kl", "neg_entropy")
   ),
   "dropmax": Method(
     models.DropMaxHead,

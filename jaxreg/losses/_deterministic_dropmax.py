@@ -1,0 +1,76 @@
+"""Deterministic DropMax: deterministic attention whose retain probabilities are taught the labels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.losses._deterministic_attention import deterministic_attention
+from jaxreg.typing import Array, check_labels, check_range, check_wide
+
+
+def deterministic_dropmax(
+  logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, **options: Any
+) -> Array:
+  """The loss of deterministic DropMax: the sum of `deterministic_dropmax_terms`, which see.
+
+  Returns:
+    `[...]`, in nats.
+
+  Example:
+    >>> deterministic_dropmax(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
+    (4,)
+  """
+  terms = deterministic_dropmax_terms(logits, retain_logits, labels, **options)
+  return terms["nll"] + terms["auxiliary"]
+
+
+def deterministic_dropmax_terms(
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  auxiliary_weight: float | Array = 1.0,
+) -> dict[str, Array]:
+  r"""The two terms of deterministic DropMax, per example.
+
+  .. math::
+    \text{nll} &= -\log \frac{(\rho_t + \epsilon) e^{o_t}}{\sum_k (\rho_k + \epsilon) e^{o_k}} \\
+    \text{auxiliary} &= -\sum_k y_k \log \rho_k + (1 - y_k) \log (1 - \rho_k)
+
+  Prediction is the softmax of the first term, `dropmax_log_probs`. A baseline of the DropMax paper; its
+  definition is not confirmed, and neither is the weight, which is DropMax's here.
+
+  Args:
+    logits: `o`, `[..., classes]`, floating.
+    retain_logits: logits of `rho`, same shape.
+    labels: `[...]`, integer.
+    auxiliary_weight: of the second term.
+
+  Returns:
+    `nll` and `auxiliary`, weighted, each `[...]` in nats, float32 or wider.
+
+  Raises:
+    TypeError: if the logits are not floating or `labels` not integer.
+    ValueError: if shapes do not fit or the weight is NaN.
+
+  Example:
+    >>> terms = deterministic_dropmax_terms(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int))
+    >>> {name: round(float(term[0]), 3) for name, term in terms.items()}
+    {'nll': 2.303, 'auxiliary': 6.931}
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic DropMax`.
+  """
+  logits = check_wide(logits, "logits")
+  prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
+  labels = check_labels(labels, logits)
+  check_range(auxiliary_weight, "auxiliary_weight")
+  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(prior, is_target))
+  return {
+    "nll": deterministic_attention(logits, prior, labels),
+    "auxiliary": auxiliary_weight * auxiliary.sum(axis=-1),
+  }

@@ -1,0 +1,86 @@
+"""DropMax without a posterior of its own: the masks are sampled from the prior, q = p."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.losses._dropmax import bernoulli_neg_entropy, dropmax_log_mask, masked_nll
+from jaxreg.typing import Array, Key, check_labels, check_range, check_wide
+
+
+def dropmax_qp(
+  key: Key, logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, **options: Any
+) -> Array:
+  """The loss of DropMax with q = p: the sum of `dropmax_qp_terms`, which see.
+
+  Returns:
+    `[...]`, in nats; negative late in training, as DropMax's.
+
+  Example:
+    >>> dropmax_qp(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
+    (4,)
+  """
+  terms = dropmax_qp_terms(key, logits, retain_logits, labels, **options)
+  return terms["nll"] + terms["kl"] + terms["neg_entropy"]
+
+
+def dropmax_qp_terms(
+  key: Key,
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  entropy_weight: float | Array = 1.0,
+) -> dict[str, Array]:
+  r"""The three terms of DropMax with q = p, per example.
+
+  .. math::
+    \text{nll} &= -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}), \quad z_t = 1, \quad
+      z_k \sim \mathrm{Ber}(\rho_k) \text{ relaxed } (k \ne t) \\
+    \text{kl} &= -\log \rho_t \\
+    \text{neg\_entropy} &= \gamma \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k)
+
+  The likelihood trains the retain probabilities through the relaxed masks, which in DropMax it does not;
+  there is no residual branch and no auxiliary loss. Prediction is DropMax's, `dropmax_log_probs`. Where only
+  the last two terms act, the target's retain logit `a` comes to rest at `a = 1 / (gamma * sigmoid(a))`.
+
+  Args:
+    key: for the masks.
+    logits: `o`, `[..., classes]`, floating.
+    retain_logits: logits of the retain probabilities `rho`, same shape.
+    labels: `[...]`, integer.
+    temperature: of the relaxation, positive.
+    num_samples: `S`, masks per example.
+    entropy_weight: `gamma`. The paper's values are not confirmed; the default is that of DropMax.
+
+  Returns:
+    `nll`, `kl` and `neg_entropy`, weighted, each `[...]` in nats, float32 or wider.
+
+  Raises:
+    TypeError: if the logits are not floating, `labels` not integer or `key` not a typed key.
+    ValueError: if shapes differ or an option is out of range.
+
+  Example:
+    >>> o = ph = jnp.zeros((4, 10))
+    >>> terms = dropmax_qp_terms(jax.random.key(0), o, ph, jnp.zeros(4, int))
+    >>> {name: round(float(term[0]), 3) for name, term in terms.items() if name != "nll"}
+    {'kl': 0.693, 'neg_entropy': -6.931}
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `DropMax (q = p)`; its poster.
+  """
+  logits = check_wide(logits, "logits")
+  prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
+  labels = check_labels(labels, logits)
+  check_range(entropy_weight, "entropy_weight")
+  log_mask = dropmax_log_mask(key, prior, labels, temperature=temperature, num_samples=num_samples)
+  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  return {
+    "nll": masked_nll(logits, log_mask, labels),
+    "kl": jnp.where(is_target, jax.nn.softplus(-prior), 0).sum(axis=-1),
+    "neg_entropy": entropy_weight * bernoulli_neg_entropy(prior).sum(axis=-1),
+  }

@@ -1,0 +1,53 @@
+"""Random DropMax: its masks, its limits, its expectation by enumeration."""
+
+import jax
+import numpy as np
+import oracles
+import pytest
+
+from jaxreg import losses
+
+LOGITS = np.array([0.5, 1.5, -1.0, 0.0], np.float32)
+
+
+def test_the_target_is_always_kept_and_the_others_with_one_probability():
+  labels = np.arange(6000) % 5
+  for keep_prob in (0.2, 0.4, 0.6):
+    mask = np.asarray(
+      losses.random_dropmax_mask(jax.random.key(0), labels, num_classes=5, keep_prob=keep_prob)
+    )
+    target = oracles.one_hot(labels, 5) > 0
+    assert mask[target].all()
+    spread = np.sqrt(keep_prob * (1 - keep_prob) / (~target).sum())
+    assert abs(mask[~target].mean() - keep_prob) < 4 * spread
+    # Independently: the number kept has the variance of four coins.
+    kept = np.where(target, False, mask).sum(-1)
+    assert abs(kept.var() / (4 * keep_prob * (1 - keep_prob)) - 1) < 0.1
+
+
+def test_keeping_all_is_the_softmax_and_keeping_none_costs_nothing():
+  logits, labels = np.tile(LOGITS, (3, 1)), np.array([0, 1, 2])
+  everything = losses.random_dropmax(jax.random.key(1), logits, labels, keep_prob=1.0)
+  np.testing.assert_allclose(everything, oracles.cross_entropy(logits, labels), rtol=1e-6)
+  nothing = losses.random_dropmax(jax.random.key(1), logits, labels, keep_prob=0.0)
+  np.testing.assert_allclose(nothing, 0, atol=1e-15)
+
+
+@pytest.mark.parametrize("keep_prob", [0.2, 0.6])
+def test_the_mean_loss_is_that_over_all_masks(keep_prob):
+  masks = oracles.all_masks(3)
+  chances = oracles.mask_probabilities(masks, np.full(3, keep_prob))
+  others = np.exp(np.delete(LOGITS, 1).astype(np.float64))
+  values = np.log(1 + ((masks + oracles.EPS) * others).sum(-1) / np.exp(np.float64(LOGITS[1])))
+  expected = (chances * values).sum()
+  draws = losses.random_dropmax(
+    jax.random.key(2), np.tile(LOGITS, (20000, 1)), np.ones(20000, int), keep_prob=keep_prob
+  )
+  assert abs(np.mean(draws) - expected) < 4 * np.std(draws) / np.sqrt(20000)
+  assert np.std(draws) > 0.05
+
+
+@pytest.mark.parametrize("keep_prob", [-0.1, 1.5])
+def test_a_probability_out_of_range_is_refused(keep_prob):
+  with pytest.raises(ValueError, match="keep_prob"):
+    losses.random_dropmax(jax.random.key(0), LOGITS[None], np.array([0]), keep_prob=keep_prob)
