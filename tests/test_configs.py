@@ -44,7 +44,7 @@ def describe(config, choice):
       "sizes": {"train": 50000 - held_out, "val": held_out, "test": 10000},
     }
   assert config.data.name == "idx"
-  sizes = MNIST_SIZES[re.match(r"\d+k", choice.partition(":")[2]).group()]
+  sizes = MNIST_SIZES[re.match(r"\d+k", choice.partition(":")[2] or choice.partition("mnist")[2]).group()]
   expected = 2 * config.data.idx.per_class * 10 or 60000
   assert sum(sizes) == expected
   return {

@@ -1,0 +1,159 @@
+"""One table of methods and seeds: what is searched, what is reported, and that nothing is run twice."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+import runs
+from scipy import stats
+
+from jaxreg import train
+from jaxreg.train import loop
+from jaxreg.train.compare import parse_rows
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+FIELDS = {
+  "job": "compare",
+  "epochs": 2,
+  "compare.rows": ("softmax", "small: method.name=softmax model.MLP.widths=(2,)"),
+  "compare.grid": ("small: optimizer.learning_rate=1e-6,0.03",),
+  "compare.seeds": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, compile_once):
+  workdir = tmp_path_factory.mktemp("compared") / "run"
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "save_figures", lambda *_: [])
+    train.compare(runs.make_config(FIELDS), workdir)
+  return workdir
+
+
+def read(folder, name="results.json"):
+  return json.loads((folder / name).read_text())
+
+
+def test_the_setting_is_chosen_on_the_validation_split(compared):
+  table = read(compared, "compare.json")["rows"]
+  assert table["softmax"]["setting"] == {}
+  assert table["softmax"]["search"] == []
+  small = table["small"]
+  rates = [entry["setting"]["optimizer.learning_rate"] for entry in small["search"]]
+  assert rates == [1e-6, 0.03]
+  errors = [entry["val/error"] for entry in small["search"]]
+  assert errors[0] > errors[1]
+  assert small["setting"] == {"optimizer.learning_rate": 0.03}
+  # The search is told nothing of the test split.
+  assert all(name.startswith(("setting", "val/")) for entry in small["search"] for name in entry)
+  # From one seed each, and the chosen one from all.
+  assert len(list((compared / "search").iterdir())) == 2
+  for folder in (compared / "search").iterdir():
+    assert read(folder, "config.json")["replicas"] == 1
+  for folder in (compared / "rows").iterdir():
+    assert read(folder, "config.json")["replicas"] == 3
+
+
+def test_means_intervals_and_paired_differences(compared):
+  table = read(compared, "compare.json")["rows"]
+  (softmax,) = (compared / "rows").glob("softmax-*")
+  (small,) = (compared / "rows").glob("small-*")
+  for name in ("test/error", "test/nll", "test/ece"):
+    ours, reference = (np.array(read(folder)["replicas"][name]) for folder in (small, softmax))
+    np.testing.assert_allclose(table["small"]["mean"][name], ours.mean())
+    quantile = stats.t(2).ppf(0.975)
+    half = quantile * stats.sem(ours)
+    np.testing.assert_allclose(table["small"]["mean"][f"{name}_ci95"], half)
+    paired = ours - reference
+    np.testing.assert_allclose(table["small"]["difference"][name], paired.mean())
+    half = quantile * stats.sem(paired)
+    np.testing.assert_allclose(table["small"]["difference"][f"{name}_ci95"], half, atol=1e-12)
+    assert table["softmax"]["difference"][name] == 0
+  lines = (compared / "compare.md").read_text().splitlines()
+  assert len(lines) == 4
+  mean, half = (100 * table["small"]["mean"][name] for name in ("test/error", "test/error_ci95"))
+  assert lines[3].startswith(f"| small | {mean:.2f} ± {half:.2f} | ")
+  assert lines[3].endswith("| learning_rate 0.03 |")
+  for figure in ("comparison.png", "convergence.png"):
+    assert (compared / "figures" / figure).stat().st_size > 5000
+
+
+def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
+  before = {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}
+  assert len(before) == 4
+  monkeypatch.setattr(loop, "_run", lambda *_: pytest.fail("nothing is left to run"))
+  again = train.compare(runs.make_config(FIELDS), compared)
+  assert json.loads(json.dumps(again)) == read(compared, "compare.json")
+  assert before == {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}
+  assert "compare: run 4 of 4: small, 3 seeds" in capsys.readouterr().err
+
+
+def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, monkeypatch):
+  workdir = tmp_path / "run"
+  original, calls = loop.batch_indices, []
+
+  def stop(seed, step, **options):
+    calls.append(step)
+    if len(calls) == 30:
+      raise KeyboardInterrupt
+    return original(seed, step, **options)
+
+  monkeypatch.setattr(loop, "batch_indices", stop)
+  with pytest.raises(KeyboardInterrupt):
+    train.compare(runs.make_config(FIELDS), workdir)
+  assert not (workdir / "compare.json").exists()
+  assert 0 < len(list(workdir.rglob("results.json"))) < 4
+  train.compare(runs.make_config(FIELDS), workdir)
+  assert read(workdir, "compare.json") == read(compared, "compare.json")
+  assert (workdir / "compare.md").read_text() == (compared / "compare.md").read_text()
+
+
+def test_rows_and_grid():
+  config = runs.make_config(
+    {
+      "compare.rows": ("dropmax", "wide: model.MLP.widths=(64,32) method.name=softmax"),
+      "compare.grid": (
+        "optimizer.weight_decay.rate=0,1e-4",
+        "dropmax: method.dropmax.loss.temperature=0.1,1",
+      ),
+    }
+  )
+  dropmax, wide = parse_rows(config)
+  assert dropmax.fields == {"method.name": "dropmax"}
+  assert wide.fields == {"model.MLP.widths": (64, 32), "method.name": "softmax"}
+  assert wide.grid == [{"optimizer.weight_decay.rate": rate} for rate in (0.0, 1e-4)]
+  names = ("optimizer.weight_decay.rate", "method.dropmax.loss.temperature")
+  assert dropmax.grid == [
+    dict(zip(names, point, strict=True)) for point in ((0.0, 0.1), (0.0, 1.0), (1e-4, 0.1), (1e-4, 1.0))
+  ]
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"compare.rows": ()}, r"^compare\.rows: give at least one"),
+    ({"compare.rows": ("sofmax",)}, r"^compare\.rows: got 'sofmax'; a row is a method"),
+    ({"compare.rows": ("softmax", "softmax")}, r"^compare\.rows: the label 'softmax' must be given once"),
+    ({"compare.rows": ("a/b: seed=1",)}, r"^compare\.rows: the label 'a/b'"),
+    ({"compare.rows": ("a: sed=1",)}, r"^compare\.rows: there is no field sed; did you mean seed\?$"),
+    ({"compare.rows": ("a: seed",)}, r"^compare\.rows: got 'seed'; give field=value$"),
+    ({"compare.rows": ("a: epochs=1.5",)}, r"^compare\.rows: 'epochs=1\.5' sets 1\.5, where a int"),
+    ({"compare.grid": ("b: seed=1",)}, r"^compare\.grid: got 'b: seed=1'; the rows are"),
+    ({"compare.grid": ("seed=",)}, r"^compare\.grid: got 'seed='; give field=value$"),
+    ({"compare.grid": ("model.name=MLP,VGG",)}, r"^compare, row 'softmax' with model\.name=VGG: model\.name"),
+    ({"compare.rows": ("a: method.name=nothing",)}, r"^compare, row 'a': method\.name: got 'nothing'"),
+    ({"compare.rows": ("a: model.MLP.dropout_rate=1.5",)}, r"^compare, row 'a': config: rate must lie"),
+    ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),
+    ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),
+  ],
+)
+def test_a_mistake_is_told_before_anything_is_trained(tmp_path, monkeypatch, fields, message):
+  # The package's attribute of that name is the function.
+  module = importlib.import_module("jaxreg.train.compare")
+  monkeypatch.setattr(module, "train", lambda *_: pytest.fail("nothing is to be trained"))
+  with pytest.raises(train.RunError, match=message) as told:
+    train.compare(runs.make_config({**FIELDS, "compare.grid": (), **fields}), tmp_path / "run")
+  assert "\n" not in str(told.value)
+  assert not (tmp_path / "run").exists()
