@@ -9,7 +9,12 @@ import jax
 from jaxreg import train
 from jaxreg.train import cli, processes
 
-JOBS = {"train": train.train, "evaluate": train.evaluate, "compare": train.compare}
+JOBS = {
+  "train": train.train,
+  "evaluate": train.evaluate,
+  "compare": train.compare,
+  "dropmax_figures": train.dropmax_figures,
+}
 
 
 def main(argv: list[str]) -> int:

@@ -81,7 +81,7 @@ def test_unknown_config_file(refuses):
   refuses(
     ["--config", "configs/dropmx_digits.py"],
     "--config: got 'configs/dropmx_digits.py'",
-    "configs/dropmax_digits.py, configs/dropmax_mnist.py",
+    "configs/dropmax_digits.py, configs/dropmax_figures.py, configs/dropmax_mnist.py",
     "configs/softmax_digits.py",
     "did you mean 'configs/dropmax_digits.py'?",
   )
@@ -403,6 +403,9 @@ def test_the_default_work_directory_is_named_after_the_config():
   assert default_workdir("--config", SOFTMAX) == Path("runs/softmax_digits")
   assert default_workdir("--config", f"{CONFIGS}/dropmax_mnist.py:5k") == Path("runs/dropmax_mnist-5k")
   assert default_workdir("--workdir", "here", "--config.seed=1") == Path("here")
+  assert default_workdir("--config.job=compare", "--config.compare.seeds=3") == Path(
+    "runs/dropmax_digits-compare"
+  )
 
 
 def test_another_override_is_another_work_directory():

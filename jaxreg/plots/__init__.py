@@ -5,11 +5,26 @@ cross at the bottom of the axis; more than 200 records are averaged in blocks, a
 """
 
 from jaxreg.plots._comparison import comparison
+from jaxreg.plots._contours import contours
 from jaxreg.plots._convergence import convergence
 from jaxreg.plots._curves import curves
 from jaxreg.plots._diagnostics import diagnostics
+from jaxreg.plots._equilibrium import equilibrium
+from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
 from jaxreg.plots._terms import terms
 
-__all__ = ["comparison", "convergence", "curves", "diagnostics", "reliability", "retain_maps", "terms"]
+__all__ = [
+  "comparison",
+  "contours",
+  "convergence",
+  "curves",
+  "diagnostics",
+  "equilibrium",
+  "monte_carlo",
+  "predictive",
+  "reliability",
+  "retain_maps",
+  "terms",
+]

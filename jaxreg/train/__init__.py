@@ -5,9 +5,10 @@
 
 from jaxreg.train.compare import compare
 from jaxreg.train.config import Config, base_config, check, flatten
+from jaxreg.train.dropmax_figures import dropmax_figures
 from jaxreg.train.errors import RunError
 from jaxreg.train.job import evaluate, report
-from jaxreg.train.load import load
+from jaxreg.train.load import load, load_outputs
 from jaxreg.train.loop import Interrupted, train
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.state import TrainState
@@ -22,9 +23,11 @@ __all__ = [
   "base_config",
   "check",
   "compare",
+  "dropmax_figures",
   "evaluate",
   "flatten",
   "load",
+  "load_outputs",
   "report",
   "train",
 ]

@@ -19,7 +19,7 @@ from jaxreg import plots
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import write_json
-from jaxreg.train.config import Config, check, flatten
+from jaxreg.train.config import Config, base_config, check, flatten, relevant
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.log import read_records
 from jaxreg.train.loop import train
@@ -198,7 +198,10 @@ def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
 
 def _folder(label: str, cell: Config) -> str:
   """A name that says the row, and differs with whatever the result depends on."""
-  fields = {name: value for name, value in flatten(cell).items() if not workdirs.FREE.match(name)}
+  # Also with fields that later versions add: what has its default is left out.
+  defaults, fields = flatten(base_config()), relevant(flatten(cell))
+  fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
+  fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}
   digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
   return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"
 

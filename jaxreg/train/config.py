@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
@@ -20,7 +20,7 @@ Config = Any
 
 BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
-JOBS = ("train", "evaluate", "compare")
+JOBS = ("train", "evaluate", "compare", "dropmax_figures")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
@@ -43,7 +43,7 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
 def base_config() -> Config:
   """Every field with its default; configs change what is theirs."""
   config: Config = ConfigDict()
-  config.job = "train"  # train | evaluate | compare
+  config.job = "train"  # train | evaluate | compare | dropmax_figures
   config.seed = 0  # determines initialisation, data order and noise
   config.batch_size = 64
   config.epochs = 10
@@ -189,6 +189,25 @@ def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
     else:
       flat[prefix + name] = list(value) if isinstance(value, tuple) else value
   return flat
+
+
+def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """A flat configuration without the options of what is not chosen, which nothing reads."""
+  choices = {
+    "data": sources.SOURCES,
+    "model": BACKBONES,
+    "method": tuple(METHODS),
+    "optimizer": optimizer.OPTIMIZERS,
+    "optimizer.schedule": optimizer.SCHEDULES,
+  }
+  unread = [
+    f"{group}.{name}."
+    for group, names in choices.items()
+    for name in names
+    if name != flat.get(f"{group}.name")
+  ]
+  unread += [f"augment.{name}." for name in AUGMENTATIONS if name not in flat.get("augment.names", ())]
+  return {field: value for field, value in flat.items() if not field.startswith(tuple(unread))}
 
 
 def _get(config: Config, field: str) -> Any:

@@ -14,7 +14,7 @@ from jaxreg.train.checkpoint import abstract, good_steps, restore
 from jaxreg.train.config import base_config
 from jaxreg.train.errors import RunError
 from jaxreg.train.replicas import stacked
-from jaxreg.train.setup import build
+from jaxreg.train.setup import Program, build
 from jaxreg.typing import Array, Key
 
 
@@ -38,7 +38,44 @@ def load(workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0) -
     predict = jaxreg.train.load("runs/dropmax_digits")
     labels = predict(images).argmax(-1)
   """
-  workdir = Path(workdir)
+  program, state, data = _restore(Path(workdir), checkpoint, replica)
+
+  @jax.jit
+  def run(params: Any, model_state: Any, inputs: Array, key: Key) -> Array:
+    outputs, _ = program.apply_fn(params, model_state, inputs, key=None, train=False)
+    return program.method.predict(key, **outputs, **program.predict_options)
+
+  def predict(inputs: Any, *, key: Key | None = None) -> Array:
+    key = jax.random.clone(state.key) if key is None else key
+    return run(state.params, state.model_state, _checked(inputs, data), key)
+
+  return predict
+
+
+def load_outputs(
+  workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0
+) -> Callable[[Any], dict[str, Array]]:
+  """As `load`, but what the head returns, such as `logits` and `retain_logits`, each `[batch, classes]`.
+
+  Args:
+    workdir, checkpoint, replica: as in `load`.
+
+  Returns:
+    `outputs(inputs)`.
+
+  Raises:
+    RunError: if nothing usable is there.
+  """
+  program, state, data = _restore(Path(workdir), checkpoint, replica)
+
+  @jax.jit
+  def run(params: Any, model_state: Any, inputs: Array) -> dict[str, Array]:
+    return program.apply_fn(params, model_state, inputs, key=None, train=False)[0]
+
+  return lambda inputs: run(state.params, state.model_state, _checked(inputs, data))
+
+
+def _restore(workdir: Path, checkpoint: str, replica: int) -> tuple[Program, Any, dict[str, Any]]:
   config = workdirs.restore_config(base_config(), workdir)
   data = workdirs.read(workdir, "data.json")
   program = build(config, data)
@@ -48,26 +85,16 @@ def load(workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0) -
     raise RunError(f"replica: must be at least 0 and below {config.replicas}, got {replica}")
   replicas = restore(workdir, step, abstract(stacked(program.abstract, config.replicas), here))
   state: Any = jax.tree.map(lambda x: x[replica], replicas)
+  return program, state, data
 
-  @jax.jit
-  def run(params: Any, model_state: Any, inputs: Array, key: Key) -> Array:
-    outputs, _ = program.apply_fn(params, model_state, inputs, key=None, train=False)
-    return program.method.predict(key, **outputs, **program.predict_options)
 
-  def predict(inputs: Any, *, key: Key | None = None) -> Array:
-    inputs = np.asarray(inputs)
-    if data["input_dtype"] == "uint8" and inputs.dtype != np.uint8:
-      raise ValueError(f"inputs must be uint8, as the data source stores them, got {inputs.dtype}")
-    if inputs.shape[1:] != tuple(data["input_shape"]):
-      raise ValueError(f"inputs must have shape [batch, {str(data['input_shape'])[1:]}, got {inputs.shape}")
-    return run(
-      state.params,
-      state.model_state,
-      jnp.asarray(inputs),
-      jax.random.clone(state.key) if key is None else key,
-    )
-
-  return predict
+def _checked(inputs: Any, data: dict[str, Any]) -> Array:
+  inputs = np.asarray(inputs)
+  if data["input_dtype"] == "uint8" and inputs.dtype != np.uint8:
+    raise ValueError(f"inputs must be uint8, as the data source stores them, got {inputs.dtype}")
+  if inputs.shape[1:] != tuple(data["input_shape"]):
+    raise ValueError(f"inputs must have shape [batch, {str(data['input_shape'])[1:]}, got {inputs.shape}")
+  return jnp.asarray(inputs)
 
 
 def pick_step(workdir: Path, checkpoint: str, metric: str) -> int:

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 import jaxreg
 from jaxreg.train.checkpoint import good_steps, write_json
-from jaxreg.train.config import Config, flatten
+from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
@@ -35,6 +35,8 @@ def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   free = FREE_TO_EVALUATE if overrides.get("job") == "evaluate" else FREE
   path, _, argument = config_path.partition(":")
   name = Path(path).stem + (f"-{argument}" if argument else "")
+  if overrides.get("job") == "compare":
+    name += "-compare"  # beside the run that the same config trains alone
   changed = {field: value for field, value in sorted(overrides.items()) if not free.match(field)}
   if changed:
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
@@ -91,7 +93,9 @@ def check_same(
   Raises:
     RunError: if another field differs, or the data.
   """
-  difference = _differences(read(workdir, "config.json"), flatten(config), free)
+  # A field that an older version did not have had what is now its default.
+  saved = {**flatten(base_config()), **read(workdir, "config.json")}
+  difference = _differences(relevant(saved), relevant(flatten(config)), free)
   longer = {field: difference.pop(field) for field in LENGTH if field in difference}
   if difference:
     raise RunError(

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
+import pytest
 
 from jaxreg import losses
 
@@ -26,6 +27,9 @@ def test_a_shut_gate_takes_a_class_out():
   np.testing.assert_allclose(loss, oracles.subset_cross_entropy(LOGITS, LABELS, kept), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.claim(
+  "dropmax", "table 1", "baseline deterministic attention: the same in training and prediction"
+)
 def test_training_and_prediction_are_the_same_function():
   log_probs = losses.dropmax_log_probs(LOGITS, GATES)
   loss = losses.deterministic_attention(LOGITS, GATES, LABELS)
@@ -48,6 +52,7 @@ def test_without_supervision_it_is_attention():
   )
 
 
+@pytest.mark.claim("dropmax", "table 1", "baseline deterministic DropMax: the gate is taught the labels")
 def test_the_supervision_teaches_the_labels():
   """Its gradient is rho - y: a gate that knows the label costs nothing."""
   gradient = jax.grad(lambda g: losses.deterministic_dropmax_terms(LOGITS, g, LABELS)["auxiliary"].sum())(

@@ -80,6 +80,9 @@ def wrong(labels, classes):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("samples", [1, 7])
 @pytest.mark.parametrize("temperature", [0.1, 0.7])
+@pytest.mark.claim(
+  "dropmax", "Eq. 5, 11", "the objective: likelihood under relaxed masks, KL, entropy, auxiliary loss"
+)
 def test_terms_equal_the_probability_form(samples, temperature):
   o, ph, rh, y = random_inputs()
   want = oracles.dropmax_terms(o, ph, rh, y, logit_noise(0, (samples, 6, K)), temperature=temperature)
@@ -139,6 +142,11 @@ def test_class_mean_divides_entropy_and_auxiliary_by_the_classes():
     np.testing.assert_allclose(factor * mean[name], total[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.claim(
+  "dropmax",
+  "section 4",
+  "at equal retain probabilities of 1/2 the KL is log 2 and entropy and auxiliary terms cancel",
+)
 def test_first_step_values():
   """Section 5.6: with all heads at zero."""
   o = ph = rh = jnp.zeros((3, K))
@@ -149,6 +157,12 @@ def test_first_step_values():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim(
+  "dropmax",
+  "Eq. 13",
+  "the entropy is maximised: the printed regulariser lacks its minus signs",
+  status="erratum",
+)
 def test_entropy_is_maximised():
   """Eq. 13 is printed without its minus signs: the term is minus the entropy, lowest at rho = 1/2."""
   o, ph, rh, y = random_inputs(6)
@@ -213,6 +227,7 @@ def test_kl_gradient_does_not_die():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim("dropmax", "section 4", "gradients of the KL and entropy terms in the retain logits")
 def test_analytic_gradients():
   o, ph, rh, y = random_inputs(8)
   rho, g, r = oracles.sigmoid(ph), oracles.sigmoid(ph + rh), oracles.sigmoid(rh)
@@ -231,6 +246,9 @@ def test_analytic_gradients():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim(
+  "dropmax", "section 4", "the likelihood never trains the target mask, and drops wrong classes"
+)
 def test_nll_only_pushes_nontarget_masks_down():
   o, ph, rh, y = random_inputs(9)
   nll = lambda qh: inner_terms(o, ph, rh, y, posterior_logits=qh, num_samples=4)["nll"].sum()
@@ -242,6 +260,9 @@ def test_nll_only_pushes_nontarget_masks_down():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("given", [True, False])
+@pytest.mark.claim(
+  "dropmax", "poster", "easy examples settle at retain probabilities of 0.78 (target) and 0.22 (others)"
+)
 def test_fixed_point_of_the_prior(given):
   """Section 1.7: gradient descent on ph with g = 0 ends at rho = 0.782188 and 0.217812."""
   o, y = jnp.zeros((2, K)), jnp.array([0, 3])
@@ -264,6 +285,7 @@ def test_fixed_point_of_the_prior(given):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim("dropmax", "poster", "rho(g): the prior settles between its two limits, by the posterior")
 def test_equilibrium_of_the_prior_for_a_given_posterior():
   g = np.array([0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
   table = [0.2178, 0.2541, 0.2865, 0.3722, 0.5, 0.6278, 0.7135, 0.7822]
@@ -391,6 +413,7 @@ def test_stop_gradient_variant_is_checked():
 
 
 @pytest.mark.parametrize("mask", [0.0, 0.3, 1.0])
+@pytest.mark.claim("dropmax", "Eq. 5", "with all masks equal, also all 0, it is the softmax")
 def test_equal_masks_give_the_softmax(mask):
   o = random_inputs(12, dtype=np.float32)[0]
   masked = losses.dropmax_masked_logits(o, jnp.full(o.shape, mask))
@@ -461,6 +484,9 @@ def one_gradient_a_draw(key, o, posterior):
 
 
 @pytest.mark.parametrize("row", ESTIMATOR)
+@pytest.mark.claim(
+  "dropmax", "section 4.2", "the relaxed estimator against the sum over all masks: bias and spread"
+)
 def test_relaxed_estimator_against_enumeration(row):
   o_t, o_1, g, exact, exact_grad, relaxed, relaxed_grad, std, share = ESTIMATOR[row]
   o = np.zeros(K)
@@ -537,6 +563,9 @@ def test_samples_are_averaged_in_the_loss():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim(
+  "dropmax", "Eq. 7", "the likelihood under the expected mask bounds the expected likelihood"
+)
 def test_jensen_bound():
   """-log p(y | rho-mask with z_t = 1) >= E_z NLL."""
   for seed in range(5):
@@ -560,6 +589,7 @@ def test_open_masks_give_the_cross_entropy():
 # Masks and predictions: 5.7 point 7.
 
 
+@pytest.mark.claim("dropmax", "section 4", "one mask an example, the target always kept in training")
 def test_mask_shape_and_target():
   _, ph, _, y = random_inputs(15, batch=4)
   masks = log_mask(jax.random.key(0), jnp.asarray(ph, jnp.float32) - 5, y, num_samples=50)
@@ -593,6 +623,7 @@ def test_hard_masks_keep_with_the_prior():
   assert (np.abs(masks.mean(0) - rho) < 4 * np.sqrt(rho * (1 - rho) / 20_000)).all()
 
 
+@pytest.mark.claim("dropmax", "section 4", "prediction needs no label and no sampling")
 def test_prediction_takes_neither_key_nor_label():
   assert list(inspect.signature(losses.dropmax_log_probs).parameters) == ["logits", "retain_logits"]
 
@@ -614,6 +645,9 @@ def test_the_prior_adds_its_margin_to_the_prediction():
 
 
 @pytest.mark.parametrize("label", [None, 2])
+@pytest.mark.claim(
+  "dropmax", "appendix, Fig. 2", "Monte-Carlo prediction, with and without the mask of the target"
+)
 def test_monte_carlo_prediction_against_enumeration(label):
   classes, samples = 6, 20_000
   o, ph = (x[0] for x in random_inputs(17, batch=1, classes=classes, dtype=np.float32)[:2])

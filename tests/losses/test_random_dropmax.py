@@ -34,6 +34,7 @@ def test_keeping_all_is_the_softmax_and_keeping_none_costs_nothing():
 
 
 @pytest.mark.parametrize("keep_prob", [0.2, 0.6])
+@pytest.mark.claim("dropmax", "table 1", "baseline random DropMax (class dropout)")
 def test_the_mean_loss_is_that_over_all_masks(keep_prob):
   masks = oracles.all_masks(3)
   chances = oracles.mask_probabilities(masks, np.full(3, keep_prob))

@@ -21,6 +21,7 @@ def test_all_classes_give_the_softmax():
 @pytest.mark.parametrize(
   ("classes", "fraction", "others"), [(10, 0.2, 2), (10, 0.4, 4), (10, 0.6, 6), (10, 0.01, 1), (3, 1.0, 2)]
 )
+@pytest.mark.claim("dropmax", "table 1", "baseline sampled softmax: the target and a uniform subset")
 def test_the_target_and_a_uniform_subset_of_the_others(classes, fraction, others):
   size = 4000
   labels = np.arange(size) % classes

@@ -1,0 +1,115 @@
+"""The figures of comparisons and of the DropMax paper hold the numbers that they were given."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy import stats
+
+from jaxreg import calibration, plots
+
+
+def draws(figure):
+  """It can be drawn, and is not empty."""
+  assert isinstance(figure, Figure)
+  figure.canvas.draw()
+  return figure.axes
+
+
+def test_comparison_shows_runs_means_and_intervals():
+  rows = {
+    "softmax": {"test/error": [0.05, 0.06, 0.055], "test/nll": [0.2, 0.21, 0.22], "test/ece": [0.01] * 3},
+    "dropmax": {"test/error": [0.03, 0.04, 0.036], "test/nll": [0.1, 0.11, 0.13], "test/ece": [0.02] * 3},
+  }
+  axes = draws(plots.comparison(rows))
+  error = axes[0]
+  np.testing.assert_allclose(error.lines[0].get_xdata(), [5, 6, 5.5])
+  bars = [c for c in error.containers if hasattr(c, "has_xerr")]
+  assert len(bars) == 2
+  (segment,) = bars[1].lines[2][0].get_segments()
+  values = 100 * np.array(rows["dropmax"]["test/error"])
+  half = stats.t.ppf(0.975, 2) * stats.sem(values)
+  np.testing.assert_allclose(segment[:, 0], [values.mean() - half, values.mean() + half])
+  assert [label.get_text() for label in error.get_yticklabels()] == ["softmax", "dropmax"]
+  with pytest.raises(ValueError, match="rows"):
+    plots.comparison({})
+
+
+def test_convergence_shows_every_run():
+  records = [{"epoch": e, "val/error": 0.5 / e, "val/nll": 1.0 / e, "train/nll": 0.9 / e} for e in (1, 2, 4)]
+  axes = draws(plots.convergence({"a": records, "b": records}))
+  labels = [line.get_label() for line in axes[0].lines]
+  assert labels == ["a, train", "a, val", "b, train", "b, val"]
+  np.testing.assert_allclose(axes[1].lines[0].get_ydata(), [50, 25, 12.5])
+  with pytest.raises(ValueError, match="runs"):
+    plots.convergence({})
+
+
+def test_means_of_replicas_have_a_band():
+  records = [
+    {"epoch": e, "val/error": 0.5 / e, "val/error_ci95": 0.1 / e, "val/nll": 1.0 / e} for e in (1, 2, 4)
+  ]
+  records.append({"epoch": 4, "test/error": 0.1, "test/error_ci95": 0.02})
+  nll, error, _ = draws(plots.curves(records))
+  (band,) = error.collections
+  ys = band.get_paths()[0].vertices[:, 1]
+  assert ys.max() == pytest.approx(60)
+  assert ys.min() == pytest.approx(10)
+  assert not nll.collections
+  assert any("10 ± 2 %" in line.get_label() for line in error.lines)
+
+
+def test_reliability_shows_accuracy_against_confidence():
+  probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], np.float32)
+  labels = np.array([0, 1, 1, 0])
+  bins = calibration.ece_bins(np.log(probs), labels, num_bins=5)
+  upper, lower = draws(plots.reliability({"test": bins}))
+  line = next(line for line in upper.lines if str(line.get_label()).startswith("test"))
+  # Bins (0.4, 0.6], (0.6, 0.8], (0.8, 1].
+  np.testing.assert_allclose(line.get_xdata(), [0.6, 0.75, 0.9], rtol=1e-6)
+  np.testing.assert_allclose(line.get_ydata(), [1, 0.5, 1])
+  assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
+  error = (0.4 + 2 * 0.25 + 0.1) / 4
+  assert f"ECE {100 * error:.2f} %" in line.get_label()
+  with pytest.raises(ValueError, match="curves"):
+    plots.reliability({})
+
+
+def test_equilibrium_shows_theory_and_what_was_measured():
+  g, rho = np.linspace(0, 1, 11), np.linspace(0.2, 0.8, 11)
+  (axis,) = draws(plots.equilibrium(g, rho, measured=(np.array([[0.1, 0.2]]), np.array([[0.3, 0.4]]))))
+  found = {line.get_label(): line for line in axis.lines}
+  np.testing.assert_array_equal(found["equilibrium"].get_ydata(), rho)
+  np.testing.assert_array_equal(found["measured"].get_xdata(), [0.1, 0.2])
+  assert [text.get_text() for text in axis.texts] == ["0.200", "0.800"]
+  with pytest.raises(ValueError, match="retain"):
+    plots.equilibrium(g, rho[:3])
+
+
+def test_samples_show_their_mean_and_percentiles():
+  samples = np.random.default_rng(0).uniform(0.2, 0.6, 1000)
+  (axis,) = draws(plots.monte_carlo({"panel": {"0": samples, "1": samples / 2}}, xlabels=("noise",)))
+  range_, mean = axis.lines[:2]
+  np.testing.assert_allclose(range_.get_ydata(), np.percentile(samples, [5, 95]))
+  np.testing.assert_allclose(mean.get_ydata(), [samples.mean()])
+  assert axis.get_xlabel() == "noise"
+  probs = np.random.default_rng(1).dirichlet(np.ones(4), 500)
+  easy, hard = draws(plots.predictive({"easy": probs, "hard": probs[:, ::-1]}))
+  means = [line.get_ydata()[0] for line in easy.lines[1::2]]
+  np.testing.assert_allclose(means, probs.mean(0))
+  assert len(hard.get_xticks()) == 4
+  for function, name in ((plots.monte_carlo, "panels"), (plots.predictive, "examples")):
+    with pytest.raises(ValueError, match=name):
+      function({})
+
+
+def test_contours_change_where_the_predicted_class_does():
+  axis = np.linspace(-1, 1, 41)
+  right = np.broadcast_to((axis[None] + 1) / 2, (41, 41))
+  probs = np.stack([1 - right, right], -1)
+  panel, *_ = draws(plots.contours((axis, axis), {"a": probs}, np.zeros((2, 2)), np.array([0, 1])))
+  boundaries = [c for c in panel.collections if c.get_paths() and len(c.get_paths()) == 1]
+  crossing = np.concatenate([path.vertices for c in boundaries for path in c.get_paths()])
+  assert np.abs(crossing[:, 0]).max() < 1e-6
+  assert len(panel.lines) == 2
+  with pytest.raises(ValueError, match="probs"):
+    plots.contours((axis, axis), {}, np.zeros((2, 2)), np.array([0, 1]))
