@@ -10,7 +10,7 @@ import pytest
 
 import jaxreg
 
-SUBPACKAGES = ("losses", "noise", "calibration")
+SUBPACKAGES = ("losses", "noise", "calibration", "theory")
 
 
 def core_modules():

@@ -17,7 +17,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-  "statement", ["import jaxreg", "from jaxreg import losses, noise, calibration, paths, typing"]
+  "statement", ["import jaxreg", "from jaxreg import losses, noise, calibration, theory, paths, typing"]
 )
 def test_core_imports_nothing_heavy(statement):
   loaded = modules_after(statement)
@@ -41,4 +41,4 @@ def test_a_wrong_name_is_answered_with_the_right_ones():
   with pytest.raises(AttributeError, match="looses") as error:
     _ = jaxreg.looses
   assert all(name in str(error.value) for name in jaxreg.__all__)
-  assert {"losses", "noise", "calibration", "paths"} <= set(jaxreg.__all__) <= set(dir(jaxreg))
+  assert {"losses", "noise", "calibration", "theory", "paths"} <= set(jaxreg.__all__) <= set(dir(jaxreg))

@@ -1,0 +1,33 @@
+"""Closed forms and exact enumerations of what the other subpackages sample or approximate.
+
+For analysis, and as the oracles of tests: nothing here is meant for the inside of a training step.
+"""
+
+from jaxreg.theory._dropmax import dropmax_equilibrium, dropmax_expected_nll, dropmax_masks
+from jaxreg.theory._dropmax_gradient import (
+  dropmax_condition_1,
+  dropmax_gradient_norms,
+  dropmax_regularizer,
+  dropmax_target_gradients,
+)
+from jaxreg.theory._dropmax_posterior import (
+  dropmax_marginal_logits,
+  dropmax_mask_posterior,
+  dropmax_mean_field,
+)
+from jaxreg.theory._dropmax_target import dropmax_learn_posterior, dropmax_optimal_target_logit
+
+__all__ = [
+  "dropmax_condition_1",
+  "dropmax_equilibrium",
+  "dropmax_expected_nll",
+  "dropmax_gradient_norms",
+  "dropmax_learn_posterior",
+  "dropmax_marginal_logits",
+  "dropmax_mask_posterior",
+  "dropmax_masks",
+  "dropmax_mean_field",
+  "dropmax_optimal_target_logit",
+  "dropmax_regularizer",
+  "dropmax_target_gradients",
+]

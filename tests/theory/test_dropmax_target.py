@@ -1,0 +1,221 @@
+"""Appendix A: what becomes of q(z_t = 1) where it is learnt, against an objective enumerated in float64."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import scipy.optimize
+from contract import jit
+
+from jaxreg import theory
+
+A = 1.2784645427610738
+optimum = jit(theory.dropmax_optimal_target_logit)
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+@functools.cache
+def learn(**static):
+  return jit(functools.partial(theory.dropmax_learn_posterior, **static))
+
+
+def random_inputs(seed, shape=(3,), classes=4):
+  rng = np.random.default_rng(seed)
+  o, ph, q = rng.normal(size=(3, *shape, classes)) * 1.5
+  return o, ph, q, rng.integers(0, classes, shape)
+
+
+def negative_bound(o, ph, q, t):
+  """E_q[-log p(y | x, z)] + KL(q || p(z | x)) of one example, summed over masks."""
+  masks = oracles.all_masks(len(o))
+  weights = oracles.mask_probabilities(masks, oracles.sigmoid(q))
+  nll = -np.log(oracles.masked_softmax(o, masks)[:, t])
+  return weights @ nll + oracles.bernoulli_kl(q, ph).sum()
+
+
+def log_evidence(o, ph, t):
+  masks = oracles.all_masks(len(o))
+  prior = oracles.mask_probabilities(masks, oracles.sigmoid(ph))
+  return np.log(prior @ oracles.masked_softmax(o, masks)[:, t])
+
+
+def with_target(q, t, a):
+  return np.where(np.arange(len(q)) == t, a, q)
+
+
+def low_start(a=-7.0):
+  """A confident example at the equilibrium of section 1.7, from a target that is all but dropped."""
+  o, ph, q = np.zeros((3, 6))
+  o[0], ph[:], ph[0], q[0] = 3.0, -A, A, a
+  return o, ph, q, 0
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("shape", [(3,), (2, 2)])
+def test_optimal_target_logit_minimises_the_objective(shape):
+  o, ph, q, y = random_inputs(0, shape)
+  got = np.asarray(optimum(o, ph, q, y))
+  others = np.asarray(optimum(o, ph, q + 5 * oracles.one_hot(y, 4), y))
+  np.testing.assert_allclose(got, others, rtol=1e-12)  # the target's own logit is ignored
+  for i in np.ndindex(shape):
+    # The slope in a changes its sign at a*, by finite differences.
+    at = lambda a, i=i: negative_bound(o[i], ph[i], with_target(q[i], y[i], a), y[i])
+    slope = lambda a, at=at: (at(a + 1e-4) - at(a - 1e-4)) / 2e-4
+    # sigma'(a) (a - a*), here at a = 0 and 1.
+    for a in (0.0, 1.0):
+      s = oracles.sigmoid(a)
+      np.testing.assert_allclose(slope(a) / (s * (1 - s)), a - got[i], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_optimal_target_is_kept_where_others_are():
+  o, ph = np.zeros(6), np.zeros(6)
+  assert float(optimum(o, ph, np.zeros(6), 0)) > 40
+  assert oracles.sigmoid(-float(optimum(o, ph, np.zeros(6), 0))) < 1e-17
+
+
+@pytest.mark.usefixtures("x64")
+def test_optimal_target_beside_shut_others_is_not_kept():
+  """It is p(z_t = 1 | x, y, others dropped), little above rho_t on a confident example."""
+  o, ph, q, _ = low_start()
+  q = np.full(6, -40.0)
+  rho, dropped = oracles.sigmoid(A), oracles.softmax(o)[0]  # the likelihoods are 1 and softmax_t
+  want = rho / (rho + (1 - rho) * dropped)
+  got = oracles.sigmoid(float(optimum(o, ph, q, 0)))
+  np.testing.assert_allclose(got, want, rtol=1e-9)
+  assert rho < got < rho + 0.04
+  best = scipy.optimize.minimize_scalar(
+    lambda a: negative_bound(o, ph, with_target(q, 0, a), 0), bounds=(-5, 20), method="bounded"
+  )
+  np.testing.assert_allclose(oracles.sigmoid(best.x), want, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("what", ["target", "others", "all"])
+def test_one_step_is_gradient_descent_on_the_objective(what):
+  o, ph, q, y = random_inputs(1)
+  path = learn(learn=what, num_steps=1)(o, ph, q, y, learning_rate=0.3)
+  target = oracles.one_hot(y, 4) > 0
+  moves = {"target": target, "others": ~target, "all": target | ~target}[what]
+  start = np.where(target, 30.0, q) if what == "others" else q
+  for i in range(3):
+    numeric = scipy.optimize.approx_fprime(
+      start[i], lambda x, i=i: negative_bound(o[i], ph[i], x, y[i]), 1e-7
+    )
+    np.testing.assert_allclose(path["gradient"][0, i], np.where(moves[i], numeric, 0), rtol=1e-4, atol=2e-5)
+    want = negative_bound(o[i], ph[i], start[i], y[i]) + log_evidence(o[i], ph[i], y[i])
+    np.testing.assert_allclose(path["gap"][0, i], want, rtol=1e-9)
+  first, second = path["posterior_logits"]
+  np.testing.assert_allclose(first[moves], q[moves], rtol=1e-15)
+  np.testing.assert_allclose(second[moves], (first - 0.3 * path["gradient"][0])[moves], rtol=1e-12)
+  np.testing.assert_array_equal(second[~moves], first[~moves])
+  if what == "others":
+    np.testing.assert_array_equal(oracles.sigmoid(first[target]), 1)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("rate", [0.1, 1.0, 4.0])
+@pytest.mark.claim(
+  "dropmax",
+  "appendix, A",
+  "to learn q(z_t) is severely unstable: in the exact objective it is convex and bounded, alone it is stable",
+  status="erratum",
+)
+def test_learning_the_target_alone_is_stable(rate):
+  """From any start it goes towards the optimum, never past it, and the gap never grows."""
+  starts = np.array([-20.0, -9.0, -3.0, 0.0, 3.0, 30.0, 60.0])
+  o, ph, q = (np.tile(x, (7, 1)) for x in low_start()[:3])
+  q[:, 0] = starts
+  path = learn(learn="target", num_steps=60)(o, ph, q, np.zeros(7, int), learning_rate=rate)
+  best = np.asarray(optimum(o, ph, q, np.zeros(7, int)))
+  left = np.asarray(path["posterior_logits"])[:, :, 0] - best
+  assert (left * np.sign(left[0]) >= -1e-9).all()
+  assert (np.abs(left[1:]) <= np.abs(left[:-1]) + 1e-9).all()
+  assert (np.diff(np.asarray(path["gap"]), axis=0) <= 1e-9).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradient_of_the_target_is_large_in_the_middle_and_gone_below():
+  logits = np.linspace(-20, 60, 321)
+  o, ph, q = (np.tile(x, (321, 1)) for x in low_start()[:3])
+  q[:, 0] = logits
+  path = learn(learn="target", num_steps=1)(o, ph, q, np.zeros(321, int))
+  gradient = np.asarray(path["gradient"])[0, :, 0]
+  best = float(optimum(*low_start()))
+  s = oracles.sigmoid(logits)
+  np.testing.assert_allclose(gradient, s * (1 - s) * (logits - best), rtol=1e-6, atol=1e-12)
+  peak = np.abs(gradient).argmax()
+  assert abs(logits[peak]) < 0.3
+  np.testing.assert_allclose(np.abs(gradient[peak]), best / 4, rtol=0.01)
+  assert 10 < best / 4 < 12
+  assert np.abs(gradient[logits <= -15]).max() < 2e-5  # where the gap is at its highest
+  assert np.asarray(path["gap"])[0].argmax() == 0
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_low_target_waits_and_leaps():
+  o, ph, q, y = low_start(math.log(1e-4))
+  path = np.asarray(learn(learn="target", num_steps=400)(o, ph, q, y)["posterior_logits"])[:, 0]
+  leap = np.diff(path).argmax()
+  assert 100 < leap < 400
+  assert path[100] < -8
+  assert np.diff(path).max() > 5
+  assert path[-1] > 5
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.claim(
+  "dropmax", "appendix, A", "fixing q(z_t) = 1 helps: all learned together can end in a second optimum"
+)
+def test_learning_everything_has_a_second_optimum():
+  """From a low q_t the others shut before it recovers; with q_t = 1 the same start finds the best."""
+  starts = [low_start(a)[2] for a in (-9.0, -7.0, -6.0, 0.0)]
+  o, ph, q = np.tile(low_start()[0], (4, 1)), np.tile(low_start()[1], (4, 1)), np.stack(starts)
+  y = np.zeros(4, int)
+  both = learn(learn="all", num_steps=1500)(o, ph, q, y)
+  fixed = learn(learn="others", num_steps=1500)(o, ph, q, y)
+  np.testing.assert_allclose(fixed["gap"][-1], 0.0664, atol=1e-4)
+  np.testing.assert_allclose(both["gap"][-1], [1.042, 1.042, 1.042, 0.0665], atol=2e-3)
+  stuck = oracles.sigmoid(np.asarray(both["posterior_logits"])[-1, :3])
+  np.testing.assert_allclose(stuck[:, 0], 0.82, atol=0.02)
+  assert stuck[:, 1:].max() < 1e-3
+  assert np.abs(np.asarray(both["gradient"])[-1, :3]).max() < 1e-3
+
+
+def test_finite_at_extreme_logits():
+  for seed in range(3):
+    rng = np.random.default_rng(seed)
+    o, ph, q = rng.choice([-1e4, 0.0, 1e4], (3, 4, 4)).astype(np.float32)
+    y = rng.integers(0, 4, 4)
+    assert np.isfinite(optimum(o, ph, q, y)).all()
+    for what in ("all", "others"):
+      path = learn(learn=what, num_steps=2)(o, ph, q, y)
+      assert all(np.isfinite(x).all() for x in path.values())
+
+
+def test_options_out_of_range_are_refused():
+  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
+  assert jax.eval_shape(theory.dropmax_optimal_target_logit, o, o, o, y).dtype == jnp.float32
+  path = jax.eval_shape(functools.partial(theory.dropmax_learn_posterior, num_steps=2), o, o, o, y)
+  assert {name: (x.shape, x.dtype) for name, x in path.items()} == {
+    "posterior_logits": ((3, 2, 3), jnp.float32),
+    "gradient": ((3, 2, 3), jnp.float32),
+    "gap": ((3, 2), jnp.float32),
+  }
+  for option, value in (("learn", "none"), ("learning_rate", -1.0), ("num_steps", 0)):
+    with pytest.raises(ValueError, match=option):
+      theory.dropmax_learn_posterior(o, o, o, y, **{option: value})
+  for function in (theory.dropmax_learn_posterior, theory.dropmax_optimal_target_logit):
+    with pytest.raises(ValueError, match="posterior_logits"):
+      function(o, o, o[:1], y)
+    with pytest.raises(ValueError, match="at most 16"):
+      function(*(jnp.zeros(17),) * 3, jnp.array(0))
