@@ -3,8 +3,8 @@
     python tests/claims.py
 
 A test that stands for a claim is marked `@pytest.mark.claim(source, where, text)`, with `status="erratum"`
-where the source is wrong, as printed or as derived, and the test asserts what is right. A claim that no test of
-seconds can decide is a row of `MEASURED`, with the numbers that were measured.
+where the source is wrong, as printed or as derived, and the test asserts what is right. A claim that no test
+of seconds can decide is a row of `MEASURED`, with the numbers that were measured.
 """
 
 import collections
