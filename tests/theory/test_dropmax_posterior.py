@@ -120,7 +120,7 @@ def test_observation_2_the_target_is_kept_unless_all_are_dropped():
 @pytest.mark.claim(
   "dropmax",
   "appendix, Observation 2",
-  "the mask that drops all classes can be neglected: its posterior probability is 3 % (10 classes) to 15 % (3)",
+  "the mask that drops all classes can be neglected: it has 3 % (10 classes) to 15 % (3) probability",
   status="erratum",
 )
 def test_all_dropped_is_not_insignificant(classes, share):
