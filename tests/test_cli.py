@@ -116,6 +116,9 @@ def test_unknown_field(refuses, argument, suggestion, apart):
     ("evaluate.checkpoint", "newest", ("best", "latest"), "best"),
     ("evaluate.split", "tests", ("test", "train", "val"), "test"),
     ("checkpoint.best", "val/eror", ("val/error", "val/nll"), "val/error"),
+    ("parallel", "pmpa", ("jit", "pmap"), "pmap"),
+    ("replicas_by", "vamp", ("auto", "loop", "vmap"), "vmap"),
+    ("precision", "float16", ("bfloat16", "float32"), "bfloat16"),
   ],
 )
 def test_unknown_names(refuses, field, given, allowed, suggested):
@@ -131,6 +134,9 @@ def test_unknown_names(refuses, field, given, allowed, suggested):
   [
     ("epochs", "ten", "int"),
     ("epochs", "1.5", "int"),
+    ("replicas", "2.5", "int"),
+    ("accumulate", "two", "int"),
+    ("data.resident_gib", "all", "float"),
     ("batch_size", "True", "int"),
     ("optimizer.learning_rate", "fast", "float"),
     ("optimizer.sgd.momentum", "high", "float"),
@@ -158,6 +164,11 @@ def test_wrong_type(refuses, field, given, expected):
     ("steps", "-1", "at least 0"),
     ("data.limit", "-1", "at least 0"),
     ("seed", "-1", "at least 0"),
+    ("replicas", "0", "at least 1"),
+    ("accumulate", "0", "at least 1"),
+    ("steps_per_dispatch", "-1", "at least 0"),
+    ("data.resident_gib", "-1.0", "at least 0"),
+    ("data.resident_gib", "nan", "at least 0 and finite"),
     ("model.MLP.widths", "(0,)", "at least 1"),
     ("model.MLP.widths", "(8,-3)", "at least 1"),
     ("batch_size", "2000", "at most the number of training examples, 1078"),
@@ -170,6 +181,10 @@ def test_sizes_out_of_range(refuses, field, given, allowed):
 
 def test_a_batch_that_the_devices_cannot_share(refuses):
   refuses(["--config.batch_size=20"], "batch_size: must be divisible by the number of devices, 8, got 20")
+  refuses(
+    ["--config.batch_size=32", "--config.accumulate=3"],
+    "batch_size: must be divisible by the number of devices, 8 times accumulate, 3, got 32",
+  )
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,10 @@ def test_equation_6_the_regularizer_is_what_dropmax_adds(target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("draw", [anything, under_condition_1])
 @pytest.mark.claim(
-  "dropmax", "appendix, Eq. 7", "Jensen bounds M, together with the constant that the appendix leaves out"
+  "dropmax",
+  "appendix, Eq. 7",
+  "Jensen's bound on M, printed without the constant that it needs",
+  status="erratum",
 )
 def test_equation_7_bounds_the_regularizer(draw, target):
   o, ph, y = draw()
@@ -178,7 +181,9 @@ def test_equation_8_at_the_recorded_point():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.claim("dropmax", "appendix, Eq. 9", "the printed derivative of the expected-mask bound")
+@pytest.mark.claim(
+  "dropmax", "appendix, Eq. 9", "the derivative of softmax's loss in the target's logit is p_t - 1"
+)
 def test_equation_9():
   o, ph, y = anything()
   got = gradients(o, ph, y)
@@ -188,7 +193,7 @@ def test_equation_9():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.claim("dropmax", "appendix, Eq. 10", "it is positive under Condition 1")
+@pytest.mark.claim("dropmax", "appendix, Eq. 10", "the right side of Eq. 8 is positive under Condition 1")
 def test_equation_10_under_condition_1():
   o, ph, y = under_condition_1()
   assert np.asarray(theory.dropmax_condition_1(ph, y)).all()

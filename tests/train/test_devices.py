@@ -82,7 +82,7 @@ def test_losses_are_those_of_one_device(devices):
   assert theirs[0] - theirs[-1] > 0.1
 
 
-@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("devices", [1, 4, 8])
 def test_pmap_is_vmap_with_an_axis(devices):
   config, dataset, program = prepared()
   mesh = make_mesh(devices)

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 import runs
+from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train import checkpoint, recorder, setup
+from jaxreg.train import checkpoint, job, loop, recorder, setup
 from jaxreg.train.loop import dispatches
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -34,11 +35,28 @@ def test_whole_ones_are_made():
   assert [len(steps) for steps in dispatches(2, 9, 3, (100,))] == [1, 3, 3]
 
 
+@pytest.fixture
+def dispatched(monkeypatch):
+  """How many steps each dispatch made."""
+  made, original = [], recorder.Recorder.add
+
+  def add(self, steps, metrics):
+    made.append(len(steps))
+    original(self, steps, metrics)
+
+  monkeypatch.setattr(recorder.Recorder, "add", add)
+  return made
+
+
 @pytest.mark.parametrize("form", ["loop", "vmap"])
-def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, form):
+def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, dispatched, form):
+  """Three, in epochs of four steps: whole dispatches and single steps take turns."""
   fields = {**FIELDS, "replicas": 2, "replicas_by": form}
   one = train.train(runs.make_config({**fields, "steps_per_dispatch": 1}), tmp_path / "one")
-  several = train.train(runs.make_config({**fields, "steps_per_dispatch": 2}), tmp_path / "several")
+  assert dispatched == [1] * 12
+  dispatched.clear()
+  several = train.train(runs.make_config({**fields, "steps_per_dispatch": 3}), tmp_path / "several")
+  assert dispatched == [3, 1, 1, 1, 1, 1, 1, 3]
   ours, theirs = runs.records(tmp_path / "several"), runs.records(tmp_path / "one")
   assert [r["step"] for r in ours] == [r["step"] for r in theirs]
   assert sum("train/loss" in r for r in ours) == 12
@@ -50,13 +68,17 @@ def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, form):
   np.testing.assert_allclose(several["replicas"]["test/nll"], one["replicas"]["test/nll"], atol=1e-5)
 
   workdir = tmp_path / "resumed"
-  config = runs.make_config({**fields, "steps_per_dispatch": 2})
+  config = runs.make_config({**fields, "steps_per_dispatch": 3})
   assert train.train(config, workdir) == several
   (workdir / "results.json").unlink()
   for step in checkpoint.good_steps(workdir):
     if step > 8:
       (workdir / "manifests" / f"{step}.json").unlink()
+  capsys.readouterr()
+  dispatched.clear()
   assert train.train(config, workdir) == several
+  assert "resuming at step 8 of 12" in capsys.readouterr().err
+  assert dispatched == [1, 3]
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "several"))
 
 
@@ -84,9 +106,21 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
   assert setup.steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
 
 
-@pytest.mark.parametrize("fields", [{}, {"parallel": "pmap"}, {"replicas": 2}], ids=str)
-def test_data_on_the_host_give_the_same_bits(tmp_path, fields):
+@pytest.mark.parametrize(
+  ("devices", "fields"),
+  [
+    (8, {}),
+    (1, {}),
+    (8, {"parallel": "pmap"}),
+    (8, {"replicas": 2, "steps_per_dispatch": 4}),
+  ],
+  ids=str,
+)
+def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fields):
   """A set that is larger than `data.resident_gib`."""
+  mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+  for module in (loop, job):
+    monkeypatch.setattr(module, "make_mesh", lambda: mesh)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})
   assert not setup.is_resident(config, setup.load_data(config))

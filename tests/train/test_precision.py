@@ -10,7 +10,7 @@ import runs
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jaxreg import losses, train
-from jaxreg.train import setup
+from jaxreg.train import METHODS, setup
 
 CASES = {
   "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},
@@ -20,7 +20,7 @@ CASES = {
 
 
 @functools.cache
-def program(model, precision):
+def program(model, precision, method="dropmax"):
   data = {
     "num_classes": 10,
     "input_shape": [28, 28, 1],
@@ -28,7 +28,8 @@ def program(model, precision):
     "scale": 255.0,
     "sizes": {"train": 64},
   }
-  fields = {**CASES[model], "precision": precision, "batch_size": 16, "augment.mean": (0.5,)}
+  fields = {**CASES[model], "precision": precision, "method.name": method}
+  fields |= {"batch_size": 16, "augment.mean": (0.5,)}
   return setup.build(runs.make_config({**fields, "augment.std": (0.5,)}), data)
 
 
@@ -95,6 +96,38 @@ def test_what_is_kept_and_what_is_lost_is_float32(model):
   logits, mask = jax.eval_shape(masks, built.abstract.params, built.abstract.model_state, jax.random.key(0))
   assert logits.dtype == jnp.bfloat16
   assert mask.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_without_it_nothing_is_bfloat16(model):
+  assert train.base_config().precision == "float32"
+  for precision, found in (("float32", False), ("bfloat16", True)):
+    built = program(model, precision)
+    for function, arguments in ((built.train_step, ()), (built.eval_step, (0,))):
+      assert ("bf16" in str(jax.make_jaxpr(function)(built.abstract, batch(), *arguments))) == found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_and_predictions_begin_by_widening(method):
+  """Metrics are cast to the dtype of the weights, and would not show a loss made in bfloat16."""
+  built = program("MLP", "bfloat16", method)
+  options = runs.make_config().method[method].loss.to_dict()
+  state, key, labels = built.abstract, jax.random.key(0), np.zeros(16, np.int32)
+  forward = functools.partial(built.apply_fn, key=key, train=True)
+  outputs, _ = jax.eval_shape(forward, state.params, state.model_state, batch()["inputs"])
+  assert {str(x.dtype) for x in outputs.values()} == {"bfloat16"}
+  for function in (
+    lambda outputs: built.method.loss(key, labels=labels, **outputs, **options),
+    lambda outputs: built.method.predict(key, **outputs, **built.predict_options),
+  ):
+    jaxpr, results = jax.make_jaxpr(function, return_shape=True)(outputs)
+    assert {str(x.dtype) for x in jax.tree.leaves(results)} == {"float32"}
+    narrow = [
+      equation.primitive.name
+      for equation in equations(jaxpr.jaxpr)
+      if any(getattr(operand.aval, "dtype", None) == jnp.bfloat16 for operand in equation.invars)
+    ]
+    assert set(narrow) == {"convert_element_type"}
 
 
 @pytest.mark.usefixtures("no_figures")

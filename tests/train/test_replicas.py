@@ -9,12 +9,12 @@ import pytest
 import runs
 from scipy import stats
 
-from jaxreg import train
+from jaxreg import models, train
 from jaxreg.train import checkpoint, sources
 from jaxreg.train.log import read_records
 from jaxreg.train.metrics import averaged
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
-from jaxreg.train.setup import make_mesh
+from jaxreg.train.setup import build, make_mesh, replicas_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -59,8 +59,9 @@ def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form):
   # They are three runs and not one.
   kernels = state["params"]["head"]["classifier"]["kernel"]
   assert np.abs(kernels[0] - kernels[1]).max() > 0.1
-  with pytest.raises(train.RunError, match=r"^replica: must be at least 0 and below 3, got 3$"):
-    train.load(workdir, replica=3)
+  for wrong in (3, -1):
+    with pytest.raises(train.RunError, match=rf"^replica: must be at least 0 and below 3, got {wrong}$"):
+      train.load(workdir, replica=wrong)
 
 
 def test_means_and_intervals(single, tmp_path):
@@ -72,6 +73,10 @@ def test_means_and_intervals(single, tmp_path):
     low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
     np.testing.assert_allclose(results[name], np.mean(values), atol=1e-4)
     np.testing.assert_allclose(results[f"{name}_ci95"], (high - low) / 2, atol=5e-4)
+    # Of its own replicas' values they are the mean and interval exactly.
+    values = results["replicas"][name]
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    np.testing.assert_allclose([results[name], results[f"{name}_ci95"]], [np.mean(values), (high - low) / 2])
   assert results["test/error_ci95"] > 0.005
   # The records are means over the replicas, too.
   ours = [r for r in read_records(tmp_path / "run") if "train/loss" in r]
@@ -98,7 +103,7 @@ def test_averaged():
 
 
 @pytest.mark.parametrize(("first", "then"), [("vmap", "loop"), ("loop", "vmap")])
-def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, first, then):
+def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, capsys, first, then):
   """What is saved does not tell the form."""
   states = {}
   for form in (first, then):
@@ -114,7 +119,12 @@ def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, first, then):
   train.train(replicated(replicas_by=first, epochs=1), workdir)
   config = json.loads((workdir / "config.json").read_text())
   (workdir / "config.json").write_text(json.dumps({**config, "replicas_by": then}))
+  on_disk = json.loads((workdir / "checkpoints" / "4" / "state" / "_METADATA").read_text())
+  capsys.readouterr()
   results = train.train(replicated(replicas_by=then), workdir)
+  # Otherwise it may have begun anew, with the same results.
+  assert "resuming at step 4 of 12" in capsys.readouterr().err
+  assert on_disk == json.loads((workdir / "checkpoints" / "12" / "state" / "_METADATA").read_text())
   whole = train.train(replicated(replicas_by=then), tmp_path / "whole")
   assert results["step"] == whole["step"] == 12
   for name, value in whole.items():
@@ -123,7 +133,7 @@ def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, first, then):
 
 
 @pytest.mark.parametrize("form", ["vmap", "loop"])
-def test_resuming_is_bitwise(tmp_path, form):
+def test_resuming_is_bitwise(tmp_path, capsys, form):
   workdir = tmp_path / "run"
   config = replicated(replicas_by=form)
   whole = train.train(config, tmp_path / "whole")
@@ -133,7 +143,9 @@ def test_resuming_is_bitwise(tmp_path, form):
   for step in checkpoint.good_steps(workdir):
     if step > 8:
       (workdir / "manifests" / f"{step}.json").unlink()
+  capsys.readouterr()
   assert train.train(config, workdir) == whole
+  assert "resuming at step 8 of 12" in capsys.readouterr().err
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
 
 
@@ -151,6 +163,16 @@ def test_one_program_where_that_pays():
   assert kind(dense, parallel="pmap") is Loop
   assert kind(convolution, form="vmap") is Vmap
   assert kind(dense, form="loop") is Loop
+  backbones = {
+    models.MLP(widths=(8,)): Vmap,
+    models.LeNet(): Loop,
+    models.TutorialCNN(): Loop,
+    models.CifarResNet(depth=8, width=4): Loop,
+  }
+  images = jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32)
+  for backbone, form in backbones.items():
+    params = jax.eval_shape(lambda x, b=backbone: b.init(jax.random.key(0), x, train=False), images)["params"]
+    assert kind(params) is form, backbone
 
 
 def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
@@ -169,10 +191,19 @@ def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
     "steps": 2,
     "method.name": "softmax",
   }
-  both = train.train(runs.make_config({**fields, "replicas": 2}), tmp_path / "both")
+  config = runs.make_config({**fields, "replicas": 2})
+  both = train.train(config, tmp_path / "both")
+  data = json.loads((tmp_path / "both" / "data.json").read_text())
+  assert isinstance(replicas_of(config, make_mesh(), build(config, data)), Loop)
+  params = runs.final_state(tmp_path / "both")["params"]
   for r in range(2):
     alone = train.train(runs.make_config({**fields, "seed": r}), tmp_path / str(r))
-    assert abs(both["replicas"]["test/nll"][r] - alone["test/nll"]) < 1e-4
+    for name, value in alone.items():
+      if name != "step":
+        assert abs(both["replicas"][name][r] - value) < 1e-4, name
+    ours = jax.tree.map(lambda x, r=r: x[r], params)
+    theirs = jax.tree.map(lambda x: x[0], runs.final_state(tmp_path / str(r))["params"])
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), ours, theirs)
   assert both["replicas"]["test/nll"][0] != both["replicas"]["test/nll"][1]
 
 
@@ -197,6 +228,10 @@ def test_a_replica_that_diverges_is_named(tmp_path, monkeypatch):
   with pytest.raises(train.RunError, match=r"^step 1: loss = nan in replica 1; stopped") as told:
     train.train(replicated(), tmp_path / "run")
   assert "\n" not in str(told.value)
+
+
+def test_the_last_seeds():
+  runs.make_config({"seed": 2**32 - 3, "replicas": 3})
 
 
 @pytest.mark.parametrize(
