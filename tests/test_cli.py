@@ -183,7 +183,7 @@ def test_a_batch_that_the_devices_cannot_share(refuses):
   refuses(["--config.batch_size=20"], "batch_size: must be divisible by the number of devices, 8, got 20")
   refuses(
     ["--config.batch_size=32", "--config.accumulate=3"],
-    "batch_size: must be divisible by the number of devices, 8 times accumulate, 3, got 32",
+    "batch_size: must be divisible by the number of devices times accumulate, 8 * 3, got 32",
   )
 
 

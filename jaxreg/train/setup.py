@@ -78,10 +78,10 @@ def check_devices(config: Config) -> None:
     raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
   devices = jax.device_count()
   if config.batch_size % (devices * config.accumulate):
-    parts = f" times accumulate, {config.accumulate}" if config.accumulate > 1 else ""
-    raise RunError(
-      f"batch_size: must be divisible by the number of devices, {devices}{parts}, got {config.batch_size}"
-    )
+    parts = f", {devices}"
+    if config.accumulate > 1:
+      parts = f" times accumulate, {devices} * {config.accumulate}"
+    raise RunError(f"batch_size: must be divisible by the number of devices{parts}, got {config.batch_size}")
 
 
 def steps_per_dispatch(config: Config) -> int:

@@ -139,7 +139,7 @@ def test_a_run(tmp_path):
     assert abs(parts[name] - value) < 1e-5, name
   with pytest.raises(
     train.RunError,
-    match=r"^batch_size: must be divisible by the number of devices, 8 times accumulate, 8, got 32$",
+    match=r"^batch_size: must be divisible by the number of devices times accumulate, 8 \* 8, got 32$",
   ):
     train.train(runs.make_config({**fields, "accumulate": 8}), tmp_path / "refused")
   assert not (tmp_path / "refused").exists()

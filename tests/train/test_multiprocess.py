@@ -1,8 +1,11 @@
 """Two processes with two devices each train as one does: same results, killed or not, and stop together."""
 
+import contextlib
 import json
+import re
 import signal
 import socket
+import subprocess
 import time
 
 import jax
@@ -10,11 +13,14 @@ import numpy as np
 import pytest
 import runs
 
+from jaxreg import train
 from jaxreg.train import checkpoint
+from jaxreg.train import workdir as workdirs
 
 pytestmark = pytest.mark.multiprocess
 
 EPOCHS, STEPS_PER_EPOCH = 40, 4
+STEPS = EPOCHS * STEPS_PER_EPOCH
 ARGUMENTS = [
   f"--config.epochs={EPOCHS}",
   "--config.batch_size=32",
@@ -27,25 +33,24 @@ ARGUMENTS = [
   "--config.log_every=1",
 ]
 TIMEOUT = 240
+# JAX needs up to 100 s to notice that a process other than the first is gone; who relaunches does not wait.
+GRACE = 15
 
 
 class Pair:
-  """Two processes of `run.py` with the same arguments; leaves none of them behind."""
+  """Two processes of `run.py` with the same arguments; leaves none of them behind.
 
-  def __init__(self, arguments, cwd, *, second=(), changes=None):
+  The second one may have `more` arguments, or work in another folder.
+  """
+
+  def __init__(self, arguments, cwd, *, more=(), elsewhere=None):
     with socket.socket() as probe:
       probe.bind(("localhost", 0))
       port = probe.getsockname()[1]
-    common = ["--coordinator", f"localhost:{port}", "--num_processes", "2"]
+    common = [*arguments, "--coordinator", f"localhost:{port}", "--num_processes", "2", "--process_id"]
     self.processes = [
-      runs.start(
-        [*arguments, *common, "--process_id", number, *(second if number else ())],
-        cwd,
-        optimised=False,
-        devices=2,
-        changes=changes if number else None,
-      )
-      for number in range(2)
+      runs.start([*common, number, *extra], where, optimised=False, devices=2)
+      for number, extra, where in ((0, (), cwd), (1, more, elsewhere or cwd))
     ]
 
   def __enter__(self):
@@ -58,38 +63,59 @@ class Pair:
 
   def finish(self):
     """Status of both, stdout of the first, stderr of both; the second has nothing to say on stdout."""
-    (out, err), (none, other) = (process.communicate(timeout=TIMEOUT) for process in self.processes)
-    # Of the library that connects processes on CPUs.
-    out, none = ("".join(x for x in text.splitlines(True) if "[Gloo]" not in x) for text in (out, none))
+    outs, errs = zip(*(process.communicate(timeout=TIMEOUT) for process in self.processes))
+    assert "Traceback" not in "".join(errs)
+    out, none = (without_gloo(out) for out in outs)
     assert none == ""
-    assert "Traceback" not in err + other
-    return [process.returncode for process in self.processes], out, [err, other]
-
-  def wait_for(self, workdir, step):
-    """Until a checkpoint of that step or a later one is whole."""
-    deadline = time.monotonic() + TIMEOUT
-    while max(checkpoint.good_steps(workdir), default=0) < step:
-      assert all(process.poll() is None for process in self.processes), self.finish()
-      assert time.monotonic() < deadline
-      time.sleep(0.02)
+    return [process.returncode for process in self.processes], out, errs
 
 
-def train(arguments, workdir, **options):
-  with Pair([*ARGUMENTS, *arguments, "--workdir", workdir], workdir.parent, **options) as pair:
-    status, out, err = pair.finish()
-  assert status == [0, 0], err
-  assert "step " not in err[1]
-  return json.loads((workdir / "results.json").read_text()), out, err
+def without_gloo(out):
+  """Stdout without what the library that connects processes on CPUs says there, from several threads."""
+  pieces = r"\[Gloo\] Rank | is connected to | peer ranks. Expected number of connected peer ranks is : "
+  # Mingled or not, numbers are all else that it says.
+  lines = re.sub(pieces, "", out).splitlines(keepends=True)
+  return "".join(line for line in lines if not re.fullmatch(r"[\d\s]*", line))
+
+
+def wait_for(workdir, step, *processes):
+  """Until a checkpoint of that step or a later one is whole; the processes are to be at work till then."""
+  deadline = time.monotonic() + TIMEOUT
+  while max(checkpoint.good_steps(workdir), default=0) < step:
+    assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
+def train_two(arguments, workdir):
+  """To the end; results, stdout of the first process, stderr of both."""
+  with Pair([*ARGUMENTS, *arguments, "--workdir", workdir], workdir.parent) as pair:
+    status, out, errs = pair.finish()
+  assert status == [0, 0], errs
+  return results_of(workdir), out, errs
+
+
+def train_one(arguments, workdir, **options):
+  status, _, err = runs.run(
+    [*ARGUMENTS, *arguments, "--workdir", workdir], workdir.parent, optimised=False, **options
+  )
+  assert status == 0, err
+  return results_of(workdir), err
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-  """An uninterrupted run of two processes: not to be changed."""
+def said(tmp_path_factory):
+  """An uninterrupted run of two processes: its work directory, what was said."""
   workdir = tmp_path_factory.mktemp("whole") / "run"
-  _, out, err = train([], workdir)
-  assert "test  error" in out
-  assert f"step {EPOCHS * STEPS_PER_EPOCH}/" in err[0]
-  return workdir
+  return workdir, *train_two([], workdir)[1:]
+
+
+@pytest.fixture(scope="module")
+def whole(said):
+  """The work directory of that run: not to be changed."""
+  before = runs.snapshot(said[0])
+  yield said[0]
+  assert runs.snapshot(said[0]) == before, "a test changed the shared run"
 
 
 def results_of(workdir):
@@ -107,136 +133,174 @@ def assert_close(workdir, whole):
   ours, theirs = results_of(workdir), results_of(whole)
   assert ours.keys() == theirs.keys()
   for name, value in theirs.items():
-    np.testing.assert_allclose(ours[name], value, atol=1e-5, err_msg=name)
-  for one, other in zip(
-    jax.tree.leaves(runs.final_state(workdir)["params"]),
-    jax.tree.leaves(runs.final_state(whole)["params"]),
-    strict=True,
-  ):
-    np.testing.assert_allclose(one, other, atol=1e-5)
+    np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-5, err_msg=name)
+  ours, theirs = runs.final_state(workdir), runs.final_state(whole)
+  assert ours["step"] == theirs["step"] == STEPS
+  for one, other in zip(*(jax.tree.leaves(state["params"]) for state in (ours, theirs)), strict=True):
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
-def test_the_first_process_logs_and_every_step_is_logged_once(whole):
-  steps = [record["step"] for record in runs.records(whole) if "train/loss" in record]
-  assert steps == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
-  assert json.loads((whole / "environment.json").read_text())["processes"] == 2
-  assert len(list((whole / "tensorboard").iterdir())) == 1
+def test_the_first_process_alone_logs_and_every_step_once(said):
+  workdir, out, (err, other) = said
+  assert f"training {STEPS} steps" in err
+  assert f"step {STEPS}/{STEPS}" in err
+  assert "test  error" in out
+  for words in ("training", "step ", "run.py"):
+    assert words not in other
+  records = runs.records(workdir)
+  assert [record["step"] for record in records if "train/loss" in record] == list(range(1, STEPS + 1))
+  every = 5 * STEPS_PER_EPOCH
+  assert [record["step"] for record in records if "val/error" in record] == [*range(every, STEPS + 1, every)]
+  assert [record["step"] for record in records if "test/error" in record] == [STEPS]
+  assert results_of(workdir)["step"] == STEPS
+  assert json.loads((workdir / "environment.json").read_text())["processes"] == 2
+  assert len(list((workdir / "tensorboard").iterdir())) == 1
 
 
 @pytest.mark.parametrize("devices", [1, 4])
 def test_one_process_gives_the_same(whole, tmp_path, devices):
   workdir = tmp_path / "run"
-  status, _, err = runs.run([*ARGUMENTS, "--workdir", workdir], tmp_path, optimised=False, devices=devices)
-  assert status == 0, err
+  train_one([], workdir, devices=devices)
   assert_close(workdir, whole)
 
 
 def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, tmp_path):
   workdir = tmp_path / "run"
-  arguments = [*ARGUMENTS, "--workdir", workdir]
-  for number, step in ((1, 20), (0, 80)):
-    with Pair(arguments, tmp_path) as pair:
-      pair.wait_for(workdir, step)
+  random = np.random.default_rng()
+  stopped = [0]
+  for number in (1, 0):
+    with Pair([*ARGUMENTS, "--workdir", workdir], tmp_path) as pair:
+      wait_for(workdir, stopped[-1] + 20, *pair.processes)
+      time.sleep(random.uniform(0, 0.2))  # anywhere: in a step, in a save
       pair.processes[number].kill()
-      pair.processes[number].wait(TIMEOUT)
-      # The other notices by itself; how it ends is not promised here.
-      pair.processes[1 - number].wait(TIMEOUT)
-      assert pair.processes[1 - number].returncode != 0
+      # The other one may wait for it, and is then killed too; it cannot have gone on to the end.
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        pair.processes[1 - number].wait(GRACE)
+    assert [process.returncode for process in pair.processes][number] == -signal.SIGKILL
     assert not (workdir / "results.json").exists()
-    assert max(checkpoint.good_steps(workdir)) < EPOCHS * STEPS_PER_EPOCH
-  train([], workdir)
+    stopped.append(max(checkpoint.good_steps(workdir)))
+    assert stopped[-2] < stopped[-1] < STEPS
+  _, _, (err, _) = train_two([], workdir)
+  assert f"resuming at step {stopped[-1]} of {STEPS}" in err
   assert_same(workdir, whole)
 
 
 def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):
   workdir = tmp_path / "run"
   with Pair([*ARGUMENTS, "--workdir", workdir], tmp_path) as pair:
-    pair.wait_for(workdir, 20)
+    # Early: JAX looks for the signal once a second, and the run is to be at work then.
+    wait_for(workdir, STEPS_PER_EPOCH, *pair.processes)
     pair.processes[1].send_signal(signal.SIGTERM)
-    status, out, err = pair.finish()
-  assert status == [143, 143]
+    status, out, errs = pair.finish()
+  assert status == [143, 143], errs
   assert out == ""
   step = max(checkpoint.good_steps(workdir))
-  assert 20 <= step < EPOCHS * STEPS_PER_EPOCH
-  for text in err:
-    assert runs.own_lines(text) == [
+  assert STEPS_PER_EPOCH <= step < STEPS
+  for err in errs:
+    assert runs.own_lines(err) == [
       f"run.py: stopped at step {step} and saved; the same command continues from there"
     ]
-  train([], workdir)
+  assert runs.records(workdir)[-1]["step"] == step
+  _, _, (err, _) = train_two([], workdir)
+  assert f"resuming at step {step} of {STEPS}" in err
   assert_same(workdir, whole)
 
 
 def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, tmp_path):
   workdir = tmp_path / "run"
   arguments = [*ARGUMENTS, "--workdir", workdir]
-
-  def interrupt(process, step):
-    while max(checkpoint.good_steps(workdir), default=0) < step:
-      assert process.poll() is None, process.communicate()
-      time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-
   process = runs.start(arguments, tmp_path, optimised=False)
   try:
-    interrupt(process, 20)
+    wait_for(workdir, STEPS_PER_EPOCH, process)
+    process.terminate()
     process.communicate(timeout=TIMEOUT)
   finally:
     process.kill()
   assert process.returncode == 143
+  first = max(checkpoint.good_steps(workdir))
   with Pair(arguments, tmp_path) as pair:
-    interrupt(pair.processes[0], 80)
-    status, _, err = pair.finish()
-  assert status == [143, 143], err
-  status, _, err = runs.run(arguments, tmp_path, optimised=False)
-  assert status == 0, err
-  assert f"of {EPOCHS * STEPS_PER_EPOCH} steps" in err
-  assert "resuming at step" in err
+    wait_for(workdir, first + 1, *pair.processes)
+    pair.processes[0].terminate()
+    status, _, errs = pair.finish()
+  assert status == [143, 143], errs
+  assert f"resuming at step {first} of {STEPS}" in errs[0]
+  second = max(checkpoint.good_steps(workdir))
+  assert first < second < STEPS
+  _, err = train_one([], workdir)
+  assert f"resuming at step {second} of {STEPS}" in err
   assert_close(workdir, whole)
 
 
 def test_replicas_and_evaluation(tmp_path):
-  """Two replicas under two processes are those of one, and so is what a later evaluation says."""
+  """Replicas under two processes are those of one, and so is what a later evaluation says."""
   arguments = ["--config.replicas=2", "--config.epochs=5"]
-  several, _, _ = train(arguments, tmp_path / "two")
-  status, _, err = runs.run(
-    [*ARGUMENTS, *arguments, "--workdir", tmp_path / "one"], tmp_path, optimised=False
-  )
-  assert status == 0, err
-  one = results_of(tmp_path / "one")
+  several, _, _ = train_two(arguments, tmp_path / "two")
+  one, _ = train_one(arguments, tmp_path / "one")
   assert several["replicas"]["seed"] == one["replicas"]["seed"] == [0, 1]
+  assert several["replicas"].keys() == one["replicas"].keys()
   for name, values in one["replicas"].items():
-    np.testing.assert_allclose(several["replicas"][name], values, atol=1e-5, err_msg=name)
-  with Pair(
-    [*ARGUMENTS, *arguments, "--config.job=evaluate", "--workdir", tmp_path / "two"], tmp_path
-  ) as pair:
-    status, out, err = pair.finish()
-  assert status == [0, 0], err
-  assert f"test  error {100 * several['test/error']:.2f} ± " in out
+    np.testing.assert_allclose(several["replicas"][name], values, rtol=0, atol=1e-5, err_msg=name)
+
+  # The first of them alone, with data that stay on the host and several steps a dispatch.
+  arguments = ["--config.epochs=5", "--config.data.resident_gib=0", "--config.steps_per_dispatch=3"]
+  alone, _, _ = train_two(arguments, tmp_path / "alone")
+  for name in alone.keys() - {"step"}:
+    np.testing.assert_allclose(alone[name], one["replicas"][name][0], rtol=0, atol=1e-5, err_msg=name)
+
+  evaluation = ["--config.job=evaluate", "--config.evaluate.split=val", "--workdir", tmp_path / "two"]
+  with Pair(evaluation, tmp_path) as pair:
+    status, out, errs = pair.finish()
+  assert status == [0, 0], errs
+  config = workdirs.restore_config(
+    train.base_config(), tmp_path / "two", {"job": "evaluate", "evaluate.split": "val"}
+  )
+  expected = train.report(train.evaluate(config, tmp_path / "two"), config, tmp_path / "two")
+  assert out == f"{expected}\n"
+  assert f"val   error {100 * one['val/error']:.2f} ± " in out
 
 
 def test_different_flags_are_told_by_both(tmp_path):
-  with Pair([*ARGUMENTS, "--workdir", tmp_path / "run"], tmp_path, second=["--config.seed=1"]) as pair:
-    status, _, err = pair.finish()
+  with Pair([*ARGUMENTS, "--workdir", tmp_path / "run"], tmp_path, more=["--config.seed=1"]) as pair:
+    status, out, errs = pair.finish()
   assert status == [1, 1]
-  for text in err:
-    assert runs.own_lines(text) == [
+  assert out == ""
+  for err in errs:
+    assert runs.own_lines(err) == [
       "run.py: error: config: of process 1 differs from that of process 0; start all alike"
     ]
   assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_what_one_lacks_is_told_by_both(tmp_path, data_dir):
-  arguments = [*ARGUMENTS, "--workdir", tmp_path / "run", "--config.data.name=tfds"]
-  arguments += ["--config.data.tfds.name=mnist:9.9.9"]
-  (tmp_path / "empty").mkdir()
-  with Pair(arguments, tmp_path, changes={"TFDS_DATA_DIR": str(tmp_path / "empty")}) as pair:
-    status, _, err = pair.finish()
+@pytest.mark.parametrize("missing", [True, False])
+def test_other_data_in_one_process_are_told_by_both(tmp_path, missing):
+  """The same relative path, in two folders."""
+  arrays: dict = {f"x_{name}": np.zeros((8, 2), np.float32) for name in ("train", "val", "test")}
+  arrays |= {f"y_{name}": np.arange(8) % 2 for name in ("train", "val", "test")}
+  for number in range(2):
+    (tmp_path / str(number)).mkdir()
+    if number == 0 or not missing:
+      arrays["x_test"][-1] = number
+      np.savez(tmp_path / str(number) / "data.npz", **arrays)
+  arguments = ["--config.data.name=npz", "--config.data.npz.path=data.npz", "--workdir", tmp_path / "run"]
+  with Pair(arguments, tmp_path / "0", elsewhere=tmp_path / "1") as pair:
+    status, out, errs = pair.finish()
   assert status == [1, 1]
-  assert all(len(runs.own_lines(text)) == 1 for text in err)
+  assert out == ""
+  (first,), (second,) = map(runs.own_lines, errs)
+  if missing:
+    assert second.startswith("run.py: error: data.npz.path: ")
+    assert first == second.replace("error: ", "error: process 1: ", 1)
+  else:
+    assert first == second
+    assert first == "run.py: error: data: of process 1 differs from that of process 0; start all alike"
+  assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_pmap_is_for_one_process(tmp_path):
   with Pair([*ARGUMENTS, "--workdir", tmp_path / "run", "--config.parallel=pmap"], tmp_path) as pair:
-    status, _, err = pair.finish()
+    status, _, errs = pair.finish()
   assert status == [1, 1]
-  assert "parallel: pmap runs in one process, here are 2; give parallel=jit" in runs.own_lines(err[0])[0]
+  for err in errs:
+    assert runs.own_lines(err) == [
+      "run.py: error: parallel: pmap runs in one process, here are 2; give parallel=jit"
+    ]

@@ -47,15 +47,24 @@ def test_flags_and_variables(calls, monkeypatch):
   processes.start(None, None, None)
   processes.start("host:1", 8, 0)
   assert calls == [("host:1", 2, 1), ("other:2", 4, 3), ("host:1", 8, 0)]
-  monkeypatch.setenv("JAX_NUM_PROCESSES", "two")
-  with pytest.raises(train.RunError, match=r"^JAX_NUM_PROCESSES: must be an integer, got 'two'$"):
+
+
+@pytest.mark.parametrize("name", ["JAX_NUM_PROCESSES", "JAX_PROCESS_ID"])
+def test_mistakes_in_variables_are_one_line_too(calls, monkeypatch, name):
+  monkeypatch.setenv(name, "1")
+  with pytest.raises(train.RunError, match=r"^--coordinator, .*: must be given too, with --(num_)?process"):
     processes.start(None, None, None)
+  monkeypatch.setenv(name, "two")
+  with pytest.raises(train.RunError, match=rf"^{name}: must be an integer, got 'two'$"):
+    processes.start("host:1", None, None)
+  assert not calls
 
 
 @pytest.mark.parametrize(
   ("name", "several", "alone"),
   [
     ("SLURM_STEP_NUM_TASKS", "2", "1"),
+    ("SLURM_STEP_NUM_TASKS", "3", "2(x3)"),
     ("OMPI_COMM_WORLD_SIZE", "16", "x"),
     ("TPU_WORKER_HOSTNAMES", "a,b", "localhost"),
     ("TPU_PROCESS_ADDRESSES", "a:1,b:1", ""),

@@ -163,14 +163,14 @@ def test_one_program_where_that_pays():
   assert kind(dense, parallel="pmap") is Loop
   assert kind(convolution, form="vmap") is Vmap
   assert kind(dense, form="loop") is Loop
-  backbones = {
-    models.MLP(widths=(8,)): Vmap,
-    models.LeNet(): Loop,
-    models.TutorialCNN(): Loop,
-    models.CifarResNet(depth=8, width=4): Loop,
-  }
+  backbones = (
+    (models.MLP(widths=(8,)), Vmap),
+    (models.LeNet(), Loop),
+    (models.TutorialCNN(), Loop),
+    (models.CifarResNet(depth=8, width=4), Loop),
+  )
   images = jax.ShapeDtypeStruct((1, 28, 28, 1), jnp.float32)
-  for backbone, form in backbones.items():
+  for backbone, form in backbones:
     params = jax.eval_shape(lambda x, b=backbone: b.init(jax.random.key(0), x, train=False), images)["params"]
     assert kind(params) is form, backbone
 
