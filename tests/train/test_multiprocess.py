@@ -72,8 +72,8 @@ class Pair:
 
 def without_gloo(out):
   """Stdout without what the library that connects processes on CPUs says there, from several threads."""
-  pieces = r"\[Gloo\] Rank | is connected to | peer ranks. Expected number of connected peer ranks is : "
-  # Mingled or not, numbers are all else that it says.
+  # It writes its line in these pieces and the numbers between them, which threads mingle.
+  pieces = r"\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : "
   lines = re.sub(pieces, "", out).splitlines(keepends=True)
   return "".join(line for line in lines if not re.fullmatch(r"[\d\s]*", line))
 
