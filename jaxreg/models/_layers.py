@@ -1,4 +1,4 @@
-"""What the models share: the two initialisations of DropMax's sources, and flattening."""
+"""What the models share: the two initialisations of DropMax's sources, pooling and flattening."""
 
 from typing import Any
 
@@ -30,3 +30,16 @@ def initializers(name: str) -> dict[str, Any]:
 def flatten(x: Array) -> Array:
   """`[batch, ...] -> [batch, features]`."""
   return x.reshape(x.shape[0], -1)
+
+
+def max_pool(x: Array) -> Array:
+  """The largest of each 2x2 window, as `nn.max_pool(x, (2, 2), strides=(2, 2))`.
+
+  `[batch, height, width, channels] -> [batch, height // 2, width // 2, channels]`. Equal values share the
+  gradient.
+  """
+  # A reshape, because the gradient of a window reduction runs element by element on CPUs: it was half of
+  # LeNet's whole step.
+  batch, height, width, channels = x.shape
+  x = x[:, : height // 2 * 2, : width // 2 * 2]
+  return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))

@@ -3,7 +3,7 @@
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg.models._layers import flatten, initializers
+from jaxreg.models._layers import flatten, initializers, max_pool
 from jaxreg.typing import Array
 
 
@@ -35,7 +35,7 @@ class LeNet(nn.Module):
       )
     for channels in (20, 50):
       x = nn.relu(nn.Conv(channels, (5, 5), padding="VALID", **initializers(self.initializer))(x))
-      x = nn.max_pool(x, (2, 2), strides=(2, 2))
+      x = max_pool(x)
     x = nn.relu(nn.Dense(500, **initializers(self.initializer))(flatten(x)))
     if train and self.dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)

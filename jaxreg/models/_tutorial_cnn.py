@@ -3,7 +3,7 @@
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg.models._layers import flatten, initializers
+from jaxreg.models._layers import flatten, initializers, max_pool
 from jaxreg.typing import Array
 
 
@@ -32,7 +32,7 @@ class TutorialCNN(nn.Module):
       )
     for channels in (32, 64):
       x = nn.relu(nn.Conv(channels, (5, 5), padding="SAME", **initializers(self.initializer))(x))
-      x = nn.max_pool(x, (2, 2), strides=(2, 2))
+      x = max_pool(x)
     x = nn.relu(nn.Dense(1024, **initializers(self.initializer))(flatten(x)))
     if train and self.dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)

@@ -14,7 +14,7 @@ from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import make_source
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.load import pick_step
-from jaxreg.train.metrics import averaged
+from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replicas_of
 
@@ -27,22 +27,16 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:
-      error = _shown(results, f"{split}/error", 100, 2, "%")
-      nll = _shown(results, f"{split}/nll", 1, 4, "")
-      ece = _shown(results, f"{split}/ece", 100, 2, "%")
-      lines.append(f"{split:5} error {error}   NLL {nll}   ECE {ece}")
+      error = shown(results, f"{split}/error", factor=100, digits=2)
+      nll = shown(results, f"{split}/nll", digits=4)
+      ece = shown(results, f"{split}/ece", factor=100, digits=2)
+      lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
   if config.replicas > 1:
     what += f", {config.replicas} seeds, mean ± 95 % confidence interval"
   if config.job == "train":
     lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
   return "\n".join([what, *lines])
-
-
-def _shown(results: dict[str, Any], name: str, factor: float, digits: int, unit: str) -> str:
-  interval = results.get(f"{name}_ci95")
-  spread = "" if interval is None else f" ± {factor * interval:.{digits}f}"
-  return f"{factor * results[name]:.{digits}f}{spread}{unit}"
 
 
 def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
@@ -53,10 +47,11 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   """
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))
-  program = build(config, dataset.describe())
+  description = dataset.describe()
+  program = build(config, description)
 
   def pick() -> int:
-    workdirs.check_same(workdir, config, dataset.describe(), workdirs.FREE_TO_EVALUATE)
+    workdirs.check_same(workdir, config, description, workdirs.FREE_TO_EVALUATE)
     return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
 
   step = processes.first(pick)

@@ -80,7 +80,7 @@ def _restore(workdir: Path, checkpoint: str, replica: int) -> tuple[Program, Any
   data = workdirs.read(workdir, "data.json")
   program = build(config, data)
   step = pick_step(workdir, checkpoint, config.checkpoint.best)
-  here = SingleDeviceSharding(jax.devices()[0])
+  here = SingleDeviceSharding(jax.local_devices()[0])
   if not 0 <= replica < config.replicas:
     raise RunError(f"replica: must be at least 0 and below {config.replicas}, got {replica}")
   replicas = restore(workdir, step, abstract(stacked(program.abstract, config.replicas), here))

@@ -129,6 +129,7 @@ def _run(
       beginning = f"resuming at step {step} of" if step else "training"
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
       recorder = Recorder(log, every=config.log_every, examples=config.batch_size * len(seeds))
+      val = None
       for steps in dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps)):
         if len(steps) == 1:
           run, place_batch, index = step_fn, place_one, indices(steps[0] - 1)
@@ -143,7 +144,7 @@ def _run(
 
         last = step == program.num_steps
         stop = interrupt.stops(step) and not last
-        values = None
+        values = None  # none were measured at this step
         evaluates = step % eval_steps == 0 or last
         saves = step % save_steps == 0 or last or stop
         if evaluates or saves:
@@ -152,9 +153,9 @@ def _run(
         if last:
           recorder.write(step)
         if evaluates:
-          values = evaluate(state, data["val"], "val")
-          check_finite(step, values)
-          values = averaged(values)
+          val = evaluate(state, data["val"], "val")
+          check_finite(step, val)
+          values = averaged(val)
           log.write(step, values)
         if saves:
           saved.save(step, replicas.pack(state), values)
@@ -162,7 +163,9 @@ def _run(
           saved.wait()
           raise Interrupted(interrupt.received, step)
 
-      runs = evaluate(state, data["val"], "val") | evaluate(state, data["test"], "test")
+      # Killed after its last step, a run has no more to make, and its validation to repeat.
+      val = evaluate(state, data["val"], "val") if val is None else val
+      runs = val | evaluate(state, data["test"], "test")
       check_finite(step, runs)
       results = averaged(runs)
       log.write(step, {name: value for name, value in results.items() if "test/" in name})

@@ -1,5 +1,6 @@
 """Metrics as (sum, count): they merge by addition, exactly, over batches, devices and processes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -61,3 +62,10 @@ def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
       quantile = stats.t.ppf(0.975, len(runs) - 1)
       means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(len(runs)))
   return means
+
+
+def shown(values: Mapping[str, Any], name: str, *, factor: float = 1.0, digits: int) -> str:
+  """What `averaged` says of a metric, for people: `1.67`, or `1.67 ± 0.24`."""
+  half = values.get(f"{name}_ci95")
+  spread = "" if half is None else f" ± {factor * half:.{digits}f}"
+  return f"{factor * values[name]:.{digits}f}{spread}"

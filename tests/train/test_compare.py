@@ -10,7 +10,7 @@ from scipy import stats
 
 from jaxreg import train
 from jaxreg.train import loop
-from jaxreg.train.compare import parse_rows
+from jaxreg.train.rows import parse_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -1,0 +1,96 @@
+"""The rows of a comparison: what `compare.rows` and `compare.grid` say, as fields and settings."""
+
+import ast
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from jaxreg.train.config import Config, flatten
+from jaxreg.train.errors import RunError
+from jaxreg.train.methods import METHODS
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One row of the table: the fields that make it, and the settings among which the search chooses."""
+
+  label: str
+  fields: dict[str, Any]
+  grid: list[dict[str, Any]]
+
+
+def parse_rows(config: Config) -> list[Row]:
+  """The rows that `compare.rows` and `compare.grid` describe.
+
+  A row is the name of a method, or `label: field=value field=value`. A line of the grid is
+  `field=value,value,...`, for every row, or `label: field=value,value,...`, for one; a row is searched over
+  the product of its lines.
+
+  Raises:
+    RunError: naming the entry.
+  """
+  known = flatten(config)
+  rows: dict[str, dict[str, Any]] = {}
+  for entry in config.compare.rows:
+    label, colon, rest = entry.partition(":")
+    label = label.strip()
+    if not colon and label not in METHODS:
+      raise RunError(
+        f"compare.rows: got {entry!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
+      )
+    if not re.fullmatch(r"[\w .=(),+-]+", label) or label in rows:
+      raise RunError(f"compare.rows: the label {label!r} must be given once, of letters, digits and .=(),+-")
+    rows[label] = {"method.name": label} if not colon else {}
+    for part in rest.split():
+      field, value = _assignment(part, known, "compare.rows")
+      rows[label][field] = _value(value, known[field], part, "compare.rows")
+  if not rows:
+    raise RunError(f"compare.rows: give at least one, such as {', '.join(METHODS)}")
+  lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
+  for entry in config.compare.grid:
+    label, colon, rest = entry.rpartition(":")
+    label = label.strip()
+    if colon and label not in rows:
+      raise RunError(f"compare.grid: got {entry!r}; the rows are {', '.join(rows)}")
+    field, values = _assignment(rest.strip(), known, "compare.grid")
+    for row in [label] if colon else rows:
+      lines[row][field] = [_value(value, known[field], rest, "compare.grid") for value in values.split(",")]
+  return [
+    Row(
+      label,
+      fields,
+      [dict(zip(lines[label], point, strict=True)) for point in itertools.product(*lines[label].values())],
+    )
+    for label, fields in rows.items()
+  ]
+
+
+def _assignment(text: str, known: Mapping[str, Any], where: str) -> tuple[str, str]:
+  field, equals, values = text.partition("=")
+  field = field.strip()
+  if not equals or not values:
+    raise RunError(f"{where}: got {text!r}; give field=value")
+  if field not in known:
+    near = difflib.get_close_matches(field, known, n=2, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise RunError(f"{where}: there is no field {field}{hint}")
+  return field, values
+
+
+def _value(text: str, now: Any, whole: str, where: str) -> Any:
+  if isinstance(now, str):
+    return text
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    value = text
+  if isinstance(now, list) and isinstance(value, tuple):
+    return value
+  if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
+    value = float(value)
+  if now is not None and type(value) is not type(now):
+    raise RunError(f"{where}: {whole!r} sets {text}, where a {type(now).__name__} is needed")
+  return value
