@@ -13,7 +13,7 @@ from jaxreg.models._layers import max_pool
 def test_max_pool_is_linens_in_value_and_gradient(size):
   x = jax.random.permutation(jax.random.key(0), jnp.arange(3.0 * size[0] * size[1] * 2)).reshape(3, *size, 2)
   weights = jax.random.normal(jax.random.key(1), max_pool(x).shape)
-  linen = lambda x: nn.max_pool(x, (2, 2), strides=(2, 2))  # noqa: E731
+  linen = lambda x: nn.max_pool(x, (2, 2), strides=(2, 2))
   np.testing.assert_array_equal(max_pool(x), linen(x))
   for pool in (max_pool, linen):
     gradient = jax.grad(lambda x, pool=pool: (weights * pool(x)).sum())(x)
