@@ -16,7 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 FILES = sorted(path.name for path in CONFIGS.glob("*.py") if not path.name.startswith("_"))
 MNIST_SIZES = {"1k": (1000, 1000), "5k": (5000, 5000), "55k": (55000, 5000)}
-ARGUMENTS = {"dropmax_mnist.py": [f"{size}{rest}" for size in MNIST_SIZES for rest in ("", "-appendix")]}
+ARGUMENTS = {
+  "dropmax_mnist.py": [f"{size}{rest}" for size in MNIST_SIZES for rest in ("", "-appendix")],
+  "dropmax_figures.py": [None, "digits", "mnist1k"],
+  "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
+}
 CHOICES = [
   f"{name}:{argument}" if argument else name for name in FILES for argument in ARGUMENTS.get(name, [None])
 ]
@@ -44,7 +48,7 @@ def describe(config, choice):
       "sizes": {"train": 50000 - held_out, "val": held_out, "test": 10000},
     }
   assert config.data.name == "idx"
-  sizes = MNIST_SIZES[re.match(r"\d+k", choice.partition(":")[2] or choice.partition("mnist")[2]).group()]
+  sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
   expected = 2 * config.data.idx.per_class * 10 or 60000
   assert sum(sizes) == expected
   return {

@@ -10,6 +10,7 @@ from jaxreg.plots._convergence import convergence
 from jaxreg.plots._curves import curves
 from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._equilibrium import equilibrium
+from jaxreg.plots._gradients import gradients
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
@@ -22,6 +23,7 @@ __all__ = [
   "curves",
   "diagnostics",
   "equilibrium",
+  "gradients",
   "monte_carlo",
   "predictive",
   "reliability",

@@ -32,14 +32,19 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   blocks = []
   for number, (label, records) in enumerate(runs.items()):
     color = f"C{number % 10}"
-    train = {"color": color, "linewidth": 0.8, "alpha": 0.6, "band": False, "label": f"{label}, train"}
+    train = {"color": color, "linewidth": 0.8, "alpha": 0.6, "band": False, "label": "_train"}
     blocks += [
       line(nll, records, "train/nll", **train),
-      line(nll, records, "val/nll", color=color, band=False, label=f"{label}, val"),
+      line(nll, records, "val/nll", color=color, band=False, label="_val"),
       line(error, records, "val/error", color=color, band=False, label=label, convert=lambda x: 100 * x),
     ]
-  for axis, name in ((nll, "negative log-likelihood (nats)"), (error, "validation error (%)")):
+  for axis in (nll, error):
     log_scale(axis)
-    finish(axis, name)
+  # One legend for both axes, beside them: eight methods would cover what they name.
+  finish(nll, "negative log-likelihood (nats): thin, training; thick, validation", legend=False)
+  finish(error, "validation error (%)", legend=False)
+  figure.legend(
+    *error.get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False
+  )
   note_averages(figure, blocks)
   return figure

@@ -58,7 +58,12 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     results = train(final, folder)
     records[row.label] = read_records(folder)
     runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
-    table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
+    table[row.label] = {
+      "setting": chosen,
+      "search": search,
+      "runs": {name: runs[name] for name in METRICS},
+      "reliability": results["reliability"],
+    }
 
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
@@ -76,6 +81,10 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     figures = {
       "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
       "convergence": plots.convergence(records),
+      "reliability": plots.reliability(
+        {label: entry["reliability"] for label, entry in table.items()},
+        title=f"test split, seed {config.seed}",
+      ),
     }
     for name, figure in figures.items():
       figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)

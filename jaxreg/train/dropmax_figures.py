@@ -11,7 +11,9 @@ from scipy.special import expit
 
 from jaxreg import losses, plots, theory
 from jaxreg.train import processes
+from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.config import Config
+from jaxreg.train.data import Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.load import load_outputs
 from jaxreg.train.loop import train
@@ -19,6 +21,8 @@ from jaxreg.train.setup import load_data
 
 SAMPLES = 1000
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as parts of the largest pixel
+LOW_MARGIN = 0.1  # the part of the examples that counts as such
+EXAMPLES = 1000
 KEEP_PROBS = (1.0, 0.8, 0.5, 0.2)
 
 
@@ -28,6 +32,7 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
   `equilibrium`: where the retain probabilities settled, against theory. `monte_carlo`: the probability of the
   target over sampled masks, under noise and for examples of different difficulty. `predictive`: all classes,
   for an easy and a distorted example. `contours`: softmax and fixed retain probabilities in the plane.
+  `gradients`: how large they are under both on the same logits, at each checkpoint that was kept.
 
   Raises:
     RunError: if the method is not DropMax, the inputs are no images, or as `train`.
@@ -35,7 +40,8 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
   if config.method.name != "dropmax":
     raise RunError(f"method.name: these are figures of 'dropmax', got {config.method.name!r}")
   results = train(config, workdir)
-  test = load_data(config).test
+  dataset = load_data(config)
+  test = dataset.test
   if test.inputs.ndim != 4:
     raise RunError(f"data.name: the figures need images, got inputs of shape {test.inputs.shape[1:]}")
   outputs = load_outputs(workdir)
@@ -45,6 +51,7 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
     "monte_carlo": _monte_carlo(outputs, heads, test.inputs, test.labels),
     "predictive": _predictive(outputs, heads, test.inputs, test.labels),
     "contours": _contours(config.seed),
+    "gradients": _gradients(workdir, dataset.train),
   }
 
   def save() -> None:
@@ -126,6 +133,33 @@ def _predictive(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, 
   return plots.predictive(
     {f"an easy {last}": probs[:, 0], f"the same, distorted (noise {0.5:g})": probs[:, 1]},
     title=f"{SAMPLES} masks, the target's as its mean",
+  )
+
+
+def _gradients(workdir: Path, train: Split) -> Any:
+  """Norms on training examples with the target kept, those with the smallest margin apart from all."""
+  train = train.take(np.arange(min(EXAMPLES, len(train))))
+  steps = sorted(good_steps(workdir))
+  low, every = [], []
+  for step in steps:
+    found = load_outputs(workdir, checkpoint=step)(train.inputs)
+    norms = theory.dropmax_gradient_norms(
+      found["logits"], found["retain_logits"] + found["residual_logits"], jnp.asarray(train.labels)
+    )
+    norms = {name: np.asarray(values) for name, values in norms.items()}
+    hardest = np.argsort(norms.pop("margin"))[: max(1, round(LOW_MARGIN * len(train)))]
+    low.append({name: values[hardest].mean() for name, values in norms.items()})
+    every.append({name: values.mean() for name, values in norms.items()})
+  labels = {
+    "softmax": "softmax",
+    "dropmax_rms": "DropMax, one mask (root mean square)",
+    "dropmax": "DropMax, expected",
+  }
+  groups = {f"the {LOW_MARGIN:.0%} with the smallest margin": low, f"{len(train)} training examples": every}
+  return plots.gradients(
+    steps,
+    {title: {labels[name]: [x[name] for x in found] for name in labels} for title, found in groups.items()},
+    title="on the same logits, those of the run",
   )
 
 

@@ -18,12 +18,12 @@ from jaxreg.train.setup import Program, build
 from jaxreg.typing import Array, Key
 
 
-def load(workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0) -> Callable[..., Array]:
+def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Callable[..., Array]:
   """Gives the trained model of a work directory back, as a compiled function.
 
   Args:
     workdir: where `run.py` trained.
-    checkpoint: `latest`, or `best` on the validation split.
+    checkpoint: `latest`, `best` on the validation split, or a step.
     replica: which of the replicas, if several were trained.
 
   Returns:
@@ -53,7 +53,7 @@ def load(workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0) -
 
 
 def load_outputs(
-  workdir: str | Path, *, checkpoint: str = "latest", replica: int = 0
+  workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0
 ) -> Callable[[Any], dict[str, Array]]:
   """As `load`, but what the head returns, such as `logits` and `retain_logits`, each `[batch, classes]`.
 
@@ -75,7 +75,7 @@ def load_outputs(
   return lambda inputs: run(state.params, state.model_state, _checked(inputs, data))
 
 
-def _restore(workdir: Path, checkpoint: str, replica: int) -> tuple[Program, Any, dict[str, Any]]:
+def _restore(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Program, Any, dict[str, Any]]:
   config = workdirs.restore_config(base_config(), workdir)
   data = workdirs.read(workdir, "data.json")
   program = build(config, data)
@@ -97,19 +97,26 @@ def _checked(inputs: Any, data: dict[str, Any]) -> Array:
   return jnp.asarray(inputs)
 
 
-def pick_step(workdir: Path, checkpoint: str, metric: str) -> int:
+def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   """The step of the `latest` good checkpoint, or of the `best` by a validation metric (the later of equals).
+
+  A number is that step.
 
   Raises:
     RunError: if there is none.
   """
   steps = good_steps(workdir)
+  if isinstance(checkpoint, int):
+    if checkpoint not in steps:
+      kept = ", ".join(map(str, sorted(steps))) or "none"
+      raise RunError(f"checkpoint: {workdir} has no good one of step {checkpoint}; there is {kept}")
+    return checkpoint
   if checkpoint == "best":
     steps = {step: metrics[metric] for step, metrics in steps.items() if metrics}
     if steps:
       return min(steps, key=lambda step: (steps[step], -step))
   elif checkpoint != "latest":
-    raise RunError(f"checkpoint: must be 'latest' or 'best', got {checkpoint!r}")
+    raise RunError(f"checkpoint: must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
     raise RunError(f"--workdir: {workdir} has no good checkpoint; train first, or give another")
   return max(steps)

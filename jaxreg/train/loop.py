@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg import calibration
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
@@ -171,7 +172,10 @@ def _run(
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
 
   outputs = outputs_over(program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
-  results = {"step": step, **results}
+  bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
+  # Of the first seed, as the figures.
+  reliability = {name: np.asarray(sums).tolist() for name, sums in bins.items()}
+  results = {"step": step, **results, "reliability": reliability}
   if len(seeds) > 1:
     results["replicas"] = {"seed": list(seeds), **{name: values.tolist() for name, values in runs.items()}}
 

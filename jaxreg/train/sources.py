@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.mnist_variations import vary
 from jaxreg.train.tfds_source import tfds as tfds
 
 SOURCES = ("digits", "idx", "npz", "tfds")
@@ -30,7 +31,14 @@ def digits() -> Dataset:
   return Dataset(*(examples.take(np.sort(part)) for part in (train, val, test)), num_classes=10, scale=16.0)
 
 
-def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5000) -> Dataset:
+def idx(
+  path: str = "data/mnist",
+  *,
+  per_class: int = 0,
+  num_validation: int = 5000,
+  rotation: bool = False,
+  background: bool = False,
+) -> Dataset:
   """The four idx files of MNIST (or of a set that mimics it), gzipped or not.
 
   Args:
@@ -38,6 +46,8 @@ def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5
     per_class: the first so many of each class, in the order of the files, are for training and the next so
       many of each class for validation; 0 for all.
     num_validation: with `per_class` 0, the first so many are for validation, the others for training.
+    rotation: turn every image by a random angle.
+    background: lay every image on random noise. Angles and noise are always the same for a split.
   """
   folder = Path(os.path.expanduser(path))
   examples, test = (
@@ -69,9 +79,11 @@ def idx(path: str = "data/mnist", *, per_class: int = 0, num_validation: int = 5
       )
     train = np.sort(np.concatenate([members[:per_class] for members in of_class]))
     val = np.sort(np.concatenate([members[per_class : 2 * per_class] for members in of_class]))
-  return Dataset(
-    examples.take(train), examples.take(val), test, num_classes=int(examples.labels.max()) + 1, scale=255.0
-  )
+  parts = [
+    vary(part, np.random.default_rng(number), rotation=rotation, background=background)
+    for number, part in enumerate((examples.take(train), examples.take(val), test))
+  ]
+  return Dataset(*parts, num_classes=num_classes, scale=255.0)
 
 
 def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0) -> Dataset:

@@ -37,11 +37,27 @@ def test_comparison_shows_runs_means_and_intervals():
 def test_convergence_shows_every_run():
   records = [{"epoch": e, "val/error": 0.5 / e, "val/nll": 1.0 / e, "train/nll": 0.9 / e} for e in (1, 2, 4)]
   axes = draws(plots.convergence({"a": records, "b": records}))
-  labels = [line.get_label() for line in axes[0].lines]
-  assert labels == ["a, train", "a, val", "b, train", "b, val"]
+  figure = axes[0].figure
+  assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+  thin, thick = axes[0].lines[:2]
+  np.testing.assert_allclose(thin.get_ydata(), [0.9, 0.45, 0.225])
+  np.testing.assert_allclose(thick.get_ydata(), [1, 0.5, 0.25])
+  assert thin.get_linewidth() < thick.get_linewidth()
   np.testing.assert_allclose(axes[1].lines[0].get_ydata(), [50, 25, 12.5])
   with pytest.raises(ValueError, match="runs"):
     plots.convergence({})
+
+
+def test_gradients_have_an_axis_a_group():
+  groups = {"low": {"softmax": [1, 0.5], "dropmax": [0.8, 0.2]}, "all": {"softmax": [0.1, 0.01]}}
+  low, every = draws(plots.gradients([10, 20], groups))
+  assert [axis.get_title(loc="left") for axis in (low, every)] == ["low", "all"]
+  np.testing.assert_array_equal(low.lines[1].get_xdata(), [10, 20])
+  np.testing.assert_array_equal(low.lines[1].get_ydata(), [0.8, 0.2])
+  with pytest.raises(ValueError, match="groups"):
+    plots.gradients([1], {})
+  with pytest.raises(ValueError, match=r"low, softmax must have the shape of steps, \(3,\), got \(2,\)"):
+    plots.gradients([1, 2, 3], groups)
 
 
 def test_means_of_replicas_have_a_band():

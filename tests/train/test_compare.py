@@ -76,7 +76,7 @@ def test_means_intervals_and_paired_differences(compared):
   mean, half = (100 * table["small"]["mean"][name] for name in ("test/error", "test/error_ci95"))
   assert lines[3].startswith(f"| small | {mean:.2f} ± {half:.2f} | ")
   assert lines[3].endswith("| learning_rate 0.03 |")
-  for figure in ("comparison.png", "convergence.png"):
+  for figure in ("comparison.png", "convergence.png", "reliability.png"):
     assert (compared / "figures" / figure).stat().st_size > 5000
 
 

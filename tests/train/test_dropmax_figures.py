@@ -14,7 +14,7 @@ def test_all_are_drawn_from_a_finished_run(finished_copy):
   config = runs.make_config({"job": "dropmax_figures"})
   results = train.dropmax_figures(config, finished_copy)
   assert results["step"] == 6 * runs.STEPS_PER_EPOCH
-  for name in ("equilibrium", "monte_carlo", "predictive", "contours"):
+  for name in ("equilibrium", "monte_carlo", "predictive", "contours", "gradients"):
     assert (finished_copy / "figures" / f"{name}.png").stat().st_size > 5000
   assert KEEP_PROBS[0] == 1
 

@@ -61,7 +61,7 @@ def test_the_best_checkpoint(finished_run):
 
 def test_evaluation_of_the_latest_is_that_of_training(finished_run):
   evaluated = train.evaluate(runs.make_config({"job": "evaluate"}), finished_run)
-  expected = {k: v for k, v in results(finished_run).items() if not k.startswith("val/")}
+  expected = {k: v for k, v in results(finished_run).items() if k == "step" or k.startswith("test/")}
   assert evaluated == expected
 
 
@@ -73,9 +73,19 @@ def test_report(finished_run):
   assert str(finished_run) in text
 
 
+def test_the_checkpoint_of_a_step(finished_run):
+  steps = checkpoint.good_steps(finished_run)
+  val = sources.digits().limited(128).val
+  for step, metrics in steps.items():
+    predicted = train.load(finished_run, checkpoint=step)(val.inputs).argmax(-1)
+    assert np.mean(predicted != val.labels) == pytest.approx(metrics["val/error"])
+  with pytest.raises(train.RunError, match=rf"no good one of step 7; there is {min(steps)}, "):
+    train.load(finished_run, checkpoint=7)
+
+
 @pytest.mark.parametrize("checkpoint", ["newest", ""])
 def test_another_name_of_a_checkpoint_is_refused(finished_run, checkpoint):
-  with pytest.raises(train.RunError, match="must be 'latest' or 'best', got "):
+  with pytest.raises(train.RunError, match="must be 'latest', 'best' or a step, got "):
     train.load(finished_run, checkpoint=checkpoint)
 
 
