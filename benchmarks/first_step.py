@@ -1,0 +1,76 @@
+"""Seconds from the start of `run.py` to its first step: ResNet-20, with and without compiled programs.
+
+The images are made up; the compiled programs are those of an earlier start in the same folder.
+
+    python benchmarks/first_step.py [--rounds 5]
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from _steps import median_and_quartiles
+
+ROOT = Path(__file__).resolve().parent.parent
+FIELDS = {
+  "data.name": "npz",
+  "data.npz.scale": 255.0,
+  "model.CifarResNet.depth": 20,
+  "batch_size": 128,
+  "log_every": 1,
+}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--rounds", type=int, default=5)
+  rounds = parser.parse_args().rounds
+  times = {"cold": [], "warm": []}
+  with tempfile.TemporaryDirectory() as folder:
+    scratch = Path(folder)
+    generator = np.random.default_rng(0)
+    images = {part: generator.integers(0, 256, (1024, 32, 32, 3), np.uint8) for part in ("train", "test")}
+    arrays = {f"x_{part}": x for part, x in images.items()}
+    labels = {f"y_{part}": np.arange(1024) % 10 for part in images}
+    np.savez(scratch / "data.npz", **arrays, **labels)
+    for number in range(rounds):
+      workdir = scratch / f"run{number}"
+      times["cold"].append(first_step(workdir, scratch / "data.npz"))
+      # The same folder, because its name is part of the programs' keys; and nothing else, or it would resume.
+      for path in workdir.iterdir():
+        if path.name != "cache":
+          shutil.rmtree(path) if path.is_dir() else path.unlink()
+      times["warm"].append(first_step(workdir, scratch / "data.npz"))
+  print(f"| start | first step, s, median of {rounds} (quartiles) |\n|---|---|")
+  for start, values in times.items():
+    median, low, high = median_and_quartiles(values)
+    print(f"| {start} | {median:.1f} ({low:.1f} to {high:.1f}) |")
+  print(json.dumps(times))
+
+
+def first_step(workdir: Path, data: Path) -> float:
+  fields = {**FIELDS, "data.npz.path": data}
+  command = [sys.executable, str(ROOT / "run.py"), f"--config={ROOT}/configs/dropmax_cifar10.py"]
+  command += [f"--workdir={workdir}", *(f"--config.{name}={value}" for name, value in fields.items())]
+  began = time.perf_counter()
+  process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  records = workdir / "metrics.jsonl"
+  while not (records.is_file() and records.stat().st_size):
+    if process.poll() is not None:
+      raise SystemExit(f"{' '.join(command)} ended with {process.returncode} before its first step")
+    time.sleep(0.02)
+  seconds = time.perf_counter() - began
+  process.send_signal(signal.SIGTERM)
+  process.wait()
+  return seconds
+
+
+if __name__ == "__main__":
+  main()
