@@ -49,21 +49,16 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
       print(f"compare: run {next(numbers)} of {total}: {what}", file=sys.stderr, flush=True)
 
   table: dict[str, Any] = {}
-  records: dict[str, Any] = {}
+  folders: dict[str, Path] = {}
   for row in rows:
     chosen, search = _search(config, workdir, row, say)
     final = _cell(config, row, chosen, seeds=config.compare.seeds)
     say(f"{row.label}, {config.compare.seeds} seeds")
     folder = workdir / "rows" / _folder(row.label, final)
     results = train(final, folder)
-    records[row.label] = read_records(folder)
     runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
-    table[row.label] = {
-      "setting": chosen,
-      "search": search,
-      "runs": {name: runs[name] for name in METRICS},
-      "reliability": results["reliability"],
-    }
+    table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
+    folders[row.label] = folder
 
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
@@ -80,9 +75,9 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     (workdir / "figures").mkdir(exist_ok=True)
     figures = {
       "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
-      "convergence": plots.convergence(records),
+      "convergence": plots.convergence({label: read_records(folder) for label, folder in folders.items()}),
       "reliability": plots.reliability(
-        {label: entry["reliability"] for label, entry in table.items()},
+        {label: workdirs.read(folder, "reliability.json") for label, folder in folders.items()},
         title=f"test split, seed {config.seed}",
       ),
     }
@@ -97,7 +92,8 @@ def markdown(results: dict[str, Any]) -> str:
   """The table."""
   rows = results["rows"]
   reference = next(iter(rows))
-  head = f"| {results['seeds']} seeds | test error, % | NLL | ECE, % | error less that of {reference}, % |"
+  seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
+  head = f"| {seeds} | test error, % | NLL | ECE, % | error less that of {reference}, % |"
   lines = [head + " setting |", "|---" * 6 + "|"]
   for label, entry in rows.items():
     cells = [

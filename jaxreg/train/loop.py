@@ -172,15 +172,14 @@ def _run(
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
 
   outputs = outputs_over(program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
-  bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
-  # Of the first seed, as the figures.
-  reliability = {name: np.asarray(sums).tolist() for name, sums in bins.items()}
-  results = {"step": step, **results, "reliability": reliability}
+  results = {"step": step, **results}
   if len(seeds) > 1:
     results["replicas"] = {"seed": list(seeds), **{name: values.tolist() for name, values in runs.items()}}
 
   def finish() -> None:
     save_figures(workdir, config.method.name, seeds, program.method.terms, outputs, dataset.test.labels)
+    bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
+    write_json(workdir / "reliability.json", {name: np.asarray(sums).tolist() for name, sums in bins.items()})
     # Last: a run with results is done.
     write_json(workdir / "results.json", results)
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import runs
 from PIL import Image
@@ -22,6 +23,7 @@ def test_what_a_run_leaves_behind(finished_run):
     "figures",
     "manifests",
     "metrics.jsonl",
+    "reliability.json",
     "results.json",
     "lock",
     "tensorboard",
@@ -32,6 +34,10 @@ def test_what_a_run_leaves_behind(finished_run):
     with Image.open(finished_run / "figures" / name) as image:
       assert min(image.size) > 100
       assert len(set(image.convert("L").resize((64, 64)).getdata())) > 4  # not blank
+  sums = {k: np.array(v) for k, v in json.loads((finished_run / "reliability.json").read_text()).items()}
+  results = json.loads((finished_run / "results.json").read_text())
+  gap = np.abs(sums["confidence"] - sums["correct"]).sum() / sums["count"].sum()
+  assert gap == pytest.approx(results["test/ece"], rel=1e-5)
   environment = json.loads((finished_run / "environment.json").read_text())
   assert {"jax", "flax", "optax", "numpy", "python", "jaxreg"} <= environment.keys()
   assert len(environment["devices"]) == 8
