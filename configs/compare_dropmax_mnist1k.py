@@ -7,8 +7,9 @@ Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the MNIST-1K 
 schedule.
 
 Every method is searched alike, from one seed on the validation split: the weight decay as the appendix says,
-and beside it what is the method's own. DIR has the four idx files. In all 96 runs of about two minutes
-each on 2 cores; interrupted, the same command goes on.
+and beside it what is the method's own. DIR has the four idx files. In all 96 runs of about one and a
+half minutes each on one core; interrupted, the same command goes on. Two such commands with different
+`--config.compare.rows` and the same `--workdir` share the work.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
