@@ -16,8 +16,8 @@ the first 5000 images for validation, the others for training. Inputs in [0, 1],
 
 The paper's test error for 1K (confirmed by its poster): softmax 7.09 %, DropMax 5.32 %. For 5K and 55K its
 figures are not confirmed.
-Ours for `1k` with the weight decay searched, 5 seeds, mean and 95 % interval (`compare_dropmax_mnist1k`): test
-error 4.54 ± 0.28 % with softmax and 3.61 ± 0.13 % with DropMax. One to two minutes a run on 2 cores.
+Ours for `1k`, weight decay searched, 5 seeds, mean and 95 % interval (`compare_dropmax_mnist1k`): test error
+4.54 ± 0.28 % with softmax and 3.61 ± 0.13 % with DropMax. One to two minutes a run on 2 cores.
 """
 
 from jaxreg.train import Config, base_config
