@@ -27,7 +27,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   """
   if not runs:
     raise ValueError("runs must have at least one, got none")
-  figure = new_figure(11, 4.5, title)
+  figure = new_figure(12, 4.5, title)
   nll, error = figure.subplots(1, 2)
   blocks = []
   for number, (label, records) in enumerate(runs.items()):
@@ -41,7 +41,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   for axis in (nll, error):
     log_scale(axis)
   # One legend for both axes, beside them: eight methods would cover what they name.
-  finish(nll, "negative log-likelihood (nats): thin, training; thick, validation", legend=False)
+  finish(nll, "NLL (nats): thin, training; thick, validation", legend=False)
   finish(error, "validation error (%)", legend=False)
   figure.legend(
     *error.get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False

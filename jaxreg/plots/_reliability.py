@@ -30,7 +30,9 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   """
   if not curves:
     raise ValueError("curves must have at least one entry, got none")
-  figure = new_figure(5, 5.5, title)
+  # The legend of many stands beside the curves, which else it would cover.
+  many = len(curves) > 3
+  figure = new_figure(8 if many else 5, 5.5, title)
   upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
   upper.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":")
   for place, (label, bins) in enumerate(curves.items()):
@@ -56,7 +58,10 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   upper.set_title("accuracy", loc="left", fontsize="medium")
   upper.set_xlim(0, 1)
   upper.set_ylim(0, 1)
-  upper.legend(frameon=False)
+  if many:
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside right upper", frameon=False)
+  else:
+    upper.legend(frameon=False)
   lower.set_title("examples (%)", loc="left", fontsize="medium")
   # Most are in the last bin; the others would be invisible beside it.
   lower.set_yscale("log")

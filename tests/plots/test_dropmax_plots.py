@@ -86,6 +86,10 @@ def test_reliability_shows_accuracy_against_confidence():
   assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
   error = (0.4 + 2 * 0.25 + 0.1) / 4
   assert f"ECE {100 * error:.2f} %" in line.get_label()
+  many = plots.reliability({str(number): bins for number in range(8)})
+  upper, _ = draws(many)
+  assert upper.get_legend() is None
+  assert [text.get_text()[0] for text in many.legends[0].get_texts()] == [str(number) for number in range(8)]
   with pytest.raises(ValueError, match="curves"):
     plots.reliability({})
 
