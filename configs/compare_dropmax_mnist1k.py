@@ -8,8 +8,8 @@ schedule.
 
 Every method is searched alike, from one seed on the validation split: the weight decay as the appendix says,
 and beside it what is the method's own. DIR has the four idx files. In all 96 runs of about one and a
-half minutes each on one core; interrupted, the same command goes on. Two such commands with different
-`--config.compare.rows` and the same `--workdir` share the work.
+half minutes each on one core; interrupted, the same command goes on. Two such commands with the same
+`--workdir`, each with some of the rows and their lines of the grid, share the work.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist

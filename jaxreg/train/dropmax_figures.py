@@ -10,6 +10,7 @@ import optax
 from scipy.special import expit
 
 from jaxreg import losses, plots, theory
+from jaxreg.theory._dropmax import MAX_CLASSES
 from jaxreg.train import processes
 from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.config import Config
@@ -32,7 +33,8 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
   `equilibrium`: where the retain probabilities settled, against theory. `monte_carlo`: the probability of the
   target over sampled masks, under noise and for examples of different difficulty. `predictive`: all classes,
   for an easy and a distorted example. `contours`: softmax and fixed retain probabilities in the plane.
-  `gradients`: how large they are under both on the same logits, at each checkpoint that was kept.
+  `gradients`: how large they are under both on the same logits, at each checkpoint that was kept; all
+  masks are enumerated, so of at most 16 classes.
 
   Raises:
     RunError: if the method is not DropMax, the inputs are no images, or as `train`.
@@ -51,8 +53,9 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
     "monte_carlo": _monte_carlo(outputs, heads, test.inputs, test.labels),
     "predictive": _predictive(outputs, heads, test.inputs, test.labels),
     "contours": _contours(config.seed),
-    "gradients": _gradients(workdir, dataset.train),
   }
+  if dataset.num_classes <= MAX_CLASSES:
+    figures["gradients"] = _gradients(workdir, dataset.train)
 
   def save() -> None:
     (workdir / "figures").mkdir(exist_ok=True)

@@ -1,5 +1,7 @@
 """The figures of the DropMax paper from a trained run."""
 
+import sys
+
 import jax
 import numpy as np
 import oracles
@@ -17,6 +19,14 @@ def test_all_are_drawn_from_a_finished_run(finished_copy):
   for name in ("equilibrium", "monte_carlo", "predictive", "contours", "gradients"):
     assert (finished_copy / "figures" / f"{name}.png").stat().st_size > 5000
   assert KEEP_PROBS[0] == 1
+
+
+def test_with_too_many_classes_to_enumerate_the_others_are_drawn(finished_copy, monkeypatch):
+  # The name of the module is that of its function, too.
+  monkeypatch.setattr(sys.modules["jaxreg.train.dropmax_figures"], "MAX_CLASSES", 9)
+  train.dropmax_figures(runs.make_config({"job": "dropmax_figures"}), finished_copy)
+  assert (finished_copy / "figures" / "contours.png").exists()
+  assert not (finished_copy / "figures" / "gradients.png").exists()
 
 
 def test_another_method_is_refused(tmp_path):
