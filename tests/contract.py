@@ -22,6 +22,8 @@ import pytest
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxreg import losses
+
 # A check compiles each function anew: what costs is compiling, not running.
 jit = functools.partial(
   jax.jit,
@@ -64,7 +66,8 @@ class Case:
   oracle: Callable[[SimpleNamespace], Any] | None
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   label: str = ""
-  output: str = "wide"  # "wide" (at least float32), "same" (the dtype of the input) or "bool"
+  output: str = "wide"  # "wide" (at least float32), "same" (the dtype of the input), "bool" or "index"
+  gradient: bool = True  # whether all that it returns has the gradient of its value
   mask: bool = False  # masks are the same bit for bit however they are computed
   # The largest absolute error in float32 beside the relative 1e-5. A relaxed mask divides a logit of up to
   # 60, rounded to 4e-6, by 0.1: 4e-5, twice.
@@ -76,6 +79,10 @@ class Case:
   @property
   def keyed(self) -> bool:
     return "key" in self.inputs
+
+  @property
+  def smooth(self) -> bool:
+    return self.output not in ("bool", "index")
 
   def __call__(self, inputs: Mapping[str, Any]) -> Any:
     subpackage, name = self.function.split(".")
@@ -161,6 +168,32 @@ def _qp_oracle(a, samples=1):
   return {"nll": terms["nll"], "kl": terms["kl"], "neg_entropy": 0.1 * terms["neg_entropy"]}
 
 
+def _rival_oracle(a):
+  others = oracles.posterior_others(a.features, a.kernel, a.bias, a.labels)
+  rival = oracles.one_hot(others.argmax(-1), others.shape[-1])
+  return oracles.scores(a.features, a.kernel, a.labels, rival)
+
+
+def _paper_scores(a):
+  uniform = oracles.uniform_others(a.labels, a.kernel.shape[1])
+  return oracles.scores(a.features, a.kernel, a.labels, uniform)
+
+
+def _interleaved_oracle(a, num_groups=3):
+  # From the function's own scores, which `discriminative_scores` is here for: ranks hang on their rounding.
+  arrays = (np.asarray(x, a.dtype) for x in (a.features, a.kernel, a.bias))
+  rank = oracles.feature_groups(losses.discriminative_scores(*arrays, a.labels), (1,) * a.features.shape[-1])
+  return (rank - a.features.shape[-1]) % num_groups
+
+
+def _fixed_groups(a):
+  return np.broadcast_to([0, 1, 2, 2], a.features.shape)
+
+
+def _group_softmax_oracle(a, power):
+  return oracles.group_softmax(a.features, a.kernel, a.bias, a.labels, _fixed_groups(a), power)
+
+
 SCORES, LABELS, WEIGHTS, KEY = Input("real", "BK"), Input("label", "B"), Input("weight", "B"), Input("key")
 LOG_PROBS = Input("log_prob", "BK")
 HEAD = {"kernel": Input("real", "FK", checked=False), "bias": Input("real", "K", checked=False)}
@@ -173,6 +206,14 @@ DROPMAX = {
   "labels": LABELS,
   "posterior_logits": SCORES,
 }
+AFFINE = {
+  "features": Input("real", "BF"),
+  "kernel": Input("real", "FK"),
+  "bias": Input("real", "K"),
+  "labels": LABELS,
+}
+# Groups that do not hang on the values: where they do, the loss jumps. test_group_softmax has those.
+GROUPS = {"num_groups": 3, "grouping": losses.fixed_scores}
 PREDICTED = {"log_probs": LOG_PROBS, "labels": LABELS, "weights": WEIGHTS}
 BINS = {name: Input("positive", "M", checked=False) for name in ("confidence", "correct", "count")}
 
@@ -257,6 +298,68 @@ CASES = (
     {"eps": 0.01},
   ),
   Case("losses.sampled_softmax", {"key": KEY, "logits": SCORES, "labels": LABELS}, _subset_oracle),
+  *(
+    Case(
+      "losses.group_softmax",
+      AFFINE,
+      functools.partial(_group_softmax_oracle, power={"I": 3, "II": 1}[kind]),
+      {**GROUPS, "kind": kind, "form": form},
+      label=f"{kind}-{form}",
+      atol=1e-3,  # products of up to 900, summed, in float32
+    )
+    for kind, form in (("I", "dense"), ("I", "scan"), ("II", "gather"))
+  ),
+  Case(
+    "losses.group_softmax_and_logits",
+    AFFINE,
+    lambda a: (_group_softmax_oracle(a, 3), a.features @ a.kernel + a.bias),
+    GROUPS,
+    gradient=False,
+    atol=1e-3,
+  ),
+  Case(
+    "losses.group_softmax_log_probs",
+    {"logits": SCORES},
+    lambda a: np.log(oracles.softmax(a.logits / 4)),
+    {"logit_scale": 0.25},
+  ),
+  Case(
+    "losses.feature_groups",
+    {"scores": SCORES},
+    lambda a: oracles.feature_groups(
+      np.where(np.abs(a.scores) < np.finfo(np.float32).tiny, 0, a.scores),
+      {5: (1, 2, 2), 3: (1, 1, 1)}[a.scores.shape[-1]],
+    ),
+    {"num_groups": 3},
+    output="index",
+    mask=True,
+  ),
+  Case("losses.discriminative_scores", AFFINE, _paper_scores, atol=1e-3),
+  Case(
+    "losses.posterior_scores",
+    AFFINE,
+    lambda a: oracles.scores(
+      a.features,
+      a.kernel,
+      a.labels,
+      oracles.posterior_others(a.features, a.kernel, a.bias, a.labels),
+    ),
+    atol=1e-1,  # logits of up to 3600, rounded to 2e-4, times 900
+  ),
+  Case("losses.rival_scores", AFFINE, _rival_oracle, atol=1e-3),
+  Case("losses.interleaved_scores", AFFINE, _interleaved_oracle, {"num_groups": 3}, mask=True),
+  Case(
+    "losses.fixed_scores",
+    AFFINE,
+    lambda a: np.broadcast_to(np.arange(a.features.shape[-1]), a.features.shape),
+    mask=True,
+  ),
+  Case(
+    "losses.random_scores",
+    {"key": KEY, **AFFINE},
+    lambda a: np.asarray(jax.random.uniform(a.key, a.features.shape, np.float32)),
+    mask=True,
+  ),
   Case(
     "losses.sampled_softmax",
     {"key": KEY, "logits": SCORES, "labels": LABELS},
@@ -430,11 +533,12 @@ def assert_close(got: Any, want: Any, *, rtol: float, atol: float) -> None:
 
 
 def assert_same(case: Case, got: Any, want: Any) -> None:
-  """Bit for bit for masks; within 1e-6 where sums may be taken in another order."""
+  """Bit for bit for masks; within 1e-6 of the largest where sums may be taken in another order."""
   if case.mask:
     jax.tree.map(np.testing.assert_array_equal, got, want)
   else:
-    assert_close(got, want, rtol=1e-6, atol=1e-6)
+    largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
+    assert_close(got, want, rtol=1e-6, atol=1e-6 * max(largest, 1))
 
 
 def _against_oracle(case: Case, inputs: dict[str, Any], got: Any, *, dtype: Any, rtol: float, atol: float):
@@ -478,7 +582,7 @@ def check_dtypes(case: Case) -> None:
       inputs = jax.tree.map(_cast(dtype), dict(case.inputs), make(case))
       shapes = jax.eval_shape(case, inputs)
     wide = "float64" if dtype == "float64" else "float32"
-    want = {"wide": wide, "same": dtype, "bool": "bool"}[case.output]
+    want = {"wide": wide, "same": dtype, "bool": "bool", "index": "uint8"}[case.output]
     assert {str(x.dtype) for x in jax.tree.leaves(shapes)} == {want}
 
 
@@ -523,6 +627,7 @@ def check_sharded(case: Case) -> None:
   place = lambda spec, x: jax.device_put(x, by_data if spec.batched and spec.kind != "key" else everywhere)
   inputs = jax.tree.map(place, dict(case.inputs), make(case))
   alone = all(spec.kind == "key" for spec in jax.tree.leaves(dict(case.inputs)))
+  alone |= case.function == "losses.fixed_scores"  # no value of the inputs is in it either
   got = jit(case, out_shardings=by_data if alone else None)(inputs)
   assert all(len(x.sharding.device_set) == 8 for x in jax.tree.leaves(got))
   assert_same(case, got, jitted(case)(make(case)))
@@ -595,12 +700,12 @@ def check_float64(case: Case) -> None:
   """To ten digits where x64 is on: nothing on the way is computed in float32."""
   with jax.enable_x64(True):
     inputs = make(case, 1, dtype=np.float64)
-    if case.output == "bool":
+    if not case.smooth:
       got = jitted(case)(inputs)
     else:
       zero = _cotangent(case, np.zeros, np.float64)
       got = _with_vjp(case)(*_split_floats(case, inputs), zero)[0]
-    assert all(x.dtype in (np.float64, bool) for x in jax.tree.leaves(got))
+    assert all(x.dtype in (np.float64, bool, np.uint8) for x in jax.tree.leaves(got))
     _against_oracle(case, make(case, 1, dtype=np.float64), got, dtype=np.float64, rtol=1e-10, atol=1e-10)
 
 

@@ -183,3 +183,42 @@ def ece(bins) -> np.ndarray:
     if count > 0:
       gap += f64(count) / total * abs(f64(correct) / f64(count) - f64(confidence) / f64(count))
   return f64(gap)
+
+
+def group_softmax(features, kernel, bias, labels, groups, power) -> np.ndarray:
+  """(1 / a) sum_i CE(a zbar^i) from the whole tensor of ingredients, Eq. A.1 and A.2; any leading axes."""
+  features, kernel, bias = f64(features), f64(kernel), f64(bias)
+  ingredients = features[..., None] * kernel + bias / kernel.shape[0]
+  loss = np.zeros(np.shape(labels))
+  for group in range(int(np.max(groups)) + 1):
+    logits = (ingredients * (np.asarray(groups) == group)[..., None]).sum(-2)
+    target = np.take_along_axis(logits, np.asarray(labels)[..., None], -1)[..., 0]
+    loss += np.logaddexp.reduce(power * logits, axis=-1) / power - target
+  return loss
+
+
+def feature_groups(scores, sizes) -> np.ndarray:
+  """Eq. A.13 by a stable sort."""
+  scores = np.asarray(scores)
+  order = np.argsort(scores, axis=-1, kind="stable")
+  groups = np.broadcast_to(np.repeat(np.arange(len(sizes)), sizes), scores.shape)
+  out = np.empty(scores.shape, int)
+  np.put_along_axis(out, order, groups, -1)
+  return out
+
+
+def scores(features, kernel, labels, weights) -> np.ndarray:
+  """z_jy - sum_c weights_c z_jc, Eq. A.14 for uniform weights on the other classes."""
+  target = np.moveaxis(f64(kernel)[:, labels], 0, -1)
+  return f64(features) * (target - f64(weights) @ f64(kernel).T)
+
+
+def uniform_others(labels, classes) -> np.ndarray:
+  return (1 - one_hot(labels, classes)) / (classes - 1)
+
+
+def posterior_others(features, kernel, bias, labels) -> np.ndarray:
+  """The softmax of the whole logits over all classes but the label."""
+  logits = f64(features) @ f64(kernel) + f64(bias)
+  logits = np.where(one_hot(labels, logits.shape[-1]) > 0, -np.inf, logits)
+  return softmax(logits - logits.max(-1, keepdims=True))

@@ -18,6 +18,16 @@ from jaxreg.losses._dropmax import (
   dropmax_terms,
 )
 from jaxreg.losses._dropmax_qp import dropmax_qp, dropmax_qp_terms
+from jaxreg.losses._group_softmax import group_softmax, group_softmax_and_logits, group_softmax_log_probs
+from jaxreg.losses._group_softmax_scores import (
+  discriminative_scores,
+  feature_groups,
+  fixed_scores,
+  interleaved_scores,
+  posterior_scores,
+  random_scores,
+  rival_scores,
+)
 from jaxreg.losses._label_smoothing import label_smoothing
 from jaxreg.losses._random_dropmax import random_dropmax, random_dropmax_mask
 from jaxreg.losses._sampled_softmax import sample_classes, sampled_softmax
@@ -28,6 +38,7 @@ __all__ = [
   "deterministic_attention",
   "deterministic_dropmax",
   "deterministic_dropmax_terms",
+  "discriminative_scores",
   "dropmax",
   "dropmax_diagnostics",
   "dropmax_heads",
@@ -39,9 +50,18 @@ __all__ = [
   "dropmax_qp",
   "dropmax_qp_terms",
   "dropmax_terms",
+  "feature_groups",
+  "fixed_scores",
+  "group_softmax",
+  "group_softmax_and_logits",
+  "group_softmax_log_probs",
+  "interleaved_scores",
   "label_smoothing",
+  "posterior_scores",
   "random_dropmax",
   "random_dropmax_mask",
+  "random_scores",
+  "rival_scores",
   "sample_classes",
   "sampled_softmax",
   "softmax_cross_entropy",

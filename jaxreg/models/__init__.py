@@ -5,7 +5,7 @@
 """
 
 from jaxreg.models._classifier import Classifier
-from jaxreg.models._heads import AttentionHead, DropMaxHead, SoftmaxHead
+from jaxreg.models._heads import AttentionHead, DropMaxHead, GroupSoftmaxHead, SoftmaxHead
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
 from jaxreg.models._resnet import CifarResNet, ResNet
@@ -17,6 +17,7 @@ __all__ = [
   "CifarResNet",
   "Classifier",
   "DropMaxHead",
+  "GroupSoftmaxHead",
   "LeNet",
   "ResNet",
   "SoftmaxHead",

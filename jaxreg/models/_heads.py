@@ -73,6 +73,29 @@ class DropMaxHead(nn.Module):
     )
 
 
+class GroupSoftmaxHead(nn.Module):
+  """One affine layer that hands its weights over: the arguments of `losses.group_softmax`.
+
+  `[batch, features] -> {"features": [batch, features], "kernel": [features, classes], "bias": [classes]}`;
+  the prediction, `features @ kernel + bias`, is by the same weights.
+
+  Attributes:
+    num_classes: number of classes.
+    initializer: `glorot` or `tutorial`.
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021.
+  """
+
+  num_classes: int
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    weights = _Affine(self.num_classes, self.initializer, name="classifier")(features.shape[-1])
+    return {"features": features, **weights}
+
+
 class _Affine(nn.Module):
   """The kernel and bias of an affine layer, for a function that needs them rather than its output."""
 

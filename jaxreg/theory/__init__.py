@@ -16,6 +16,14 @@ from jaxreg.theory._dropmax_posterior import (
   dropmax_mean_field,
 )
 from jaxreg.theory._dropmax_target import dropmax_learn_posterior, dropmax_optimal_target_logit
+from jaxreg.theory._group_softmax import (
+  effective_rank,
+  equal_partitions,
+  group_relaxation,
+  grouping_losses,
+  search_grouping,
+  update_rank,
+)
 
 __all__ = [
   "dropmax_condition_1",
@@ -30,4 +38,10 @@ __all__ = [
   "dropmax_optimal_target_logit",
   "dropmax_regularizer",
   "dropmax_target_gradients",
+  "effective_rank",
+  "equal_partitions",
+  "group_relaxation",
+  "grouping_losses",
+  "search_grouping",
+  "update_rank",
 ]

@@ -38,14 +38,17 @@ def make_evaluate(
 def outputs_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
-  """The head's outputs and the `log_probs` for every example of a split, on the host."""
+  """The head's `..._logits` and the `log_probs` for every example of a split, on the host."""
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):
     batch = gather(arrays, batch)
     outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
     key = prediction_key(state, number)
-    return {**outputs, "log_probs": program.method.predict(key, **outputs, **program.predict_options)}
+    log_probs = program.method.predict(key, **outputs, **program.predict_options)
+    # A head may hand over more, such as its kernel, which is no example's.
+    logits = {name: value for name, value in outputs.items() if name.endswith("logits")}
+    return {**logits, "log_probs": log_probs}
 
   parts = [
     jax.device_get(run(state, source.arrays, batch, jnp.uint32(number)))

@@ -88,6 +88,36 @@ def _predict_sparsemax(key: Key, *, logits: Array) -> Array:
   return losses.sparsemax_log_probs(logits)
 
 
+GROUPINGS = ("discriminative", "random", "fixed", "interleaved", "posterior", "rival")
+
+
+def _group_softmax(
+  key: Key,
+  *,
+  num_groups: int = 8,
+  kind: str = "I",
+  power: float | None = None,
+  grouping: str = "discriminative",
+  form: str = "auto",
+  **arguments: Any,
+) -> dict[str, Array]:
+  """The rule by its name, and for a random one the key."""
+  if grouping not in GROUPINGS:
+    raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
+  rule = getattr(losses, f"{grouping}_scores")
+  if grouping == "random":
+    rule = functools.partial(rule, key)
+  options: Any = {"num_groups": num_groups, "kind": kind, "power": power, "form": form}
+  return {"group_softmax": losses.group_softmax(**arguments, **options, grouping=rule)}
+
+
+def _predict_group_softmax(
+  key: Key, *, features: Array, kernel: Array, bias: Array, logit_scale: float = 1.0
+) -> Array:
+  del key
+  return losses.group_softmax_log_probs(features @ kernel + bias[None, :], logit_scale=logit_scale)
+
+
 METHODS = {
   "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax),
   "label_smoothing": Method(
@@ -98,6 +128,9 @@ METHODS = {
   ),
   "sparsemax": Method(
     models.SoftmaxHead, _single(losses.sparsemax, "sparsemax"), _predict_sparsemax, terms=("sparsemax",)
+  ),
+  "group_softmax": Method(
+    models.GroupSoftmaxHead, _group_softmax, _predict_group_softmax, terms=("group_softmax",)
   ),
   "sampled_softmax": Method(models.SoftmaxHead, _drawn(losses.sampled_softmax, "nll"), _predict_softmax),
   "random_dropmax": Method(models.SoftmaxHead, _drawn(losses.random_dropmax, "nll"), _predict_softmax),

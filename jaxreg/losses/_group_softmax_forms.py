@@ -1,0 +1,257 @@
+"""Three ways to compute the group softmax, equal in value and gradient; they differ in time and memory.
+
+Each is `(features [batch, D], kernel, bias, labels, groups [batch, D], sizes, power) -> (loss, logits)`,
+where `groups` are the numbers that `feature_groups` gives for these `sizes`.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.typing import Array
+
+# The group logits that `gather` holds at a time, and the rows that it adds up in one pass over them.
+CHUNK = 2**21
+UNROLL = 8
+
+
+def dense(
+  features: Array,
+  kernel: Array,
+  bias: Array,
+  labels: Array,
+  groups: Array,
+  sizes: tuple[int, ...],
+  power: float,
+) -> tuple[Array, Array]:
+  """One product with all masked copies of the features; plain autodiff, forward mode too.
+
+  `G` times the arithmetic of the softmax. Keeps masked features and group logits, `batch * G * (D + C)`.
+  """
+  member = groups[:, None, :] == _numbers(sizes, groups)[None, :, None]
+  masked = jnp.where(member, features[:, None, :], 0)
+  logits = _product(masked, kernel) + _shares(sizes, bias)[None]
+  labels = jnp.broadcast_to(labels[:, None], logits.shape[:-1])
+  return softmax_cross_entropy(power * logits, labels).sum(axis=1) / power, logits.sum(axis=1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def scan(
+  features: Array,
+  kernel: Array,
+  bias: Array,
+  labels: Array,
+  groups: Array,
+  sizes: tuple[int, ...],
+  power: float,
+) -> tuple[Array, Array]:
+  """One masked product after another, made again for the backward pass.
+
+  `G` times the arithmetic of the softmax and a third of that again. Keeps the groups and the log-sum-exps.
+  """
+  return _scan_forward(features, kernel, bias, labels, groups, sizes, power)[0]
+
+
+def _scan_forward(features, kernel, bias, labels, groups, sizes, power):
+  def one(total, group):
+    masked = jnp.where(groups == group[0], features, 0)
+    logits = _product(masked, kernel) + group[1][None]
+    loss, normalizer = _loss_and_normalizer(power * logits, labels)
+    return (total[0] + loss / power, total[1] + logits), normalizer
+
+  start = _zeros(features, len(features)), _zeros(features, len(features), kernel.shape[1])
+  result, normalizers = jax.lax.scan(one, start, (_numbers(sizes, groups), _shares(sizes, bias)))
+  return result, (features, kernel, bias, labels, groups, normalizers)
+
+
+def _scan_backward(sizes, power, kept, cotangents):
+  features, kernel, bias, labels, groups, normalizers = kept
+  # The logits are there to be looked at: no gradient comes through them.
+  cotangent = cotangents[0][:, None]
+
+  def one(total, group):
+    number, share, normalizer = group
+    member = groups == number
+    masked = jnp.where(member, features, 0)
+    logits = _product(masked, kernel) + share[None]
+    residual = cotangent * _residual(power * logits, labels, normalizer)
+    narrow = residual.astype(kernel.dtype)
+    d_features = jnp.where(member, _product(narrow, kernel.T), 0)
+    d_kernel = _product(masked.T, narrow)
+    return (total[0] + d_features, total[1] + d_kernel), residual.sum(axis=0)
+
+  start = _zeros(features, *features.shape), _zeros(features, *kernel.shape)
+  groups_of = (_numbers(sizes, groups), _shares(sizes, bias), normalizers)
+  (d_features, d_kernel), d_shares = jax.lax.scan(one, start, groups_of)
+  return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
+
+
+scan.defvjp(_scan_forward, _scan_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def gather(
+  features: Array,
+  kernel: Array,
+  bias: Array,
+  labels: Array,
+  groups: Array,
+  sizes: tuple[int, ...],
+  power: float,
+) -> tuple[Array, Array]:
+  """Adds up the kernel's rows of each example's groups, made again for the backward pass.
+
+  The arithmetic of the softmax and a third of that again, whatever `G` is, but no matrix products: for CPUs.
+  Keeps the groups and the log-sum-exps.
+  """
+  return _gather_forward(features, kernel, bias, labels, groups, sizes, power)[0]
+
+
+def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
+  wide = _wide(features)
+
+  def chunk(part):
+    x, y, o = part
+    logits = _gathered_logits(x, kernel, bias, o, sizes)
+    labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
+    loss, normalizers = _loss_and_normalizer(power * logits, labels)
+    return loss.sum(axis=1) / power, logits.sum(axis=1), normalizers
+
+  loss, logits, normalizers = jax.lax.map(chunk, _chunks(kernel, sizes, wide, labels, _order(groups)))
+  join = lambda x: x.reshape(-1, *x.shape[2:])[: len(features)]
+  return (join(loss), join(logits)), (features, kernel, bias, labels, groups, join(normalizers))
+
+
+def _gather_backward(sizes, power, kept, cotangents):
+  features, kernel, bias, labels, groups, normalizers = kept
+  wide = _wide(features)
+  kernel_wide = _wide(kernel)
+  ones = jnp.ones(kernel.shape[1], kernel_wide.dtype)
+
+  def chunk(total, part):
+    x, y, g, o, normalizer, cotangent = part
+    logits = _gathered_logits(x, kernel, bias, o, sizes)
+    labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
+    residual = cotangent[:, None, None] * _residual(power * logits, labels, normalizer[..., None])
+
+    def example(of):
+      # The barrier keeps the product from being fused into the sum, which then is no longer vectorised.
+      return jax.lax.optimization_barrier(kernel_wide * _rows(of[0], of[1])) @ ones
+
+    d_features = jax.lax.map(example, (residual, g))
+
+    def examples(number, d_kernel):
+      at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, keepdims=False)
+      return d_kernel + sum(at(x, k)[:, None] * _rows(at(residual, k), at(g, k)) for k in range(UNROLL))
+
+    d_kernel = jax.lax.fori_loop(0, len(x) // UNROLL, examples, total[0])
+    return (d_kernel, total[1] + residual.sum(axis=0)), d_features
+
+  start = _zeros(features, *kernel.shape), _zeros(features, len(sizes), kernel.shape[1])
+  parts = _chunks(kernel, sizes, wide, labels, groups, _order(groups), normalizers, cotangents[0])
+  (d_kernel, d_shares), d_features = jax.lax.scan(chunk, start, parts)
+  d_features = d_features.reshape(-1, features.shape[1])[: len(features)]
+  return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
+
+
+gather.defvjp(_gather_forward, _gather_backward)
+
+
+def _order(groups: Array) -> Array:
+  """The features in the order of their groups: of the sorted numbers packed of group and position, the rest.
+
+  Forward and backward ask for it with the same operands, so that a compiled step sorts once.
+  """
+  num_features = groups.shape[1]
+  position = jax.lax.broadcasted_iota(jnp.int32, groups.shape, 1)
+  packed = groups.astype(jnp.int32) * num_features + position
+  return jnp.sort(packed, axis=-1) % num_features
+
+
+def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: tuple[int, ...]) -> Array:
+  """`[chunk, G, C]`: the m-th member of every group of every example at once, for all m."""
+  longest = -(-max(sizes) // UNROLL) * UNROLL
+  member = np.arange(longest)[None, :] < np.asarray(sizes)[:, None]
+  position = np.where(member, np.cumsum(sizes)[:, None] - np.asarray(sizes)[:, None] + np.arange(longest), 0)
+  order = order[:, position]  # [chunk, G, longest]
+  values = jnp.take_along_axis(x, order.reshape(len(x), -1), axis=1).reshape(order.shape)
+  values = jnp.where(member[None], values, 0)
+  kernel = _wide(kernel)
+
+  def members(number, logits):
+    at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, axis=2, keepdims=False)
+    terms = (at(values, k)[..., None] * _rows(kernel, at(order, k)) for k in range(UNROLL))
+    return logits + sum(terms)
+
+  start = _zeros(x, len(x), len(sizes), kernel.shape[1])
+  return jax.lax.fori_loop(0, longest // UNROLL, members, start) + _shares(sizes, bias)[None]
+
+
+def _chunks(kernel: Array, sizes: tuple[int, ...], *arrays: Array) -> Any:
+  """The examples in parts of equal size, of which the last is filled up with zeros."""
+  batch = len(arrays[0])
+  most = max(CHUNK // (len(sizes) * kernel.shape[1]) // UNROLL, 1) * UNROLL
+  number = -(-batch // most)
+  size = -(-batch // (number * UNROLL)) * UNROLL
+  pad = lambda x: jnp.pad(x, [(0, number * size - batch)] + [(0, 0)] * (x.ndim - 1))
+  return tuple(pad(x).reshape(number, size, *x.shape[1:]) for x in arrays)
+
+
+def _rows(table: Array, rows: Array) -> Array:
+  return table.at[rows.astype(jnp.int32)].get(mode="promise_in_bounds")
+
+
+def _loss_and_normalizer(logits: Array, labels: Array) -> tuple[Array, Array]:
+  loss = softmax_cross_entropy(logits, labels)
+  target = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+  return loss, loss + target
+
+
+def _residual(logits: Array, labels: Array, normalizer: Array) -> Array:
+  """Softmax minus one-hot; the target's is minus the sum of the others, which keeps its digits near zero."""
+  if normalizer.ndim < logits.ndim:
+    normalizer = normalizer[..., None]
+  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  others = jnp.where(is_target, 0, jnp.exp(logits - normalizer))
+  return jnp.where(is_target, -others.sum(axis=-1, keepdims=True), others)
+
+
+def _cotangents(kept: Any, d_features: Array, d_kernel: Array, d_bias: Array) -> tuple[Any, ...]:
+  features, kernel, bias, *_ = kept
+  return (
+    d_features.astype(features.dtype),
+    d_kernel.astype(kernel.dtype),
+    d_bias.astype(bias.dtype),
+    None,
+    None,
+  )
+
+
+def _numbers(sizes: tuple[int, ...], groups: Array) -> Array:
+  return jnp.arange(len(sizes), dtype=groups.dtype)
+
+
+def _fractions(sizes: tuple[int, ...], dtype: Any) -> Array:
+  return jnp.asarray(np.asarray(sizes) / sum(sizes), dtype)
+
+
+def _shares(sizes: tuple[int, ...], bias: Array) -> Array:
+  """Each group's part of the bias, `[G, C]`: as much of it as of the features."""
+  bias = _wide(bias)
+  return _fractions(sizes, bias.dtype)[:, None] * bias[None, :]
+
+
+def _product(x: Array, y: Array) -> Array:
+  return jnp.matmul(x, y, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _wide(x: Array) -> Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _zeros(like: Array, *shape: int) -> Array:
+  return jnp.zeros(shape, jnp.promote_types(like.dtype, jnp.float32))

@@ -1,0 +1,306 @@
+"""Which features go together in the group softmax: a score for each, to be sorted and cut into groups.
+
+Every rule is `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`, the arguments of
+the loss; `random_scores` wants a key first: `functools.partial(random_scores, key)`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_labels, check_wide
+
+
+def discriminative_scores(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+) -> Array:
+  r"""How much each feature speaks for the label against the mean of the other classes: the paper's rule.
+
+  .. math:: \lambda_j = z_{jy} - \frac{1}{C - 1} \sum_{c \ne y} z_{jc}, \qquad z_{jc} = x_j W_{jc}
+
+  In O(features) an example beside one mean over the kernel. The bias, spread over the features, would add the
+  same to every score. With the groups that they give, type II is close to its largest for trained heads, few
+  groups and few classes, and not otherwise; for two classes it is the largest.
+
+  Args:
+    features: `x`, `[..., features]`, floating.
+    kernel: `W`, `[features, classes]`, floating.
+    bias: `[classes]`, floating; not used.
+    labels: `[...]`, integer.
+    num_groups: not used.
+
+  Returns:
+    `[..., features]`, in at least float32.
+
+  Raises:
+    TypeError: if an array is of another kind.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> discriminative_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
+    Array([ 3., -1.], dtype=float32)
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.14.
+  """
+  del num_groups
+  features, kernel, bias, labels = _checked(features, kernel, bias, labels)
+  others = max(kernel.shape[1] - 1, 1)
+  target = kernel.T[labels]
+  every = jnp.broadcast_to(kernel.sum(axis=1), target.shape)
+  return features * (target - (every - target) / others)
+
+
+def posterior_scores(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+) -> Array:
+  r"""As `discriminative_scores`, but the other classes weigh what the whole softmax gives them.
+
+  .. math:: \lambda_j = z_{jy} - \sum_{c \ne y} \pi_c z_{jc}, \qquad \pi = \mathrm{softmax}(\bar z_{c \ne y})
+
+  The log-sum-exp of the other classes is at least `sum_c pi_c z_c + H(pi)` for any weights: uniform ones give
+  the paper's rule, these the tangent at the whole logits. Two more matrix products. Ours, as a control.
+
+  Args:
+    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; the bias is used.
+
+  Returns:
+    `[..., features]`, in at least float32.
+
+  Raises:
+    TypeError: if an array is of another kind.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> posterior_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
+    Array([ 3., -1.], dtype=float32)
+  """
+  del num_groups
+  features, kernel, bias, labels = _checked(features, kernel, bias, labels)
+  weights = jax.nn.softmax(_other_logits(features, kernel, bias, labels))
+  return features * (kernel.T[labels] - weights @ kernel.T)
+
+
+def rival_scores(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+) -> Array:
+  r"""How much each feature speaks for the label against the likeliest other class.
+
+  .. math:: \lambda_j = z_{jy} - z_{jr}, \qquad r = \operatorname{argmax}_{c \ne y} \bar z_c
+
+  Args:
+    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; the bias is used.
+
+  Returns:
+    `[..., features]`, in at least float32.
+
+  Raises:
+    TypeError: if an array is of another kind.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> rival_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
+    Array([ 3., -1.], dtype=float32)
+  """
+  del num_groups
+  features, kernel, bias, labels = _checked(features, kernel, bias, labels)
+  rival = _other_logits(features, kernel, bias, labels).argmax(axis=-1)
+  return features * (kernel.T[labels] - kernel.T[rival])
+
+
+def interleaved_scores(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+) -> Array:
+  """The discriminative ranks dealt out like cards: every group gets features of every kind.
+
+  The least adversarial grouping of the same scores, as a control for `discriminative_scores`.
+
+  Args:
+    features, kernel, bias, labels: as `discriminative_scores` has them.
+    num_groups: how many groups will be cut.
+
+  Returns:
+    `[..., features]`, the number of the group, in at least float32.
+
+  Raises:
+    TypeError: if an array is of another kind or `num_groups` not an integer.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> x, kernel = jnp.array([[1.0, 2.0, 3.0, 4.0]]), jnp.array([[1.0, 0.0]] * 4)
+    >>> interleaved_scores(x, kernel, jnp.zeros(2), jnp.array([0]), num_groups=2)
+    Array([[0., 1., 0., 1.]], dtype=float32)
+  """
+  check_count(num_groups, "num_groups")
+  scores = discriminative_scores(features, kernel, bias, labels)
+  rank = jnp.argsort(jnp.argsort(scores, axis=-1), axis=-1)
+  # From the top, so that the larger groups are the last, where `feature_groups` cuts them.
+  return ((rank - scores.shape[-1]) % num_groups).astype(scores.dtype)
+
+
+def random_scores(
+  key: Key, features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+) -> Array:
+  """Random groups for each example, drawn anew with each key: a control for `discriminative_scores`.
+
+  Args:
+    key: one uniform draw of `[..., features]`.
+    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; only shapes are used.
+
+  Returns:
+    `[..., features]`, uniform in [0, 1), in at least float32.
+
+  Raises:
+    TypeError: if an array is of another kind or `key` not a typed key.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> x, kernel, bias, labels = jnp.ones((4, 6)), jnp.ones((6, 3)), jnp.zeros(3), jnp.zeros(4, int)
+    >>> rule = lambda *arguments, **options: random_scores(jax.random.key(0), *arguments, **options)
+    >>> feature_groups(rule(x, kernel, bias, labels), num_groups=2).sum(axis=-1)
+    Array([3, 3, 3, 3], dtype=uint32)
+  """
+  del num_groups
+  features, *_ = _checked(features, kernel, bias, labels)
+  return jax.random.uniform(check_key(key), features.shape, jnp.float32).astype(features.dtype)
+
+
+def fixed_scores(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+) -> Array:
+  """The features in their order, the same groups for every example: a control.
+
+  Args:
+    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; only shapes are used.
+
+  Returns:
+    `[..., features]`, 0, 1, 2, ..., in at least float32.
+
+  Raises:
+    TypeError: if an array is of another kind.
+    ValueError: if shapes do not fit.
+
+  Example:
+    >>> fixed_scores(jnp.ones((1, 3)), jnp.ones((3, 2)), jnp.zeros(2), jnp.array([0]))
+    Array([[0., 1., 2.]], dtype=float32)
+  """
+  del num_groups
+  features, *_ = _checked(features, kernel, bias, labels)
+  return _position(features)
+
+
+def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Array:
+  r"""Sorts the scores of each example and cuts them into groups: the number of each feature's group.
+
+  .. math:: \mathcal G^i = \{j \mid \tau_{i-1} < \lambda_j \le \tau_i\}, \qquad |\mathcal G^i| = D / G
+
+  Exact in float32 and in float64, whatever the dtype of the network; equal scores go by their position,
+  and what is below the smallest normal number counts as 0. If the number of groups does not divide that of
+  the features, the last groups, those of the largest scores, have one more.
+
+  Args:
+    scores: `lambda`, `[..., features]`, floating.
+    num_groups: `G`, or the sizes of the groups, that of the smallest scores first; static.
+
+  Returns:
+    `[..., features]`, in `[0, G)`, of the smallest unsigned dtype.
+
+  Raises:
+    TypeError: if `scores` are not floating or `num_groups` not an integer or integers.
+    ValueError: if there are more groups than features, or the sizes do not add up.
+
+  Example:
+    >>> feature_groups(jnp.array([0.3, -1.0, 2.0, 0.1, 0.0]), num_groups=2)
+    Array([1, 0, 1, 1, 0], dtype=uint8)
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.13.
+  """
+  scores = jax.lax.stop_gradient(check_wide(scores, "scores"))
+  num_features = scores.shape[-1]
+  sizes = group_sizes(num_features, num_groups)
+  cuts = np.cumsum(sizes)[:-1]
+  inner = cuts[(cuts > 0) & (cuts < num_features)]
+  # Plain integers, because a CPU sorts them in a fifth of the time of an argsort, which calls a comparison.
+  values = _order_preserving(scores)
+  in_order = jnp.sort(values, axis=-1)
+  thresholds = in_order[..., inner]
+
+  def by_position(values: Array) -> Array:
+    passed = _count(values, thresholds, jnp.greater) + _count(values, thresholds, jnp.greater_equal)
+    unique = passed * num_features + _position(passed)
+    return _count(unique, jnp.sort(unique, axis=-1)[..., inner], jnp.greater_equal)
+
+  by_value = lambda values: _count(values, thresholds, jnp.greater_equal)
+  tied = (thresholds == in_order[..., inner - 1]).any()
+  groups = jax.lax.cond(tied, by_position, by_value, values) + (cuts == 0).sum()
+  return groups.astype(np.min_scalar_type(len(sizes) - 1))
+
+
+def group_sizes(num_features: int, num_groups: int | Sequence[int]) -> tuple[int, ...]:
+  """The sizes of the groups, checked."""
+  if isinstance(num_groups, Sequence):
+    sizes = tuple(num_groups)
+    if not all(isinstance(size, int | np.integer) for size in sizes):
+      raise TypeError(f"num_groups must be an integer or integers, got {num_groups}")
+    if not sizes or min(sizes) < 0 or sum(sizes) != num_features:
+      raise ValueError(f"num_groups must be sizes that add up to {num_features} features, got {num_groups}")
+    return sizes
+  check_count(num_groups, "num_groups")
+  if num_groups > num_features:
+    raise ValueError(f"num_groups must be at most the number of features, {num_features}, got {num_groups}")
+  size, larger = divmod(num_features, num_groups)
+  return (size,) * (num_groups - larger) + (size + 1,) * larger
+
+
+def _checked(features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike) -> tuple[Array, ...]:
+  features, kernel, bias, labels = check_arguments(features, kernel, bias, labels)
+  dtype = jnp.promote_types(jnp.promote_types(features.dtype, kernel.dtype), jnp.float32)
+  return *(x.astype(dtype) for x in (features, kernel, bias)), labels
+
+
+def check_arguments(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike
+) -> tuple[Array, Array, Array, Array]:
+  """The four arrays, checked."""
+  features = check_floating(features, "features")
+  kernel = check_floating(kernel, "kernel")
+  if features.ndim == 0 or kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
+    raise ValueError(
+      "kernel must have shape [features, classes] for features [..., features], "
+      f"got kernel {kernel.shape} for features {features.shape}"
+    )
+  bias = check_floating(bias, "bias", shape=kernel.shape[1:])
+  return features, kernel, bias, check_labels(labels, features, "features")
+
+
+def _other_logits(features: Array, kernel: Array, bias: Array, labels: Array) -> Array:
+  logits = features @ kernel + jnp.expand_dims(bias, tuple(range(features.ndim - 1)))
+  is_target = jax.nn.one_hot(labels, kernel.shape[1], dtype=bool)
+  return jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits)
+
+
+def _order_preserving(scores: Array) -> Array:
+  """Integers in the order of the floats: the bits, of negative numbers all but the sign turned over.
+
+  Zeros, of which ReLU features have many, get numbers of their own, in the place of the denormal floats.
+  """
+  dtype = jnp.int64 if scores.dtype == jnp.float64 else jnp.int32
+  bits = jax.lax.bitcast_convert_type(scores, dtype)
+  bits = jnp.where(bits < 0, bits ^ jnp.iinfo(dtype).max, bits)
+  return jnp.where(jnp.abs(scores) < jnp.finfo(scores.dtype).tiny, _position(bits), bits)
+
+
+def _position(like: Array) -> Array:
+  return jax.lax.broadcasted_iota(like.dtype, like.shape, like.ndim - 1)
+
+
+def _count(values: Array, thresholds: Array, comparison: Callable[[Array, Array], Array]) -> Array:
+  """How many of the thresholds each value passes."""
+  add = lambda count, threshold: (count + comparison(values, threshold), None)
+  start = jnp.zeros(values.shape, jnp.int32)
+  # Some at a time, in one pass over the values.
+  return jax.lax.scan(add, start, jnp.moveaxis(thresholds, -1, 0)[..., None], unroll=16)[0]

@@ -1,0 +1,258 @@
+"""The group softmax over all groupings: how adversarial a rule is, and the rank of what it teaches."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_count, check_key, check_range, check_wide
+
+MAX_PARTITIONS = 10**6
+
+
+def equal_partitions(num_features: int, num_groups: int) -> np.ndarray:
+  """All ways to split features into unnamed groups of equal size.
+
+  There are `D! / ((D / G)!^G G!)` of them: 5775 for 12 features and 3 groups.
+
+  Args:
+    num_features: `D`.
+    num_groups: `G`, which must divide `D`.
+
+  Returns:
+    `[partitions, D]`, the number of each feature's group; groups are numbered by their first feature.
+
+  Raises:
+    TypeError: if a number is not an integer.
+    ValueError: if `G` does not divide `D`, or there are more than a million.
+
+  Example:
+    >>> equal_partitions(4, 2)
+    array([[0, 0, 1, 1],
+           [0, 1, 0, 1],
+           [0, 1, 1, 0]])
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.20.
+  """
+  check_count(num_features, "num_features")
+  check_count(num_groups, "num_groups")
+  if num_features % num_groups:
+    raise ValueError(f"num_groups must divide the number of features, {num_features}, got {num_groups}")
+  size = num_features // num_groups
+  number = math.factorial(num_features) // (math.factorial(size) ** num_groups * math.factorial(num_groups))
+  if number > MAX_PARTITIONS:
+    raise ValueError(
+      f"num_features must be so few that there are at most {MAX_PARTITIONS} partitions, "
+      f"got {num_features}, which has {number}"
+    )
+  partial = [((), (0,) * num_groups)]
+  for _ in range(num_features):
+    longer = []
+    for groups, sizes in partial:
+      used = len(set(groups))
+      for group in range(min(used + 1, num_groups)):
+        if sizes[group] < size:
+          longer.append(((*groups, group), (*sizes[:group], sizes[group] + 1, *sizes[group + 1 :])))
+    partial = longer
+  return np.asarray([groups for groups, _ in partial])
+
+
+def grouping_losses(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, label: int, groups: ArrayLike, *, power: float
+) -> Array:
+  r"""The group softmax loss of one example under many groupings, straight from the ingredient logits.
+
+  .. math:: \ell_a = \frac1a \sum_i \Bigl[\log \sum_c e^{a \bar z_c^i} - a \bar z_y^i\Bigr], \qquad
+    \bar z_c^i = \sum_{j \in \mathcal G^i} \Bigl(x_j W_{jc} + \frac{b_c}{D}\Bigr)
+
+  Args:
+    features: `x`, `[D]`, floating.
+    kernel: `W`, `[D, classes]`, floating.
+    bias: `b`, `[classes]`, floating.
+    label: `y`.
+    groups: `[groupings, D]`, integers from 0; any partition, empty groups too.
+    power: `a`: `G` for type I, 1 for type II.
+
+  Returns:
+    `[groupings]`, in nats, in at least float32.
+
+  Raises:
+    TypeError: if an array is not floating.
+    ValueError: if shapes do not fit or `power` is not above 0.
+
+  Example:
+    >>> losses = grouping_losses(
+    ...   jnp.ones(4), jnp.zeros((4, 10)), jnp.zeros(10), 3, equal_partitions(4, 2), power=1
+    ... )
+    >>> losses  # 2 log 10
+    Array([4.6051702, 4.6051702, 4.6051702], dtype=float32)
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.2 and A.15.
+  """
+  features = check_wide(features, "features")
+  kernel = check_wide(kernel, "kernel")
+  if features.ndim != 1 or kernel.ndim != 2 or kernel.shape[0] != features.shape[0]:
+    raise ValueError(f"kernel must be [features, classes], got {kernel.shape} for {features.shape}")
+  bias = check_wide(bias, "bias", shape=kernel.shape[1:])
+  check_range(power, "power", low=0, open_low=True)
+  ingredients = features[:, None] * kernel + bias[None] / len(features)
+  groups = jnp.asarray(groups)
+  if groups.ndim != 2 or groups.shape[1] != len(features):
+    raise ValueError(f"groups must be [groupings, {len(features)}], got {groups.shape}")
+  member = jax.nn.one_hot(groups, int(groups.max()) + 1, axis=1, dtype=ingredients.dtype)
+  logits = power * jnp.einsum("pgd,dc->pgc", member, ingredients)
+  return (jax.nn.logsumexp(logits, axis=-1) - logits[..., label]).sum(axis=-1) / power
+
+
+def group_relaxation(scores: ArrayLike, groups: ArrayLike) -> Array:
+  r"""What sorting and cutting the scores maximises: the type II loss with a mean for a log-sum-exp.
+
+  .. math::
+    \sum_i \log\bigl(1 + e^{-\bar\lambda^i}\bigr), \qquad
+    \bar\lambda^i = \sum_{j \in \mathcal G^i} \lambda_j
+
+  A lower bound of the type II loss, for scores that have the bias's part; equal to it for two classes. For
+  type I, take `G` times the scores and divide by `G`. With `log(C - 1)` taken off each group's sum it is
+  still a lower bound (Jensen), and a much closer one for many classes.
+
+  Args:
+    scores: `lambda`, `[D]`, floating.
+    groups: `[groupings, D]`, integers from 0.
+
+  Returns:
+    `[groupings]`, in nats, in at least float32.
+
+  Raises:
+    TypeError: if `scores` are not floating.
+
+  Example:
+    >>> group_relaxation(jnp.zeros(4), equal_partitions(4, 2))  # 2 log 2
+    Array([1.3862944, 1.3862944, 1.3862944], dtype=float32)
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.18 to A.20.
+  """
+  scores = check_wide(scores, "scores")
+  groups = jnp.asarray(groups)
+  member = jax.nn.one_hot(groups, int(groups.max()) + 1, axis=1, dtype=scores.dtype)
+  return jax.nn.softplus(-(member @ scores)).sum(axis=-1)
+
+
+def search_grouping(
+  key: Key,
+  features: ArrayLike,
+  kernel: ArrayLike,
+  bias: ArrayLike,
+  label: int,
+  groups: ArrayLike,
+  *,
+  power: float,
+  num_steps: int = 2000,
+) -> tuple[Array, Array]:
+  """Climbs from a grouping by random exchanges of two features: a lower bound of the largest loss.
+
+  Where all partitions are too many to enumerate, it says how far a rule is from the most adversarial one.
+
+  Args:
+    key: which pairs are tried.
+    features, kernel, bias, label, power: as `grouping_losses` has them.
+    groups: `[D]`, where to start; the sizes stay.
+    num_steps: exchanges tried; one that lowers the loss is not kept.
+
+  Returns:
+    The loss, a scalar, and the groups, `[D]`.
+
+  Raises:
+    TypeError: if an array is not floating or `key` not a typed key.
+    ValueError: if shapes do not fit or `power` is not above 0.
+
+  Example:
+    >>> x, kernel = jnp.arange(1.0, 5.0), jnp.array([[1.0, -1.0], [-1.0, 1.0]] * 2)
+    >>> loss, groups = search_grouping(
+    ...   jax.random.key(0), x, kernel, jnp.zeros(2), 0, [0, 0, 1, 1], power=1.0, num_steps=50
+    ... )
+    >>> groups.tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
+    True
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.27.
+  """
+  check_count(num_steps, "num_steps")
+  groups = jnp.asarray(groups)
+  start = grouping_losses(features, kernel, bias, label, groups[None], power=power)[0]
+  x, w, b = (jnp.asarray(a, start.dtype) for a in (features, kernel, bias))
+  ingredients = x[:, None] * w + b[None] / len(x)
+  number = int(groups.max()) + 1
+  sums = jax.ops.segment_sum(ingredients, groups, number)
+  excess = lambda z: (jax.nn.logsumexp(power * z, axis=-1) - power * z[..., label]) / power
+
+  def exchange(state, pair):
+    loss, groups, sums = state
+    # Only the two groups' sums change, by the difference of the two features.
+    difference = ingredients[pair[0]] - ingredients[pair[1]]
+    of = groups[pair]
+    changed = sums[of] + jnp.stack([-difference, difference])
+    gain = jnp.where(of[0] == of[1], 0, (excess(changed) - excess(sums[of])).sum())
+    kept = gain > 0
+    groups = jnp.where(kept, groups.at[pair].set(of[::-1]), groups)
+    sums = jnp.where(kept, sums.at[of].set(changed), sums)
+    return (loss + jnp.where(kept, gain, 0), groups, sums), None
+
+  pairs = jax.random.randint(check_key(key), (num_steps, 2), 0, len(x))
+  (_, groups, _), _ = jax.lax.scan(exchange, (start, groups, sums), pairs)
+  return grouping_losses(features, kernel, bias, label, groups[None], power=power)[0], groups
+
+
+def update_rank(sizes: Sequence[int], num_classes: int) -> int:
+  r"""The largest rank of the features' gradients over any batch, if all examples have the same groups.
+
+  .. math:: \sum_i \min(C - 1, |\mathcal G^i|)
+
+  One less per group than the paper's `min(CG, D)`, because softmax residuals add up to zero. Groups that
+  differ between examples have no such limit but the number of features.
+
+  Args:
+    sizes: of the groups.
+    num_classes: `C`.
+
+  Example:
+    >>> update_rank((64,), 10), update_rank((16,) * 4, 10), update_rank((8,) * 8, 10)
+    (9, 36, 64)
+
+  References:
+    Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. B.1 and B.2.
+  """
+  return sum(min(num_classes - 1, size) for size in sizes)
+
+
+def effective_rank(matrix: ArrayLike) -> Array:
+  r"""The exponential of the entropy of the normalised singular values.
+
+  .. math:: \exp\Bigl(-\sum_k p_k \log p_k\Bigr), \qquad p_k = \sigma_k / \sum_l \sigma_l
+
+  Between 1 and the rank, which it is if all singular values that are not 0 are equal.
+
+  Args:
+    matrix: `[rows, columns]`, floating, not all 0.
+
+  Returns:
+    A scalar, in at least float32.
+
+  Raises:
+    TypeError: if `matrix` is not floating.
+
+  Example:
+    >>> effective_rank(jnp.diag(jnp.array([2.0, 2.0, 0.0]))).round(4)
+    Array(2., dtype=float32)
+
+  References:
+    Roy and Vetterli, `The effective rank: a measure of effective dimensionality`, 2007.
+  """
+  values = jnp.linalg.svd(check_wide(matrix, "matrix"), compute_uv=False)
+  share = values / values.sum()
+  return jnp.exp(-jax.scipy.special.xlogy(share, share).sum())

@@ -1,0 +1,496 @@
+"""Group softmax: the paper's bounds and what follows from them, the forms, the groupings."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxreg import losses
+
+FORMS = ("dense", "scan", "gather")
+
+
+def head(seed, *, batch=40, features=12, classes=6, scale=1.0, dtype=np.float64):
+  """A random head: `features, kernel, bias, labels`."""
+  rng = np.random.default_rng(seed)
+  arrays = (rng.normal(size=shape) * scale for shape in ((batch, features), (features, classes), (classes,)))
+  return *(x.astype(dtype) for x in arrays), rng.integers(0, classes, batch)
+
+
+def softmax_loss(features, kernel, bias, labels):
+  """As `oracles.cross_entropy`, but for logits of any size."""
+  logits = features @ kernel + bias
+  return np.logaddexp.reduce(logits, axis=-1) - np.take_along_axis(logits, labels[:, None], -1)[:, 0]
+
+
+def given(groups):
+  """The rule whose scores give these groups."""
+  return lambda *_, num_groups: jnp.asarray(groups, jnp.float32)
+
+
+def random_partition(rng, batch, sizes):
+  """Groups of these sizes, another partition for each example."""
+  return rng.permuted(np.broadcast_to(np.repeat(np.arange(len(sizes)), sizes), (batch, sum(sizes))), axis=1)
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+# The bounds.
+
+
+@pytest.mark.claim(
+  "group_softmax", "proposition 1, Eq. A.2", "softmax <= type I <= type II for any partition"
+)
+@pytest.mark.parametrize("sizes", [(6, 6), (4, 4, 4), (1,) * 12, (1, 2, 9), (0, 5, 7), (12, 0)])
+def test_proposition_1_bounds(x64, sizes):
+  rng = np.random.default_rng(len(sizes))
+  for seed, scale in enumerate((0.03, 0.3, 1.0, 3.0, 30.0)):
+    features, kernel, bias, labels = head(seed, batch=200, scale=scale)
+    rule = given(random_partition(rng, 200, sizes))
+    softmax = softmax_loss(features, kernel, bias, labels)
+    first, second = (
+      losses.group_softmax(features, kernel, bias, labels, num_groups=sizes, kind=kind, grouping=rule)
+      for kind in ("I", "II")
+    )
+    slack = 1e-12 * np.maximum(np.abs(second), 1)
+    assert (softmax <= first + slack).all()
+    assert (first <= second + slack).all()
+    if min(sizes):
+      assert (softmax < first).any()
+      assert (first < second).any()
+
+
+@pytest.mark.claim(
+  "group_softmax", "Eq. A.4 to A.6", "type I is softmax plus the mean KL to the groups' softmax"
+)
+def test_type_1_is_softmax_plus_kl(x64):
+  features, kernel, bias, labels = head(1)
+  groups = random_partition(np.random.default_rng(1), len(labels), (3,) * 4)
+  whole = oracles.softmax(features @ kernel + bias)
+  shares = [oracles.softmax(4 * (np.where(groups == i, features, 0) @ kernel + bias / 4)) for i in range(4)]
+  divergence = np.mean([(whole * np.log(whole / share)).sum(-1) for share in shares], axis=0)
+  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, grouping=given(groups))
+  np.testing.assert_allclose(
+    loss, oracles.cross_entropy(features @ kernel + bias, labels) + divergence, rtol=1e-10
+  )
+
+
+@pytest.mark.claim(
+  "group_softmax", "Eq. A.3", "type II is softmax minus the log-probability that all groups agree"
+)
+def test_type_2_is_softmax_minus_agreement(x64):
+  features, kernel, bias, labels = head(2)
+  groups = random_partition(np.random.default_rng(2), len(labels), (3,) * 4)
+  votes = [oracles.softmax(np.where(groups == i, features, 0) @ kernel + bias / 4) for i in range(4)]
+  agree = np.prod(votes, axis=0).sum(-1)
+  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, kind="II", grouping=given(groups))
+  softmax = softmax_loss(features, kernel, bias, labels)
+  np.testing.assert_allclose(loss, softmax - np.log(agree), rtol=1e-10)
+
+
+@pytest.mark.claim("group_softmax", "Eq. A.10", "erratum: type I is softmax if and only if all groups agree")
+def test_type_1_is_softmax_if_all_groups_agree(x64):
+  """Equal group softmaxes are enough, though the classes differ, which the supplement's condition forbids."""
+  rng = np.random.default_rng(3)
+  kernel, bias = np.tile(rng.normal(size=(1, 6)) / 4, (12, 1)), rng.normal(size=6)
+  features, labels = np.full((5, 12), 0.7), rng.integers(0, 6, 5)
+  for rule in (losses.fixed_scores, losses.interleaved_scores):
+    loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, grouping=rule)
+    np.testing.assert_allclose(loss, softmax_loss(features, kernel, bias, labels), rtol=1e-12)
+  features[:, 0] += 0.5
+  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, grouping=losses.fixed_scores)
+  assert (loss > softmax_loss(features, kernel, bias, labels) + 1e-4).all()
+
+
+@pytest.mark.claim("group_softmax", "Eq. A.12", "the loss falls with the power, and stays a bound up to G")
+def test_power_lowers_the_loss_and_stays_a_bound_up_to_G(x64):
+  features, kernel, bias, labels = head(4, batch=300)
+  rule = given(random_partition(np.random.default_rng(4), 300, (3,) * 4))
+  powers = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0)
+  run = lambda power: np.asarray(
+    losses.group_softmax(features, kernel, bias, labels, num_groups=4, power=power, grouping=rule)
+  )
+  values = np.stack([run(power) for power in powers])
+  assert (np.diff(values, axis=0) <= 1e-12).all()
+  assert (np.diff(values, axis=0) < -1e-3).any(axis=1).all()
+  softmax = softmax_loss(features, kernel, bias, labels)
+  assert (values[powers.index(4.0)] >= softmax - 1e-12).all()
+  # Above G it is none any more.
+  assert (values[powers.index(8.0)] < softmax - 1e-6).any()
+  for kind, power in (("I", 4.0), ("II", 1.0)):
+    by_kind = losses.group_softmax(features, kernel, bias, labels, num_groups=4, kind=kind, grouping=rule)
+    np.testing.assert_array_equal(by_kind, run(power))
+
+
+@pytest.mark.claim(
+  "group_softmax", "Eq. A.2 at zero logits", "log C for softmax and type I, G log C for type II"
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_zero_logits(form):
+  x, kernel, bias, labels = np.ones((3, 16)), np.zeros((16, 1000)), np.zeros(1000), np.array([0, 5, 999])
+  for kind, expected in (("I", np.log(1000)), ("II", 8 * np.log(1000))):
+    loss = losses.group_softmax(
+      x.astype(np.float32), kernel.astype(np.float32), bias.astype(np.float32), labels, kind=kind, form=form
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_group_is_the_softmax(form):
+  features, kernel, bias, labels = head(5, dtype=np.float32)
+  expected = oracles.cross_entropy(features @ kernel + bias, labels)
+  for kind in ("I", "II"):
+    loss = losses.group_softmax(features, kernel, bias, labels, num_groups=1, kind=kind, form=form)
+    np.testing.assert_allclose(loss, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_with_a_group_for_each_feature_the_grouping_does_not_matter():
+  arguments = head(6, dtype=np.float32)
+  run = lambda rule: losses.group_softmax(*arguments, num_groups=12, grouping=rule)
+  np.testing.assert_allclose(run(losses.discriminative_scores), run(losses.fixed_scores), rtol=1e-5)
+
+
+def test_losses_next_to_zero_keep_their_digits():
+  """Value and gradient, where log-sum-exp minus the target's logit has none left in float32."""
+  features, labels = np.full((1, 4), 4.0, np.float32), np.array([0])
+  kernel, bias = np.eye(4, 3, dtype=np.float32) * 0 + np.array([5, 0, 0], np.float32), np.zeros(3, np.float32)
+  for form in FORMS:
+    run = lambda x, form=form: losses.group_softmax(
+      x, kernel, bias, labels, num_groups=2, kind="II", form=form
+    ).sum()
+    value, gradient = jax.value_and_grad(run)(features)
+    np.testing.assert_allclose(value, 2 * np.log1p(2 * np.exp(-40.0)), rtol=1e-4)
+    np.testing.assert_allclose(gradient, -10 * np.exp(-40.0), rtol=1e-4)
+
+
+# The bias.
+
+
+@pytest.mark.claim(
+  "group_softmax", "Eq. A.1", "the bias is spread over the features: the groups add up to the whole"
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_whole_logits_come_with_the_loss(form):
+  features, kernel, bias, labels = head(7, features=11, dtype=np.float32)
+  _, logits = losses.group_softmax_and_logits(features, kernel, bias, labels, num_groups=3, form=form)
+  np.testing.assert_allclose(logits, features @ kernel + bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.claim("group_softmax", "Eq. A.14", "the bias does not change the groups")
+def test_the_bias_does_not_change_the_groups(x64):
+  features, kernel, bias, labels = head(8, batch=500)
+  whole = features[..., None] * kernel + bias / 12
+  target = np.take_along_axis(whole, labels[:, None, None], -1)[..., 0]
+  scores = target - (whole.sum(-1) - target) / 5
+  np.testing.assert_array_equal(
+    losses.feature_groups(losses.discriminative_scores(features, kernel, bias, labels), num_groups=4),
+    oracles.feature_groups(scores, (3,) * 4),
+  )
+
+
+# The grouping.
+
+
+@pytest.mark.claim("group_softmax", "Eq. A.13", "groups are the sorted scores cut into equal parts")
+@pytest.mark.parametrize("num_groups", [1, 2, 5, 7, 33, 64, (0, 3, 60, 1), (64,), (10, 54, 0)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_groups_are_the_sorted_scores_cut(num_groups, ties):
+  rng = np.random.default_rng(9)
+  scores = rng.normal(size=(30, 64)).astype(np.float32)
+  if ties:
+    # ReLU's zeros of both signs, equal values, and one whole row of them.
+    scores = np.round(np.where(rng.random(scores.shape) < 0.4, -0.0, scores), 1)
+    scores[:2] = 0.5
+  got = losses.feature_groups(scores, num_groups=num_groups)
+  sizes = (
+    num_groups
+    if isinstance(num_groups, tuple)
+    else [len(part) for part in np.array_split(np.arange(64), num_groups)][::-1]
+  )
+  assert got.dtype == np.uint8
+  np.testing.assert_array_equal(got, oracles.feature_groups(scores, sizes))
+  np.testing.assert_array_equal(
+    jax.vmap(lambda s: losses.feature_groups(s, num_groups=num_groups))(scores), got
+  )
+
+
+def test_scores_of_bfloat16_features_are_float32():
+  """Sorted in bfloat16, scores that differ would be equal."""
+  features, kernel, bias, labels = (
+    jnp.asarray(x) for x in head(10, batch=8, features=512, classes=20, dtype=np.float32)
+  )
+  narrow = features.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16)
+  scores = losses.discriminative_scores(*narrow, bias, labels)
+  assert scores.dtype == jnp.float32
+  uniform = oracles.uniform_others(labels, 20)
+  exact = oracles.scores(*(x.astype(jnp.float32) for x in narrow), labels, uniform)
+  assert len(np.unique(scores[0])) == 512 > len(np.unique(scores[0].astype(jnp.bfloat16)))
+  np.testing.assert_array_equal(
+    losses.feature_groups(scores, num_groups=8), oracles.feature_groups(exact, (64,) * 8)
+  )
+
+
+def test_more_than_256_groups_need_wider_numbers():
+  groups = losses.feature_groups(jnp.arange(600.0), num_groups=300)
+  assert groups.dtype == jnp.uint16
+  np.testing.assert_array_equal(groups, np.repeat(np.arange(300), 2))
+
+
+def test_the_rule_uses_the_label_and_nothing_of_other_examples():
+  features, kernel, bias, labels = head(11, dtype=np.float32)
+  order = np.random.default_rng(11).permutation(len(labels))
+  scores = losses.discriminative_scores(features, kernel, bias, labels)
+  permuted = losses.discriminative_scores(features[order], kernel, bias, labels[order])
+  np.testing.assert_array_equal(permuted, np.asarray(scores)[order])
+  assert (losses.discriminative_scores(features, kernel, bias, (labels + 1) % 6) != scores).any(axis=-1).all()
+  # Features in another order: the same groups and loss.
+  shuffle = np.random.default_rng(12).permutation(12)
+  np.testing.assert_allclose(
+    losses.group_softmax(features[:, shuffle], kernel[shuffle], bias, labels, num_groups=3),
+    losses.group_softmax(features, kernel, bias, labels, num_groups=3),
+    rtol=1e-5,
+  )
+
+
+def test_random_groups_are_drawn_for_each_example():
+  arguments = head(13, batch=2000, dtype=np.float32)
+  run = lambda seed: np.asarray(
+    losses.feature_groups(losses.random_scores(jax.random.key(seed), *arguments), num_groups=3)
+  )
+  groups = run(0)
+  assert (groups != run(1)).any()
+  assert (groups[0] != groups[1]).any()
+  # Each feature is in each group as often, within four standard deviations.
+  for group in range(3):
+    share = (groups == group).mean(axis=0)
+    assert (np.abs(share - 1 / 3) < 4 * np.sqrt(2 / 9 / 2000)).all()
+
+
+@pytest.mark.parametrize("features", [12, 14])
+def test_interleaved_groups_have_features_of_every_kind(features):
+  arguments = head(14, features=features, dtype=np.float32)
+  rank = oracles.feature_groups(losses.discriminative_scores(*arguments), (1,) * features)
+  groups = np.asarray(
+    losses.feature_groups(losses.interleaved_scores(*arguments, num_groups=3), num_groups=3)
+  )
+  np.testing.assert_array_equal(groups, (rank - features) % 3)
+
+
+# The forms.
+
+
+@pytest.mark.claim("group_softmax", "Eq. B.2", "the update of x and W: each group's residual, no factor G")
+@pytest.mark.parametrize("kind", ["I", "II"])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_analytic_gradient(x64, form, kind):
+  features, kernel, bias, labels = head(15, features=11)
+  sizes, power = (3, 4, 4), {"I": 3, "II": 1}[kind]
+  groups = oracles.feature_groups(
+    oracles.scores(features, kernel, labels, oracles.uniform_others(labels, 6)), sizes
+  )
+  weights = np.random.default_rng(15).normal(size=len(labels))
+
+  def weighted(features, kernel, bias):
+    loss = losses.group_softmax(features, kernel, bias, labels, num_groups=3, kind=kind, form=form)
+    return (weights * loss).sum()
+
+  d_features, d_kernel, d_bias = np.zeros_like(features), np.zeros_like(kernel), np.zeros_like(bias)
+  for i, size in enumerate(sizes):
+    masked = np.where(groups == i, features, 0)
+    probs = oracles.softmax(power * (masked @ kernel + bias * size / 11))
+    residual = weights[:, None] * (probs - oracles.one_hot(labels, 6))
+    d_features += np.where(groups == i, residual @ kernel.T, 0)
+    d_kernel += masked.T @ residual
+    d_bias += size / 11 * residual.sum(0)
+  got = jax.jit(jax.grad(weighted, (0, 1, 2)))(features, kernel, bias)
+  for ours, theirs in zip(got, (d_features, d_kernel, d_bias)):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def _value_and_gradient(arguments, dtype, **options):
+  features, kernel, bias, labels = arguments
+  floats = tuple(x.astype(dtype) for x in (features, kernel, bias))
+  loss = lambda *floats: losses.group_softmax(*floats, labels, **options)
+  weighted = lambda *floats: (loss(*floats) * np.arange(1, len(labels) + 1)).sum()
+  return jax.jit(loss)(*floats), jax.jit(jax.grad(weighted, (0, 1, 2)))(*floats)
+
+
+@pytest.mark.parametrize("num_groups", [2, 5, 16, 40])
+@pytest.mark.parametrize("kind", ["I", "II"])
+def test_all_forms_agree_in_float32(num_groups, kind):
+  arguments = head(16, batch=21, features=40, classes=70, scale=0.5, dtype=np.float32)
+  groups = losses.feature_groups(losses.discriminative_scores(*arguments), num_groups=num_groups)
+  power = num_groups if kind == "I" else 1
+  oracle = oracles.group_softmax(*arguments, groups, power)
+  results = [
+    _value_and_gradient(arguments, np.float32, num_groups=num_groups, kind=kind, form=form) for form in FORMS
+  ]
+  for value, gradient in results:
+    np.testing.assert_allclose(value, oracle, rtol=2e-5)
+    for ours, theirs in zip(gradient, results[0][1]):
+      np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("kind", ["I", "II"])
+def test_all_forms_agree_in_float64(x64, kind, monkeypatch):
+  # A small chunk, so that `gather` makes several, the last of them filled up.
+  monkeypatch.setattr(losses._group_softmax.forms, "CHUNK", 8 * 5 * 70)
+  arguments = head(17, batch=21, features=37, classes=70)
+  groups = losses.feature_groups(losses.discriminative_scores(*arguments), num_groups=5)
+  oracle = oracles.group_softmax(*arguments, groups, 5 if kind == "I" else 1)
+  results = [_value_and_gradient(arguments, np.float64, num_groups=5, kind=kind, form=form) for form in FORMS]
+  for value, gradient in results:
+    np.testing.assert_allclose(value, oracle, rtol=1e-10)
+    for ours, theirs in zip(gradient, results[0][1]):
+      np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10 * np.abs(theirs).max())
+
+
+def test_the_backward_pass_keeps_groups_and_normalizers_only():
+  """At the size of the benchmark: below 1 MB beyond what the caller has anyway."""
+  shapes = [(256, 2048), (2048, 1000), (1000,)]
+  floats = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  labels = jax.ShapeDtypeStruct((256,), jnp.int32)
+  given = sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in (*floats, labels))
+
+  def kept(form):
+    pull = lambda x, w, b, y: jax.vjp(
+      lambda *f: losses.group_softmax(*f, y, num_groups=64, form=form), x, w, b
+    )
+    leaves = jax.tree.leaves(jax.eval_shape(pull, *floats, labels)[1])
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in leaves) - given
+
+  assert kept("scan") < 1e6
+  assert kept("gather") < 1e6
+  assert kept("dense") > 1e8
+
+
+def test_the_form_is_chosen_by_size_and_back_end(monkeypatch):
+  from jaxreg.losses._group_softmax import _form
+
+  chosen = lambda *sizes: _form("auto", *sizes).__name__
+  assert chosen(64, 8, 128, 10) == "dense"
+  assert chosen(256, 2, 2048, 1000) == "scan"
+  assert chosen(256, 8, 2048, 1000) == "gather"
+  assert chosen(256, 8, 2048, 10) == "scan"
+  assert chosen(256, 16, 2048, 10) == "gather"
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  assert chosen(256, 64, 2048, 1000) == "scan"
+
+
+def test_bfloat16_is_multiplied_in_bfloat16_and_summed_in_float32():
+  arguments = head(18, batch=16, features=64, classes=70, dtype=np.float32)
+  features, kernel, bias, labels = arguments
+  narrow = [jnp.asarray(x, jnp.bfloat16) for x in (features, kernel, bias)]
+  rounded = [np.asarray(x, np.float32) for x in narrow]
+  for form in FORMS:
+    value = losses.group_softmax(*narrow, labels, num_groups=4, form=form)
+    assert value.dtype == jnp.float32
+    exact = losses.group_softmax(*rounded, labels, num_groups=4, form=form)
+    np.testing.assert_allclose(value, exact, rtol=1e-5)
+    run = lambda *f, form=form: losses.group_softmax(*f, labels, num_groups=4, form=form).sum()
+    gradients = jax.grad(run, (0, 1, 2))
+    for ours, theirs in zip(gradients(*narrow), gradients(*rounded)):
+      assert ours.dtype == jnp.bfloat16
+      np.testing.assert_allclose(
+        np.asarray(ours, np.float32), theirs, rtol=0.05, atol=0.02 * np.abs(theirs).max()
+      )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("devices", [1, 4, 8])
+def test_sharded(form, devices):
+  """Batch over the data axis; with four and eight devices the classes over a model axis too."""
+  model = 1 if devices == 1 else 2
+  mesh = jax.make_mesh((devices // model, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+  arguments = head(19, batch=24, features=32, classes=70, dtype=np.float32)
+  specs = (("data",), (None, "model"), ("model",), ("data",))
+  placed = [jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec))) for x, spec in zip(arguments, specs)]
+
+  def run(features, kernel, bias, labels):
+    loss = lambda *f: losses.group_softmax(*f, labels, num_groups=4, form=form).sum()
+    return jax.value_and_grad(loss, (0, 1, 2))(features, kernel, bias)
+
+  want = jax.tree.leaves(jax.jit(run)(*arguments))
+  for ours, theirs in zip(jax.tree.leaves(jax.jit(run)(*placed)), want):
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5 * np.abs(theirs).max())
+
+
+def test_second_derivatives_and_forward_mode():
+  """Forward over reverse through the gradient of our own; forward mode alone wants `dense`."""
+  features, kernel, bias, labels = head(20, batch=3, dtype=np.float32)
+  direction = np.ones_like(kernel)
+
+  def along(form):
+    gradient = jax.grad(
+      lambda w: losses.group_softmax(features, w, bias, labels, num_groups=3, form=form).sum()
+    )
+    return jax.jvp(gradient, (kernel,), (direction,))[1]
+
+  for form in ("scan", "gather"):
+    np.testing.assert_allclose(along(form), along("dense"), rtol=1e-4, atol=1e-4)
+  loss = lambda x, form: losses.group_softmax(x, kernel, bias, labels, num_groups=3, form=form)
+  assert jax.jvp(lambda x: loss(x, "dense"), (features,), (features,))[1].shape == (3,)
+  with pytest.raises(TypeError, match="forward-mode"):
+    jax.jvp(lambda x: loss(x, "scan"), (features,), (features,))
+
+
+def test_labels_out_of_range_are_nan():
+  features, kernel, bias, _ = head(21, batch=3, dtype=np.float32)
+  for form in FORMS:
+    loss = losses.group_softmax(features, kernel, bias, np.array([-1, 6, 5]), num_groups=3, form=form)
+    np.testing.assert_array_equal(np.isnan(loss), [True, True, False])
+
+
+# The prediction.
+
+
+def test_logit_scale_changes_probabilities_and_no_decision():
+  logits = np.random.default_rng(22).normal(size=(50, 7)).astype(np.float32) * 20
+  for scale in (1.0, 0.125):
+    log_probs = losses.group_softmax_log_probs(logits, logit_scale=scale)
+    np.testing.assert_allclose(log_probs, np.log(oracles.softmax(scale * logits)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(log_probs.argmax(-1), logits.argmax(-1))
+
+
+@pytest.mark.parametrize(
+  ("options", "error", "message"),
+  [
+    ({"num_groups": 13}, ValueError, "num_groups must be at most the number of features, 12, got 13"),
+    ({"num_groups": 0}, ValueError, "num_groups must be at least 1, got 0"),
+    ({"num_groups": 2.0}, TypeError, "num_groups must be an integer, got 2.0"),
+    ({"num_groups": (6, 7)}, ValueError, "num_groups must be sizes that add up to 12 features, got"),
+    ({"num_groups": (6.0, 6.0)}, TypeError, "num_groups must be an integer or integers, got"),
+    ({"kind": "III"}, ValueError, "kind must be 'I' or 'II', got 'III'"),
+    ({"form": "fast"}, ValueError, "form must be 'auto', 'dense', 'scan' or 'gather', got 'fast'"),
+    ({"power": 0.0}, ValueError, r"power must lie in \(0, inf\], got 0.0"),
+  ],
+)
+def test_mistakes_are_told(options, error, message):
+  with pytest.raises(error, match=message):
+    losses.group_softmax(*head(23, dtype=np.float32), **options)
+
+
+def test_a_rule_of_ones_own():
+  """Any function of the loss's arguments, here the features themselves; with a key for a random one."""
+  features, kernel, bias, labels = head(24, dtype=np.float32)
+  rule = lambda features, kernel, bias, labels, *, num_groups: features
+  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=3, grouping=rule)
+  groups = oracles.feature_groups(features, (4,) * 3)
+  np.testing.assert_allclose(
+    loss, oracles.group_softmax(features, kernel, bias, labels, groups, 3), rtol=1e-5
+  )
+
+  @jax.jit
+  def drawn(key):
+    rule = functools.partial(losses.random_scores, key)
+    return losses.group_softmax(features, kernel, bias, labels, num_groups=3, grouping=rule)
+
+  assert (drawn(jax.random.key(0)) != drawn(jax.random.key(1))).any()
