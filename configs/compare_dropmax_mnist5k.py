@@ -6,6 +6,8 @@ Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018. Its figures f
 No search here: each method has the setting that the search of `compare_dropmax_mnist1k` chose for it. The
 length, 100 epochs, is ours: the released code has none for 5K, appendix C has 500 with batches of 50. DIR has
 the four idx files. 9 runs of 5000 steps, about four minutes each on one core.
+Ours, test error, mean and 95 % interval: softmax 1.86 ± 0.04 %, random DropMax 2.01 ± 0.24 %,
+DropMax 1.40 ± 0.24 %.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
