@@ -18,7 +18,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "claims"
 STATUS = {"holds": "holds", "erratum": "**erratum**: the test asserts the correction"}
 
-TITLES = {"dropmax": "Lee et al., DropMax: Adaptive Variational Softmax, 2018"}
+TITLES = {
+  "dropmax": "Lee et al., DropMax: Adaptive Variational Softmax, 2018",
+  "group_softmax": "Kobayashi, Group Softmax Loss with Discriminative Feature Grouping, 2021",
+}
 
 # (where in the source, claim, what was measured).
 MEASURED = {

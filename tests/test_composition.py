@@ -63,6 +63,24 @@ def test_the_same_dropmax_call_trains_every_kind_of_model(framework):
   assert error < 0.1
 
 
+def test_group_softmax_takes_the_last_layer_of_every_kind_of_model():
+  """Its kernel and bias, as each framework names them; training goes on through them and the features."""
+  x, labels = jax.random.normal(jax.random.key(0), (20, 6)), jnp.arange(20) % 3
+  linen = nn.Dense(3).init(jax.random.key(1), x)["params"]
+  of_nnx = nnx.Linear(6, 3, rngs=nnx.Rngs(1))
+  of_equinox = eqx.nn.Linear(6, 3, key=jax.random.key(1))
+  for kernel, bias in (
+    (jnp.ones((6, 3)), jnp.zeros(3)),
+    (linen["kernel"], linen["bias"]),
+    (of_nnx.kernel[...], of_nnx.bias[...]),
+    (of_equinox.weight.T, of_equinox.bias),
+  ):
+    loss = lambda *arrays: losses.group_softmax(*arrays, labels, num_groups=2, kind="II").mean()
+    value, gradients = jax.value_and_grad(loss, (0, 1, 2))(x, kernel, bias)
+    lower = loss(*(a - 0.01 * g for a, g in zip((x, kernel, bias), gradients)))
+    assert lower < value
+
+
 def test_twenty_lines_of_plain_optax():
   images, labels = load_digits(return_X_y=True)
   x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)

@@ -14,6 +14,7 @@ from jaxreg.plots._gradients import gradients
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
+from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
   "predictive",
   "reliability",
   "retain_maps",
+  "sweep",
   "terms",
 ]

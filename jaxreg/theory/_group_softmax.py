@@ -62,7 +62,14 @@ def equal_partitions(num_features: int, num_groups: int) -> np.ndarray:
 
 
 def grouping_losses(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, label: int, groups: ArrayLike, *, power: float
+  features: ArrayLike,
+  kernel: ArrayLike,
+  bias: ArrayLike,
+  label: ArrayLike,
+  groups: ArrayLike,
+  *,
+  num_groups: int,
+  power: float,
 ) -> Array:
   r"""The group softmax loss of one example under many groupings, straight from the ingredient logits.
 
@@ -74,7 +81,8 @@ def grouping_losses(
     kernel: `W`, `[D, classes]`, floating.
     bias: `b`, `[classes]`, floating.
     label: `y`.
-    groups: `[groupings, D]`, integers from 0; any partition, empty groups too.
+    groups: `[groupings, D]`, integers in `[0, G)`; any partition, empty groups too.
+    num_groups: `G`; static.
     power: `a`: `G` for type I, 1 for type II.
 
   Returns:
@@ -86,7 +94,7 @@ def grouping_losses(
 
   Example:
     >>> losses = grouping_losses(
-    ...   jnp.ones(4), jnp.zeros((4, 10)), jnp.zeros(10), 3, equal_partitions(4, 2), power=1
+    ...   jnp.ones(4), jnp.zeros((4, 10)), jnp.zeros(10), 3, equal_partitions(4, 2), num_groups=2, power=1
     ... )
     >>> losses  # 2 log 10
     Array([4.6051702, 4.6051702, 4.6051702], dtype=float32)
@@ -104,12 +112,12 @@ def grouping_losses(
   groups = jnp.asarray(groups)
   if groups.ndim != 2 or groups.shape[1] != len(features):
     raise ValueError(f"groups must be [groupings, {len(features)}], got {groups.shape}")
-  member = jax.nn.one_hot(groups, int(groups.max()) + 1, axis=1, dtype=ingredients.dtype)
+  member = jax.nn.one_hot(groups, num_groups, axis=1, dtype=ingredients.dtype)
   logits = power * jnp.einsum("pgd,dc->pgc", member, ingredients)
   return (jax.nn.logsumexp(logits, axis=-1) - logits[..., label]).sum(axis=-1) / power
 
 
-def group_relaxation(scores: ArrayLike, groups: ArrayLike) -> Array:
+def group_relaxation(scores: ArrayLike, groups: ArrayLike, *, num_groups: int) -> Array:
   r"""What sorting and cutting the scores maximises: the type II loss with a mean for a log-sum-exp.
 
   .. math::
@@ -122,7 +130,8 @@ def group_relaxation(scores: ArrayLike, groups: ArrayLike) -> Array:
 
   Args:
     scores: `lambda`, `[D]`, floating.
-    groups: `[groupings, D]`, integers from 0.
+    groups: `[groupings, D]`, integers in `[0, G)`.
+    num_groups: `G`; static.
 
   Returns:
     `[groupings]`, in nats, in at least float32.
@@ -131,7 +140,7 @@ def group_relaxation(scores: ArrayLike, groups: ArrayLike) -> Array:
     TypeError: if `scores` are not floating.
 
   Example:
-    >>> group_relaxation(jnp.zeros(4), equal_partitions(4, 2))  # 2 log 2
+    >>> group_relaxation(jnp.zeros(4), equal_partitions(4, 2), num_groups=2)  # 2 log 2
     Array([1.3862944, 1.3862944, 1.3862944], dtype=float32)
 
   References:
@@ -139,7 +148,7 @@ def group_relaxation(scores: ArrayLike, groups: ArrayLike) -> Array:
   """
   scores = check_wide(scores, "scores")
   groups = jnp.asarray(groups)
-  member = jax.nn.one_hot(groups, int(groups.max()) + 1, axis=1, dtype=scores.dtype)
+  member = jax.nn.one_hot(groups, num_groups, axis=1, dtype=scores.dtype)
   return jax.nn.softplus(-(member @ scores)).sum(axis=-1)
 
 
@@ -148,9 +157,10 @@ def search_grouping(
   features: ArrayLike,
   kernel: ArrayLike,
   bias: ArrayLike,
-  label: int,
+  label: ArrayLike,
   groups: ArrayLike,
   *,
+  num_groups: int,
   power: float,
   num_steps: int = 2000,
 ) -> tuple[Array, Array]:
@@ -160,7 +170,7 @@ def search_grouping(
 
   Args:
     key: which pairs are tried.
-    features, kernel, bias, label, power: as `grouping_losses` has them.
+    features, kernel, bias, label, num_groups, power: as `grouping_losses` has them.
     groups: `[D]`, where to start; the sizes stay.
     num_steps: exchanges tried; one that lowers the loss is not kept.
 
@@ -174,7 +184,7 @@ def search_grouping(
   Example:
     >>> x, kernel = jnp.arange(1.0, 5.0), jnp.array([[1.0, -1.0], [-1.0, 1.0]] * 2)
     >>> loss, groups = search_grouping(
-    ...   jax.random.key(0), x, kernel, jnp.zeros(2), 0, [0, 0, 1, 1], power=1.0, num_steps=50
+    ...   jax.random.key(0), x, kernel, jnp.zeros(2), 0, [0, 0, 1, 1], num_groups=2, power=1.0, num_steps=50
     ... )
     >>> groups.tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
     True
@@ -184,11 +194,10 @@ def search_grouping(
   """
   check_count(num_steps, "num_steps")
   groups = jnp.asarray(groups)
-  start = grouping_losses(features, kernel, bias, label, groups[None], power=power)[0]
+  start = grouping_losses(features, kernel, bias, label, groups[None], num_groups=num_groups, power=power)[0]
   x, w, b = (jnp.asarray(a, start.dtype) for a in (features, kernel, bias))
   ingredients = x[:, None] * w + b[None] / len(x)
-  number = int(groups.max()) + 1
-  sums = jax.ops.segment_sum(ingredients, groups, number)
+  sums = jax.ops.segment_sum(ingredients, groups, num_groups)
   excess = lambda z: (jax.nn.logsumexp(power * z, axis=-1) - power * z[..., label]) / power
 
   def exchange(state, pair):
@@ -205,7 +214,9 @@ def search_grouping(
 
   pairs = jax.random.randint(check_key(key), (num_steps, 2), 0, len(x))
   (_, groups, _), _ = jax.lax.scan(exchange, (start, groups, sums), pairs)
-  return grouping_losses(features, kernel, bias, label, groups[None], power=power)[0], groups
+  return grouping_losses(features, kernel, bias, label, groups[None], num_groups=num_groups, power=power)[
+    0
+  ], groups
 
 
 def update_rank(sizes: Sequence[int], num_classes: int) -> int:

@@ -38,6 +38,7 @@ def abstract_params(model, shape):
     (models.TutorialCNN(), (1, 4, 4, 1), {"train": False}),
     (models.SoftmaxHead(3), (1, 4), {}),
     (models.DropMaxHead(3), (1, 4), {}),
+    (models.GroupSoftmaxHead(3), (1, 4), {}),
     (models.Classifier(models.MLP((3,)), models.DropMaxHead(3)), (1, 4), {"train": False}),
   ],
   ids=lambda value: type(value).__name__,
@@ -63,6 +64,7 @@ def classifier(backbone, head):
     # The released code's LeNet, and the tutorial's network, both with softmax as published.
     (models.LeNet(), models.SoftmaxHead(10), MNIST, 431_080),
     (models.LeNet(), models.DropMaxHead(10), MNIST, 441_100),
+    (models.LeNet(), models.GroupSoftmaxHead(10), MNIST, 431_080),
     (models.TutorialCNN(), models.SoftmaxHead(10), MNIST, 3_274_634),
     (models.TutorialCNN(), models.DropMaxHead(10), MNIST, 3_274_634 + 2 * 10_250),
     (models.MLP(), models.SoftmaxHead(10), (2, 8, 8, 1), 64 * 256 + 256 + 256 * 256 + 256 + 2570),

@@ -1,0 +1,79 @@
+"""Error and NLL of group softmax against the number of groups, from a finished `compare_group_softmax`.
+
+    python benchmarks/group_softmax_trends.py runs/compare_group_softmax-digits
+
+Type II predicts with its logits divided by the number of groups; from the checkpoints this also makes its NLL
+without that. Prints a Markdown table of test error and both NLLs, mean and 95 % interval over the seeds, and
+writes `trends.json` and `figures/trends.png` into the folder.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from jaxreg import plots
+from jaxreg.train import base_config, load
+from jaxreg.train.setup import load_data
+from jaxreg.train.workdir import restore_config
+
+METRICS = {
+  "test/error": ("test error (%)", 100),
+  "test/nll": ("NLL, type II scaled (nats)", 1),
+  "test/nll_unscaled": ("NLL, not scaled (nats)", 1),
+}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("folder", type=Path)
+  folder = parser.parse_args().folder
+  found = json.loads((folder / "compare.json").read_text())
+  data = None
+  series: dict[str, dict[int, dict]] = {}
+  for label, row in found["rows"].items():
+    runs = row["runs"]
+    runs["test/nll_unscaled"] = runs["test/nll"]
+    if label.startswith("II "):
+      cell = next((folder / "rows").glob(f"{label.replace(' ', '_')}-*"))
+      config = restore_config(base_config(), cell)
+      data = load_data(config) if data is None else data
+      scale = config.method.group_softmax.predict.logit_scale
+      runs["test/nll_unscaled"] = [
+        unscaled_nll(cell, seed, data.test, scale) for seed in range(found["seeds"])
+      ]
+    if label != "softmax":
+      line, _, number = label.rpartition(" ")
+      series.setdefault(line, {})[int(number)] = runs
+  print("| | test error, % | NLL | NLL, not scaled |\n|---|---|---|---|")
+  for label, row in found["rows"].items():
+    cells = [shown(row["runs"][name], factor) for name, (_, factor) in METRICS.items()]
+    print(f"| {label} | {' | '.join(cells)} |")
+  (folder / "trends.json").write_text(json.dumps(found["rows"]))
+  figure = plots.sweep(series, found["rows"]["softmax"]["runs"], METRICS, xlabel="groups", title=folder.name)
+  figure.savefig(folder / "figures" / "trends.png", dpi=100)
+
+
+def unscaled_nll(cell: Path, replica: int, split, scale: float) -> float:
+  """The log-probabilities of `z / G` are those of `z` when multiplied by `G` and normalised again."""
+  predict = load(cell, replica=replica)
+  parts = [
+    jax.nn.log_softmax(predict(split.inputs[at : at + 1000]) / scale) for at in range(0, len(split), 1000)
+  ]
+  log_probs = np.asarray(jnp.concatenate(parts), np.float64)
+  return float(-np.take_along_axis(log_probs, split.labels[:, None], 1).mean())
+
+
+def shown(runs: list[float], factor: float) -> str:
+  values = factor * np.asarray(runs)
+  half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+  digits = 2 if factor == 100 else 3
+  return f"{values.mean():.{digits}f} ± {half:.{digits}f}"
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,85 @@
+"""Runs over the values of one hyper-parameter."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from scipy import stats
+
+from jaxreg.plots._axes import new_figure
+
+Runs = Mapping[str, Sequence[float]]
+
+
+def sweep(
+  series: Mapping[str, Mapping[float, Runs]],
+  reference: Runs,
+  metrics: Mapping[str, tuple[str, float]],
+  *,
+  xlabel: str,
+  title: str = "",
+) -> Figure:
+  """The mean of runs and its 95 % confidence interval (Student's t) over a hyper-parameter, line by line.
+
+  Args:
+    series: by label and value of the hyper-parameter (positive, on a log axis), the metrics of its runs.
+    reference: the metrics of the runs without it: a line and a band through all values.
+    metrics: by name, the label of its panel and a factor, such as 100 for per cent.
+    xlabel: the hyper-parameter.
+    title: above the figure.
+
+  Returns:
+    A figure with a panel for each metric; labels that begin alike, up to the last space, share a colour.
+
+  Raises:
+    ValueError: if there is no series.
+  """
+  if not series:
+    raise ValueError("series must have at least one, got none")
+  figure = new_figure(4.2 * len(metrics) + 2, 3.6, title)
+  axes = np.atleast_1d(figure.subplots(1, len(metrics)))
+  colors: dict[str, str] = {}
+  styles: dict[str, str] = {}
+  for axis, (name, (label, factor)) in zip(axes, metrics.items(), strict=True):
+    mean, half = _interval(reference[name], factor)
+    axis.axhline(mean, color="tab:gray", linewidth=1, label="softmax")
+    axis.axhspan(mean - half, mean + half, color="tab:gray", alpha=0.15, linewidth=0)
+    for number, (line, points) in enumerate(series.items()):
+      kind, _, rule = line.partition(" ")
+      color = colors.setdefault(rule, f"C{len(colors)}")
+      style = styles.setdefault(kind, ("-", "--", ":")[len(styles) % 3])
+      values = np.array(sorted(points))
+      means, halves = np.array([_interval(points[value][name], factor) for value in values]).T
+      # Side by side, so that bars of different lines can be told apart.
+      shifted = values * 1.04 ** (number - (len(series) - 1) / 2)
+      axis.errorbar(
+        shifted,
+        means,
+        yerr=halves,
+        color=color,
+        linestyle=style,
+        marker="o",
+        markersize=3,
+        capsize=2,
+        label=line,
+      )
+    axis.set_xscale("log")
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel(xlabel)
+    axis.set_title(label, loc="left", fontsize="medium")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.3)
+  handles, labels = axes[0].get_legend_handles_labels()
+  figure.legend(handles, labels, loc="outside right center", frameon=False)
+  return figure
+
+
+def _interval(runs: Sequence[float], factor: float) -> tuple[float, float]:
+  values = factor * np.asarray(runs, float)
+  if len(values) < 2:
+    return float(values.mean()), 0.0
+  return float(values.mean()), float(
+    stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+  )
