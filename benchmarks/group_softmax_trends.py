@@ -54,7 +54,8 @@ def main() -> None:
     cells = [shown(row["runs"][name], factor) for name, (_, factor) in METRICS.items()]
     print(f"| {label} | {' | '.join(cells)} |")
   (folder / "trends.json").write_text(json.dumps(found["rows"]))
-  figure = plots.sweep(series, found["rows"]["softmax"]["runs"], METRICS, xlabel="groups", title=folder.name)
+  reference = "softmax", found["rows"]["softmax"]["runs"]
+  figure = plots.sweep(series, reference, METRICS, xlabel="groups", title=folder.name)
   figure.savefig(folder / "figures" / "trends.png", dpi=100)
 
 

@@ -14,7 +14,7 @@ Runs = Mapping[str, Sequence[float]]
 
 def sweep(
   series: Mapping[str, Mapping[float, Runs]],
-  reference: Runs,
+  reference: tuple[str, Runs],
   metrics: Mapping[str, tuple[str, float]],
   *,
   xlabel: str,
@@ -24,13 +24,14 @@ def sweep(
 
   Args:
     series: by label and value of the hyper-parameter (positive, on a log axis), the metrics of its runs.
-    reference: the metrics of the runs without it: a line and a band through all values.
+    reference: a label and the metrics of the runs without it: a line and a band through all values.
     metrics: by name, the label of its panel and a factor, such as 100 for per cent.
     xlabel: the hyper-parameter.
     title: above the figure.
 
   Returns:
-    A figure with a panel for each metric; labels that begin alike, up to the last space, share a colour.
+    A figure with a panel for each metric. Of a label `kind rule` the kind chooses the style and the rule the
+    colour of the line.
 
   Raises:
     ValueError: if there is no series.
@@ -42,8 +43,8 @@ def sweep(
   colors: dict[str, str] = {}
   styles: dict[str, str] = {}
   for axis, (name, (label, factor)) in zip(axes, metrics.items(), strict=True):
-    mean, half = _interval(reference[name], factor)
-    axis.axhline(mean, color="tab:gray", linewidth=1, label="softmax")
+    mean, half = _interval(reference[1][name], factor)
+    axis.axhline(mean, color="tab:gray", linewidth=1, label=reference[0])
     axis.axhspan(mean - half, mean + half, color="tab:gray", alpha=0.15, linewidth=0)
     for number, (line, points) in enumerate(series.items()):
       kind, _, rule = line.partition(" ")

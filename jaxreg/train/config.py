@@ -63,6 +63,8 @@ def base_config() -> Config:
     # digits | idx | npz | tfds; limit: per split, 0: all; larger sets than resident_gib stay on the host
     {"name": "digits", "limit": 0, "resident_gib": 4.0}
   )
+  # Of num_classes classes per_class training examples each, drawn by seed; 0: all.
+  config.data.subset = ConfigDict({"num_classes": 0, "per_class": 0, "seed": 0})
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 
@@ -75,6 +77,9 @@ def base_config() -> Config:
   config.model = ConfigDict({"name": "MLP"})  # MLP | LeNet | TutorialCNN | CifarResNet | ResNet
   for name in BACKBONES:
     config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
+
+  # Fine-tuning: the backbone of a run in that work directory, instead of random weights; the head is new.
+  config.pretrained = ConfigDict({"workdir": "", "checkpoint": "best", "replica": 0})  # latest | best
 
   config.method = ConfigDict({"name": "dropmax"})  # a row of METHODS
   for name, method in METHODS.items():
@@ -136,6 +141,7 @@ def check(config: Config) -> None:
   _one_of(config, "optimizer.weight_decay.mask", optimizer.DECAY_MASKS)
   _one_of(config, "evaluate.checkpoint", ("latest", "best"))
   _one_of(config, "evaluate.split", SPLITS)
+  _one_of(config, "pretrained.checkpoint", ("latest", "best"))
   _one_of(config, "checkpoint.best", BEST)
   _one_of(config, "compare.choose", BEST)
   for field in (
@@ -152,7 +158,14 @@ def check(config: Config) -> None:
     _in_range(config, field, 1)
   # One could be lost while the next is being written.
   _in_range(config, "checkpoint.keep", 2)
-  for field in ("steps", "data.limit", "data.resident_gib", "steps_per_dispatch"):
+  for field in (
+    "steps",
+    "data.limit",
+    "data.resident_gib",
+    "data.subset.per_class",
+    "data.subset.seed",
+    "steps_per_dispatch",
+  ):
     _in_range(config, field, 0)
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
     raise RunError(

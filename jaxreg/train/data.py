@@ -66,6 +66,39 @@ class Dataset:
     first = {name: split.take(slice(limit)) for name, split in self.splits().items()}
     return dataclasses.replace(self, **first)
 
+  def subset(self, *, num_classes: int = 0, per_class: int = 0, seed: int = 0) -> "Dataset":
+    """Some of the classes, and of each so many training examples; 0 for all.
+
+    Both are drawn by `seed`, so that of two subsets the smaller lies in the larger. The classes keep their
+    order and are numbered anew; validation and test have all examples of theirs.
+
+    Raises:
+      RunError: if there are not so many.
+    """
+    if not num_classes and not per_class:
+      return self
+    if num_classes and not 2 <= num_classes <= self.num_classes:
+      raise RunError(f"data.subset.num_classes: must be 0 or from 2 to {self.num_classes}, got {num_classes}")
+    generator = np.random.default_rng(seed)
+    classes = np.sort(generator.permutation(self.num_classes)[: num_classes or self.num_classes])
+    number = np.full(self.num_classes, -1)
+    number[classes] = np.arange(len(classes))
+
+    def of_classes(split: Split) -> Split:
+      kept = split.take(number[split.labels] >= 0)
+      return Split(kept.inputs, number[kept.labels])
+
+    train = self.train
+    if per_class:
+      # Drawn for every class, whether it is kept or not, so that fewer classes have the same examples.
+      members = [generator.permutation(np.flatnonzero(train.labels == k)) for k in range(self.num_classes)]
+      smallest = min(len(members[k]) for k in classes)
+      if per_class > smallest:
+        raise RunError(f"data.subset.per_class: must be 0 or at most {smallest}, got {per_class}")
+      train = train.take(np.sort(np.concatenate([each[:per_class] for each in members])))
+    splits = {name: of_classes(split) for name, split in self.splits().items()} | {"train": of_classes(train)}
+    return dataclasses.replace(self, **splits, num_classes=len(classes))
+
   @property
   def nbytes(self) -> int:
     """What the inputs of all splits take as they are stored."""

@@ -38,7 +38,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     predict = jaxreg.train.load("runs/dropmax_digits")
     labels = predict(images).argmax(-1)
   """
-  program, state, data = _restore(Path(workdir), checkpoint, replica)
+  program, state, data = restore_run(Path(workdir), checkpoint, replica)
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array, key: Key) -> Array:
@@ -66,7 +66,7 @@ def load_outputs(
   Raises:
     RunError: if nothing usable is there.
   """
-  program, state, data = _restore(Path(workdir), checkpoint, replica)
+  program, state, data = restore_run(Path(workdir), checkpoint, replica)
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array) -> dict[str, Array]:
@@ -75,7 +75,12 @@ def load_outputs(
   return lambda inputs: run(state.params, state.model_state, _checked(inputs, data))
 
 
-def _restore(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Program, Any, dict[str, Any]]:
+def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Program, Any, dict[str, Any]]:
+  """The functions of a run, one replica's state and what the run's data looked like.
+
+  Raises:
+    RunError: if nothing usable is there.
+  """
   config = workdirs.restore_config(base_config(), workdir)
   data = workdirs.read(workdir, "data.json")
   program = build(config, data)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import calibration
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import Checkpoints, abstract, restore, write_json
+from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset, batch_indices, make_source
 from jaxreg.train.evaluate import make_evaluate, outputs_over
@@ -22,6 +22,7 @@ from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import open_log
 from jaxreg.train.metrics import averaged
+from jaxreg.train.pretrained import load_backbone, with_backbone
 from jaxreg.train.recorder import Recorder, check_finite, largest_parts
 from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import (
@@ -62,6 +63,10 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
   processes.same("data", description)
   check_devices(config)
   program = build(config, description)
+  backbone = None
+  if config.pretrained.workdir and not good_steps(workdir):
+    pretrained = config.pretrained.to_dict()
+    backbone = processes.everywhere(lambda: load_backbone(program, **pretrained))
   with contextlib.ExitStack() as held:
 
     def claim() -> dict[str, Any]:
@@ -75,7 +80,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     claimed = processes.first(claim)
     if "results" in claimed:
       return claimed["results"]
-    return _run(config, workdir, dataset, program, claimed["remark"])
+    return _run(config, workdir, dataset, program, backbone, claimed["remark"])
 
 
 def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
@@ -93,7 +98,12 @@ def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Ite
 
 
 def _run(
-  config: Config, workdir: Path, dataset: Dataset, program: Program, remark: str | None
+  config: Config,
+  workdir: Path,
+  dataset: Dataset,
+  program: Program,
+  backbone: dict[str, Any] | None,
+  remark: str | None,
 ) -> dict[str, Any]:
   # Placement: one copy of the state on each device, of the data too if they fit, a slice of each batch.
   mesh = make_mesh()
@@ -123,6 +133,8 @@ def _run(
       state = restore(workdir, step, abstract(stacked(program.abstract, len(seeds)), replicated))
     else:
       state = init(np.array(seeds, np.uint32))
+      if backbone is not None:
+        state = with_backbone(state, backbone, mesh)
     state = replicas.unpack(state)
     with open_log(workdir, start=step, program=program) as log:
       if remark:

@@ -59,7 +59,7 @@ def load_data(config: Config) -> Dataset:
   """
   name = config.data.name
   data = getattr(sources, name)(**config.data[name])
-  return data.checked(f"data.{name}").limited(config.data.limit)
+  return data.checked(f"data.{name}").subset(**config.data.subset).limited(config.data.limit)
 
 
 def make_mesh() -> jax.sharding.Mesh:

@@ -488,6 +488,49 @@ def test_npz_scale_out_of_range(tmp_path, scale):
 # What a data set knows of itself.
 
 
+@pytest.mark.parametrize(("num_classes", "per_class"), [(0, 20), (3, 0), (5, 20), (10, 100)])
+def test_a_subset_has_as_many_of_each_class(num_classes, per_class):
+  digits = sources.digits()
+  subset = digits.subset(num_classes=num_classes, per_class=per_class, seed=4)
+  assert subset.num_classes == (num_classes or 10)
+  for name, split in subset.splits().items():
+    assert set(split.labels) == set(range(subset.num_classes))
+    if name == "train" and per_class:
+      np.testing.assert_array_equal(np.bincount(split.labels), per_class)
+  # The examples are the set's own, each once; the classes keep their order.
+  pixels = {image.tobytes(): label for image, label in zip(digits.train.inputs, digits.train.labels)}
+  found = [(int(k), int(pixels[x.tobytes()])) for x, k in zip(subset.train.inputs, subset.train.labels)]
+  assert len({x.tobytes() for x in subset.train.inputs}) == len(subset.train)
+  pairs = sorted(set(found))
+  assert len(pairs) == subset.num_classes
+  assert [old for _, old in pairs] == sorted(old for _, old in pairs)
+  kept = [old for _, old in pairs]
+  assert len(subset.test) == np.isin(digits.test.labels, kept).sum()
+
+
+def test_smaller_subsets_lie_in_larger_ones_and_seeds_differ():
+  digits = sources.digits()
+  images = lambda **options: {x.tobytes() for x in digits.subset(**options).train.inputs}
+  assert images(num_classes=2, per_class=10) < images(num_classes=5, per_class=10)
+  assert images(num_classes=5, per_class=10) < images(num_classes=5, per_class=30) < images(per_class=30)
+  assert images(per_class=10) != images(per_class=10, seed=1)
+  assert images(per_class=10) == images(per_class=10)
+  assert digits.subset() is digits
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"num_classes": 1}, "data.subset.num_classes: must be 0 or from 2 to 10, got 1"),
+    ({"num_classes": 11}, "data.subset.num_classes: must be 0 or from 2 to 10, got 11"),
+    ({"per_class": 500}, "data.subset.per_class: must be 0 or at most 104, got 500"),
+  ],
+)
+def test_a_subset_that_is_not_there(options, message):
+  with pytest.raises(train.RunError, match=message):
+    sources.digits().subset(**options)
+
+
 def test_limited_takes_the_first_of_each_split():
   digits = sources.digits()
   assert digits.limited(0) is digits

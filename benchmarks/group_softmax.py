@@ -1,0 +1,98 @@
+"""Time and memory of the group softmax's forms beside the plain softmax head, timed alternately.
+
+    python benchmarks/group_softmax.py [--groups 2,4,8,16,32,64] [--rounds 7]
+
+A batch of 256, 2048 features, 1000 classes, float32 unless `--dtype bfloat16`; value and gradients of
+features, kernel and bias. The head is one matrix product and Optax's cross-entropy. `temporary` is what the
+compiled program needs beside its arguments and results, `kept` what the forward pass leaves to the backward
+pass beyond what the caller has anyway.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxreg import losses
+
+BATCH, FEATURES, CLASSES = 256, 2048, 1000
+FORMS = ("auto", "dense", "scan", "gather")
+
+
+def softmax_head(features, kernel, bias, labels):
+  logits = (features @ kernel + bias).astype(jnp.float32)
+  return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def compiled(loss, arguments):
+  mean = lambda *arrays: loss(*arrays).mean()
+  return jax.jit(jax.value_and_grad(mean, (0, 1, 2))).lower(*arguments).compile()
+
+
+def kept(loss, arguments):
+  """Bytes of the residuals that are not the arguments themselves."""
+  pull = lambda *arrays: jax.vjp(lambda *f: loss(*f, arrays[-1]), *arrays[:-1])[1]
+  size = lambda tree: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+  return max(size(jax.eval_shape(pull, *arguments)) - size(arguments), 0)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--groups", default="2,4,8,16,32,64")
+  parser.add_argument("--forms", default=",".join(FORMS))
+  parser.add_argument("--rounds", type=int, default=7)
+  parser.add_argument("--kind", default="I")
+  parser.add_argument("--dtype", default="float32")
+  options = parser.parse_args()
+  keys = jax.random.split(jax.random.key(0), 3)
+  arguments = (
+    jax.random.normal(keys[0], (BATCH, FEATURES), options.dtype),
+    jax.random.normal(keys[1], (FEATURES, CLASSES), options.dtype) / 50,
+    jnp.zeros(CLASSES, options.dtype),
+    jax.random.randint(keys[2], (BATCH,), 0, CLASSES),
+  )
+  results = {}
+  print("| groups | form | ms | ratio to softmax (median, quartiles) | temporary, MiB | kept, MB |")
+  print("|---|---|---|---|---|---|")
+  head = compiled(softmax_head, arguments)
+  for number in map(int, options.groups.split(",")):
+    for form in options.forms.split(","):
+      loss = functools.partial(losses.group_softmax, num_groups=number, kind=options.kind, form=form)
+      program = compiled(loss, arguments)
+      times, ratios = alternate(head, program, arguments, options.rounds)
+      low, median, high = statistics.quantiles(ratios, n=4)
+      temporary = program.memory_analysis().temp_size_in_bytes / 2**20
+      left = kept(loss, arguments) / 1e6
+      print(
+        f"| {number} | {form} | {1e3 * statistics.median(times):.1f} "
+        f"| {median:.2f} ({low:.2f} to {high:.2f}) | {temporary:.1f} | {left:.2f} |",
+        flush=True,
+      )
+      results[f"{number} {form}"] = {"seconds": times, "ratios": ratios, "MiB": temporary, "kept_MB": left}
+  print(json.dumps(results))
+
+
+def alternate(head, program, arguments, rounds):
+  """Seconds of the program, and its ratios to the head, one after the other."""
+  times, ratios = [], []
+  for number in range(rounds + 1):
+    first, second = (timed(run, arguments) for run in (head, program))
+    if number:  # the first is to warm up
+      times.append(second)
+      ratios.append(second / first)
+  return times, ratios
+
+
+def timed(run, arguments) -> float:
+  began = time.perf_counter()
+  jax.block_until_ready(run(*arguments))
+  return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+  main()

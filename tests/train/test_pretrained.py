@@ -1,0 +1,103 @@
+"""Fine-tuning: the backbone of another run, a new head, a schedule of its own."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import loop, pretrained
+from jaxreg.train.load import restore_run
+from jaxreg.train.setup import build, load_data
+
+SOFTMAX = {"method.name": "group_softmax", "epochs": 1}
+
+
+def backbones(state):
+  return jax.device_get(state["params"]["backbone"])
+
+
+@pytest.mark.parametrize(("checkpoint", "replicas"), [("best", 1), ("latest", 2)])
+def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, checkpoint, replicas, no_figures):
+  # At a learning rate next to 0, what was started from is what is saved.
+  fields = {
+    **SOFTMAX,
+    "pretrained.workdir": str(finished_run),
+    "pretrained.checkpoint": checkpoint,
+    "optimizer.learning_rate": 1e-30,
+    "replicas": replicas,
+    "seed": 5,
+  }
+  workdir = tmp_path / "run"
+  train.train(runs.make_config(fields), workdir)
+  _, source, _ = restore_run(finished_run, checkpoint, 0)
+  after = runs.final_state(workdir)
+  for ours, theirs in zip(
+    jax.tree.leaves(backbones(after)), jax.tree.leaves(source.params["backbone"]), strict=True
+  ):
+    assert ours.shape == (replicas, *theirs.shape)
+    for replica in ours:
+      np.testing.assert_allclose(replica, theirs, rtol=1e-6, atol=1e-20)
+  fresh = tmp_path / "fresh"
+  train.train(runs.make_config({**fields, "pretrained.workdir": ""}), fresh)
+  random = runs.final_state(fresh)
+  same = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-20)
+  jax.tree.map(same, after["params"]["head"], random["params"]["head"])
+  leaves = zip(jax.tree.leaves(backbones(after)), jax.tree.leaves(backbones(random)))
+  assert any((ours != theirs).any() for ours, theirs in leaves)
+
+
+def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, no_figures):
+  """The other run may even be gone by then."""
+  fields = {**SOFTMAX, "epochs": 2, "pretrained.workdir": str(finished_run)}
+  whole, parts = tmp_path / "whole", tmp_path / "parts"
+  train.train(runs.make_config(fields), whole)
+  train.train(runs.make_config({**fields, "epochs": 1}), parts)
+  missing = pytest.MonkeyPatch()
+  with missing.context() as patched:
+    patched.setattr(loop, "load_backbone", lambda *_, **__: pytest.fail("it was loaded again"))
+    train.train(runs.make_config(fields), parts)
+  for ours, theirs in zip(
+    *(jax.tree.leaves(runs.final_state(w)["params"]) for w in (whole, parts)), strict=True
+  ):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_averages_of_batch_norm_come_too():
+  """The part of the model's state that is the backbone's; the head's, if it has one, stays new."""
+  fields = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "data.limit": 32}
+  config = runs.make_config(fields)
+  program = build(config, load_data(config).describe())
+  zeros = lambda tree: jax.tree.map(lambda x: np.zeros((1, *x.shape), x.dtype), tree)
+  ones = lambda tree: jax.tree.map(lambda x: np.ones(x.shape, x.dtype), tree)
+  state = program.abstract
+  backbone = pretrained._backbone(state)
+  assert jax.tree.leaves(backbone["model_state"])
+  started = pretrained.with_backbone(
+    state.replace(params=zeros(state.params), model_state=zeros(state.model_state)),
+    ones(backbone),
+    loop.make_mesh(),
+  )
+  assert all((x == 1).all() for x in jax.tree.leaves(started.params["backbone"]))
+  assert all((x == 0).all() for x in jax.tree.leaves(started.params["head"]))
+  assert all((x == 1).all() for x in jax.tree.leaves(started.model_state))
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    (
+      {"model.MLP.widths": (9,)},
+      r"pretrained.workdir: the backbone of .* is another one: its params/backbone",
+    ),
+    ({"pretrained.workdir": "nowhere"}, "pretrained: --workdir: nowhere has no config.json"),
+    ({"pretrained.replica": 1}, "pretrained: replica: must be at least 0 and below 1, got 1"),
+  ],
+)
+def test_mistakes_are_told_before_the_work_directory_is_touched(finished_run, tmp_path, fields, message):
+  config = runs.make_config({**SOFTMAX, "pretrained.workdir": str(finished_run), **fields})
+  with pytest.raises(train.RunError, match=message):
+    train.train(config, tmp_path / "run")
+  assert not (tmp_path / "run").exists()
