@@ -20,6 +20,7 @@ ARGUMENTS = {
   "dropmax_mnist.py": [f"{size}{rest}" for size in MNIST_SIZES for rest in ("", "-appendix")],
   "dropmax_figures.py": [None, "digits", "mnist1k"],
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
+  "compare_group_softmax_subsets.py": ["classes2", "images300"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
 }
 CHOICES = [
@@ -49,6 +50,15 @@ def describe(config, choice):
       "sizes": {"train": 50000 - held_out, "val": held_out, "test": 10000},
     }
   assert config.data.name == "idx"
+  subset = config.data.subset
+  if subset.per_class:
+    return {
+      "num_classes": subset.num_classes,
+      "input_shape": [28, 28, 1],
+      "input_dtype": "uint8",
+      "scale": 255.0,
+      "sizes": {"train": subset.num_classes * subset.per_class, "val": 1000, "test": 2000},
+    }
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
   expected = 2 * config.data.idx.per_class * 10 or 60000
   assert sum(sizes) == expected
