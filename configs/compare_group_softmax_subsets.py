@@ -3,12 +3,12 @@
 Command: python run.py --config configs/compare_group_softmax_subsets.py:classes2 --config.data.idx.path=DIR
          (classes2, classes5, classes10: so many classes with 100 training images each;
          images10, images30, images100, images300: ten classes with so many)
-Source: Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Table B.2, in
-small: there subsets of ImageNet, and 15.4, 14.6 and 13.0 % error (softmax, type I, type II) with 100 classes,
-23.5, 23.3 and 24.1 % with 1000; 49.3, 47.6 and 46.8 % with 100 images a class.
+Source: Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Table B.2,
+in small: there subsets of ImageNet, and 15.4, 14.6 and 13.0 % error (softmax, type I, type II) with 100
+classes, 23.5, 23.3 and 24.1 % with 1000; 49.3, 47.6 and 46.8 % with 100 images a class.
 
-2000 steps of 50 images for all, 8 groups, no search; type II predicts with its logits divided by 8. DIR has the
-four idx files. Half a minute on 2 cores.
+2000 steps of 50 images for all, 8 groups, no search; type II predicts with its logits divided by 8. DIR has
+the four idx files. Half a minute on 2 cores.
 """
 
 from configs.compare_group_softmax import row

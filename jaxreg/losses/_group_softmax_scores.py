@@ -222,6 +222,10 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
   scores = jax.lax.stop_gradient(check_wide(scores, "scores"))
   num_features = scores.shape[-1]
   sizes = group_sizes(num_features, num_groups)
+  if 2 * len(sizes) * num_features > np.iinfo(np.int32).max:
+    raise ValueError(
+      f"num_groups must be fewer for {num_features} features, got {len(sizes)}: they are 32-bit"
+    )
   cuts = np.cumsum(sizes)[:-1]
   inner = cuts[(cuts > 0) & (cuts < num_features)]
   # Plain integers, because a CPU sorts them in a fifth of the time of an argsort, which calls a comparison.
