@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+
 from jaxreg import losses, models
 from jaxreg.typing import Array, Key
 
@@ -115,7 +117,11 @@ def _predict_group_softmax(
   key: Key, *, features: Array, kernel: Array, bias: Array, logit_scale: float = 1.0
 ) -> Array:
   del key
-  return losses.group_softmax_log_probs(features @ kernel + bias[None, :], logit_scale=logit_scale)
+  # Of bfloat16 the products are exact in float32, and so are summed there.
+  logits = jnp.matmul(features, kernel, preferred_element_type=jnp.float32) + bias[None, :].astype(
+    jnp.float32
+  )
+  return losses.group_softmax_log_probs(logits, logit_scale=logit_scale)
 
 
 METHODS = {
