@@ -761,8 +761,8 @@ MUTATIONS = [
     ),
     (
       "all groups must agree",
-      "total[0] + loss / power",
-      "total[0] + loss",
+      "softmax_cross_entropy(power * logits, labels).sum",
+      "softmax_cross_entropy(logits, labels).sum",
       "test_type_1_is_softmax_if_all_groups_agree",
     ),
     (
