@@ -489,3 +489,33 @@ def test_never_imports_pyplot():
   for source in sources:
     imports = [x for x in source.read_text().splitlines() if x.lstrip().startswith(("import ", "from "))]
     assert not any("pyplot" in x or "pylab" in x for x in imports), source
+
+
+def test_sweep_draws_means_intervals_and_the_reference():
+  runs = lambda *errors: {"error": errors, "nll": [e / 10 for e in errors]}
+  series = {
+    "I sorted": {2: runs(0.1, 0.2, 0.3), 8: runs(0.2, 0.2, 0.2)},
+    "II sorted": {2: runs(0.4, 0.4, 0.4), 8: runs(0.5, 0.7, 0.6)},
+  }
+  metrics = {"error": ("error (%)", 100), "nll": ("NLL", 1)}
+  figure = plots.sweep(series, ("softmax", runs(0.2, 0.4)), metrics, xlabel="groups", title="t")
+  assert [axis.get_title(loc="left") for axis in figure.axes] == ["error (%)", "NLL"]
+  first = figure.axes[0]
+  lines = {line.get_label(): line for line in first.get_lines() if not line.get_label().startswith("_")}
+  np.testing.assert_allclose(lines["softmax"].get_ydata(), 30)
+  found = {container.get_label(): container for container in first.containers}
+  assert list(found) == list(series)
+  for label, means in (("I sorted", (20, 20)), ("II sorted", (40, 60))):
+    line, _, (bars,) = found[label].lines
+    np.testing.assert_allclose(line.get_ydata(), means)
+    np.testing.assert_allclose(line.get_xdata(), [2, 8], rtol=0.05)
+    low, high = np.array([segment[:, 1] for segment in bars.get_segments()]).T
+    np.testing.assert_allclose((low + high) / 2, means)
+  # Student's t of three runs: 4.303 standard errors.
+  np.testing.assert_allclose((high - low)[1] / 2, 4.3027 * 10 / np.sqrt(3), rtol=1e-4)
+  # One colour for a rule, one style for a kind.
+  styles = [found[label].lines[0] for label in series]
+  assert styles[0].get_color() == styles[1].get_color()
+  assert styles[0].get_linestyle() != styles[1].get_linestyle()
+  with pytest.raises(ValueError, match="series must have at least one, got none"):
+    plots.sweep({}, ("softmax", runs(0.2)), metrics, xlabel="groups")
