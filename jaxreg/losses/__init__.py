@@ -1,5 +1,7 @@
 """Per-example losses: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
 
+A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`.
+
 Samplers of a loss's masks and its prediction rule stand beside it. A compound loss has a `<name>_terms`
 beside it: a dict whose sum it is.
 """
