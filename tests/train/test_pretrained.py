@@ -12,7 +12,7 @@ from jaxreg.train import loop, pretrained
 from jaxreg.train.load import restore_run
 from jaxreg.train.setup import build, load_data
 
-SOFTMAX = {"method.name": "group_softmax", "epochs": 1}
+FIELDS = {"method.name": "group_softmax", "epochs": 1}
 
 
 def backbones(state):
@@ -23,7 +23,7 @@ def backbones(state):
 def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, checkpoint, replicas, no_figures):
   # At a learning rate next to 0, what was started from is what is saved.
   fields = {
-    **SOFTMAX,
+    **FIELDS,
     "pretrained.workdir": str(finished_run),
     "pretrained.checkpoint": checkpoint,
     "optimizer.learning_rate": 1e-30,
@@ -51,7 +51,7 @@ def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, chec
 
 def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, no_figures):
   """The other run may even be gone by then."""
-  fields = {**SOFTMAX, "epochs": 2, "pretrained.workdir": str(finished_run)}
+  fields = {**FIELDS, "epochs": 2, "pretrained.workdir": str(finished_run)}
   whole, parts = tmp_path / "whole", tmp_path / "parts"
   train.train(runs.make_config(fields), whole)
   train.train(runs.make_config({**fields, "epochs": 1}), parts)
@@ -97,7 +97,7 @@ def test_averages_of_batch_norm_come_too():
   ],
 )
 def test_mistakes_are_told_before_the_work_directory_is_touched(finished_run, tmp_path, fields, message):
-  config = runs.make_config({**SOFTMAX, "pretrained.workdir": str(finished_run), **fields})
+  config = runs.make_config({**FIELDS, "pretrained.workdir": str(finished_run), **fields})
   with pytest.raises(train.RunError, match=message):
     train.train(config, tmp_path / "run")
   assert not (tmp_path / "run").exists()
