@@ -17,6 +17,7 @@ import time
 import jax
 import jax.numpy as jnp
 import optax
+from _steps import alternate, median_and_quartiles
 
 from jaxreg import losses
 
@@ -64,34 +65,36 @@ def main() -> None:
     for form in options.forms.split(","):
       loss = functools.partial(losses.group_softmax, num_groups=number, kind=options.kind, form=form)
       program = compiled(loss, arguments)
-      times, ratios = alternate(head, program, arguments, options.rounds)
-      low, median, high = statistics.quantiles(ratios, n=4)
+      runs = {"softmax": timed(head, arguments), form: timed(program, arguments)}
+      times = alternate(runs, rounds=options.rounds, seconds=0.2)
+      ratios = [ours / theirs for theirs, ours in zip(*times.values(), strict=True)]
+      median, low, high = median_and_quartiles(ratios)
       temporary = program.memory_analysis().temp_size_in_bytes / 2**20
       left = kept(loss, arguments) / 1e6
       print(
-        f"| {number} | {form} | {1e3 * statistics.median(times):.1f} "
+        f"| {number} | {form} | {1e3 * statistics.median(times[form]):.1f} "
         f"| {median:.2f} ({low:.2f} to {high:.2f}) | {temporary:.1f} | {left:.2f} |",
         flush=True,
       )
-      results[f"{number} {form}"] = {"seconds": times, "ratios": ratios, "MiB": temporary, "kept_MB": left}
+      results[f"{number} {form}"] = {
+        "seconds": times[form],
+        "ratios": ratios,
+        "MiB": temporary,
+        "kept_MB": left,
+      }
   print(json.dumps(results))
 
 
-def alternate(head, program, arguments, rounds):
-  """Seconds of the program, and its ratios to the head, one after the other."""
-  times, ratios = [], []
-  for number in range(rounds + 1):
-    first, second = (timed(run, arguments) for run in (head, program))
-    if number:  # the first is to warm up
-      times.append(second)
-      ratios.append(second / first)
-  return times, ratios
+def timed(program, arguments):
+  """`run(n)`, which calls the program `n` times and returns the seconds of one."""
 
+  def run(number: int) -> float:
+    began = time.perf_counter()
+    for _ in range(number):
+      jax.block_until_ready(program(*arguments))
+    return (time.perf_counter() - began) / number
 
-def timed(run, arguments) -> float:
-  began = time.perf_counter()
-  jax.block_until_ready(run(*arguments))
-  return time.perf_counter() - began
+  return run
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from jaxreg import plots
 from jaxreg.train import base_config, load
+from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.setup import load_data
 from jaxreg.train.workdir import restore_config
 
@@ -51,7 +51,11 @@ def main() -> None:
       series.setdefault(line, {})[int(number)] = runs
   print("| | test error, % | NLL | NLL, not scaled |\n|---|---|---|---|")
   for label, row in found["rows"].items():
-    cells = [shown(row["runs"][name], factor) for name, (_, factor) in METRICS.items()]
+    means = averaged({name: np.asarray(row["runs"][name]) for name in METRICS})
+    cells = [
+      shown(means, name, factor=factor, digits=2 if factor == 100 else 3)
+      for name, (_, factor) in METRICS.items()
+    ]
     print(f"| {label} | {' | '.join(cells)} |")
   (folder / "trends.json").write_text(json.dumps(found["rows"]))
   reference = "softmax", found["rows"]["softmax"]["runs"]
@@ -67,13 +71,6 @@ def unscaled_nll(cell: Path, replica: int, split, scale: float) -> float:
   ]
   log_probs = np.asarray(jnp.concatenate(parts), np.float64)
   return float(-np.take_along_axis(log_probs, split.labels[:, None], 1).mean())
-
-
-def shown(runs: list[float], factor: float) -> str:
-  values = factor * np.asarray(runs)
-  half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-  digits = 2 if factor == 100 else 3
-  return f"{values.mean():.{digits}f} ± {half:.{digits}f}"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Command: python run.py --config configs/compare_group_softmax.py:digits
          python run.py --config configs/compare_group_softmax.py:mnist1k --config.data.idx.path=DIR
 Source: ours; Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, has no such controls
-among what is confirmed. Its scores are kept in both: `random` cuts them from random numbers for each example
-and step, `interleaved` deals the sorted features out to all groups in turn.
+among what is confirmed: `random` draws the groups for each example and step, `interleaved` deals the
+features, sorted by the paper's scores, out to all groups in turn.
 
 31 rows of five seeds each, without a search. `digits`: the set-up of `dropmax_digits`. `mnist1k`, `mnist5k`:
 LeNet as in `dropmax_mnist`, with 50 and 20 epochs instead of 200 and 100. `cifar10`: that LeNet with pad-crop

@@ -745,8 +745,8 @@ MUTATIONS = [
     ),
     (
       "scale the wrong way",
-      "logit_scale * log_probs",
-      "log_probs / logit_scale",
+      "logit_scale * check_wide(",
+      "1 / logit_scale * check_wide(",
       "test_logit_scale_changes_probabilities_and_no_decision",
     ),
   ),

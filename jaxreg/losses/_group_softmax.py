@@ -15,7 +15,7 @@ from jaxreg.losses._group_softmax_scores import (
   group_sizes,
 )
 from jaxreg.losses._softmax import softmax_log_probs
-from jaxreg.typing import Array, check_range
+from jaxreg.typing import Array, check_range, check_wide
 
 Form = Literal["auto", "dense", "scan", "gather"]
 
@@ -48,11 +48,12 @@ def group_softmax(
   `group_softmax_log_probs`. The loss jumps where two features change places between groups: to check
   gradients or search along a line, freeze the grouping.
 
-  `form` chooses how it is computed. `scan`: one masked matrix product a group; `gather`: adds up rows of the
-  kernel, in time that does not depend on `G`; both have a gradient of their own, which keeps only the groups
-  and the log-sum-exps and makes the logits again, and take no forward mode. `dense`: all groups at once by
-  plain autodiff. `auto`: `dense` where what it keeps, `batch * G * (features + classes)` numbers, takes at
-  most 1 MiB; else on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes; else `scan`.
+  `form` chooses how it is computed. `scan`: one masked matrix product a group. `gather`: adds up rows of the
+  kernel, as many for any `G`; only the softmaxes become more. Both have a gradient of their own, which keeps
+  only the groups and the log-sum-exps and makes the logits again, and take no forward mode. `dense`: all
+  groups at once by plain autodiff. `auto`: `dense` where what it keeps, `batch * G * (features + classes)`
+  numbers, takes at most 1 MiB; else on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes;
+  else `scan`.
 
   Args:
     features: `x`, `[..., features]`, floating.
@@ -154,9 +155,7 @@ def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> A
     Array([-0.31326163, -1.3132616 ], dtype=float32)
   """
   check_range(logit_scale, "logit_scale", low=0, open_low=True)
-  log_probs = softmax_log_probs(logits)
-  # Scaled after, not before: log-probabilities are small where logits are large.
-  return softmax_log_probs(logit_scale * log_probs)
+  return softmax_log_probs(logit_scale * check_wide(logits, "logits"))
 
 
 def _power(kind: str, power: float | None, num_groups: int) -> float:

@@ -105,8 +105,8 @@ def gather(
 ) -> tuple[Array, Array]:
   """Adds up the kernel's rows of each example's groups, made again for the backward pass.
 
-  The arithmetic of the softmax and a third of that again, whatever `G` is, but no matrix products: for CPUs.
-  Keeps the groups and the log-sum-exps.
+  The products of the softmax and a third of that again, whatever `G` is, but not as matrix products: for
+  CPUs. Keeps the groups and the log-sum-exps.
   """
   return _gather_forward(features, kernel, bias, labels, groups, sizes, power)[0]
 

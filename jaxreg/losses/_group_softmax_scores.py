@@ -22,8 +22,8 @@ def discriminative_scores(
   .. math:: \lambda_j = z_{jy} - \frac{1}{C - 1} \sum_{c \ne y} z_{jc}, \qquad z_{jc} = x_j W_{jc}
 
   In O(features) an example beside one mean over the kernel. The bias, spread over the features, would add the
-  same to every score. With the groups that they give, type II is close to its largest for trained heads, few
-  groups and few classes, and not otherwise; for two classes it is the largest.
+  same to every score. For two classes no other groups of these sizes have a larger loss; for more, sorting
+  and cutting maximises a lower bound of it (`docs/group_softmax.md` has how far that goes on a trained head).
 
   Args:
     features: `x`, `[..., features]`, floating.
@@ -116,7 +116,7 @@ def interleaved_scores(
 ) -> Array:
   """The discriminative ranks dealt out like cards: every group gets features of every kind.
 
-  The least adversarial grouping of the same scores, as a control for `discriminative_scores`.
+  The opposite of sorting and cutting the same scores: a control for `discriminative_scores`.
 
   Args:
     features, kernel, bias, labels: as `discriminative_scores` has them.

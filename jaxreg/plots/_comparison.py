@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._interval import interval
 
 PANELS = {
   "test/error": ("test error (%)", 100),
@@ -38,12 +38,10 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
       values = factor * np.asarray(runs[name], float)
       color = "tab:gray" if place == 0 else "tab:blue"
       axis.plot(values, np.full(len(values), place), "o", color=color, markersize=4, alpha=0.4)
-      half = 0.0
-      if len(values) > 1:
-        half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-      axis.errorbar(values.mean(), place, xerr=half, fmt="|", color=color, capsize=4, markersize=12)
+      mean, half = interval(values)
+      axis.errorbar(mean, place, xerr=half, fmt="|", color=color, capsize=4, markersize=12)
       if place == 0:
-        axis.axvline(values.mean(), color="tab:gray", linewidth=0.8, linestyle=":")
+        axis.axvline(mean, color="tab:gray", linewidth=0.8, linestyle=":")
     axis.set_title(label, loc="left", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", alpha=0.3)

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from scipy import stats
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._interval import interval
 
 Runs = Mapping[str, Sequence[float]]
 
@@ -43,7 +43,7 @@ def sweep(
   colors: dict[str, str] = {}
   styles: dict[str, str] = {}
   for axis, (name, (label, factor)) in zip(axes, metrics.items(), strict=True):
-    mean, half = _interval(reference[1][name], factor)
+    mean, half = factor * np.array(interval(reference[1][name]))
     axis.axhline(mean, color="tab:gray", linewidth=1, label=reference[0])
     axis.axhspan(mean - half, mean + half, color="tab:gray", alpha=0.15, linewidth=0)
     for number, (line, points) in enumerate(series.items()):
@@ -51,7 +51,7 @@ def sweep(
       color = colors.setdefault(rule, f"C{len(colors)}")
       style = styles.setdefault(kind, ("-", "--", ":")[len(styles) % 3])
       values = np.array(sorted(points))
-      means, halves = np.array([_interval(points[value][name], factor) for value in values]).T
+      means, halves = factor * np.array([interval(points[value][name]) for value in values]).T
       # Side by side, so that bars of different lines can be told apart.
       shifted = values * 1.04 ** (number - (len(series) - 1) / 2)
       axis.errorbar(
@@ -75,12 +75,3 @@ def sweep(
   handles, labels = axes[0].get_legend_handles_labels()
   figure.legend(handles, labels, loc="outside right center", frameon=False)
   return figure
-
-
-def _interval(runs: Sequence[float], factor: float) -> tuple[float, float]:
-  values = factor * np.asarray(runs, float)
-  if len(values) < 2:
-    return float(values.mean()), 0.0
-  return float(values.mean()), float(
-    stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-  )

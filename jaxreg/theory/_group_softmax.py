@@ -194,14 +194,19 @@ def search_grouping(
   """
   check_count(num_steps, "num_steps")
   groups = jnp.asarray(groups)
-  start = grouping_losses(features, kernel, bias, label, groups[None], num_groups=num_groups, power=power)[0]
-  x, w, b = (jnp.asarray(a, start.dtype) for a in (features, kernel, bias))
+
+  def loss_of(groups: Array) -> Array:
+    options = {"num_groups": num_groups, "power": power}
+    return grouping_losses(features, kernel, bias, label, groups[None], **options)[0]
+
+  dtype = jax.eval_shape(loss_of, groups).dtype
+  x, w, b = (jnp.asarray(a, dtype) for a in (features, kernel, bias))
   ingredients = x[:, None] * w + b[None] / len(x)
   sums = jax.ops.segment_sum(ingredients, groups, num_groups)
   excess = lambda z: (jax.nn.logsumexp(power * z, axis=-1) - power * z[..., label]) / power
 
   def exchange(state, pair):
-    loss, groups, sums = state
+    groups, sums = state
     # Only the two groups' sums change, by the difference of the two features.
     difference = ingredients[pair[0]] - ingredients[pair[1]]
     of = groups[pair]
@@ -210,13 +215,11 @@ def search_grouping(
     kept = gain > 0
     groups = jnp.where(kept, groups.at[pair].set(of[::-1]), groups)
     sums = jnp.where(kept, sums.at[of].set(changed), sums)
-    return (loss + jnp.where(kept, gain, 0), groups, sums), None
+    return (groups, sums), None
 
   pairs = jax.random.randint(check_key(key), (num_steps, 2), 0, len(x))
-  (_, groups, _), _ = jax.lax.scan(exchange, (start, groups, sums), pairs)
-  return grouping_losses(features, kernel, bias, label, groups[None], num_groups=num_groups, power=power)[
-    0
-  ], groups
+  (groups, _), _ = jax.lax.scan(exchange, (groups, sums), pairs)
+  return loss_of(groups), groups
 
 
 def update_rank(sizes: Sequence[int], num_classes: int) -> int:

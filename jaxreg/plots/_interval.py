@@ -1,0 +1,15 @@
+"""The mean of runs and how well it is known."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+
+def interval(runs: Sequence[float]) -> tuple[float, float]:
+  """Mean and half the width of its 95 % confidence interval (Student's t); 0 for a single run."""
+  values = np.asarray(runs, float)
+  if len(values) < 2:
+    return float(values.mean()), 0.0
+  half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+  return float(values.mean()), float(half)
