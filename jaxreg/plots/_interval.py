@@ -1,12 +1,11 @@
 """The mean of runs and how well it is known."""
 
-from collections.abc import Sequence
-
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 
-def interval(runs: Sequence[float]) -> tuple[float, float]:
+def interval(runs: ArrayLike) -> tuple[float, float]:
   """Mean and half the width of its 95 % confidence interval (Student's t); 0 for a single run."""
   values = np.asarray(runs, float)
   if len(values) < 2:
