@@ -6,6 +6,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `noise`: `(key, x, *, rate) -> x`
 - `augment`: `(key, batch, *, ...) -> batch`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition
+- `flatness`: loss profiles, curvature, noise covariances, of any model
 - `theory`: closed forms and exact enumerations, for analysis and as oracles
 - `paths`: parameters by name, weight-decay masks
 - `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
   "augment",
   "calibration",
+  "flatness",
   "losses",
   "models",
   "noise",

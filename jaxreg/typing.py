@@ -18,9 +18,12 @@ Mask = Callable[[Params], Any]
 
 
 class LossFn(Protocol):
-  """`(params, batch, *, key) -> scalar`; `batch` is any pytree and always an argument, never a closure."""
+  """`(params, batch, *, key) -> scalar`; `batch` is any pytree and always an argument, never a closure.
 
-  def __call__(self, params: Params, batch: Batch, *, key: Key) -> Array: ...
+  Where a function says so, `key=None` asks for no noise.
+  """
+
+  def __call__(self, params: Params, batch: Batch, *, key: Key | None) -> Array: ...
 
 
 class ApplyFn(Protocol):

@@ -1,0 +1,74 @@
+"""Flatness of minima and structure of noise: profiles, curvature, covariances and how they relate.
+
+Everything works on any pytree of parameters and any `loss_fn(params, batch, *, key) -> scalar`, with
+`key=None` for no noise. `where` selects parameters by name; directions and samples are rows in the order of
+`subset(params, where).flat`. Data sets that are too large for one pass: `chunked(loss_fn, chunk_size)`.
+Eigenpairs, traces and densities need matfree: `pip install jaxreg[flatness]`.
+"""
+
+from jaxreg.flatness._chunked import chunked
+from jaxreg.flatness._covariance import (
+  PrincipalComponents,
+  noise_covariance,
+  principal_components,
+  projected_variance,
+)
+from jaxreg.flatness._dense import (
+  DenseBlock,
+  dense_hessian,
+  dense_interval_flatness,
+  dense_noise_covariance,
+)
+from jaxreg.flatness._directions import filter_normalized_direction, loss_profile, loss_surface
+from jaxreg.flatness._interval import IntervalFlatness, interval_flatness
+from jaxreg.flatness._lanczos import (
+  EigenPairs,
+  Estimate,
+  SpectralDensity,
+  operator_trace,
+  spectral_density,
+  top_eigenpairs,
+)
+from jaxreg.flatness._noise import per_example_noise_covariance
+from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessian, hvp, materialize
+from jaxreg.flatness._relations import Alignment, PowerLaw, hessian_variance_alignment, power_law_fit
+from jaxreg.flatness._samples import sample_gradients, sample_trajectory
+from jaxreg.flatness._subset import Subset, subset
+
+__all__ = [
+  "Alignment",
+  "DenseBlock",
+  "EigenPairs",
+  "Estimate",
+  "GaussNewton",
+  "Hessian",
+  "IntervalFlatness",
+  "PowerLaw",
+  "PrincipalComponents",
+  "SpectralDensity",
+  "Subset",
+  "chunked",
+  "dense_hessian",
+  "dense_interval_flatness",
+  "dense_noise_covariance",
+  "filter_normalized_direction",
+  "gauss_newton",
+  "hessian",
+  "hessian_variance_alignment",
+  "hvp",
+  "interval_flatness",
+  "loss_profile",
+  "loss_surface",
+  "materialize",
+  "noise_covariance",
+  "operator_trace",
+  "per_example_noise_covariance",
+  "power_law_fit",
+  "principal_components",
+  "projected_variance",
+  "sample_gradients",
+  "sample_trajectory",
+  "spectral_density",
+  "subset",
+  "top_eigenpairs",
+]

@@ -1,0 +1,83 @@
+"""A loss over a data set that is too large for one pass."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count
+
+
+def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
+  """The same mean loss, made in chunks one after another; derivatives of any order are too.
+
+  .. math:: L = \\frac1n \\sum_c n_c L_c
+
+  Memory is that of one chunk: the backward pass computes each again. Chunk `c` of `k` whole ones has the
+  examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every chunk is too; what is left
+  over makes a last, smaller one. Each draws its noise from its own key.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, a mean over the leading axis of the batch's leaves.
+    chunk_size: examples at once.
+
+  Returns:
+    A loss of the same signature. It is equal to, and hashes as, any other made from the same arguments, so
+    that what is compiled for one serves for all.
+
+  Raises:
+    TypeError, ValueError: if `chunk_size` is no positive integer.
+
+  Example:
+    >>> loss = chunked(lambda params, batch, *, key: (params * batch).mean(), 2)
+    >>> loss(jnp.float32(2.0), jnp.arange(5.0), key=None)
+    Array(4., dtype=float32)
+  """
+  check_count(chunk_size, "chunk_size")
+  return _chunked(loss_fn, int(chunk_size))
+
+
+@functools.lru_cache(maxsize=32)
+def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
+  def whole(params: Params, batch: Batch, *, key: Key | None = None) -> Array:
+    size = num_examples(batch)
+    chunks, rest = divmod(size, chunk_size)
+
+    @jax.checkpoint
+    def one(params: Params, part: Batch, number: Array) -> Array:
+      part_key = None if key is None else jax.random.fold_in(key, number)
+      return loss_fn(params, part, key=part_key)
+
+    def add(total: Array, part: tuple[Batch, Array]) -> tuple[Array, None]:
+      return total + one(params, *part), None
+
+    loss = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
+    if chunks:
+      parts = jax.tree.map(lambda x: dealt(x, chunks, chunk_size), batch)
+      total, _ = jax.lax.scan(add, loss, (parts, jnp.arange(chunks)))
+      loss = total * (chunk_size / size)
+    if rest:
+      last = jax.tree.map(lambda x: x[size - rest :], batch)
+      loss = loss + one(params, last, jnp.int32(chunks)) * (rest / size)
+    return loss
+
+  return whole
+
+
+def dealt(x: Array, chunks: int, chunk_size: int) -> Array:
+  """`[chunks, chunk_size, ...]`, chunk `c` having the examples `c, c + chunks, ...`."""
+  x = x[: chunks * chunk_size]
+  return jnp.moveaxis(x.reshape(chunk_size, chunks, *x.shape[1:]), 1, 0)
+
+
+def num_examples(batch: Batch) -> int:
+  """The length of the leading axis, which all leaves must share.
+
+  Raises:
+    ValueError: if they do not, or there are none.
+  """
+  shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
+  sizes = {shape[0] if shape else None for shape in shapes}
+  if len(sizes) != 1 or None in sizes:
+    raise ValueError(f"batch: its leaves must share a leading axis of examples, got shapes {shapes}")
+  return next(iter(sizes))  # type: ignore[return-value]

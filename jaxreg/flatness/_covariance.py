@@ -1,0 +1,137 @@
+"""The covariance of samples, its principal components, and the variance along given directions."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.flatness._interval import check_directions
+from jaxreg.flatness._precision import analysis
+from jaxreg.typing import Array, check_count, check_floating
+
+
+class PrincipalComponents(NamedTuple):
+  """Eigenpairs of a covariance, the largest first.
+
+  Attributes:
+    variances: `[k]`, eigenvalues; exactly 0 from `rank` on.
+    directions: `[k, size]`, orthonormal rows; zeros from `rank` on.
+    mean: `[size]`.
+    rank: how many variances are above the tolerance.
+  """
+
+  variances: Array
+  directions: Array
+  mean: Array
+  rank: Array
+
+
+@analysis
+def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
+  r"""Covariance :math:`\Sigma = \frac1{N - \mathrm{ddof}} \sum_j (g_j - \bar g)(g_j - \bar g)^\top`.
+
+  Args:
+    samples: `[num, size]`, floating.
+    ddof: 0 divides by the number of samples, as the paper does; 1 is unbiased.
+
+  Returns:
+    `[size, size]`.
+
+  Raises:
+    ValueError: if `samples` has another rank, or too few rows for `ddof`.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definitions 1 and 3.
+  """
+  centred, _, count = _centred(samples, ddof)
+  return centred.T @ centred / count
+
+
+@analysis
+def principal_components(
+  samples: ArrayLike, *, num: int | None = None, ddof: int = 0, tol: float | None = None
+) -> PrincipalComponents:
+  """Eigenpairs of the covariance of samples, by the smaller of the two Gram matrices.
+
+  With fewer samples than parameters the covariance is never built. Beware: with not many more samples than
+  parameters the large eigenvalues come out too large and the small ones much too small, so the slope of a
+  fit through them changes with the number of samples. `projected_variance` on directions that were found
+  without the samples, and `per_example_noise_covariance`, have no such bias.
+
+  Args:
+    samples: `[num, size]`, floating.
+    num: how many; at most `min(number of samples - 1, size)`, which is the default.
+    ddof: as in `noise_covariance`.
+    tol: variances up to `tol` times the largest count as 0; by default 10 times the square root of the
+      number of samples times the rounding of the dtype.
+
+  Returns:
+    `PrincipalComponents`.
+
+  Raises:
+    ValueError: if `samples` has another rank, or `num` is out of range.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 6.1.
+  """
+  centred, mean, count = _centred(samples, ddof)
+  most = min(centred.shape[0] - 1, centred.shape[1])
+  if num is not None:
+    check_count(num, "num")
+  number = most if num is None else num
+  if not 1 <= number <= most:
+    raise ValueError(f"num must be at most {most} for samples of shape {centred.shape}, got {num}")
+  if tol is None:
+    tol = 10 * float(jnp.finfo(centred.dtype).eps) * centred.shape[0] ** 0.5
+  return _principal(number, centred, mean, count, tol)
+
+
+@partial(jax.jit, static_argnums=0)
+def _principal(number, centred, mean, count, tol):
+  samples, size = centred.shape
+  if samples <= size:
+    values, vectors = jnp.linalg.eigh(centred @ centred.T / count)
+    directions = vectors.T[::-1][:number] @ centred
+  else:
+    values, vectors = jnp.linalg.eigh(centred.T @ centred / count)
+    directions = vectors.T[::-1][:number]
+  values = values[::-1][:number]
+  kept = values > tol * values[0]
+  norms = jnp.linalg.norm(directions, axis=1, keepdims=True)
+  directions = jnp.where(kept[:, None], directions / jnp.where(norms > 0, norms, 1), 0)
+  return PrincipalComponents(jnp.where(kept, values, 0), directions, mean, kept.sum())
+
+
+@analysis
+def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int = 0) -> Array:
+  r"""The variance of samples along directions, without their covariance.
+
+  .. math:: \mathrm{Var}(v^\top S) = \frac1N \sum_j (v^\top \theta_j - \mu)^2 = v^\top \Sigma v
+
+  Args:
+    samples: `[num, size]`, floating.
+    directions: `[k, size]`, a direction a row.
+    ddof: as in `noise_covariance`.
+
+  Returns:
+    `[k]`.
+
+  Raises:
+    ValueError: if the shapes do not fit.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definition 3.
+  """
+  centred, _, count = _centred(samples, ddof)
+  directions = check_directions(directions, centred.shape[1])
+  return jnp.sum((centred @ directions.T) ** 2, axis=0) / count
+
+
+def _centred(samples: ArrayLike, ddof: int) -> tuple[Array, Array, int]:
+  samples = check_floating(samples, "samples")
+  if samples.ndim != 2 or samples.shape[0] - ddof < 1:
+    raise ValueError(f"samples must be [num, size] with num above ddof={ddof}, got {samples.shape}")
+  mean = samples.mean(axis=0)
+  return samples - mean[None], mean, samples.shape[0] - ddof

@@ -1,0 +1,305 @@
+"""Everything about one dense layer at once: its Hessian and its noise as single matrix products.
+
+Of a layer `z = h W + b` that every example passes once, curvature and noise covariance are sums over examples
+of Kronecker products, which a product of two thin matrices makes, instead of one pass over the data for each
+parameter or each sample.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxreg.flatness._chunked import dealt, num_examples
+from jaxreg.flatness._interval import IntervalFlatness, _check, check_directions, check_loss, intervals
+from jaxreg.flatness._keys import same
+from jaxreg.flatness._precision import analysis
+from jaxreg.typing import Array, Batch, Key, check_count, check_floating, check_key
+
+# `(z [n, units], batch, *, key) -> [n]`: the loss of each example from the layer's outputs on.
+HeadFn = Callable[..., Array]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["packed"], meta_fields=["units", "inputs", "bias"])
+@dataclasses.dataclass(frozen=True)
+class DenseBlock:
+  """A symmetric matrix over the parameters of a dense layer, of which each distinct entry is kept once.
+
+  Attributes:
+    packed: `[units (units + 1) / 2, k (k + 1) / 2]`, `k` being the inputs and, with a bias, one more.
+    units, inputs: the layer's.
+    bias: whether the bias is part of it.
+  """
+
+  packed: Array
+  units: int
+  inputs: int
+  bias: bool
+
+  @property
+  def size(self) -> int:
+    """The number of parameters."""
+    return self.units * (self.inputs + self.bias)
+
+  def matrix(self) -> Array:
+    """The dense matrix `[size, size]`: first the bias, then the kernel `[inputs, units]` row by row."""
+    outer, inner = _unpack_index(self.units), _unpack_index(self.inputs + self.bias)
+    blocks = self.packed[outer[None, :, None, :], inner[:, None, :, None]]
+    return blocks.reshape(self.size, self.size)
+
+  def trace(self) -> Array:
+    """The sum of the diagonal."""
+    outer, inner = _diagonal_index(self.units), _diagonal_index(self.inputs + self.bias)
+    return self.packed[outer[:, None], inner[None, :]].sum()
+
+  def inner(self, other: "DenseBlock") -> Array:
+    r""":math:`\mathrm{Tr}(A B)`, without the matrices.
+
+    Raises:
+      ValueError: if `other` is of another layer.
+    """
+    if (self.units, self.inputs, self.bias) != (other.units, other.inputs, other.bias):
+      raise ValueError(f"other must be of the same layer: {self._layer()}, got {other._layer()}")
+    weights = _pair_weights(self.units)[:, None] * _pair_weights(self.inputs + self.bias)[None, :]
+    return jnp.sum(self.packed * other.packed * jnp.asarray(weights, self.packed.dtype))
+
+  def _layer(self) -> str:
+    return f"{self.inputs} inputs, {self.units} units, bias {self.bias}"
+
+
+@analysis
+def dense_hessian(
+  head_fn: HeadFn,
+  preactivations: ArrayLike,
+  inputs: ArrayLike,
+  batch: Batch,
+  *,
+  bias: bool = True,
+  key: Key | None = None,
+  chunk_size: int = 1000,
+  curvature_fn: Callable[[Array, Batch], Array] | None = None,
+) -> DenseBlock:
+  r"""The exact Hessian of the mean loss with respect to one dense layer, as one matrix product.
+
+  .. math:: H = \frac1n \sum_i A_i \otimes \tilde h_i \tilde h_i^\top, \qquad
+    A_i = \nabla_z^2 \ell_i, \quad \tilde h = (1, h)
+
+  The packed upper triangles of all :math:`A_i` and :math:`\tilde h_i \tilde h_i^\top` are the two factors of
+  the product. Exact for a layer that is used once for each example and does not couple examples: no
+  convolution, no attention, no BatchNorm after it. The memory is that of a chunk and of the result.
+
+  Args:
+    head_fn: `(z, batch, *, key) -> [n]`, the losses of examples as a function of the layer's outputs
+      `z [n, units]`. `key=None` asks for no noise.
+    preactivations: `[n, units]`, `z = h W + b` at the parameters.
+    inputs: `[n, inputs]`, `h`.
+    batch: what else the head needs, such as labels; its leaves have the same leading axis.
+    bias: whether the layer has one.
+    key: passed on.
+    chunk_size: examples at once.
+    curvature_fn: `(z, batch) -> [n, units, units]` in place of the derivatives of `head_fn`, if a formula is
+      at hand.
+
+  Returns:
+    A `DenseBlock`; `matrix()` has the order of `subset` on a Flax `Dense` (bias, then kernel).
+
+  Raises:
+    ValueError: if shapes do not fit.
+
+  References:
+    Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
+  """
+  z, h = _layer(preactivations, inputs, batch)
+  return _hessian(head_fn, curvature_fn, bias, chunk_size, z, h, batch, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _hessian(head_fn, curvature_fn, bias, chunk_size, z, h, batch, key):
+  def curvature(z: Array, part: Batch, number: Array) -> Array:
+    if curvature_fn is not None:
+      return curvature_fn(z, part)
+    gradient = _gradient(head_fn, part, _fold(key, number))
+    column = lambda unit: jax.jvp(gradient, (z,), (jnp.broadcast_to(unit[None], z.shape),))[1]
+    return jax.vmap(column, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))
+
+  return _sum_blocks(curvature, bias, chunk_size, z, h, batch, 1 / z.shape[0])
+
+
+@analysis
+def dense_noise_covariance(
+  head_fn: HeadFn,
+  preactivations: ArrayLike,
+  inputs: ArrayLike,
+  batch: Batch,
+  *,
+  key: Key,
+  num_masks: int = 2,
+  bias: bool = True,
+  chunk_size: int = 1000,
+) -> DenseBlock:
+  r"""The covariance of a dense layer's full-batch gradient under noise downstream, without a sampling loop.
+
+  .. math:: \Sigma_g =
+    \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_z \ell_i) \otimes \tilde h_i \tilde h_i^\top
+
+  With noise drawn for each example by itself, the gradient's covariance is a mean over examples, each of
+  which needs two draws only; the mean over the data set does the rest. Unbiased, and of full rank, where as
+  many samples of the whole gradient leave most directions without one.
+
+  Args:
+    head_fn: as in `dense_hessian`; draws noise that is independent between examples from the key.
+    preactivations, inputs, batch, bias, chunk_size: as in `dense_hessian`.
+    key: a typed key.
+    num_masks: draws for each example, at least 2.
+
+  Returns:
+    A `DenseBlock`.
+
+  Raises:
+    ValueError: if shapes do not fit, or for fewer than 2 draws.
+  """
+  check_key(key)
+  check_count(num_masks, "num_masks")
+  if num_masks < 2:
+    raise ValueError(f"num_masks must be at least 2, got {num_masks}")
+  z, h = _layer(preactivations, inputs, batch)
+  return _noise(head_fn, num_masks, bias, chunk_size, z, h, batch, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _noise(head_fn, num_masks, bias, chunk_size, z, h, batch, key):
+  def covariance(z: Array, part: Batch, number: Array) -> Array:
+    keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
+    drawn = jax.vmap(lambda key: _gradient(head_fn, part, key)(z))(keys)
+    drawn = drawn - drawn.mean(axis=0, keepdims=True)
+    return jnp.einsum("knu,knv->nuv", drawn, drawn) / (num_masks - 1)
+
+  return _sum_blocks(covariance, bias, chunk_size, z, h, batch, 1 / z.shape[0] ** 2)
+
+
+@analysis
+def dense_interval_flatness(
+  head_fn: HeadFn,
+  preactivations: ArrayLike,
+  inputs: ArrayLike,
+  directions: ArrayLike,
+  batch: Batch,
+  *,
+  bias: bool = True,
+  key: Key | None = None,
+  factor: float = 2.0,
+  first_step: float | None = None,
+  growth: float = 1.5,
+  rtol: float = 1e-3,
+  cap: float = 1e6,
+) -> IntervalFlatness:
+  r"""`interval_flatness` in a dense layer's parameters, whose outputs are linear in the distance.
+
+  .. math:: z(t) = z + t\, (h V + v_b)
+
+  Args:
+    head_fn, preactivations, inputs, batch, bias, key: as in `dense_hessian`.
+    directions: `[k, size]`, in the order of `DenseBlock.matrix`.
+    factor, growth, rtol, cap: as in `interval_flatness`.
+    first_step: likewise; by default the first search starts at 0.01.
+
+  Returns:
+    `IntervalFlatness`.
+
+  Raises:
+    ValueError: as `interval_flatness`.
+  """
+  z, h = _layer(preactivations, inputs, batch)
+  directions = check_directions(directions, z.shape[1] * (h.shape[1] + bias))
+  _check(factor, first_step, growth, rtol, cap)
+  numbers = (jnp.asarray(x, z.dtype) for x in (first_step or 1e-2, factor, growth, rtol, cap))
+  found, loss = _lines(head_fn, bias, first_step is None, z, h, directions, batch, key, *numbers)
+  check_loss(loss)
+  return found
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _lines(head_fn, bias, follow, z, h, directions, batch, key, start, factor, growth, rtol, cap):
+  units = z.shape[1]
+
+  def line(direction: Array) -> Callable[[Array], Array]:
+    shift, kernel = (direction[:units], direction[units:]) if bias else (jnp.zeros(units), direction)
+    speed = h @ kernel.reshape(-1, units) + shift.astype(z.dtype)[None]
+    return lambda t: head_fn(z + t * speed, batch, key=same(key)).mean()
+
+  loss = head_fn(z, batch, key=key).mean()
+  return intervals(line, directions.astype(z.dtype), loss, start, factor, growth, rtol, cap, follow, 1), loss
+
+
+def _sum_blocks(
+  of_example: Callable[[Array, Batch, Array], Array],
+  bias: bool,
+  chunk_size: int,
+  z: Array,
+  h: Array,
+  batch: Batch,
+  scale: float,
+) -> DenseBlock:
+  """The sum over examples of Kronecker products, one matrix product a chunk."""
+  (n, units), inputs = z.shape, h.shape[1]
+  if bias:
+    h = jnp.concatenate([jnp.ones((n, 1), h.dtype), h], axis=1)
+  outer, inner = np.triu_indices(units), np.triu_indices(inputs + bias)
+
+  def block(number: Array, z: Array, h: Array, part: Batch) -> Array:
+    left = of_example(z, part, number)[:, outer[0], outer[1]]
+    right = h[:, inner[0]] * h[:, inner[1]]
+    return left.T @ right
+
+  chunks, rest = divmod(n, chunk_size)
+  whole = (z, h, batch)
+  total = jnp.zeros((len(outer[0]), len(inner[0])), jnp.result_type(z, h))
+  if chunks:
+    parts = jax.tree.map(lambda x: dealt(x, chunks, chunk_size), whole)
+    add = lambda total, part: (total + block(part[0], *part[1]), None)
+    total, _ = jax.lax.scan(add, total, (jnp.arange(chunks), parts))
+  if rest:
+    total = total + block(jnp.int32(chunks), *jax.tree.map(lambda x: x[n - rest :], whole))
+  return DenseBlock(total * scale, units, inputs, bias)
+
+
+def _gradient(head_fn: HeadFn, batch: Batch, key: Key | None) -> Callable[[Array], Array]:
+  """Of every example's loss with respect to its own outputs, in one backward pass."""
+  return jax.grad(lambda z: head_fn(z, batch, key=same(key)).sum())
+
+
+def _fold(key: Key | None, number: Array) -> Key | None:
+  return None if key is None else jax.random.fold_in(key, number)
+
+
+def _layer(preactivations: ArrayLike, inputs: ArrayLike, batch: Batch) -> tuple[Array, Array]:
+  z, h = check_floating(preactivations, "preactivations"), check_floating(inputs, "inputs")
+  if z.ndim != 2 or h.ndim != 2 or len(z) != len(h):
+    raise ValueError(
+      f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}: "
+      "a layer that every example passes once"
+    )
+  if jax.tree.leaves(batch) and num_examples(batch) != len(z):
+    raise ValueError(f"batch must have {len(z)} examples, as preactivations have, got {num_examples(batch)}")
+  return z, h
+
+
+def _unpack_index(size: int) -> np.ndarray:
+  """Where in the packed upper triangle an entry is: `[size, size]`."""
+  index = np.zeros((size, size), np.int32)
+  index[np.triu_indices(size)] = np.arange(size * (size + 1) // 2)
+  return np.maximum(index, index.T)
+
+
+def _diagonal_index(size: int) -> np.ndarray:
+  return np.diagonal(_unpack_index(size))
+
+
+def _pair_weights(size: int) -> np.ndarray:
+  """How often an entry of the packed triangle stands in the matrix."""
+  rows, columns = np.triu_indices(size)
+  return np.where(rows == columns, 1.0, 2.0)

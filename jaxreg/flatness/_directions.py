@@ -1,0 +1,173 @@
+"""Random directions of the size of the parameters, and the loss along them."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg import paths
+from jaxreg.flatness._keys import same
+from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._subset import Where, selected
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_key
+
+
+def filter_normalized_direction(
+  key: Key,
+  params: Params,
+  *,
+  granularity: Literal["layer", "filter"] = "layer",
+  filter_axis: int = -1,
+  one_dim: Literal["zero", "keep"] = "zero",
+  where: Where = "*",
+) -> Params:
+  r"""A random direction, every filter of which is as long as that of the parameters.
+
+  .. math:: d_{ij} \leftarrow \frac{d_{ij}}{\lVert d_{ij} \rVert} \lVert \theta_{ij} \rVert,
+    \qquad d \sim N(0, I)
+
+  Args:
+    key: a typed key.
+    params: any pytree of floating arrays.
+    granularity: what a filter is: a whole leaf (the paper, for its fully connected network), or one
+      index along `filter_axis` of it.
+    filter_axis: of the outputs; -1 for Flax's kernels, dense and convolutional, 0 for PyTorch's layout.
+    one_dim: `zero` leaves biases and normalisation scales where they are; `keep` treats each as one filter.
+    where: which leaves move at all.
+
+  Returns:
+    A pytree like `params`.
+
+  Raises:
+    ValueError: for another `granularity` or `one_dim`, or if `where` selects nothing.
+
+  References:
+    Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
+    Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+    2021, section 5.
+  """
+  check_key(key)
+  for name, value, allowed in (
+    ("granularity", granularity, ("layer", "filter")),
+    ("one_dim", one_dim, ("zero", "keep")),
+  ):
+    if value not in allowed:
+      raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+  leaves, tree = jax.tree.flatten(params)
+  mask = selected(params, where)
+  keys = jax.random.split(key, len(leaves))
+
+  def scaled(key: Key, leaf: Array, taken: bool) -> Array:
+    leaf = jnp.asarray(leaf)
+    if not taken or (leaf.ndim <= 1 and one_dim == "zero"):
+      return jnp.zeros_like(leaf)
+    axes = tuple(range(leaf.ndim))
+    if granularity == "filter" and leaf.ndim > 1:
+      axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
+    norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
+    direction = jax.random.normal(key, leaf.shape, leaf.dtype)
+    return direction / norm(direction) * norm(leaf)
+
+  return jax.tree.unflatten(tree, [scaled(*each) for each in zip(keys, leaves, mask, strict=True)])
+
+
+@analysis
+def loss_profile(
+  loss_fn: LossFn,
+  params: Params,
+  direction: Params,
+  alphas: ArrayLike,
+  batch: Batch,
+  *,
+  key: Key | None = None,
+  batch_size: int = 1,
+) -> Array:
+  r"""The loss along a direction.
+
+  .. math:: f(\alpha) = L(\theta + \alpha d)
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`; `key=None` asks for no noise.
+    params: any pytree.
+    direction: a pytree like `params`.
+    alphas: `[points]`.
+    batch: passed on.
+    key: passed on.
+    batch_size: points at once; 1 is fastest on a CPU.
+
+  Returns:
+    `[points]`.
+
+  Raises:
+    ValueError: if `direction` is not shaped like `params`, or `alphas` has another rank.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 5 and figure 1.
+  """
+  alphas = check_floating(alphas, "alphas")
+  if alphas.ndim != 1:
+    raise ValueError(f"alphas must be [points], got {alphas.shape}")
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  points = jnp.stack([alphas, jnp.zeros_like(alphas)], axis=1)
+  return _surface(loss_fn, batch_size, params, (_like(direction, params), zeros), points, batch, key)
+
+
+@analysis
+def loss_surface(
+  loss_fn: LossFn,
+  params: Params,
+  directions: tuple[Params, Params],
+  alphas: ArrayLike,
+  betas: ArrayLike,
+  batch: Batch,
+  *,
+  key: Key | None = None,
+  batch_size: int = 1,
+) -> Array:
+  r"""The loss in a plane, :math:`f(\alpha, \beta) = L(\theta + \alpha d_1 + \beta d_2)`.
+
+  Args:
+    loss_fn, params, batch, key, batch_size: as in `loss_profile`.
+    directions: two pytrees like `params`.
+    alphas: `[rows]`.
+    betas: `[columns]`.
+
+  Returns:
+    `[rows, columns]`.
+
+  Raises:
+    ValueError: if a direction is not shaped like `params`.
+
+  References:
+    Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
+  """
+  alphas, betas = check_floating(alphas, "alphas"), check_floating(betas, "betas")
+  first, second = (_like(direction, params) for direction in directions)
+  points = jnp.stack(jnp.meshgrid(alphas, betas, indexing="ij"), axis=-1).reshape(-1, 2)
+  values = _surface(loss_fn, batch_size, params, (first, second), points, batch, key)
+  return values.reshape(len(alphas), len(betas))
+
+
+def _surface_of(loss_fn, batch_size, params, directions, points, batch, key):
+  def at(point: Array) -> Array:
+    move = lambda x, a, b: (x + point[0] * a + point[1] * b).astype(x.dtype)
+    return loss_fn(jax.tree.map(move, params, *directions), batch, key=same(key))
+
+  return jax.lax.map(at, points, batch_size=batch_size)
+
+
+_surface = jax.jit(_surface_of, static_argnums=(0, 1))
+
+
+def _like(direction: Params, params: Params) -> Params:
+  got, want = (
+    {name: jnp.shape(x) for name, x in zip(paths.leaf_names(tree), jax.tree.leaves(tree), strict=True)}
+    for tree in (direction, params)
+  )
+  if got != want:
+    wrong = sorted(name for name in got.keys() | want.keys() if got.get(name) != want.get(name))
+    raise ValueError(
+      f"direction must be shaped like params, got {got.get(wrong[0])} for {want.get(wrong[0])} at {wrong[0]}"
+    )
+  return direction

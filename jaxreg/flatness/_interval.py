@@ -1,0 +1,254 @@
+"""How far one can go along a direction until the loss has doubled."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from jaxreg.flatness._keys import same
+from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._subset import Where, selected, split
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
+
+MAX_STEPS = 200  # of either search; with the default growth a factor of 1e35
+
+Profile = Callable[[Array], Array]
+
+
+class IntervalFlatness(NamedTuple):
+  """Widths of the region of small loss, one for each direction.
+
+  Attributes:
+    width: `[k]`, `right - left`; infinite if a side was not crossed.
+    left, right: `[k]`, where the loss is `factor` times that at 0; `left` is negative.
+    crossed: `[k, 2]`, whether the left and the right crossing were found below `cap`.
+    min_ratio: `[k]`, the least loss seen, over that at 0: below 1 the parameters are no minimum along it.
+    evaluations: `[k]`, how often the loss was computed.
+  """
+
+  width: Array
+  left: Array
+  right: Array
+  crossed: Array
+  min_ratio: Array
+  evaluations: Array
+
+
+@analysis
+def interval_flatness(
+  loss_fn: LossFn,
+  params: Params,
+  directions: ArrayLike,
+  batch: Batch,
+  *,
+  where: Where = "*",
+  key: Key | None = None,
+  factor: float = 2.0,
+  first_step: float | None = None,
+  growth: float = 1.5,
+  rtol: float = 1e-3,
+  cap: float = 1e6,
+  batch_size: int = 1,
+) -> IntervalFlatness:
+  r"""The width of the region around the parameters where the loss is at most `factor` times its value there.
+
+  .. math:: F_v = r - l, \qquad L(\theta + l v) = L(\theta + r v) = c L(\theta), \quad l < 0 < r
+
+  The two sides are searched each for itself, for a trained network is seldom at the exact minimum. A search
+  starts at half of what the direction before it gave, walks outward by `growth` until the loss is too large
+  (or inward until it is not), and closes the bracket by the ITP method. The crossing found is the first one
+  outward from that start; give `first_step` to begin every search there, where a profile that crosses more
+  than once is expected.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as
+      `losses.softmax_cross_entropy`.
+    params: any pytree.
+    directions: `[k, size]` in the order of `subset(params, where).flat`; unit vectors in the paper.
+    batch: passed on.
+    where: the parameters that move.
+    key: passed on.
+    factor: `c`, above 1.
+    first_step: where every search starts; by default only the first, at a hundredth of the norm of the
+      parameters.
+    growth: above 1; large steps can jump over a crossing.
+    rtol: relative accuracy of a crossing.
+    cap: farther than that nothing is searched.
+    batch_size: directions at once; 1 is fastest on a CPU.
+
+  Returns:
+    `IntervalFlatness`.
+
+  Raises:
+    ValueError: if a shape or number does not fit, or the loss at the parameters is not positive and finite.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+    2021, definition 2.
+    Oliveira and Takahashi, `An Enhancement of the Bisection Method Average Performance Preserving Minmax
+    Optimality`, 2020.
+  """
+  mask = selected(params, where)
+  directions = check_directions(directions, split(params, mask).flat.size)
+  _check(factor, first_step, growth, rtol, cap)
+  start = jnp.asarray(0.0 if first_step is None else first_step, directions.dtype)
+  options = (jnp.asarray(value, directions.dtype) for value in (factor, growth, rtol, cap))
+  found, loss = _interval(
+    loss_fn, mask, batch_size, first_step is None, params, directions, batch, key, start, *options
+  )
+  check_loss(loss)
+  return found
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _interval(
+  loss_fn, mask, batch_size, follow, params, directions, batch, key, start, factor, growth, rtol, cap
+):
+  part = split(params, mask)
+  flat = part.flat
+
+  def line(direction: Array) -> Profile:
+    direction = direction.astype(flat.dtype)
+    return lambda t: loss_fn(part.merge(flat + t.astype(flat.dtype) * direction), batch, key=same(key))
+
+  if follow:
+    start = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
+  loss = loss_fn(params, batch, key=key)
+  return intervals(line, directions, loss, start, factor, growth, rtol, cap, follow, batch_size), loss
+
+
+def intervals(
+  line: Callable[[Any], Profile],
+  directions: Any,
+  loss: Array,
+  start: Array,
+  factor: Array,
+  growth: Array,
+  rtol: Array,
+  cap: Array,
+  follow: bool,
+  batch_size: int,
+) -> IntervalFlatness:
+  """The search over all directions; `line(direction)` is the loss along one as a function of the distance."""
+  number = jax.tree.leaves(directions)[0].shape[0]
+  lanes = max(1, min(batch_size, number))
+  rows = -(-number // lanes)
+  # The last rows are filled up with copies of the last direction.
+  index = jnp.minimum(jnp.arange(rows * lanes), number - 1).reshape(rows, lanes)
+  target = factor * loss
+  signs = jnp.array([-1, 1], start.dtype)
+
+  def one(starts: Array, direction: Any) -> tuple[Array, Any]:
+    profile = line(direction)
+    side = lambda each: crossing(lambda t: profile(each[0] * t), target, each[1], growth, rtol, cap)
+    at, crossed, least, evaluations = jax.lax.map(side, (signs, starts))
+    if follow:
+      starts = jnp.where(crossed, at / 2, starts)
+    return starts, (at, crossed, jnp.minimum(least.min(), loss) / loss, evaluations.sum())
+
+  def row(starts: Array, chosen: Array) -> tuple[Array, Any]:
+    picked = jax.tree.map(lambda x: x[chosen], directions)
+    if lanes > 1:
+      return jax.vmap(one)(starts, picked)
+    starts, found = one(starts[0], jax.tree.map(lambda x: x[0], picked))
+    return starts[None], jax.tree.map(lambda x: x[None], found)
+
+  _, found = jax.lax.scan(row, jnp.broadcast_to(start, (lanes, 2)), index)
+  at, crossed, least, evaluations = jax.tree.map(
+    lambda x: x.reshape(rows * lanes, *x.shape[2:])[:number], found
+  )
+  at = jnp.where(crossed, at, jnp.inf)
+  return IntervalFlatness(at.sum(axis=1), -at[:, 0], at[:, 1], crossed, least, evaluations)
+
+
+def crossing(
+  profile: Profile, target: Array, start: Array, growth: Array, rtol: Array, cap: Array
+) -> tuple[Array, Array, Array, Array]:
+  """Where `profile`, below `target` at 0, reaches it: `(t, found, least value seen, evaluations)`."""
+  # What is not a number counts as too large.
+  excess = lambda t: jnp.nan_to_num((profile(t) - target).astype(start.dtype), nan=jnp.inf, posinf=jnp.inf)
+  unknown = jnp.full((), jnp.inf, start.dtype)
+  zero = jnp.zeros((), start.dtype)
+
+  def open_(state):
+    low, _, high, _, _, count = state
+    return ((low == 0) | jnp.isinf(high)) & (low < cap) & (count < MAX_STEPS)
+
+  def walk(state):
+    low, f_low, high, f_high, least, count = state
+    t = jnp.where(jnp.isinf(high), jnp.where(low == 0, start, low * growth), high / growth)
+    f = excess(t)
+    below = f < 0
+    low, f_low = jnp.where(below, t, low), jnp.where(below, f, f_low)
+    high, f_high = jnp.where(below, high, t), jnp.where(below, f_high, f)
+    return low, f_low, high, f_high, jnp.minimum(least, f), count + 1
+
+  state = (zero, -unknown, unknown, unknown, unknown, jnp.int32(0))
+  low, f_low, high, f_high, least, count = jax.lax.while_loop(open_, walk, state)
+  found = (low > 0) & jnp.isfinite(high) & (high <= cap)
+
+  # ITP: interpolate, truncate, project; at most one step more than bisection needs.
+  tolerance = rtol * high / 2
+  slope = 0.2 / (high - low)
+  steps = jnp.maximum(jnp.ceil(jnp.log2((high - low) / (2 * tolerance))), 0) + 1
+
+  def interpolated(low, f_low, high, f_high):
+    t = (f_high * low - f_low * high) / (f_high - f_low)
+    return jnp.where(jnp.isfinite(t), t, (low + high) / 2)
+
+  def wide(state):
+    low, _, high, _, _, done = state
+    return found & (high - low > 2 * tolerance) & (done < MAX_STEPS)
+
+  def shrink(state):
+    low, f_low, high, f_high, least, done = state
+    middle = (low + high) / 2
+    t = interpolated(low, f_low, high, f_high)
+    sign = jnp.sign(middle - t)
+    step = slope * (high - low) ** 2
+    t = jnp.where(step <= jnp.abs(middle - t), t + sign * step, middle)
+    radius = jnp.maximum(tolerance * 2 ** (steps - done) - (high - low) / 2, 0)
+    t = jnp.where(jnp.abs(t - middle) <= radius, t, middle - sign * radius)
+    f = excess(t)
+    below = f < 0
+    low, f_low = jnp.where(below, t, low), jnp.where(below, f, f_low)
+    high, f_high = jnp.where(below, high, t), jnp.where(below, f_high, f)
+    return low, f_low, high, f_high, jnp.minimum(least, f), done + 1
+
+  low, f_low, high, f_high, least, done = jax.lax.while_loop(
+    wide, shrink, (low, f_low, high, f_high, least, jnp.int32(0))
+  )
+  return interpolated(low, f_low, high, f_high), found, least + target, count + done
+
+
+def check_directions(directions: ArrayLike, size: int) -> Array:
+  """Returns `directions` if they are `[k, size]`."""
+  directions = check_floating(directions, "directions")
+  if directions.ndim != 2 or directions.shape[1] != size or not len(directions):
+    raise ValueError(
+      f"directions must be [k, {size}], a row for each and as long as the parameters that where selects, "
+      f"got {directions.shape}"
+    )
+  return directions
+
+
+def check_loss(loss: Array) -> None:
+  """A multiple of a loss that is not positive is no level to look for."""
+  if isinstance(loss, Tracer):
+    return
+  value = float(loss)
+  if not 0 < value < float("inf"):
+    raise ValueError(f"loss_fn must be positive and finite at params, got {value}")
+
+
+def _check(factor: float, first_step: float | None, growth: float, rtol: float, cap: float) -> None:
+  check_range(factor, "factor", low=1, open_low=True)
+  check_range(growth, "growth", low=1, open_low=True)
+  check_range(rtol, "rtol", low=0, high=1, open_low=True)
+  check_range(cap, "cap", low=0, open_low=True)
+  if first_step is not None:
+    check_range(first_step, "first_step", low=0, high=cap, open_low=True)

@@ -1,0 +1,288 @@
+"""Eigenpairs, trace and spectral density of a curvature that is known by its products, with matfree."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from jaxreg.flatness._precision import analysis
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range
+
+Matvec = Callable[[Array], Array]
+
+
+class EigenPairs(NamedTuple):
+  """Eigenpairs, ordered as they were asked for.
+
+  Attributes:
+    values: `[k]`.
+    vectors: `[k, size]`, orthonormal rows.
+    residuals: `[k]`, the norms of `A v - value v`.
+    converged: `[k]`, whether the residual is at most `tol` times the largest absolute eigenvalue.
+  """
+
+  values: Array
+  vectors: Array
+  residuals: Array
+  converged: Array
+
+
+class Estimate(NamedTuple):
+  """A stochastic estimate: its mean and the standard error of that mean."""
+
+  mean: Array
+  standard_error: Array
+
+
+class SpectralDensity(NamedTuple):
+  """A density of eigenvalues that integrates to 1, with the standard error over the probes.
+
+  Attributes:
+    grid, density, standard_error: `[points]`.
+  """
+
+  grid: Array
+  density: Array
+  standard_error: Array
+
+
+@analysis
+def top_eigenpairs(
+  matvec: Matvec,
+  like: ArrayLike,
+  *,
+  key: Key,
+  num: int = 1,
+  num_matvecs: int | None = None,
+  which: Literal["largest", "smallest", "magnitude"] = "largest",
+  tol: float = 1e-3,
+  check: bool = True,
+) -> EigenPairs:
+  """Extremal eigenpairs of a symmetric operator by Lanczos with full reorthogonalisation.
+
+  Args:
+    matvec: `[size] -> [size]`, symmetric and the same in every call: what `hvp` gives, or any function.
+    like: `[size]`, an array of the shape and dtype of a vector, such as `hvp(...).like`.
+    key: for the start vector.
+    num: how many pairs.
+    num_matvecs: products, which is also how many vectors are kept; by default `3 num + 20`. What has not
+      converged by then says so.
+    which: `largest` and `smallest` by sign, `magnitude` by absolute value.
+    tol: for `converged`.
+    check: first see, with three products, whether the operator is deterministic and symmetric.
+
+  Returns:
+    `EigenPairs`.
+
+  Raises:
+    ValueError: if `num` or `num_matvecs` does not fit the size, or the operator is not what it must be.
+    ImportError: without matfree (`pip install jaxreg[flatness]`).
+
+  References:
+    Lanczos, `An iteration method for the solution of the eigenvalue problem`, 1950.
+  """
+  like = _like(like)
+  check_key(key)
+  check_count(num, "num")
+  steps = min(3 * num + 20, like.size) if num_matvecs is None else num_matvecs
+  check_count(steps, "num_matvecs")
+  if which not in ("largest", "smallest", "magnitude"):
+    raise ValueError(f"which must be one of largest, smallest, magnitude, got {which!r}")
+  if not num <= steps <= like.size:
+    raise ValueError(f"num_matvecs must lie in [num, size] = [{num}, {like.size}], got {steps}")
+  start_key, check_key_ = jax.random.split(key)
+  start = jax.random.normal(start_key, like.shape, like.dtype)
+  if check:
+    _check_operator(matvec, start, jax.random.normal(check_key_, like.shape, like.dtype))
+  return _ritz(steps, num, which, tol, _argument(matvec), start)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _ritz(steps, num, which, tol, matvec, start):
+  from matfree import decomp
+
+  algorithm = decomp.tridiag_sym(steps, reortho="full", custom_vjp=False)
+  basis, tridiagonal, residual, _ = algorithm(matvec, start / jnp.linalg.norm(start))
+  values, vectors = jnp.linalg.eigh(tridiagonal)
+  rank = {"largest": -values, "smallest": values, "magnitude": -jnp.abs(values)}[which]
+  chosen = jnp.argsort(rank)[:num]
+  # What the recurrence leaves over is all in the last vector: no further products are needed.
+  residuals = jnp.linalg.norm(residual) * jnp.abs(vectors[-1, chosen])
+  ritz = vectors[:, chosen].T @ basis
+  return EigenPairs(values[chosen], ritz, residuals, residuals <= tol * jnp.abs(values).max())
+
+
+@analysis
+def operator_trace(
+  matvec: Matvec,
+  like: ArrayLike,
+  *,
+  key: Key,
+  num: int = 32,
+  method: Literal["hutchinson", "xtrace"] = "hutchinson",
+) -> Estimate:
+  r"""The trace of a symmetric operator, with its standard error.
+
+  .. math:: \mathrm{Tr}(A) \approx \frac1m \sum_j z_j^\top A z_j, \qquad z_j \in \{-1, 1\}^{size}
+
+  Args:
+    matvec, like: as in `top_eigenpairs`.
+    key: for the probes.
+    num: probes, at least 2; `xtrace` makes two products for each.
+    method: `hutchinson`, or `xtrace`, which takes the largest eigenvalues out first.
+
+  Returns:
+    `Estimate`.
+
+  Raises:
+    ValueError: for another method, or `num` out of range.
+    ImportError: without matfree.
+
+  References:
+    Hutchinson, `A stochastic estimator of the trace of the influence matrix`, 1989.
+    Epperly, Tropp and Webber, `XTrace: Making the Most of Every Sample in Stochastic Trace Estimation`, 2024.
+  """
+  like = _like(like)
+  check_key(key)
+  check_count(num, "num")
+  if method not in ("hutchinson", "xtrace"):
+    raise ValueError(f"method must be one of hutchinson, xtrace, got {method!r}")
+  if num < 2 or (method == "xtrace" and num > like.size):
+    raise ValueError(f"num must be at least 2, and for xtrace at most the size {like.size}, got {num}")
+  return _trace(num, method, _argument(matvec), like, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _trace(num, method, matvec, like, key):
+  from matfree import stochtrace
+
+  if method == "hutchinson":
+    sampler = stochtrace.sampler_signs(like, num=num)
+    estimate = stochtrace.estimator_monte_carlo_mean_and_sem(stochtrace.monte_carlo_trace(), sampler)
+    # matfree divides by the number of probes; its standard error is too small by this factor.
+    factor = math.sqrt(num / (num - 1))
+  else:
+    sampler = stochtrace.sampler_sphere(like, num=num)
+    integrand = stochtrace.leave_one_out_xtrace()
+    estimate = stochtrace.estimator_leave_one_out_mean_and_sem(integrand, sampler)
+    factor = 1.0
+  with jax.numpy_rank_promotion("allow"):  # matfree's own arithmetic relies on it
+    mean, error = estimate(matvec, key)
+  return Estimate(mean, error * factor)
+
+
+@analysis
+def spectral_density(
+  matvec: Matvec,
+  like: ArrayLike,
+  *,
+  key: Key,
+  num_probes: int = 8,
+  num_matvecs: int = 64,
+  width: float = 0.01,
+  grid: ArrayLike | None = None,
+  points: int = 1000,
+) -> SpectralDensity:
+  r"""The density of all eigenvalues by stochastic Lanczos quadrature.
+
+  .. math:: \rho(\lambda) \approx \frac1m \sum_j \sum_k \tau_{jk}^2 \, N(\lambda; \theta_{jk}, \sigma^2)
+
+  with the Ritz values :math:`\theta` of a random start vector and the squared first components
+  :math:`\tau^2` of their vectors.
+
+  Args:
+    matvec, like: as in `top_eigenpairs`.
+    key: for the probes.
+    num_probes: start vectors, at least 2.
+    num_matvecs: products for each.
+    width: standard deviation of the kernel, as a part of the range of the Ritz values.
+    grid: `[points]`, where to evaluate; by default their range and five widths to either side.
+    points: of the default grid.
+
+  Returns:
+    `SpectralDensity`.
+
+  Raises:
+    ValueError: for numbers out of range.
+    ImportError: without matfree.
+
+  References:
+    Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue
+    Density`, 2019, section 2.
+  """
+  like = _like(like)
+  check_key(key)
+  check_count(num_probes, "num_probes")
+  check_count(num_matvecs, "num_matvecs")
+  check_range(width, "width", low=0, open_low=True)
+  if num_probes < 2 or num_matvecs > like.size:
+    raise ValueError(
+      f"num_probes must be at least 2 and num_matvecs at most the size {like.size}, "
+      f"got {num_probes} and {num_matvecs}"
+    )
+  nodes, weights = _quadrature(num_probes, num_matvecs, _argument(matvec), like, key)
+  low, high = nodes.min(), nodes.max()
+  # All eigenvalues equal leave no range; then their size gives the scale.
+  spread = jnp.where(high > low, high - low, jnp.maximum(jnp.abs(high), 1e-12))
+  sigma = width * spread
+  if grid is None:
+    grid = jnp.linspace(low - 5 * sigma, high + 5 * sigma, points)
+  grid = check_floating(grid, "grid")
+  scaled = (grid[:, None] - nodes.reshape(1, -1)) / sigma
+  kernel = (jnp.exp(-0.5 * scaled**2) / (sigma * jnp.sqrt(2 * jnp.pi))).reshape(grid.size, *nodes.shape)
+  each = (kernel * weights[None]).sum(axis=-1)
+  return SpectralDensity(grid, each.mean(axis=1), each.std(axis=1, ddof=1) / math.sqrt(num_probes))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _quadrature(num_probes, num_matvecs, matvec, like, key):
+  from matfree import decomp
+
+  algorithm = decomp.tridiag_sym(num_matvecs, reortho="full", custom_vjp=False)
+
+  def probe(key: Key) -> tuple[Array, Array]:
+    start = jax.random.normal(key, like.shape, like.dtype)
+    _, tridiagonal, _, _ = algorithm(matvec, start / jnp.linalg.norm(start))
+    values, vectors = jnp.linalg.eigh(tridiagonal)
+    return values, vectors[0] ** 2
+
+  return jax.lax.map(probe, jax.random.split(key, num_probes))
+
+
+def _argument(matvec: Matvec) -> Any:
+  """The operator as a pytree: what `hvp` gives is one, so that its data are no constants of the program."""
+  return jax.tree_util.Partial(matvec) if jax.tree_util.all_leaves([matvec]) else matvec
+
+
+def _like(like: ArrayLike) -> Array:
+  like = check_floating(like, "like")
+  if like.ndim != 1 or not like.size:
+    raise ValueError(f"like must be a vector [size], got shape {like.shape}")
+  return like
+
+
+def _check_operator(matvec: Matvec, u: Array, v: Array) -> None:
+  """Three products that a symmetric matrix cannot fail; nothing inside a transformation."""
+  first, second, other = matvec(u), matvec(u), matvec(v)
+  if any(isinstance(x, Tracer) for x in (first, second, other)):
+    return
+  if np.shape(first) != u.shape:
+    raise ValueError(f"matvec must return shape {u.shape}, as like has, got {np.shape(first)}")
+  if not (np.isfinite(first).all() and np.isfinite(other).all()):
+    raise ValueError("matvec must return finite values, got NaN or infinity")
+  if not np.array_equal(first, second):
+    raise ValueError(
+      "matvec must give the same product in every call, got two different ones: fix the key of its noise"
+    )
+  left, right = float(jnp.vdot(v, first)), float(jnp.vdot(u, other))
+  scale = float(jnp.linalg.norm(v) * jnp.linalg.norm(first)) + float(
+    jnp.linalg.norm(u) * jnp.linalg.norm(other)
+  )
+  if abs(left - right) > 1e3 * float(jnp.finfo(u.dtype).eps) * scale:
+    raise ValueError(f"matvec must be symmetric, got v'Au = {left:g} and u'Av = {right:g}")

@@ -1,0 +1,78 @@
+"""The covariance of a gradient whose noise is drawn for each example by itself."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.flatness._chunked import num_examples
+from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._subset import Where, selected, split
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
+
+
+@analysis
+def per_example_noise_covariance(
+  loss_fn: LossFn,
+  params: Params,
+  batch: Batch,
+  *,
+  key: Key,
+  num_masks: int = 2,
+  where: Where = "*",
+  chunk_size: int = 1,
+) -> Array:
+  r"""Covariance of the full-batch gradient under noise that is independent between examples.
+
+  .. math:: \Sigma_g = \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_\theta \ell_i)
+
+  Each example's covariance is estimated without bias from a few draws, and the sum averages over the data
+  set: no loop over samples of the whole gradient, and no rank that ends at their number. For noise
+  downstream of a dense layer, `dense_noise_covariance` is much faster. Not for noise that examples share,
+  and not for layers that couple examples.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`; called with batches of one example.
+    params: any pytree.
+    batch: `n` examples along the leading axis of its leaves.
+    key: a typed key.
+    num_masks: draws for each example, at least 2.
+    where: the parameters that count.
+    chunk_size: examples at once; 1 is fastest on a CPU.
+
+  Returns:
+    `[size, size]`.
+
+  Raises:
+    ValueError: for fewer than 2 draws, or if `where` selects nothing.
+  """
+  check_key(key)
+  check_count(num_masks, "num_masks")
+  check_count(chunk_size, "chunk_size")
+  if num_masks < 2:
+    raise ValueError(f"num_masks must be at least 2, got {num_masks}")
+  num_examples(batch)
+  return _covariance(loss_fn, selected(params, where), num_masks, chunk_size, params, batch, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
+  part = split(params, mask)
+  examples = num_examples(batch)
+  chunks = -(-examples // chunk_size)
+  # The last chunk is filled up with examples that count for nothing.
+  index = jnp.arange(chunks * chunk_size).reshape(chunks, chunk_size)
+
+  def centred(number: jax.Array) -> Array:
+    one = jax.tree.map(lambda x: x[jnp.minimum(number, examples - 1)][None], batch)
+    keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
+    gradient = jax.grad(lambda flat, key: loss_fn(part.merge(flat), one, key=key))
+    drawn = jax.vmap(gradient, in_axes=(None, 0))(part.flat, keys)
+    return jnp.where(number < examples, drawn - drawn.mean(axis=0, keepdims=True), 0)
+
+  def add(total: Array, numbers: Array) -> tuple[Array, None]:
+    drawn = jax.vmap(centred)(numbers).reshape(-1, part.flat.size)
+    return total + drawn.T @ drawn, None
+
+  total, _ = jax.lax.scan(add, jnp.zeros((part.flat.size,) * 2, part.flat.dtype), index)
+  return total / ((num_masks - 1) * examples**2)

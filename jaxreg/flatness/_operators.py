@@ -1,0 +1,178 @@
+"""Curvature as a linear operator: products with the Hessian or the Gauss-Newton matrix, never the matrix."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.flatness._keys import same
+from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._subset import Where, selected, split
+from jaxreg.typing import Array, Batch, Key, LossFn, Params
+
+
+@partial(
+  jax.tree_util.register_dataclass, data_fields=["params", "batch", "key"], meta_fields=["loss_fn", "mask"]
+)
+@dataclasses.dataclass(frozen=True)
+class Hessian:
+  """`hvp`'s result: a function of a vector, and a pytree, so that data are arguments of what is compiled."""
+
+  params: Params
+  batch: Batch
+  key: Key | None
+  loss_fn: LossFn
+  mask: tuple[bool, ...]
+
+  @property
+  def like(self) -> Array:
+    """The selected parameters, `[size]`: the shape and dtype of a vector."""
+    return split(self.params, self.mask).flat
+
+  @analysis
+  def __call__(self, vector: Array) -> Array:
+    part = split(self.params, self.mask)
+    gradient = jax.grad(lambda flat: self.loss_fn(part.merge(flat), self.batch, key=same(self.key)))
+    return jax.jvp(gradient, (part.flat,), (_vector(vector, part.flat),))[1]
+
+
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["params", "batch", "key"],
+  meta_fields=["outputs_fn", "outer_loss_fn", "mask"],
+)
+@dataclasses.dataclass(frozen=True)
+class GaussNewton:
+  """`gauss_newton`'s result."""
+
+  params: Params
+  batch: Batch
+  key: Key | None
+  outputs_fn: Callable[..., Any]
+  outer_loss_fn: Callable[..., Array]
+  mask: tuple[bool, ...]
+
+  @property
+  def like(self) -> Array:
+    """As for `Hessian`."""
+    return split(self.params, self.mask).flat
+
+  @analysis
+  def __call__(self, vector: Array) -> Array:
+    part = split(self.params, self.mask)
+    outputs = lambda flat: self.outputs_fn(part.merge(flat), self.batch, key=same(self.key))
+    value, tangent = jax.jvp(outputs, (part.flat,), (_vector(vector, part.flat),))
+    gradient = jax.grad(lambda value: self.outer_loss_fn(value, self.batch))
+    curved = jax.jvp(gradient, (value,), (tangent,))[1]
+    return jax.vjp(outputs, part.flat)[1](curved)[0]
+
+
+def hvp(
+  loss_fn: LossFn, params: Params, batch: Batch, *, where: Where = "*", key: Key | None = None
+) -> Hessian:
+  r"""The Hessian of a loss as a function :math:`v \mapsto H v`, forward over reverse.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable in forward mode too.
+    params: any pytree.
+    batch: passed on.
+    where: the parameters that count; the others stand still.
+    key: passed on: the Hessian of a loss with noise is that of one draw, the same in every product.
+
+  Returns:
+    `[size] -> [size]`, with the order of `subset(params, where).flat`; its `like` is such a vector. A pytree:
+    handed to a compiled function, parameters and data are arguments and not constants.
+
+  Raises:
+    ValueError: if `where` selects nothing.
+
+  References:
+    Pearlmutter, `Fast Exact Multiplication by the Hessian`, 1994.
+  """
+  return Hessian(params, batch, key, loss_fn, selected(params, where))
+
+
+def gauss_newton(
+  outputs_fn: Callable[..., Any],
+  outer_loss_fn: Callable[..., Array],
+  params: Params,
+  batch: Batch,
+  *,
+  where: Where = "*",
+  key: Key | None = None,
+) -> GaussNewton:
+  r"""The generalised Gauss-Newton matrix as a function of a vector.
+
+  .. math:: G v = J^\top (\nabla_z^2 \ell) J v, \qquad z = f(\theta), \quad J = \partial z / \partial \theta
+
+  It is the Hessian without the curvature of the network: positive semidefinite for a convex loss, and equal
+  to the Hessian where the outputs are piecewise linear in the selected parameters, as in a single layer.
+
+  Args:
+    outputs_fn: `(params, batch, *, key) -> outputs`, any array.
+    outer_loss_fn: `(outputs, batch) -> scalar`.
+    params, batch, where, key: as in `hvp`.
+
+  Returns:
+    As `hvp`.
+
+  Raises:
+    ValueError: if `where` selects nothing.
+
+  References:
+    Schraudolph, `Fast Curvature Matrix-Vector Products for Second-Order Gradient Descent`, 2002.
+  """
+  return GaussNewton(params, batch, key, outputs_fn, outer_loss_fn, selected(params, where))
+
+
+@analysis
+def hessian(
+  loss_fn: LossFn,
+  params: Params,
+  batch: Batch,
+  *,
+  where: Where = "*",
+  key: Key | None = None,
+  batch_size: int = 1,
+) -> Array:
+  """The dense Hessian, row by row from Hessian-vector products; for a dense layer `dense_hessian` is faster.
+
+  Args:
+    loss_fn, params, batch, where, key: as in `hvp`.
+    batch_size: rows at once; 1 is fastest on a CPU.
+
+  Returns:
+    `[size, size]`, symmetric.
+
+  Raises:
+    ValueError: if `where` selects nothing.
+  """
+  return materialize(hvp(loss_fn, params, batch, where=where, key=key), batch_size=batch_size)
+
+
+@analysis
+def materialize(operator: Hessian | GaussNewton, *, batch_size: int = 1) -> Array:
+  """The symmetric matrix `[size, size]` of an operator that `hvp` or `gauss_newton` gave.
+
+  Args:
+    operator: what to apply to every unit vector.
+    batch_size: products at once; 1 is fastest on a CPU.
+  """
+  return _materialize(batch_size, operator)
+
+
+@partial(jax.jit, static_argnums=0)
+def _materialize(batch_size, operator):
+  like = operator.like
+  unit = lambda i: operator(jnp.zeros_like(like).at[i].set(1))
+  matrix = jax.lax.map(unit, jnp.arange(like.size), batch_size=batch_size)
+  return (matrix + matrix.T) / 2
+
+
+def _vector(vector: Array, like: Array) -> Array:
+  if jnp.shape(vector) != like.shape:
+    raise ValueError(f"vector must have shape {like.shape}, got {jnp.shape(vector)}")
+  return jnp.asarray(vector, like.dtype)

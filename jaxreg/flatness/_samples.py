@@ -1,0 +1,106 @@
+"""Samples of a training's noise: gradients at one point, or parameters along a trajectory."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._subset import Where, selected, split
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
+
+
+@analysis
+def sample_gradients(
+  loss_fn: LossFn,
+  params: Params,
+  batch: Batch,
+  *,
+  key: Key,
+  num: int,
+  where: Where = "*",
+  batch_size: int = 1,
+) -> Array:
+  r"""Gradients at fixed parameters under independent noise, the paper's random gradient data.
+
+  .. math:: g_j = \nabla_\theta L(\theta, \eta_j), \qquad j = 1 \dots N
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, which draws its noise from the key.
+    params: any pytree.
+    batch: passed on; the whole training set in the paper.
+    key: a typed key; sample `j` gets `fold_in(key, j)`, so that more samples begin with the same ones.
+    num: `N`.
+    where: the parameters whose gradients are kept.
+    batch_size: samples at once; 1 is fastest on a CPU.
+
+  Returns:
+    `[num, size]`.
+
+  Raises:
+    ValueError: if `where` selects nothing or `num` is below 1.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.2.
+  """
+  check_key(key)
+  check_count(num, "num")
+  return _gradients(loss_fn, selected(params, where), num, batch_size, params, batch, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _gradients(loss_fn, mask, num, batch_size, params, batch, key):
+  part = split(params, mask)
+
+  def one(number: Array) -> Array:
+    key_of_sample = jax.random.fold_in(key, number)
+    return jax.grad(lambda flat: loss_fn(part.merge(flat), batch, key=key_of_sample))(part.flat)
+
+  return jax.lax.map(one, jnp.arange(num), batch_size=batch_size)
+
+
+@analysis
+def sample_trajectory(
+  step_fn: Callable[..., Any],
+  state: Any,
+  batch: Batch,
+  *,
+  key: Key,
+  num: int,
+  where: Where = "*",
+  params_of: Callable[[Any], Params] = lambda state: state.params,
+) -> tuple[Any, Array]:
+  """Parameters after each of `num` consecutive training steps, the paper's random trajectory data.
+
+  Args:
+    step_fn: `(state, batch, *, key) -> state`.
+    state: where the training stands.
+    batch: passed on.
+    key: a typed key; step `j` gets `fold_in(key, j)`.
+    num: number of steps.
+    where: the parameters that are kept.
+    params_of: finds the parameters in a state.
+
+  Returns:
+    The state at the end, and `[num, size]`. Consecutive steps are correlated, and may drift.
+
+  Raises:
+    ValueError: if `where` selects nothing or `num` is below 1.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.1.
+  """
+  check_key(key)
+  check_count(num, "num")
+  return _trajectory(step_fn, params_of, selected(params_of(state), where), num, state, batch, key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _trajectory(step_fn, params_of, mask, num, state, batch, key):
+  def step(state: Any, number: Array) -> tuple[Any, Array]:
+    state = step_fn(state, batch, key=jax.random.fold_in(key, number))
+    return state, split(params_of(state), mask).flat
+
+  return jax.lax.scan(step, state, jnp.arange(num))

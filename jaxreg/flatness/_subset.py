@@ -1,0 +1,83 @@
+"""A subset of the parameters as one vector, and back."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from jaxreg import paths
+from jaxreg.typing import Array, Params
+
+Where = paths.Pattern | Iterable[paths.Pattern]
+
+
+class Subset(NamedTuple):
+  """Selected parameters.
+
+  Attributes:
+    flat: `[size]`, the selected leaves one after another in the order of the tree, each row by row.
+    merge: `[size] -> params`, with these values in their places and all others as they were.
+    names: of the selected leaves.
+  """
+
+  flat: Array
+  merge: Callable[[Array], Params]
+  names: tuple[str, ...]
+
+
+def subset(params: Params, where: Where = "*") -> Subset:
+  """The parameters that `where` selects by name, as one vector.
+
+  Args:
+    params: any pytree of floating arrays.
+    where: a glob on the leaf's name (`Dense_1/*`), a compiled regular expression, a callable on the name, or
+      several of these.
+
+  Returns:
+    A `Subset`.
+
+  Raises:
+    ValueError: if nothing, or by one of the patterns nothing, is selected.
+    TypeError: if a selected leaf is not floating.
+
+  Example:
+    >>> tree = {"Dense_0": {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2)}}
+    >>> subset(tree, "*/bias").names
+    ('Dense_0/bias',)
+  """
+  return split(params, selected(params, where))
+
+
+def selected(params: Params, where: Where) -> tuple[bool, ...]:
+  """Which leaves, in the order of the tree: hashable, and so fit for a static argument."""
+  names = paths.leaf_names(params)
+  several = isinstance(where, Iterable) and not isinstance(where, str)
+  patterns = list(where) if several else [where]  # type: ignore[arg-type]
+  chosen = [jax.tree.leaves(paths.select(params, pattern)) for pattern in patterns]
+  for pattern, mask in zip(patterns, chosen, strict=True):
+    if not any(mask):
+      raise ValueError(f"where: {pattern!r} selects no parameter; there are {', '.join(names) or 'none'}")
+  if not patterns:
+    raise ValueError(f"where: is empty and selects no parameter; there are {', '.join(names)}")
+  mask = tuple(any(each) for each in zip(*chosen, strict=True))
+  for name, leaf, taken in zip(names, jax.tree.leaves(params), mask, strict=True):
+    if taken and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+      raise TypeError(f"where: {name} must be floating, got {jnp.result_type(leaf)}")
+  return mask
+
+
+def split(params: Params, mask: tuple[bool, ...]) -> Subset:
+  """As `subset`, for what `selected` gave."""
+  leaves, tree = jax.tree.flatten(params)
+  flat, unravel = ravel_pytree([leaf for leaf, taken in zip(leaves, mask, strict=True) if taken])
+
+  def merge(vector: Array) -> Any:
+    new = iter(unravel(vector))
+    return jax.tree.unflatten(
+      tree, [next(new) if taken else leaf for leaf, taken in zip(leaves, mask, strict=True)]
+    )
+
+  names = tuple(name for name, taken in zip(paths.leaf_names(params), mask, strict=True) if taken)
+  return Subset(flat, merge, names)

@@ -1,0 +1,84 @@
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg import flatness
+
+
+@pytest.mark.parametrize("size", [7, 10, 64])
+def test_value_gradient_and_hessian_are_those_of_the_whole(size):
+  """Sizes that divide 40 and that do not, and one above it."""
+  with jax.enable_x64(True):
+    params, batch = nets.make_params(), nets.make_batch()
+    loss = flatness.chunked(nets.loss_fn, size)
+    np.testing.assert_allclose(
+      loss(params, batch, key=None), nets.loss_fn(params, batch, key=None), rtol=1e-13
+    )
+    whole, parts = (
+      jax.jit(
+        lambda p, fn=fn: (jax.grad(fn)(p, batch, key=None), flatness.hessian(fn, p, batch, where="Dense_2/*"))
+      )
+      for fn in (nets.loss_fn, loss)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), whole(params), parts(params))
+
+
+def test_every_example_counts_once():
+  loss = flatness.chunked(lambda params, batch, *, key: (params * batch).mean(), 4)
+  weights = jax.grad(lambda x: loss(jnp.float32(1), x, key=None))(jnp.zeros(11))
+  np.testing.assert_allclose(weights, np.full(11, 1 / 11), rtol=1e-6)
+
+
+def test_chunks_draw_different_noise():
+  noise = lambda params, batch, *, key: params * jax.random.normal(key) + 0 * batch.mean()
+  loss = flatness.chunked(noise, 2)
+  values = [
+    float(flatness.chunked(noise, size)(jnp.float32(1), jnp.zeros(6), key=jax.random.key(0)))
+    for size in (2, 6)
+  ]
+  one = float(jax.random.normal(jax.random.fold_in(jax.random.key(0), 0)))
+  assert values[1] == pytest.approx(one)
+  assert values[0] != pytest.approx(one)
+  assert loss is flatness.chunked(noise, 2), "equal losses must be one, or everything compiles again"
+
+
+def test_memory_is_that_of_a_chunk():
+  """The second derivative of a wide layer over many examples, chunk by chunk."""
+
+  def wide(params, batch, *, key):
+    del key
+    return (jnp.tanh(batch @ params) ** 2).mean()
+
+  params, batch = jnp.ones((10, 500)), jnp.ones((20_000, 10))
+  needs = [
+    jax.jit(lambda p, x, fn=fn: jax.grad(lambda p: fn(p, x, key=None))(p))
+    .lower(params, batch)
+    .compile()
+    .memory_analysis()
+    .temp_size_in_bytes
+    for fn in (wide, flatness.chunked(wide, 100))
+  ]
+  assert needs[1] < 2e6
+  assert needs[0] >= 20_000 * 500 * 4
+
+
+def test_sharded_data_give_the_same():
+  with jax.enable_x64(True):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    params, batch = nets.make_params(), nets.make_batch()
+    there = jax.device_put(batch, NamedSharding(mesh, P("data")))
+    for fn in (nets.loss_fn, flatness.chunked(nets.loss_fn, 16)):
+      found = [flatness.hessian(fn, params, data, where="Dense_1/bias") for data in (batch, there)]
+      np.testing.assert_allclose(*found, atol=1e-12)
+
+
+def test_bad_arguments():
+  with pytest.raises(ValueError, match="chunk_size must be at least 1, got 0"):
+    flatness.chunked(nets.loss_fn, 0)
+  loss = flatness.chunked(lambda params, batch, *, key: params, 2)
+  with pytest.raises(ValueError, match="batch: its leaves must share a leading axis"):
+    loss(jnp.float32(0), {"x": jnp.zeros(3), "y": jnp.zeros(4)}, key=None)

@@ -1,0 +1,204 @@
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+
+from jaxreg import flatness
+
+WHERE = "Dense_1/*"
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _jax_hessian(params, batch, where, key=None):
+  """JAX's own, over the flattened subset."""
+  part = flatness.subset(params, where)
+  loss = lambda flat: nets.loss_fn(
+    part.merge(flat), batch, key=None if key is None else jax.random.clone(key)
+  )
+  return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
+
+
+def test_quadratic_form():
+  matrix = np.array([[2.0, 1, 0], [1, 3, -1], [0, -1, 4]])
+  loss = lambda params, batch, *, key: 0.5 * params @ batch @ params
+  product = flatness.hvp(loss, jnp.ones(3), jnp.asarray(matrix))
+  np.testing.assert_allclose(product(jnp.array([1.0, 2, 3])), matrix @ [1, 2, 3], rtol=1e-14)
+  np.testing.assert_allclose(flatness.hessian(loss, jnp.ones(3), jnp.asarray(matrix)), matrix, rtol=1e-14)
+
+
+@pytest.mark.parametrize("where", [WHERE, "*"])
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_hessian_is_jax_s(where, batch_size):
+  params, batch = nets.make_params(), nets.make_batch()
+  found = flatness.hessian(nets.loss_fn, params, batch, where=where, batch_size=batch_size)
+  np.testing.assert_allclose(found, _jax_hessian(params, batch, where), atol=1e-13)
+
+
+def test_with_noise_it_is_that_of_one_draw():
+  params, batch, key = nets.make_params(), nets.make_batch(), jax.random.key(3)
+  found = flatness.hessian(nets.loss_fn, params, batch, where=WHERE, key=jax.random.clone(key))
+  np.testing.assert_allclose(found, _jax_hessian(params, batch, WHERE, key), atol=1e-13)
+  assert np.abs(found - _jax_hessian(params, batch, WHERE)).max() > 1e-3
+
+
+def test_gauss_newton_of_a_linear_layer_is_its_hessian():
+  """The last layer is linear in its parameters; before it, the network's own curvature is left out."""
+  params, batch = nets.make_params(), nets.make_batch()
+
+  def outputs(params, batch, *, key):
+    del key
+    layer = params["Dense_2"]
+    return jnp.tanh(nets.second(params, batch)) @ layer["kernel"] + layer["bias"][None]
+
+  def outer(logits, batch):
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["labels"][:, None], 1).mean()
+
+  last = flatness.gauss_newton(outputs, outer, params, batch, where="Dense_2/*")
+  np.testing.assert_allclose(flatness.materialize(last), _jax_hessian(params, batch, "Dense_2/*"), atol=1e-13)
+  whole = np.asarray(flatness.materialize(flatness.gauss_newton(outputs, outer, params, batch)))
+  assert np.linalg.eigvalsh(whole).min() > -1e-14
+  # J' A J from the dense Jacobian.
+  part = flatness.subset(params)
+  jacobian = np.asarray(jax.jacrev(lambda flat: outputs(part.merge(flat), batch, key=None))(part.flat))
+  probs = np.asarray(jax.nn.softmax(outputs(params, batch, key=None)))
+  inner = np.einsum("nk,kl->nkl", probs, np.eye(nets.CLASSES)) - np.einsum("nk,nl->nkl", probs, probs)
+  expected = np.einsum("nkd,nkl,nle->de", jacobian, inner, jacobian) / nets.EXAMPLES
+  np.testing.assert_allclose(whole, expected, atol=1e-13)
+
+
+def test_data_are_arguments_of_what_is_compiled():
+  """The operator is a pytree: jit takes it as it is, and for other data does not compile again."""
+  traced = []
+
+  @jax.jit
+  def apply(operator, vector):
+    traced.append(1)
+    return operator(vector)
+
+  params = nets.make_params()
+  for seed in (1, 2):
+    operator = flatness.hvp(nets.loss_fn, params, nets.make_batch(seed), where=WHERE)
+    apply(operator, operator.like)
+  assert len(traced) == 1
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("chunk_size", [7, 40, 100])
+def test_dense_hessian_is_jax_s(bias, chunk_size):
+  params, batch = nets.make_params(), nets.make_batch()
+  z, h = nets.second(params, batch), nets.first(params, batch)
+  block = flatness.dense_hessian(nets.head(params), z, h, batch, bias=bias, chunk_size=chunk_size)
+  expected = _jax_hessian(params, batch, WHERE if bias else "Dense_1/kernel")
+  assert block.size == len(expected)
+  np.testing.assert_allclose(block.matrix(), expected, atol=1e-14)
+  np.testing.assert_allclose(block.trace(), np.trace(expected), rtol=1e-12)
+  np.testing.assert_allclose(block.inner(block), (expected**2).sum(), rtol=1e-12)
+
+
+def test_dense_hessian_in_float32():
+  params, batch = nets.make_params(dtype=np.float32), nets.make_batch(dtype=np.float32)
+  block = flatness.dense_hessian(
+    nets.head(params), nets.second(params, batch), nets.first(params, batch), batch
+  )
+  expected = _jax_hessian(nets.make_params(), nets.make_batch(), WHERE)
+  assert block.packed.dtype == np.float32
+  np.testing.assert_allclose(block.matrix(), expected, atol=4e-7 * np.abs(expected).max() * 4)
+
+
+def test_dense_hessian_by_a_formula():
+  """`curvature_fn` in place of derivatives: for the last layer, diag(p) - p p'."""
+  params, batch = nets.make_params(), nets.make_batch()
+  h = jnp.tanh(nets.second(params, batch))
+  logits = h @ params["Dense_2"]["kernel"] + params["Dense_2"]["bias"][None]
+
+  def curvature(z, batch):
+    probs = jax.nn.softmax(z)
+    return jax.vmap(jnp.diag)(probs) - probs[:, :, None] * probs[:, None, :]
+
+  head = lambda z, batch, *, key: jnp.zeros(len(z))
+  block = flatness.dense_hessian(head, logits, h, batch, curvature_fn=curvature)
+  np.testing.assert_allclose(block.matrix(), _jax_hessian(params, batch, "Dense_2/*"), atol=1e-14)
+
+
+def test_dense_noise_covariance_agrees_with_the_generic_one():
+  """Both estimate each example's covariance from many draws; the generic one knows nothing of layers."""
+  params, batch = nets.make_params(), nets.make_batch(examples=12)
+  z, h = nets.second(params, batch), nets.first(params, batch)
+  key = jax.random.key(0)
+  dense = flatness.dense_noise_covariance(nets.head(params), z, h, batch, key=key, num_masks=4000)
+  generic = flatness.per_example_noise_covariance(
+    nets.loss_fn, params, batch, key=jax.random.key(1), num_masks=4000, where=WHERE, chunk_size=12
+  )
+  scale = np.sqrt(np.outer(np.diag(generic), np.diag(generic))).max()
+  np.testing.assert_allclose(dense.matrix(), generic, atol=6 * scale * np.sqrt(2 / 4000))
+  np.testing.assert_allclose(dense.trace(), np.trace(generic), rtol=0.03)
+
+
+def test_dense_noise_covariance_enumerated():
+  """All 2^4 masks of one example, weighted by their probability."""
+  params, batch = nets.make_params(), nets.make_batch(examples=3)
+  part = flatness.subset(params, WHERE)
+  masks = np.array([[(m >> j) & 1 for j in range(4)] for m in range(16)], float)
+  probs = np.prod(np.where(masks == 1, nets.KEEP, 1 - nets.KEEP), axis=1)
+  layer = params["Dense_2"]
+
+  def loss(flat, mask, example):
+    one = jax.tree.map(lambda x: x[example][None], batch)
+    hidden = jnp.tanh(nets.second(part.merge(flat), one)) * mask[None] / nets.KEEP
+    logits = hidden @ layer["kernel"] + layer["bias"][None]
+    return -jax.nn.log_softmax(logits)[0, batch["labels"][example]]
+
+  expected = 0
+  for example in range(3):
+    gradients = np.asarray(jax.vmap(jax.grad(loss), (None, 0, None))(part.flat, masks, example))
+    centred = gradients - probs @ gradients
+    expected = expected + centred.T @ (probs[:, None] * centred) / 9
+  found = flatness.dense_noise_covariance(
+    nets.head(params),
+    nets.second(params, batch),
+    nets.first(params, batch),
+    batch,
+    key=jax.random.key(0),
+    num_masks=60_000,
+  )
+  scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected))).max()
+  np.testing.assert_allclose(found.matrix(), expected, atol=6 * scale * np.sqrt(5 / 60_000))
+
+
+def test_dense_interval_flatness_is_the_generic_one():
+  params, batch = nets.make_params(), nets.make_batch()
+  part = flatness.subset(params, WHERE)
+  directions = np.linalg.qr(np.random.default_rng(0).normal(size=(part.flat.size, 4)))[0].T
+  generic = flatness.interval_flatness(
+    nets.loss_fn, params, directions, batch, where=WHERE, factor=1.2, rtol=1e-8
+  )
+  dense = flatness.dense_interval_flatness(
+    nets.head(params),
+    nets.second(params, batch),
+    nets.first(params, batch),
+    directions,
+    batch,
+    factor=1.2,
+    rtol=1e-8,
+  )
+  np.testing.assert_allclose(dense.left, generic.left, rtol=1e-7)
+  np.testing.assert_allclose(dense.right, generic.right, rtol=1e-7)
+
+
+def test_bad_arguments():
+  params, batch = nets.make_params(), nets.make_batch()
+  with pytest.raises(ValueError, match=r"vector must have shape \(28,\), got \(3,\)"):
+    flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(jnp.ones(3))
+  with pytest.raises(ValueError, match=r"preactivations must be \[n, units\] and inputs \[n, inputs\]"):
+    flatness.dense_hessian(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2)), None)
+  with pytest.raises(ValueError, match="batch must have 3 examples, as preactivations have, got 40"):
+    flatness.dense_hessian(nets.head(params), jnp.ones((3, 4)), jnp.ones((3, 6)), batch)
+  z, h = nets.second(params, batch), nets.first(params, batch)
+  with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
+    flatness.dense_noise_covariance(nets.head(params), z, h, batch, key=jax.random.key(0), num_masks=1)

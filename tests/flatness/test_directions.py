@@ -1,0 +1,73 @@
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+
+from jaxreg import flatness
+
+PARAMS = {
+  "conv": {"kernel": jnp.arange(1.0, 55.0).reshape(3, 3, 2, 3), "bias": jnp.ones(3)},
+  "dense": {"kernel": jnp.arange(1.0, 9.0).reshape(2, 4)},
+}
+
+
+def _norm(x, axis=None):
+  return np.sqrt((np.asarray(x) ** 2).sum(axis))
+
+
+@pytest.mark.claim(
+  "flatness", "section 5", "each filter of the direction has the norm of the parameters' filter"
+)
+def test_filters_have_the_norm_of_the_parameters():
+  layer = flatness.filter_normalized_direction(jax.random.key(0), PARAMS)
+  for name in ("conv", "dense"):
+    np.testing.assert_allclose(_norm(layer[name]["kernel"]), _norm(PARAMS[name]["kernel"]), rtol=1e-6)
+  one = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="filter")
+  np.testing.assert_allclose(
+    _norm(one["conv"]["kernel"], (0, 1, 2)), _norm(PARAMS["conv"]["kernel"], (0, 1, 2)), rtol=1e-6
+  )
+  np.testing.assert_allclose(_norm(one["dense"]["kernel"], 0), _norm(PARAMS["dense"]["kernel"], 0), rtol=1e-6)
+  first = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="filter", filter_axis=0)
+  np.testing.assert_allclose(
+    _norm(first["dense"]["kernel"], 1), _norm(PARAMS["dense"]["kernel"], 1), rtol=1e-6
+  )
+
+
+def test_biases_stay_or_move():
+  still = flatness.filter_normalized_direction(jax.random.key(0), PARAMS)
+  np.testing.assert_array_equal(still["conv"]["bias"], 0)
+  moved = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, one_dim="keep")
+  np.testing.assert_allclose(_norm(moved["conv"]["bias"]), _norm(PARAMS["conv"]["bias"]), rtol=1e-6)
+  assert np.asarray(moved["conv"]["bias"]).std() > 0, "a direction of its own, not the weights"
+
+
+def test_where_and_keys():
+  part = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, where="dense/*")
+  np.testing.assert_array_equal(part["conv"]["kernel"], 0)
+  other = flatness.filter_normalized_direction(jax.random.key(1), PARAMS, where="dense/*")
+  assert not np.allclose(part["dense"]["kernel"], other["dense"]["kernel"])
+
+
+@pytest.mark.claim("flatness", "section 5", "the profile is the loss at params + alpha direction")
+def test_profile_and_surface_of_a_quadratic():
+  loss = lambda params, batch, *, key: 0.5 * batch * (params["w"] ** 2).sum()
+  params, ones = {"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([1.0, 0.0])}
+  other = {"w": jnp.array([0.0, 1.0])}
+  alphas = jnp.linspace(-1, 1, 5)
+  profile = flatness.loss_profile(loss, params, ones, alphas, jnp.float32(3), batch_size=2)
+  np.testing.assert_allclose(profile, 1.5 * ((1 + alphas) ** 2 + 4), rtol=1e-6)
+  surface = flatness.loss_surface(loss, params, (ones, other), alphas, alphas[:3], jnp.float32(3))
+  expected = 1.5 * ((1 + alphas[:, None]) ** 2 + (2 + alphas[None, :3]) ** 2)
+  np.testing.assert_allclose(surface, expected, rtol=1e-6)
+
+
+def test_bad_arguments():
+  with pytest.raises(ValueError, match="granularity must be one of layer, filter, got 'row'"):
+    flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="row")
+  params = nets.make_params(dtype=np.float32)
+  direction = params | {"Dense_1": {**params["Dense_1"], "bias": jnp.zeros(9)}}
+  with pytest.raises(
+    ValueError, match=r"direction must be shaped like params, got \(9,\) for \(4,\) at Dense_1/bias"
+  ):
+    flatness.loss_profile(nets.loss_fn, params, direction, jnp.zeros(2), nets.make_batch(dtype=np.float32))

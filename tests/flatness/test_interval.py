@@ -1,0 +1,129 @@
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+
+from jaxreg import flatness
+
+X64 = jax.enable_x64
+
+
+def _width(profile, directions=((1.0,),), params=0.0, **options):
+  """Of a profile over one number."""
+  loss = lambda params, batch, *, key: profile(params["t"][0])
+  return flatness.interval_flatness(loss, {"t": jnp.array([params])}, jnp.array(directions), None, **options)
+
+
+@pytest.mark.claim("flatness", "definition 2", "of L = L0 + a t^2 / 2 it is 2 sqrt(2 L0 / a)")
+@pytest.mark.parametrize("curvature", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("loss", [1e-6, 2.0])
+def test_quadratic(curvature, loss):
+  with X64(True):
+    found = _width(lambda t: loss + curvature * t**2 / 2)
+    np.testing.assert_allclose(found.width, 2 * np.sqrt(2 * loss / curvature), rtol=1e-3)
+    np.testing.assert_allclose(found.right, -np.asarray(found.left), rtol=2e-3)
+    assert found.crossed.all()
+    assert found.min_ratio == pytest.approx(1)
+
+
+@pytest.mark.claim(
+  "flatness", "definition 2", "the level is a factor of the loss; the paper says 2 or another"
+)
+@pytest.mark.parametrize("factor", [1.5, 2.0, np.e, 3.0])
+def test_factor(factor):
+  with X64(True):
+    found = _width(lambda t: 0.5 + t**2, factor=factor, rtol=1e-9)
+    np.testing.assert_allclose(found.width, 2 * np.sqrt(0.5 * (factor - 1)), rtol=1e-9)
+
+
+def test_sides_are_searched_each_for_itself():
+  """A kink, a tilted parabola that dips below the loss at 0, and no number beyond a point."""
+  with X64(True):
+    kink = _width(lambda t: 1 + jnp.where(t > 0, 4 * t, -t / 2))
+    np.testing.assert_allclose([kink.left[0], kink.right[0]], [-2, 0.25], rtol=2e-3)
+    tilted = _width(lambda t: (t - 1) ** 2 + 1)
+    np.testing.assert_allclose([tilted.left[0], tilted.right[0]], [1 - np.sqrt(3), 1 + np.sqrt(3)], rtol=2e-3)
+    assert tilted.min_ratio[0] < 0.6
+    log = _width(lambda t: 1 - jnp.log1p(-t) + t**2)
+    assert log.crossed.all()
+    assert 0 < log.right[0] < 1
+
+
+def test_a_flat_direction_is_infinite_and_flagged():
+  with X64(True):
+    found = _width(lambda t: jnp.where(t > 0, 1 + t**2, 1.0), cap=1e3)
+    assert np.isinf(found.width[0])
+    assert np.isinf(found.left[0])
+    np.testing.assert_array_equal(found.crossed, [[False, True]])
+    assert found.right[0] == pytest.approx(1, rel=1e-3)
+
+
+def test_first_crossing_from_a_small_first_step():
+  """Above the level from 1 to 2 and below it again until 30."""
+  bumpy = lambda t: 1 + jnp.where((jnp.abs(t) > 1) & (jnp.abs(t) < 2), 5.0, 0.0) + (t / 30) ** 2
+  with X64(True):
+    found = _width(bumpy, first_step=1e-3, rtol=1e-6)
+    np.testing.assert_allclose([found.left[0], found.right[0]], [-1, 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_of_a_network_against_a_dense_scan(batch_size):
+  """NumPy's linear interpolation on 40 001 points; far directions take few evaluations each."""
+  with X64(True):
+    params, batch = nets.make_params(), nets.make_batch()
+    part = flatness.subset(params, "Dense_1/*")
+    directions = np.linalg.qr(np.random.default_rng(0).normal(size=(part.flat.size, 5)))[0].T
+    found = flatness.interval_flatness(
+      nets.loss_fn,
+      params,
+      jnp.asarray(directions),
+      batch,
+      where="Dense_1/*",
+      factor=1.2,
+      cap=20.0,
+      batch_size=batch_size,
+    )
+    t = np.linspace(-20, 20, 40_001)
+    loss = jax.jit(
+      jax.vmap(lambda v, t: nets.loss_fn(part.merge(part.flat + t * v), batch, key=None), (None, 0))
+    )
+    level = 1.2 * float(nets.loss_fn(params, batch, key=None))
+    for v, left, right in zip(directions, found.left, found.right):
+      above = np.asarray(loss(v, t)) > level
+      expected = t[above & (t < 0)].max(initial=-np.inf), t[above & (t > 0)].min(initial=np.inf)
+      np.testing.assert_allclose([left, right], expected, atol=2e-3, rtol=1e-3)
+    assert np.isfinite(found.width).any()
+    assert np.asarray(found.evaluations).mean() < 30
+
+
+def test_order_of_the_parameters_changes_nothing():
+  with X64(True):
+    params, batch = nets.make_params(), nets.make_batch()
+    renamed = lambda p: {"Dense_0": p["c"], "Dense_1": p["b"], "Dense_2": p["a"]}
+    other = {"c": params["Dense_0"], "b": params["Dense_1"], "a": params["Dense_2"]}
+    direction = flatness.filter_normalized_direction(jax.random.key(0), params)
+    flipped = {"c": direction["Dense_0"], "b": direction["Dense_1"], "a": direction["Dense_2"]}
+    here = flatness.interval_flatness(nets.loss_fn, params, flatness.subset(direction).flat[None], batch)
+    loss = lambda params, batch, *, key: nets.loss_fn(renamed(params), batch, key=key)
+    there = flatness.interval_flatness(loss, other, flatness.subset(flipped).flat[None], batch)
+    np.testing.assert_allclose(here.width, there.width, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({"factor": 1.0}, r"factor must lie in \(1, inf\], got 1.0"),
+    ({"growth": 0.9}, "growth must lie in"),
+    ({"first_step": 0.0}, "first_step must lie in"),
+    ({"directions": ((1.0, 0.0),)}, r"directions must be \[k, 1\].*got \(1, 2\)"),
+  ],
+)
+def test_bad_arguments(options, message):
+  with pytest.raises(ValueError, match=message):
+    _width(lambda t: 1 + t**2, **options)
+
+
+def test_a_loss_of_zero_has_no_multiple():
+  with pytest.raises(ValueError, match=r"loss_fn must be positive and finite at params, got 0\.0"):
+    _width(lambda t: t**2)

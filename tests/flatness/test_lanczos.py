@@ -1,0 +1,122 @@
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+
+from jaxreg import flatness
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _matrix(values, seed=0):
+  basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(values),) * 2))[0]
+  return basis @ np.diag(values) @ basis.T, basis
+
+
+VALUES = np.concatenate([[50.0, 20, 10, -30], np.linspace(-1, 1, 60)])
+
+
+@pytest.mark.parametrize(
+  ("which", "expected"), [("largest", [50, 20, 10]), ("smallest", [-30, -1]), ("magnitude", [50, -30, 20])]
+)
+def test_eigenpairs_are_numpy_s(which, expected):
+  matrix, basis = _matrix(VALUES)
+  found = flatness.top_eigenpairs(
+    lambda v: matrix @ v, jnp.zeros(64), key=jax.random.key(0), num=len(expected), num_matvecs=50, which=which
+  )
+  np.testing.assert_allclose(found.values, expected, rtol=1e-8)
+  index = [int(np.flatnonzero(np.isclose(VALUES, value))[0]) for value in expected]
+  overlap = np.abs(np.sum(np.asarray(found.vectors) * basis.T[index], axis=1))
+  np.testing.assert_allclose(overlap, 1, atol=1e-6)
+  assert found.converged.all()
+
+
+def test_residuals_are_true_and_say_what_has_not_converged():
+  matrix, _ = _matrix(np.linspace(0, 1, 200))
+  found = flatness.top_eigenpairs(
+    lambda v: matrix @ v, jnp.zeros(200), key=jax.random.key(0), num=10, num_matvecs=30
+  )
+  vectors = np.asarray(found.vectors)
+  true = np.linalg.norm(vectors @ matrix - np.asarray(found.values)[:, None] * vectors, axis=1)
+  np.testing.assert_allclose(found.residuals, true, rtol=1e-6, atol=1e-12)
+  assert found.converged[0] or found.residuals[0] < found.residuals[-1]
+  assert not found.converged[-1]
+
+
+def test_of_a_network_s_hessian():
+  params, batch = nets.make_params(), nets.make_batch()
+  operator = flatness.hvp(nets.loss_fn, params, batch)
+  found = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num=5)
+  expected = np.linalg.eigvalsh(np.asarray(flatness.hessian(nets.loss_fn, params, batch)))[::-1][:5]
+  np.testing.assert_allclose(found.values, expected, rtol=1e-9)
+
+
+def test_trace_with_its_standard_error():
+  matrix, _ = _matrix(np.linspace(0, 1, 100))
+  keys = jax.random.split(jax.random.key(0), 50)
+  found = [flatness.operator_trace(lambda v: matrix @ v, jnp.zeros(100), key=key, num=20) for key in keys]
+  means, errors = (
+    np.array([float(getattr(each, name)) for each in found]) for name in ("mean", "standard_error")
+  )
+  # Rademacher probes: Var = 2 (|A|_F^2 - sum of squares of the diagonal) / probes.
+  true = np.sqrt(2 * ((matrix**2).sum() - (np.diag(matrix) ** 2).sum()) / 20)
+  assert means.mean() == pytest.approx(np.trace(matrix), abs=4 * true / np.sqrt(50))
+  assert np.sqrt((errors**2).mean()) == pytest.approx(true, rel=0.1)
+
+
+def test_xtrace_is_exact_for_a_matrix_of_low_rank():
+  """It finds the range with its own probes."""
+  matrix, _ = _matrix(np.concatenate([[5.0, 3, 2], np.zeros(40)]))
+  found = flatness.operator_trace(
+    lambda v: matrix @ v, jnp.zeros(43), key=jax.random.key(0), num=10, method="xtrace"
+  )
+  assert float(found.mean) == pytest.approx(10, rel=1e-9)
+  assert float(found.standard_error) < 1e-6
+
+
+def test_spectral_density_has_the_moments_of_the_spectrum():
+  values = np.concatenate([np.linspace(0, 1, 90), np.full(10, 8.0)])
+  matrix, _ = _matrix(values)
+  found = flatness.spectral_density(
+    lambda v: matrix @ v, jnp.zeros(100), key=jax.random.key(0), num_probes=40, num_matvecs=40, width=0.005
+  )
+  step = float(found.grid[1] - found.grid[0])
+  density = np.asarray(found.density)
+  assert density.sum() * step == pytest.approx(1, abs=1e-3)
+  mean = (density * found.grid).sum() * step
+  assert mean == pytest.approx(values.mean(), abs=0.15)
+  outliers = density[np.asarray(found.grid) > 4].sum() * step
+  # Ten of a hundred; the standard error of the share over 40 probes is 0.1 sqrt(2 * 0.9 / 10 / 40).
+  assert outliers == pytest.approx(0.1, abs=4 * 0.1 * np.sqrt(2 * 0.9 / 10 / 40))
+  assert (np.asarray(found.standard_error) >= 0).all()
+
+
+def test_operators_that_are_none_are_refused():
+  like, key = jnp.zeros(8), jax.random.key(0)
+  counter = iter(range(10))
+  with pytest.raises(ValueError, match="matvec must give the same product in every call"):
+    flatness.top_eigenpairs(lambda v: v * (1.0 + next(counter)), like, key=key)
+  skew = jnp.asarray(np.triu(np.ones((8, 8))))
+  with pytest.raises(ValueError, match="matvec must be symmetric, got v'Au = "):
+    flatness.top_eigenpairs(lambda v: skew @ v, like, key=jax.random.key(0))
+  with pytest.raises(ValueError, match=r"matvec must return shape \(8,\), as like has, got \(4,\)"):
+    flatness.top_eigenpairs(lambda v: v[:4], like, key=jax.random.key(0))
+  with pytest.raises(ValueError, match="matvec must return finite values"):
+    flatness.top_eigenpairs(lambda v: v * jnp.nan, like, key=jax.random.key(0))
+
+
+def test_bad_arguments():
+  key = jax.random.key(0)
+  with pytest.raises(ValueError, match=r"num_matvecs must lie in \[num, size\] = \[5, 8\], got 4"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num=5, num_matvecs=4)
+  with pytest.raises(ValueError, match="which must be one of largest, smallest, magnitude, got 'top'"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, which="top")
+  with pytest.raises(ValueError, match="method must be one of hutchinson, xtrace, got 'hutch'"):
+    flatness.operator_trace(lambda v: v, jnp.zeros(8), key=key, method="hutch")
+  with pytest.raises(ValueError, match="num_matvecs at most the size 8"):
+    flatness.spectral_density(lambda v: v, jnp.zeros(8), key=key)

@@ -1,0 +1,54 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import flatness
+
+TREE = {
+  "a": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.array([7.0])},
+  "b": {"kernel": np.array([9.0])},
+}
+
+
+@pytest.mark.parametrize(
+  ("where", "names", "flat"),
+  [
+    ("*", ("a/bias", "a/kernel", "b/kernel"), [7, 0, 1, 2, 3, 4, 5, 9]),
+    ("a/*", ("a/bias", "a/kernel"), [7, 0, 1, 2, 3, 4, 5]),
+    (["*/bias", "b/*"], ("a/bias", "b/kernel"), [7, 9]),
+    (re.compile("^a/k"), ("a/kernel",), [0, 1, 2, 3, 4, 5]),
+    (lambda name: name.startswith("b"), ("b/kernel",), [9]),
+  ],
+)
+def test_selects_by_name(where, names, flat):
+  part = flatness.subset(TREE, where)
+  assert part.names == names
+  np.testing.assert_array_equal(part.flat, flat)
+
+
+def test_merge_changes_what_is_selected_and_nothing_else():
+  merged = flatness.subset(TREE, "a/*").merge(jnp.arange(10.0, 17.0))
+  np.testing.assert_array_equal(merged["a"]["bias"], [10])
+  np.testing.assert_array_equal(merged["a"]["kernel"], [[11, 12, 13], [14, 15, 16]])
+  assert merged["b"]["kernel"] is TREE["b"]["kernel"]
+
+
+def test_works_inside_a_transformation():
+  gradient = jax.grad(lambda v: (flatness.subset(TREE, "a/kernel").merge(v)["a"]["kernel"] ** 2).sum())
+  np.testing.assert_array_equal(gradient(jnp.ones(6)), 2 * np.ones(6))
+
+
+@pytest.mark.parametrize("where", ["c/*", ["a/*", "kernle"], [], lambda name: False])
+def test_selecting_nothing_is_told(where):
+  with pytest.raises(
+    ValueError, match=r"where: .* selects no parameter; there are a/bias, a/kernel, b/kernel"
+  ):
+    flatness.subset(TREE, where)
+
+
+def test_integers_are_refused():
+  with pytest.raises(TypeError, match="where: count must be floating, got int32"):
+    flatness.subset({"count": jnp.arange(3)})
