@@ -180,7 +180,7 @@ def crossing(
 
   def walk(state):
     low, f_low, high, f_high, least, count = state
-    t = jnp.where(jnp.isinf(high), jnp.where(low == 0, start, low * growth), high / growth)
+    t = jnp.where(jnp.isinf(high), jnp.where(low == 0, start, jnp.minimum(low * growth, cap)), high / growth)
     f = excess(t)
     below = f < 0
     low, f_low = jnp.where(below, t, low), jnp.where(below, f, f_low)
