@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.flatness._common import analysis
 from jaxreg.flatness._interval import check_directions
-from jaxreg.flatness._precision import analysis
 from jaxreg.typing import Array, check_count, check_floating
 
 

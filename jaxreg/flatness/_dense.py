@@ -15,9 +15,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg.flatness._chunked import dealt, num_examples
+from jaxreg.flatness._common import analysis, as_pytree, same
 from jaxreg.flatness._interval import IntervalFlatness, _check, check_directions, check_loss, intervals
-from jaxreg.flatness._keys import same
-from jaxreg.flatness._precision import analysis
 from jaxreg.typing import Array, Batch, Key, check_count, check_floating, check_key
 
 # `(z [n, units], batch, *, key) -> [n]`: the loss of each example from the layer's outputs on.
@@ -94,7 +93,8 @@ def dense_hessian(
 
   Args:
     head_fn: `(z, batch, *, key) -> [n]`, the losses of examples as a function of the layer's outputs
-      `z [n, units]`. `key=None` asks for no noise.
+      `z [n, units]`. `key=None` asks for no noise. A `jax.tree_util.Partial` keeps the parameters of what
+      follows out of the compiled program.
     preactivations: `[n, units]`, `z = h W + b` at the parameters.
     inputs: `[n, inputs]`, `h`.
     batch: what else the head needs, such as labels; its leaves have the same leading axis.
@@ -114,11 +114,11 @@ def dense_hessian(
     Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
   """
   z, h = _layer(preactivations, inputs, batch)
-  return _hessian(head_fn, curvature_fn, bias, chunk_size, z, h, batch, key)
+  return _hessian(curvature_fn, bias, chunk_size, as_pytree(head_fn), z, h, batch, key)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _hessian(head_fn, curvature_fn, bias, chunk_size, z, h, batch, key):
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _hessian(curvature_fn, bias, chunk_size, head_fn, z, h, batch, key):
   def curvature(z: Array, part: Batch, number: Array) -> Array:
     if curvature_fn is not None:
       return curvature_fn(z, part)
@@ -167,11 +167,11 @@ def dense_noise_covariance(
   if num_masks < 2:
     raise ValueError(f"num_masks must be at least 2, got {num_masks}")
   z, h = _layer(preactivations, inputs, batch)
-  return _noise(head_fn, num_masks, bias, chunk_size, z, h, batch, key)
+  return _noise(num_masks, bias, chunk_size, as_pytree(head_fn), z, h, batch, key)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _noise(head_fn, num_masks, bias, chunk_size, z, h, batch, key):
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _noise(num_masks, bias, chunk_size, head_fn, z, h, batch, key):
   def covariance(z: Array, part: Batch, number: Array) -> Array:
     keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
     drawn = jax.vmap(lambda key: _gradient(head_fn, part, key)(z))(keys)
@@ -217,13 +217,13 @@ def dense_interval_flatness(
   directions = check_directions(directions, z.shape[1] * (h.shape[1] + bias))
   _check(factor, first_step, growth, rtol, cap)
   numbers = (jnp.asarray(x, z.dtype) for x in (first_step or 1e-2, factor, growth, rtol, cap))
-  found, loss = _lines(head_fn, bias, first_step is None, z, h, directions, batch, key, *numbers)
+  found, loss = _lines(bias, first_step is None, as_pytree(head_fn), z, h, directions, batch, key, *numbers)
   check_loss(loss)
   return found
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _lines(head_fn, bias, follow, z, h, directions, batch, key, start, factor, growth, rtol, cap):
+@partial(jax.jit, static_argnums=(0, 1))
+def _lines(bias, follow, head_fn, z, h, directions, batch, key, start, factor, growth, rtol, cap):
   units = z.shape[1]
 
   def line(direction: Array) -> Callable[[Array], Array]:

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg.flatness._keys import same
-from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._common import analysis, same
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._common import analysis, as_pytree
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range
 
 Matvec = Callable[[Array], Array]
@@ -100,7 +100,7 @@ def top_eigenpairs(
   start = jax.random.normal(start_key, like.shape, like.dtype)
   if check:
     _check_operator(matvec, start, jax.random.normal(check_key_, like.shape, like.dtype))
-  return _ritz(steps, num, which, tol, _argument(matvec), start)
+  return _ritz(steps, num, which, tol, as_pytree(matvec), start)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -155,7 +155,7 @@ def operator_trace(
     raise ValueError(f"method must be one of hutchinson, xtrace, got {method!r}")
   if num < 2 or (method == "xtrace" and num > like.size):
     raise ValueError(f"num must be at least 2, and for xtrace at most the size {like.size}, got {num}")
-  return _trace(num, method, _argument(matvec), like, key)
+  return _trace(num, method, as_pytree(matvec), like, key)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -226,7 +226,7 @@ def spectral_density(
       f"num_probes must be at least 2 and num_matvecs at most the size {like.size}, "
       f"got {num_probes} and {num_matvecs}"
     )
-  nodes, weights = _quadrature(num_probes, num_matvecs, _argument(matvec), like, key)
+  nodes, weights = _quadrature(num_probes, num_matvecs, as_pytree(matvec), like, key)
   low, high = nodes.min(), nodes.max()
   # All eigenvalues equal leave no range; then their size gives the scale.
   spread = jnp.where(high > low, high - low, jnp.maximum(jnp.abs(high), 1e-12))
@@ -253,11 +253,6 @@ def _quadrature(num_probes, num_matvecs, matvec, like, key):
     return values, vectors[0] ** 2
 
   return jax.lax.map(probe, jax.random.split(key, num_probes))
-
-
-def _argument(matvec: Matvec) -> Any:
-  """The operator as a pytree: what `hvp` gives is one, so that its data are no constants of the program."""
-  return jax.tree_util.Partial(matvec) if jax.tree_util.all_leaves([matvec]) else matvec
 
 
 def _like(like: ArrayLike) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.flatness._chunked import num_examples
-from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._common import analysis
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
 

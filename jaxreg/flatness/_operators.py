@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._keys import same
-from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._common import analysis, same
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 

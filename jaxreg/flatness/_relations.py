@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.flatness._common import analysis
 from jaxreg.flatness._dense import DenseBlock
 from jaxreg.flatness._lanczos import Matvec
-from jaxreg.flatness._precision import analysis
 from jaxreg.typing import Array, check_floating, check_range
 
 

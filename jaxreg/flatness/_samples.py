@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._precision import analysis
+from jaxreg.flatness._common import analysis
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
 
@@ -20,6 +20,7 @@ def sample_gradients(
   *,
   key: Key,
   num: int,
+  first: int = 0,
   where: Where = "*",
   batch_size: int = 1,
 ) -> Array:
@@ -33,6 +34,7 @@ def sample_gradients(
     batch: passed on; the whole training set in the paper.
     key: a typed key; sample `j` gets `fold_in(key, j)`, so that more samples begin with the same ones.
     num: `N`.
+    first: the number of the first sample, for a long series in parts.
     where: the parameters whose gradients are kept.
     batch_size: samples at once; 1 is fastest on a CPU.
 
@@ -47,18 +49,18 @@ def sample_gradients(
   """
   check_key(key)
   check_count(num, "num")
-  return _gradients(loss_fn, selected(params, where), num, batch_size, params, batch, key)
+  return _gradients(loss_fn, selected(params, where), num, batch_size, params, batch, key, jnp.int32(first))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _gradients(loss_fn, mask, num, batch_size, params, batch, key):
+def _gradients(loss_fn, mask, num, batch_size, params, batch, key, first):
   part = split(params, mask)
 
   def one(number: Array) -> Array:
     key_of_sample = jax.random.fold_in(key, number)
     return jax.grad(lambda flat: loss_fn(part.merge(flat), batch, key=key_of_sample))(part.flat)
 
-  return jax.lax.map(one, jnp.arange(num), batch_size=batch_size)
+  return jax.lax.map(one, first + jnp.arange(num), batch_size=batch_size)
 
 
 @analysis

@@ -4,6 +4,7 @@
 cross at the bottom of the axis; more than 200 records are averaged in blocks, and the figure says so.
 """
 
+from jaxreg.plots._alignment import alignment
 from jaxreg.plots._comparison import comparison
 from jaxreg.plots._contours import contours
 from jaxreg.plots._convergence import convergence
@@ -12,12 +13,16 @@ from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._equilibrium import equilibrium
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
+from jaxreg.plots._power_laws import power_laws
+from jaxreg.plots._profiles import profiles
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
+from jaxreg.plots._spectra import spectra
 from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
 
 __all__ = [
+  "alignment",
   "comparison",
   "contours",
   "convergence",
@@ -26,9 +31,12 @@ __all__ = [
   "equilibrium",
   "gradients",
   "monte_carlo",
+  "power_laws",
   "predictive",
+  "profiles",
   "reliability",
   "retain_maps",
+  "spectra",
   "sweep",
   "terms",
 ]

@@ -1,27 +1,24 @@
 """`job = compare`: rows of settings, searched on the validation split, then trained from the same seeds."""
 
-import hashlib
 import itertools
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from jaxreg import plots
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import write_json
-from jaxreg.train.config import Config, base_config, check, flatten, relevant
-from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.config import Config, check, flatten
+from jaxreg.train.errors import RunError
 from jaxreg.train.log import read_records
 from jaxreg.train.loop import train
 from jaxreg.train.metrics import averaged, shown
-from jaxreg.train.rows import Row, parse_rows
+from jaxreg.train.rows import Row, folder_name, make_cell, parse_rows
 from jaxreg.train.setup import build, load_data
 
 METRICS = ("test/error", "test/nll", "test/ece")
@@ -54,7 +51,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     chosen, search = _search(config, workdir, row, say)
     final = _cell(config, row, chosen, seeds=config.compare.seeds)
     say(f"{row.label}, {config.compare.seeds} seeds")
-    folder = workdir / "rows" / _folder(row.label, final)
+    folder = workdir / "rows" / folder_name(row.label, final)
     results = train(final, folder)
     runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
     table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
@@ -117,7 +114,7 @@ def _search(
   for setting in row.grid:
     cell = _cell(config, row, setting, seeds=1)
     say(f"{row.label}, {_show(setting)}")
-    results = train(cell, workdir / "search" / _folder(row.label, cell))
+    results = train(cell, workdir / "search" / folder_name(row.label, cell))
     values = {name: value for name, value in results.items() if name.startswith("val/")}
     seen.append({"setting": setting, **values})
   # Of equal ones, that with the better likelihood.
@@ -127,13 +124,7 @@ def _search(
 
 def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -> Config:
   """The configuration of one run."""
-  cell: Config = ConfigDict(config)
-  for field, value in {**row.fields, **setting, "job": "train", "replicas": seeds}.items():
-    try:
-      cell.update_from_flattened_dict({field: value})
-    except (TypeError, ValueError) as error:
-      raise RunError(f"compare: {field}={value} in {row.label!r}: {one_line(error)}") from error
-  return cell.lock()
+  return make_cell(config, row.label, {**row.fields, **setting}, seeds=seeds)
 
 
 def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
@@ -150,16 +141,6 @@ def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
         build(cell, described[data])
     except RunError as error:
       raise RunError(f"compare, row {row.label!r}{_with(setting)}: {error}") from error
-
-
-def _folder(label: str, cell: Config) -> str:
-  """A name that says the row, and differs with whatever the result depends on."""
-  # Also with fields that later versions add: what has its default is left out.
-  defaults, fields = flatten(base_config()), relevant(flatten(cell))
-  fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
-  fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}
-  digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
-  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"
 
 
 def _show(setting: Mapping[str, Any]) -> str:

@@ -3,13 +3,18 @@
 import ast
 import dataclasses
 import difflib
+import hashlib
 import itertools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxreg.train.config import Config, flatten
-from jaxreg.train.errors import RunError
+from ml_collections import ConfigDict
+
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.config import Config, base_config, flatten, relevant
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.methods import METHODS
 
 
@@ -33,22 +38,7 @@ def parse_rows(config: Config) -> list[Row]:
     RunError: naming the entry.
   """
   known = flatten(config)
-  rows: dict[str, dict[str, Any]] = {}
-  for entry in config.compare.rows:
-    label, colon, rest = entry.partition(":")
-    label = label.strip()
-    if not colon and label not in METHODS:
-      raise RunError(
-        f"compare.rows: got {entry!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
-      )
-    if not re.fullmatch(r"[\w .=(),+-]+", label) or label in rows:
-      raise RunError(f"compare.rows: the label {label!r} must be given once, of letters, digits and .=(),+-")
-    rows[label] = {"method.name": label} if not colon else {}
-    for part in rest.split():
-      field, value = _assignment(part, known, "compare.rows")
-      rows[label][field] = _value(value, known[field], part, "compare.rows")
-  if not rows:
-    raise RunError(f"compare.rows: give at least one, such as {', '.join(METHODS)}")
+  rows = parse_fields(config, config.compare.rows, "compare.rows")
   lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
   for entry in config.compare.grid:
     label, colon, rest = entry.rpartition(":")
@@ -66,6 +56,57 @@ def parse_rows(config: Config) -> list[Row]:
     )
     for label, fields in rows.items()
   ]
+
+
+def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str, dict[str, Any]]:
+  """The fields that each entry sets, by its label: `label: field=value field=value`, or the name of a method.
+
+  Raises:
+    RunError: naming the entry; `where` is the field that holds them.
+  """
+  known = flatten(config)
+  rows: dict[str, dict[str, Any]] = {}
+  for entry in entries:
+    label, colon, rest = entry.partition(":")
+    label = label.strip()
+    if not colon and label not in METHODS:
+      raise RunError(
+        f"{where}: got {entry!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
+      )
+    if not re.fullmatch(r"[\w .=(),+-]+", label) or label in rows:
+      raise RunError(f"{where}: the label {label!r} must be given once, of letters, digits and .=(),+-")
+    rows[label] = {"method.name": label} if not colon else {}
+    for part in rest.split():
+      field, value = _assignment(part, known, where)
+      rows[label][field] = _value(value, known[field], part, where)
+  if not rows:
+    raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")
+  return rows
+
+
+def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
+  """The configuration of one run: `config` with `fields` set.
+
+  Raises:
+    RunError: naming the row and the field.
+  """
+  cell: Config = ConfigDict(config)
+  for field, value in {**fields, "job": "train", "replicas": seeds}.items():
+    try:
+      cell.update_from_flattened_dict({field: value})
+    except (TypeError, ValueError) as error:
+      raise RunError(f"{field}={value} in {label!r}: {one_line(error)}") from error
+  return cell.lock()
+
+
+def folder_name(label: str, cell: Config) -> str:
+  """A name that says the row, and differs with whatever the result depends on."""
+  # Also with fields that later versions add: what has its default is left out.
+  defaults, fields = flatten(base_config()), relevant(flatten(cell))
+  fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
+  fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}
+  digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
+  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"
 
 
 def _assignment(text: str, known: Mapping[str, Any], where: str) -> tuple[str, str]:

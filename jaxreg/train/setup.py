@@ -35,7 +35,7 @@ class Program:
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
     eval_step: `(state, batch, number) -> metrics`.
     method: the row of `METHODS`.
-    predict_options: options of the prediction rule.
+    loss_options, predict_options: options of the loss and of the prediction rule.
     steps_per_epoch, num_steps: the length of the run.
     abstract: the state's shapes and dtypes.
   """
@@ -45,6 +45,7 @@ class Program:
   train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
   eval_step: Callable[..., dict[str, Any]]
   method: Method
+  loss_options: dict[str, Any]
   predict_options: dict[str, Any]
   steps_per_epoch: int
   num_steps: int
@@ -191,6 +192,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate),
     eval_step=make_eval_step(apply_fn, method, method_options["predict"]),
     method=method,
+    loss_options=method_options["loss"],
     predict_options=method_options["predict"],
     steps_per_epoch=steps_per_epoch,
     num_steps=num_steps,

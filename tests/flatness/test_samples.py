@@ -22,6 +22,8 @@ def test_gradients_are_those_of_the_loss_under_each_key():
   np.testing.assert_allclose(samples, np.stack(expected), rtol=1e-6)
   more = flatness.sample_gradients(_noisy_gradient_loss, params, batch, key=key, num=7, where="w")
   np.testing.assert_allclose(more[:5], samples, rtol=1e-6)
+  last = flatness.sample_gradients(_noisy_gradient_loss, params, batch, key=key, num=2, first=5, where="w")
+  np.testing.assert_allclose(last, more[5:], rtol=1e-6)
 
 
 def test_trajectory_of_a_random_walk():

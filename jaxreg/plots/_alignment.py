@@ -1,0 +1,42 @@
+"""How dropout's noise stands to the curvature while a network trains."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from jaxreg.plots._axes import new_figure
+
+
+def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
+  """The traces with the noise's covariance and with isotropic noise of its size, and their ratio.
+
+  Args:
+    series: by label, `steps`, `trace`, `isotropic` and `ratio`, each `[n]`.
+    title: above the figure.
+
+  Returns:
+    A figure of two axes.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 4.
+  """
+  figure = new_figure(10, 4, title)
+  both, ratio = figure.subplots(1, 2)
+  for number, (label, values) in enumerate(series.items()):
+    color = f"C{number}"
+    both.plot(values["steps"], values["trace"], color=color, label=label)
+    both.plot(values["steps"], values["isotropic"], ":", color=color)
+    least = float(np.min(values["ratio"]))
+    ratio.plot(values["steps"], values["ratio"], color=color, label=f"{label}: least {least:.1f}")
+  both.set_ylabel(r"Tr$(H \Sigma)$ solid, Tr$(H \bar\Sigma)$ dotted")
+  ratio.set_ylabel("ratio")
+  ratio.axhline(1, color="tab:gray", linewidth=1)
+  for axis in (both, ratio):
+    axis.set_yscale("log")
+    axis.set_xlabel("training step")
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize="small", frameon=False)
+  return figure

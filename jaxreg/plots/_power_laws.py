@@ -1,0 +1,72 @@
+"""Clouds of points on log axes, with the power laws through them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from jaxreg.plots._axes import new_figure
+
+MAX_POINTS = 3000
+
+
+def power_laws(
+  panels: Mapping[str, Mapping[str, tuple[Any, Any, Any]]],
+  *,
+  xlabels: Sequence[str],
+  ylabels: Sequence[str],
+  title: str = "",
+) -> Figure:
+  """A panel for each kind of data, in it a cloud and a dashed line for each setting.
+
+  Args:
+    panels: by title, and by label of the setting, `(x, y, fit)`, where the fit has `slope`, `intercept`,
+      `slope_interval`, `correlation` and `correlation_interval`, as `flatness.power_law_fit` gives it.
+    xlabels, ylabels: one for each panel.
+    title: above the figure.
+
+  Returns:
+    A figure with a row of panels; slopes and correlations with their intervals are in the legends.
+
+  Raises:
+    ValueError: if there is no panel, or not a label for each.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figures 2 and 3.
+  """
+  if not panels or len(panels) != len(xlabels) or len(panels) != len(ylabels):
+    raise ValueError(
+      f"panels must be at least one, with a label of both axes for each, got {len(panels)} panels, "
+      f"{len(xlabels)} xlabels and {len(ylabels)} ylabels"
+    )
+  figure = new_figure(5.2 * len(panels), 5.2, title)
+  axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  for axis, (name, series), xlabel, ylabel in zip(axes, panels.items(), xlabels, ylabels, strict=True):
+    for number, (label, (x, y, fit)) in enumerate(series.items()):
+      x, y = np.asarray(x, float), np.asarray(y, float)
+      shown = np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0)
+      x, y = x[shown], y[shown]
+      every = max(1, len(x) // MAX_POINTS)
+      axis.plot(x[::every], y[::every], ".", markersize=2.5, color=f"C{number}", alpha=0.4, linewidth=0)
+      if len(x):
+        ends = np.array([x.min(), x.max()])
+        line = np.exp(float(fit.intercept)) * ends ** float(fit.slope)
+        axis.plot(ends, line, "--", color=f"C{number}", linewidth=1.2, label=f"{label}: {describe(fit)}")
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_title(name, loc="left", fontsize="medium")
+    axis.set_xlabel(xlabel)
+    axis.set_ylabel(ylabel)
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    # Below the axis: six lines of numbers would hide the clouds.
+    axis.legend(fontsize="x-small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+  return figure
+
+
+def describe(fit: Any) -> str:
+  """`slope -2.31 [-2.40, -2.22], r -0.95 [-0.96, -0.94]`."""
+  numbers = (fit.slope, *fit.slope_interval, fit.correlation, *fit.correlation_interval)
+  slope, low, high, r, r_low, r_high = (float(number) for number in numbers)
+  return f"slope {slope:.2f} [{low:.2f}, {high:.2f}], r {r:.2f} [{r_low:.2f}, {r_high:.2f}]"

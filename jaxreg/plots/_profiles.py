@@ -1,0 +1,50 @@
+"""The loss along random directions through trained networks."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from jaxreg.plots._axes import new_figure
+
+
+def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
+  """The mean loss over directions, the band of one standard deviation, and each direction as a thin line.
+
+  Args:
+    alphas: `[points]`, the distance in units of the parameters' own norm.
+    losses: by label, `[directions, points]`.
+    title: above the figure.
+
+  Returns:
+    A figure of two axes: as they are, and on a log scale.
+
+  Raises:
+    ValueError: if a label's losses do not fit `alphas`.
+
+  References:
+    Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 1.
+  """
+  alphas = np.asarray(alphas)
+  figure = new_figure(9, 4, title)
+  axes = figure.subplots(1, 2)
+  for number, (label, values) in enumerate(losses.items()):
+    values = np.asarray(values)
+    if values.ndim != 2 or values.shape[1:] != alphas.shape:
+      raise ValueError(f"{label} must be [directions, {len(alphas)}], got {values.shape}")
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    for axis, low in zip(
+      axes, (mean - spread, np.minimum(mean, np.maximum(mean - spread, values.min(axis=0))))
+    ):
+      axis.plot(alphas, values.T, color=f"C{number}", linewidth=0.5, alpha=0.3)
+      axis.fill_between(alphas, low, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
+      axis.plot(alphas, mean, color=f"C{number}", label=label)
+  axes[1].set_yscale("log")
+  for axis in axes:
+    axis.set_xlabel(r"$\alpha$")
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+  axes[0].set_ylabel(r"loss at $\theta + \alpha d$")
+  axes[0].legend(fontsize="small", frameon=False)
+  return figure
