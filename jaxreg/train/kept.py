@@ -33,7 +33,7 @@ class Kept:
   def blocks(
     self, name: str, total: int, compute: Callable[[int, int], Mapping[str, Any]], *, size: int
   ) -> Arrays:
-    """`compute(first, number)` over blocks of `total` rows, each kept for itself until all are; with progress."""
+    """`compute(first, number)` over blocks of `total` rows, each kept until all are there; with progress."""
     starts = range(0, total, size)
 
     def join() -> Mapping[str, Any]:
