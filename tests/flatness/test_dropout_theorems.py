@@ -274,7 +274,7 @@ def test_exact_covariance_at_other_rates(keep):
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-12 * np.abs(want).max())
 
 
-@pytest.mark.claim("flatness", "section 7", "Hessian and covariance are similar, as printed and exactly")
+@pytest.mark.claim("flatness", "section 8", "Hessian and covariance are similar, as printed and exactly")
 def test_hessian_and_covariance_are_similar():
   for stage in STAGES:
     hessian = call(theorems.dropout_hessian, stage)
@@ -310,8 +310,8 @@ def test_loewner_bounds_do_not_hold_for_the_exact_covariance():
   hessian = call(theorems.dropout_hessian, "trained")
   covariance = call(theorems.dropout_covariance_exact, "trained", sampling="single_example")
   low, high = theorems.loewner_bounds(contributions, unflatten(at("trained")), *data(), keep_prob=KEEP)
-  assert np.linalg.eigvalsh(covariance - float(low) * hessian).min() < -1e-5
-  assert np.linalg.eigvalsh(float(high) * hessian - covariance).min() < -1e-2
+  assert -1e-3 < np.linalg.eigvalsh(covariance - float(low) * hessian).min() < -1e-5
+  assert -0.2 < np.linalg.eigvalsh(float(high) * hessian - covariance).min() < -0.05
 
 
 # How they are called.
