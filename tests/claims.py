@@ -20,6 +20,8 @@ STATUS = {"holds": "holds", "erratum": "**erratum**: the test asserts the correc
 
 TITLES = {
   "dropmax": "Lee et al., DropMax: Adaptive Variational Softmax, 2018",
+  "flatness": "Zhang, Zhou & Xu, Dropout in training neural networks: flatness of solution and noise "
+  "structure, 2021",
   "group_softmax": "Kobayashi, Group Softmax Loss with Discriminative Feature Grouping, 2021",
 }
 

@@ -892,6 +892,87 @@ MUTATIONS = [
       "test_effective_rank_of_known_spectra",
     ),
   ),
+  *_table(
+    "flatness/_theorems.py",
+    "tests/flatness/test_dropout_theorems.py",
+    ("mean loss not halved", ".mean() / 2", ".mean()", "test_expected_loss_is_the_mean_over_masks"),
+    (
+      "penalty subtracted",
+      "jnp.square(residual) + ratio",
+      "jnp.square(residual) - ratio",
+      "test_a_is_twice_the_mean_loss",
+    ),
+    (
+      "variance of the mask",
+      "_Moments(q / p,",
+      "_Moments(q * p,",
+      "test_equation_2_is_exact_on_all_parameters",
+    ),
+    (
+      "units unweighted",
+      "jnp.full_like(contributions, noise.second)",
+      "jnp.full_like(contributions, 1)",
+      "test_theorem_1_is_exact_within_a_layer",
+    ),
+    (
+      "units subtracted",
+      "jnp.full_like(contributions, noise.second)",
+      "jnp.full_like(contributions, -noise.second)",
+      "test_theorem_1_fails_across_layers",
+    ),
+    ("b without the noise", "b * noise.second", "b", "test_theorem_2_is_computed_as_printed"),
+    ("theorem 2 of the residuals alone", "_diagonal(a,", "_diagonal(b,", "test_theorem_2_is_no_identity"),
+    ("similar to minus it", "_diagonal(a,", "_diagonal(-a,", "test_hessian_and_covariance_are_similar"),
+    ("third moment", "q * (1 - 2 * p)", "q * (2 * p - 1)", "test_moments_of_the_noise"),
+    (
+      "cross terms of the noise",
+      "noise.fourth - 3 * noise.second**2",
+      "noise.fourth - noise.second**2",
+      "test_exact_covariance_is_that_over_all_masks",
+    ),
+    (
+      "cross terms twice",
+      "cross = e * noise.second * f",
+      "cross = 2 * e * noise.second * f",
+      "test_exact_covariance_is_that_over_all_masks[full_batch-start]",
+    ),
+    (
+      "mean gradient added",
+      "*arguments) - jnp.outer(mean, mean)",
+      "*arguments) + jnp.outer(mean, mean)",
+      "test_exact_covariance_is_that_over_all_masks[single_example-start]",
+    ),
+    (
+      "batch of one mask",
+      "_mean_form(covariance, *arguments) / len(inputs)",
+      "_mean_form(covariance, *arguments)",
+      "test_exact_covariance_at_other_rates",
+    ),
+    (
+      "largest residual below",
+      "jnp.square(residual).min()",
+      "jnp.square(residual).max()",
+      "test_loewner_bounds[start]",
+    ),
+    (
+      "smallest loss above",
+      "keep_prob).max()",
+      "keep_prob).min()",
+      "test_loewner_bounds[trained]",
+    ),
+    (
+      "exact covariance of the wrong sign",
+      "own = e**2 * noise.second",
+      "own = -(e**2) * noise.second",
+      "test_loewner_bounds_do_not_hold_for_the_exact_covariance",
+    ),
+    (
+      "padding counts",
+      "(jnp.arange(chunks * size) < number)",
+      "(jnp.arange(chunks * size) <= number)",
+      "test_chunks_change_nothing",
+    ),
+  ),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import jaxreg
 
-SUBPACKAGES = ("losses", "noise", "calibration", "theory")
+SUBPACKAGES = ("losses", "noise", "calibration", "theory", "flatness")
 
 
 def core_modules():

@@ -10,9 +10,11 @@ from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
 from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._tutorial_cnn import TutorialCNN
+from jaxreg.models._vgg import VGG9
 
 __all__ = [
   "MLP",
+  "VGG9",
   "AttentionHead",
   "CifarResNet",
   "Classifier",

@@ -17,25 +17,33 @@ class MLP(nn.Module):
     dropout_rate: probability of dropping a hidden unit, after each layer.
     input_dropout_rate: probability of dropping an input.
     initializer: `glorot` or `tutorial`.
+    dropout_rates: instead of `dropout_rate`, one for each hidden layer, 0 for none.
 
   Raises:
-    ValueError: if a width is below 1.
+    ValueError: if a width is below 1, or there are rates but not one for each layer, or both kinds of them.
   """
 
   widths: Sequence[int] = (256, 256)
   dropout_rate: float = 0.0
   input_dropout_rate: float = 0.0
   initializer: str = "glorot"
+  dropout_rates: Sequence[float] = ()
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
     if min(self.widths, default=1) < 1:
       raise ValueError(f"widths must be at least 1, got {tuple(self.widths)}")
+    rates = self.dropout_rates or [self.dropout_rate] * len(self.widths)
+    if len(rates) != len(self.widths) or (self.dropout_rates and self.dropout_rate):
+      raise ValueError(
+        f"dropout_rates must be empty or, without a dropout_rate, a rate for each of the {len(self.widths)} "
+        f"hidden layers, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
+      )
     x = flatten(x)
     if train and self.input_dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
-    for width in self.widths:
+    for width, rate in zip(self.widths, rates):
       x = nn.relu(nn.Dense(width, **initializers(self.initializer))(x))
-      if train and self.dropout_rate:
-        x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
+      if train and rate:
+        x = noise.dropout(self.make_rng("dropout"), x, rate=rate)
     return x

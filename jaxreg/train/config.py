@@ -18,7 +18,7 @@ from jaxreg.train.replicas import FORMS
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet")
+BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate", "compare", "dropmax_figures")
 SPLITS = ("train", "val", "test")
@@ -74,7 +74,7 @@ def base_config() -> Config:
   for name in AUGMENTATIONS:
     config.augment[name] = options(getattr(augment, name))
 
-  config.model = ConfigDict({"name": "MLP"})  # MLP | LeNet | TutorialCNN | CifarResNet | ResNet
+  config.model = ConfigDict({"name": "MLP"})  # a row of BACKBONES
   for name in BACKBONES:
     config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
 
@@ -178,6 +178,14 @@ def check(config: Config) -> None:
   widths = config.model.MLP.widths
   if not all(isinstance(width, int) and width >= 1 for width in widths):
     raise RunError(f"model.MLP.widths: must be integers of at least 1, as in '(256, 256)', got {widths!r}")
+  rates = config.model.MLP.dropout_rates
+  if rates and (len(rates) != len(widths) or config.model.MLP.dropout_rate):
+    raise RunError(
+      f"model.MLP.dropout_rates: must be (), or with dropout_rate=0 a rate for each of the {len(widths)} "
+      f"hidden layers, got {rates!r} and {config.model.MLP.dropout_rate}"
+    )
+  if not all(isinstance(rate, int | float) and 0 <= rate <= 1 for rate in rates):
+    raise RunError(f"model.MLP.dropout_rates: must be numbers from 0 to 1, as in '(0.2, 0.5)', got {rates!r}")
   _in_range(config, "optimizer.learning_rate", 0, above=True)
   for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
     _in_range(config, field, 0)

@@ -35,6 +35,7 @@ def idx(
   path: str = "data/mnist",
   *,
   per_class: int = 0,
+  num_train: int = 0,
   num_validation: int = 5000,
   rotation: bool = False,
   background: bool = False,
@@ -45,7 +46,9 @@ def idx(
     path: the folder that holds them.
     per_class: the first so many of each class, in the order of the files, are for training and the next so
       many of each class for validation; 0 for all.
-    num_validation: with `per_class` 0, the first so many are for validation, the others for training.
+    num_train: without `per_class`, the first so many are for training; 0 for all that are not for validation.
+    num_validation: without `per_class`, so many are for validation: those that follow the `num_train` for
+      training, or the first of all.
     rotation: turn every image by a random angle.
     background: lay every image on random noise. Angles and noise are always the same for a split.
   """
@@ -67,7 +70,14 @@ def idx(
       f"data.idx: per_class must be at least 0 and num_validation in [1, {len(examples) - 1}], "
       f"got {per_class} and {num_validation}"
     )
-  if per_class == 0:
+  if num_train and (per_class or not 0 < num_train <= len(examples) - num_validation):
+    raise RunError(
+      f"data.idx.num_train: must be 0 or, without per_class, at most {len(examples) - num_validation}, what "
+      f"num_validation={num_validation} leaves of {len(examples)} examples, got {num_train}"
+    )
+  if num_train:
+    train, val = np.split(np.arange(num_train + num_validation), [num_train])
+  elif per_class == 0:
     val, train = np.arange(num_validation), np.arange(num_validation, len(examples))
   else:
     of_class = [np.flatnonzero(examples.labels == k) for k in range(num_classes)]

@@ -18,12 +18,12 @@ from jaxreg.train.data import Split
 FORMAT = 1
 
 
-def cached(folder: Path, what: tuple[str, str, str], num_examples: int, decode: Callable[[], Split]) -> Split:
+def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Callable[[], Split]) -> Split:
   """What `decode()` returns, called only if no cache file has it, or a damaged one, or of other data.
 
   Args:
     folder: that of the prepared data.
-    what: the split's expression and the names of the features.
+    what: the split's expression, the names of the features and, unless it is the stored one, the order.
     num_examples: how many there are.
     decode: reads and decodes them.
   """

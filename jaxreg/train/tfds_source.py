@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data import Dataset, Split
-from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.tfds_cache import cached
 
+ORDERS = ("stored", "id")
 CHUNK = 256  # examples that a thread decodes between two steps of the progress bar
 
 
@@ -32,6 +33,8 @@ def tfds(
   validation_fraction: float = 0.1,
   image: str = "image",
   label: str = "label",
+  order: str = "stored",
+  num_train: int = 0,
 ) -> Dataset:
   """A set of https://www.tensorflow.org/datasets with images of one size and one label each.
 
@@ -45,19 +48,27 @@ def tfds(
     train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
     validation_fraction: without `val`, this part of `train`, stratified, always the same.
     image, label: the names of the features.
+    order: of the examples of every split: `stored`, which is shuffled, or by the feature `id`: the original
+      order of cifar10 and cifar100. Split expressions refer to the stored order.
+    num_train: the first so many of `train`, in that order, are for training and, without `val`,
+      `validation_fraction` of the others for validation; 0 for all.
 
   Raises:
     RunError: naming the field or file at fault and what to do.
   """
   builder, folder = _open(name, Path(data_dir or _default_data_dir()).expanduser(), manual_dir)
   num_classes = _num_classes(builder, image, label)
+  _check_order(builder, order)
   read = {}
   for field, split in (("train", train), ("val", val), ("test", test)):
     if split or field != "val":
       number = _num_examples(builder, field, split)
-      decode = functools.partial(_read, builder, folder, split, image, label)
-      read[field] = cached(folder, (split, image, label), number, decode)
-  if not val:
+      decode = functools.partial(_read, builder, folder, split, image, label, order)
+      what = (split, image, label) if order == "stored" else (split, image, label, order)
+      read[field] = cached(folder, what, number, decode)
+  if num_train:
+    read |= _first(read["train"], num_train, read.get("val"), validation_fraction)
+  elif not val:
     read["train"], read["val"] = _hold_out(read["train"], validation_fraction)
   return Dataset(**read, num_classes=num_classes, scale=255.0)
 
@@ -131,6 +142,26 @@ def _num_classes(builder: Any, image: str, label: str) -> int:
   return features[label].num_classes
 
 
+def _check_order(builder: Any, order: str) -> None:
+  if order not in ORDERS:
+    raise unknown("data.tfds.order", order, ORDERS)
+  if order == "id" and "id" not in builder.info.features:
+    raise RunError(
+      f"data.tfds.order: {builder.name} has no feature 'id' to be ordered by; it has "
+      f"{', '.join(builder.info.features)}, and order=stored"
+    )
+
+
+def _first(examples: Split, number: int, val: Split | None, fraction: float) -> dict[str, Split]:
+  """The first examples for training, and for validation `val` or a part of the others."""
+  most = len(examples) - (val is None)
+  if not 0 < number <= most:
+    raise RunError(f"data.tfds.num_train: must be 0 or at most {most}, got {number}")
+  if val is None:
+    _, val = _hold_out(examples.take(slice(number, None)), fraction)
+  return {"train": examples.take(slice(number)), "val": val}
+
+
 def _hold_out(examples: Split, fraction: float) -> tuple[Split, Split]:
   from sklearn.model_selection import train_test_split
 
@@ -157,11 +188,11 @@ def _num_examples(builder: Any, field: str, split: str) -> int:
   return number
 
 
-def _read(builder: Any, folder: Path, split: str, image: str, label: str) -> Split:
+def _read(builder: Any, folder: Path, split: str, image: str, label: str, order: str) -> Split:
   """Decodes a split, and says in one line what is wrong with it."""
   try:
     with _no_advice():
-      return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label)
+      return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label, order)
   except RunError:
     raise
   except ImportError as error:
@@ -176,11 +207,12 @@ def _read(builder: Any, folder: Path, split: str, image: str, label: str) -> Spl
     raise RunError(f"data.tfds: split {split}: {_unreadable(folder, error)}") from error
 
 
-def _decode(source: Any, what: str, image: str, label: str) -> Split:
+def _decode(source: Any, what: str, image: str, label: str, order: str) -> Split:
   from tqdm import tqdm
 
   images = np.empty((len(source), *source[0][image].shape), np.uint8)
   labels = np.empty(len(source), np.int64)
+  ids = [b""] * len(source)
 
   def fill(start: int) -> int:
     chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
@@ -191,6 +223,8 @@ def _decode(source: Any, what: str, image: str, label: str) -> Split:
           f"{example[image].shape}; give a set with images of one size"
         )
       images[i], labels[i] = example[image], example[label]
+      if order == "id":
+        ids[i] = example["id"]
     return len(chunk)
 
   with (
@@ -199,7 +233,8 @@ def _decode(source: Any, what: str, image: str, label: str) -> Split:
   ):
     for done in pool.map(fill, range(0, len(source), CHUNK)):
       bar.update(done)
-  return Split(images, labels)
+  examples = Split(images, labels)
+  return examples if order == "stored" else examples.take(np.argsort(np.array(ids), kind="stable"))
 
 
 def _unreadable(folder: Path, error: Exception) -> str:

@@ -290,3 +290,45 @@ def test_hidden_layers_are_dropped_each():
   assert (out == 0).mean() > 0.9
   clean = np.asarray(model.apply(variables, x, train=False))
   assert (clean > 0).mean() > 0.2
+
+
+def applied(model, x, train=True, seed=1):
+  variables = jax.jit(functools.partial(initialise, model, train=False))(jax.random.key(0), x)
+  rngs = {"dropout": jax.random.key(seed)}
+  return np.asarray(jax.jit(lambda v, x: model.apply(v, x, train=train, rngs=rngs))(variables, x))
+
+
+def test_one_rate_for_all_layers_is_that_rate_for_each():
+  x = np.ones((2, 10), np.float32)
+  one = models.MLP((32, 32), dropout_rate=0.5, initializer="tutorial")
+  each = models.MLP((32, 32), dropout_rates=(0.5, 0.5), initializer="tutorial")
+  np.testing.assert_array_equal(applied(one, x), applied(each, x))
+
+
+def test_a_rate_of_0_drops_nothing_after_its_layer():
+  x = np.ones((2, 10), np.float32)
+  mlp = functools.partial(models.MLP, (64, 64), initializer="tutorial")
+  clean = applied(mlp(), x)
+  np.testing.assert_array_equal(applied(mlp(dropout_rates=(0.0, 0.0)), x), clean)
+  # After the last layer: half of what is there, doubled.
+  last = applied(mlp(dropout_rates=(0, 0.5)), x)
+  kept = last != 0
+  np.testing.assert_allclose(last[kept], 2 * clean[kept], rtol=1e-5)
+  assert 0 < kept[clean != 0].mean() < 1
+  # After the first: what comes out is other numbers, not zeros.
+  first = applied(mlp(dropout_rates=(0.5, 0)), x)
+  assert (first != 0).mean() > (last != 0).mean()
+  assert not np.isclose(first, 2 * clean)[first != 0].any()
+
+
+@pytest.mark.parametrize(
+  ("options", "got"),
+  [
+    ({"dropout_rates": (0.5,)}, "got .0.5,. and dropout_rate 0.0"),
+    ({"dropout_rates": (0.5, 0.5, 0.5)}, "for each of the 2 hidden layers"),
+    ({"dropout_rates": (0.5, 0.5), "dropout_rate": 0.5}, "without a dropout_rate"),
+  ],
+)
+def test_rates_that_do_not_fit_the_layers_are_refused(options, got):
+  with pytest.raises(ValueError, match=f"dropout_rates must be empty or.*{got}|{got}.*hidden"):
+    abstract_params(models.MLP((8, 8), **options), (2, 7))

@@ -1,11 +1,13 @@
 """The residual networks against their published sizes, and what their switches leave unchanged."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg import models
+from jaxreg import models, paths
 
 
 def parameters(backbone, classes, size):
@@ -77,6 +79,63 @@ def test_rematerialisation_changes_neither_parameters_nor_gradients():
 
     results.append((variables["params"], jax.jit(jax.grad(loss))(variables["params"])))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
+
+
+def dropped_resnet(**options):
+  """A small one, random weights for it, and what its layers give in training."""
+  backbone = models.CifarResNet(depth=8, width=2, **options)
+  x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+  random = np.random.default_rng(0)
+  shapes = jax.eval_shape(lambda: backbone.init(jax.random.key(0), x, train=False))
+  variables = jax.tree.map(lambda s: jnp.asarray(random.uniform(0.5, 1.5, s.shape), s.dtype), shapes)
+  mutable = ["intermediates", "batch_stats"]
+  apply = lambda v, x, **rngs: backbone.apply(
+    v, x, train=True, capture_intermediates=True, mutable=mutable, **rngs
+  )
+  return variables, functools.partial(jax.jit(apply), variables, x)
+
+
+def test_dropout_is_between_each_convolution_and_its_normalisation():
+  variables, apply = dropped_resnet(dropout_rate=0.5)
+  features, state = apply(rngs={"dropout": jax.random.key(2)})
+  layers = jax.tree.map(np.asarray, state["intermediates"])
+  for block in ("stage0_block0", "stage2_block0"):
+    for number in range(2):
+      inside = np.float64(layers[block][f"Conv_{number}"]["__call__"][0])
+      got = layers[block][f"BatchNorm_{number}"]["__call__"][0]
+      # What was dropped is 0 before the normalisation, and so one number in each channel after it.
+      zeros = []
+      for channel in np.moveaxis(got, -1, 0):
+        values, counts = np.unique(channel, return_counts=True)
+        zeros.append(channel == values[counts.argmax()])
+      mask = ~np.stack(zeros, axis=-1)
+      assert abs(mask.mean() - 0.5) < 4 * np.sqrt(0.25 / mask.size)
+      dropped = 2 * inside * mask
+      norm = variables["params"][block][f"BatchNorm_{number}"]
+      want = (dropped - dropped.mean((0, 1, 2))) / np.sqrt(dropped.var((0, 1, 2)) + 1e-5)
+      want = want * np.float64(norm["scale"]) + np.float64(norm["bias"])
+      np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+  # Not after the first convolution, which is in no block.
+  stem = layers["BatchNorm_0"]["__call__"][0]
+  assert len(np.unique(stem)) > 0.9 * stem.size
+  again, _ = apply(rngs={"dropout": jax.random.key(2)})
+  np.testing.assert_array_equal(features, again)
+  assert (features != apply(rngs={"dropout": jax.random.key(3)})[0]).any()
+
+
+def test_without_dropout_the_residual_network_is_the_same_and_needs_no_key():
+  variables, apply = dropped_resnet()
+  dropping, _ = dropped_resnet(dropout_rate=0.5)
+  assert paths.leaf_names(variables) == paths.leaf_names(dropping)
+  x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+  evaluate = lambda model: jax.jit(lambda v: model.apply(v, x, train=False))(variables)
+  np.testing.assert_array_equal(
+    evaluate(models.CifarResNet(depth=8, width=2)),
+    evaluate(models.CifarResNet(depth=8, width=2, dropout_rate=0.5)),
+  )
+  assert np.isfinite(apply()[0]).all()
+  with pytest.raises(Exception, match="dropout"):
+    dropped_resnet(dropout_rate=0.5)[1]()
 
 
 def test_bad_arguments():

@@ -183,6 +183,22 @@ def test_per_class_takes_the_first_of_each_in_file_order(idx_folder):
   assert not set(first) & set(following)
 
 
+def test_the_first_of_the_files_can_be_for_training(idx_folder):
+  data, arrays = load_idx(idx_folder, num_train=30, num_validation=12), small_idx()
+  images, labels = arrays["train_images"], arrays["train_labels"]
+  assert_split(data.train, images, labels, range(30))
+  assert_split(data.val, images, labels, range(30, 42))
+  assert_split(data.test, arrays["test_images"], arrays["test_labels"], range(20))
+  assert len(load_idx(idx_folder, num_train=50).train) == 50
+
+
+@pytest.mark.parametrize("options", [{"num_train": 51}, {"num_train": -1}, {"num_train": 5, "per_class": 5}])
+def test_a_num_train_that_does_not_fit_is_refused(idx_folder, options):
+  message = rf"data\.idx\.num_train: .* without per_class, at most 50, .* got {options['num_train']}$"
+  with pytest.raises(train.RunError, match=message):
+    load_idx(idx_folder, **options)
+
+
 def read_idx_plainly(file, offset):
   return np.frombuffer(gzip.open(file).read(), np.uint8)[offset:]
 

@@ -1,5 +1,6 @@
 """TFDS sets read and prepared without TensorFlow, held against TFDS itself and the official files."""
 
+import functools
 import gzip
 import hashlib
 import importlib.util
@@ -345,6 +346,58 @@ def test_cifar10_is_prepared_from_an_archive_in_the_official_layout(monkeypatch,
   record = builder.as_data_source("train", decoders={"image": tensorflow_datasets.decode.SkipDecoding()})[0]
   assert record["image"].startswith(b"\x89PNG")
   assert sorted(path.name for path in root.iterdir()) == ["cifar10", "downloads"]
+
+
+def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_path):
+  (images, labels), (test_images, test_labels), _ = offer_cifar10(monkeypatch, tmp_path / "files")
+  read = functools.partial(
+    sources.tfds, data_dir=str(tmp_path / "tfds"), manual_dir=str(tmp_path / "files"), validation_fraction=0.2
+  )
+  data = read(order="id", num_train=50)
+  np.testing.assert_array_equal(data.train.inputs, images[:50])
+  np.testing.assert_array_equal(data.train.labels, labels[:50])
+  np.testing.assert_array_equal(data.test.inputs, test_images)
+  np.testing.assert_array_equal(data.test.labels, test_labels)
+  # Validation is a fifth of the others, in their order.
+  where = {x.tobytes(): i for i, x in enumerate(images)}
+  held = [where[x.tobytes()] for x in data.val.inputs]
+  assert len(held) == 30
+  assert held == sorted(held)
+  assert min(held) >= 50
+  np.testing.assert_array_equal(data.val.labels, labels[held])
+  # Both orders have cache files of their own, and the stored one is as it was.
+  assert_equal(data, read(order="id", num_train=50))
+  stored = read(val="test")
+  assert_same(
+    stored.train, tensorflow_datasets.data_source("cifar10", split="train", data_dir=tmp_path / "tfds")
+  )
+  np.testing.assert_array_equal(read(num_train=50).train.inputs, stored.train.inputs[:50])
+  assert (stored.train.inputs[:50] != images[:50]).any()
+  # With a validation split of its own all may be for training.
+  np.testing.assert_array_equal(read(order="id", num_train=200, val="test").train.inputs, images)
+  for number, most in ((200, {}), (201, {"val": "test"}), (-1, {})):
+    options = {"data_dir": str(tmp_path / "tfds"), "order": "id", "num_train": number, **most}
+    fails("data.tfds.num_train", f"at most {200 if most else 199}", f"got {number}", **options)
+
+
+def test_an_order_that_a_set_does_not_have_is_named(root):
+  fails(
+    "data.tfds.order",
+    "mnist has no feature 'id'",
+    "image, label",
+    name="mnist",
+    data_dir=str(root),
+    order="id",
+  )
+  fails("data.tfds.order", "got 'ids', allowed are id, stored", data_dir=str(root), order="ids")
+
+
+def test_the_original_order_of_a_prepared_set_is_by_its_ids(root):
+  skip = {"image": tensorflow_datasets.decode.SkipDecoding()}
+  source = tensorflow_datasets.data_source("cifar10", split="train", data_dir=root, decoders=skip)
+  by_number = sorted(source, key=lambda example: int(example["id"].decode().rpartition("_")[2]))
+  train = sources.tfds(data_dir=str(root), order="id", num_train=3000).train
+  assert train.labels.tolist() == [example["label"] for example in by_number[:3000]]
 
 
 def test_the_stored_order_is_that_of_the_official_preparation(monkeypatch, tmp_path, data_dir):
