@@ -14,6 +14,7 @@ JOBS = {
   "evaluate": train.evaluate,
   "compare": train.compare,
   "dropmax_figures": train.dropmax_figures,
+  "flatness": train.flatness,
 }
 
 

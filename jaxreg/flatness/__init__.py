@@ -34,6 +34,13 @@ from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessi
 from jaxreg.flatness._relations import Alignment, PowerLaw, hessian_variance_alignment, power_law_fit
 from jaxreg.flatness._samples import sample_gradients, sample_trajectory
 from jaxreg.flatness._subset import Subset, subset
+from jaxreg.flatness._theorems import (
+  dropout_covariance,
+  dropout_covariance_exact,
+  dropout_hessian,
+  expected_dropout_loss,
+  loewner_bounds,
+)
 
 __all__ = [
   "Alignment",
@@ -51,12 +58,17 @@ __all__ = [
   "dense_hessian",
   "dense_interval_flatness",
   "dense_noise_covariance",
+  "dropout_covariance",
+  "dropout_covariance_exact",
+  "dropout_hessian",
+  "expected_dropout_loss",
   "filter_normalized_direction",
   "gauss_newton",
   "hessian",
   "hessian_variance_alignment",
   "hvp",
   "interval_flatness",
+  "loewner_bounds",
   "loss_profile",
   "loss_surface",
   "materialize",

@@ -6,20 +6,18 @@ Dropout multiplies unit `j` by `1 + eta_j`, which is `1/p` with probability `p`,
 is the probability of keeping a unit, here `keep_prob`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from jaxreg.paths import Pattern, leaf_names, select
+from jaxreg.flatness._subset import Where, subset
 from jaxreg.typing import Array, Params, check_count, check_floating, check_range
 
 # `(params, x) -> (contributions [m], output bias)` of one example `x`.
 ContributionFn = Callable[[Params, Array], tuple[Array, Array]]
-Where = Pattern | Sequence[Pattern]
 # `(residual, contributions [m]) -> [1 + m, 1 + m]` of one example.
 Coefficients = Callable[[Array, Array], Array]
 
@@ -215,7 +213,7 @@ def dropout_covariance_exact(
   arguments = (contribution_fn, params, inputs, targets, where, chunk_size)
   if sampling == "full_batch":
     return _mean_form(covariance, *arguments) / len(inputs)
-  flat, merge = _split(params, where)
+  flat, merge, _ = subset(params, where)
   loss = lambda flat: expected_dropout_loss(
     contribution_fn, merge(flat), inputs, targets, keep_prob=keep_prob
   )
@@ -320,7 +318,7 @@ def _mean_form(
 ) -> Array:
   """The mean over examples of `J' C J`: the rows of `J` are `u, u_1, ..., u_m`, `C` is of `coefficients`."""
   check_count(chunk_size, "chunk_size")
-  flat, merge = _split(params, where)
+  flat, merge, _ = subset(params, where)
   number = len(inputs)
   size = min(chunk_size, number)
   chunks = -(-number // size)
@@ -347,23 +345,6 @@ def _mean_form(
     total, _ = jax.lax.scan(add, start, (cut(pad(inputs)), cut(pad(targets)), cut(counts)))
   # Symmetric but for rounding, which an eigendecomposition should not see.
   return (total + total.T) / (2 * number)
-
-
-def _split(params: Params, where: Where) -> tuple[Array, Callable[[Array], Params]]:
-  """The selected leaves as one vector, and the function that puts such a vector back among the others."""
-  leaves, treedef = jax.tree.flatten(params)
-  chosen = jax.tree.leaves(select(params, where))
-  names = leaf_names(params)
-  if not any(chosen):
-    raise ValueError(f"where={where!r} selects no parameters; there are {', '.join(names) or 'none'}")
-  picked = [check_floating(leaf, name) for leaf, name, here in zip(leaves, names, chosen) if here]
-  flat, unravel = ravel_pytree(picked)
-
-  def merge(flat: Array) -> Params:
-    new = iter(unravel(flat))
-    return treedef.unflatten([next(new) if here else leaf for leaf, here in zip(leaves, chosen)])
-
-  return flat, merge
 
 
 def _check(

@@ -7,6 +7,7 @@ from jaxreg.train.compare import compare
 from jaxreg.train.config import Config, base_config, check, flatten
 from jaxreg.train.dropmax_figures import dropmax_figures
 from jaxreg.train.errors import RunError
+from jaxreg.train.flatness import flatness
 from jaxreg.train.job import evaluate, report
 from jaxreg.train.load import load, load_outputs
 from jaxreg.train.loop import Interrupted, train
@@ -25,6 +26,7 @@ __all__ = [
   "compare",
   "dropmax_figures",
   "evaluate",
+  "flatness",
   "flatten",
   "load",
   "load_outputs",

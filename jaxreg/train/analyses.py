@@ -123,8 +123,3 @@ def projected_variance(
     for kind, each in samples.items()
   }
   return {**pairs, "variances": variances}
-
-
-def alignment(subject: Subject, kept: Kept, key: Key, step: int, noise: str, *, num_masks: int) -> Arrays:
-  """`trace`, `isotropic` and `ratio` at one step of the training."""
-  return kept.arrays(f"alignment-{noise}-{step}", lambda: subject.alignment(key, num_masks)._asdict())

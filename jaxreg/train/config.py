@@ -20,7 +20,7 @@ Config = Any
 
 BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
-JOBS = ("train", "evaluate", "compare", "dropmax_figures")
+JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
@@ -43,7 +43,7 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
 def base_config() -> Config:
   """Every field with its default; configs change what is theirs."""
   config: Config = ConfigDict()
-  config.job = "train"  # train | evaluate | compare | dropmax_figures
+  config.job = "train"  # train | evaluate | compare | dropmax_figures | flatness
   config.seed = 0  # determines initialisation, data order and noise
   config.batch_size = 64
   config.epochs = 10
@@ -111,6 +111,25 @@ def base_config() -> Config:
   # rows: methods, or "label: field=value ..."; grid: "field=value,value,..." or "label: field=value,...":
   # searched from one seed by `choose` on the validation split before all `seeds` are trained.
   config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})
+  # rows: "label: field=value ...", each trained and looked at; workdir: or a run that is there already.
+  # where: names of parameters; examples: so many of the first training examples, 0 for all.
+  config.flatness = ConfigDict(
+    {
+      "rows": (),
+      "workdir": "",
+      "checkpoint": "latest",
+      "replica": 0,
+      "analyses": ("profile",),  # profile | variance_flatness | projected_variance | alignment
+      "where": ("*",),
+      "examples": 0,
+      "seed": 0,
+    }
+  )
+  config.flatness.profile = ConfigDict({"directions": 5, "points": 51, "reach": 1.0, "granularity": "layer"})
+  config.flatness.variance_flatness = ConfigDict({"samples": 3000, "factors": (2.0,), "directions": 0})
+  config.flatness.projected_variance = ConfigDict({"samples": 1000, "eigenpairs": 0, "tolerance": 1e-6})
+  # noises: "label: field=value ...", added for a moment to a training without them, at every checkpoint.
+  config.flatness.alignment = ConfigDict({"noises": (), "num_masks": 8})
   return config.lock()
 
 

@@ -13,6 +13,7 @@ from jaxreg.train.compare import markdown
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import make_source
 from jaxreg.train.evaluate import make_evaluate
+from jaxreg.train.flatness_figures import markdown as flatness_lines
 from jaxreg.train.load import pick_step
 from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.replicas import stacked
@@ -24,6 +25,8 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   if config.job == "compare":
     where = f"in {workdir}: compare.md, compare.json, figures/, and a folder a run"
     return f"{markdown(results)}\n{where}"
+  if config.job == "flatness":
+    return f"{flatness_lines(results)}\nin {workdir}: flatness.json, figures/, and a folder a run"
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:

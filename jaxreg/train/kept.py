@@ -25,7 +25,7 @@ class Kept:
       self.folder.mkdir(parents=True, exist_ok=True)
       partial = file.with_suffix(".partial")
       with partial.open("wb") as out:
-        np.savez(out, **found)
+        np.savez(out, **found)  # type: ignore[arg-type]
       os.replace(partial, file)
     with np.load(file) as saved:
       return dict(saved)

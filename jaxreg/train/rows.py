@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line
@@ -90,7 +88,8 @@ def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: i
   Raises:
     RunError: naming the row and the field.
   """
-  cell: Config = ConfigDict(config)
+  # Deep: what one row sets is nothing to the next.
+  cell: Config = config.copy_and_resolve_references()
   for field, value in {**fields, "job": "train", "replicas": seeds}.items():
     try:
       cell.update_from_flattened_dict({field: value})

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 import jaxreg
 from jaxreg.train.checkpoint import good_steps, write_json
@@ -21,10 +20,10 @@ from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
-FREE = re.compile(r"job$|evaluate\.|compare\.|compilation_cache$")
+FREE = re.compile(r"job$|evaluate\.|compare\.|flatness\.|compilation_cache$")
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
 FREE_TO_EVALUATE = re.compile(
-  r"job$|evaluate\.|compare\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
+  r"job$|evaluate\.|compare\.|flatness\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
 )
 # A longer or shorter run of the same thing: it continues under the new schedule.
 LENGTH = ("epochs", "steps")
@@ -159,7 +158,7 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
     RunError: if nothing was trained there, or by a version with other fields.
   """
   saved = {field: value for field, value in read(workdir, "config.json").items() if not FREE.match(field)}
-  config = ConfigDict(config).unlock()
+  config = config.copy_and_resolve_references().unlock()
   for field, value in {**saved, **(overrides or {})}.items():
     *parents, name = field.split(".")
     try:

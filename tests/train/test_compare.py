@@ -10,7 +10,7 @@ from scipy import stats
 
 from jaxreg import train
 from jaxreg.train import loop
-from jaxreg.train.rows import parse_rows
+from jaxreg.train.rows import make_cell, parse_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -108,6 +108,15 @@ def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, m
   train.compare(runs.make_config(FIELDS), workdir)
   assert read(workdir, "compare.json") == read(compared, "compare.json")
   assert (workdir / "compare.md").read_text() == (compared / "compare.md").read_text()
+
+
+def test_what_one_row_sets_is_nothing_to_the_next():
+  config = runs.make_config({"compare.rows": ("small: optimizer.learning_rate=0.5", "plain: epochs=3")})
+  before = train.flatten(config)
+  cells = [make_cell(config, row.label, row.fields, seeds=2) for row in parse_rows(config)]
+  assert [cell.optimizer.learning_rate for cell in cells] == [0.5, config.optimizer.learning_rate]
+  assert [cell.epochs for cell in cells] == [config.epochs, 3]
+  assert train.flatten(config) == before
 
 
 def test_rows_and_grid():

@@ -1,0 +1,66 @@
+"""Figures 2, 3 and 4 of the paper on dropout's noise and flat minima: the fully connected network on MNIST.
+
+Command: python run.py --config configs/flatness_fnn_mnist.py --config.data.idx.path=DIR
+         python run.py --config configs/flatness_fnn_mnist.py:profile --config.data.idx.path=DIR
+Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+2021, appendix A. Its "dropout rate" is the probability of keeping a unit.
+
+784-50-50-10 on the first 10000 training images, gradient descent on all of them, dropout after the second
+hidden layer, the weights and biases between the hidden layers. The learning rates and the numbers of steps
+are ours (those of the source are only in the legends of its figures, which are lost). `profile`: figure 1a,
+784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch, which would take days on
+a CPU; the profiles are of the first 10000 examples.
+"""
+
+from jaxreg.train import Config, base_config
+
+STEPS = {0.2: 4000, 0.5: 2000}
+
+
+def get_config(figure: str = "noise") -> Config:
+  config = base_config()
+  config.job = "flatness"
+  config.data.name = "idx"
+  config.model.name = "MLP"
+  config.method.name = "softmax"
+  if figure == "noise":
+    _noise(config)
+  elif figure == "profile":
+    _profile(config)
+  else:
+    raise ValueError(f"argument must be noise or profile, got {figure!r}")
+  return config
+
+
+def _noise(config: Config) -> None:
+  config.data.idx.num_train = 10000
+  config.model.MLP.widths = (50, 50)
+  config.optimizer.name = "sgd"
+  config.batch_size = 10000
+  config.eval_batch_size = 5000
+  config.log_every = 100
+  config.flatness.where = ("backbone/Dense_1/*",)
+  config.flatness.analyses = ("variance_flatness", "projected_variance")
+  config.flatness.variance_flatness.factors = (1.5, 2.0, 2.718281828, 3.0)
+  keep = lambda p: f"model.MLP.dropout_rates=(0.0,{1 - p:.1g})"
+  config.flatness.alignment.noises = tuple(f"keep {p}: {keep(p)}" for p in (0.8, 0.9))
+  length = lambda lr: (
+    f"optimizer.learning_rate={lr} epochs={STEPS[lr]} eval_every={STEPS[lr] // 10} "
+    f"checkpoint.every={STEPS[lr] // 40} checkpoint.keep=40"
+  )
+  config.flatness.rows = (
+    *(f"keep {p}, lr {lr}: {keep(p)} {length(lr)}" for p in (0.8, 0.9) for lr in STEPS),
+    *(f"no dropout, lr {lr}: {length(lr)} flatness.analyses=('alignment',)" for lr in STEPS),
+  )
+
+
+def _profile(config: Config) -> None:
+  config.model.MLP.widths = (1024, 1024)
+  config.optimizer.name = "adam"
+  config.optimizer.learning_rate = 1e-4
+  config.batch_size = 100
+  config.epochs = 30
+  config.eval_every = config.checkpoint.every = 5
+  config.flatness.analyses = ("profile",)
+  config.flatness.examples = 10000
+  config.flatness.rows = ("no dropout:", "keep 0.8 and 0.5: model.MLP.dropout_rates=(0.2,0.5)")

@@ -1,0 +1,103 @@
+"""`job = flatness`: trains or restores networks, and looks at their minima and at dropout's noise there."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxreg.train import processes
+from jaxreg.train.checkpoint import write_json
+from jaxreg.train.config import Config, check
+from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.flatness_figures import make_figures
+from jaxreg.train.flatness_row import Row, rises
+from jaxreg.train.loop import train
+from jaxreg.train.rows import folder_name, make_cell, parse_fields
+from jaxreg.train.setup import build, load_data
+
+ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
+
+
+def flatness(config: Config, workdir: Path) -> dict[str, Any]:
+  """Runs the analyses that `config.flatness` asks for; writes `flatness.json` and figures.
+
+  Each row of `flatness.rows` is trained as `train` would, in a folder of its own below `workdir`, then looked
+  at; without rows, the run of `flatness.workdir` is. What was interrupted goes on where it was.
+
+  Raises:
+    RunError: for a mistake in the rows or options, before anything is trained where that can be told.
+    Interrupted: on SIGTERM or Ctrl-C while training, after saving.
+  """
+  if jax.process_count() > 1:
+    raise RunError(f"job: flatness runs in one process, here are {jax.process_count()}")
+  rows = _rows(config)
+  found: dict[str, dict[str, Any]] = {}
+  for number, (label, cell) in enumerate(rows.items(), 1):
+    print(f"flatness: row {number} of {len(rows)}: {label}", file=sys.stderr, flush=True)
+    if config.flatness.workdir:
+      folder = Path(config.flatness.workdir)
+    else:
+      folder = workdir / "rows" / folder_name(label, cell)
+      train(cell, folder)
+    try:
+      found[label] = Row(cell, folder, kept_in=workdir / "kept").analyse()
+    except (ValueError, TypeError) as error:
+      raise RunError(f"flatness, row {label!r}: {one_line(error)}") from error
+  results = {label: row["summary"] for label, row in found.items()}
+  _compare_profiles(found, results)
+
+  def save() -> None:
+    write_json(workdir / "flatness.json", results)
+    (workdir / "figures").mkdir(parents=True, exist_ok=True)
+    for name, figure in make_figures({label: row["arrays"] for label, row in found.items()}).items():
+      figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
+
+  processes.first(save)
+  return {"rows": results}
+
+
+def _rows(config: Config) -> dict[str, Config]:
+  """The configuration of each row, checked."""
+  options = config.flatness
+  if options.workdir:
+    if options.rows:
+      raise RunError("flatness.rows, flatness.workdir: give either rows to train or a run to look at")
+    return {Path(options.workdir).name: config}
+  fields = parse_fields(config, options.rows, "flatness.rows") if options.rows else {"run": {}}
+  cells = {}
+  for label, row in fields.items():
+    try:
+      cells[label] = make_cell(config, label, row, seeds=1)
+      check(cells[label])
+      _check(cells[label])
+      build(cells[label], load_data(cells[label]).describe())
+    except RunError as error:
+      raise RunError(f"flatness, row {label!r}: {error}") from error
+  return cells
+
+
+def _check(config: Config) -> None:
+  options = config.flatness
+  for name in options.analyses:
+    if name not in ANALYSES:
+      raise unknown("flatness.analyses", name, ANALYSES)
+  if "alignment" in options.analyses:
+    if not options.alignment.noises:
+      raise RunError(
+        "flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis"
+      )
+    parse_fields(config, options.alignment.noises, "flatness.alignment.noises")
+
+
+def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None:
+  """Every row against the first, direction by direction, for they are the same ones."""
+  labels = [label for label, row in found.items() if "profile" in row["arrays"]]
+  for label in labels:
+    rise = rises(found[label]["arrays"]["profile"])
+    entry = results[label]["profile"]
+    entry |= {"mean": float(rise.mean()), "sd": float(rise.std(ddof=1)) if len(rise) > 1 else 0.0}
+    if label != labels[0]:
+      less = rises(found[labels[0]]["arrays"]["profile"]) - rise
+      entry["flatter_than"] = {"row": labels[0], "directions": int((less > 0).sum()), "of": len(less)}

@@ -1,0 +1,82 @@
+"""The figures and the lines of `job = flatness`, from what its rows found."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxreg import plots
+from jaxreg.train.flatness_row import RISE
+
+
+def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """The figures of whatever was analysed."""
+  having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
+  figures = {}
+  if found := having("profile"):
+    alphas = next(iter(found.values()))["alphas"]
+    figures["profile"] = plots.profiles(alphas, {label: each["losses"] for label, each in found.items()})
+  if found := having("variance_flatness"):
+    kinds = list(next(iter(found.values()))["found"])
+    panels = {}
+    for kind in kinds:
+      panels[kind] = {}
+      for label, each in found.items():
+        # The paper's factor where it is among those measured, which come in the order of the fits.
+        factor = "2" if "2" in each["fits"][kind] else next(iter(each["fits"][kind]))
+        width = each["found"][kind]["width"][list(each["fits"][kind]).index(factor)]
+        panels[kind][label] = (width, each["found"][kind]["variances"], each["fits"][kind][factor])
+    figures["variance_flatness"] = plots.power_laws(
+      panels,
+      xlabels=[r"interval flatness $F$"] * len(kinds),
+      ylabels=[r"variance $\lambda(\Sigma)$"] * len(kinds),
+    )
+    figures["spectra"] = plots.spectra({label: each["spectra"] for label, each in found.items()})
+  if found := having("projected_variance"):
+    kinds = list(next(iter(found.values()))["variances"])
+    panels = {
+      kind: {
+        label: (
+          np.where(each["mask"], each["values"], np.nan),
+          each["variances"][kind],
+          each["fits"][kind],
+        )
+        for label, each in found.items()
+      }
+      for kind in kinds
+    }
+    figures["projected_variance"] = plots.power_laws(
+      panels,
+      xlabels=[r"eigenvalue $\lambda(H)$"] * len(kinds),
+      ylabels=["projected variance"] * len(kinds),
+    )
+  if found := having("alignment"):
+    series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
+    figures["alignment"] = plots.alignment(series)
+  return figures
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+  """What came out, a line for each measure."""
+  lines = []
+  for label, row in results["rows"].items():
+    lines.append(f"{label}: step {row['step']}, training loss {row['train/loss']:.3g}")
+    if "profile" in row:
+      flatter = row["profile"].get("flatter_than")
+      verdict = (
+        f"; lower than {flatter['row']} along {flatter['directions']} of {flatter['of']}" if flatter else ""
+      )
+      lines.append(f"  rise at ±{RISE}: {row['profile']['mean']:.3g} ± {row['profile']['sd']:.2g}{verdict}")
+    for kind, each in row.get("variance_flatness", {}).items():
+      for factor, fit in each["fits"].items():
+        lines.append(f"  variance over flatness, {kind}, factor {factor}: {_fit(fit)}")
+    for kind, fit in row.get("projected_variance", {}).get("fits", {}).items():
+      lines.append(f"  variance over curvature, {kind}: {_fit(fit)}")
+    for noise, each in row.get("alignment", {}).items():
+      lines.append(f"  alignment, {noise}: least ratio {each['least_ratio']:.2f} of {each['points']} points")
+  return "\n".join(lines)
+
+
+def _fit(fit: Mapping[str, Any]) -> str:
+  low, high = fit["slope_interval"]
+  return f"slope {fit['slope']:.3f} [{low:.3f}, {high:.3f}], correlation {fit['correlation']:.3f}"

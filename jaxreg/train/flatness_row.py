@@ -1,0 +1,227 @@
+"""One run of `job = flatness`: what is restored of it, and the analyses it is asked for."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from tqdm import tqdm
+
+from jaxreg import flatness
+from jaxreg.train import analyses
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.checkpoint import good_steps
+from jaxreg.train.config import Config, base_config, flatten
+from jaxreg.train.data import Split, batch_indices, place
+from jaxreg.train.kept import Kept
+from jaxreg.train.load import pick_step, restore_run
+from jaxreg.train.rows import make_cell, parse_fields
+from jaxreg.train.setup import Program, build, load_data, make_mesh
+from jaxreg.train.state import TrainState
+from jaxreg.train.subject import Subject, make_subjects
+
+RISE = 0.5  # where the rise of the profile is reported
+
+
+class Row:
+  """One run: what is restored of it, and the analyses it is asked for."""
+
+  def __init__(self, config: Config, folder: Path, kept_in: Path):
+    self.config, self.folder = config, folder
+    self.options = config.flatness
+    run = workdirs.restore_config(base_config(), folder)
+    self.step = pick_step(folder, self.options.checkpoint, run.checkpoint.best)
+    self.program, self.state, _ = restore_run(folder, self.step, self.options.replica)
+    self.run = run
+    self.dataset = load_data(run)
+    self.mesh = make_mesh()
+    train_split = self.dataset.train
+    self.split = train_split.take(slice(self.options.examples or None))
+    self.where = tuple(self.options.where)
+    # What is kept belongs to these parameters and examples, and to these options of the analysis.
+    digest = hashlib.sha256(
+      json.dumps(
+        [str(folder.resolve()), self.step, self.options.replica, len(self.split), self.where]
+      ).encode()
+    )
+    self.kept = kept_in / f"{folder.name}-{digest.hexdigest()[:8]}"
+
+  def analyse(self) -> dict[str, Any]:
+    """Arrays for the figures and a summary in numbers."""
+    subject = self.subject(self.program, self.state)
+    results = workdirs.read(self.folder, "results.json") if (self.folder / "results.json").is_file() else {}
+    summary: dict[str, Any] = {
+      "step": self.step,
+      "examples": len(self.split),
+      "parameters": subject.size,
+      "train/loss": subject.loss(),
+      **{name: value for name, value in results.items() if name in ("test/error", "test/nll")},
+    }
+    arrays: dict[str, Any] = {}
+    for name in self.options.analyses:
+      print(f"flatness: {name}", file=sys.stderr, flush=True)
+      arrays[name], summary[name] = getattr(self, name)(subject)
+    return {"arrays": arrays, "summary": summary}
+
+  def subject(self, program: Program, state: TrainState) -> Subject:
+    return make_subjects(program, state.params, self.batch(), self.where)(self.placed(state))
+
+  def batch(self) -> dict[str, Any]:
+    """The examples, a slice on each device where they can be shared out."""
+    spec = P("data") if len(self.split) % self.mesh.size == 0 else P()
+    return place(self.mesh, _arrays(self.split), spec)
+
+  def placed(self, state: TrainState) -> TrainState:
+    return jax.device_put(state, NamedSharding(self.mesh, P()))
+
+  def profile(self, subject: Subject) -> tuple[Any, Any]:
+    options = self.options.profile
+    kept = Kept(self.kept / _name(options))
+    found = analyses.profile(
+      subject,
+      kept,
+      directions=options.directions,
+      points=options.points,
+      reach=options.reach,
+      granularity=options.granularity,
+    )
+    return found, {"rise": rises(found).tolist()}
+
+  def samples(self, subject: Subject, num: int) -> dict[str, np.ndarray]:
+    """Trajectory, gradients, and isotropic noise of the gradients' size."""
+    kept = Kept(self.kept / f"samples-{num}")
+    key = jax.random.key(self.options.seed)
+    gradients = analyses.gradient_samples(subject, kept, key, num)
+    trajectory = kept.arrays("trajectory", lambda: {"samples": self.trajectory(num)})["samples"]
+    control = analyses.isotropic_samples(gradients, self.options.seed)
+    return {"trajectory": trajectory, "gradients": gradients, "isotropic control": control}
+
+  def trajectory(self, num: int) -> np.ndarray:
+    """The selected parameters after each of `num` more steps of the training."""
+    # From the final state, whatever checkpoint is looked at: the training goes on as it would have.
+    state, split = self.state, self.dataset.train
+    size = self.run.batch_size
+    full = size == len(split)
+    sizes = {"num_examples": len(split), "batch_size": size}
+    batch = place(self.mesh, _arrays(split), P()) if full else None
+
+    @jax.jit
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
+      state, _ = self.program.train_step(state, {**batch, "weights": jnp.ones(size)})
+      return state, flatness.subset(state.params, self.where).flat
+
+    samples = []
+    start = int(state.step)
+    for number in tqdm(range(num), desc="trajectory", leave=False, disable=None):
+      if not full:
+        batch = _arrays(split.take(batch_indices(self.run.seed, start + number, **sizes)))
+      state, flat = step(state, batch)
+      samples.append(np.asarray(flat))
+    return np.stack(samples)
+
+  def variance_flatness(self, subject: Subject) -> tuple[Any, Any]:
+    options = self.options.variance_flatness
+    samples = self.samples(subject, options.samples)
+    kept = Kept(self.kept / f"intervals-{options.samples}-{options.directions}")
+    found = analyses.variance_flatness(
+      subject, kept, samples, factors=options.factors, directions=options.directions
+    )
+    key = jax.random.key(self.options.seed + 1)
+    spectra = analyses.spectra(subject, kept, key, samples["gradients"])
+    fits = {
+      kind: {
+        f"{factor:.3g}": flatness.power_law_fit(widths, each["variances"].astype(widths.dtype))
+        for factor, widths in zip(options.factors, each["width"], strict=True)
+      }
+      for kind, each in found.items()
+    }
+    summary = {
+      kind: {
+        "directions": len(found[kind]["variances"]),
+        "evaluations": float(found[kind]["evaluations"].mean()),
+        "not_crossed": int((~found[kind]["crossed"]).any(axis=-1).sum()),
+        "fits": {factor: _numbers(fit) for factor, fit in by_factor.items()},
+      }
+      for kind, by_factor in fits.items()
+    }
+    return {"found": found, "fits": fits, "spectra": spectra}, summary
+
+  def projected_variance(self, subject: Subject) -> tuple[Any, Any]:
+    options = self.options.projected_variance
+    samples = self.samples(subject, options.samples)
+    kept = Kept(self.kept / "hessian")
+    key = jax.random.key(self.options.seed + 2)
+    found = analyses.projected_variance(subject, kept, key, samples, eigenpairs=options.eigenpairs)
+    values = found["values"]
+    # Below that an eigenvalue of a float32 matrix is rounding.
+    mask = values > options.tolerance * values[0]
+    fits = {
+      kind: flatness.power_law_fit(values, variances.astype(values.dtype), mask=mask)
+      for kind, variances in found["variances"].items()
+    }
+    summary = {
+      "eigenvalues": int(mask.sum()),
+      "largest": float(values[0]),
+      "largest_residual": float(found["residuals"].max()),
+      "fits": {kind: _numbers(fit) for kind, fit in fits.items()},
+    }
+    return {**found, "mask": mask, "fits": fits}, summary
+
+  def alignment(self, subject: Subject) -> tuple[Any, Any]:
+    """Over all checkpoints of the run, with noise added that the training had not."""
+    options = self.options.alignment
+    steps = sorted(good_steps(self.folder))
+    states = {step: restore_run(self.folder, step, self.options.replica)[1] for step in steps}
+    series, summary = {}, {}
+    for label, fields in parse_fields(self.config, options.noises, "flatness.alignment.noises").items():
+      noisy = make_cell(self.run, label, fields, seeds=1)
+      program = build(noisy, self.dataset.describe())
+      subjects = make_subjects(program, subject.params, self.batch(), self.where)
+      kept = Kept(self.kept / f"alignment-{_name(options)}")
+
+      def at(step: int, subjects: Any = subjects) -> dict[str, Any]:
+        key = jax.random.fold_in(jax.random.key(self.options.seed + 3), step)
+        return subjects(self.placed(states[step])).alignment(key, options.num_masks)._asdict()
+
+      found = [
+        kept.arrays(f"{_name(fields)}-{step}", lambda step=step: at(step))
+        for step in tqdm(steps, desc=f"alignment, {label}", leave=False, disable=None)
+      ]
+      series[label] = {"steps": steps} | {
+        name: np.array([float(each[name]) for each in found]) for name in found[0]
+      }
+      ratio = series[label]["ratio"]
+      summary[label] = {
+        "points": len(steps),
+        "least_ratio": float(ratio.min()),
+        "last_ratio": float(ratio[-1]),
+      }
+    return series, summary
+
+
+def rises(profile: Mapping[str, np.ndarray]) -> np.ndarray:
+  """How much the loss rises at a distance of 0.5, mean of both sides: `[directions]`."""
+  alphas, losses = profile["alphas"], profile["losses"]
+  at = [int(np.abs(alphas - alpha).argmin()) for alpha in (-RISE, 0.0, RISE)]
+  return (losses[:, at[0]] + losses[:, at[2]]) / 2 - losses[:, at[1]]
+
+
+def _numbers(fit: flatness.PowerLaw) -> dict[str, Any]:
+  return {name: np.asarray(value).tolist() for name, value in fit._asdict().items()}
+
+
+def _arrays(split: Split) -> dict[str, np.ndarray]:
+  return {"inputs": split.inputs, "labels": split.labels.astype(np.int32)}
+
+
+def _name(options: Any) -> str:
+  """A short name for options."""
+  fields = flatten(options) if hasattr(options, "items") and not isinstance(options, dict) else dict(options)
+  return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:8]
