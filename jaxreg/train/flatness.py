@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from jaxreg.flatness._subset import selected
 from jaxreg.train import processes
 from jaxreg.train.checkpoint import write_json
 from jaxreg.train.config import Config, check
@@ -64,6 +65,7 @@ def _rows(config: Config) -> dict[str, Config]:
   if options.workdir:
     if options.rows:
       raise RunError("flatness.rows, flatness.workdir: give either rows to train or a run to look at")
+    _check(config)
     return {Path(options.workdir).name: config}
   fields = parse_fields(config, options.rows, "flatness.rows") if options.rows else {"run": {}}
   cells = {}
@@ -72,8 +74,9 @@ def _rows(config: Config) -> dict[str, Config]:
       cells[label] = make_cell(config, label, row, seeds=1)
       check(cells[label])
       _check(cells[label])
-      build(cells[label], load_data(cells[label]).describe())
-    except RunError as error:
+      program = build(cells[label], load_data(cells[label]).describe())
+      selected(program.abstract.params, tuple(cells[label].flatness.where))
+    except (RunError, ValueError) as error:
       raise RunError(f"flatness, row {label!r}: {error}") from error
   return cells
 

@@ -1,0 +1,22 @@
+"""How flat is the minimum of a run of yours: loss profiles, variance over flatness and over curvature.
+
+Command: python run.py --config configs/flatness.py --config.flatness.workdir=runs/softmax_digits
+         --config.flatness.where="('backbone/Dense_1/*',)"
+Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+2021, for any run of `run.py`. `job=train` of its own config made it; nothing of it is changed.
+
+The default `where` takes all parameters: fine for the profile, and for `projected_variance` with
+`eigenpairs`; variance over flatness wants a subset of some thousands at most.
+"""
+
+from jaxreg.train import Config, base_config
+
+
+def get_config() -> Config:
+  config = base_config()
+  config.job = "flatness"
+  config.method.name = "softmax"
+  config.flatness.workdir = "runs/dropmax_digits"
+  config.flatness.analyses = ("profile", "projected_variance")
+  config.flatness.projected_variance.eigenpairs = 50
+  return config

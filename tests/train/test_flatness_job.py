@@ -1,0 +1,177 @@
+"""The job flatness: what it finds against JAX's own derivatives, and that nothing is computed twice."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import flatness, train
+from jaxreg.train import kept, loop
+from jaxreg.train.load import restore_run
+from jaxreg.train.setup import build, load_data
+from jaxreg.train.subject import Subject, make_subjects
+
+FIELDS = {
+  "job": "flatness",
+  "method.name": "softmax",
+  "model.MLP.widths": (8, 6),
+  "model.MLP.dropout_rate": 0.0,
+  "epochs": 2,
+  "checkpoint.keep": 2,
+  "flatness.where": ("backbone/Dense_1/*",),
+  "flatness.rows": (
+    "dropout: model.MLP.dropout_rates=(0.0,0.2)",
+    "plain: flatness.analyses=('profile','alignment')",
+  ),
+  "flatness.analyses": ("profile", "variance_flatness", "projected_variance"),
+  "flatness.profile.directions": 2,
+  "flatness.profile.points": 5,
+  "flatness.variance_flatness.samples": 30,
+  "flatness.variance_flatness.factors": (1.5, 2.0),
+  "flatness.variance_flatness.directions": 6,
+  "flatness.projected_variance.samples": 20,
+  "flatness.alignment.noises": ("keep 0.8: model.MLP.dropout_rates=(0.0,0.2)",),
+}
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory, compile_once):
+  workdir = tmp_path_factory.mktemp("analysed") / "run"
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "save_figures", lambda *_: [])
+    results = train.flatness(runs.make_config(FIELDS), workdir)
+  return workdir, results["rows"]
+
+
+def _subject(workdir, row, where):
+  """As the job makes it, on one device, without and with the shortcut for a dense layer."""
+  folder = next((workdir / "rows").glob(f"{row}-*"))
+  program, state, _ = restore_run(folder, "latest", 0)
+  data = load_data(runs.make_config(FIELDS)).train
+  batch = {"inputs": jnp.asarray(data.inputs), "labels": jnp.asarray(data.labels, jnp.int32)}
+  return make_subjects(program, state.params, batch, where)(state), data, folder
+
+
+def test_what_is_written(analysed):
+  workdir, rows = analysed
+  assert json.loads((workdir / "flatness.json").read_text()) == rows
+  assert {path.name for path in (workdir / "figures").iterdir()} == {
+    f"{name}.png" for name in ("profile", "variance_flatness", "spectra", "projected_variance", "alignment")
+  }
+  assert rows["dropout"]["parameters"] == 8 * 6 + 6
+  assert rows["dropout"]["examples"] == 128
+  assert set(rows["dropout"]["variance_flatness"]) == {"trajectory", "gradients", "isotropic control"}
+  assert set(rows["dropout"]["variance_flatness"]["gradients"]["fits"]) == {"1.5", "2"}
+  assert rows["plain"]["profile"]["flatter_than"]["of"] == 2
+  assert rows["plain"]["alignment"]["keep 0.8"]["points"] == 2
+  assert "rise at ±0.5" in train.report({"rows": rows}, runs.make_config(FIELDS), workdir)
+
+
+def test_the_loss_is_that_of_the_predictions(analysed):
+  workdir, rows = analysed
+  _, data, folder = _subject(workdir, "dropout", ("*",))
+  log_probs = np.asarray(train.load(folder)(data.inputs))
+  expected = -log_probs[np.arange(len(data)), data.labels].mean()
+  assert rows["dropout"]["train/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
+  workdir, _ = analysed
+  subject, _, _ = _subject(workdir, "dropout", ("backbone/Dense_1/*",))
+  assert subject.layer is not None
+  assert subject.layer.inputs.shape == (128, 8)
+  generic = Subject(subject.loss_fn, subject.params, subject.batch, subject.where, None)
+  part = flatness.subset(subject.params, subject.where)
+  expected = jax.hessian(lambda flat: subject.loss_fn(part.merge(flat), subject.batch, key=None))(part.flat)
+  scale = float(np.abs(expected).max())
+  np.testing.assert_allclose(subject.hessian(), expected, atol=1e-5 * scale)
+  np.testing.assert_allclose(generic.hessian(), expected, atol=1e-5 * scale)
+  directions = jnp.eye(subject.size)[:3]
+  np.testing.assert_allclose(
+    subject.intervals(directions, 2.0).width, generic.intervals(directions, 2.0).width, rtol=3e-3
+  )
+  few, many = (s.covariance(jax.random.key(0), 200) for s in (subject, generic))
+  np.testing.assert_allclose(np.trace(few), np.trace(many), rtol=0.1)
+
+
+def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed):
+  """What the shortcut takes for fixed, the layer's inputs, must be."""
+  workdir, _ = analysed
+  for where in (("backbone/*",), ("backbone/Dense_1/bias",)):
+    assert _subject(workdir, "dropout", where)[0].layer is None
+  folder = next((workdir / "rows").glob("plain-*"))
+  _, state, _ = restore_run(folder, "latest", 0)
+  data = load_data(runs.make_config(FIELDS))
+  noisy = build(runs.make_config({**FIELDS, "model.MLP.dropout_rates": (0.5, 0.0)}), data.describe())
+  batch = {"inputs": jnp.asarray(data.train.inputs), "labels": jnp.asarray(data.train.labels, jnp.int32)}
+  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_1/*",))(state).layer is None
+  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).layer is not None
+
+
+def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkeypatch):
+  """Its samples are the parameters of a longer run of the same thing."""
+  monkeypatch.setattr(loop, "save_figures", lambda *_: [])
+  workdir, _ = analysed
+  longer = runs.make_config(
+    {**FIELDS, "job": "train", "model.MLP.dropout_rates": (0.0, 0.2), "epochs": 3, "checkpoint.every": 1}
+  )
+  train.train(longer, tmp_path / "run")
+  params = runs.final_state(tmp_path / "run")["params"]
+  with np.load(next((workdir / "kept").glob("dropout-*/samples-20/trajectory.npz"))) as saved:
+    sample = saved["samples"][runs.STEPS_PER_EPOCH - 1]
+  expected = flatness.subset(jax.tree.map(lambda x: x[0], params), "backbone/Dense_1/*").flat
+  np.testing.assert_allclose(sample, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_kept_is_not_computed_again(analysed, monkeypatch):
+  workdir, rows = analysed
+  for name in ("gradients", "intervals", "hessian", "covariance", "alignment"):
+    monkeypatch.delattr(Subject, name)
+  assert train.flatness(runs.make_config(FIELDS), workdir)["rows"] == rows
+
+
+def test_a_run_of_one_s_own(analysed, tmp_path):
+  workdir, rows = analysed
+  folder = next((workdir / "rows").glob("plain-*"))
+  before = runs.snapshot(folder)
+  fields = {**FIELDS, "flatness.rows": (), "flatness.workdir": str(folder), "flatness.analyses": ("profile",)}
+  found = train.flatness(runs.make_config(fields), tmp_path / "own")["rows"][folder.name]
+  np.testing.assert_allclose(found["profile"]["mean"], rows["plain"]["profile"]["mean"], rtol=1e-5)
+  assert runs.snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"flatness.analyses": ("profle",)}, r"flatness\.analyses: got 'profle'.*did you mean 'profile'"),
+    ({"flatness.where": ("Conv_0/*",)}, r"where: 'Conv_0/\*' selects no parameter; there are backbone"),
+    ({"flatness.alignment.noises": ()}, r"flatness\.alignment\.noises: give at least one"),
+    ({"flatness.workdir": "somewhere"}, r"flatness\.rows, flatness\.workdir: give either"),
+    ({"flatness.rows": ("a: model.MLP.widths=(8,)",)}, "selects no parameter"),
+    ({"flatness.workdir": "nowhere", "flatness.rows": ()}, "nowhere"),
+  ],
+)
+def test_a_mistake_is_told_before_anything_is_trained(tmp_path, fields, message):
+  with pytest.raises(train.RunError, match=message):
+    train.flatness(runs.make_config({**FIELDS, **fields}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_blocks_go_on_where_they_were(tmp_path):
+  calls = []
+
+  def compute(first, number):
+    calls.append(first)
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return {"x": np.arange(first, first + number)}
+
+  store = kept.Kept(tmp_path)
+  with pytest.raises(KeyboardInterrupt):
+    store.blocks("numbers", 7, compute, size=2)
+  np.testing.assert_array_equal(store.blocks("numbers", 7, compute, size=2)["x"], np.arange(7))
+  assert calls == [0, 2, 4, 4, 6]
+  assert [path.name for path in tmp_path.iterdir()] == ["numbers.npz"]
