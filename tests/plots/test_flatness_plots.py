@@ -1,0 +1,51 @@
+"""The figures of the analyses of flatness hold the numbers they were given."""
+
+import numpy as np
+import pytest
+
+from jaxreg import flatness, plots
+
+
+def test_profiles_show_mean_band_and_each_direction():
+  alphas = np.linspace(-1, 1, 5)
+  losses = np.stack([1 + alphas**2, 1 + 3 * alphas**2])
+  figure = plots.profiles(alphas, {"plain": losses, "dropout": losses / 2})
+  for axis in figure.axes:
+    drawn = [line.get_ydata() for line in axis.lines]
+    assert len(drawn) == 6
+    np.testing.assert_allclose(drawn[:2], losses)
+    np.testing.assert_allclose(drawn[2], losses.mean(axis=0))
+    np.testing.assert_allclose(drawn[5], losses.mean(axis=0) / 2)
+  assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["plain", "dropout"]
+  assert figure.axes[1].get_yscale() == "log"
+  with pytest.raises(ValueError, match=r"plain must be \[directions, 5\], got \(2, 3\)"):
+    plots.profiles(alphas, {"plain": losses[:, :3]})
+
+
+def test_power_laws_show_points_lines_and_slopes():
+  x = np.array([1.0, 2, 4, 8, 0, np.inf])
+  y = 3 * x**-2
+  fit = flatness.power_law_fit(x, np.where(x > 0, y, 1))
+  figure = plots.power_laws({"a": {"p": (x, y, fit)}, "b": {}}, xlabels=["F", "F"], ylabels=["v", "v"])
+  points, line = figure.axes[0].lines
+  np.testing.assert_array_equal(points.get_xdata(), x[:4])
+  np.testing.assert_allclose(line.get_ydata(), [3, 3 / 64], rtol=1e-5)
+  assert line.get_label() == "p: slope -2.00 [-2.00, -2.00], r -1.00 [-1.00, -1.00]"
+  assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
+  with pytest.raises(ValueError, match="panels must be at least one"):
+    plots.power_laws({}, xlabels=[], ylabels=[])
+
+
+def test_alignment_shows_both_traces_and_the_least_ratio():
+  values = {"steps": [1, 2], "trace": [4.0, 9.0], "isotropic": [2.0, 3.0], "ratio": [2.0, 3.0]}
+  figure = plots.alignment({"keep 0.8": values})
+  both, ratio = figure.axes
+  np.testing.assert_array_equal([line.get_ydata() for line in both.lines], [[4, 9], [2, 3]])
+  assert ratio.lines[0].get_label() == "keep 0.8: least 2.0"
+
+
+def test_spectra_leave_rounding_out():
+  figure = plots.spectra({"keep 0.8": {"few": [4.0, 1.0, 0.0, -1e-9]}})
+  np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [4, 1])
+  with pytest.raises(ValueError, match="panels must have at least one"):
+    plots.spectra({})
