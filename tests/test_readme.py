@@ -13,19 +13,25 @@ from jaxreg.train import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+PAGES = ("README.md", "docs/flatness.md")
+BLOCKS = [
+  (page, number, code)
+  for page in PAGES
+  for number, code in enumerate(
+    re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+  )
+]
 
 
 def test_there_are_snippets():
-  assert BLOCKS, "README.md has no ```python block"
+  assert {page for page, _, _ in BLOCKS} == set(PAGES)
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_snippet_runs(number, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "number", "code"), BLOCKS)
+def test_a_snippet_runs(page, number, code, tmp_path, monkeypatch):
   """In a namespace and a folder of its own."""
   monkeypatch.chdir(tmp_path)
-  code = compile(BLOCKS[number], f"README.md, python block {number}", "exec")
-  exec(code, {"__name__": "snippet"})
+  exec(compile(code, f"{page}, python block {number}", "exec"), {"__name__": "snippet"})
 
 
 def table(header):
