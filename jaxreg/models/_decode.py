@@ -1,0 +1,124 @@
+"""Sequences from next-token log-probabilities: greedily, or by a beam."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.typing import Array, check_count
+
+NextLogProbs = Callable[[Array, Array], Array]
+
+
+def greedy_decode(
+  next_log_probs: NextLogProbs, batch_size: int, *, length: int, begin: int = 1, end: int = 2, pad: int = 0
+) -> tuple[Array, Array]:
+  """Takes the most probable token at each position until the end token, or `length` tokens.
+
+  Args:
+    next_log_probs: `(prefixes, position)` to the log-probabilities of the token that follows
+      `prefixes[:, position]`, `[batch, vocabulary]`. The prefixes are int32 `[batch, length]`: `begin`, what
+      was decoded, then padding.
+    batch_size: number of sequences.
+    length: the largest number of tokens, with the end token.
+    begin, end, pad: tokens.
+
+  Returns:
+    The sequences after `begin`, int32 `[batch, length]`, padded after their end, and their log-probabilities
+    `[batch]`.
+
+  Raises:
+    TypeError: if a size is not an integer.
+    ValueError: if one is below 1.
+  """
+  check_count(batch_size, "batch_size")
+  check_count(length, "length")
+
+  def step(carry):
+    position, tokens, scores, ended = carry
+    log_probs = next_log_probs(tokens[:, :length], position)
+    chosen = jnp.where(ended, pad, log_probs.argmax(axis=-1)).astype(jnp.int32)
+    scores += jnp.where(ended, 0, log_probs.max(axis=-1))
+    return position + 1, tokens.at[:, position + 1].set(chosen), scores, ended | (chosen == end)
+
+  tokens, scores, ended = _start((batch_size,), length, begin, pad)
+  going = lambda carry: (carry[0] < length) & ~carry[-1].all()
+  _, tokens, scores, _ = jax.lax.while_loop(going, step, (jnp.int32(0), tokens, scores, ended))
+  return tokens[:, 1:], scores
+
+
+def beam_decode(
+  next_log_probs: NextLogProbs,
+  batch_size: int,
+  *,
+  length: int,
+  beam_size: int = 4,
+  length_penalty: float = 0.6,
+  begin: int = 1,
+  end: int = 2,
+  pad: int = 0,
+) -> tuple[Array, Array]:
+  r"""Keeps the best `beam_size` hypotheses of each sequence at each position; gives the best of the last.
+
+  .. math:: \operatorname{score}(y) = \log p(y) \Big/ \Bigl(\frac{5 + |y|}{6}\Bigr)^\alpha
+
+  Hypotheses that have ended compete with those that go on by the same score, with their own length. A beam
+  that is wide enough for all prefixes finds the best sequence; one of size 1 is `greedy_decode`.
+
+  Args:
+    next_log_probs: as in `greedy_decode`, for `batch * beam_size` prefixes: those of a sequence are adjacent.
+    batch_size: number of sequences.
+    length: the largest number of tokens, with the end token.
+    beam_size: number of hypotheses.
+    length_penalty: `alpha`, at least 0; more favours longer sequences.
+    begin, end, pad: tokens.
+
+  Returns:
+    The sequences after `begin`, int32 `[batch, length]`, padded after their end, and their log-probabilities
+    `[batch]`, not divided by the penalty.
+
+  Raises:
+    TypeError: if a size is not an integer.
+    ValueError: if one is below 1, or the penalty negative.
+
+  References:
+    Wu et al., `Google's Neural Machine Translation System`, 2016, Eq. 14, without its coverage.
+    Vaswani et al., `Attention Is All You Need`, 2017, section 6.1: beam 4, alpha 0.6.
+  """
+  check_count(batch_size, "batch_size")
+  check_count(length, "length")
+  check_count(beam_size, "beam_size")
+  if not length_penalty >= 0:
+    raise ValueError(f"length_penalty must be at least 0, got {length_penalty}")
+
+  def step(carry):
+    position, tokens, scores, sizes, ended = carry
+    log_probs = next_log_probs(tokens[..., :length].reshape(batch_size * beam_size, length), position)
+    vocabulary = log_probs.shape[-1]
+    log_probs = log_probs.reshape(batch_size, beam_size, vocabulary)
+    # What has ended goes on in one way only, with padding, at no cost.
+    idle = jnp.where(jnp.arange(vocabulary) == pad, 0, -jnp.inf)[None, None, :]
+    totals = scores[..., None] + jnp.where(ended[..., None], idle, log_probs)
+    sizes += ~ended
+    ranks = totals / (((5 + sizes) / 6) ** length_penalty)[..., None]
+    _, chosen = jax.lax.top_k(ranks.reshape(batch_size, -1), beam_size)
+    parent, token = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)
+    of_parent = lambda x: jnp.take_along_axis(x, parent, axis=1)
+    tokens = jnp.take_along_axis(tokens, parent[..., None], axis=1).at[..., position + 1].set(token)
+    scores = jnp.take_along_axis(totals.reshape(batch_size, -1), chosen, axis=1)
+    return position + 1, tokens, scores, of_parent(sizes), of_parent(ended) | (token == end)
+
+  tokens, scores, ended = _start((batch_size, beam_size), length, begin, pad)
+  # At first all hypotheses are one.
+  scores = scores.at[:, 1:].set(-jnp.inf)
+  going = lambda carry: (carry[0] < length) & ~carry[-1].all()
+  carry = (jnp.int32(0), tokens, scores, jnp.zeros_like(scores), ended)
+  _, tokens, scores, _, _ = jax.lax.while_loop(going, step, carry)
+  # `top_k` has sorted them: the first is the best.
+  return tokens[:, 0, 1:], scores[:, 0]
+
+
+def _start(shape: tuple[int, ...], length: int, begin: int, pad: int) -> tuple[Array, Array, Array]:
+  """Sequences of nothing but their beginning, their log-probabilities, and whether they have ended."""
+  tokens = jnp.full((*shape, length + 1), pad, jnp.int32).at[..., 0].set(begin)
+  return tokens, jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)

@@ -1,0 +1,195 @@
+"""The encoder-decoder transformer."""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from jaxreg import noise
+from jaxreg.models._layers import initializers
+from jaxreg.typing import Array
+
+PAD = 0  # the token that fills a line up
+
+
+class Transformer(nn.Module):
+  r"""Attention in an encoder of the source and a decoder of the target; the last projection is the head's.
+
+  Tokens `[batch, source_length + target_length]`, the source and then the decoder's inputs, which begin with
+  the token for the beginning, to features `[batch, target_length, d_model]`. Position `i` sees the source and
+  the decoder's inputs up to `i`; token 0 is padding, which is not seen. Every sub-layer `f` is
+  :math:`\operatorname{LayerNorm}(x + \operatorname{dropout}(f(x)))`; dropout is there, on the sums of
+  embeddings and positions, and nowhere else. Source and target share one embedding.
+
+  Attributes:
+    vocab_size: number of tokens.
+    source_length: how many of the inputs are the source.
+    d_model: width of the features.
+    d_k: width of a head's queries and keys.
+    d_v: width of a head's values.
+    d_ff: hidden units of the feed-forward layers.
+    num_heads: heads of each attention.
+    num_layers: layers of the encoder, and of the decoder.
+    dropout_rate: probability of dropping.
+
+  Raises:
+    TypeError: for inputs that are not integers.
+    ValueError: for a number below 1, or inputs of another shape.
+
+  References:
+    Vaswani et al., `Attention Is All You Need`, 2017, section 3; section 5.4 for dropout.
+  """
+
+  vocab_size: int
+  source_length: int
+  d_model: int = 50
+  d_k: int = 20
+  d_v: int = 20
+  d_ff: int = 256
+  num_heads: int = 4
+  num_layers: int = 3
+  dropout_rate: float = 0.0
+
+  def setup(self) -> None:
+    sizes = ("vocab_size", "source_length", "d_model", "d_k", "d_v", "d_ff", "num_heads", "num_layers")
+    for name in sizes:
+      if getattr(self, name) < 1:
+        raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+    # Of variance 1 once they are multiplied by sqrt(d_model).
+    initial = nn.initializers.normal(self.d_model**-0.5)
+    self.embedding = nn.Embed(self.vocab_size, self.d_model, embedding_init=initial)
+    attention = {"num_heads": self.num_heads, "d_k": self.d_k, "d_v": self.d_v}
+    layers = range(self.num_layers)
+    self.encoder = [_EncoderLayer(attention, self.d_ff, self.dropout_rate) for _ in layers]
+    self.decoder = [_DecoderLayer(attention, self.d_ff, self.dropout_rate) for _ in layers]
+
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+      raise TypeError(f"Transformer needs integer tokens, got {x.dtype}")
+    if x.ndim != 2 or x.shape[1] <= self.source_length:
+      raise ValueError(
+        f"Transformer needs tokens [batch, source_length + target_length] with source_length = "
+        f"{self.source_length}, got {x.shape}"
+      )
+    source, target = x[:, : self.source_length], x[:, self.source_length :]
+    return self.decode(target, self.encode(source, train=train), source, train=train)
+
+  def encode(self, source: Array, *, train: bool) -> Array:
+    """What the decoder sees of the source: `[batch, source_length]` to `[batch, source_length, d_model]`."""
+    mask = _not_padding(source)
+    x = self._embed(source, train)
+    for layer in self.encoder:
+      x = layer(x, mask, train=train)
+    return x
+
+  def decode(self, target: Array, memory: Array, source: Array, *, train: bool) -> Array:
+    """The features after each of the target's tokens, `[batch, target_length, d_model]`.
+
+    Args:
+      target: the decoder's inputs, `[batch, target_length]`.
+      memory: `encode(source)`.
+      source: for its padding.
+      train: whether there is dropout.
+    """
+    length = target.shape[1]
+    causal = jnp.tril(jnp.ones((1, 1, length, length), bool))
+    x = self._embed(target, train)
+    for layer in self.decoder:
+      x = layer(x, causal & _not_padding(target), memory, _not_padding(source), train=train)
+    return x
+
+  def _embed(self, tokens: Array, train: bool) -> Array:
+    x = self.embedding(tokens) * self.d_model**0.5
+    x += jnp.asarray(positional_encoding(tokens.shape[1], self.d_model), x.dtype)[None]
+    return _dropout(self, x, self.dropout_rate, train)
+
+
+def positional_encoding(length: int, d_model: int) -> np.ndarray:
+  r"""Sines and cosines of the position, `[length, d_model]`, float64.
+
+  .. math:: P_{p, 2i} = \sin(p / 10000^{2i/d}), \quad P_{p, 2i + 1} = \cos(p / 10000^{2i/d})
+
+  References:
+    Vaswani et al., `Attention Is All You Need`, 2017, section 3.5.
+  """
+  angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, d_model, 2) / d_model)[None]
+  return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)[:, :d_model]
+
+
+class _Attention(nn.Module):
+  """Multi-head attention of `x` to `memory` where `mask` is true; of each projection one matrix of all heads.
+
+  Flax's own module has kernels of three axes and one width for keys and values.
+  """
+
+  num_heads: int
+  d_k: int
+  d_v: int
+
+  @nn.compact
+  def __call__(self, x: Array, memory: Array, mask: Array) -> Array:
+    def heads(name: str, inputs: Array, width: int) -> Array:
+      projected = _dense(self.num_heads * width, name, use_bias=False)(inputs)
+      return projected.reshape(*inputs.shape[:-1], self.num_heads, width)
+
+    query, key = heads("query", x, self.d_k), heads("key", memory, self.d_k)
+    # A row that sees nothing takes the mean of everything, and stays finite.
+    attended = nn.dot_product_attention(query, key, heads("value", memory, self.d_v), mask=mask)
+    joined = attended.reshape(*x.shape[:-1], self.num_heads * self.d_v)
+    return _dense(x.shape[-1], "out", use_bias=False)(joined)
+
+
+class _FeedForward(nn.Module):
+  """Two affine layers with ReLU between them, at each position."""
+
+  d_ff: int
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    return _dense(x.shape[-1], "out")(nn.relu(_dense(self.d_ff, "hidden")(x)))
+
+
+class _EncoderLayer(nn.Module):
+  """Self-attention and feed-forward."""
+
+  attention: dict[str, int]
+  d_ff: int
+  dropout_rate: float
+
+  @nn.compact
+  def __call__(self, x: Array, mask: Array, *, train: bool) -> Array:
+    add = lambda x, y, name: _add_and_norm(self, x, y, name, self.dropout_rate, train)
+    x = add(x, _Attention(**self.attention, name="self_attention")(x, x, mask), "self_attention_norm")
+    return add(x, _FeedForward(self.d_ff, name="feed_forward")(x), "feed_forward_norm")
+
+
+class _DecoderLayer(nn.Module):
+  """Self-attention, attention to the encoder's output, and feed-forward."""
+
+  attention: dict[str, int]
+  d_ff: int
+  dropout_rate: float
+
+  @nn.compact
+  def __call__(self, x: Array, mask: Array, memory: Array, memory_mask: Array, *, train: bool) -> Array:
+    add = lambda x, y, name: _add_and_norm(self, x, y, name, self.dropout_rate, train)
+    x = add(x, _Attention(**self.attention, name="self_attention")(x, x, mask), "self_attention_norm")
+    attended = _Attention(**self.attention, name="cross_attention")(x, memory, memory_mask)
+    x = add(x, attended, "cross_attention_norm")
+    return add(x, _FeedForward(self.d_ff, name="feed_forward")(x), "feed_forward_norm")
+
+
+def _add_and_norm(module: nn.Module, x: Array, y: Array, name: str, rate: float, train: bool) -> Array:
+  return nn.LayerNorm(name=name)(x + _dropout(module, y, rate, train))
+
+
+def _dropout(module: nn.Module, x: Array, rate: float, train: bool) -> Array:
+  return noise.dropout(module.make_rng("dropout"), x, rate=rate) if train and rate else x
+
+
+def _dense(features: int, name: str, *, use_bias: bool = True) -> nn.Dense:
+  return nn.Dense(features, use_bias=use_bias, name=name, **initializers("glorot"))
+
+
+def _not_padding(tokens: Array) -> Array:
+  """Which keys may be seen, `[batch, length]` to `[batch, heads=1, queries=1, keys]`."""
+  return (tokens != PAD)[:, None, None, :]
