@@ -1,5 +1,7 @@
 """The encoder-decoder transformer."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -151,7 +153,7 @@ class _FeedForward(nn.Module):
 class _EncoderLayer(nn.Module):
   """Self-attention and feed-forward."""
 
-  attention: dict[str, int]
+  attention: Any  # options of `_Attention`
   d_ff: int
   dropout_rate: float
 
@@ -165,7 +167,7 @@ class _EncoderLayer(nn.Module):
 class _DecoderLayer(nn.Module):
   """Self-attention, attention to the encoder's output, and feed-forward."""
 
-  attention: dict[str, int]
+  attention: Any  # options of `_Attention`
   d_ff: int
   dropout_rate: float
 

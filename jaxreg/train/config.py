@@ -18,7 +18,7 @@ from jaxreg.train.replicas import FORMS
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9")
+BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness")
 SPLITS = ("train", "val", "test")
@@ -60,7 +60,8 @@ def base_config() -> Config:
   config.log_every = 50  # steps between training records
 
   config.data = ConfigDict(
-    # digits | idx | npz | tfds; limit: per split, 0: all; larger sets than resident_gib stay on the host
+    # digits | idx | npz | tfds | parallel_text; limit: per split, 0: all; larger sets than resident_gib
+    # stay on the host
     {"name": "digits", "limit": 0, "resident_gib": 4.0}
   )
   # Of num_classes classes per_class training examples each, drawn by seed; 0: all.

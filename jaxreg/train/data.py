@@ -17,7 +17,10 @@ from jaxreg.train.errors import RunError
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`."""
+  """Examples: `inputs` `[n, ...]` and integer `labels` `[n]`, or of sequences `[n, length]`.
+
+  Inputs are uint8 or floating, or tokens of another integer type. A label of -1 in a sequence is padding.
+  """
 
   inputs: np.ndarray
   labels: np.ndarray
@@ -34,7 +37,7 @@ class Split:
     Raises:
       RunError: if they are not.
     """
-    if self.labels.ndim != 1 or not np.issubdtype(self.labels.dtype, np.integer):
+    if self.labels.ndim not in (1, 2) or not np.issubdtype(self.labels.dtype, np.integer):
       raise RunError(f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}")
     if self.inputs.ndim < 2:
       raise RunError(f"{where}: inputs must be [n, ...], got {self.inputs.shape}")
@@ -48,13 +51,17 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """Training, validation and test splits; stored inputs are divided by `scale` on the device."""
+  """Training, validation and test splits; stored inputs, unless tokens, are divided by `scale` on the device.
+
+  `model` is what the backbone must know of the data, as keyword arguments.
+  """
 
   train: Split
   val: Split
   test: Split
   num_classes: int
   scale: float = 1.0
+  model: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def splits(self) -> dict[str, Split]:
     return {"train": self.train, "val": self.val, "test": self.test}
@@ -77,6 +84,10 @@ class Dataset:
     """
     if not num_classes and not per_class:
       return self
+    if self.train.labels.ndim != 1:
+      raise RunError(
+        f"data.subset: needs a label an example, these have {self.train.labels.shape[1]}; leave it at 0"
+      )
     if num_classes and not 2 <= num_classes <= self.num_classes:
       raise RunError(f"data.subset.num_classes: must be 0 or from 2 to {self.num_classes}, got {num_classes}")
     generator = np.random.default_rng(seed)
@@ -106,7 +117,11 @@ class Dataset:
 
   def describe(self) -> dict[str, Any]:
     """What a work directory remembers of its data: enough to predict, and to notice other data."""
+    # What goes without saying is not said: earlier versions did not know of it.
+    label_shape = list(self.train.labels.shape[1:])
+    more = {"label_shape": label_shape, "model": self.model} if label_shape or self.model else {}
     return {
+      **more,
       "num_classes": self.num_classes,
       "input_shape": list(self.train.inputs.shape[1:]),
       "input_dtype": str(self.train.inputs.dtype),
@@ -131,11 +146,16 @@ class Dataset:
           f"{where}: inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
           f"those of train {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
         )
-      wrong = (split.labels < 0) | (split.labels >= self.num_classes)
-      if wrong.any():
-        at = int(wrong.argmax())
+      if split.labels.shape[1:] != self.train.labels.shape[1:]:
         raise RunError(
-          f"{where}: label {split.labels[at]} at position {at} is out of range; "
+          f"{where}: labels are {split.labels.shape[1:]}, those of train {self.train.labels.shape[1:]}"
+        )
+      lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence
+      wrong = (split.labels < lowest) | (split.labels >= self.num_classes)
+      if wrong.any():
+        at = tuple(np.argwhere(wrong)[0].tolist())
+        raise RunError(
+          f"{where}: label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; "
           f"the classes are 0 to {self.num_classes - 1}"
         )
     return self
@@ -205,9 +225,16 @@ def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Sou
 
 
 def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """The batch that `Source.batch` stands for, inside a compiled step; without weights, they are all 1."""
+  """The batch that `Source.batch` stands for, inside a compiled step.
+
+  Without weights, they are all 1. Those of a sequence are its own at each label, and 0 where that is padding.
+  """
   batch = dict(batch)
   if "indices" in batch:
     indices = batch.pop("indices")
     batch |= {name: array[indices] for name, array in arrays.items()}
-  return {"weights": jnp.ones(batch["labels"].shape, jnp.float32), **batch}
+  labels = batch["labels"]
+  weights = batch.pop("weights", jnp.ones(labels.shape[:1], jnp.float32))
+  if labels.ndim > 1:
+    weights = jnp.where(labels >= 0, weights[:, None], 0)
+  return {**batch, "weights": weights}

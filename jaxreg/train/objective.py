@@ -22,8 +22,8 @@ def make_objective(
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
   A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
-  no effect. The augmentations are applied to it in their order. Every term is a metric, and the loss is their
-  sum.
+  no effect. Labels and weights of sequences are `[batch, length]`, and a label of weight 0 has no effect. The
+  augmentations are applied to it in their order. Every term is a metric, and the loss is their sum.
   """
   diagnose_options = {}
   if method.diagnose is not None:
@@ -38,7 +38,8 @@ def make_objective(
     weights = batch["weights"]
     counts = weights != 0
     labels = jnp.where(counts, batch["labels"], 0)
-    inputs = jnp.where(jnp.expand_dims(counts, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
+    present = counts.any(axis=tuple(range(1, counts.ndim)))
+    inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
     outputs, model_state = apply_fn(params, state.model_state, inputs, key=apply_key, train=True)
     terms = method.loss(loss_key, labels=labels, **outputs, **loss_options)
     metrics = {name: weighted(term, weights) for name, term in terms.items()}

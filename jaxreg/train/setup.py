@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,6 +124,10 @@ def build(config: Config, data: dict[str, Any]) -> Program:
   steps_per_epoch = num_train // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
 
+  if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
+    raise RunError(
+      f"augment: is for images, and the inputs of data.{config.data.name} are tokens; leave it empty"
+    )
   channels = data["input_shape"][-1] if data["input_shape"] else 0
   if len(config.augment.mean) not in (0, channels):
     raise RunError(
@@ -133,8 +138,8 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     state = program.abstract
     batch = {
       "inputs": jax.ShapeDtypeStruct((config.batch_size, *data["input_shape"]), data["input_dtype"]),
-      "labels": jax.ShapeDtypeStruct((config.batch_size,), jnp.int32),
-      "weights": jax.ShapeDtypeStruct((config.batch_size,), jnp.float32),
+      "labels": jax.ShapeDtypeStruct((config.batch_size, *data.get("label_shape", ())), jnp.int32),
+      "weights": jax.ShapeDtypeStruct((config.batch_size, *data.get("label_shape", ())), jnp.float32),
     }
     jax.eval_shape(program.train_step, state, batch)
     jax.eval_shape(program.eval_step, state, batch, 0)
@@ -148,7 +153,9 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   method = METHODS[config.method.name]
   method_options = config.method[config.method.name].to_dict()
   head = method.head(num_classes=data["num_classes"], **method_options["head"])
-  backbone = getattr(models, config.model.name)(**config.model[config.model.name].to_dict())
+  backbone = _make_backbone(
+    config.model.name, config.model[config.model.name].to_dict(), data.get("model", {})
+  )
   model = models.Classifier(backbone, head)
   apply_fn = _make_apply(model, data["scale"], config.augment.mean, config.augment.std, config.precision)
   augmentations = [
@@ -178,7 +185,8 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
 
   def init(seed: Array | int) -> TrainState:
     run_key, init_key = jax.random.split(jax.random.key(seed))
-    inputs = jnp.zeros((1, *data["input_shape"]), jnp.float32)
+    dtype = jnp.int32 if is_tokens(data["input_dtype"]) else jnp.float32
+    inputs = jnp.zeros((1, *data["input_shape"]), dtype)
     variables = dict(model.init(init_key, inputs, train=False))
     params = variables.pop("params")
     return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
@@ -200,6 +208,28 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   )
 
 
+def is_tokens(dtype: Any) -> bool:
+  """Whether inputs of that type are tokens, which reach the model as they are; bytes are pixels."""
+  return np.issubdtype(dtype, np.integer) and dtype != np.uint8
+
+
+def _make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
+  """The model with its options and with what the data tell it.
+
+  Raises:
+    RunError: if the data tell another thing than the model asks.
+  """
+  model = getattr(models, name)
+  parameters = inspect.signature(model).parameters.values()
+  asked = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
+  if set(asked) != set(given):
+    raise RunError(
+      f"model.name: {name} asks the data for {', '.join(asked) or 'nothing'}, "
+      f"and these tell {', '.join(given) or 'nothing'}; give another model.name or data.name"
+    )
+  return model(**given, **options)
+
+
 def _make_apply(
   model: Any, scale: float, mean: Sequence[float], std: Sequence[float], precision: str
 ) -> ApplyFn:
@@ -209,10 +239,11 @@ def _make_apply(
     # Parameters and BatchNorm's averages are kept in float32 whatever the layers compute in; so are losses
     # and masks, which promote what the head returns.
     params = jax.tree.map(lambda p: p.astype(dtype), params)
-    x = x.astype(jnp.float32) / scale
-    if mean:
-      x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
-    x = x.astype(dtype)
+    if not is_tokens(x.dtype):
+      x = x.astype(jnp.float32) / scale
+      if mean:
+        x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
+      x = x.astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     outputs, updated = model.apply(
       {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=list(model_state) if train else []

@@ -12,9 +12,10 @@ import numpy as np
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.mnist_variations import vary
+from jaxreg.train.text import parallel_text as parallel_text
 from jaxreg.train.tfds_source import tfds as tfds
 
-SOURCES = ("digits", "idx", "npz", "tfds")
+SOURCES = ("digits", "idx", "npz", "tfds", "parallel_text")
 
 
 def digits() -> Dataset:
