@@ -15,6 +15,7 @@ JOBS = {
   "compare": train.compare,
   "dropmax_figures": train.dropmax_figures,
   "flatness": train.flatness,
+  "translate": train.translate,
 }
 
 

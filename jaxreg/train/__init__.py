@@ -13,6 +13,7 @@ from jaxreg.train.load import load, load_outputs
 from jaxreg.train.loop import Interrupted, train
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.state import TrainState
+from jaxreg.train.translate import translate
 
 __all__ = [
   "METHODS",
@@ -32,4 +33,5 @@ __all__ = [
   "load_outputs",
   "report",
   "train",
+  "translate",
 ]

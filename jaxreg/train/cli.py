@@ -48,7 +48,8 @@ class Call:
 def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
-  An evaluation without `--config` takes the configuration that the work directory was trained with.
+  An evaluation or translation without `--config` takes the configuration that the work directory was trained
+  with.
 
   Raises:
     RunError: for any mistake.
@@ -81,7 +82,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
   workdir = Path(values.workdir) if values.workdir else default_workdir(path, overrides)
-  if config.job == "evaluate" and not given:
+  if config.job in ("evaluate", "translate") and not given:
     config = restore_config(config, workdir, overrides)
   check(config)
   return Call(

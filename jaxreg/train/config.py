@@ -20,7 +20,7 @@ Config = Any
 
 BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
-JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness")
+JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
@@ -43,7 +43,7 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
 def base_config() -> Config:
   """Every field with its default; configs change what is theirs."""
   config: Config = ConfigDict()
-  config.job = "train"  # train | evaluate | compare | dropmax_figures | flatness
+  config.job = "train"  # train | evaluate | compare | dropmax_figures | flatness | translate
   config.seed = 0  # determines initialisation, data order and noise
   config.batch_size = 64
   config.epochs = 10
@@ -101,14 +101,17 @@ def base_config() -> Config:
   config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
   config.optimizer.schedule = ConfigDict(
     {"name": "constant", "warmup_epochs": 0.0}
-  )  # constant | step | cosine
+  )  # constant | step | cosine | noam
   # Boundaries in epochs, or with `relative` as fractions of the run.
   config.optimizer.schedule.step = ConfigDict({"boundaries": (), "factor": 0.1, "relative": False})
   config.optimizer.schedule.cosine = ConfigDict({"final": 0.0})
+  config.optimizer.schedule.noam = ConfigDict({"d_model": 50, "warmup_steps": 4000})
 
   # every: epochs; keep: so many of the latest, and the best by this metric.
   config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error"})
   config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test"})  # latest | best; train | val | test
+  # Of the checkpoint and split above; length_penalty 0: the most probable hypothesis.
+  config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
   # rows: methods, or "label: field=value ..."; grid: "field=value,value,..." or "label: field=value,...":
   # searched from one seed by `choose` on the validation split before all `seeds` are trained.
   config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})
@@ -174,6 +177,9 @@ def check(config: Config) -> None:
     "replicas",
     "accumulate",
     "compare.seeds",
+    "optimizer.schedule.noam.d_model",
+    "optimizer.schedule.noam.warmup_steps",
+    "translate.beam_size",
   ):
     _in_range(config, field, 1)
   # One could be lost while the next is being written.
@@ -185,6 +191,7 @@ def check(config: Config) -> None:
     "data.subset.per_class",
     "data.subset.seed",
     "steps_per_dispatch",
+    "translate.length_penalty",
   ):
     _in_range(config, field, 0)
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
@@ -216,6 +223,11 @@ def check(config: Config) -> None:
   for field, value in flatten(config.optimizer, "optimizer.").items():
     if isinstance(value, float) and not math.isfinite(value):
       raise RunError(f"{field}: must be finite, got {value}")
+  if config.optimizer.schedule.name == "noam" and config.optimizer.schedule.warmup_epochs:
+    raise RunError(
+      "optimizer.schedule.warmup_epochs: noam warms up over optimizer.schedule.noam.warmup_steps; give 0, "
+      f"got {config.optimizer.schedule.warmup_epochs}"
+    )
   for boundary in config.optimizer.schedule.step.boundaries:
     if not (isinstance(boundary, int | float) and 0 <= boundary < math.inf):
       raise RunError(f"optimizer.schedule.step.boundaries: must be numbers of at least 0, got {boundary!r}")

@@ -1,7 +1,7 @@
 """Running a trained state over a whole split."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ def make_evaluate(
 
   def evaluate(states: Any, source: Source, prefix: str) -> dict[str, np.ndarray]:
     total: Any = None
-    for number, batch in enumerate(_batches(source, batch_size, replicas.mesh)):
+    for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
       total = merge(total, to_host(step(states, source.arrays, batch, jnp.uint32(number))))
     return summarize(total, prefix)
 
@@ -52,12 +52,28 @@ def outputs_over(
 
   parts = [
     jax.device_get(run(state, source.arrays, batch, jnp.uint32(number)))
-    for number, batch in enumerate(_batches(source, batch_size, mesh))
+    for number, batch in enumerate(batches(source, batch_size, mesh))
   ]
   return jax.tree.map(lambda *x: np.concatenate(x)[: len(source)], *parts)
 
 
-def _batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Any:
+def bins_over(
+  program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
+) -> dict[str, np.ndarray]:
+  """The sums of `calibration.ece_bins` over a split whose outputs are too large to keep, on the host."""
+
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def run(state, arrays, batch, number):
+    return program.eval_step(state, gather(arrays, batch), number)["ece"]
+
+  total: Any = None
+  for number, batch in enumerate(batches(source, batch_size, mesh)):
+    total = merge(total, jax.device_get(run(state, source.arrays, batch, jnp.uint32(number))))
+  return total
+
+
+def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
+  """A whole split in batches as `gather` takes them, with weights, on the devices."""
   # As many as asked for, but no more than there are, and a multiple of the devices.
   per_device = -(-min(batch_size, len(source)) // mesh.size)
   for indices, weights in padded_indices(len(source), per_device * mesh.size):

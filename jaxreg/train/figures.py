@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from jaxreg import calibration, plots
+from jaxreg import plots
 from jaxreg.train.log import read_records
 
 
@@ -15,10 +15,13 @@ def save_figures(
   method: str,
   seeds: range,
   terms: tuple[str, ...],
+  bins: dict[str, Any],
   outputs: dict[str, Any],
   labels: np.ndarray,
 ) -> list[str]:
   """Draws what the records of the run and the test outputs of its first seed allow into `workdir/figures`.
+
+  `bins` are the sums of `calibration.ece_bins` over the test split.
 
   Returns:
     The file names.
@@ -26,7 +29,6 @@ def save_figures(
   first = f"{method}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{method}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
-  bins = calibration.ece_bins(outputs["log_probs"], labels)
   figures = {
     "curves": plots.curves(records, title=title),
     "reliability": plots.reliability({"test": bins}, title=first),

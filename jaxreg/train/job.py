@@ -1,8 +1,10 @@
 """The jobs that `config.job` can name."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -11,13 +13,13 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, restore
 from jaxreg.train.compare import markdown
 from jaxreg.train.config import Config, flatten
-from jaxreg.train.data import make_source
+from jaxreg.train.data import Dataset, make_source
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.flatness_figures import markdown as flatness_lines
 from jaxreg.train.load import pick_step
 from jaxreg.train.metrics import averaged, shown
-from jaxreg.train.replicas import stacked
-from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replicas_of
+from jaxreg.train.replicas import Loop, Vmap, stacked
+from jaxreg.train.setup import Program, build, is_resident, load_data, make_mesh, replicas_of
 
 
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
@@ -27,6 +29,12 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
     return f"{markdown(results)}\n{where}"
   if config.job == "flatness":
     return f"{flatness_lines(results)}\nin {workdir}: flatness.json, figures/, and a folder a run"
+  if config.job == "translate":
+    found = "   ".join(
+      f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
+    )
+    where = f"in {workdir}: translations.txt, translate.json"
+    return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:
@@ -42,8 +50,33 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   return "\n".join([what, *lines])
 
 
+@dataclasses.dataclass(frozen=True)
+class Restored:
+  """A trained run: its functions, its data and, in the form of `replicas`, the states of a checkpoint."""
+
+  program: Program
+  dataset: Dataset
+  mesh: jax.sharding.Mesh
+  replicas: Vmap | Loop
+  states: Any
+  step: int
+
+
 def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   """Evaluates a checkpoint of `workdir`, as `config.evaluate` says.
+
+  Raises:
+    RunError: if nothing usable is there, or if it was trained under another configuration.
+  """
+  run = restore_states(config, workdir)
+  split = config.evaluate.split
+  source = make_source(run.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset))
+  runs = make_evaluate(run.program, run.replicas, config.eval_batch_size)(run.states, source, split)
+  return {"step": run.step, **averaged(runs)}
+
+
+def restore_states(config: Config, workdir: Path) -> Restored:
+  """The checkpoint of `workdir` that `config.evaluate` names, on the devices.
 
   Raises:
     RunError: if nothing usable is there, or if it was trained under another configuration.
@@ -62,7 +95,4 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   replicas = replicas_of(config, mesh, program)
   like = stacked(program.abstract, config.replicas)
   states = replicas.unpack(restore(workdir, step, abstract(like, NamedSharding(mesh, P()))))
-  split = config.evaluate.split
-  source = make_source(mesh, dataset.splits()[split], resident=is_resident(config, dataset))
-  runs = make_evaluate(program, replicas, config.eval_batch_size)(states, source, split)
-  return {"step": step, **averaged(runs)}
+  return Restored(program, dataset, mesh, replicas, states, step)

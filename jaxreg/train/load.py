@@ -27,7 +27,8 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     replica: which of the replicas, if several were trained.
 
   Returns:
-    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`. The inputs must be as the data
+    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`, of sequences
+    `[batch, length, classes]`. The inputs must be as the data
     source stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
     for predictions that sample masks; by default it is that of the run.
 
@@ -95,8 +96,9 @@ def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Pro
 
 def _checked(inputs: Any, data: dict[str, Any]) -> Array:
   inputs = np.asarray(inputs)
-  if data["input_dtype"] == "uint8" and inputs.dtype != np.uint8:
-    raise ValueError(f"inputs must be uint8, as the data source stores them, got {inputs.dtype}")
+  stored = np.dtype(data["input_dtype"])
+  if np.issubdtype(stored, np.integer) and inputs.dtype != stored:
+    raise ValueError(f"inputs must be {stored}, as the data source stores them, got {inputs.dtype}")
   if inputs.shape[1:] != tuple(data["input_shape"]):
     raise ValueError(f"inputs must have shape [batch, {str(data['input_shape'])[1:]}, got {inputs.shape}")
   return jnp.asarray(inputs)

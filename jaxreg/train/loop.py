@@ -17,7 +17,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset, batch_indices, make_source
-from jaxreg.train.evaluate import make_evaluate, outputs_over
+from jaxreg.train.evaluate import bins_over, make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import open_log
@@ -183,14 +183,19 @@ def _run(
       results = averaged(runs)
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
 
-  outputs = outputs_over(program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
+  over = (program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
+  if dataset.test.labels.ndim == 1:
+    outputs = outputs_over(*over)
+    bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
+  else:  # of every token of every sequence, the outputs are too many to keep
+    outputs, bins = {}, bins_over(*over)
   results = {"step": step, **results}
   if len(seeds) > 1:
     results["replicas"] = {"seed": list(seeds), **{name: values.tolist() for name, values in runs.items()}}
 
   def finish() -> None:
-    save_figures(workdir, config.method.name, seeds, program.method.terms, outputs, dataset.test.labels)
-    bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
+    terms = program.method.terms
+    save_figures(workdir, config.method.name, seeds, terms, bins, outputs, dataset.test.labels)
     write_json(workdir / "reliability.json", {name: np.asarray(sums).tolist() for name, sums in bins.items()})
     # Last: a run with results is done.
     write_json(workdir / "results.json", results)

@@ -32,6 +32,7 @@ class Program:
 
   Attributes:
     init: `(seed) -> TrainState`.
+    model: the Linen module.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
     eval_step: `(state, batch, number) -> metrics`.
@@ -42,6 +43,7 @@ class Program:
   """
 
   init: Callable[[Array | int], TrainState]
+  model: models.Classifier
   apply_fn: ApplyFn
   train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
   eval_step: Callable[..., dict[str, Any]]
@@ -196,6 +198,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   )
   return Program(
     init=init,
+    model=model,
     apply_fn=apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate),
     eval_step=make_eval_step(apply_fn, method, method_options["predict"]),

@@ -20,10 +20,10 @@ from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
-FREE = re.compile(r"job$|evaluate\.|compare\.|flatness\.|compilation_cache$")
+FREE = re.compile(r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$")
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
 FREE_TO_EVALUATE = re.compile(
-  r"job$|evaluate\.|compare\.|flatness\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
+  r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
 )
 # A longer or shorter run of the same thing: it continues under the new schedule.
 LENGTH = ("epochs", "steps")
@@ -31,7 +31,7 @@ LENGTH = ("epochs", "steps")
 
 def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run."""
-  free = FREE_TO_EVALUATE if overrides.get("job") == "evaluate" else FREE
+  free = FREE_TO_EVALUATE if overrides.get("job") in ("evaluate", "translate") else FREE
   path, _, argument = config_path.partition(":")
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
