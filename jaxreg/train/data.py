@@ -15,11 +15,17 @@ from jax.sharding import PartitionSpec as P
 from jaxreg.train.errors import RunError
 
 
+def is_tokens(dtype: Any) -> bool:
+  """Whether inputs of that type are tokens, which reach the model as they are; bytes are pixels."""
+  return np.issubdtype(dtype, np.integer) and dtype != np.uint8
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Examples: `inputs` `[n, ...]` and integer `labels` `[n]`, or of sequences `[n, length]`.
+  """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`.
 
-  Inputs are uint8 or floating, or tokens of another integer type. A label of -1 in a sequence is padding.
+  Of sequences, the inputs are tokens, of another integer type, and the labels may be `[n, length]`, where -1
+  is padding.
   """
 
   inputs: np.ndarray
@@ -37,7 +43,8 @@ class Split:
     Raises:
       RunError: if they are not.
     """
-    if self.labels.ndim not in (1, 2) or not np.issubdtype(self.labels.dtype, np.integer):
+    allowed = (1, 2) if is_tokens(self.inputs.dtype) else (1,)
+    if self.labels.ndim not in allowed or not np.issubdtype(self.labels.dtype, np.integer):
       raise RunError(f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}")
     if self.inputs.ndim < 2:
       raise RunError(f"{where}: inputs must be [n, ...], got {self.inputs.shape}")

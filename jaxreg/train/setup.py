@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 from jaxreg import augment, models
 from jaxreg.train import sources
 from jaxreg.train.config import Config
-from jaxreg.train.data import Dataset
+from jaxreg.train.data import Dataset, is_tokens
 from jaxreg.train.errors import RunError
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.objective import make_objective
@@ -209,11 +209,6 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     num_steps=num_steps,
     abstract=jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32)),
   )
-
-
-def is_tokens(dtype: Any) -> bool:
-  """Whether inputs of that type are tokens, which reach the model as they are; bytes are pixels."""
-  return np.issubdtype(dtype, np.integer) and dtype != np.uint8
 
 
 def _make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import runs
 
+from jaxreg.train import RunError
 from jaxreg.train.optimizer import make_optimizer, make_schedule
 
 STEPS = 20
@@ -265,3 +267,28 @@ def test_warm_up():
 def test_a_fraction_of_an_epoch_of_warm_up():
   rates = at([0, 1, 2, 3, 4], "constant", 1.0, steps_per_epoch=8, num_steps=100, warmup_epochs=0.5)
   np.testing.assert_allclose(rates, [0, 0.25, 0.5, 0.75, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("d_model", "warmup_steps"), [(50, 4000), (512, 3)])
+def test_noam(d_model, warmup_steps):
+  options = dict(steps_per_epoch=1, num_steps=10_000, d_model=d_model, warmup_steps=warmup_steps)
+  steps = [0, 1, 2, 3, 3998, 3999, 4000, 9999]
+  t = np.array(steps, np.float64) + 1
+  expected = 2.0 * d_model**-0.5 * np.minimum(t**-0.5, t * warmup_steps**-1.5)
+  np.testing.assert_allclose(at(steps, "noam", 2.0, **options), expected, rtol=1e-6)
+  # The largest is that of the last step of the warm-up.
+  everywhere = at(range(0, 5000), "noam", 2.0, **options) if warmup_steps == 3 else expected
+  assert np.argmax(everywhere) == (2 if warmup_steps == 3 else steps.index(3999))
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"optimizer.schedule.noam.d_model": 0}, r"schedule\.noam\.d_model: must be at least 1"),
+    ({"optimizer.schedule.noam.warmup_steps": 0}, r"schedule\.noam\.warmup_steps: must be at least 1"),
+    ({"optimizer.schedule.warmup_epochs": 1.0}, r"schedule\.warmup_epochs: noam warms up over"),
+  ],
+)
+def test_noam_out_of_range(fields, message):
+  with pytest.raises(RunError, match=message):
+    runs.make_config({"optimizer.schedule.name": "noam", **fields})

@@ -1,0 +1,55 @@
+"""A small task of two languages, in files as those of Multi30k: each word has one translation."""
+
+import numpy as np
+
+WORDS = {
+  "a": "ein",
+  "man": "Mann",
+  "dog": "Hund",
+  "runs": "läuft",
+  "sleeps": "schläft",
+  "and": "und",
+  "big": "großer",
+}
+SIZES = {"train": 40, "val": 9, "test_2016_flickr": 7}
+
+
+def lines(name):
+  """`(sources, targets)` of a file."""
+  random = np.random.default_rng(list(SIZES).index(name))
+  chosen = [random.choice(list(WORDS), size=random.integers(1, 6)) for _ in range(SIZES[name])]
+  return (
+    [f"{' '.join(words)}." for words in chosen],
+    [f"{' '.join(WORDS[word] for word in words)}." for words in chosen],
+  )
+
+
+def write(folder):
+  """Writes the six files and returns the folder."""
+  for name in SIZES:
+    for language, text in zip(("en", "de"), lines(name), strict=True):
+      (folder / f"{name}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
+  return folder
+
+
+TINY = {
+  "batch_size": 16,
+  "compilation_cache": False,
+  "steps": 2,
+  "eval_batch_size": 16,
+  "log_every": 1,
+  "data.name": "parallel_text",
+  "data.parallel_text.vocab_size": 60,
+  "data.parallel_text.source_length": 10,
+  "data.parallel_text.target_length": 8,
+  "model.name": "Transformer",
+  "model.Transformer.d_model": 8,
+  "model.Transformer.d_k": 4,
+  "model.Transformer.d_v": 4,
+  "model.Transformer.d_ff": 8,
+  "model.Transformer.num_heads": 2,
+  "model.Transformer.num_layers": 1,
+  "model.Transformer.dropout_rate": 0.1,
+  "method.name": "label_smoothing",
+  "optimizer.schedule.name": "noam",
+}
