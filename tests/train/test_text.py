@@ -144,7 +144,7 @@ def latin(folder):
   ("change", "options", "message"),
   [
     (unlink, {}, r"\.path: .* has no val\.de\[\.gz\]; give the folder"),
-    (shorten, {}, r"\.path: .* 6 lines of test_2016_flickr\.en but 7 of test_2016_flickr\.de"),
+    (shorten, {}, r"\.path: .* 7 lines of test_2016_flickr\.en but 8 of test_2016_flickr\.de"),
     (empty, {}, r"\.path: .*val\.en is empty"),
     (damage, {}, r"\.path: .*train\.en\.gz is damaged"),
     (latin, {}, r"\.path: .*train\.de is damaged or no text"),

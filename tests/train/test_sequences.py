@@ -1,0 +1,171 @@
+"""Labels of sequences: each counts as an example does, and padding as nothing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+import toy_text
+from scipy.special import log_softmax
+
+from jaxreg import train
+from jaxreg.train import setup, sources
+from jaxreg.train.data import Dataset, Split, gather
+
+QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return toy_text.write(tmp_path_factory.mktemp("text"))
+
+
+def make_config(folder, fields=None):
+  return runs.make_config({"data.parallel_text.path": str(folder), **(fields or {})}, base=toy_text.TINY)
+
+
+@functools.cache
+def prepared(folder, **changes):
+  """The program, its first state and a batch of all 16 training examples."""
+  fields = {f"data.parallel_text.{name}": value for name, value in changes.items() if name != "accumulate"}
+  config = make_config(folder, {**QUIET, **fields, "accumulate": changes.get("accumulate", 1)})
+  data = setup.load_data(config)
+  program = setup.build(config, data.describe())
+  return program, jax.jit(program.init)(0), data.train
+
+
+@functools.cache
+def jitted(folder, **changes):
+  program, _, _ = prepared(folder, **changes)
+  return jax.jit(lambda state, batch: program.train_step(state, gather({}, batch)))
+
+
+def stepped(folder, split=None, weights=None, **changes):
+  _, state, own = prepared(folder, **changes)
+  split = own if split is None else split
+  weights = np.ones(16, np.float32) if weights is None else weights
+  batch = {"inputs": split.inputs, "labels": split.labels, "weights": weights}
+  return jax.device_get(jitted(folder, **changes)(state, batch))
+
+
+@functools.cache
+def evaluated(folder, **changes):
+  program, state, split = prepared(folder, **changes)
+  batch = gather({}, {"inputs": jnp.asarray(split.inputs), "labels": jnp.asarray(split.labels)})
+  return jax.device_get(jax.jit(program.eval_step)(state, batch, 0))
+
+
+def value(metric):
+  total, count = metric
+  return float(total) / float(count)
+
+
+def test_weights_of_sequences():
+  labels = jnp.array([[3, 1, -1], [2, -1, -1], [0, 0, 0]])
+  weights = lambda **given: np.asarray(gather({}, {"labels": labels, **given})["weights"])
+  np.testing.assert_array_equal(weights(), [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+  given = jnp.array([1.0, 0.0, 2.0])
+  np.testing.assert_array_equal(weights(weights=given), [[1, 1, 0], [0, 0, 0], [2, 2, 2]])
+
+
+def test_the_loss_is_the_mean_over_the_tokens(folder):
+  program, state, split = prepared(folder)
+  apply = jax.jit(lambda params, x: program.apply_fn(params, {}, x, key=None, train=False)[0])
+  outputs = apply(state.params, split.inputs)
+  log_probs = log_softmax(np.asarray(outputs["logits"], np.float64), axis=-1)
+  counts = split.labels >= 0
+  nll = -np.take_along_axis(log_probs, np.maximum(split.labels, 0)[..., None], -1)[..., 0]
+  smoothed = 0.9 * nll - 0.1 * log_probs.mean(axis=-1)
+  _, metrics = stepped(folder)
+  assert metrics["loss"][1] == counts.sum() < counts.size
+  assert value(metrics["loss"]) == pytest.approx(smoothed[counts].mean(), rel=1e-5)
+  right = log_probs.argmax(-1) == split.labels
+  assert value(metrics["accuracy"]) == pytest.approx(right[counts].mean(), rel=1e-6)
+  found = evaluated(folder)
+  assert value(found["nll"]) == pytest.approx(nll[counts].mean(), rel=1e-5)
+  assert value(found["error"]) == pytest.approx(1 - right[counts].mean(), rel=1e-6)
+  assert found["ece"]["count"].sum() == counts.sum()
+
+
+def test_padding_to_a_greater_length_changes_nothing(folder):
+  longer = {"source_length": 16, "target_length": 15}
+  (one, ours), (other, theirs) = stepped(folder), stepped(folder, **longer)
+  for name in ("loss", "label_smoothing", "accuracy", "grad_norm"):
+    np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-5, err_msg=name)
+  flat = lambda state: np.concatenate([x.ravel() for x in jax.tree.leaves(state.opt_state["adam"][0].mu)])
+  np.testing.assert_allclose(flat(one), flat(other), atol=1e-5 * np.abs(flat(one)).max())
+  ours, theirs = evaluated(folder), evaluated(folder, **longer)
+  for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-5)
+
+
+def test_an_example_of_weight_0_counts_for_nothing(folder):
+  split = prepared(folder)[2]
+  weights = np.ones(16, np.float32)
+  weights[[3, 5]] = 0
+  inputs, labels = split.inputs.copy(), split.labels.copy()
+  inputs[[3, 5]], labels[[3, 5]] = 7, 9
+  _, one = stepped(folder, weights=weights)
+  _, other = stepped(folder, Split(inputs, labels), weights)
+  assert one["loss"][1] == (split.labels[weights > 0] >= 0).sum()
+  for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_accumulated_parts_weigh_what_their_tokens_weigh(folder):
+  (_, ours), (_, theirs) = stepped(folder), stepped(folder, accumulate=2)
+  for name in ("loss", "accuracy", "grad_norm"):
+    np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-5, err_msg=name)
+
+
+# What does not fit together.
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"data.subset.per_class": 3}, "data.subset: needs a label an example, these have 13; leave it at 0"),
+    ({"data.subset.num_classes": 3}, "data.subset: needs a label an example"),
+    ({"augment.names": ("flip",)}, "augment: is for images, and the inputs of data.parallel_text are tokens"),
+    ({"augment.mean": (0.5,), "augment.std": (1.0,)}, "augment: is for images"),
+    ({"model.name": "MLP"}, "model.name: MLP asks the data for nothing, and these tell vocab_size"),
+    ({"model.Transformer.num_heads": 0}, "num_heads must be at least 1, got 0"),
+    (
+      {"data.name": "digits"},
+      "Transformer asks the data for vocab_size, source_length, and these tell nothing",
+    ),
+  ],
+)
+def test_mistakes_are_told(folder, tmp_path, fields, message):
+  with pytest.raises(train.RunError, match=message) as refused:
+    train.train(make_config(folder, fields), tmp_path / "run")
+  assert "\n" not in str(refused.value)
+  assert not (tmp_path / "run").exists()
+
+
+def test_labels_of_sequences_are_checked():
+  tokens, labels = np.ones((2, 3), np.int32), np.array([[0, -1], [1, 5]])
+  data = lambda labels: Dataset(*[Split(tokens, labels)] * 3, num_classes=6).checked("here")
+  assert data(labels).describe()["label_shape"] == [2]
+  with pytest.raises(train.RunError, match="label 6 at position 1, 1 is out of range"):
+    data(labels + np.array([[0, 0], [0, 1]]))
+  with pytest.raises(train.RunError, match="label -2 at position 0, 0"):
+    data(labels - 2)
+  with pytest.raises(train.RunError, match="labels are \\(1,\\), those of train \\(2,\\)"):
+    Dataset(Split(tokens, labels), Split(tokens, labels[:, :1]), Split(tokens, labels), 6).checked("here")
+  # Pixels have one label each.
+  with pytest.raises(train.RunError, match=r"labels must be integers \[n\]"):
+    Split(tokens.astype(np.uint8), labels).check("here")
+
+
+def test_what_other_data_say_of_themselves_is_as_before():
+  assert list(sources.digits().describe()) == [
+    "num_classes",
+    "input_shape",
+    "input_dtype",
+    "scale",
+    "sizes",
+    "crc32",
+  ]
