@@ -68,7 +68,7 @@ def test_commands_that_the_readme_shows_can_be_read():
   os.chdir(ROOT)
   try:
     for command in commands:
-      if "evaluate" not in command:  # which reads the work directory
+      if "evaluate" not in command and "job=translate" not in command:  # which read the work directory
         cli.parse(command.replace("\\", "").split(), ROOT / "configs")
   finally:
     os.chdir(before)

@@ -17,7 +17,7 @@ from jaxreg.train.errors import RunError
 
 def is_tokens(dtype: Any) -> bool:
   """Whether inputs of that type are tokens, which reach the model as they are; bytes are pixels."""
-  return np.issubdtype(dtype, np.integer) and dtype != np.uint8
+  return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.parallel import Place, Step, make_step
+from jaxreg.typing import Array
 
 FORMS = ("auto", "vmap", "loop")
 
@@ -32,7 +33,7 @@ class Vmap:
     return states
 
   def pick(self, states: Any, replica: int) -> Any:
-    return jax.tree.map(lambda x: x[replica], states)
+    return jax.tree.map(lambda x: _kept(x)[replica], states)
 
   def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Step, Place]:
     return make_step(train_step, self.mesh, replicas=True, scan=scan)
@@ -94,12 +95,12 @@ def _split(stacked: Any) -> tuple[Any, ...]:
 
 
 def _stack(*states: Any) -> Any:
-  def stack(*leaves: Any) -> Any:
-    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
-      leaves = tuple(jax.random.clone(key) for key in leaves)  # to keep them is no use of them
-    return jnp.stack(leaves)
+  return jax.tree.map(lambda *leaves: jnp.stack([_kept(x) for x in leaves]), *states)
 
-  return jax.tree.map(stack, *states)
+
+def _kept(x: Array) -> Array:
+  """The same; of keys a clone, because to keep them is no use of them."""
+  return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def stacked(state: Any, number: int) -> Any:

@@ -34,7 +34,8 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
   """Translates `config.evaluate.split` with a checkpoint of `workdir`, as `config.translate` says.
 
   Writes `translate.json` and, of the first replica, `translations.txt`. BLEU is that of sacrebleu against the
-  whole reference lines; a translation has at most as many tokens as a target in training.
+  whole reference lines; a translation has at most as many tokens as a target in training. The layers compute
+  in float32, whatever they were trained in.
 
   Returns:
     `step`, and `greedy/bleu` and `beam/bleu`: means over the replicas.

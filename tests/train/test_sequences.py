@@ -11,7 +11,7 @@ import toy_text
 from scipy.special import log_softmax
 
 from jaxreg import train
-from jaxreg.train import setup, sources
+from jaxreg.train import data, setup, sources
 from jaxreg.train.data import Dataset, Split, gather
 
 QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
@@ -31,9 +31,9 @@ def prepared(folder, **changes):
   """The program, its first state and a batch of all 16 training examples."""
   fields = {f"data.parallel_text.{name}": value for name, value in changes.items() if name != "accumulate"}
   config = make_config(folder, {**QUIET, **fields, "accumulate": changes.get("accumulate", 1)})
-  data = setup.load_data(config)
-  program = setup.build(config, data.describe())
-  return program, jax.jit(program.init)(0), data.train
+  dataset = setup.load_data(config)
+  program = setup.build(config, dataset.describe())
+  return program, jax.jit(program.init)(0), dataset.train
 
 
 @functools.cache
@@ -60,6 +60,13 @@ def evaluated(folder, **changes):
 def value(metric):
   total, count = metric
   return float(total) / float(count)
+
+
+def test_what_is_a_token():
+  assert [data.is_tokens(dtype) for dtype in ("int32", np.dtype("int64"), jnp.int32)] == [True] * 3
+  assert not any(
+    data.is_tokens(dtype) for dtype in ("uint8", np.dtype("uint8"), jnp.uint8, "float32", "bfloat16")
+  )
 
 
 def test_weights_of_sequences():
@@ -147,12 +154,12 @@ def test_mistakes_are_told(folder, tmp_path, fields, message):
 
 def test_labels_of_sequences_are_checked():
   tokens, labels = np.ones((2, 3), np.int32), np.array([[0, -1], [1, 5]])
-  data = lambda labels: Dataset(*[Split(tokens, labels)] * 3, num_classes=6).checked("here")
-  assert data(labels).describe()["label_shape"] == [2]
+  make = lambda labels: Dataset(*[Split(tokens, labels)] * 3, num_classes=6).checked("here")
+  assert make(labels).describe()["label_shape"] == [2]
   with pytest.raises(train.RunError, match="label 6 at position 1, 1 is out of range"):
-    data(labels + np.array([[0, 0], [0, 1]]))
+    make(labels + np.array([[0, 0], [0, 1]]))
   with pytest.raises(train.RunError, match="label -2 at position 0, 0"):
-    data(labels - 2)
+    make(labels - 2)
   with pytest.raises(train.RunError, match="labels are \\(1,\\), those of train \\(2,\\)"):
     Dataset(Split(tokens, labels), Split(tokens, labels[:, :1]), Split(tokens, labels), 6).checked("here")
   # Pixels have one label each.

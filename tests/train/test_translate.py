@@ -11,7 +11,7 @@ import sacrebleu
 import toy_text
 
 from jaxreg import models, train
-from jaxreg.train import setup, text
+from jaxreg.train import cli, setup, text
 from jaxreg.train.load import restore_run
 from jaxreg.train.translate import make_decode
 
@@ -44,7 +44,7 @@ def test_a_run(run):
   assert {"val/error", "test/nll", "test/ece"} <= set(results)
   assert all(np.isfinite(number) for number in results.values())
   first = runs.records(workdir)[0]
-  assert first["train/learning_rate"] == pytest.approx(1e-3 * 50**-0.5 * 4000**-1.5)
+  assert first["train/learning_rate"] == pytest.approx(50**-0.5 * 100**-1.5)
   assert {file.name for file in (workdir / "figures").iterdir()} == {"curves.png", "reliability.png"}
   count = json.loads((workdir / "reliability.json").read_text())["count"]
   test = setup.load_data(config).test
@@ -141,6 +141,13 @@ def test_a_beam_sees_the_source_of_its_sequence(folder, workdir):
 def test_mistakes_are_told(folder, workdir, fields, message):
   with pytest.raises(train.RunError, match=message):
     train.translate(make_config(folder, {"job": "translate", **fields}), workdir)
+
+
+def test_without_a_config_it_takes_that_of_the_run(workdir):
+  arguments = ["--config.job=translate", f"--workdir={workdir}", "--config.translate.beam_size=3"]
+  config = cli.parse(arguments, runs.ROOT / "configs").config
+  assert (config.job, config.model.name, config.translate.beam_size) == ("translate", "Transformer", 3)
+  assert config.data.parallel_text.vocab_size == 60
 
 
 @pytest.mark.parametrize(("field", "given"), [("translate.beam_size", 0), ("translate.length_penalty", -0.5)])

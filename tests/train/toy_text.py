@@ -52,5 +52,7 @@ TINY = {
   "model.Transformer.num_layers": 1,
   "model.Transformer.dropout_rate": 0.1,
   "method.name": "label_smoothing",
+  "optimizer.learning_rate": 1.0,
   "optimizer.schedule.name": "noam",
+  "optimizer.schedule.noam.warmup_steps": 100,
 }
