@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -19,7 +18,7 @@ from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.config import Config, base_config, flatten
-from jaxreg.train.data import Split, batch_indices, place
+from jaxreg.train.data import Split, batch_indices, gather, place
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run
 from jaxreg.train.rows import make_cell, parse_fields
@@ -114,7 +113,7 @@ class Row:
 
     @jax.jit
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
-      state, _ = self.program.train_step(state, {**batch, "weights": jnp.ones(size)})
+      state, _ = self.program.train_step(state, gather({}, batch))
       return state, flatness.subset(state.params, self.where).flat
 
     samples = []

@@ -1,0 +1,49 @@
+"""Figures 1c, 2 and 3 of the paper on flat minima: ResNet-20 on CIFAR-100, with dropout and without.
+
+Command: python run.py --config configs/flatness_resnet20_cifar100.py
+Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+2021, appendix A: gradient descent on all 50000 images for 1200 epochs, learning rate 0.01, units kept with
+probability 0.8 after the convolutions; variance and curvature in the first convolution of the first block.
+
+The whole set is one batch, made in 50 parts whose gradients are added up: BatchNorm's moments are those of a
+part. Meant for an accelerator. `small`: the first 500 images of CIFAR-10, 300 steps of gradient descent with
+momentum, 50 eigenpairs by Lanczos, for a CPU. Where dropout stands to BatchNorm (before it) is ours, the
+source does not say.
+"""
+
+from jaxreg.train import Config, base_config
+
+
+def get_config(variant: str = "paper") -> Config:
+  if variant not in ("paper", "small"):
+    raise ValueError(f"argument must be paper or small, got {variant!r}")
+  config = base_config()
+  config.job = "flatness"
+  config.data.name = "tfds"
+  config.data.tfds.name = "cifar100" if variant == "paper" else "cifar10"
+  config.data.tfds.order = "id"
+  config.model.name = "CifarResNet"
+  config.model.CifarResNet.depth = 20
+  config.method.name = "softmax"
+  config.optimizer.name = "sgd"
+  config.flatness.where = ("backbone/stage0_block0/Conv_0/kernel",)
+  config.flatness.profile.granularity = "filter"
+  if variant == "paper":
+    config.data.tfds.val = "test"  # all training images are for training
+    config.batch_size, config.accumulate, config.epochs = 50000, 50, 1200
+    config.optimizer.learning_rate = 0.01
+    config.eval_every = config.checkpoint.every = 100
+    config.flatness.examples = 2000
+  else:
+    config.data.tfds.num_train = 500
+    config.batch_size, config.epochs = 500, 300
+    config.optimizer.learning_rate = 0.05
+    config.optimizer.sgd.momentum = 0.9
+    config.eval_every = config.checkpoint.every = 100
+    config.flatness.variance_flatness.samples = 300
+    config.flatness.variance_flatness.directions = 50
+    config.flatness.projected_variance.samples = 300
+  config.flatness.projected_variance.eigenpairs = 50
+  both = "flatness.analyses=('profile','variance_flatness','projected_variance')"
+  config.flatness.rows = ("no dropout:", f"keep 0.8: model.CifarResNet.dropout_rate=0.2 {both}")
+  return config

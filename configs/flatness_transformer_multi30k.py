@@ -1,0 +1,35 @@
+"""Figures 1d, 2 and 3 of the paper on flat minima: the transformer on Multi30k, with dropout and without.
+
+Command: python run.py --config configs/flatness_transformer_multi30k.py --config.data.parallel_text.path=DIR
+Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+2021, appendix A; variance and curvature in the queries of the first block of the decoder. Which attention's
+queries it does not say: here its self-attention's. Accuracy is that of the next token given the ones before.
+
+The network, data and schedule are those of `transformer_multi30k`. `small`: the first 256 pairs of at most 24
+tokens, a vocabulary of 1000, 1000 steps with the warm-up scaled to 400, for a CPU.
+"""
+
+from configs.transformer_multi30k import get_config as transformer_multi30k
+from jaxreg.train import Config
+
+
+def get_config(variant: str = "paper") -> Config:
+  if variant not in ("paper", "small"):
+    raise ValueError(f"argument must be paper or small, got {variant!r}")
+  config = transformer_multi30k()
+  config.job = "flatness"
+  config.model.Transformer.dropout_rate = 0.0
+  config.flatness.where = ("backbone/decoder_0/self_attention/query/kernel",)
+  config.flatness.projected_variance.eigenpairs = 50
+  if variant == "small":
+    config.data.parallel_text.num_examples = config.batch_size = 256
+    config.data.parallel_text.vocab_size = 1000
+    config.data.parallel_text.source_length = config.data.parallel_text.target_length = 24
+    config.epochs = 1000
+    config.optimizer.schedule.noam.warmup_steps = 400
+    config.flatness.variance_flatness.samples = 500
+    config.flatness.variance_flatness.directions = 100
+    config.flatness.projected_variance.samples = 500
+  both = "flatness.analyses=('profile','variance_flatness','projected_variance')"
+  config.flatness.rows = ("no dropout:", f"keep 0.9: model.Transformer.dropout_rate=0.1 {both}")
+  return config

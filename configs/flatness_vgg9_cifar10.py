@@ -1,0 +1,40 @@
+"""Figure 1b of the paper on flat minima: VGG-9 on the first 2048 images of CIFAR-10, with dropout and without.
+
+Command: python run.py --config configs/flatness_vgg9_cifar10.py
+Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
+2021, appendix A: gradient descent with Nesterov momentum, 300 epochs, learning rate 0.1 divided by 10 at
+epochs 150, 225 and 275, units kept with probability 0.8 after each pooling layer.
+
+As the source has it, every step is of all 2048 images (22 s on 2 cores; with BatchNorm, whose moments then
+are of all of them). Momentum 0.9, and VGG-9's layout with its BatchNorm, are ours: see `models.VGG9`.
+`minibatch`: mini-batches of 128 and 30 epochs instead, for a CPU.
+"""
+
+from jaxreg.train import Config, base_config
+
+
+def get_config(variant: str = "paper") -> Config:
+  if variant not in ("paper", "minibatch"):
+    raise ValueError(f"argument must be paper or minibatch, got {variant!r}")
+  config = base_config()
+  config.job = "flatness"
+  config.data.name = "tfds"
+  config.data.tfds.name = "cifar10"
+  config.data.tfds.order = "id"
+  config.data.tfds.num_train = 2048
+  config.model.name = "VGG9"
+  config.method.name = "softmax"
+  config.optimizer.name = "sgd"
+  config.optimizer.sgd.momentum = 0.9
+  config.optimizer.sgd.nesterov = True
+  config.optimizer.learning_rate = 0.1
+  config.optimizer.schedule.name = "step"
+  config.optimizer.schedule.step.relative = True
+  config.optimizer.schedule.step.boundaries = (150 / 300, 225 / 300, 275 / 300)
+  config.batch_size, config.epochs = (2048, 300) if variant == "paper" else (128, 30)
+  config.eval_every = config.checkpoint.every = config.epochs // 10
+  config.flatness.analyses = ("profile",)
+  config.flatness.examples = 2048
+  config.flatness.profile.granularity = "filter"
+  config.flatness.rows = ("no dropout:", "keep 0.8: model.VGG9.dropout_rate=0.2")
+  return config
