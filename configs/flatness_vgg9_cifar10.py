@@ -1,4 +1,4 @@
-"""Figure 1b of the paper on flat minima: VGG-9 on the first 2048 images of CIFAR-10, with dropout and without.
+"""Figure 1b of the paper on flat minima: VGG-9 on the first 2048 CIFAR-10 images, with and without dropout.
 
 Command: python run.py --config configs/flatness_vgg9_cifar10.py
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,

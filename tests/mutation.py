@@ -973,6 +973,99 @@ MUTATIONS = [
       "test_chunks_change_nothing",
     ),
   ),
+  *_table(
+    "flatness/_interval.py",
+    "tests/flatness/test_interval.py",
+    ("level", "target = factor * loss", "target = (factor + 1) * loss", "test_quadratic"),
+    ("level of 2 only", "target = factor * loss", "target = 2 * loss", "test_factor"),
+    (
+      "one side for both",
+      "-at[:, 0], at[:, 1]",
+      "-at[:, 1], at[:, 1]",
+      "test_sides_are_searched_each_for_itself",
+    ),
+  ),
+  *_table(
+    "flatness/_directions.py",
+    "tests/flatness/test_directions.py",
+    (
+      "not normalised",
+      "direction / norm(direction) * norm(leaf)",
+      "direction * norm(leaf)",
+      "test_filters_have_the_norm_of_the_parameters",
+    ),
+    ("other side", "x + point[0] * a", "x - point[0] * a", "test_profile_and_surface_of_a_quadratic"),
+  ),
+  *_table(
+    "flatness/_covariance.py",
+    "tests/flatness/test_samples.py",
+    (
+      "one sample less",
+      "axis=0) / count",
+      "axis=0) / (count - 1)",
+      "test_covariance_and_projected_variance",
+    ),
+    (
+      "eigenvalues of the scatter",
+      "eigh(centred.T @ centred / count)",
+      "eigh(centred.T @ centred)",
+      "test_principal_components_are_those_of_numpy",
+    ),
+  ),
+  *_table(
+    "flatness/_noise.py",
+    "tests/flatness/test_samples.py",
+    ("biased", "(num_masks - 1) * examples**2", "num_masks * examples**2", "test_few_draws_are_unbiased"),
+    (
+      "batch of one",
+      "(num_masks - 1) * examples**2",
+      "(num_masks - 1) * examples",
+      "test_per_example_covariance_agrees_with_samples_of_the_whole_gradient[7]",
+    ),
+  ),
+  *_table(
+    "flatness/_dense.py",
+    "tests/flatness/test_curvature.py",
+    (
+      "pairs counted once",
+      "columns, 1.0, 2.0)",
+      "columns, 1.0, 1.0)",
+      "test_dense_hessian_is_jax_s[40-True]",
+    ),
+    (
+      "covariance not centred",
+      "drawn = drawn - drawn.mean(axis=0, keepdims=True)",
+      "drawn = drawn - 0 * drawn.mean(axis=0, keepdims=True)",
+      "test_dense_noise_covariance_enumerated",
+    ),
+  ),
+  *_table(
+    "flatness/_relations.py",
+    "tests/flatness/test_dropout_noise.py",
+    ("slope", "slope = (du * dv)", "slope = -(du * dv)", "test_variance_falls_with_flatness"),
+    (
+      "sign of the slope",
+      "slope = (du * dv)",
+      "slope = -(du * dv)",
+      "test_projected_variance_grows_with_curvature",
+    ),
+    ("ratio upside down", "trace / isotropic)", "isotropic / trace)", "test_noise_aligns_with_curvature"),
+  ),
+  *_table(
+    "flatness/_relations.py",
+    "tests/flatness/test_relations.py",
+    ("trace of the noise", "curvature * noise / size", "curvature * noise", "test_alignment_of_matrices"),
+  ),
+  *_table(
+    "noise/_dropout.py",
+    "tests/flatness/test_dropout_noise.py",
+    (
+      "keep and drop",
+      "1.0 - jnp.asarray(rate, jnp.float32), tuple(shape)",
+      "jnp.asarray(rate, jnp.float32), tuple(shape)",
+      "test_keep_probability_is_one_less_the_rate[ours]",
+    ),
+  ),
 ]
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from jaxreg import train
+from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli, setup
+from jaxreg.train.rows import make_cell, parse_fields
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -21,6 +23,10 @@ ARGUMENTS = {
   "dropmax_figures.py": [None, "digits", "mnist1k"],
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
   "compare_group_softmax_subsets.py": ["classes2", "images300"],
+  "flatness_fnn_mnist.py": [None, "profile"],
+  "flatness_resnet20_cifar100.py": [None, "small"],
+  "flatness_transformer_multi30k.py": [None, "small"],
+  "flatness_vgg9_cifar10.py": [None, "minibatch"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
 }
 CHOICES = [
@@ -41,13 +47,19 @@ def describe(config, choice):
     return setup.load_data(config).describe()
   if config.data.name == "tfds":
     # The CIFAR sets: 50000 images, of which a part is held out.
-    held_out = round(50000 * config.data.tfds.validation_fraction)
+    options = config.data.tfds
+    left = 50000 - options.num_train if options.num_train else 50000
+    held_out = 0 if options.val else round(left * options.validation_fraction)
     return {
       "num_classes": {"cifar10": 10, "cifar100": 100}[config.data.tfds.name],
       "input_shape": [32, 32, 3],
       "input_dtype": "uint8",
       "scale": 255.0,
-      "sizes": {"train": 50000 - held_out, "val": held_out, "test": 10000},
+      "sizes": {
+        "train": options.num_train or 50000 - held_out,
+        "val": 10000 if options.val else held_out,
+        "test": 10000,
+      },
     }
   if config.data.name == "parallel_text":
     options = config.data.parallel_text
@@ -69,6 +81,16 @@ def describe(config, choice):
       "input_dtype": "uint8",
       "scale": 255.0,
       "sizes": {"train": subset.num_classes * subset.per_class, "val": 1000, "test": 2000},
+    }
+  if choice.startswith("flatness_"):
+    number = config.data.idx.num_train or 55000
+    sizes = {"train": number, "val": 5000, "test": 10000}
+    return {
+      "num_classes": 10,
+      "input_shape": [28, 28, 1],
+      "input_dtype": "uint8",
+      "scale": 255.0,
+      "sizes": sizes,
     }
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
   expected = 2 * config.data.idx.per_class * 10 or 60000
@@ -95,8 +117,9 @@ def test_the_full_step_can_be_built(choice, override):
   config = cli.parse(arguments, CONFIGS).config
   assert override in (None, config.method.name)
   # The method comes first in the name of the file; of the transformer, whose dropout is what it is for and no
-  # method, the model.
+  # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
+  first = "flatness" if config.job == "flatness" else first
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   program = setup.build(config, data)
@@ -118,13 +141,30 @@ def test_the_full_step_can_be_built(choice, override):
   assert program.num_steps == config.epochs * program.steps_per_epoch > 0
 
 
+@pytest.mark.parametrize("choice", [choice for choice in CHOICES if choice.startswith("flatness_")])
+def test_the_rows_of_an_analysis_can_be_built(choice):
+  config = cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config
+  cells = parse_fields(config, config.flatness.rows, "flatness.rows")
+  assert len(cells) >= 2
+  for label, fields in cells.items():
+    cell = make_cell(config, label, fields, seeds=1)
+    train.check(cell)
+    program = setup.build(cell, describe(cell, choice))
+    assert flatness.subset(program_params(program), tuple(cell.flatness.where)).flat.size
+
+
+def program_params(program):
+  """Of the right shapes."""
+  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.abstract.params)
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_softmax_override_changes_the_method_only(choice):
   plain = train.flatten(cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config)
   override = ["--config", f"{CONFIGS}/{choice}", "--config.method.name=softmax"]
   softmax = train.flatten(cli.parse(override, CONFIGS).config)
   changed = {field for field in plain if plain[field] != softmax[field]}
-  assert changed == (set() if choice.startswith("softmax") else {"method.name"})
+  assert changed == (set() if plain["method.name"] == "softmax" else {"method.name"})
 
 
 def test_the_baseline_differs_from_dropmax_in_the_method_only():
