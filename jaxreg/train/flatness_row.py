@@ -95,6 +95,12 @@ class Row:
 
   def samples(self, subject: Subject, num: int) -> dict[str, np.ndarray]:
     """Trajectory, gradients, and isotropic noise of the gradients' size."""
+    if num < 5 * subject.size:
+      print(
+        f"flatness: {num} samples of {subject.size} parameters: their principal components have a bias, "
+        "see docs/flatness.md",
+        file=sys.stderr,
+      )
     kept = Kept(self.kept / f"samples-{num}")
     key = jax.random.key(self.options.seed)
     gradients = analyses.gradient_samples(subject, kept, key, num)

@@ -3,6 +3,8 @@ import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxreg import flatness
 
@@ -189,6 +191,23 @@ def test_dense_interval_flatness_is_the_generic_one():
   )
   np.testing.assert_allclose(dense.left, generic.left, rtol=1e-7)
   np.testing.assert_allclose(dense.right, generic.right, rtol=1e-7)
+
+
+def test_sharded_examples_give_the_same():
+  """Over eight devices: the layer's Hessian, its noise covariance and Lanczos."""
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+  params, here = nets.make_params(), nets.make_batch()
+  there = jax.device_put(here, NamedSharding(mesh, P("data")))
+  found = []
+  for batch in (here, there):
+    arguments = (nets.head(params), nets.second(params, batch), nets.first(params, batch), batch)
+    hessian = flatness.dense_hessian(*arguments, chunk_size=16).matrix()
+    noise = flatness.dense_noise_covariance(*arguments, key=jax.random.key(0), chunk_size=16).matrix()
+    operator = flatness.hvp(nets.loss_fn, params, batch, where=WHERE)
+    values = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(1), num=3).values
+    found.append((hessian, noise, values))
+  for ours, theirs in zip(*found, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
 def test_bad_arguments():
