@@ -61,7 +61,7 @@ def variance_flatness(
   """
   found = {}
   for kind, each in samples.items():
-    parts = flatness.principal_components(jnp.asarray(each))
+    parts = _principal(each)
     rank = int(parts.rank)
     chosen = np.arange(rank)
     if directions and rank > directions:
@@ -74,16 +74,22 @@ def variance_flatness(
         found = subject.intervals(_padded(rows[first : first + number]), factor)
         return {name: value[:number] for name, value in found._asdict().items()}
 
-      by_factor.append(kept.blocks(f"intervals-{kind}-{factor:.3g}", len(rows), block, size=BLOCK))
+      by_factor.append(kept.blocks(f"{kind}-{factor:.3g}", len(rows), block, size=BLOCK))
     stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
     found[kind] = {"variances": np.asarray(parts.variances)[chosen], "index": chosen, **stacked}
   return found
 
 
+def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
+  """In float64: a trajectory drifts, and beside its drift float32 has no digits left for the noise."""
+  with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    return jax.device_get(flatness.principal_components(jnp.asarray(samples, jnp.float64)))
+
+
 def _padded(rows: np.ndarray) -> Array:
   """A block of the one size that is compiled: the last is filled up with copies of its last row."""
   missing = BLOCK - len(rows)
-  return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]))
+  return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]), jnp.float32)
 
 
 def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict[str, np.ndarray]:
@@ -94,8 +100,8 @@ def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict
     lambda: {"values": jnp.linalg.eigvalsh(subject.covariance(jax.random.clone(key), MASKS))[::-1]},
   )
   return {
-    f"{len(few)} gradients": np.asarray(flatness.principal_components(jnp.asarray(few)).variances),
-    f"{len(samples)} gradients": np.asarray(flatness.principal_components(jnp.asarray(samples)).variances),
+    f"{len(few)} gradients": np.asarray(_principal(few).variances),
+    f"{len(samples)} gradients": np.asarray(_principal(samples).variances),
     "drawn for each example": exact["values"],
   }
 
@@ -110,8 +116,8 @@ def projected_variance(
 
   def decompose() -> dict[str, Any]:
     if eigenpairs == 0:
-      values, vectors = jnp.linalg.eigh(subject.hessian())
-      return {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": jnp.zeros_like(values)}
+      values, vectors = np.linalg.eigh(np.asarray(subject.hessian(), np.float64))
+      return {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
     operator = flatness.hvp(subject.loss_fn, subject.params, subject.batch, where=subject.where)
     found = flatness.top_eigenpairs(operator, operator.like, key=key, num=eigenpairs)
     return {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}

@@ -130,7 +130,10 @@ def base_config() -> Config:
     }
   )
   config.flatness.profile = ConfigDict({"directions": 5, "points": 51, "reach": 1.0, "granularity": "layer"})
-  config.flatness.variance_flatness = ConfigDict({"samples": 3000, "factors": (2.0,), "directions": 0})
+  # directions: so many of the components, 0 for all; tolerance: smaller parts of the largest do not count.
+  config.flatness.variance_flatness = ConfigDict(
+    {"samples": 3000, "factors": (2.0,), "directions": 0, "tolerance": 1e-9}
+  )
   config.flatness.projected_variance = ConfigDict({"samples": 1000, "eigenpairs": 0, "tolerance": 1e-6})
   # noises: "label: field=value ...", added for a moment to a training without them, at every checkpoint.
   config.flatness.alignment = ConfigDict({"noises": (), "num_masks": 8})

@@ -25,7 +25,8 @@ def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         # The paper's factor where it is among those measured, which come in the order of the fits.
         factor = "2" if "2" in each["fits"][kind] else next(iter(each["fits"][kind]))
         width = each["found"][kind]["width"][list(each["fits"][kind]).index(factor)]
-        panels[kind][label] = (width, each["found"][kind]["variances"], each["fits"][kind][factor])
+        shown = np.where(each["found"][kind]["mask"], width, np.nan)
+        panels[kind][label] = (shown, each["found"][kind]["variances"], each["fits"][kind][factor])
     figures["variance_flatness"] = plots.power_laws(
       panels,
       xlabels=[r"interval flatness $F$"] * len(kinds),

@@ -134,28 +134,26 @@ class Row:
   def variance_flatness(self, subject: Subject) -> tuple[Any, Any]:
     options = self.options.variance_flatness
     samples = self.samples(subject, options.samples)
-    kept = Kept(self.kept / f"intervals-{options.samples}-{options.directions}")
+    kept = Kept(self.kept / f"flatness-{options.samples}-{options.directions}")
     found = analyses.variance_flatness(
       subject, kept, samples, factors=options.factors, directions=options.directions
     )
     key = jax.random.key(self.options.seed + 1)
     spectra = analyses.spectra(subject, kept, key, samples["gradients"])
-    fits = {
-      kind: {
-        f"{factor:.3g}": flatness.power_law_fit(widths, each["variances"].astype(widths.dtype))
+    fits, summary = {}, {}
+    for kind, each in found.items():
+      # Of what is left to the last components, most is rounding, and dead units have none.
+      each["mask"] = each["variances"] > options.tolerance * each["variances"][0]
+      fits[kind] = {
+        f"{factor:.3g}": _fit(widths, each["variances"], each["mask"])
         for factor, widths in zip(options.factors, each["width"], strict=True)
       }
-      for kind, each in found.items()
-    }
-    summary = {
-      kind: {
-        "directions": len(found[kind]["variances"]),
-        "evaluations": float(found[kind]["evaluations"].mean()),
-        "not_crossed": int((~found[kind]["crossed"]).any(axis=-1).sum()),
-        "fits": {factor: _numbers(fit) for factor, fit in by_factor.items()},
+      summary[kind] = {
+        "directions": int(each["mask"].sum()),
+        "evaluations": float(each["evaluations"].mean()),
+        "not_crossed": int((~each["crossed"]).any(axis=-1).sum()),
+        "fits": {factor: _numbers(fit) for factor, fit in fits[kind].items()},
       }
-      for kind, by_factor in fits.items()
-    }
     return {"found": found, "fits": fits, "spectra": spectra}, summary
 
   def projected_variance(self, subject: Subject) -> tuple[Any, Any]:
@@ -167,10 +165,7 @@ class Row:
     values = found["values"]
     # Below that an eigenvalue of a float32 matrix is rounding.
     mask = values > options.tolerance * values[0]
-    fits = {
-      kind: flatness.power_law_fit(values, variances.astype(values.dtype), mask=mask)
-      for kind, variances in found["variances"].items()
-    }
+    fits = {kind: _fit(values, variances, mask) for kind, variances in found["variances"].items()}
     summary = {
       "eigenvalues": int(mask.sum()),
       "largest": float(values[0]),
@@ -216,6 +211,11 @@ def rises(profile: Mapping[str, np.ndarray]) -> np.ndarray:
   alphas, losses = profile["alphas"], profile["losses"]
   at = [int(np.abs(alphas - alpha).argmin()) for alpha in (-RISE, 0.0, RISE)]
   return (losses[:, at[0]] + losses[:, at[2]]) / 2 - losses[:, at[1]]
+
+
+def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw:
+  with jax.enable_x64(True):
+    return jax.device_get(flatness.power_law_fit(x.astype(np.float64), y.astype(np.float64), mask=mask))
 
 
 def _numbers(fit: flatness.PowerLaw) -> dict[str, Any]:
