@@ -26,6 +26,7 @@ from jaxreg.train.setup import Program, build, load_data, make_mesh
 from jaxreg.train.state import TrainState
 from jaxreg.train.subject import Subject, make_subjects
 
+SAMPLED = ("variance_flatness", "projected_variance")
 RISE = 0.5  # where the rise of the profile is reported
 
 
@@ -101,10 +102,12 @@ class Row:
         "see docs/flatness.md",
         file=sys.stderr,
       )
-    kept = Kept(self.kept / f"samples-{num}")
+    # Drawn once, for the analysis that wants most: fewer are the first of them.
+    most = max(self.options[name].samples for name in SAMPLED if name in self.options.analyses)
+    kept = Kept(self.kept / f"samples-{most}")
     key = jax.random.key(self.options.seed)
-    gradients = analyses.gradient_samples(subject, kept, key, num)
-    trajectory = kept.arrays("trajectory", lambda: {"samples": self.trajectory(num)})["samples"]
+    gradients = analyses.gradient_samples(subject, kept, key, most)[:num]
+    trajectory = kept.arrays("trajectory", lambda: {"samples": self.trajectory(most)})["samples"][:num]
     control = analyses.isotropic_samples(gradients, self.options.seed)
     return {"trajectory": trajectory, "gradients": gradients, "isotropic control": control}
 

@@ -120,7 +120,7 @@ def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkey
   )
   train.train(longer, tmp_path / "run")
   params = runs.final_state(tmp_path / "run")["params"]
-  with np.load(next((workdir / "kept").glob("dropout-*/samples-20/trajectory.npz"))) as saved:
+  with np.load(next((workdir / "kept").glob("dropout-*/samples-30/trajectory.npz"))) as saved:
     sample = saved["samples"][runs.STEPS_PER_EPOCH - 1]
   expected = flatness.subset(jax.tree.map(lambda x: x[0], params), "backbone/Dense_1/*").flat
   np.testing.assert_allclose(sample, expected, rtol=1e-4, atol=1e-6)
