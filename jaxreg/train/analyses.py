@@ -54,8 +54,8 @@ def variance_flatness(
   factors: Sequence[float],
   directions: int,
 ) -> dict[str, Arrays]:
-  """By kind of samples: the `variances` along their principal components, and for each of the factors the
-  interval flatness there, `widths` `[factors, k]`, with `crossed`, `min_ratio` and `evaluations`.
+  """By kind of samples: the `variances` `[k]` along their principal components, and for each of the factors
+  the fields of `IntervalFlatness` there, `[factors, k]`.
 
   Of more components than `directions`, so many evenly spaced ones are looked at; 0 for all.
   """
@@ -76,7 +76,7 @@ def variance_flatness(
 
       by_factor.append(kept.blocks(f"{kind}-{factor:.3g}", len(rows), block, size=BLOCK))
     stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
-    found[kind] = {"variances": np.asarray(parts.variances)[chosen], "index": chosen, **stacked}
+    found[kind] = {"variances": np.asarray(parts.variances)[chosen], **stacked}
   return found
 
 
@@ -123,9 +123,11 @@ def projected_variance(
     return {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
 
   pairs = kept.arrays(f"eigenpairs-{eigenpairs}", decompose)
-  vectors = jnp.asarray(pairs.pop("vectors"))
-  variances = {
-    kind: np.asarray(flatness.projected_variance(jnp.asarray(each), vectors))
-    for kind, each in samples.items()
-  }
+  vectors = pairs.pop("vectors").astype(np.float64)
+  # In float64, as principal components are.
+  with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    variances = {
+      kind: np.asarray(flatness.projected_variance(each.astype(np.float64), vectors))
+      for kind, each in samples.items()
+    }
   return {**pairs, "variances": variances}

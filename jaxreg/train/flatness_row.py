@@ -17,7 +17,7 @@ from jaxreg import flatness
 from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import good_steps
-from jaxreg.train.config import Config, base_config, flatten
+from jaxreg.train.config import Config, base_config
 from jaxreg.train.data import Split, batch_indices, gather, place
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run
@@ -35,23 +35,17 @@ class Row:
 
   def __init__(self, config: Config, folder: Path, kept_in: Path):
     self.config, self.folder = config, folder
-    self.options = config.flatness
-    run = workdirs.restore_config(base_config(), folder)
-    self.step = pick_step(folder, self.options.checkpoint, run.checkpoint.best)
-    self.program, self.state, _ = restore_run(folder, self.step, self.options.replica)
-    self.run = run
-    self.dataset = load_data(run)
+    self.options = options = config.flatness
+    self.run = workdirs.restore_config(base_config(), folder)
+    self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
+    self.program, self.state, _ = restore_run(folder, self.step, options.replica)
+    self.dataset = load_data(self.run)
     self.mesh = make_mesh()
-    train_split = self.dataset.train
-    self.split = train_split.take(slice(self.options.examples or None))
-    self.where = tuple(self.options.where)
-    # What is kept belongs to these parameters and examples, and to these options of the analysis.
-    digest = hashlib.sha256(
-      json.dumps(
-        [str(folder.resolve()), self.step, self.options.replica, len(self.split), self.where]
-      ).encode()
-    )
-    self.kept = kept_in / f"{folder.name}-{digest.hexdigest()[:8]}"
+    self.split = self.dataset.train.take(slice(options.examples or None))
+    self.where = tuple(options.where)
+    # What is kept belongs to these parameters, examples and draws.
+    identity = [str(folder.resolve()), self.step, options.replica, len(self.split), self.where, options.seed]
+    self.kept = kept_in / f"{folder.name}-{_name(identity)}"
 
   def analyse(self) -> dict[str, Any]:
     """Arrays for the figures and a summary in numbers."""
@@ -113,7 +107,6 @@ class Row:
 
   def trajectory(self, num: int) -> np.ndarray:
     """The selected parameters after each of `num` more steps of the training."""
-    # From the final state, whatever checkpoint is looked at: the training goes on as it would have.
     state, split = self.state, self.dataset.train
     size = self.run.batch_size
     full = size == len(split)
@@ -230,6 +223,5 @@ def _arrays(split: Split) -> dict[str, np.ndarray]:
 
 
 def _name(options: Any) -> str:
-  """A short name for options."""
-  fields = flatten(options) if hasattr(options, "items") and not isinstance(options, dict) else dict(options)
-  return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:8]
+  """A short name for what a result depends on."""
+  return hashlib.sha256(json.dumps(options, sort_keys=True, default=dict).encode()).hexdigest()[:8]
