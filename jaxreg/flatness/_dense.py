@@ -102,7 +102,7 @@ def dense_hessian(
     key: passed on.
     chunk_size: examples at once.
     curvature_fn: `(z, batch) -> [n, units, units]` in place of the derivatives of `head_fn`, if a formula is
-      at hand.
+      at hand; it too may be a `Partial`.
 
   Returns:
     A `DenseBlock`; `matrix()` has the order of `subset` on a Flax `Dense` (bias, then kernel).
@@ -114,11 +114,11 @@ def dense_hessian(
     Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
   """
   z, h = _layer(preactivations, inputs, batch)
-  return _hessian(curvature_fn, bias, chunk_size, as_pytree(head_fn), z, h, batch, key)
+  return _hessian(bias, chunk_size, as_pytree(curvature_fn), as_pytree(head_fn), z, h, batch, key)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _hessian(curvature_fn, bias, chunk_size, head_fn, z, h, batch, key):
+@partial(jax.jit, static_argnums=(0, 1))
+def _hessian(bias, chunk_size, curvature_fn, head_fn, z, h, batch, key):
   def curvature(z: Array, part: Batch, number: Array) -> Array:
     if curvature_fn is not None:
       return curvature_fn(z, part)

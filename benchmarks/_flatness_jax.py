@@ -1,0 +1,149 @@
+"""jaxreg's side of the benchmark of flatness: each method is one measurement, from the pixels on."""
+
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from _flatness_problem import WHERE, curvature, head, layer, loss
+
+from jaxreg import flatness
+
+
+class Side:
+  """A network, its data, and what is computed of them."""
+
+  def __init__(self, params, batch):
+    self.params, self.batch = params, batch
+    self.size = flatness.subset(params, WHERE).flat.size
+    self.cache = {}
+
+  def runner(self, call):
+    """`run(n)`, which calls `n` times and returns the seconds of one."""
+
+    def run(number):
+      began = time.perf_counter()
+      for _ in range(number):
+        jax.block_until_ready(call())
+      return (time.perf_counter() - began) / number
+
+    return run
+
+  def loss(self):
+    return loss(self.params, self.batch, key=None)
+
+  def block(self, closed=False):
+    return block(self.params, self.batch, closed)
+
+  def dense_hessian(self, closed=False):
+    return self.block(closed).matrix()
+
+  def hessian(self):
+    return flatness.hessian(loss, self.params, self.batch, where=WHERE)
+
+  def noise_block(self, masks, seed=0):
+    return noise_block(self.params, self.batch, jax.random.key(seed), masks)
+
+  def dense_noise(self, masks):
+    return self.noise_block(masks).matrix()
+
+  def samples(self, number, seed=0):
+    return samples(self.params, self.batch, jax.random.key(seed), number)
+
+  def sampled_covariance(self, number):
+    return flatness.noise_covariance(self.samples(number))
+
+  def sampled_trace(self, matrix, number, seed):
+    """Without the bias that dividing by the number would have, though the loop has it."""
+    centred = self.samples(number, seed)
+    centred = centred - centred.mean(axis=0)
+    return float(jnp.sum((centred @ matrix) * centred) / (number - 1))
+
+  def point(self, closed=False):
+    return point(self.params, self.batch, jax.random.key(0), closed)
+
+  def top_eigenpairs(self):
+    return top_eigenpairs(self.params, self.batch, jax.random.key(0))
+
+  def eigenvectors(self, number):
+    """Principal directions of the noise, spread over all ranks, the largest variance first."""
+    vectors = jnp.linalg.eigh(self.noise_block(32).matrix())[1].T[::-1]
+    return vectors[:: len(vectors) // number][:number]
+
+  def intervals(self, directions):
+    return intervals(self.params, self.batch, directions)
+
+  def dense_intervals(self, directions):
+    return dense_intervals(self.params, self.batch, directions)
+
+  def decompositions(self, number):
+    found = self.kept("samples", lambda: jax.random.normal(jax.random.key(0), (number, self.size)))
+    matrix = self.kept("hessian", self.dense_hessian)
+    components = flatness.principal_components(found)
+    return components, flatness.projected_variance(found, jnp.linalg.eigh(matrix)[1].T)
+
+  def dense_decompositions(self):
+    matrix = self.kept("hessian", self.dense_hessian)
+    covariance = self.kept("covariance", lambda: self.dense_noise(32))
+    components = jnp.linalg.eigh(covariance)
+    vectors = jnp.linalg.eigh(matrix)[1]
+    return components, jnp.sum((covariance @ vectors) * vectors, axis=0)
+
+  def kept(self, name, make):
+    if name not in self.cache:
+      self.cache[name] = make()
+    return self.cache[name]
+
+  def memory(self, number, directions):
+    """Bytes of results and temporary arrays of each compiled program."""
+    key = jax.random.key(0)
+    lines = jnp.zeros((directions, self.size)).at[:, 0].set(1)
+    drawn = jax.ShapeDtypeStruct((3 * number, self.size), jnp.float32)
+    programs = {
+      "dense_hessian": (lambda p, b: block(p, b, False).matrix(), ()),
+      "hessian": (lambda p, b: flatness.hessian(loss, p, b, where=WHERE), ()),
+      "dense_noise_covariance, 32 masks": (lambda p, b, k: noise_block(p, b, k, 32).matrix(), (key,)),
+      "sample_gradients": (partial(samples, number=number), (key,)),
+      "principal_components": (lambda p, b, x: flatness.principal_components(x), (drawn,)),
+      "top_eigenpairs": (top_eigenpairs, (key,)),
+      "interval_flatness": (intervals, (lines,)),
+      "dense_interval_flatness": (dense_intervals, (lines,)),
+      "one point of figure 4": (partial(point, closed=False), (key,)),
+    }
+    sizes = {}
+    for name, (call, rest) in programs.items():
+      used = jax.jit(call).lower(self.params, self.batch, *rest).compile().memory_analysis()
+      sizes[name] = used.temp_size_in_bytes + used.output_size_in_bytes
+    return sizes
+
+
+def block(params, batch, closed):
+  formula = curvature(params) if closed else None
+  return flatness.dense_hessian(head(params), *layer(params, batch), batch, curvature_fn=formula)
+
+
+def noise_block(params, batch, key, masks):
+  return flatness.dense_noise_covariance(head(params), *layer(params, batch), batch, key=key, num_masks=masks)
+
+
+@partial(jax.jit, static_argnums=3)
+def point(params, batch, key, closed):
+  noise = noise_block(params, batch, key, 2)
+  return flatness.hessian_variance_alignment(block(params, batch, closed), noise)
+
+
+def samples(params, batch, key, number):
+  return flatness.sample_gradients(loss, params, batch, key=key, num=number, where=WHERE)
+
+
+def top_eigenpairs(params, batch, key):
+  operator = flatness.hvp(loss, params, batch, where=WHERE)
+  return flatness.top_eigenpairs(operator, operator.like, key=key, num=20, num_matvecs=60)
+
+
+def intervals(params, batch, directions):
+  return flatness.interval_flatness(loss, params, directions, batch, where=WHERE)
+
+
+def dense_intervals(params, batch, directions):
+  return flatness.dense_interval_flatness(head(params), *layer(params, batch), directions, batch)

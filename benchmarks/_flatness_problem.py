@@ -1,0 +1,97 @@
+"""What the benchmark of flatness measures on: the paper's network, trained a little on made-up images."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxreg import losses
+
+INPUTS, CLASSES = 784, 10
+KEEP = 0.8
+WHERE = "Dense_1/*"
+
+
+def make_problem(examples, steps, hidden):
+  """Parameters with Flax's names, and a batch of noise around a prototype of each class."""
+  generator = np.random.default_rng(0)
+  labels = generator.integers(CLASSES, size=examples)
+  prototypes = generator.random((CLASSES, INPUTS))
+  images = 0.15 * prototypes[labels] + 0.85 * generator.random((examples, INPUTS))
+  batch = {"inputs": jnp.asarray(images, jnp.float32), "labels": jnp.asarray(labels)}
+  params, sizes = {}, (INPUTS, hidden, hidden, CLASSES)
+  for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+    kernel = generator.normal(size=(fan_in, fan_out)) * np.sqrt(2 / fan_in)
+    params[f"Dense_{number}"] = {
+      "kernel": jnp.asarray(kernel, jnp.float32),
+      "bias": jnp.zeros(fan_out, jnp.float32),
+    }
+  return trained(params, batch, steps), batch
+
+
+@partial(jax.jit, static_argnums=2)
+def trained(params, batch, steps):
+  optimizer = optax.adam(1e-3)
+
+  def step(state, number):
+    params, moments = state
+    gradients = jax.grad(loss)(params, batch, key=jax.random.fold_in(jax.random.key(7), number))
+    updates, moments = optimizer.update(gradients, moments)
+    return (optax.apply_updates(params, updates), moments), None
+
+  return jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(steps))[0][0]
+
+
+def dense(layer, inputs):
+  return inputs @ layer["kernel"] + layer["bias"][None]
+
+
+@jax.jit
+def layer(params, batch):
+  """Outputs and inputs of the layer between the hidden ones."""
+  inputs = jax.nn.relu(dense(params["Dense_0"], batch["inputs"]))
+  return dense(params["Dense_1"], inputs), inputs
+
+
+def _head(params, z, batch, *, key):
+  hidden = jax.nn.relu(z)
+  if key is not None:
+    hidden = hidden * jax.random.bernoulli(key, KEEP, hidden.shape) / KEEP
+  return losses.softmax_cross_entropy(dense(params["Dense_2"], hidden), batch["labels"])
+
+
+def head(params):
+  """From the layer's outputs to the loss of every example."""
+  return jax.tree_util.Partial(_head, params)
+
+
+def loss(params, batch, *, key):
+  return _head(params, layer(params, batch)[0], batch, key=key).mean()
+
+
+def _curvature(params, z, batch):
+  kernel = params["Dense_2"]["kernel"]
+  probabilities = jax.nn.softmax(dense(params["Dense_2"], jax.nn.relu(z)))
+  alive = jnp.where(z > 0, 1.0, 0.0)
+  # A product of two matrices for all examples at once, instead of one of small ones for each.
+  pairs = (kernel[:, None, :] * kernel[None, :, :]).reshape(-1, kernel.shape[1])
+  second = (probabilities @ pairs.T).reshape(-1, len(kernel), len(kernel))
+  mean = probabilities @ kernel.T
+  return (second - _outer(mean)) * _outer(alive)
+
+
+def curvature(params):
+  """The closed form of the second derivatives of every example's loss in the layer's outputs."""
+  return jax.tree_util.Partial(_curvature, params)
+
+
+def _outer(x):
+  return x[:, :, None] * x[:, None, :]
+
+
+def save(path, params, batch):
+  arrays = {f"{name}/{part}": value for name, layer in params.items() for part, value in layer.items()}
+  np.savez(path, **{name: np.asarray(value) for name, value in {**arrays, **batch}.items()})

@@ -1,0 +1,40 @@
+"""A process of its own for what is compared with: the threads of the two sides must not meet."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+
+class Peer:
+  """Runs a script beside this one that answers lines with lines."""
+
+  def __init__(self, python, script, *arguments):
+    threads = str(len(os.sched_getaffinity(0)))
+    # Waiting threads sleep: spinning they would slow the other side down.
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads}
+    environment.pop("PYTHONPATH", None)
+    command = [str(python), str(Path(__file__).parent / script), *map(str, arguments)]
+    self.process = subprocess.Popen(
+      command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    self.notes: dict[str, dict] = {}
+
+  def ask(self, task, save=None, **options):
+    """The seconds that a task took, by the peer's own clock."""
+    request = {"task": task, "options": options, "save": str(save) if save else None}
+    print(json.dumps(request), file=self.process.stdin, flush=True)
+    line = self.process.stdout.readline()
+    if not line:
+      raise SystemExit(f"the peer process ended with {self.process.wait()} at {task}")
+    answer = json.loads(line)
+    self.notes[task] = answer["notes"]
+    return answer["seconds"]
+
+  def runner(self, task, **options):
+    """`run(n)`, which has it done `n` times and returns the seconds of one."""
+    return lambda number: sum(self.ask(task, **options) for _ in range(number)) / number
+
+  def close(self):
+    self.process.stdin.close()
+    self.process.wait()

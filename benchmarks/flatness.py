@@ -1,0 +1,314 @@
+"""Curvature, noise covariance and interval flatness beside PyTorch, on the network of the paper on dropout.
+
+    python benchmarks/flatness.py [--rounds 5] [--parts hessian,noise,point,eigenpairs,intervals,total,memory]
+      [--peer-python PYTHON] [--quick]
+
+784-50-50-10, the 2550 parameters between the hidden layers, 10 000 made-up images, mean cross-entropy in
+float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the pixels; the
+peer runs in a process of its own (`pip install -e '.[bench]'`, or the Python of another environment), and the
+two are timed in turn. What is marked `~` timed some of its rows, samples or directions and was scaled up. The
+load of the machine is printed with each part: on a busy one the side with fewer threads comes off better.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import jax
+import numpy as np
+from _flatness_jax import Side
+from _flatness_problem import make_problem, save
+from _peer import Peer
+from _steps import alternate, median_and_quartiles
+
+# Part, what is promised to be at least so many times faster, than what, how many times.
+PROMISES = [
+  ("hessian", "dense_hessian", "PyHessian ~", 20),
+  ("hessian", "dense_hessian", "curvlinops ~", 50),
+  ("hessian", "dense_hessian", "torch.func.hessian ~", 50),
+  ("noise", "dense_noise_covariance, 2 masks", "PyTorch loop ~", 50),
+  ("point", "jaxreg, one program", "PyTorch loops ~", 30),
+  ("eigenpairs", "top_eigenpairs", "PyHessian", 8),
+  ("intervals", "interval_flatness", "PyTorch loop", 10),
+  ("intervals", "dense_interval_flatness", "PyTorch loop", 10),
+  ("total", "jaxreg, generic ~", "PyTorch ~", 12),
+  ("total", "jaxreg, structured ~", "PyTorch ~", 20),
+]
+MEMORY = 2e9
+NEEDED = {"total": ("hessian", "noise", "intervals")}
+
+
+class Bench:
+  """The two sides, their sizes, and what was measured."""
+
+  def __init__(self, options):
+    self.rounds = 3 if options.quick else options.rounds
+    quick = options.quick
+    self.examples, steps, hidden = (1000, 100, 16) if quick else (10_000, 300, 50)
+    self.samples, self.drawn, self.rows = (40, 10, 8) if quick else (1000, 50, 50)
+    self.number, self.peer_number = (6, 2) if quick else (50, 10)
+    self.seeds, self.masks = (3, 32) if quick else (6, 256)
+    self.folder = Path(options.folder)
+    params, batch = make_problem(self.examples, steps, hidden)
+    self.side = Side(params, batch)
+    save(self.folder / "problem.npz", params, batch)
+    self.peer = Peer(options.peer_python, "_flatness_torch.py", self.folder / "problem.npz")
+    self.results = {"threads": len(os.sched_getaffinity(0)), "loss": float(self.side.loss())}
+
+  def fetch(self, task, **options):
+    path = self.folder / "answer.npy"
+    self.peer.ask(task, save=path, **options)
+    return np.load(path)
+
+  def timed(self, part, runs):
+    """Seconds of each round; ours are functions without arguments, theirs `(task, options)`."""
+    running = {
+      name: self.peer.runner(run[0], **run[1]) if isinstance(run, tuple) else self.side.runner(run)
+      for name, run in runs.items()
+    }
+    before = os.getloadavg()[0]
+    times = alternate(running, rounds=self.rounds, seconds=0.5)
+    self.results[part] = {"seconds": times, "load": [before, os.getloadavg()[0]]}
+    return self.results[part]
+
+
+def hessian(bench):
+  side, chunk, rows = bench.side, bench.examples // 10, bench.rows
+  ours = {
+    "dense_hessian": side.dense_hessian,
+    "dense_hessian, closed form": lambda: side.dense_hessian(closed=True),
+    "hessian": side.hessian,
+  }
+  result = bench.timed(
+    "hessian",
+    {
+      **ours,
+      "PyHessian ~": ("hessian_pyhessian", {"rows": rows}),
+      "curvlinops ~": ("hessian_curvlinops", {"rows": rows}),
+      "torch.func.hessian ~": ("hessian_functional", {"examples": 200}),
+      "the same product in PyTorch": ("hessian_structured", {"chunk": chunk}),
+    },
+  )
+  reference = bench.fetch("hessian_reference", rows=8, examples=bench.examples)
+  found = {name: np.asarray(run()) for name, run in ours.items()}
+  found["PyHessian ~"] = bench.fetch("hessian_pyhessian", rows=8)
+  found["curvlinops ~"] = bench.fetch("hessian_curvlinops", rows=8)
+  found["the same product in PyTorch"] = bench.fetch("hessian_structured", chunk=chunk)
+  error = lambda rows, reference: f"{np.abs(rows[:8] - reference).max() / np.abs(reference).max():.0e}"
+  notes = {name: error(rows, reference) for name, rows in found.items()}
+  part = bench.fetch("hessian_reference", rows=8, examples=200)
+  notes["torch.func.hessian ~"] = error(bench.fetch("hessian_functional", examples=200), part)
+  result["notes"] = notes
+  return "largest error of 8 rows / largest entry, against float64"
+
+
+def noise(bench):
+  side, chunk = bench.side, bench.examples // 10
+  ours = {f"dense_noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in (2, 8, 32)}
+  loop = {"samples": bench.samples, "drawn": bench.drawn}
+  structured = {
+    f"the same in PyTorch, {k} masks": ("covariance_structured", {"masks": k, "chunk": chunk})
+    for k in (2, 8, 32)
+  }
+  sampled = f"sample_gradients, N = {bench.samples}"
+  runs = {**ours, sampled: lambda: side.sampled_covariance(bench.samples)}
+  result = bench.timed("noise", {**runs, "PyTorch loop ~": ("gradients", loop), **structured})
+  curvature = side.block()
+  reference = float(curvature.inner(side.noise_block(bench.masks, seed=1000)))
+  deviations = {}
+  for k, name in zip((2, 8, 32), ours, strict=True):
+    deviations[name] = [float(curvature.inner(side.noise_block(k, seed=s))) for s in range(bench.seeds)]
+  matrix = curvature.matrix()
+  traces = [side.sampled_trace(matrix, bench.samples, seed=s) for s in range(bench.seeds)]
+  deviations[sampled] = deviations["PyTorch loop ~"] = traces
+  # The loop's own error is that of any N gradients, and is measured with ours.
+  spread = {
+    name: float(np.sqrt(np.mean((np.array(values) / reference - 1) ** 2)))
+    for name, values in deviations.items()
+  }
+  result["error"] = spread
+  result["notes"] = {name: f"{100 * value:.2f} %" for name, value in spread.items()}
+  return f"error of Tr(H Sigma) against {bench.masks} masks, root mean square of {bench.seeds} seeds"
+
+
+def point(bench):
+  side, chunk = bench.side, bench.examples // 10
+  loop = {"samples": bench.samples, "drawn": bench.drawn}
+  result = bench.timed(
+    "point",
+    {
+      "jaxreg, one program": side.point,
+      "jaxreg, one program, closed form": lambda: side.point(closed=True),
+      "PyTorch loops ~": ("alignment", loop),
+      "the same in PyTorch": ("alignment_structured", {"masks": 2, "chunk": chunk}),
+    },
+  )
+  theirs = bench.fetch("alignment_structured", masks=2, chunk=chunk)
+  ours = {name: side.point(closed=closed) for name, closed in zip(result["seconds"], (False, True))}
+  result["notes"] = {name: f"{found.ratio:.2f}" for name, found in ours.items()}
+  result["notes"]["the same in PyTorch"] = f"{theirs[0] / theirs[1]:.2f}"
+  return "Tr(H Sigma) / isotropic"
+
+
+def eigenpairs(bench):
+  side = bench.side
+  tasks = {"PyHessian": "eigenvalues_pyhessian", "curvlinops, eigsh": "eigenvalues_curvlinops"}
+  result = bench.timed(
+    "eigenpairs",
+    {"top_eigenpairs": side.top_eigenpairs, **{name: (task, {"num": 20}) for name, task in tasks.items()}},
+  )
+  true = np.linalg.eigvalsh(np.asarray(side.block().matrix(), np.float64))[::-1][:20]
+  found = {"top_eigenpairs": np.asarray(side.top_eigenpairs().values)}
+  found |= {name: bench.fetch(task, num=20) for name, task in tasks.items()}
+  errors = {name: np.abs(values / true - 1) for name, values in found.items()}
+  result["error"] = {name: float(error.max()) for name, error in errors.items()}
+  result["notes"] = {name: ", ".join(f"{error[i]:.0e}" for i in (0, 4, 19)) for name, error in errors.items()}
+  return "relative error of the 1st, 5th and 20th eigenvalue"
+
+
+def intervals(bench):
+  side = bench.side
+  # Spread over all ranks, so that neighbours are less alike than in a whole figure.
+  directions = side.eigenvectors(bench.number)
+  paths = {}
+  for name, chosen in (("all", directions), ("some", directions[:: bench.number // bench.peer_number])):
+    paths[name] = str(bench.folder / f"{name}.npy")
+    np.save(paths[name], chosen)
+  options = {"directions": paths["some"], "number": bench.number, "rtol": 1e-3}
+  ours = {
+    "interval_flatness": lambda: side.intervals(directions),
+    "dense_interval_flatness": lambda: side.dense_intervals(directions),
+  }
+  tasks = {"PyTorch loop": "intervals", "linear in the distance, PyTorch": "intervals_structured"}
+  result = bench.timed("intervals", {**ours, **{name: (task, options) for name, task in tasks.items()}})
+  result["directions"] = bench.number
+  options = {**options, "directions": paths["all"]}
+  widths = bench.fetch("intervals", **options)
+  result["notes"] = {name: f"{bench.peer.notes['intervals']['evaluations']:.1f}" for name in tasks}
+  for name, run in ours.items():
+    found = run()
+    both = np.isfinite(widths) & np.isfinite(found.width)
+    apart = np.abs(np.asarray(found.width)[both] / widths[both] - 1).max()
+    agree = bool((np.isfinite(widths) == np.isfinite(found.width)).all())
+    result["notes"][name] = (
+      f"{np.asarray(found.evaluations).mean():.1f} (widths within {apart:.0e}, "
+      f"{(~both).sum()} infinite{'' if agree else ' on one side'})"
+    )
+  return f"evaluations a direction; seconds are of {bench.number} directions"
+
+
+def total(bench):
+  """Figures 2 and 3: 3000 gradients, their components, an interval for each, Hessian, projections."""
+  side, size, chunk = bench.side, bench.side.size, bench.examples // 10
+  samples, repeats = 3 * bench.samples, size / bench.number
+  rest = {
+    "generic": lambda: side.decompositions(samples),
+    "structured": side.dense_decompositions,
+    "PyTorch": ("decompositions", {"samples": samples}),
+    "structured PyTorch": ("decompositions_structured", {"masks": 32, "chunk": chunk}),
+  }
+  result = bench.timed("total", rest)
+  times = lambda part, name: np.array(bench.results[part]["seconds"][name])
+  sampled = f"sample_gradients, N = {bench.samples}"
+  parts = {
+    "jaxreg, generic ~": (3 * times("noise", sampled), "interval_flatness", "hessian", "generic"),
+    "jaxreg, structured ~": (
+      times("noise", "dense_noise_covariance, 32 masks"),
+      "dense_interval_flatness",
+      "dense_hessian",
+      "structured",
+    ),
+    "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop", "PyHessian ~", "PyTorch"),
+    "structured PyTorch ~": (
+      times("noise", "the same in PyTorch, 32 masks"),
+      "linear in the distance, PyTorch",
+      "the same product in PyTorch",
+      "structured PyTorch",
+    ),
+  }
+  left, result["seconds"], result["notes"] = result["seconds"], {}, {}
+  for name, (noise, interval, curvature, last) in parts.items():
+    addends = noise, repeats * times("intervals", interval), times("hessian", curvature), np.array(left[last])
+    result["seconds"][name] = list(map(float, sum(addends)))
+    result["notes"][name] = " + ".join(f"{np.median(x):.1f}" for x in addends)
+  return "noise + an interval a parameter + Hessian + decompositions and projections"
+
+
+def memory(bench):
+  sizes = bench.side.memory(bench.samples, bench.number)
+  bench.results["memory"] = sizes
+  print("\n| program of jaxreg | results and temporary memory, MB |\n|---|---|")
+  for name, size in sizes.items():
+    print(f"| {name} | {size / 1e6:.0f} |")
+
+
+PARTS = {f.__name__: f for f in (hessian, noise, point, eigenpairs, intervals, total, memory)}
+
+
+def table(name, result, note) -> None:
+  load = " to ".join(f"{x:.1f}" for x in result["load"])
+  print(f"\n| {name} (load {load}) | s, median (quartiles) | x the first | {note} |\n|---|---|---|---|")
+  first = next(iter(result["seconds"].values()))
+  for method, seconds in result["seconds"].items():
+    median, low, high = median_and_quartiles(seconds)
+    ratio = statistics.median(theirs / ours for ours, theirs in zip(first, seconds, strict=True))
+    note = result.get("notes", {}).get(method, "")
+    print(f"| {method} | {median:.3g} ({low:.3g} to {high:.3g}) | {ratio:.3g} | {note} |", flush=True)
+
+
+def verdicts(results) -> list[dict]:
+  found = []
+  for part, ours, theirs, bound in PROMISES:
+    if part not in results:
+      continue
+    pair = [results[part]["seconds"][name] for name in (ours, theirs)]
+    median, low, high = median_and_quartiles([b / a for a, b in zip(*pair, strict=True)])
+    kept = median >= bound
+    error = results[part].get("error")
+    if error:
+      kept &= error[ours] <= error[theirs]
+    text = f"{part}: {ours} over {theirs}: {median:.1f} ({low:.1f} to {high:.1f}), promised {bound}"
+    if error:
+      text += f", error {error[ours]:.1e} against {error[theirs]:.1e}"
+    found.append({"text": text, "kept": bool(kept)})
+  if "memory" in results:
+    most = max(results["memory"], key=results["memory"].get)
+    size = results["memory"][most]
+    found.append({"text": f"memory: at most {size / 1e9:.2f} GB ({most})", "kept": size < MEMORY})
+  return found
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--parts", default=",".join(PARTS))
+  parser.add_argument("--peer-python", default=sys.executable)
+  parser.add_argument("--quick", action="store_true", help="small numbers: only to see that it runs")
+  options = parser.parse_args()
+  asked = options.parts.split(",")
+  if unknown := set(asked) - set(PARTS):
+    parser.error(f"--parts: {', '.join(sorted(unknown))} unknown; there are {', '.join(PARTS)}")
+  needed = {part for name in asked for part in NEEDED.get(name, ())}
+  with tempfile.TemporaryDirectory() as options.folder:
+    bench = Bench(options)
+    print(f"loss {bench.results['loss']:.3g}, {bench.results['threads']} cores, jax {jax.__version__}")
+    for name, part in PARTS.items():
+      if name not in asked and name not in needed:
+        continue
+      note = part(bench)
+      if note:
+        table(name, bench.results[name], note)
+    bench.peer.close()
+  bench.results["verdicts"] = verdicts(bench.results)
+  print()
+  for verdict in bench.results["verdicts"]:
+    print(f"{'kept  ' if verdict['kept'] else 'MISSED'} {verdict['text']}")
+  print(json.dumps(bench.results))
+
+
+if __name__ == "__main__":
+  main()
