@@ -4,10 +4,11 @@
       [--peer-python PYTHON] [--quick]
 
 784-50-50-10, the 2550 parameters between the hidden layers, 10 000 made-up images, mean cross-entropy in
-float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the pixels; the
-peer runs in a process of its own (`pip install -e '.[bench]'`, or the Python of another environment), and the
-two are timed in turn. What is marked `~` timed some of its rows, samples or directions and was scaled up. The
-load of the machine is printed with each part: on a busy one the side with fewer threads comes off better.
+float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the
+pixels; the peer runs in a process of its own (`pip install -e '.[bench]'`, or the Python of another
+environment), and the two are timed in turn. What is marked `~` timed some of its rows, samples or directions
+and was scaled up. The load of the machine is printed with each part: on a busy one fewer threads come off
+better.
 """
 
 import argparse
