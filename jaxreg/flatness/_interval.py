@@ -14,6 +14,7 @@ from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
 
 MAX_STEPS = 200  # of either search; with the default growth a factor of 1e35
+FOLLOWED = 0.8  # of the last direction's crossing; from there one step outward is most often enough
 
 Profile = Callable[[Array], Array]
 
@@ -58,10 +59,11 @@ def interval_flatness(
   .. math:: F_v = r - l, \qquad L(\theta + l v) = L(\theta + r v) = c L(\theta), \quad l < 0 < r
 
   The two sides are searched each for itself, for a trained network is seldom at the exact minimum. A search
-  starts at half of what the direction before it gave, walks outward by `growth` until the loss is too large
-  (or inward until it is not), and closes the bracket by the ITP method. The crossing found is the first one
-  outward from that start; give `first_step` to begin every search there, where a profile that crosses more
-  than once is expected.
+  starts at 0.8 of what the direction before it gave, walks outward by `growth` until the loss is too large
+  (or inward until it is not), and closes the bracket by the ITP method, in the logarithms of the distance and
+  of the rise of the loss, where a parabola is a straight line. The crossing found is the first one outward
+  from that start; give `first_step` to begin every search there, where a profile that crosses more than once
+  is expected.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as
@@ -143,10 +145,10 @@ def intervals(
 
   def one(starts: Array, direction: Any) -> tuple[Array, Any]:
     profile = line(direction)
-    side = lambda each: crossing(lambda t: profile(each[0] * t), target, each[1], growth, rtol, cap)
+    side = lambda each: crossing(lambda t: profile(each[0] * t), loss, target, each[1], growth, rtol, cap)
     at, crossed, least, evaluations = jax.lax.map(side, (signs, starts))
     if follow:
-      starts = jnp.where(crossed, at / 2, starts)
+      starts = jnp.where(crossed, FOLLOWED * at, starts)
     return starts, (at, crossed, jnp.minimum(least.min(), loss) / loss, evaluations.sum())
 
   def row(starts: Array, chosen: Array) -> tuple[Array, Any]:
@@ -165,9 +167,9 @@ def intervals(
 
 
 def crossing(
-  profile: Profile, target: Array, start: Array, growth: Array, rtol: Array, cap: Array
+  profile: Profile, loss: Array, target: Array, start: Array, growth: Array, rtol: Array, cap: Array
 ) -> tuple[Array, Array, Array, Array]:
-  """Where `profile`, below `target` at 0, reaches it: `(t, found, least value seen, evaluations)`."""
+  """Where `profile`, which is `loss` at 0, reaches `target`: `(t, found, least value seen, evaluations)`."""
   # What is not a number counts as too large.
   excess = lambda t: jnp.nan_to_num((profile(t) - target).astype(start.dtype), nan=jnp.inf, posinf=jnp.inf)
   unknown = jnp.full((), jnp.inf, start.dtype)
@@ -187,41 +189,48 @@ def crossing(
     return low, f_low, high, f_high, jnp.minimum(least, f), count + 1
 
   state = (zero, -unknown, unknown, unknown, unknown, jnp.int32(0))
-  low, f_low, high, f_high, least, count = jax.lax.while_loop(open_, walk, state)
-  found = (low > 0) & jnp.isfinite(high) & (high <= cap)
+  near, f_near, far, f_far, least, count = jax.lax.while_loop(open_, walk, state)
+  found = (near > 0) & jnp.isfinite(far) & (far <= cap)
+
+  # The logarithm of the rise over that at the target, in that of the distance over the nearer end's. Where
+  # the loss has hardly risen or has fallen the logarithm says nothing, and is held.
+  rise = (target - loss).astype(start.dtype)
+  height = lambda f: jnp.log1p(jnp.maximum(f / rise, -0.95))
+  width = jnp.log(jnp.where(found, far / near, growth))
 
   # ITP: interpolate, truncate, project; at most one step more than bisection needs.
-  tolerance = rtol * high / 2
-  slope = 0.2 / (high - low)
-  steps = jnp.maximum(jnp.ceil(jnp.log2((high - low) / (2 * tolerance))), 0) + 1
+  tolerance = jnp.maximum(rtol, 8 * jnp.finfo(start.dtype).eps) / 2
+  slope = 0.02 / width
+  steps = jnp.maximum(jnp.ceil(jnp.log2(width / (2 * tolerance))), 0) + 1
 
-  def interpolated(low, f_low, high, f_high):
-    t = (f_high * low - f_low * high) / (f_high - f_low)
-    return jnp.where(jnp.isfinite(t), t, (low + high) / 2)
+  def interpolated(low, y_low, high, y_high):
+    x = (y_high * low - y_low * high) / (y_high - y_low)
+    return jnp.where(jnp.isfinite(x), x, (low + high) / 2)
 
   def wide(state):
     low, _, high, _, _, done = state
     return found & (high - low > 2 * tolerance) & (done < MAX_STEPS)
 
   def shrink(state):
-    low, f_low, high, f_high, least, done = state
+    low, y_low, high, y_high, least, done = state
     middle = (low + high) / 2
-    t = interpolated(low, f_low, high, f_high)
-    sign = jnp.sign(middle - t)
-    step = slope * (high - low) ** 2
-    t = jnp.where(step <= jnp.abs(middle - t), t + sign * step, middle)
+    x = interpolated(low, y_low, high, y_high)
+    sign = jnp.sign(middle - x)
+    # At least so far past an interpolation that is good already that the other end comes close too.
+    step = jnp.maximum(slope * (high - low) ** 2, 0.9 * tolerance)
+    x = jnp.where(step <= jnp.abs(middle - x), x + sign * step, middle)
     radius = jnp.maximum(tolerance * 2 ** (steps - done) - (high - low) / 2, 0)
-    t = jnp.where(jnp.abs(t - middle) <= radius, t, middle - sign * radius)
-    f = excess(t)
+    x = jnp.where(jnp.abs(x - middle) <= radius, x, middle - sign * radius)
+    f = excess(near * jnp.exp(x))
     below = f < 0
-    low, f_low = jnp.where(below, t, low), jnp.where(below, f, f_low)
-    high, f_high = jnp.where(below, high, t), jnp.where(below, f_high, f)
-    return low, f_low, high, f_high, jnp.minimum(least, f), done + 1
+    low, y_low = jnp.where(below, x, low), jnp.where(below, height(f), y_low)
+    high, y_high = jnp.where(below, high, x), jnp.where(below, y_high, height(f))
+    return low, y_low, high, y_high, jnp.minimum(least, f), done + 1
 
-  low, f_low, high, f_high, least, done = jax.lax.while_loop(
-    wide, shrink, (low, f_low, high, f_high, least, jnp.int32(0))
-  )
-  return interpolated(low, f_low, high, f_high), found, least + target, count + done
+  state = (zero, height(f_near), width, height(f_far), least, jnp.int32(0))
+  low, y_low, high, y_high, least, done = jax.lax.while_loop(wide, shrink, state)
+  at = near * jnp.exp(interpolated(low, y_low, high, y_high))
+  return at, found, least + target, count + done
 
 
 def check_directions(directions: ArrayLike, size: int) -> Array:

@@ -94,7 +94,8 @@ def test_of_a_network_against_a_dense_scan(batch_size):
       expected = t[above & (t < 0)].max(initial=-np.inf), t[above & (t > 0)].min(initial=np.inf)
       np.testing.assert_allclose([left, right], expected, atol=2e-3, rtol=1e-3)
     assert np.isfinite(found.width).any()
-    assert np.asarray(found.evaluations).mean() < 30
+    # The first search of every lane starts far inside.
+    assert np.asarray(found.evaluations).mean() < (22 if batch_size == 1 else 32)
 
 
 def test_order_of_the_parameters_changes_nothing():
