@@ -46,9 +46,7 @@ class DenseBlock:
 
   def matrix(self) -> Array:
     """The dense matrix `[size, size]`: first the bias, then the kernel `[inputs, units]` row by row."""
-    outer, inner = _unpack_index(self.units), _unpack_index(self.inputs + self.bias)
-    blocks = self.packed[outer[None, :, None, :], inner[:, None, :, None]]
-    return blocks.reshape(self.size, self.size)
+    return _matrix(self)
 
   def trace(self) -> Array:
     """The sum of the diagonal."""
@@ -68,6 +66,14 @@ class DenseBlock:
 
   def _layer(self) -> str:
     return f"{self.inputs} inputs, {self.units} units, bias {self.bias}"
+
+
+# Compiled: copying one number at a time the indices would take longer than the numbers.
+@jax.jit
+def _matrix(block: DenseBlock) -> Array:
+  outer, inner = _unpack_index(block.units), _unpack_index(block.inputs + block.bias)
+  blocks = block.packed[outer[None, :, None, :], inner[:, None, :, None]]
+  return blocks.reshape(block.size, block.size)
 
 
 @analysis
