@@ -75,7 +75,7 @@ def top_eigenpairs(
       converged by then says so.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: for `converged`.
-    check: first see, with three products, whether the operator is deterministic and symmetric.
+    check: see, with three more products, whether the operator is deterministic and symmetric.
 
   Returns:
     `EigenPairs`.
@@ -98,14 +98,24 @@ def top_eigenpairs(
     raise ValueError(f"num_matvecs must lie in [num, size] = [{num}, {like.size}], got {steps}")
   start_key, check_key_ = jax.random.split(key)
   start = jax.random.normal(start_key, like.shape, like.dtype)
+  other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
+  matvec = as_pytree(matvec)
+  shape = jnp.shape(jax.eval_shape(matvec, start))
+  if shape != start.shape:
+    raise ValueError(f"matvec must return shape {start.shape}, as like has, got {shape}")
+  pairs, products = _ritz(steps, num, which, tol, matvec, start, other)
   if check:
-    _check_operator(matvec, start, jax.random.normal(check_key_, like.shape, like.dtype))
-  return _ritz(steps, num, which, tol, as_pytree(matvec), start)
+    _check_products(start, other, *products)
+  return pairs
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _ritz(steps, num, which, tol, matvec, start):
+def _ritz(steps, num, which, tol, matvec, start, other):
   from matfree import decomp
+
+  # In the same program, where what all products share is computed once. One that changes from call to call
+  # does so while it is traced.
+  products = None if other is None else (matvec(start), matvec(start), matvec(other))
 
   algorithm = decomp.tridiag_sym(steps, reortho="full", custom_vjp=False)
   basis, tridiagonal, residual, _ = algorithm(matvec, start / jnp.linalg.norm(start))
@@ -115,7 +125,8 @@ def _ritz(steps, num, which, tol, matvec, start):
   # What the recurrence leaves over is all in the last vector: no further products are needed.
   residuals = jnp.linalg.norm(residual) * jnp.abs(vectors[-1, chosen])
   ritz = vectors[:, chosen].T @ basis
-  return EigenPairs(values[chosen], ritz, residuals, residuals <= tol * jnp.abs(values).max())
+  converged = residuals <= tol * jnp.abs(values).max()
+  return EigenPairs(values[chosen], ritz, residuals, converged), products
 
 
 @analysis
@@ -262,13 +273,10 @@ def _like(like: ArrayLike) -> Array:
   return like
 
 
-def _check_operator(matvec: Matvec, u: Array, v: Array) -> None:
-  """Three products that a symmetric matrix cannot fail; nothing inside a transformation."""
-  first, second, other = matvec(u), matvec(u), matvec(v)
+def _check_products(u: Array, v: Array, first: Array, second: Array, other: Array) -> None:
+  """`A u` twice and `A v`, which a symmetric matrix cannot fail; nothing inside a transformation."""
   if any(isinstance(x, Tracer) for x in (first, second, other)):
     return
-  if np.shape(first) != u.shape:
-    raise ValueError(f"matvec must return shape {u.shape}, as like has, got {np.shape(first)}")
   if not (np.isfinite(first).all() and np.isfinite(other).all()):
     raise ValueError("matvec must return finite values, got NaN or infinity")
   if not np.array_equal(first, second):
