@@ -8,9 +8,9 @@ that time only a part of their rows, samples or directions scale that part up; t
 
 import json
 import sys
-import time
 
 import _flatness_torch_dense as structured
+from _clock import now
 import curvlinops
 import numpy as np
 import pyhessian
@@ -67,14 +67,14 @@ def join(parts):
 
 
 def scaled(begun, done, whole):
-  return (time.perf_counter() - begun) * whole / done
+  return (now() - begun) * whole / done
 
 
 def hessian_pyhessian(problem, rows):
-  began = time.perf_counter()
+  began = now()
   operator = pyhessian.hessian(problem.model, problem.criterion, (problem.inputs, problem.labels), cuda=False)
-  once = time.perf_counter() - began
-  began = time.perf_counter()
+  once = now() - began
+  began = now()
   found = [join(product(operator, problem.unit(int(problem.order[i])), problem)) for i in range(rows)]
   seconds = once + scaled(began, rows, problem.size)
   return seconds, {}, torch.stack(found)[:, problem.order]
@@ -86,11 +86,11 @@ def product(operator, vector, problem):
 
 def hessian_curvlinops(problem, rows):
   problem.model.eval()
-  began = time.perf_counter()
+  began = now()
   operator = linear_operator(problem)
-  once = time.perf_counter() - began
+  once = now() - began
   columns = torch.stack([problem.unit(int(i)) for i in problem.order[:rows]], dim=1)
-  began = time.perf_counter()
+  began = now()
   found = operator @ columns
   return once + scaled(began, rows, problem.size), {}, found.detach().T[:, problem.order]
 
@@ -117,7 +117,7 @@ def hessian_functional(problem, examples):
     outputs = torch.func.functional_call(problem.model, parameters, (inputs,))
     return problem.criterion(outputs, labels)
 
-  began = time.perf_counter()
+  began = now()
   found = torch.func.hessian(loss)(join(problem.subset).detach())
   seconds = scaled(began, examples, len(problem.inputs))
   return seconds, {}, found[problem.order[:8]][:, problem.order]
@@ -140,42 +140,42 @@ def hessian_reference(problem, rows, examples):
 def gradients(problem, samples, drawn):
   """The paper's loop: gradients under dropout, and their covariance."""
   problem.model.train()
-  began = time.perf_counter()
+  began = now()
   rows = [join(torch.autograd.grad(problem.loss(), problem.subset)) for _ in range(drawn)]
   seconds = scaled(began, drawn, samples)
   found = torch.stack(rows).repeat(-(-samples // drawn), 1)[:samples]
-  began = time.perf_counter()
+  began = now()
   centred = found - found.mean(dim=0)
   covariance = centred.T @ centred / samples
-  return seconds + time.perf_counter() - began, {}, covariance
+  return seconds + now() - began, {}, covariance
 
 
 def alignment(problem, samples, drawn):
   """One point of figure 4: gradients, a product with the Hessian for each, and the trace of the Hessian."""
   seconds, _, _ = gradients(problem, samples, drawn)
   vectors = torch.randn(drawn, problem.size)
-  began = time.perf_counter()
+  began = now()
   operator = pyhessian.hessian(problem.model, problem.criterion, (problem.inputs, problem.labels), cuda=False)
   operator.trace()
-  once = time.perf_counter() - began
-  began = time.perf_counter()
+  once = now() - began
+  began = now()
   for vector in vectors:
     torch.dot(join(product(operator, vector, problem)), vector)
   return seconds + once + scaled(began, drawn, samples), {}, None
 
 
 def eigenvalues_pyhessian(problem, num):
-  began = time.perf_counter()
+  began = now()
   operator = pyhessian.hessian(problem.model, problem.criterion, (problem.inputs, problem.labels), cuda=False)
   values, _ = operator.eigenvalues(top_n=num)
-  return time.perf_counter() - began, {}, torch.tensor(values)
+  return now() - began, {}, torch.tensor(values)
 
 
 def eigenvalues_curvlinops(problem, num):
   problem.model.eval()
-  began = time.perf_counter()
+  began = now()
   values, _ = eigsh(linear_operator(problem).to_scipy(), k=num, which="LA", tol=1e-4)
-  return time.perf_counter() - began, {}, torch.from_numpy(values[::-1].copy())
+  return now() - began, {}, torch.from_numpy(values[::-1].copy())
 
 
 def intervals(problem, directions, number, rtol):
@@ -206,12 +206,12 @@ def decompositions(problem, samples):
   generator = torch.Generator().manual_seed(0)
   found = torch.randn(samples, problem.size, generator=generator)
   matrix = structured.hessian(problem, chunk=1000)[2]
-  began = time.perf_counter()
+  began = now()
   centred = found - found.mean(dim=0)
   structured.eigenpairs(centred.T @ centred / samples)
   _, vectors = structured.eigenpairs(matrix)
   (centred @ vectors).square().mean(dim=0)
-  return time.perf_counter() - began, {}, None
+  return now() - began, {}, None
 
 
 TASKS = {

@@ -1,9 +1,8 @@
 """jaxreg's algorithms for a dense layer, written in PyTorch: what of the gain is the algorithm's."""
 
-import time
-
 import numpy as np
 import torch
+from _clock import now
 
 
 @torch.inference_mode()
@@ -80,20 +79,20 @@ def matrix(problem, packed):
 
 
 def hessian(problem, chunk):
-  began = time.perf_counter()
+  began = now()
   found = matrix(problem, blocks(problem, curvature(problem), chunk) / len(problem.inputs))
-  return time.perf_counter() - began, {}, found
+  return now() - began, {}, found
 
 
 def covariance(problem, masks, chunk):
-  began = time.perf_counter()
+  began = now()
   found = matrix(problem, blocks(problem, noise(problem, masks), chunk) / len(problem.inputs) ** 2)
-  return time.perf_counter() - began, {}, found
+  return now() - began, {}, found
 
 
 def alignment(problem, masks, chunk):
   """Both traces from the packed triangles alone."""
-  began = time.perf_counter()
+  began = now()
   size = len(problem.inputs)
   h = blocks(problem, curvature(problem), chunk) / size
   s = blocks(problem, noise(problem, masks), chunk) / size**2
@@ -103,7 +102,7 @@ def alignment(problem, masks, chunk):
   weights = (2 - left.float())[:, None] * (2 - right.float())
   trace = lambda packed: packed[left][:, right].sum()
   found = torch.stack([(weights * h * s).sum(), trace(h) * trace(s) / (units * (inputs + 1))])
-  return time.perf_counter() - began, {}, found
+  return now() - began, {}, found
 
 
 def diagonal(size):
@@ -131,7 +130,7 @@ def intervals(problem, directions, number, rtol):
 def search(line, directions, number, rtol, first=0.01, growth=1.5, cap=1e6):
   """Seconds for `number` directions, from as many as there are; widths and evaluations of each."""
   evaluations = 0
-  began = time.perf_counter()
+  began = now()
   target, widths = None, []
   for direction in directions:
     profile = line(direction)
@@ -155,7 +154,7 @@ def search(line, directions, number, rtol, first=0.01, growth=1.5, cap=1e6):
           high = middle
       width += (low + high) / 2
     widths.append(width)
-  seconds = (time.perf_counter() - began) * number / len(directions)
+  seconds = (now() - began) * number / len(directions)
   return seconds, {"evaluations": evaluations / len(directions)}, torch.tensor(widths)
 
 
@@ -163,11 +162,11 @@ def decompositions(problem, masks, chunk):
   """What is left of figures 2 and 3 once both matrices are made."""
   h = hessian(problem, chunk)[2]
   s = covariance(problem, masks, chunk)[2]
-  began = time.perf_counter()
+  began = now()
   eigenpairs(s)
   _, vectors = eigenpairs(h)
   ((s @ vectors) * vectors).sum(dim=0)
-  return time.perf_counter() - began, {}, None
+  return now() - began, {}, None
 
 
 def eigenpairs(matrix):

@@ -1,14 +1,14 @@
 """Curvature, noise covariance and interval flatness beside PyTorch, on the network of the paper on dropout.
 
     python benchmarks/flatness.py [--rounds 5] [--parts hessian,noise,point,eigenpairs,intervals,total,memory]
-      [--peer-python PYTHON] [--quick]
+      [--peer-python PYTHON] [--clock wall|cpu] [--quick]
 
 784-50-50-10, the 2550 parameters between the hidden layers, 10 000 made-up images, mean cross-entropy in
 float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the
 pixels; the peer runs in a process of its own (`pip install -e '.[bench]'`, or the Python of another
 environment), and the two are timed in turn. What is marked `~` timed some of its rows, samples or directions
-and was scaled up. The load of the machine is printed with each part: on a busy one fewer threads come off
-better.
+and was scaled up. The load of the machine is printed with each part; on a busy one `--clock cpu` says more,
+which counts the seconds of all cores instead.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from _clock import now
 from _flatness_jax import Side
 from _flatness_problem import make_problem, save
 from _peer import Peer
@@ -34,8 +35,8 @@ PROMISES = [
   ("noise", "dense_noise_covariance, 2 masks", "PyTorch loop ~", 50),
   ("point", "jaxreg, one program", "PyTorch loops ~", 30),
   ("eigenpairs", "top_eigenpairs", "PyHessian", 8),
-  ("intervals", "interval_flatness", "PyTorch loop", 10),
-  ("intervals", "dense_interval_flatness", "PyTorch loop", 10),
+  ("intervals", "interval_flatness", "PyTorch loop ~", 10),
+  ("intervals", "dense_interval_flatness", "PyTorch loop ~", 10),
   ("total", "jaxreg, generic ~", "PyTorch ~", 12),
   ("total", "jaxreg, structured ~", "PyTorch ~", 20),
 ]
@@ -184,7 +185,7 @@ def intervals(bench):
     "interval_flatness": lambda: side.intervals(directions),
     "dense_interval_flatness": lambda: side.dense_intervals(directions),
   }
-  tasks = {"PyTorch loop": "intervals", "linear in the distance, PyTorch": "intervals_structured"}
+  tasks = {"PyTorch loop ~": "intervals", "linear in the distance, PyTorch ~": "intervals_structured"}
   result = bench.timed("intervals", {**ours, **{name: (task, options) for name, task in tasks.items()}})
   result["directions"] = bench.number
   options = {**options, "directions": paths["all"]}
@@ -223,10 +224,10 @@ def total(bench):
       "dense_hessian",
       "structured",
     ),
-    "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop", "PyHessian ~", "PyTorch"),
+    "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop ~", "PyHessian ~", "PyTorch"),
     "structured PyTorch ~": (
       times("noise", "the same in PyTorch, 32 masks"),
-      "linear in the distance, PyTorch",
+      "linear in the distance, PyTorch ~",
       "the same product in PyTorch",
       "structured PyTorch",
     ),
@@ -236,6 +237,16 @@ def total(bench):
     addends = noise, repeats * times("intervals", interval), times("hessian", curvature), np.array(left[last])
     result["seconds"][name] = list(map(float, sum(addends)))
     result["notes"][name] = " + ".join(f"{np.median(x):.1f}" for x in addends)
+  # Whole searches follow from one direction to the next, and so need fewer evaluations than those scaled up.
+  directions = side.eigenvectors(size)
+  for name, search in (("generic", side.intervals), ("structured", side.dense_intervals)):
+    began = now()
+    found = jax.block_until_ready(search(directions))
+    seconds, evaluations = now() - began, float(found.evaluations.mean())
+    result[f"all intervals, {name}"] = seconds
+    result["notes"][f"jaxreg, {name} ~"] += (
+      f" (all intervals at once, with compiling: {seconds:.0f} s, {evaluations:.1f} evaluations each)"
+    )
   return "noise + an interval a parameter + Hessian + decompositions and projections"
 
 
@@ -252,7 +263,7 @@ PARTS = {f.__name__: f for f in (hessian, noise, point, eigenpairs, intervals, t
 
 def table(name, result, note) -> None:
   load = " to ".join(f"{x:.1f}" for x in result["load"])
-  print(f"\n| {name} (load {load}) | s, median (quartiles) | x the first | {note} |\n|---|---|---|---|")
+  print(f"\n| {name} (load {load}) | s, median (quartiles) | x first | {note} |\n|---|---|---|---|")
   first = next(iter(result["seconds"].values()))
   for method, seconds in result["seconds"].items():
     median, low, high = median_and_quartiles(seconds)
@@ -288,15 +299,18 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--parts", default=",".join(PARTS))
   parser.add_argument("--peer-python", default=sys.executable)
+  parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
   parser.add_argument("--quick", action="store_true", help="small numbers: only to see that it runs")
   options = parser.parse_args()
+  os.environ["BENCH_CLOCK"] = options.clock
   asked = options.parts.split(",")
   if unknown := set(asked) - set(PARTS):
     parser.error(f"--parts: {', '.join(sorted(unknown))} unknown; there are {', '.join(PARTS)}")
   needed = {part for name in asked for part in NEEDED.get(name, ())}
   with tempfile.TemporaryDirectory() as options.folder:
     bench = Bench(options)
-    print(f"loss {bench.results['loss']:.3g}, {bench.results['threads']} cores, jax {jax.__version__}")
+    found = bench.results | {"clock": options.clock, "jax": jax.__version__}
+    print("loss {loss:.3g}, {threads} cores, {clock} seconds, jax {jax}".format(**found), flush=True)
     for name, part in PARTS.items():
       if name not in asked and name not in needed:
         continue
@@ -306,6 +320,8 @@ def main() -> None:
     bench.peer.close()
   bench.results["verdicts"] = verdicts(bench.results)
   print()
+  if options.quick:
+    print("a small network and few examples: the verdicts mean nothing")
   for verdict in bench.results["verdicts"]:
     print(f"{'kept  ' if verdict['kept'] else 'MISSED'} {verdict['text']}")
   print(json.dumps(bench.results))
