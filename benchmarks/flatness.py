@@ -1,7 +1,7 @@
 """Curvature, noise covariance and interval flatness beside PyTorch, on the network of the paper on dropout.
 
     python benchmarks/flatness.py [--rounds 5] [--parts hessian,noise,point,eigenpairs,intervals,total,memory]
-      [--peer-python PYTHON] [--clock wall|cpu] [--quick]
+      [--steps 300] [--peer-python PYTHON] [--clock wall|cpu] [--quick]
 
 784-50-50-10, the 2550 parameters between the hidden layers, 10 000 made-up images, mean cross-entropy in
 float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the
@@ -27,12 +27,13 @@ from _flatness_problem import make_problem, save
 from _peer import Peer
 from _steps import alternate, median_and_quartiles
 
+MASKED = "dense_noise_covariance, as many masks as the loop's error asks for"
 # Part, what is promised to be at least so many times faster, than what, how many times.
 PROMISES = [
   ("hessian", "dense_hessian", "PyHessian ~", 20),
   ("hessian", "dense_hessian", "curvlinops ~", 50),
   ("hessian", "dense_hessian", "torch.func.hessian ~", 50),
-  ("noise", "dense_noise_covariance, 2 masks", "PyTorch loop ~", 50),
+  ("noise", MASKED, "PyTorch loop ~", 50),
   ("point", "jaxreg, one program", "PyTorch loops ~", 30),
   ("eigenpairs", "top_eigenpairs", "PyHessian", 8),
   ("intervals", "interval_flatness", "PyTorch loop ~", 10),
@@ -50,7 +51,7 @@ class Bench:
   def __init__(self, options):
     self.rounds = 3 if options.quick else options.rounds
     quick = options.quick
-    self.examples, steps, hidden = (1000, 100, 16) if quick else (10_000, 300, 50)
+    self.examples, steps, hidden = (1000, 100, 16) if quick else (10_000, options.steps, 50)
     self.samples, self.drawn, self.rows = (40, 10, 8) if quick else (1000, 50, 50)
     self.number, self.peer_number = (6, 2) if quick else (50, 10)
     self.seeds, self.masks = (3, 32) if quick else (6, 256)
@@ -277,10 +278,14 @@ def verdicts(results) -> list[dict]:
   for part, ours, theirs, bound in PROMISES:
     if part not in results:
       continue
+    error = results[part].get("error")
+    if ours == MASKED:
+      fit = [name for name in error if name.startswith("dense") and error[name] <= error[theirs]]
+      # With too few for that error the promise is missed, by the best there is.
+      ours = fit[0] if fit else min(error, key=error.get)
     pair = [results[part]["seconds"][name] for name in (ours, theirs)]
     median, low, high = median_and_quartiles([b / a for a, b in zip(*pair, strict=True)])
     kept = median >= bound
-    error = results[part].get("error")
     if error:
       kept &= error[ours] <= error[theirs]
     text = f"{part}: {ours} over {theirs}: {median:.1f} ({low:.1f} to {high:.1f}), promised {bound}"
@@ -299,6 +304,7 @@ def main() -> None:
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--parts", default=",".join(PARTS))
   parser.add_argument("--peer-python", default=sys.executable)
+  parser.add_argument("--steps", type=int, default=300, help="of training before; 0 leaves random weights")
   parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
   parser.add_argument("--quick", action="store_true", help="small numbers: only to see that it runs")
   options = parser.parse_args()
