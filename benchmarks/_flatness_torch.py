@@ -10,11 +10,11 @@ import json
 import sys
 
 import _flatness_torch_dense as structured
-from _clock import now
 import curvlinops
 import numpy as np
 import pyhessian
 import torch
+from _clock import now
 from pyhessian.utils import hessian_vector_product
 from scipy.sparse.linalg import eigsh
 
