@@ -120,7 +120,8 @@ def dense_hessian(
     Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
   """
   z, h = _layer(preactivations, inputs, batch)
-  return _hessian(bias, chunk_size, as_pytree(curvature_fn), as_pytree(head_fn), z, h, batch, key)
+  formula = None if curvature_fn is None else as_pytree(curvature_fn)
+  return _hessian(bias, chunk_size, formula, as_pytree(head_fn), z, h, batch, key)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

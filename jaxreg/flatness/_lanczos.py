@@ -104,7 +104,7 @@ def top_eigenpairs(
   if shape != start.shape:
     raise ValueError(f"matvec must return shape {start.shape}, as like has, got {shape}")
   pairs, products = _ritz(steps, num, which, tol, matvec, start, other)
-  if check:
+  if other is not None:
     _check_products(start, other, *products)
   return pairs
 
