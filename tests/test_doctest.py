@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 
 import jax
@@ -47,6 +48,6 @@ def test_example(name):
 @pytest.mark.parametrize("subpackage", SUBPACKAGES)
 def test_every_public_function_has_an_example(subpackage):
   module = importlib.import_module(f"jaxreg.{subpackage}")
-  functions = [getattr(module, name) for name in module.__all__]
+  functions = [f for name in module.__all__ if inspect.isfunction(f := getattr(module, name))]
   without = [f.__name__ for f in functions if f"{f.__module__}.{f.__qualname__}" not in EXAMPLES]
   assert not without

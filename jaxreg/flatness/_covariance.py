@@ -42,6 +42,11 @@ def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
   Raises:
     ValueError: if `samples` has another rank, or too few rows for `ddof`.
 
+  Example:
+    >>> noise_covariance(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
+    Array([[1., 0.],
+           [0., 0.]], dtype=float32)
+
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definitions 1 and 3.
   """
@@ -72,6 +77,11 @@ def principal_components(
 
   Raises:
     ValueError: if `samples` has another rank, or `num` is out of range.
+
+  Example:
+    >>> found = principal_components(jnp.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]))
+    >>> found.variances, int(found.rank)
+    (Array([6., 0.], dtype=float32), 1)
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 6.1.
@@ -120,6 +130,10 @@ def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int =
 
   Raises:
     ValueError: if the shapes do not fit.
+
+  Example:
+    >>> projected_variance(jnp.array([[3.0, 1.0], [-3.0, 1.0]]), jnp.eye(2))
+    Array([9., 0.], dtype=float32)
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definition 3.

@@ -116,6 +116,12 @@ def dense_hessian(
   Raises:
     ValueError: if shapes do not fit.
 
+  Example:
+    >>> head = lambda z, batch, *, key: 0.5 * (z**2).sum(axis=-1)
+    >>> dense_hessian(head, jnp.ones((2, 1)), jnp.array([[1.0], [3.0]]), None).matrix()  # bias, kernel
+    Array([[1., 2.],
+           [2., 5.]], dtype=float32)
+
   References:
     Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
   """
@@ -168,6 +174,13 @@ def dense_noise_covariance(
 
   Raises:
     ValueError: if shapes do not fit, or for fewer than 2 draws.
+
+  Example:
+    >>> head = lambda z, batch, *, key: (z * jax.random.rademacher(key, z.shape, float)).sum(axis=-1)
+    >>> z, h = jnp.zeros((4000, 1)), jnp.ones((4000, 1))
+    >>> noise = dense_noise_covariance(head, z, h, None, key=jax.random.key(0), bias=False)
+    >>> (4000 * noise.trace()).round(1)  # of one sign
+    Array(1., dtype=float32)
   """
   check_key(key)
   check_count(num_masks, "num_masks")
@@ -219,6 +232,12 @@ def dense_interval_flatness(
 
   Raises:
     ValueError: as `interval_flatness`.
+
+  Example:
+    >>> head = lambda z, batch, *, key: 0.5 + 0.5 * (z**2).sum(axis=-1)
+    >>> z, h = jnp.zeros((2, 1)), jnp.ones((2, 1))
+    >>> dense_interval_flatness(head, z, h, jnp.eye(2), None).width.round(2)
+    Array([2., 2.], dtype=float32)
   """
   z, h = _layer(preactivations, inputs, batch)
   directions = check_directions(directions, z.shape[1] * (h.shape[1] + bias))

@@ -41,6 +41,11 @@ def filter_normalized_direction(
   Raises:
     ValueError: for another `granularity` or `one_dim`, or if `where` selects nothing.
 
+  Example:
+    >>> direction = filter_normalized_direction(jax.random.key(0), {"kernel": 2 * jnp.ones((3, 3))})
+    >>> jnp.linalg.norm(direction["kernel"]).round(4)
+    Array(6., dtype=float32)
+
   References:
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
     Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
@@ -101,6 +106,12 @@ def loss_profile(
   Raises:
     ValueError: if `direction` is not shaped like `params`, or `alphas` has another rank.
 
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
+    >>> direction, alphas = jnp.array([1.0, 0.0]), jnp.array([-1.0, 0.0, 1.0])
+    >>> loss_profile(loss, jnp.zeros(2), direction, alphas, jnp.array([4.0, 1.0]))
+    Array([2., 0., 2.], dtype=float32)
+
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 5 and figure 1.
   """
@@ -137,6 +148,14 @@ def loss_surface(
 
   Raises:
     ValueError: if a direction is not shaped like `params`.
+
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
+    >>> axes = jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])
+    >>> steps = jnp.array([0.0, 1.0])
+    >>> loss_surface(loss, jnp.zeros(2), axes, steps, steps, jnp.array([4.0, 2.0]))
+    Array([[0., 1.],
+           [2., 3.]], dtype=float32)
 
   References:
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.

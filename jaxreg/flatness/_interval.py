@@ -87,6 +87,11 @@ def interval_flatness(
   Raises:
     ValueError: if a shape or number does not fit, or the loss at the parameters is not positive and finite.
 
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 + 0.5 * (batch * params**2).sum()
+    >>> interval_flatness(loss, jnp.zeros(2), jnp.eye(2), jnp.array([4.0, 1.0])).width.round(2)
+    Array([1., 2.], dtype=float32)
+
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
     2021, definition 2.

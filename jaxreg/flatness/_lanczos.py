@@ -84,6 +84,12 @@ def top_eigenpairs(
     ValueError: if `num` or `num_matvecs` does not fit the size, or the operator is not what it must be.
     ImportError: without matfree (`pip install jaxreg[flatness]`).
 
+  Example:
+    >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
+    >>> found = top_eigenpairs(matvec, jnp.zeros(3), key=jax.random.key(0), num=2)
+    >>> print(*(f"{value:.2f}" for value in found.values))
+    5.00 3.00
+
   References:
     Lanczos, `An iteration method for the solution of the eigenvalue problem`, 1950.
   """
@@ -155,6 +161,10 @@ def operator_trace(
     ValueError: for another method, or `num` out of range.
     ImportError: without matfree.
 
+  Example:
+    >>> operator_trace(lambda v: jnp.array([1.0, 5.0]) * v, jnp.zeros(2), key=jax.random.key(0)).mean
+    Array(6., dtype=float32)
+
   References:
     Hutchinson, `A stochastic estimator of the trace of the influence matrix`, 1989.
     Epperly, Tropp and Webber, `XTrace: Making the Most of Every Sample in Stochastic Trace Estimation`, 2024.
@@ -222,6 +232,12 @@ def spectral_density(
   Raises:
     ValueError: for numbers out of range.
     ImportError: without matfree.
+
+  Example:
+    >>> matvec = lambda v: jnp.array([1.0, 5.0]) * v
+    >>> found = spectral_density(matvec, jnp.zeros(2), key=jax.random.key(0), num_matvecs=2)
+    >>> (found.density.sum() * (found.grid[1] - found.grid[0])).round(2)
+    Array(1., dtype=float32)
 
   References:
     Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue

@@ -45,6 +45,15 @@ def per_example_noise_covariance(
 
   Raises:
     ValueError: for fewer than 2 draws, or if `where` selects nothing.
+
+  Example:
+    >>> sign = lambda key: jax.random.rademacher(key, (1,), float)
+    >>> loss = lambda params, batch, *, key: (params * sign(key)).sum() + batch.sum()
+    >>> noise = per_example_noise_covariance(
+    ...   loss, jnp.ones(1), jnp.zeros(4000), key=jax.random.key(0), chunk_size=1000
+    ... )
+    >>> (4000 * noise).round(1)  # of one sign
+    Array([[1.]], dtype=float32)
   """
   check_key(key)
   check_count(num_masks, "num_masks")

@@ -88,6 +88,11 @@ def hvp(
   Raises:
     ValueError: if `where` selects nothing.
 
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
+    >>> hvp(loss, jnp.ones(2), jnp.array([4.0, 1.0]))(jnp.array([1.0, 2.0]))
+    Array([4., 2.], dtype=float32)
+
   References:
     Pearlmutter, `Fast Exact Multiplication by the Hessian`, 1994.
   """
@@ -121,6 +126,11 @@ def gauss_newton(
   Raises:
     ValueError: if `where` selects nothing.
 
+  Example:
+    >>> outputs, outer = (lambda params, x, *, key: x @ params), (lambda z, x: 0.5 * (z**2).sum())
+    >>> gauss_newton(outputs, outer, jnp.ones(2), jnp.array([[1.0, 0.0], [0.0, 2.0]]))(jnp.ones(2))
+    Array([1., 4.], dtype=float32)
+
   References:
     Schraudolph, `Fast Curvature Matrix-Vector Products for Second-Order Gradient Descent`, 2002.
   """
@@ -148,6 +158,12 @@ def hessian(
 
   Raises:
     ValueError: if `where` selects nothing.
+
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
+    >>> hessian(loss, jnp.ones(2), jnp.array([4.0, 1.0]))
+    Array([[4., 0.],
+           [0., 1.]], dtype=float32)
   """
   return materialize(hvp(loss_fn, params, batch, where=where, key=key), batch_size=batch_size)
 
@@ -159,6 +175,11 @@ def materialize(operator: Hessian | GaussNewton, *, batch_size: int = 1) -> Arra
   Args:
     operator: what to apply to every unit vector.
     batch_size: products at once; 1 is fastest on a CPU.
+
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
+    >>> materialize(hvp(loss, jnp.ones(2), jnp.array([4.0, 1.0]))).diagonal()
+    Array([4., 1.], dtype=float32)
   """
   return _materialize(batch_size, operator)
 

@@ -65,6 +65,10 @@ def hessian_variance_alignment(
   Raises:
     ValueError: if arguments are missing, too many, or do not fit.
 
+  Example:
+    >>> hessian_variance_alignment(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([3.0, 1.0]))).ratio
+    Array(1.25, dtype=float32)
+
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, sections 3.6 and 7.
     Zhu et al., `The Anisotropic Noise in Stochastic Gradient Descent`, 2019.
@@ -128,6 +132,11 @@ def power_law_fit(
 
   Raises:
     ValueError: if shapes do not fit or `confidence` is outside (0, 1).
+
+  Example:
+    >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
+    >>> power_law_fit(x, 3 * x**-2).slope.round(3)
+    Array(-2., dtype=float32)
   """
   x = check_floating(x, "x")
   y = check_floating(y, "y", shape=x.shape)

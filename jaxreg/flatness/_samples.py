@@ -44,6 +44,11 @@ def sample_gradients(
   Raises:
     ValueError: if `where` selects nothing or `num` is below 1.
 
+  Example:
+    >>> loss = lambda params, batch, *, key: params @ (batch + jax.random.normal(key, (2,)))
+    >>> sample_gradients(loss, jnp.ones(2), jnp.zeros(2), key=jax.random.key(0), num=5).shape
+    (5, 2)
+
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.2.
   """
@@ -90,6 +95,14 @@ def sample_trajectory(
 
   Raises:
     ValueError: if `where` selects nothing or `num` is below 1.
+
+  Example:
+    >>> step = lambda w, batch, *, key: w + batch * jax.random.normal(key, (2,))
+    >>> _, samples = sample_trajectory(
+    ...   step, jnp.zeros(2), 0.1, key=jax.random.key(0), num=5, params_of=lambda w: w
+    ... )
+    >>> samples.shape
+    (5, 2)
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 3.4.1.

@@ -100,6 +100,12 @@ def dropout_hessian(
     TypeError: if `targets` or a selected leaf are not floating.
     ValueError: for a `keep_prob` outside (0, 1], a shape that does not fit, or a `where` without leaves.
 
+  Example:
+    >>> hidden = lambda w, x: (w * x, jnp.zeros(()))
+    >>> dropout_hessian(hidden, jnp.ones(2), jnp.array([[1., 2.]]), jnp.array([3.]), keep_prob=0.5)
+    Array([[2., 2.],
+           [2., 8.]], dtype=float32)
+
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,
     theorem 1.
@@ -140,6 +146,12 @@ def dropout_covariance(
 
   Raises:
     TypeError, ValueError: as in `dropout_hessian`.
+
+  Example:
+    >>> hidden = lambda w, x: (w * x, jnp.zeros(()))
+    >>> dropout_covariance(hidden, jnp.ones(2), jnp.array([[1., 2.]]), jnp.array([3.]), keep_prob=0.5)
+    Array([[ 5., 10.],
+           [10., 20.]], dtype=float32)
 
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,
@@ -193,6 +205,12 @@ def dropout_covariance_exact(
 
   Raises:
     TypeError, ValueError: as in `dropout_hessian`; ValueError also for another `sampling`.
+
+  Example:
+    >>> hidden = lambda w, x: (w * x, jnp.zeros(()))
+    >>> dropout_covariance_exact(hidden, jnp.ones(2), jnp.array([[1., 2.]]), jnp.array([3.]), keep_prob=1.0)
+    Array([[0., 0.],
+           [0., 0.]], dtype=float32)
 
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021:

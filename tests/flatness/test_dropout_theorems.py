@@ -383,7 +383,7 @@ def test_bad_arguments():
   refused(ValueError, "contribution_fn must return", contribution_fn=lambda p, x: x)
   refused(ValueError, "contribution_fn must return", contribution_fn=lambda p, x: (x.sum(), x))
   refused(
-    ValueError, "where='Conv.*' selects no parameters; there are Dense_0/bias, Dense_0/k", where="Conv*"
+    ValueError, "where: 'Conv.*' selects no parameter; there are Dense_0/bias, Dense_0/k", where="Conv*"
   )
   refused(ValueError, "chunk_size must be at least 1", chunk_size=0)
   refused(TypeError, "count must be floating", params={"count": 1}, contribution_fn=lambda p, x: (x, x[0]))
