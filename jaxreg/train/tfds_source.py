@@ -148,7 +148,7 @@ def _check_order(builder: Any, order: str) -> None:
   if order == "id" and "id" not in builder.info.features:
     raise RunError(
       f"data.tfds.order: {builder.name} has no feature 'id' to be ordered by; it has "
-      f"{', '.join(builder.info.features)}, and order=stored"
+      f"{', '.join(sorted(builder.info.features))}, and order=stored"
     )
 
 

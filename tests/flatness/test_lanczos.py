@@ -58,8 +58,9 @@ def test_of_a_network_s_hessian():
 
 def test_trace_with_its_standard_error():
   matrix, _ = _matrix(np.linspace(0, 1, 100))
+  matvec = lambda v: matrix @ v  # one, so that one program is compiled
   keys = jax.random.split(jax.random.key(0), 50)
-  found = [flatness.operator_trace(lambda v: matrix @ v, jnp.zeros(100), key=key, num=20) for key in keys]
+  found = [flatness.operator_trace(matvec, jnp.zeros(100), key=key, num=20) for key in keys]
   means, errors = (
     np.array([float(getattr(each, name)) for each in found]) for name in ("mean", "standard_error")
   )

@@ -140,6 +140,4 @@ def test_bad_arguments():
   with pytest.raises(ValueError, match="num must be at most 2"):
     flatness.principal_components(jnp.zeros((3, 5)), num=4)
   with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
-    flatness.per_example_noise_covariance(
-      nets.loss_fn, nets.make_params(), nets.make_batch(), key=jax.random.key(0), num_masks=1
-    )
+    flatness.per_example_noise_covariance(nets.loss_fn, {}, jnp.zeros(3), key=jax.random.key(0), num_masks=1)

@@ -30,6 +30,7 @@ def test_pmap_trains_as_jit_does_without_noise(tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_pmap_trains_dropmax_and_augments(tmp_path):
   results, _ = trained(
     tmp_path / "run", parallel="pmap", epochs=30, model__MLP__widths=(64,), augment__names=("translate",),

@@ -138,6 +138,7 @@ def test_losses_and_predictions_begin_by_widening(method):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_digits_are_learnt_as_well(tmp_path):
   fields = {
     "data.limit": 0,
