@@ -51,7 +51,8 @@ def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
     def add(total: Array, part: tuple[Batch, Array]) -> tuple[Array, None]:
       return total + one(params, *part), None
 
-    loss = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
+    # The loss may be wider than the parameters.
+    loss = jnp.zeros((), jax.eval_shape(one, params, batch, jnp.int32(0)).dtype)
     if chunks:
       parts = jax.tree.map(lambda x: dealt(x, chunks, chunk_size), batch)
       total, _ = jax.lax.scan(add, loss, (parts, jnp.arange(chunks)))

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxreg.flatness._chunked import dealt, num_examples
 from jaxreg.flatness._common import analysis, as_pytree, same
 from jaxreg.flatness._interval import IntervalFlatness, _check, check_directions, check_loss, intervals
-from jaxreg.typing import Array, Batch, Key, check_count, check_floating, check_key
+from jaxreg.typing import Array, Batch, Key, check_count, check_key, check_wide
 
 # `(z [n, units], batch, *, key) -> [n]`: the loss of each example from the layer's outputs on.
 HeadFn = Callable[..., Array]
@@ -159,9 +159,10 @@ def dense_noise_covariance(
   .. math:: \Sigma_g =
     \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_z \ell_i) \otimes \tilde h_i \tilde h_i^\top
 
-  With noise drawn for each example by itself, the gradient's covariance is a mean over examples, each of
-  which needs two draws only; the mean over the data set does the rest. Unbiased, and of full rank, where as
-  many samples of the whole gradient leave most directions without one.
+  With noise drawn for each example by itself, the gradient's covariance is a mean over examples. Two draws
+  for each leave it unbiased, and of full rank, where samples of the whole gradient leave most directions
+  without one; the mean over the data set does the rest. Where few examples make most of the noise, as in a
+  trained network, it takes more draws for the same accuracy.
 
   Args:
     head_fn: as in `dense_hessian`; draws noise that is independent between examples from the key.
@@ -303,7 +304,7 @@ def _fold(key: Key | None, number: Array) -> Key | None:
 
 
 def _layer(preactivations: ArrayLike, inputs: ArrayLike, batch: Batch) -> tuple[Array, Array]:
-  z, h = check_floating(preactivations, "preactivations"), check_floating(inputs, "inputs")
+  z, h = check_wide(preactivations, "preactivations"), check_wide(inputs, "inputs")
   if z.ndim != 2 or h.ndim != 2 or len(z) != len(h):
     raise ValueError(
       f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}: "

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from jaxreg.flatness._subset import selected
-from jaxreg.train import processes
 from jaxreg.train.checkpoint import write_json
 from jaxreg.train.config import Config, check
 from jaxreg.train.errors import RunError, one_line, unknown
@@ -49,13 +48,10 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   results = {label: row["summary"] for label, row in found.items()}
   _compare_profiles(found, results)
 
-  def save() -> None:
-    write_json(workdir / "flatness.json", results)
-    (workdir / "figures").mkdir(parents=True, exist_ok=True)
-    for name, figure in make_figures({label: row["arrays"] for label, row in found.items()}).items():
-      figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
-
-  processes.first(save)
+  (workdir / "figures").mkdir(parents=True, exist_ok=True)
+  for name, figure in make_figures({label: row["arrays"] for label, row in found.items()}).items():
+    figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
+  write_json(workdir / "flatness.json", results)
   return {"rows": results}
 
 

@@ -20,11 +20,11 @@ from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.config import Config, base_config
 from jaxreg.train.data import Split, batch_indices, gather, place
 from jaxreg.train.kept import Kept
-from jaxreg.train.load import pick_step, restore_run
+from jaxreg.train.load import pick_step, restore_run, restore_state
 from jaxreg.train.rows import make_cell, parse_fields
 from jaxreg.train.setup import Program, build, load_data, make_mesh
 from jaxreg.train.state import TrainState
-from jaxreg.train.subject import Subject, make_subjects
+from jaxreg.train.subject import Subject, make_subjects, with_weights
 
 SAMPLED = ("variance_flatness", "projected_variance")
 RISE = 0.5  # where the rise of the profile is reported
@@ -70,7 +70,7 @@ class Row:
   def batch(self) -> dict[str, Any]:
     """The examples, a slice on each device where they can be shared out."""
     spec = P("data") if len(self.split) % self.mesh.size == 0 else P()
-    return place(self.mesh, _arrays(self.split), spec)
+    return place(self.mesh, with_weights(_arrays(self.split)), spec)
 
   def placed(self, state: TrainState) -> TrainState:
     return jax.device_put(state, NamedSharding(self.mesh, P()))
@@ -174,7 +174,6 @@ class Row:
     """Over all checkpoints of the run, with noise added that the training had not."""
     options = self.options.alignment
     steps = sorted(good_steps(self.folder))
-    states = {step: restore_run(self.folder, step, self.options.replica)[1] for step in steps}
     series, summary = {}, {}
     for label, fields in parse_fields(self.config, options.noises, "flatness.alignment.noises").items():
       noisy = make_cell(self.run, label, fields, seeds=1)
@@ -184,7 +183,8 @@ class Row:
 
       def at(step: int, subjects: Any = subjects) -> dict[str, Any]:
         key = jax.random.fold_in(jax.random.key(self.options.seed + 3), step)
-        return subjects(self.placed(states[step])).alignment(key, options.num_masks)._asdict()
+        state = restore_state(self.program, self.folder, step, self.options.replica, self.run.replicas)
+        return subjects(self.placed(state)).alignment(key, options.num_masks)._asdict()
 
       found = [
         kept.arrays(f"{_name(fields)}-{step}", lambda step=step: at(step))

@@ -1,6 +1,9 @@
 """Arrays that are kept on disk as they are made, so that what was interrupted goes on where it was."""
 
 import os
+import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,15 +23,15 @@ class Kept:
   def arrays(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
     """The arrays of that name, from the disk or from `compute`; a file is whole or not there."""
     file = self.folder / f"{name}.npz"
-    if not file.is_file():
+    found = _read(file)
+    if found is None:
       found = {key: np.asarray(value) for key, value in compute().items()}
       self.folder.mkdir(parents=True, exist_ok=True)
       partial = file.with_suffix(".partial")
       with partial.open("wb") as out:
         np.savez(out, **found)  # type: ignore[arg-type]
       os.replace(partial, file)
-    with np.load(file) as saved:
-      return dict(saved)
+    return found
 
   def blocks(
     self, name: str, total: int, compute: Callable[[int, int], Mapping[str, Any]], *, size: int
@@ -47,3 +50,15 @@ class Kept:
     for start in starts:
       (self.folder / f"{name}-{start}.npz").unlink(missing_ok=True)
     return joined
+
+
+def _read(file: Path) -> Arrays | None:
+  """What is there; of a file that is damaged, nothing."""
+  try:
+    with np.load(file) as saved:
+      return dict(saved)
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    print(f"{file} is damaged and made again", file=sys.stderr)
+    return None

@@ -15,6 +15,7 @@ from jaxreg.train.config import base_config
 from jaxreg.train.errors import RunError
 from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import Program, build
+from jaxreg.train.state import TrainState
 from jaxreg.typing import Array, Key
 
 
@@ -76,7 +77,9 @@ def load_outputs(
   return lambda inputs: run(state.params, state.model_state, _checked(inputs, data))
 
 
-def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Program, Any, dict[str, Any]]:
+def restore_run(
+  workdir: Path, checkpoint: str | int, replica: int
+) -> tuple[Program, TrainState, dict[str, Any]]:
   """The functions of a run, one replica's state and what the run's data looked like.
 
   Raises:
@@ -86,12 +89,16 @@ def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Pro
   data = workdirs.read(workdir, "data.json")
   program = build(config, data)
   step = pick_step(workdir, checkpoint, config.checkpoint.best)
-  here = SingleDeviceSharding(jax.local_devices()[0])
   if not 0 <= replica < config.replicas:
     raise RunError(f"replica: must be at least 0 and below {config.replicas}, got {replica}")
-  replicas = restore(workdir, step, abstract(stacked(program.abstract, config.replicas), here))
-  state: Any = jax.tree.map(lambda x: x[replica], replicas)
-  return program, state, data
+  return program, restore_state(program, workdir, step, replica, config.replicas), data
+
+
+def restore_state(program: Program, workdir: Path, step: int, replica: int, replicas: int) -> TrainState:
+  """The state of one of so many replicas at a good step, for a program that is there already."""
+  here = SingleDeviceSharding(jax.local_devices()[0])
+  states = restore(workdir, step, abstract(stacked(program.abstract, replicas), here))
+  return jax.tree.map(lambda x: x[replica], states)
 
 
 def _checked(inputs: Any, data: dict[str, Any]) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from jaxreg import flatness
@@ -46,7 +47,7 @@ class Subject:
     loss_fn: `(params, batch, *, key) -> scalar`; without a key nothing is dropped, and BatchNorm uses its
       running averages.
     params: all parameters.
-    batch: the examples.
+    batch: the examples, `with_weights`.
     where: selects the parameters that count.
     layer: if they are one dense layer's.
   """
@@ -123,6 +124,13 @@ class Subject:
     )
 
 
+def with_weights(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Examples with weights by which the mean over them, or over any part that is drawn of them, counts each
+  label alike: examples with more tokens count for more. A label of -1 counts for nothing."""
+  counts = batch["labels"] >= 0
+  return {**batch, "weights": (counts * (len(counts) / counts.sum())).astype(np.float32)}
+
+
 def make_subjects(
   program: Program, params: Params, batch: Batch, where: tuple[str, ...]
 ) -> Callable[[TrainState], Subject]:
@@ -143,11 +151,10 @@ def make_subjects(
       outputs, _ = program.apply_fn(
         params, model_state, batch["inputs"], key=apply_key, train=key is not None
       )
-    labels, weights = jnp.maximum(batch["labels"], 0), batch["labels"] >= 0
+    labels, weights = jnp.maximum(batch["labels"], 0), batch["weights"]
     terms = program.method.loss(loss_key, labels=labels, **outputs, **program.loss_options)
-    losses = sum(terms.values(), start=jnp.zeros(()))
-    # A mean over all that counts, tokens or examples, whatever the mean that is taken of this.
-    return jnp.where(weights, losses, 0) * (weights.size / weights.sum())
+    losses = jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
+    return losses.reshape(len(weights), -1).sum(axis=1)
 
   def loss_with(model_state: ModelState) -> LossFn:
     return lambda params, batch, *, key: examples_fn(params, model_state, None, batch, key=key).mean()

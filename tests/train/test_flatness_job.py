@@ -1,18 +1,20 @@
 """The job flatness: what it finds against JAX's own derivatives, and that nothing is computed twice."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import runs
+from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
 from jaxreg.train import kept, loop
 from jaxreg.train.load import restore_run
 from jaxreg.train.setup import build, load_data
-from jaxreg.train.subject import Subject, make_subjects
+from jaxreg.train.subject import Subject, make_subjects, with_weights
 
 FIELDS = {
   "job": "flatness",
@@ -51,7 +53,7 @@ def _subject(workdir, row, where):
   folder = next((workdir / "rows").glob(f"{row}-*"))
   program, state, _ = restore_run(folder, "latest", 0)
   data = load_data(runs.make_config(FIELDS)).train
-  batch = {"inputs": jnp.asarray(data.inputs), "labels": jnp.asarray(data.labels, jnp.int32)}
+  batch = with_weights({"inputs": jnp.asarray(data.inputs), "labels": jnp.asarray(data.labels, jnp.int32)})
   return make_subjects(program, state.params, batch, where)(state), data, folder
 
 
@@ -97,6 +99,32 @@ def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   np.testing.assert_allclose(np.trace(few), np.trace(many), rtol=0.1)
 
 
+def test_tokens_count_alike_in_whatever_part():
+  """Chunks and per-example gradients take means over parts, which must make the mean over tokens."""
+  rng = np.random.default_rng(0)
+  kernel, inputs = rng.normal(size=(5, 3)), rng.normal(size=(4, 6, 5))
+  labels = np.where(np.arange(6) < np.array([1, 6, 3, 2])[:, None], 1, -1).astype(np.int32)
+  program = SimpleNamespace(
+    apply_fn=lambda params, state, inputs, *, key, train: (
+      {"logits": inputs @ params["Dense_0"]["kernel"]},
+      {},
+    ),
+    method=SimpleNamespace(loss=lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}),
+    loss_options={},
+  )
+  params, batch = (
+    {"Dense_0": {"kernel": jnp.asarray(kernel)}},
+    with_weights({"inputs": inputs, "labels": labels}),
+  )
+  subject = make_subjects(program, params, batch, ("*",))(SimpleNamespace(params=params, model_state={}))
+  logits = inputs @ kernel
+  expected = (np.log(np.exp(logits).sum(-1)) - logits[..., 1])[labels >= 0].mean()
+  parts = [jax.tree.map(lambda x, part=part: x[part], batch) for part in (slice(0, 1), slice(1, 4))]
+  first, rest = (float(subject.loss_fn(params, part, key=None)) for part in parts)
+  assert subject.loss() == pytest.approx(expected, rel=1e-5)
+  assert (first + 3 * rest) / 4 == pytest.approx(expected, rel=1e-5)
+
+
 def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed):
   """What the shortcut takes for fixed, the layer's inputs, must be."""
   workdir, _ = analysed
@@ -106,7 +134,7 @@ def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed)
   _, state, _ = restore_run(folder, "latest", 0)
   data = load_data(runs.make_config(FIELDS))
   noisy = build(runs.make_config({**FIELDS, "model.MLP.dropout_rates": (0.5, 0.0)}), data.describe())
-  batch = {"inputs": jnp.asarray(data.train.inputs), "labels": jnp.asarray(data.train.labels, jnp.int32)}
+  batch = with_weights({"inputs": data.train.inputs, "labels": data.train.labels.astype(np.int32)})
   assert make_subjects(noisy, state.params, batch, ("backbone/Dense_1/*",))(state).layer is None
   assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).layer is not None
 
@@ -175,3 +203,16 @@ def test_blocks_go_on_where_they_were(tmp_path):
   np.testing.assert_array_equal(store.blocks("numbers", 7, compute, size=2)["x"], np.arange(7))
   assert calls == [0, 2, 4, 4, 6]
   assert [path.name for path in tmp_path.iterdir()] == ["numbers.npz"]
+
+
+@pytest.mark.parametrize(
+  "damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"PK" * 9]
+)
+def test_what_is_damaged_is_made_again(tmp_path, capsys, damage):
+  store = kept.Kept(tmp_path)
+  store.arrays("numbers", lambda: {"x": np.arange(3)})
+  file = tmp_path / "numbers.npz"
+  file.write_bytes(damage(file.read_bytes()))
+  np.testing.assert_array_equal(store.arrays("numbers", lambda: {"x": np.arange(4)})["x"], np.arange(4))
+  assert "numbers.npz is damaged" in capsys.readouterr().err
+  np.testing.assert_array_equal(store.arrays("numbers", dict)["x"], np.arange(4))
