@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
@@ -43,6 +44,7 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
   axes[1].set_yscale("log")
   for axis in axes:
     axis.set_xlabel(r"$\alpha$")
+    axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel(r"loss at $\theta + \alpha d$")

@@ -92,11 +92,15 @@ def _check(config: Config) -> None:
 
 def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None:
   """Every row against the first, direction by direction, for they are the same ones."""
-  labels = [label for label, row in found.items() if "profile" in row["arrays"]]
-  for label in labels:
-    rise = rises(found[label]["arrays"]["profile"])
-    entry = results[label]["profile"]
-    entry |= {"mean": float(rise.mean()), "sd": float(rise.std(ddof=1)) if len(rise) > 1 else 0.0}
-    if label != labels[0]:
-      less = rises(found[labels[0]]["arrays"]["profile"]) - rise
-      entry["flatter_than"] = {"row": labels[0], "directions": int((less > 0).sum()), "of": len(less)}
+  compared = {
+    label: rises(row["arrays"]["profile"]) for label, row in found.items() if "profile" in row["arrays"]
+  }
+  for label, row in compared.items():
+    first = next(iter(compared))
+    for distance, rise in row.items():
+      sd = float(rise.std(ddof=1)) if len(rise) > 1 else 0.0
+      entry = {"rises": rise.tolist(), "mean": float(rise.mean()), "sd": sd}
+      if label != first and distance in compared[first]:
+        lower = int((rise < compared[first][distance]).sum())
+        entry["flatter_than"] = {"row": first, "directions": lower, "of": len(rise)}
+      results[label]["profile"][distance] = entry

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from jaxreg import plots
-from jaxreg.train.flatness_row import RISE
 
 
 def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -62,12 +61,12 @@ def markdown(results: Mapping[str, Any]) -> str:
   lines = []
   for label, row in results["rows"].items():
     lines.append(f"{label}: step {row['step']}, training loss {row['train/loss']:.3g}")
-    if "profile" in row:
-      flatter = row["profile"].get("flatter_than")
+    for distance, rise in row.get("profile", {}).items():
+      flatter = rise.get("flatter_than")
       verdict = (
         f"; lower than {flatter['row']} along {flatter['directions']} of {flatter['of']}" if flatter else ""
       )
-      lines.append(f"  rise at ±{RISE}: {row['profile']['mean']:.3g} ± {row['profile']['sd']:.2g}{verdict}")
+      lines.append(f"  rise at ±{distance}: {rise['mean']:.3g} ± {rise['sd']:.2g}{verdict}")
     for kind, each in row.get("variance_flatness", {}).items():
       for factor, fit in each["fits"].items():
         lines.append(f"  variance over flatness, {kind}, factor {factor}: {_fit(fit)}")

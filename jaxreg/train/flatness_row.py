@@ -27,7 +27,7 @@ from jaxreg.train.state import TrainState
 from jaxreg.train.subject import Subject, make_subjects, with_weights
 
 SAMPLED = ("variance_flatness", "projected_variance")
-RISE = 0.5  # where the rise of the profile is reported
+RISES = (0.5, 1.0)  # distances at which the rise of the profile is reported
 
 
 class Row:
@@ -86,7 +86,7 @@ class Row:
       reach=options.reach,
       granularity=options.granularity,
     )
-    return found, {"rise": rises(found).tolist()}
+    return found, {}  # the rises need all rows
 
   def samples(self, subject: Subject, num: int) -> dict[str, np.ndarray]:
     """Trajectory, gradients, and isotropic noise of the gradients' size."""
@@ -202,11 +202,13 @@ class Row:
     return series, summary
 
 
-def rises(profile: Mapping[str, np.ndarray]) -> np.ndarray:
-  """How much the loss rises at a distance of 0.5, mean of both sides: `[directions]`."""
+def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """By distance, how much the loss rises there, mean of both sides: `[directions]`."""
   alphas, losses = profile["alphas"], profile["losses"]
-  at = [int(np.abs(alphas - alpha).argmin()) for alpha in (-RISE, 0.0, RISE)]
-  return (losses[:, at[0]] + losses[:, at[2]]) / 2 - losses[:, at[1]]
+  at = lambda alpha: losses[:, np.abs(alphas - alpha).argmin()]
+  # A reach of 1 in float32 may fall short of it by a rounding.
+  reached = [distance for distance in RISES if distance <= alphas.max() * (1 + 1e-6)]
+  return {f"{distance:g}": (at(distance) + at(-distance)) / 2 - at(0.0) for distance in reached}
 
 
 def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw:
