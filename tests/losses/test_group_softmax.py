@@ -410,7 +410,7 @@ def test_bfloat16_is_multiplied_in_bfloat16_and_summed_in_float32(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.slow), 8])
 def test_sharded(form, devices):
   """Batch over the data axis; with four and eight devices the classes over a model axis too."""
   model = 1 if devices == 1 else 2

@@ -15,6 +15,7 @@ from jaxreg.train.data import batch_indices, make_source
 from jaxreg.train.parallel import make_step
 
 STEPS, SEED = 10, 7
+OTHERS = [pytest.param(4, marks=pytest.mark.slow), 8]
 
 
 def make_mesh(devices):
@@ -63,7 +64,7 @@ def trained(devices):
   return seen
 
 
-@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("devices", OTHERS)
 def test_masks_and_data_order_are_bitwise_those_of_one_device(devices):
   kept = []
   for ours, theirs in zip(trained(devices), trained(1), strict=True):
@@ -74,7 +75,7 @@ def test_masks_and_data_order_are_bitwise_those_of_one_device(devices):
   assert {found["layer"].any() for found in trained(1)} == {np.True_}
 
 
-@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("devices", OTHERS)
 def test_losses_are_those_of_one_device(devices):
   loss = lambda found: found["metrics"]["loss"][0] / found["metrics"]["loss"][1]
   ours, theirs = ([loss(found) for found in trained(n)] for n in (devices, 1))
@@ -82,7 +83,7 @@ def test_losses_are_those_of_one_device(devices):
   assert theirs[0] - theirs[-1] > 0.1
 
 
-@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), *OTHERS])
 def test_pmap_is_vmap_with_an_axis(devices):
   config, dataset, program = prepared()
   mesh = make_mesh(devices)

@@ -109,8 +109,8 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
 @pytest.mark.parametrize(
   ("devices", "fields"),
   [
-    (8, {}),
-    (1, {}),
+    pytest.param(8, {}, marks=pytest.mark.slow),
+    pytest.param(1, {}, marks=pytest.mark.slow),
     (8, {"parallel": "pmap"}),
     (8, {"replicas": 2, "steps_per_dispatch": 4}),
   ],

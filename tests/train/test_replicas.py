@@ -102,7 +102,9 @@ def test_averaged():
   np.testing.assert_allclose(values["a_ci95"], 12.706204736)
 
 
-@pytest.mark.parametrize(("first", "then"), [("vmap", "loop"), ("loop", "vmap")])
+@pytest.mark.parametrize(
+  ("first", "then"), [("vmap", "loop"), pytest.param("loop", "vmap", marks=pytest.mark.slow)]
+)
 def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, capsys, first, then):
   """What is saved does not tell the form."""
   states = {}
@@ -207,6 +209,7 @@ def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
   assert both["replicas"]["test/nll"][0] != both["replicas"]["test/nll"][1]
 
 
+@pytest.mark.slow
 def test_pmap_takes_replicas_one_by_one(tmp_path):
   fields = {"parallel": "pmap", "replicas": 2, "epochs": 1}
   both = train.train(runs.make_config(fields), tmp_path / "both")

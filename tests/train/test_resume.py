@@ -65,6 +65,7 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   assert list(checkpoint.good_steps(tmp_path / "run")) == [2]
 
 
+@pytest.mark.slow
 def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_path, monkeypatch):
   config = runs.make_config({"log_every": 3, "epochs": 2})
   train.train(config, tmp_path / "whole")

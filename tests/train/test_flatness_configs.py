@@ -1,0 +1,49 @@
+"""The flatness config that no test data exist for, whole, on random images of its shape."""
+
+import importlib
+
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+
+SMALLER = {
+  "data.name": "npz",
+  "batch_size": 64,
+  "accumulate": 2,
+  "steps": 2,
+  "eval_batch_size": 64,
+  "compilation_cache": False,
+  "flatness.examples": 32,
+  "flatness.profile.directions": 2,
+  "flatness.profile.points": 3,
+  "flatness.variance_flatness.samples": 4,
+  "flatness.variance_flatness.directions": 2,
+  "flatness.projected_variance.samples": 4,
+  "flatness.projected_variance.eigenpairs": 3,
+}
+
+
+@pytest.mark.slow
+def test_resnet20_on_a_cifar100_of_noise(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(str(runs.ROOT))
+  config = importlib.import_module("configs.flatness_resnet20_cifar100").get_config()
+  rng = np.random.default_rng(0)
+  arrays = {}
+  for split, size in (("train", 128), ("val", 64), ("test", 64)):
+    arrays[f"x_{split}"] = rng.integers(0, 256, (size, 32, 32, 3), dtype=np.uint8)
+    arrays[f"y_{split}"] = np.arange(size) % 100
+  np.savez(tmp_path / "noise.npz", **arrays)
+  for field, value in {**SMALLER, "data.npz.path": str(tmp_path / "noise.npz")}.items():
+    config.update_from_flattened_dict({field: value})
+  rows = train.flatness(config, tmp_path / "run")["rows"]
+  assert list(rows) == ["no dropout", "keep 0.8"]
+  for row in rows.values():
+    # The first convolution of the first block: 3x3, 16 channels to 16.
+    assert (row["step"], row["examples"], row["parameters"]) == (2, 32, 3 * 3 * 16 * 16)
+    assert row["profile"]["1"]["mean"] > 0
+  assert 1 <= rows["keep 0.8"]["projected_variance"]["eigenvalues"] <= 3
+  assert np.isfinite(rows["keep 0.8"]["variance_flatness"]["gradients"]["fits"]["2"]["slope"])
+  figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
+  assert figures == {"profile.png", "variance_flatness.png", "spectra.png", "projected_variance.png"}
