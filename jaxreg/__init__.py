@@ -4,6 +4,8 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 
 - `losses`: `([key,] logits, labels, *, ...) -> [batch]`
 - `noise`: `(key, x, *, rate) -> x`
+- `penalties`: `(params, *, mask, ...) -> scalar`, and on activations `-> [batch]`
+- `constraints`: proximal steps, projections onto norms per unit, dual multipliers
 - `augment`: `(key, batch, *, ...) -> batch`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition
 - `flatness`: loss profiles, curvature, noise covariances, of any model
@@ -19,11 +21,13 @@ __version__ = "0.1.0"
 __all__ = [
   "augment",
   "calibration",
+  "constraints",
   "flatness",
   "losses",
   "models",
   "noise",
   "paths",
+  "penalties",
   "plots",
   "theory",
   "train",

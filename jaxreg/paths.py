@@ -60,7 +60,35 @@ def kernels_only(params: Any) -> Any:
     >>> kernels_only({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
-  return select(params, ("kernel", "*/kernel", "embedding", "*/embedding"))
+  return select(params, lambda name: _segments(name)[-1] in ("kernel", "embedding"))
+
+
+def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
+  """The axes of a parameter that hold the weights coming into one unit, by Flax's conventions.
+
+  All but the last for dense and convolutional kernels and for the output projection of attention; of its
+  query, key and value kernels `[features, heads, size]` the first; of an embedding the last, one vector a
+  row.
+  A single axis is one unit. Kernels that lie otherwise (transposed convolutions, PyTorch's `[out, in]`) need
+  their axes given.
+
+  Args:
+    name: of the leaf.
+    ndim: its number of axes.
+
+  Returns:
+    The axes to reduce for one norm a unit.
+
+  Example:
+    >>> incoming_axes("Conv_0/kernel", 4), incoming_axes("attention/query/kernel", 3)
+    ((0, 1, 2), (0,))
+  """
+  *above, last = _segments(name)
+  if last == "embedding":
+    return tuple(range(ndim))[-1:]
+  if ndim == 3 and above and above[-1] in ("query", "key", "value"):
+    return (0,)
+  return tuple(range(max(ndim - 1, min(ndim, 1))))
 
 
 def no_branches(params: Any) -> Any:
@@ -74,6 +102,12 @@ def no_branches(params: Any) -> Any:
 
 def _name(path: Any) -> str:
   return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _segments(name: str) -> list[str]:
+  """The parts of a name; NNX's states end in `/value`, below the name of the parameter."""
+  segments = name.split("/")
+  return segments[:-1] if len(segments) > 1 and segments[-1] == "value" else segments
 
 
 def _alternatives(patterns: Pattern | Iterable[Pattern]) -> tuple[Pattern, ...]:

@@ -1,0 +1,34 @@
+"""Penalties: `(params, *, mask=kernels_only, ...) -> scalar`, and on activations `[batch, ...] -> [batch]`.
+
+Each is without its weight: the objective is the loss plus weight times penalty, as `penalized` builds it.
+"""
+
+from jaxreg.penalties._activity import kl_sparsity, l1_activity, sparsity
+from jaxreg.penalties._elastic_net import elastic_net
+from jaxreg.penalties._gradient import gradient_penalty, jacobian_penalty
+from jaxreg.penalties._group_lasso import group_lasso
+from jaxreg.penalties._l1 import l1
+from jaxreg.penalties._l2 import l2
+from jaxreg.penalties._orthogonality import orthogonality
+from jaxreg.penalties._penalized import penalized, penalized_terms
+from jaxreg.penalties._priors import gaussian_prior, laplace_prior
+from jaxreg.penalties._tying import l2_sp, tying
+
+__all__ = [
+  "elastic_net",
+  "gaussian_prior",
+  "gradient_penalty",
+  "group_lasso",
+  "jacobian_penalty",
+  "kl_sparsity",
+  "l1",
+  "l1_activity",
+  "l2",
+  "l2_sp",
+  "laplace_prior",
+  "orthogonality",
+  "penalized",
+  "penalized_terms",
+  "sparsity",
+  "tying",
+]

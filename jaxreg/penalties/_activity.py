@@ -1,0 +1,127 @@
+"""Penalties on what units put out, and how sparse that is."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.penalties._leaves import absolute
+from jaxreg.typing import Array, check_floating, check_range, check_wide
+
+
+def l1_activity(activations: ArrayLike) -> Array:
+  r"""The sum of each example's absolute activations.
+
+  .. math:: \Omega(h) = \|h\|_1 = \sum_i |h_i|
+
+  One value an example, so that its mean does not depend on the size of the batch. The gradient at 0 is 0.
+
+  Args:
+    activations: `[batch, ...]`, floating; of several layers add the values.
+
+  Returns:
+    `[batch]`, float32 or wider.
+
+  Raises:
+    TypeError: if `activations` are not floating.
+    ValueError: if they have no batch axis.
+
+  Example:
+    >>> l1_activity(jnp.array([[1.0, -2.0], [0.0, 0.5]]))
+    Array([3. , 0.5], dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, sparse representations.
+  """
+  activations = _with_batch(check_wide(activations, "activations"))
+  return absolute(activations).sum(axis=tuple(range(1, activations.ndim)))
+
+
+def kl_sparsity(
+  activations: ArrayLike,
+  *,
+  target: ArrayLike = 0.05,
+  weights: ArrayLike | None = None,
+  axis_name: str | None = None,
+) -> Array:
+  r"""The divergence of each unit's mean activation from a small target.
+
+  .. math:: \mathrm{KL}(\rho \,\|\, \hat\rho_j) = \rho \log \frac{\rho}{\hat\rho_j}
+    + (1 - \rho) \log \frac{1 - \rho}{1 - \hat\rho_j}, \qquad \hat\rho_j = \text{mean over examples of } h_j
+
+  One value a unit, not an example: the mean comes before the divergence. A mean over parts of a batch is
+  therefore another penalty than that over the whole; with `axis_name` the mean is over all devices.
+
+  Args:
+    activations: `[..., units]`, floating, in [0, 1] as a sigmoid gives them; the mean is over all other axes.
+    target: `rho` in (0, 1).
+    weights: `[...]`, of each example; 0 for padding.
+    axis_name: mapped axis to take the mean over, too.
+
+  Returns:
+    `[units]` in nats, float32 or wider. Finite where a unit is always 0 or 1, with a gradient that leads away
+    from there.
+
+  Raises:
+    TypeError: if `activations` or `weights` are not floating.
+    ValueError: if `target` is outside (0, 1) or shapes do not fit.
+
+  Example:
+    >>> kl_sparsity(jnp.array([[0.05, 0.9], [0.05, 0.7]])).round(4)
+    Array([0.   , 1.3416], dtype=float32)
+
+  References:
+    Ng, `Sparse autoencoder`, CS294A lecture notes, 2011, section 3.
+  """
+  activations = _with_batch(check_wide(activations, "activations"))
+  check_range(target, "target", low=0, high=1, open_low=True)
+  check_range(1 - target, "1 - target", low=0, high=1, open_low=True)
+  mean = _mean(activations, weights, axis_name)
+  # A step of the dtype inside [0, 1]; past it the value stays and the gradient goes on.
+  eps = jnp.finfo(mean.dtype).eps
+  mean += jax.lax.stop_gradient(jnp.clip(mean, eps, 1 - eps) - mean)
+  target = jnp.asarray(target, mean.dtype)
+  return target * jnp.log(target / mean) + (1 - target) * (jnp.log1p(-target) - jnp.log1p(-mean))
+
+
+def sparsity(activations: ArrayLike, *, tolerance: float = 0.0) -> Array:
+  """The fraction of each example's activations that are zero, up to `tolerance`.
+
+  Args:
+    activations: `[batch, ...]`, floating.
+    tolerance: the largest absolute value that counts as zero.
+
+  Returns:
+    `[batch]`, float32 or wider, in [0, 1].
+
+  Raises:
+    TypeError: if `activations` are not floating.
+    ValueError: if they have no batch axis or `tolerance` is negative.
+
+  Example:
+    >>> sparsity(jnp.array([[0.0, 2.0, 0.0, 0.0, -3.0, 0.0]])).round(4)
+    Array([0.6667], dtype=float32)
+  """
+  activations = _with_batch(check_wide(activations, "activations"))
+  check_range(tolerance, "tolerance", low=0)
+  zero = (jnp.abs(activations) <= tolerance).astype(activations.dtype)
+  return zero.mean(axis=tuple(range(1, activations.ndim)))
+
+
+def _with_batch(activations: Array) -> Array:
+  if activations.ndim == 0:
+    raise ValueError("activations must have a batch axis, got a scalar")
+  return activations
+
+
+def _mean(activations: Array, weights: ArrayLike | None, axis_name: str | None) -> Array:
+  leading = activations.shape[:-1]
+  if weights is None:
+    weights = jnp.ones(leading, activations.dtype)
+  weights = check_floating(weights, "weights", shape=leading).astype(activations.dtype)[..., None]
+  # What an example of weight 0 holds may be anything.
+  kept = jnp.where(weights != 0, activations, 0)
+  axes = tuple(range(len(leading)))
+  total, count = (weights * kept).sum(axis=axes), weights.sum(axis=axes)
+  if axis_name is not None:
+    total, count = jax.lax.psum((total, count), axis_name)
+  return total / jnp.where(count > 0, count, 1)

@@ -1,0 +1,123 @@
+"""How much outputs change with inputs: the norms of gradients and Jacobians."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, Params, check_count, check_floating, check_key
+
+
+def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params, x: ArrayLike) -> Array:
+  r"""The squared norm of a scalar output's gradient in the inputs.
+
+  .. math:: \Omega(x) = \|\nabla_x \hat y(x)\|_2^2
+
+  Inputs with noise of variance `s` add `s` times this to the expected squared loss: exactly for a linear
+  model, where it is `s` times the squared norm of the weights. For another, a second term of the same order
+  joins it, `s` times residual times Laplacian, which vanishes with the residuals.
+
+  Args:
+    apply_fn: `(params, x) -> [batch]` or `[batch, 1]`; an example's output may depend on its own input only,
+      so no batch statistics.
+    params: any pytree.
+    x: `[batch, ...]`, floating.
+
+  Returns:
+    `[batch]`, float32 or wider.
+
+  Raises:
+    TypeError: if `x` is not floating.
+    ValueError: if there is more than one output an example; see `jacobian_penalty`.
+
+  Example:
+    >>> linear = lambda w, x: x @ w
+    >>> gradient_penalty(linear, jnp.array([3.0, 4.0]), jnp.ones((2, 2)))
+    Array([25., 25.], dtype=float32)
+
+  References:
+    Drucker and LeCun, `Improving generalization performance using double backpropagation`, 1992.
+    Bishop, `Training with Noise is Equivalent to Tikhonov Regularization`, 1995.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
+  """
+  x = _batched(x)
+  outputs, pull = jax.vjp(lambda x: apply_fn(params, x), x)
+  if outputs.shape not in ((x.shape[0],), (x.shape[0], 1)):
+    raise ValueError(
+      f"apply_fn must give [batch] or [batch, 1] for a batch of {x.shape[0]}, got {outputs.shape}; "
+      "for several outputs there is jacobian_penalty"
+    )
+  return _squares(pull(jnp.ones_like(outputs))[0])
+
+
+def jacobian_penalty(
+  apply_fn: Callable[[Params, Array], Array],
+  params: Params,
+  x: ArrayLike,
+  *,
+  num_projections: int | None = None,
+  key: Key | None = None,
+) -> Array:
+  r"""The squared Frobenius norm of the outputs' Jacobian in the inputs.
+
+  .. math:: \Omega(x) = \|J(x)\|_F^2 = \sum_c \|\nabla_x \hat y_c\|_2^2
+    = C\, \mathbb{E}_v \|v^\top J(x)\|_2^2, \qquad v \text{ uniform on the unit sphere}
+
+  Exactly with one pass backwards an output; or, unbiased, with one a projection.
+
+  Args:
+    apply_fn: `(params, x) -> [batch, ...]`; an example's outputs may depend on its own input only.
+    params: any pytree.
+    x: `[batch, ...]`, floating.
+    num_projections: how many random directions; None for the exact sum.
+    key: for the directions, one draw for all; needed with `num_projections` only.
+
+  Returns:
+    `[batch]`, float32 or wider.
+
+  Raises:
+    TypeError: if `x` is not floating or, where needed, `key` not a typed key.
+    ValueError: if the outputs have no batch axis or `num_projections` is below 1.
+
+  Example:
+    >>> linear = lambda w, x: x @ w
+    >>> jacobian_penalty(linear, jnp.array([[3.0, 0.0], [0.0, 4.0]]), jnp.ones((2, 2)))
+    Array([25., 25.], dtype=float32)
+
+  References:
+    Hoffman, Roberts and Yaida, `Robust Learning with Jacobian Regularization`, 2019, section 2.
+  """
+  x = _batched(x)
+  outputs, pull = jax.vjp(lambda x: apply_fn(params, x), x)
+  if outputs.shape[:1] != x.shape[:1]:
+    raise ValueError(f"apply_fn must give [batch, ...] for a batch of {x.shape[0]}, got {outputs.shape}")
+  size = math.prod(outputs.shape[1:])
+  if num_projections is None:
+    rows = jnp.broadcast_to(jnp.eye(size, dtype=outputs.dtype)[:, None], (size, x.shape[0], size))
+    scale = 1.0
+  else:
+    check_count(num_projections, "num_projections")
+    if key is None:
+      raise TypeError("key must be given with num_projections, got None")
+    normal = jax.random.normal(check_key(key), (num_projections, x.shape[0], size), _wide(outputs.dtype))
+    rows = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
+    scale = size / num_projections
+  rows = rows.astype(outputs.dtype).reshape(-1, *outputs.shape)
+  return scale * jax.vmap(lambda row: _squares(pull(row)[0]))(rows).sum(axis=0)
+
+
+def _batched(x: ArrayLike) -> Array:
+  x = check_floating(x, "x")
+  if x.ndim == 0:
+    raise ValueError("x must have a batch axis, got a scalar")
+  return x
+
+
+def _squares(gradient: Array) -> Array:
+  return jnp.square(gradient.astype(_wide(gradient.dtype))).sum(axis=tuple(range(1, gradient.ndim)))
+
+
+def _wide(dtype: jnp.dtype) -> jnp.dtype:
+  return jnp.promote_types(dtype, jnp.float32)

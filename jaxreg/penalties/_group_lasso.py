@@ -1,0 +1,55 @@
+"""The sum of the norms of each unit's weights."""
+
+import math
+
+from jaxreg.paths import kernels_only
+from jaxreg.penalties._leaves import norm, selected, total, unit_axes
+from jaxreg.typing import Array, Mask, Params
+
+
+def group_lasso(
+  params: Params,
+  *,
+  axis: int | tuple[int, ...] | None = None,
+  size_weighted: bool = True,
+  mask: Mask = kernels_only,
+) -> Array:
+  r"""The sum over units of the norm of the weights that come into them.
+
+  .. math:: \Omega(w) = \sum_g \sqrt{n_g}\, \|w_g\|_2, \qquad
+    \nabla_{w_g} \Omega = \sqrt{n_g}\, \frac{w_g}{\|w_g\|_2}, \quad 0 \text{ at } w_g = 0
+
+  Drives whole units to zero. The factor, the root of the number of weights in a group, makes groups of
+  different sizes comparable. For units that are exactly zero use `constraints.prox_group_lasso`.
+
+  Args:
+    params: any pytree.
+    axis: axes of a group's weights, the same for all leaves; by default those of one unit's incoming weights
+      (`paths.incoming_axes`).
+    size_weighted: whether to multiply by the root of the size.
+    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError: as `l2`.
+    ValueError: as `l2`, or if `axis` is not one of a selected leaf.
+
+  Example:
+    >>> group_lasso({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.0]])}, size_weighted=False)
+    Array(5., dtype=float32)
+
+  References:
+    Yuan and Lin, `Model selection and estimation in regression with grouped variables`, 2006.
+  """
+
+  def of_leaf(name: str, w: Array) -> Array:
+    axes = unit_axes(name, w, axis)
+    return group_factor(w, axes, size_weighted) * norm(w, axes).sum()
+
+  return total(of_leaf(name, w) for name, w in selected(params, mask))
+
+
+def group_factor(w: Array, axes: tuple[int, ...], size_weighted: bool) -> float:
+  return math.sqrt(math.prod(w.shape[axis] for axis in axes)) if size_weighted else 1.0

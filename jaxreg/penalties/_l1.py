@@ -1,0 +1,35 @@
+"""The L1 norm of the weights."""
+
+from jaxreg.paths import kernels_only
+from jaxreg.penalties._leaves import absolute, selected, total
+from jaxreg.typing import Array, Mask, Params
+
+
+def l1(params: Params, *, mask: Mask = kernels_only) -> Array:
+  r"""The sum of absolute weights.
+
+  .. math:: \Omega(w) = \sum_i |w_i|, \qquad \nabla \Omega = \operatorname{sign}(w), \quad
+    \operatorname{sign}(0) = 0
+
+  A weight of exactly 0 stays there. Gradient steps oscillate round 0 without reaching it: for exact zeros
+  use `constraints.proximal` with `constraints.prox_l1`.
+
+  Args:
+    params: any pytree.
+    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError, ValueError: as `l2`.
+
+  Example:
+    >>> l1({"kernel": jnp.array([3.0, -4.0]), "bias": jnp.array([9.0])})
+    Array(7., dtype=float32)
+
+  References:
+    Tibshirani, `Regression shrinkage and selection via the lasso`, 1996, section 2.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
+  """
+  return total(absolute(w).sum() for _, w in selected(params, mask))

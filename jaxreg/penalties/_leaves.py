@@ -1,0 +1,97 @@
+"""What penalties and constraints share: the selected leaves, and norms whose gradient at 0 is 0."""
+
+import functools
+from collections.abc import Callable, Iterable
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg import paths
+from jaxreg.typing import Array, Mask, Params, check_floating
+
+
+def wide(x: Array) -> Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def chosen(params: Params, mask: Mask) -> list[bool]:
+  """Which leaves `mask` selects, in the order of the tree.
+
+  Raises:
+    TypeError: if `mask` is not a function.
+    ValueError: if it gives another structure, or selects nothing: a penalty of nothing is 0 without a word.
+  """
+  if not callable(mask):
+    raise TypeError(f"mask must be a function of the parameters, got {type(mask).__name__}")
+  tree = mask(params)
+  if jax.tree.structure(tree) != jax.tree.structure(params):
+    raise ValueError("mask must return a tree of bools with the structure of params, got another structure")
+  taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
+  if not any(taken):
+    there = ", ".join(paths.leaf_names(params)) or "none"
+    raise ValueError(f"mask selects no parameter of params; there are {there}")
+  return taken
+
+
+def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
+  """Names and values, at least in float32, of the leaves that `mask` selects.
+
+  Raises:
+    TypeError: if one of them is not floating.
+  """
+  leaves = zip(paths.leaf_names(params), jax.tree.leaves(params), chosen(params, mask))
+  return [(name, wide(floating(leaf, name))) for name, leaf, taken in leaves if taken]
+
+
+def total(terms: Iterable[Array]) -> Array:
+  # Without a start value, which would widen the sum where x64 is on.
+  return functools.reduce(jnp.add, terms)
+
+
+def map_selected(function: Callable[[str, Array], Array], params: Params, mask: Mask) -> Params:
+  """`params` with `function(name, leaf)` in the place of the selected leaves.
+
+  `function` sees a leaf in at least float32; what it gives is cast back to the dtype of the leaf.
+  """
+  leaves, tree = jax.tree.flatten(params)
+  new = []
+  for name, leaf, taken in zip(paths.leaf_names(params), leaves, chosen(params, mask)):
+    if taken:
+      leaf = floating(leaf, name)
+      leaf = function(name, wide(leaf)).astype(leaf.dtype)
+    new.append(leaf)
+  return jax.tree.unflatten(tree, new)
+
+
+def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
+  """The axes of the weights that come into one unit: given, or inferred from name and rank.
+
+  Raises:
+    ValueError: if a given axis is not one of `x`.
+  """
+  if axis is None:
+    return paths.incoming_axes(name, x.ndim)
+  axes = (axis,) if isinstance(axis, int) else tuple(axis)
+  if not all(-x.ndim <= each < x.ndim for each in axes):
+    raise ValueError(f"axis must be axes of {name or 'params'}, which has {x.ndim}, got {axis}")
+  return tuple(sorted({each % x.ndim for each in axes}))
+
+
+def absolute(x: Array) -> Array:
+  # jnp.abs has the derivative 1 at 0; the derivative of sign(x) is 0 everywhere, so that of this is sign(x).
+  return jnp.sign(x) * x
+
+
+def norm(x: Array, axes: tuple[int, ...]) -> Array:
+  """Euclidean norms over `axes`, kept as axes of size 1; the gradient of a zero norm is 0.
+
+  Divided by the largest entry first, so that squares neither overflow nor vanish.
+  """
+  largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=axes, keepdims=True, initial=0))
+  safe = jnp.where(largest > 0, largest, 1)
+  squared = jnp.square(x / safe).sum(axis=axes, keepdims=True)
+  return safe * jnp.where(largest > 0, jnp.sqrt(jnp.where(largest > 0, squared, 1)), 0)
+
+
+def floating(leaf: Array, name: str) -> Array:
+  return check_floating(leaf, f"params/{name}" if name else "params")

@@ -1,0 +1,98 @@
+"""A loss with penalties, and each term of it."""
+
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
+
+Term = tuple[ArrayLike, Callable[[Params], Array]]
+
+
+def penalized(loss_fn: LossFn, *terms: Term) -> LossFn:
+  r"""A loss function with weighted penalties on the parameters added.
+
+  .. math:: \tilde J(\theta) = J(\theta) + \sum_i \alpha_i \Omega_i(\theta)
+
+  A penalty is added once: average what several devices give, for a sum would count it once a device. For a
+  weight that follows a schedule build the function inside the step, from the weight at that step.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`.
+    *terms: pairs of a weight, at least 0, and a function `params -> scalar`. Options of a penalty go in by
+      `functools.partial`.
+
+  Returns:
+    A function of the same signature as `loss_fn`; its value is float32 or wider.
+
+  Raises:
+    TypeError: if a term is not a pair with a function.
+    ValueError: if a weight is negative.
+
+  Example:
+    >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()
+    >>> ridge = penalized(loss_fn, (0.1, lambda params: 0.5 * (params["kernel"] ** 2).sum()))
+    >>> ridge({"kernel": jnp.array([2.0])}, jnp.array([1.0]), key=None)
+    Array(2.2, dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, parameter norm penalties.
+  """
+  terms_fn = penalized_terms(loss_fn, *terms)
+
+  def total(params: Params, batch: Batch, *, key: Key | None = None) -> Array:
+    return functools.reduce(jnp.add, terms_fn(params, batch, key=key).values())
+
+  return total
+
+
+def penalized_terms(loss_fn: LossFn, *terms: Term) -> Callable[..., dict[str, Array]]:
+  """As `penalized`, but each term by name; their sum is the penalised loss.
+
+  Args:
+    loss_fn: as for `penalized`.
+    *terms: as for `penalized`.
+
+  Returns:
+    `(params, batch, *, key) -> {"loss": ..., name of a penalty: weight times its value, ...}`. The second of
+    two of the same name is called `l2_2`, and so on.
+
+  Raises:
+    TypeError, ValueError: as `penalized`.
+
+  Example:
+    >>> from jaxreg.penalties import l1, l2
+    >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()
+    >>> terms = penalized_terms(loss_fn, (0.5, l2), (0.25, l1))
+    >>> terms({"kernel": jnp.array([2.0])}, jnp.array([1.0]), key=None)
+    {'loss': Array(2., dtype=float32), 'l2': Array(1., dtype=float32), 'l1': Array(0.5, dtype=float32)}
+  """
+  named: dict[str, Term] = {}
+  for term in terms:
+    if not (isinstance(term, tuple) and len(term) == 2 and callable(term[1])):
+      raise TypeError(f"terms must be pairs of a weight and a function of the parameters, got {term!r}")
+    check_range(term[0], "weight", low=0)
+    named[_free(_name(term[1]), named)] = term
+
+  def by_name(params: Params, batch: Batch, *, key: Key | None = None) -> dict[str, Array]:
+    loss = check_floating(loss_fn(params, batch, key=key), "the value of loss_fn", shape=())
+    values = {"loss": loss.astype(jnp.promote_types(loss.dtype, jnp.float32))}
+    return values | {name: jnp.multiply(weight, penalty(params)) for name, (weight, penalty) in named.items()}
+
+  return by_name
+
+
+def _name(penalty: Callable) -> str:
+  while isinstance(penalty, functools.partial):
+    penalty = penalty.func
+  return getattr(penalty, "__name__", "penalty").replace("<lambda>", "penalty")
+
+
+def _free(name: str, taken: dict[str, Term]) -> str:
+  count = 2
+  free = name
+  while free in taken or free == "loss":
+    free, count = f"{name}_{count}", count + 1
+  return free

@@ -1,0 +1,83 @@
+"""Norm penalties as negative log densities of a prior on the weights."""
+
+import math
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.paths import kernels_only
+from jaxreg.penalties._l1 import l1
+from jaxreg.penalties._l2 import l2
+from jaxreg.penalties._leaves import selected
+from jaxreg.typing import Array, Mask, Params, check_range
+
+
+def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels_only) -> Array:
+  r"""Minus the log density of independent normal weights.
+
+  .. math:: -\log p(w) = \frac{\alpha}{2} \|w\|_2^2 - \frac n2 \log \frac{\alpha}{2\pi}, \qquad
+    w_i \sim \mathcal{N}(0, 1/\alpha)
+
+  Its gradient is that of `alpha * l2`; the constant matters where `alpha` is learnt or densities compared.
+  A maximum a posteriori estimate adds it to the *sum* of the examples' losses: beside a mean over `N`
+  examples its weight is `1 / N`.
+
+  Args:
+    params: any pytree.
+    precision: `alpha` > 0, may be traced.
+    mask: which leaves count, `n` weights in all; by default kernels and embeddings.
+
+  Returns:
+    A scalar in nats, float32 or wider.
+
+  Raises:
+    TypeError: as `l2`.
+    ValueError: as `l2`, or if `precision` is not above 0.
+
+  Example:
+    >>> gaussian_prior({"kernel": jnp.array([1.0, 1.0])}, precision=1.0).round(4)
+    Array(2.8379, dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization (the MAP
+    reading of both norms).
+  """
+  check_range(precision, "precision", low=0, open_low=True)
+  half_log = 0.5 * (jnp.log(precision) - math.log(2 * math.pi))
+  return jnp.multiply(precision, l2(params, mask=mask)) - _count(params, mask) * half_log
+
+
+def laplace_prior(params: Params, *, rate: ArrayLike, mask: Mask = kernels_only) -> Array:
+  r"""Minus the log density of independent Laplace weights.
+
+  .. math:: -\log p(w) = \alpha \|w\|_1 - n (\log \alpha - \log 2), \qquad
+    w_i \sim \mathrm{Laplace}(0, 1/\alpha)
+
+  Erratum: the lecture sums the densities of `n` weights and prints the constant once.
+
+  Args:
+    params: any pytree.
+    rate: `alpha` > 0, may be traced.
+    mask: which leaves count, `n` weights in all; by default kernels and embeddings.
+
+  Returns:
+    A scalar in nats, float32 or wider.
+
+  Raises:
+    TypeError: as `l2`.
+    ValueError: as `l2`, or if `rate` is not above 0.
+
+  Example:
+    >>> laplace_prior({"kernel": jnp.array([1.0, -1.0])}, rate=2.0)
+    Array(4., dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization (the MAP
+    reading of both norms).
+  """
+  check_range(rate, "rate", low=0, open_low=True)
+  return jnp.multiply(rate, l1(params, mask=mask)) - _count(params, mask) * (jnp.log(rate) - math.log(2))
+
+
+def _count(params: Params, mask: Mask) -> int:
+  return sum(w.size for _, w in selected(params, mask))

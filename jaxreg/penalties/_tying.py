@@ -1,0 +1,101 @@
+"""Parameters that should be close to one another, or to where they started."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg import paths
+from jaxreg.paths import kernels_only
+from jaxreg.penalties._leaves import floating, selected, total, wide
+from jaxreg.typing import Array, Mask, Params
+
+
+def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
+  r"""The squared distance of pairs of parameters.
+
+  .. math:: \Omega(w) = \sum_{(A, B)} \|w^{(A)} - w^{(B)}\|_2^2, \qquad
+    \nabla_{w^{(A)}} \Omega = 2 (w^{(A)} - w^{(B)}) = -\nabla_{w^{(B)}} \Omega
+
+  Without the half of `l2`, as the lecture has it. For an infinite weight the two are shared.
+
+  Args:
+    params: any pytree.
+    pairs: names of two leaves (`("Dense_0/kernel", "Dense_1/kernel")`), or of two subtrees whose leaves have
+      the same names below it (`("Dense_0", "Dense_1")`).
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError: if a leaf is not floating.
+    ValueError: if there is no pair, a name is of nothing, or the two sides differ in leaves or shapes.
+
+  Example:
+    >>> tying({"a": jnp.array([1.0, 2.0]), "b": jnp.array([1.0, 4.0])}, pairs=[("a", "b")])
+    Array(4., dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, parameter tying and
+    parameter sharing.
+  """
+  pairs = list(pairs)
+  if not pairs:
+    raise ValueError("pairs must hold at least one pair of names, got none")
+  leaves = dict(zip(paths.leaf_names(params), jax.tree.leaves(params)))
+  terms = []
+  for first, second in pairs:
+    a, b = _below(leaves, first), _below(leaves, second)
+    if a.keys() != b.keys() or any(a[rest].shape != b[rest].shape for rest in a):
+      raise ValueError(f"pairs: {first!r} and {second!r} differ: {_shapes(a)} and {_shapes(b)}")
+    terms += [jnp.square(a[rest] - b[rest]).sum() for rest in a]
+  return total(terms)
+
+
+def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Array:
+  r"""Half the squared distance from reference parameters, such as those that fine-tuning starts from.
+
+  .. math:: \Omega(w) = \tfrac12 \|w - w^0\|_2^2
+
+  For the new layers, which have no reference, use `l2` with the opposite mask.
+
+  Args:
+    params: any pytree.
+    reference: a pytree with leaves of the same names and shapes; what is not selected may be missing.
+    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError: as `l2`.
+    ValueError: as `l2`, or if a selected leaf has no reference of its shape.
+
+  Example:
+    >>> l2_sp({"kernel": jnp.array([3.0, 1.0])}, reference={"kernel": jnp.array([1.0, 1.0])})
+    Array(2., dtype=float32)
+
+  References:
+    Li, Grandvalet and Davoine, `Explicit Inductive Bias for Transfer Learning with Convolutional Networks`,
+    2018, section 3.
+  """
+  start = dict(zip(paths.leaf_names(reference), jax.tree.leaves(reference)))
+  terms = []
+  for name, w in selected(params, mask):
+    if name not in start or jnp.shape(start[name]) != w.shape:
+      got = f"shape {jnp.shape(start[name])}" if name in start else "none"
+      raise ValueError(f"reference must have {name!r} of shape {w.shape}, got {got}")
+    terms.append(0.5 * jnp.square(w - start[name]).sum())
+  return total(terms)
+
+
+def _below(leaves: dict[str, Array], name: str) -> dict[str, Array]:
+  inside = [leaf for leaf in leaves if leaf == name or leaf.startswith(f"{name}/")]
+  found = {leaf[len(name) :]: wide(floating(leaves[leaf], leaf)) for leaf in inside}
+  if not found:
+    raise ValueError(f"pairs: there is no parameter {name!r}; there are {', '.join(leaves)}")
+  return found
+
+
+def _shapes(leaves: dict[str, Array]) -> str:
+  return ", ".join(f"{rest or 'itself'} {x.shape}" for rest, x in leaves.items())
