@@ -8,7 +8,7 @@ from typing import Any
 import optax
 from ml_collections import ConfigDict, config_dict
 
-from jaxreg import augment, models
+from jaxreg import augment, models, penalties
 from jaxreg.train import optimizer, sources
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
@@ -18,6 +18,16 @@ from jaxreg.train.replicas import FORMS
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
+REGULARIZERS = {  # and what has no default there
+  "l2": {},
+  "l1": {},
+  "elastic_net": {"ratio": 0.5},
+  "group_lasso": {},
+  "orthogonality": {},
+  "gaussian_prior": {"precision": 1.0},
+  "laplace_prior": {"rate": 1.0},
+  "tying": {"pairs": ()},
+}
 BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
@@ -78,6 +88,13 @@ def base_config() -> Config:
   config.model = ConfigDict({"name": "MLP"})  # a row of BACKBONES
   for name in BACKBONES:
     config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
+
+  # names: penalties that are added to the loss with their weights, on the parameters that `mask` selects, a
+  # function of jaxreg.paths.
+  config.regularizers = ConfigDict({"names": (), "mask": "kernels_only"})
+  for name, needed in REGULARIZERS.items():
+    known = options(getattr(penalties, name), skip=("axis",))
+    config.regularizers[name] = ConfigDict({"weight": 1e-4, **needed, **known})
 
   # Fine-tuning: the backbone of a run in that work directory, instead of random weights; the head is new.
   config.pretrained = ConfigDict({"workdir": "", "checkpoint": "best", "replica": 0})  # latest | best
@@ -156,6 +173,11 @@ def check(config: Config) -> None:
   for name in config.augment.names:
     if name not in AUGMENTATIONS:
       raise unknown("augment.names", name, AUGMENTATIONS)
+  for name in config.regularizers.names:
+    if name not in REGULARIZERS:
+      raise unknown("regularizers.names", name, tuple(REGULARIZERS))
+    _in_range(config, f"regularizers.{name}.weight", 0)
+  _one_of(config, "regularizers.mask", optimizer.MASKS)
   mean, std = config.augment.mean, config.augment.std
   numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
   if not numbers or len(mean) != len(std) or not all(value > 0 for value in std):
@@ -164,7 +186,7 @@ def check(config: Config) -> None:
     )
   _one_of(config, "optimizer.name", optimizer.OPTIMIZERS)
   _one_of(config, "optimizer.schedule.name", optimizer.SCHEDULES)
-  _one_of(config, "optimizer.weight_decay.mask", optimizer.DECAY_MASKS)
+  _one_of(config, "optimizer.weight_decay.mask", optimizer.MASKS)
   _one_of(config, "evaluate.checkpoint", ("latest", "best"))
   _one_of(config, "evaluate.split", SPLITS)
   _one_of(config, "pretrained.checkpoint", ("latest", "best"))
@@ -263,6 +285,9 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     if name != flat.get(f"{group}.name")
   ]
   unread += [f"augment.{name}." for name in AUGMENTATIONS if name not in flat.get("augment.names", ())]
+  unread += [
+    f"regularizers.{name}." for name in REGULARIZERS if name not in flat.get("regularizers.names", ())
+  ]
   return {field: value for field, value in flat.items() if not field.startswith(tuple(unread))}
 
 

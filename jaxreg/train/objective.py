@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxreg.train.methods import Method
 from jaxreg.train.metrics import weighted
-from jaxreg.typing import ApplyFn, Batch, Key, Objective
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
 
 
 def make_objective(
@@ -18,12 +18,14 @@ def make_objective(
   loss_options: Mapping[str, Any],
   predict_options: Mapping[str, Any],
   augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
+  penalties: Mapping[str, Callable[[Params], Array]] | None = None,
 ) -> Objective:
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
   A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
   no effect. Labels and weights of sequences are `[batch, length]`, and a label of weight 0 has no effect. The
-  augmentations are applied to it in their order. Every term is a metric, and the loss is their sum.
+  augmentations are applied to it in their order. The penalties, with their weights in them, are added to the
+  mean over the examples. Every term is a metric, and the loss is their sum.
   """
   diagnose_options = {}
   if method.diagnose is not None:
@@ -44,6 +46,9 @@ def make_objective(
     terms = method.loss(loss_key, labels=labels, **outputs, **loss_options)
     metrics = {name: weighted(term, weights) for name, term in terms.items()}
     count = weights.sum()
+    # As if each example had it: so parts of a batch, and devices, add up to one penalty.
+    for name, penalty in (penalties or {}).items():
+      metrics[name] = (penalty(params) * count, count)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
     loss = total / jnp.where(count > 0, count, 1)
     metrics["loss"] = (total, count)

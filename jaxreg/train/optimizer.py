@@ -14,7 +14,7 @@ from jaxreg.typing import Array
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
 SCHEDULES = ("constant", "step", "cosine", "noam")
-DECAY_MASKS = ("kernels_only", "no_branches", "everything")
+MASKS = ("kernels_only", "no_branches", "everything")
 
 
 def make_schedule(

@@ -12,7 +12,7 @@ import numpy as np
 from flax.errors import FlaxError
 from jax.sharding import AxisType
 
-from jaxreg import augment, models
+from jaxreg import augment, models, paths, penalties
 from jaxreg.train import sources
 from jaxreg.train.config import Config
 from jaxreg.train.data import Dataset, is_tokens
@@ -23,7 +23,7 @@ from jaxreg.train.optimizer import make_optimizer, make_schedule
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_train_step
-from jaxreg.typing import ApplyFn, Array
+from jaxreg.typing import ApplyFn, Array, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +194,12 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
 
   objective = make_objective(
-    apply_fn, method, method_options["loss"], method_options["predict"], augmentations
+    apply_fn,
+    method,
+    method_options["loss"],
+    method_options["predict"],
+    augmentations,
+    {name: _make_penalty(name, config.regularizers) for name in config.regularizers.names},
   )
   return Program(
     init=init,
@@ -209,6 +214,16 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     num_steps=num_steps,
     abstract=jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32)),
   )
+
+
+def _make_penalty(name: str, regularizers: Config) -> Callable[[Params], Array]:
+  """One penalty times its weight."""
+  options = regularizers[name].to_dict()
+  weight = options.pop("weight")
+  function = getattr(penalties, name)
+  if "mask" in inspect.signature(function).parameters:
+    options["mask"] = getattr(paths, regularizers.mask)
+  return lambda params: weight * function(params, **options)
 
 
 def _make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:

@@ -1,0 +1,119 @@
+"""Penalties in the step: once, whole, however the batch is divided; and every one of them trains."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import setup, sources
+from jaxreg.train.config import REGULARIZERS
+
+SIZE, RATE, WEIGHT = 32, 0.5, 0.3
+PAIRS = {"regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),)}
+
+
+@functools.cache
+def program(*names, accumulate=1):
+  fields = {
+    "batch_size": SIZE,
+    "accumulate": accumulate,
+    "method.name": "softmax",
+    "model.MLP.widths": (6, 6),
+    "model.MLP.dropout_rate": 0.0,
+    "optimizer.name": "sgd",
+    "optimizer.learning_rate": RATE,
+    "regularizers.names": names,
+    **{f"regularizers.{name}.weight": WEIGHT for name in names},
+  }
+  fields |= PAIRS if "tying" in names else {}
+  return setup.build(runs.make_config(fields), sources.digits().describe())
+
+
+@functools.cache
+def stepped(*names, accumulate=1, axis=False):
+  """A step from the same state on the same batch: parameters before and after, and the metrics."""
+  built = program(*names, accumulate=accumulate)
+  digits = sources.digits().train
+  # One example of weight 0, and parts of the batch of unequal weight.
+  weights = np.linspace(0, 2, SIZE, dtype=np.float32)
+  batch = {
+    "inputs": digits.inputs[:SIZE],
+    "labels": digits.labels[:SIZE].astype(np.int32),
+    "weights": weights,
+  }
+  step = built.train_step
+  if axis:
+    batch = jax.tree.map(lambda x: x.reshape(4, SIZE // 4, *x.shape[1:]), batch)
+    step = jax.vmap(
+      functools.partial(step, axis_name="data"), axis_name="data", in_axes=(None, 0), out_axes=None
+    )
+  state = jax.jit(built.init)(0)
+  after, metrics = jax.jit(step)(state, batch)
+  return jax.device_get((state.params, after.params, metrics))
+
+
+@pytest.mark.parametrize("how", [{}, {"accumulate": 4}, {"axis": True}], ids=["whole", "in parts", "devices"])
+def test_the_penalty_is_added_once(how):
+  """Beside the step without it: SGD has moved each kernel by `rate * weight * w` more, and no bias."""
+  before, plain, without = stepped(**how)
+  start, penalized, metrics = stepped("l2", **how)
+  jax.tree.map(np.testing.assert_array_equal, before, start)
+  squares = 0.0
+  for layer in (before["backbone"]["Dense_0"], before["backbone"]["Dense_1"], before["head"]["classifier"]):
+    squares += np.square(np.asarray(layer["kernel"], np.float64)).sum()
+  moved = jax.tree.map(lambda one, other: one - other, penalized, plain)
+  for part, layer in (("backbone", "Dense_0"), ("backbone", "Dense_1"), ("head", "classifier")):
+    kernel = before[part][layer]["kernel"]
+    np.testing.assert_allclose(moved[part][layer]["kernel"], -RATE * WEIGHT * kernel, atol=1e-6)
+    np.testing.assert_array_equal(moved[part][layer]["bias"], 0)
+  total, count = metrics["l2"]
+  assert count == without["loss"][1]
+  assert total / count == pytest.approx(WEIGHT * squares / 2, rel=1e-5)
+  assert metrics["loss"][0] / count == pytest.approx(without["loss"][0] / count + total / count, rel=1e-5)
+
+
+def test_every_one_reaches_the_step():
+  _, _, metrics = stepped(*REGULARIZERS)
+  values = {name: float(metrics[name][0] / metrics[name][1]) for name in REGULARIZERS}
+  assert all(np.isfinite(value) for value in values.values())
+  # The two biases are still 0.
+  assert {name for name, value in values.items() if value == 0} == {"tying"}
+  loss = sum(values.values()) + metrics["nll"][0] / metrics["nll"][1]
+  assert metrics["loss"][0] / metrics["loss"][1] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_the_mask_is_that_of_the_config():
+  fields = {"regularizers.names": ("l1",), "regularizers.mask": "everything", "method.name": "softmax"}
+  built = setup.build(runs.make_config(fields), sources.digits().describe())
+  state = jax.jit(built.init)(0)
+  ones = state.replace(params=jax.tree.map(jnp.ones_like, state.params))
+  images = sources.digits().train
+  batch = {
+    "inputs": images.inputs[:32],
+    "labels": images.labels[:32].astype(np.int32),
+    "weights": np.ones(32),
+  }
+  batch["weights"] = batch["weights"].astype(np.float32)
+  _, metrics = jax.jit(built.train_step)(ones, batch)
+  size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  assert metrics["l1"][0] / metrics["l1"][1] == pytest.approx(1e-4 * size, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"regularizers.names": ("l3",)}, r"regularizers\.names: got 'l3', .*did you mean 'l2'\?"),
+    ({"regularizers.names": ("l2",), "regularizers.l2.weight": -1.0}, r"regularizers\.l2\.weight"),
+    ({"regularizers.mask": "kernels"}, r"regularizers\.mask: got 'kernels'"),
+    ({"regularizers.names": ("tying",)}, "pairs must hold at least one pair"),
+    ({"regularizers.names": ("gaussian_prior",), "regularizers.gaussian_prior.precision": 0.0}, "precision"),
+  ],
+)
+def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message):
+  with pytest.raises(train.RunError, match=message):
+    train.train(runs.make_config({"method.name": "softmax", **fields}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
