@@ -23,6 +23,7 @@ TITLES = {
   "flatness": "Zhang, Zhou & Xu, Dropout in training neural networks: flatness of solution and noise "
   "structure, 2021",
   "group_softmax": "Kobayashi, Group Softmax Loss with Discriminative Feature Grouping, 2021",
+  "regularization": "Na, Regularization for Deep Learning, lecture, Chonbuk National University",
 }
 
 # (where in the source, claim, what was measured).

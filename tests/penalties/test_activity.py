@@ -1,0 +1,105 @@
+"""Sparse representations: the lecture's example, L1 of activations, divergence of mean activations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import jit
+
+from jaxreg.penalties import kl_sparsity, l1_activity, sparsity
+
+A = np.array(
+  [[4, 0, 0, -2, 0, 0], [0, 0, -1, 0, 3, 0], [0, 5, 0, 0, 0, 0], [1, 0, 0, -1, 0, -4], [1, 0, 0, 0, -5, 0]]
+)
+X = np.array([2, 3, -2, -5, 1, 4])
+B = np.array(
+  [
+    [3, -1, 2, -5, 4, 1],
+    [4, 2, -3, -1, 1, 3],
+    [-1, 5, 4, 2, -3, -2],
+    [3, 1, 2, -3, 0, -3],
+    [-5, 4, -2, 2, -5, -1],
+  ]
+)
+H = np.array([0, 2, 0, 0, -3, 0])
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.mark.claim(
+  "regularization",
+  "sparse representations",
+  "Bh = (-14, 1, 1, 2, 23); the third entry is 19",
+  status="erratum",
+)
+def test_sparse_parameters_and_sparse_representations():
+  np.testing.assert_array_equal(A @ X, [18, 5, 15, -9, -3])
+  np.testing.assert_array_equal(B @ H, [-14, 1, 19, 2, 23])
+  sparse = lambda *rows: np.asarray(sparsity(jnp.asarray(np.stack(rows), jnp.float32)))
+  np.testing.assert_allclose(sparse(X, H), [0, 4 / 6], rtol=1e-6)
+  np.testing.assert_allclose(sparse(A.ravel(), B.ravel()), [20 / 30, 1 / 30], rtol=1e-6)
+  assert l1_activity(jnp.asarray(H[None], jnp.float32)) == 5
+
+
+@pytest.mark.claim(
+  "regularization", "sparse representations", "the penalty is alpha times the L1 norm of the representation"
+)
+def test_l1_activity_is_one_value_an_example_with_no_gradient_at_zero():
+  h = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3, 2)), jnp.float32).at[0, 0].set(0.0)
+  got = l1_activity(h)
+  np.testing.assert_allclose(got, np.abs(h).sum((1, 2)), rtol=1e-6)
+  # Twice the batch: the mean that an objective takes is the same, a sum would double.
+  np.testing.assert_allclose(l1_activity(jnp.concatenate([h, h])).mean(), got.mean(), rtol=1e-6)
+  np.testing.assert_array_equal(jax.grad(lambda h: l1_activity(h).sum())(h), np.sign(h))
+
+
+def test_an_l1_code_has_exact_zeros_where_the_theory_has_them(x64):
+  """argmin_h |x - h|^2 / 2 + alpha |h|: at the soft-thresholded x the penalised gradient allows no step."""
+  x, alpha = np.array([2.0, -0.4, 0.1, -1.0]), 0.5
+  h = jnp.asarray(np.sign(x) * np.maximum(np.abs(x) - alpha, 0))[None]
+  gradient = jax.grad(lambda h: (0.5 * jnp.square(h - x[None]).sum(-1) + alpha * l1_activity(h)).sum())(h)[0]
+  np.testing.assert_allclose(gradient[jnp.array([0, 3])], 0, atol=1e-12)
+  # At the zeros: minus x, which is smaller than alpha; with a derivative of 1 at 0 alpha would be added.
+  np.testing.assert_allclose(gradient[jnp.array([1, 2])], -x[[1, 2]], atol=1e-12)
+
+
+def test_kl_sparsity_is_the_divergence_of_the_mean(x64):
+  h = np.random.default_rng(1).uniform(size=(6, 2, 3))
+  p, q = 0.2, h.mean((0, 1))
+  want = [p * np.log(p / m) + (1 - p) * np.log((1 - p) / (1 - m)) for m in q]
+  divergence = jit(lambda h: kl_sparsity(h, target=p))
+  np.testing.assert_allclose(divergence(h), want, rtol=1e-12)
+  np.testing.assert_allclose(divergence(np.full((5, 2), p)), 0, atol=1e-15)
+
+
+def test_kl_sparsity_leads_away_from_dead_and_saturated_units():
+  h = jnp.array([[0.0, 1.0, 0.05]] * 4)
+  divergence = lambda h: kl_sparsity(h, target=0.05)
+  value, gradient = jit(divergence)(h), jit(jax.grad(lambda h: divergence(h).sum()))(h)
+  assert np.isfinite(value).all()
+  assert np.isfinite(gradient).all()
+  assert (gradient[:, 0] < -1).all()
+  assert (gradient[:, 1] > 1).all()
+  np.testing.assert_allclose(gradient[:, 2], 0, atol=1e-6)
+  assert value[0] > 0.5
+  assert value[1] > 10
+
+
+def test_kl_sparsity_of_padded_and_divided_batches():
+  h = np.random.default_rng(2).uniform(size=(8, 3)).astype(np.float32)
+  whole = jit(kl_sparsity)(h)
+  padded = np.concatenate([h, np.full((4, 3), np.nan, np.float32)])
+  weights = np.repeat(np.float32([1, 0]), [8, 4])
+  of_padded = lambda h: jax.vjp(lambda h: kl_sparsity(h, weights=weights), h)
+  value, gradient = jit(lambda h: (of_padded(h)[0], of_padded(h)[1](jnp.ones(3))[0]))(padded)
+  np.testing.assert_allclose(value, whole, rtol=1e-6)
+  assert np.isfinite(gradient).all()
+  assert not gradient[8:].any()
+  parts = h.reshape(4, 2, 3)
+  over_all = jit(jax.vmap(lambda h: kl_sparsity(h, axis_name="data"), axis_name="data"))(parts)
+  np.testing.assert_allclose(over_all, np.broadcast_to(whole, (4, 3)), rtol=1e-5)
+  assert np.abs(jit(jax.vmap(kl_sparsity))(parts).mean(0) - whole).max() > 1e-2

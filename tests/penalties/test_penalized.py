@@ -1,0 +1,133 @@
+"""The penalised objective: gradients, what it leaves alone, the names of its terms, several devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import jit
+
+from jaxreg.paths import everything
+from jaxreg.penalties import l1, l2, penalized, penalized_terms
+
+ALPHA, BETA = 0.3, 0.07
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def network(seed=0):
+  rng = np.random.default_rng(seed)
+  draw = lambda *shape: jnp.asarray(rng.normal(size=shape))
+  params = {
+    "Dense_0": {"kernel": draw(3, 4), "bias": draw(4)},
+    "Dense_1": {"kernel": draw(4, 1), "bias": draw(1)},
+  }
+  return params, {"x": draw(8, 3), "y": draw(8)}
+
+
+def loss_fn(params, batch, *, key=None):
+  hidden = jnp.tanh(jnp.matmul(batch["x"], params["Dense_0"]["kernel"]) + params["Dense_0"]["bias"][None])
+  outputs = jnp.matmul(hidden, params["Dense_1"]["kernel"]) + params["Dense_1"]["bias"][None]
+  noise = 0 if key is None else jax.random.normal(key)
+  return jnp.square(outputs[:, 0] - batch["y"] + noise).mean()
+
+
+@pytest.mark.claim(
+  "regularization",
+  "parameter norm penalties",
+  "the objective is J + alpha Omega, on affine weights, not biases",
+)
+def test_gradient_is_that_of_the_loss_and_alpha_times_the_penalty_s(x64):
+  params, batch = network()
+  # Not compiled: fused, the plain gradient would be rounded otherwise in the last bit.
+  plain = jax.grad(loss_fn)(params, batch)
+  got = jax.grad(penalized(loss_fn, (ALPHA, l2), (BETA, l1)))(params, batch)
+  for layer in params:
+    w = np.asarray(params[layer]["kernel"])
+    want = plain[layer]["kernel"] + ALPHA * w + BETA * np.sign(w)
+    np.testing.assert_allclose(got[layer]["kernel"], want, rtol=1e-13)
+    # Bit for bit: nothing is added to what the mask leaves out.
+    np.testing.assert_array_equal(got[layer]["bias"], plain[layer]["bias"])
+  with_biases = jax.grad(penalized(loss_fn, (ALPHA, functools.partial(l2, mask=everything))))(params, batch)
+  want = plain["Dense_0"]["bias"] + ALPHA * params["Dense_0"]["bias"]
+  np.testing.assert_allclose(with_biases["Dense_0"]["bias"], want, rtol=1e-13)
+
+
+def test_weight_zero_is_the_loss_itself():
+  params, batch = network()
+  plain = jax.value_and_grad(loss_fn)(params, batch)
+  got = jax.value_and_grad(penalized(loss_fn, (0.0, l2), (0.0, l1)))(params, batch)
+  jax.tree.map(np.testing.assert_array_equal, got, plain)
+  bare = jax.value_and_grad(penalized(loss_fn))(params, batch)
+  jax.tree.map(np.testing.assert_array_equal, bare, plain)
+
+
+def test_terms_have_names_and_sum_to_the_loss():
+  params, batch = network()
+  biases = functools.partial(l2, mask=lambda params: jax.tree.map(lambda x: x.ndim == 1, params))
+  terms = ((ALPHA, l2), (BETA, l1), (2.0, biases), (1.0, lambda params: jnp.ones(())))
+  got = penalized_terms(loss_fn, *terms)(params, batch)
+  w = [np.asarray(params[layer]["kernel"], np.float64) for layer in params]
+  b = [np.asarray(params[layer]["bias"], np.float64) for layer in params]
+  want = {
+    "loss": loss_fn(params, batch),
+    "l2": ALPHA / 2 * sum((x**2).sum() for x in w),
+    "l1": BETA * sum(np.abs(x).sum() for x in w),
+    "l2_2": sum((x**2).sum() for x in b),
+    "penalty": 1.0,
+  }
+  assert list(got) == list(want)
+  for name, value in want.items():
+    np.testing.assert_allclose(got[name], value, rtol=1e-6)
+  total = penalized(loss_fn, *terms)(params, batch)
+  np.testing.assert_allclose(total, sum(float(x) for x in want.values()), rtol=1e-6)
+
+
+def test_the_key_reaches_the_loss_and_weights_may_be_traced():
+  params, batch = network()
+  objective = lambda weight, key: penalized(loss_fn, (weight, l2))(params, batch, key=key)
+  got = jax.jit(objective)(jnp.float32(ALPHA), jax.random.key(3))
+  want = loss_fn(params, batch, key=jax.random.key(3)) + ALPHA * l2(params)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  assert abs(float(got) - float(objective(ALPHA, None))) > 1e-3
+
+
+def test_a_half_precision_loss_is_widened():
+  terms = penalized_terms(lambda params, batch, *, key: params["kernel"].sum(), (1.0, l2))
+  values = terms({"kernel": jnp.ones((2, 2), jnp.bfloat16)}, None)
+  assert {x.dtype for x in values.values()} == {jnp.dtype(jnp.float32)}
+
+
+def test_devices_are_averaged_for_a_sum_counts_the_penalty_once_a_device():
+  params, batch = network()
+  objective = penalized(loss_fn, (ALPHA, l2))
+  whole = jit(jax.grad(objective))(params, batch)
+  parts = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), batch)
+
+  def shard(reduce):
+    step = lambda batch: reduce(jax.grad(objective)(params, batch), "data")
+    return jit(jax.vmap(step, axis_name="data", out_axes=None))(parts)
+
+  mean, total = shard(jax.lax.pmean), shard(jax.lax.psum)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), mean, whole)
+  w = params["Dense_0"]["kernel"]
+  extra = total["Dense_0"]["kernel"] - 4 * (whole["Dense_0"]["kernel"] - ALPHA * w)
+  np.testing.assert_allclose(extra, 4 * ALPHA * w, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("term", [l2, (l2,), (1.0, 2.0), (1.0, l2, "l2")])
+def test_a_term_is_a_pair(term):
+  with pytest.raises(TypeError, match="terms must be pairs"):
+    penalized(loss_fn, term)
+
+
+def test_a_weight_is_not_negative_and_a_loss_a_scalar():
+  with pytest.raises(ValueError, match="weight must lie in"):
+    penalized(loss_fn, (-0.1, l2))
+  with pytest.raises(ValueError, match="the value of loss_fn must have shape"):
+    penalized(lambda params, batch, *, key: jnp.ones(3), (0.1, l2))({"kernel": jnp.ones(2)}, None)

@@ -1,0 +1,245 @@
+"""Norms, groups, orthogonality and priors of weights."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+from flax import nnx
+
+from jaxreg import paths, penalties
+from jaxreg.penalties import group_lasso, l1, l2, orthogonality, penalized
+
+ALPHA, RATE = 0.3, 0.1
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def regression(seed=0):
+  rng = np.random.default_rng(seed)
+  x, y = rng.normal(size=(20, 4)), rng.normal(size=20)
+  params = {"kernel": jnp.asarray(rng.normal(size=4)), "bias": jnp.asarray(rng.normal())}
+  loss = lambda params, batch, *, key=None: (
+    0.5 * jnp.square(jnp.matmul(x, params["kernel"]) + params["bias"] - y).mean()
+  )
+  return params, loss, x, y
+
+
+def descend(loss, tx, params, steps):
+  state = tx.init(params)
+
+  def step(_, carry):
+    params, state = carry
+    updates, state = tx.update(jax.grad(loss)(params, None), state, params)
+    return optax.apply_updates(params, updates), state
+
+  return jax.jit(lambda carry: jax.lax.fori_loop(0, steps, step, carry))((params, state))[0]
+
+
+@pytest.mark.claim(
+  "regularization", "L2 parameter regularization", "a step is w - eps alpha w - eps times the gradient"
+)
+def test_l2_step(x64):
+  params, loss, x, y = regression()
+  after = descend(penalized(loss, (ALPHA, l2)), optax.sgd(RATE), params, 1)
+  w, b = np.asarray(params["kernel"]), float(params["bias"])
+  residual = x @ w + b - y
+  np.testing.assert_allclose(after["kernel"], (1 - RATE * ALPHA) * w - RATE * residual @ x / 20, rtol=1e-14)
+  np.testing.assert_allclose(after["bias"], b - RATE * residual.mean(), rtol=1e-14)
+
+
+def test_penalty_and_coupled_decay_are_one_trajectory(x64):
+  params, loss, *_ = regression()
+  decay = optax.chain(optax.add_decayed_weights(ALPHA, paths.kernels_only), optax.sgd(RATE, momentum=0.9))
+  got = descend(penalized(loss, (ALPHA, l2)), optax.sgd(RATE, momentum=0.9), params, 30)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-12), got, descend(loss, decay, params, 30)
+  )
+
+
+def test_under_adam_the_penalty_is_not_decoupled_decay(x64):
+  params, loss, *_ = regression()
+  coupled = descend(penalized(loss, (ALPHA, l2)), optax.adam(0.01), params, 1)
+  decoupled = descend(loss, optax.adamw(0.01, weight_decay=ALPHA, mask=paths.kernels_only), params, 1)
+  assert np.abs(coupled["kernel"] - decoupled["kernel"]).max() > 1e-3
+
+
+@pytest.mark.claim(
+  "regularization",
+  "L2 parameter regularization",
+  "Omega is the squared norm; with it, all that follows has alpha / 2 for alpha",
+  status="erratum",
+)
+def test_the_factor_of_a_half(x64):
+  """The minimum of alpha Omega + lambda (w - 1)^2 / 2 is lambda / (lambda + alpha) if Omega has the half."""
+  curvature = 0.7
+  loss = lambda params, batch, *, key=None: 0.5 * curvature * jnp.square(params["kernel"] - 1).sum()
+  start = {"kernel": jnp.zeros(1)}
+  minimum = descend(penalized(loss, (ALPHA, l2)), optax.sgd(0.5), start, 200)["kernel"]
+  np.testing.assert_allclose(minimum, curvature / (curvature + ALPHA), rtol=1e-12)
+  squared = lambda params: 2 * l2(params)
+  minimum = descend(penalized(loss, (ALPHA, squared)), optax.sgd(0.5), start, 200)["kernel"]
+  np.testing.assert_allclose(minimum, curvature / (curvature + 2 * ALPHA), rtol=1e-12)
+
+
+@pytest.mark.claim("regularization", "L1 regularization", "the gradient is sign(w), 0 at 0")
+def test_l1_gradient_at_zero():
+  w = jnp.array([-2.0, 0.0, -0.0, 1e-30, 3.0])
+  np.testing.assert_array_equal(jax.grad(l1)({"kernel": w})["kernel"], [-1, 0, 0, 1, 1])
+  assert jax.grad(jnp.abs)(0.0) == 1  # what a plain absolute value would do
+  np.testing.assert_array_equal(l1({"kernel": w}), np.float32(5.0))
+
+
+def test_l1_leaves_a_layer_of_zeros_alone():
+  params = {"kernel": jnp.zeros((3, 2)), "bias": jnp.ones(2)}
+  loss = lambda params, batch, *, key=None: jnp.square(params["bias"]).sum()
+  after = descend(penalized(loss, (0.1, l1)), optax.sgd(0.1), params, 5)
+  np.testing.assert_array_equal(after["kernel"], np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(("ratio", "penalty"), [(0.0, l2), (1.0, l1)])
+def test_elastic_net_ends_in_l2_and_l1(ratio, penalty):
+  params = {"kernel": jnp.array([[1.5, -2.0], [0.0, 3.0]])}
+  np.testing.assert_array_equal(penalties.elastic_net(params, ratio=ratio), penalty(params))
+
+
+NAMED = [
+  # (name, shape, axes of one unit), by Flax's layouts.
+  ("Dense_0/kernel", (3, 4), (0,)),
+  ("Conv_0/kernel", (2, 3, 2, 4), (0, 1, 2)),
+  ("Conv1D_0/kernel", (3, 2, 4), (0, 1)),
+  ("attention/query/kernel", (6, 2, 3), (0,)),
+  ("attention/key/kernel", (6, 2, 3), (0,)),
+  ("attention/value/kernel", (6, 2, 3), (0,)),
+  ("attention/out/kernel", (2, 3, 6), (0, 1)),
+  ("query/kernel", (6, 4), (0,)),
+  ("embed/embedding", (5, 3), (1,)),
+  ("kernel", (4,), (0,)),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "axes"), NAMED)
+def test_a_group_is_what_comes_into_a_unit(name, shape, axes):
+  w = np.random.default_rng(0).normal(size=shape)
+  *above, last = name.split("/")
+  tree = {last: jnp.asarray(w, jnp.float32)}
+  for part in reversed(above):
+    tree = {part: tree}
+  norms = np.sqrt((w**2).sum(axes))
+  size = np.prod([shape[axis] for axis in axes])
+  np.testing.assert_allclose(group_lasso(tree), np.sqrt(size) * norms.sum(), rtol=1e-5)
+  np.testing.assert_allclose(group_lasso(tree, size_weighted=False), norms.sum(), rtol=1e-5)
+  over_last = np.sqrt((w**2).sum(-1)).sum()
+  np.testing.assert_allclose(group_lasso(tree, axis=-1, size_weighted=False), over_last, rtol=1e-5)
+
+
+def test_a_group_of_zeros_has_a_gradient_of_zero():
+  w = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+  w[:, 1] = 0
+  gradient = jax.grad(functools.partial(group_lasso, size_weighted=False))({"kernel": jnp.asarray(w)})
+  norms = np.linalg.norm(w, axis=0)
+  np.testing.assert_allclose(gradient["kernel"], w / np.where(norms > 0, norms, 1), rtol=1e-5)
+  assert np.isnan(jax.grad(jnp.linalg.norm)(jnp.zeros(3))).all()  # what a plain norm would do
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_a_norm_neither_overflows_nor_vanishes(size):
+  w = jnp.full((4, 1), size)
+  value, gradient = jax.value_and_grad(functools.partial(group_lasso, size_weighted=False))({"kernel": w})
+  np.testing.assert_allclose(value, 2 * size, rtol=1e-6)
+  np.testing.assert_allclose(gradient["kernel"], 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (2, 2, 2, 3)])
+def test_orthonormal_columns_or_rows_cost_nothing(shape, x64):
+  rng = np.random.default_rng(2)
+  fan_in, units = int(np.prod(shape[:-1])), shape[-1]
+  q = np.linalg.qr(rng.normal(size=(max(fan_in, units), min(fan_in, units))))[0]
+  w = jnp.asarray((q if fan_in >= units else q.T).reshape(shape))
+  value, gradient = jax.value_and_grad(orthogonality)({"kernel": w})
+  assert value < 1e-28
+  assert np.abs(gradient["kernel"]).max() < 1e-14
+  np.testing.assert_allclose(orthogonality({"kernel": 2 * w}), 9 * min(fan_in, units), rtol=1e-12)
+
+
+def test_the_two_sides_differ_by_a_constant(x64):
+  w = np.random.default_rng(3).normal(size=(3, 5))
+  wide_side = ((w.T @ w - np.eye(5)) ** 2).sum()
+  np.testing.assert_allclose(orthogonality({"kernel": jnp.asarray(w)}) + 2, wide_side, rtol=1e-12)
+
+
+def prior_params():
+  rng = np.random.default_rng(4)
+  return {
+    "a": {"kernel": jnp.asarray(rng.normal(size=(3, 4)))},
+    "b": {"embedding": jnp.asarray(rng.normal(size=5))},
+  }
+
+
+def flat(params):
+  return np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)])
+
+
+@pytest.mark.claim("regularization", "L1 regularization", "L2 is the MAP estimate under a normal prior")
+def test_gaussian_prior_is_the_log_density(x64):
+  params = prior_params()
+  want = -scipy.stats.norm(scale=3.0**-0.5).logpdf(flat(params)).sum()
+  np.testing.assert_allclose(penalties.gaussian_prior(params, precision=3.0), want, rtol=1e-13)
+  gradient = jax.grad(lambda params: penalties.gaussian_prior(params, precision=3.0))(params)
+  np.testing.assert_allclose(flat(gradient), 3 * flat(params), rtol=1e-13)
+
+
+@pytest.mark.claim(
+  "regularization",
+  "L1 regularization",
+  "the log of a Laplace prior is -alpha L1 + log alpha - log 2; the constants come n times",
+  status="erratum",
+)
+def test_laplace_prior_is_the_log_density(x64):
+  params, rate = prior_params(), 3.0
+  w = flat(params)
+  want = -scipy.stats.laplace(scale=1 / rate).logpdf(w).sum()
+  got = penalties.laplace_prior(params, rate=rate)
+  np.testing.assert_allclose(got, want, rtol=1e-13)
+  printed = rate * np.abs(w).sum() - (np.log(rate) - np.log(2))
+  np.testing.assert_allclose(printed - got, (w.size - 1) * (np.log(rate) - np.log(2)), rtol=1e-12)
+
+
+def test_the_most_likely_precision(x64):
+  """With the whole constant the density can be maximised in its parameter: 1 / mean w^2, 1 / mean |w|."""
+  params = prior_params()
+  w = flat(params)
+  slope = jax.grad(lambda a: penalties.gaussian_prior(params, precision=a))(1 / np.square(w).mean())
+  np.testing.assert_allclose(slope, 0, atol=1e-12)
+  slope = jax.grad(lambda a: penalties.laplace_prior(params, rate=a))(1 / np.abs(w).mean())
+  np.testing.assert_allclose(slope, 0, atol=1e-12)
+
+
+def test_the_same_call_on_linen_nnx_and_equinox():
+  kernel = jnp.arange(6.0).reshape(3, 2)
+  layer = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+  layer.kernel[...] = kernel
+  _, state = nnx.split(layer)
+  equinox = eqx.nn.Linear(3, 2, key=jax.random.key(0))
+  equinox = eqx.partition(eqx.tree_at(lambda m: m.weight, equinox, kernel.T), eqx.is_array)[0]
+  weight = lambda params: paths.select(params, "weight")
+  norms = np.linalg.norm(kernel, axis=0).sum()
+  for params, options in (
+    ({"kernel": kernel, "bias": jnp.ones(2)}, {}),  # as Linen has them
+    (state, {}),
+    (nnx.to_pure_dict(state), {}),
+    (equinox, {"mask": weight}),
+  ):
+    assert l2(params, **options) == 27.5
+    assert l1(params, **options) == 15
+    axis = 1 if options else None  # PyTorch's layout, [out, in]
+    got = group_lasso(params, axis=axis, size_weighted=False, **options)
+    np.testing.assert_allclose(got, norms, rtol=1e-6)
