@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg.typing import Array, Mask, Params, check_floating
 
 
-def wide(x: Array) -> Array:
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+def wide(x: ArrayLike) -> Array:
+  x = jnp.asarray(x)
+  floats = jnp.issubdtype(x.dtype, jnp.floating)
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if floats else x
 
 
 def chosen(params: Params, mask: Mask) -> list[bool]:

@@ -1,0 +1,39 @@
+"""Constraints: proximal operators `(params, step, *, ...) -> params`, projections `(params, *, ...) -> ...`.
+
+`proximal` and `project` make Optax transforms of them, which come last in a chain. Beside them stands the
+multiplier of a penalty that is to stay within a bound.
+"""
+
+from jaxreg.constraints._lagrangian import DualState, dual_init, dual_step, lagrangian
+from jaxreg.constraints._norms import max_norm, min_max_norm, unit_norm
+from jaxreg.constraints._project import apply_updates_and_project, project
+from jaxreg.constraints._prox import (
+  ProximalState,
+  prox_elastic_net,
+  prox_group_lasso,
+  prox_l0,
+  prox_l1,
+  prox_non_negative,
+  proximal,
+  soft_threshold,
+)
+
+__all__ = [
+  "DualState",
+  "ProximalState",
+  "apply_updates_and_project",
+  "dual_init",
+  "dual_step",
+  "lagrangian",
+  "max_norm",
+  "min_max_norm",
+  "project",
+  "prox_elastic_net",
+  "prox_group_lasso",
+  "prox_l0",
+  "prox_l1",
+  "prox_non_negative",
+  "proximal",
+  "soft_threshold",
+  "unit_norm",
+]

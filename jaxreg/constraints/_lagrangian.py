@@ -1,0 +1,124 @@
+"""A norm penalty as a constraint, with its multiplier found by dual ascent."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_range, check_wide
+
+
+class DualState(NamedTuple):
+  """The multiplier of one constraint.
+
+  Attributes:
+    multiplier: `alpha`, at least 0.
+    mean: running mean of the penalty, not corrected for its start at 0.
+    weight: of the values in it, 1 where nothing is forgotten but the start.
+  """
+
+  multiplier: Array
+  mean: Array
+  weight: Array
+
+
+def dual_init(multiplier: ArrayLike = 0.0) -> DualState:
+  """The state to begin with.
+
+  Args:
+    multiplier: at least 0.
+
+  Returns:
+    A `DualState` of scalars, float32 or wider.
+
+  Raises:
+    ValueError: if `multiplier` is negative.
+
+  Example:
+    >>> dual_init().multiplier
+    Array(0., dtype=float32)
+  """
+  check_range(multiplier, "multiplier", low=0)
+  multiplier = check_wide(jnp.asarray(multiplier, jnp.result_type(float, multiplier)), "multiplier", shape=())
+  return DualState(multiplier, jnp.zeros_like(multiplier), jnp.zeros_like(multiplier))
+
+
+def lagrangian(loss: ArrayLike, penalty: ArrayLike, state: DualState, *, bound: ArrayLike) -> Array:
+  r"""What the parameters minimise under the constraint that a penalty stays within a bound.
+
+  .. math:: \mathcal{L} = J + \alpha (\Omega - k), \qquad
+    \min_\theta \max_{\alpha \ge 0} \mathcal{L}
+
+  Its gradient is that of the penalised loss with weight `alpha`; none reaches the multiplier, which
+  `dual_step` moves the other way.
+
+  Args:
+    loss: `J`, a scalar.
+    penalty: `Omega` at the same parameters, a scalar.
+    state: the multiplier.
+    bound: `k`.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError: if `loss` or `penalty` is not floating.
+    ValueError: if one is not a scalar.
+
+  Example:
+    >>> lagrangian(1.0, 5.0, dual_init(0.5), bound=4.0)
+    Array(1.5, dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, norm penalties as
+    constrained optimization.
+  """
+  loss = check_wide(loss, "loss", shape=())
+  penalty = check_wide(penalty, "penalty", shape=())
+  return loss + jax.lax.stop_gradient(state.multiplier) * (penalty - bound)
+
+
+def dual_step(
+  state: DualState, penalty: ArrayLike, *, bound: ArrayLike, learning_rate: ArrayLike, decay: float = 0.0
+) -> DualState:
+  r"""A step of ascent: the multiplier rises while the penalty is above its bound, and falls below it.
+
+  .. math:: \alpha \leftarrow \max(0, \alpha + \rho (\bar\Omega - k))
+
+  With `decay` the penalty is first averaged over steps, exponentially and corrected for the start: for a
+  constraint on something that is measured on batches. At the end `alpha (Omega - k)` is 0: a constraint that
+  does not bind has the multiplier 0.
+
+  Args:
+    state: from `dual_init`, or the step before.
+    penalty: `Omega` at the new parameters, a scalar.
+    bound: `k`.
+    learning_rate: `rho` > 0.
+    decay: of the running mean, in [0, 1); 0 takes the last value.
+
+  Returns:
+    The new state.
+
+  Raises:
+    TypeError: if `penalty` is not floating.
+    ValueError: if it is not a scalar, or an option is out of range.
+
+  Example:
+    >>> dual_step(dual_init(0.5), 5.0, bound=4.0, learning_rate=0.25).multiplier
+    Array(0.75, dtype=float32)
+    >>> dual_step(dual_init(0.5), 1.0, bound=4.0, learning_rate=0.25).multiplier
+    Array(0., dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, norm penalties as
+    constrained optimization.
+  """
+  check_range(learning_rate, "learning_rate", low=0, open_low=True)
+  check_range(decay, "decay", low=0, high=1)
+  check_range(1 - decay, "1 - decay", low=0, open_low=True)
+  penalty = jax.lax.stop_gradient(check_wide(penalty, "penalty", shape=()))
+  mean = decay * state.mean + (1 - decay) * penalty
+  weight = decay * state.weight + (1 - decay)
+  multiplier = jax.nn.relu(state.multiplier + learning_rate * (mean / weight - bound))
+  return DualState(multiplier, mean, weight)

@@ -1,0 +1,133 @@
+"""Projections of each unit's incoming weights onto a ball, a sphere or a shell."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.paths import kernels_only
+from jaxreg.penalties._leaves import map_selected, norm, unit_axes
+from jaxreg.typing import Array, Mask, Params, check_range
+
+Axis = int | tuple[int, ...] | None
+
+
+def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask = kernels_only) -> Params:
+  r"""Bounds the norm of the weights that come into each unit.
+
+  .. math:: w_g \leftarrow w_g \min\Bigl(1, \frac{c}{\|w_g\|_2}\Bigr)
+
+  Units within the bound are left as they are, bit for bit.
+
+  Args:
+    params: any pytree.
+    limit: `c` > 0.
+    axis: axes of one unit's weights, the same for all leaves; by default those of its incoming weights
+      (`paths.incoming_axes`): all but the last of dense and convolutional kernels, the first of an
+      attention's query, key and value, the last of an embedding.
+    mask: which leaves are bounded; by default kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError: if a selected leaf is not floating or `mask` not a function.
+    ValueError: if `limit` is not above 0, `axis` not one of a selected leaf, or `mask` selects nothing or
+      gives another tree.
+
+  Example:
+    >>> max_norm({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}, limit=2.5)["kernel"]
+    Array([[1.5, 0. ],
+           [2. , 0.5]], dtype=float32)
+
+  References:
+    Hinton et al., `Improving neural networks by preventing co-adaptation of feature detectors`, 2012.
+    Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 5.1.
+  """
+  check_range(limit, "limit", low=0, open_low=True)
+
+  def clip(name: str, w: Array) -> Array:
+    norms = norm(w, unit_axes(name, w, axis))
+    outside = norms > limit
+    return jnp.where(outside, w * (limit / jnp.where(outside, norms, 1)), w)
+
+  return map_selected(clip, params, mask)
+
+
+def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -> Params:
+  r"""Scales the weights that come into each unit to norm 1.
+
+  .. math:: w_g \leftarrow \frac{w_g}{\|w_g\|_2}
+
+  A unit of norm 0 has no nearest point on the sphere, and stays as it is.
+
+  Args:
+    params: any pytree.
+    axis: as for `max_norm`.
+    mask: which leaves are scaled; by default kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError, ValueError: as `max_norm`.
+
+  Example:
+    >>> unit_norm({"kernel": jnp.array([[4.0, 0.0], [0.0, 0.0]])})["kernel"]
+    Array([[1., 0.],
+           [0., 0.]], dtype=float32)
+  """
+
+  def scale(name: str, w: Array) -> Array:
+    norms = norm(w, unit_axes(name, w, axis))
+    return w / jnp.where(norms > 0, norms, 1)
+
+  return map_selected(scale, params, mask)
+
+
+def min_max_norm(
+  params: Params,
+  *,
+  low: float | Array,
+  high: float | Array,
+  rate: float | Array = 1.0,
+  axis: Axis = None,
+  mask: Mask = kernels_only,
+) -> Params:
+  r"""Keeps the norm of the weights that come into each unit between two bounds, or moves it toward them.
+
+  .. math:: w_g \leftarrow w_g\, \frac{r \operatorname{clip}(\|w_g\|_2, a, b) + (1 - r) \|w_g\|_2}{\|w_g\|_2}
+
+  Units within the bounds are left as they are, bit for bit. One of norm 0 has no direction, and stays.
+
+  Args:
+    params: any pytree.
+    low: `a`, at least 0.
+    high: `b`, at least `low`.
+    rate: `r` in [0, 1]; 1 projects, less goes part of the way.
+    axis: as for `max_norm`.
+    mask: which leaves are scaled; by default kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError: as `max_norm`.
+    ValueError: as `max_norm`, or if the bounds or `rate` are out of range.
+
+  Example:
+    >>> w = {"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}
+    >>> min_max_norm(w, low=1.0, high=2.5)["kernel"]
+    Array([[1.5, 0. ],
+           [2. , 1. ]], dtype=float32)
+  """
+  check_range(low, "low", low=0)
+  check_range(high, "high", low=0)
+  check_range(high - low, "high - low", low=0)
+  check_range(rate, "rate", low=0, high=1)
+
+  def scale(name: str, w: Array) -> Array:
+    norms = norm(w, unit_axes(name, w, axis))
+    outside = ((norms < low) & (norms > 0)) | (norms > high)
+    target = rate * jnp.clip(norms, low, high) + (1 - rate) * norms
+    return jnp.where(outside, w * (target / jnp.where(outside, norms, 1)), w)
+
+  return map_selected(scale, params, mask)

@@ -1,0 +1,287 @@
+"""Proximal operators, and the Optax transform that ends a chain with one."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.paths import everything, kernels_only
+from jaxreg.penalties._group_lasso import group_factor
+from jaxreg.penalties._leaves import chosen, map_selected, norm, unit_axes, wide
+from jaxreg.typing import Array, Mask, Params, check_floating, check_range
+
+Prox = Callable[[Params, ArrayLike], Params]
+
+
+class ProximalState(NamedTuple):
+  """How many steps were taken: where the schedule of the threshold stands."""
+
+  count: Array
+
+
+def soft_threshold(x: ArrayLike, *, threshold: ArrayLike) -> Array:
+  r"""Shrinks each entry toward zero by `threshold`, and to exactly zero within it.
+
+  .. math:: \operatorname{sign}(x)\,\max(|x| - t, 0) = \arg\min_u \tfrac12 (u - x)^2 + t |u|
+
+  Args:
+    x: any shape, floating.
+    threshold: `t`, at least 0, a scalar or of a shape that broadcasts to that of `x`; may be infinite.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating.
+
+  Example:
+    >>> soft_threshold(jnp.array([-3.0, 0.5, 2.0]), threshold=1.0)
+    Array([-2.,  0.,  1.], dtype=float32)
+
+  References:
+    Tibshirani, `Regression shrinkage and selection via the lasso`, 1996, section 2.2.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
+  """
+  x = check_floating(x, "x")
+  # sign(x) is 0 at 0 in value and in gradient; |x| alone would differentiate to 1 there, maximum to 1/2.
+  sign = jnp.sign(wide(x))
+  return (sign * jax.nn.relu(sign * wide(x) - threshold)).astype(x.dtype)
+
+
+def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = everything) -> Params:
+  r"""The proximal step of `weight * penalties.l1`: soft thresholding at `step * weight`.
+
+  .. math:: \arg\min_u \tfrac12 \|u - w\|^2 + \eta \alpha \|u\|_1
+
+  Args:
+    params: any pytree, or one array.
+    step: `eta`, the learning rate of the gradient step before.
+    weight: `alpha`, at least 0.
+    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError: if a selected leaf is not floating or `mask` not a function.
+    ValueError: for a negative `weight`, or if `mask` selects nothing or gives another tree.
+
+  Example:
+    >>> prox_l1(jnp.array([-3.0, 0.5, 2.0]), 0.1, weight=10.0)
+    Array([-2.,  0.,  1.], dtype=float32)
+
+  References:
+    Parikh and Boyd, `Proximal Algorithms`, 2014, section 6.5.2.
+  """
+  threshold = _threshold(step, weight)
+  return map_selected(lambda _, w: soft_threshold(w, threshold=threshold), params, mask)
+
+
+def prox_elastic_net(
+  params: Params, step: ArrayLike, *, weight: ArrayLike, ratio: ArrayLike, mask: Mask = everything
+) -> Params:
+  r"""The proximal step of `weight * penalties.elastic_net`.
+
+  .. math:: \frac{\operatorname{soft}(w, \eta \alpha \rho)}{1 + \eta \alpha (1 - \rho)}
+
+  Args:
+    params: any pytree, or one array.
+    step: `eta`, the learning rate of the gradient step before.
+    weight: `alpha`, at least 0.
+    ratio: `rho` in [0, 1], the part of the L1 norm.
+    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError: as `prox_l1`.
+    ValueError: as `prox_l1`, and for a `ratio` outside [0, 1].
+
+  Example:
+    >>> prox_elastic_net(jnp.array([-3.0, 0.5, 2.0]), 1.0, weight=2.0, ratio=0.5)
+    Array([-1. ,  0. ,  0.5], dtype=float32)
+
+  References:
+    Parikh and Boyd, `Proximal Algorithms`, 2014, section 6.5.3.
+  """
+  check_range(ratio, "ratio", low=0, high=1)
+  strength = _threshold(step, weight)
+  shrink = lambda _, w: soft_threshold(w, threshold=strength * ratio) / (1 + strength * (1 - ratio))
+  return map_selected(shrink, params, mask)
+
+
+def prox_group_lasso(
+  params: Params,
+  step: ArrayLike,
+  *,
+  weight: ArrayLike,
+  axis: int | tuple[int, ...] | None = None,
+  size_weighted: bool = True,
+  mask: Mask = everything,
+) -> Params:
+  r"""The proximal step of `weight * penalties.group_lasso`: units shrink, and vanish, as wholes.
+
+  .. math:: w_g \max\Bigl(1 - \frac{\eta \alpha \sqrt{n_g}}{\|w_g\|_2}, 0\Bigr)
+
+  Args:
+    params: any pytree, or one array.
+    step: `eta`, the learning rate of the gradient step before.
+    weight: `alpha`, at least 0.
+    axis: axes of a group's weights, the same for all leaves; by default those of one unit's incoming weights
+      (`paths.incoming_axes`).
+    size_weighted: whether the threshold is multiplied by the root of a group's size.
+    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError: as `prox_l1`.
+    ValueError: as `prox_l1`, or if `axis` is not one of a selected leaf.
+
+  Example:
+    >>> w = jnp.array([[3.0, 0.1], [4.0, 0.1]])
+    >>> prox_group_lasso(w, 1.0, weight=2.5, size_weighted=False)
+    Array([[1.5, 0. ],
+           [2. , 0. ]], dtype=float32)
+
+  References:
+    Yuan and Lin, `Model selection and estimation in regression with grouped variables`, 2006.
+    Parikh and Boyd, `Proximal Algorithms`, 2014, section 6.5.4.
+  """
+  threshold = _threshold(step, weight)
+
+  def shrink(name: str, w: Array) -> Array:
+    axes = unit_axes(name, w, axis)
+    norms, at = norm(w, axes), threshold * group_factor(w, axes, size_weighted)
+    factor = jax.nn.relu(norms - at) / jnp.where(norms > 0, norms, 1)
+    return jnp.where(norms > at, w * factor, 0)
+
+  return map_selected(shrink, params, mask)
+
+
+def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = everything) -> Params:
+  r"""The proximal step of `weight` times the number of non-zeros: hard thresholding.
+
+  .. math:: w_i \text{ if } w_i^2 > 2 \eta \alpha, \text{ else } 0
+
+  Args:
+    params: any pytree, or one array.
+    step: `eta`, the learning rate of the gradient step before.
+    weight: `alpha`, at least 0.
+    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError, ValueError: as `prox_l1`.
+
+  Example:
+    >>> prox_l0(jnp.array([-3.0, 0.5, 2.0]), 1.0, weight=1.0)
+    Array([-3.,  0.,  2.], dtype=float32)
+
+  References:
+    Blumensath and Davies, `Iterative Thresholding for Sparse Approximations`, 2008.
+  """
+  threshold = jnp.sqrt(2 * _threshold(step, weight))
+  return map_selected(lambda _, w: jnp.where(jnp.abs(w) > threshold, w, 0), params, mask)
+
+
+def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = everything) -> Params:
+  r"""The projection onto non-negative weights, whatever the step.
+
+  .. math:: \max(w, 0)
+
+  Args:
+    params: any pytree, or one array.
+    step: not used; there so that it can stand where the others do.
+    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError, ValueError: as `prox_l1`.
+
+  Example:
+    >>> prox_non_negative(jnp.array([-3.0, 0.5]))
+    Array([0. , 0.5], dtype=float32)
+  """
+  del step
+  return map_selected(lambda _, w: jax.nn.relu(w), params, mask)
+
+
+def proximal(
+  prox: Prox, learning_rate: optax.ScalarOrSchedule, *, mask: Mask = kernels_only
+) -> optax.GradientTransformationExtraArgs:
+  r"""A proximal step after the gradient step; the **last** transform of a chain.
+
+  .. math:: w \leftarrow \operatorname{prox}_{\eta_t}(w + \Delta_t)
+
+  With the zeros of the operator: exact ones. `learning_rate` has to be that of the chain, the same schedule,
+  since the threshold is the step times the penalty's weight. After plain gradient descent this is the
+  proximal gradient method. After an optimizer that rescales coordinates, such as Adam, it is the decoupled
+  analogue, as decoupled decay is of L2: not the proximal operator in that optimizer's metric.
+
+  Args:
+    prox: `(params, step) -> params`, with its weight bound by `functools.partial`.
+    learning_rate: of the chain before, a number or an Optax schedule.
+    mask: which leaves it acts on; the others are updated as they come.
+
+  Returns:
+    An Optax transform that needs `params`.
+
+  Raises:
+    TypeError: if `prox` is not a function.
+    ValueError: in `update`, without `params`.
+
+  Example:
+    >>> import functools
+    >>> tx = optax.chain(optax.sgd(0.1), proximal(functools.partial(prox_l1, weight=1.0), 0.1))
+    >>> params = {"kernel": jnp.array([0.05, 1.0])}
+    >>> updates, _ = tx.update({"kernel": jnp.zeros(2)}, tx.init(params), params)
+    >>> optax.apply_updates(params, updates)["kernel"]
+    Array([0. , 0.9], dtype=float32)
+
+  References:
+    Parikh and Boyd, `Proximal Algorithms`, 2014, section 4.2.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
+  """
+  if not callable(prox):
+    raise TypeError(f"prox must be a function (params, step) -> params, got {type(prox).__name__}")
+
+  def init(params: Params) -> ProximalState:
+    chosen(params, mask)  # fails now rather than at the first step
+    return ProximalState(jnp.zeros((), jnp.int32))
+
+  def update(updates, state, params=None, **extra_args):
+    del extra_args
+    step = learning_rate(state.count) if callable(learning_rate) else learning_rate
+    updates = replace_updates(lambda moved: prox(moved, step), updates, params, mask)
+    return updates, ProximalState(jnp.asarray(optax.safe_increment(state.count)))
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def replace_updates(
+  function: Callable[[Params], Params], updates: Any, params: Params | None, mask: Mask
+) -> Any:
+  """Updates that lead to `function(params + updates)` where `mask` is true."""
+  if params is None:
+    raise ValueError("params must be given to update, got None")
+  moved = jax.tree.map(lambda p, u: wide(p) + wide(u), params, updates)
+  leaves, tree = jax.tree.flatten(updates)
+  rows = zip(chosen(params, mask), jax.tree.leaves(params), leaves, jax.tree.leaves(function(moved)))
+  # w + (0 - w) is 0 in every floating dtype, so zeros stay exact.
+  new = [(to - wide(p)).astype(jnp.result_type(u)) if taken else u for taken, p, u, to in rows]
+  return jax.tree.unflatten(tree, new)
+
+
+def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
+  check_range(weight, "weight", low=0)
+  return jnp.multiply(step, weight)

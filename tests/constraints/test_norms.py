@@ -1,0 +1,157 @@
+"""Norms of each unit's incoming weights: which axes, what is left alone, in which precision."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from contract import jit
+from flax import linen as nn
+from flax import nnx
+
+from jaxreg import paths
+from jaxreg.constraints import max_norm, min_max_norm, unit_norm
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def tree(name, w):
+  *above, last = name.split("/")
+  made = {last: w}
+  for part in reversed(above):
+    made = {part: made}
+  return made
+
+
+def leaf(params):
+  return np.asarray(jax.tree.leaves(params)[0])
+
+
+NAMED = [
+  ("Dense_0/kernel", (3, 4), (0,)),
+  ("Conv_0/kernel", (2, 3, 2, 4), (0, 1, 2)),
+  ("attention/query/kernel", (6, 2, 3), (0,)),
+  ("attention/key/kernel", (6, 2, 3), (0,)),
+  ("attention/value/kernel", (6, 2, 3), (0,)),
+  ("attention/out/kernel", (2, 3, 6), (0, 1)),
+  ("embed/embedding", (5, 3), (1,)),
+]
+
+
+@pytest.mark.claim(
+  "regularization",
+  "norm penalties as constrained optimization",
+  "the norm of each column is bounded, so no unit has very large weights",
+)
+@pytest.mark.parametrize(("name", "shape", "axes"), NAMED)
+def test_the_axis_is_that_of_the_incoming_weights(name, shape, axes, x64):
+  w = np.random.default_rng(0).normal(size=shape) * np.linspace(0.2, 2, shape[-1])
+  limit = 1.5
+  got = leaf(max_norm(tree(name, jnp.asarray(w)), limit=limit))
+  norms = np.sqrt((w**2).sum(axes, keepdims=True))
+  assert 0 < (norms > limit).sum() < norms.size
+  np.testing.assert_allclose(got, w * np.minimum(1, limit / norms), rtol=1e-14)
+  inside = np.broadcast_to(norms <= limit, shape)
+  np.testing.assert_array_equal(got[inside], w[inside])  # bit for bit
+  assert (np.sqrt((got**2).sum(axes)) <= limit * (1 + 1e-6)).all()
+  np.testing.assert_allclose(leaf(max_norm(tree(name, jnp.asarray(got)), limit=limit)), got, rtol=1e-14)
+
+
+def test_is_optax_s_ball_of_each_column(x64):
+  w = jnp.asarray(np.random.default_rng(1).normal(size=(4, 6)) * 2)
+  of_columns = jax.vmap(functools.partial(optax.projections.projection_l2_ball, scale=3.0), 1, 1)
+  np.testing.assert_allclose(max_norm({"kernel": w}, limit=3.0)["kernel"], of_columns(w), rtol=1e-14)
+  # Optax's own acts on the whole tree at once.
+  jointly = optax.projections.projection_l2_ball({"kernel": w}, scale=3.0)["kernel"]
+  assert np.linalg.norm(jointly) < 3.0 + 1e-9 < np.linalg.norm(max_norm({"kernel": w}, limit=3.0)["kernel"])
+
+
+def test_only_the_column_that_is_too_long_is_changed():
+  w = np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32)
+  w[:, 1] *= 100
+  params = {"kernel": jnp.asarray(w), "bias": jnp.full(3, 1e3)}
+  got = max_norm(params, limit=10.0)
+  np.testing.assert_array_equal(got["kernel"][:, jnp.array([0, 2])], w[:, [0, 2]])
+  np.testing.assert_allclose(np.linalg.norm(got["kernel"][:, 1]), 10, rtol=1e-6)
+  np.testing.assert_array_equal(got["bias"], params["bias"])
+
+
+def test_a_point_inside_does_not_shrink_in_a_thousand_steps():
+  """A divisor of the norm plus a small number would take 6e-7 off at each."""
+  params = {"kernel": jnp.asarray(np.random.default_rng(3).normal(size=(4, 3)), jnp.float32)}
+  limit = float(np.linalg.norm(params["kernel"], axis=0).max()) * 1.001
+  often = jax.lax.fori_loop(0, 1000, lambda _, params: max_norm(params, limit=limit), params)
+  np.testing.assert_array_equal(often["kernel"], params["kernel"])
+
+
+def test_unit_norm_and_a_unit_of_zeros(x64):
+  w = np.random.default_rng(4).normal(size=(4, 3))
+  w[:, 0] = 0
+  got = unit_norm({"kernel": jnp.asarray(w)})["kernel"]
+  np.testing.assert_allclose(np.linalg.norm(got, axis=0), [0, 1, 1], rtol=1e-14)
+  np.testing.assert_allclose(got[:, 1:], w[:, 1:] / np.linalg.norm(w[:, 1:], axis=0), rtol=1e-14)
+  assert np.isnan(optax.projections.projection_l2_sphere(jnp.zeros(3))).all()  # the trap
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_min_max_norm(rate, x64):
+  w = np.array([[0.0, 0.3, 3.0, 6.0], [0.0, 0.4, 4.0, 8.0]])
+  got = min_max_norm({"kernel": jnp.asarray(w)}, low=1.0, high=7.0, rate=rate)["kernel"]
+  want = [0, rate * 1 + (1 - rate) * 0.5, 5, rate * 7 + (1 - rate) * 10]
+  np.testing.assert_allclose(np.linalg.norm(got, axis=0), want, rtol=1e-14)
+  np.testing.assert_array_equal(got[:, 2], w[:, 2])
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_norms_neither_overflow_nor_vanish(size):
+  w = jnp.full((4, 1), size)
+  np.testing.assert_allclose(unit_norm({"kernel": w})["kernel"], 0.5, rtol=1e-6)
+  np.testing.assert_allclose(max_norm({"kernel": w}, limit=size)["kernel"], 0.5 * size, rtol=1e-6)
+
+
+def test_incoming_axes_of_real_modules():
+  """Each unit's norm is its module's response to its own weights, whatever the layout."""
+  attention = nn.MultiHeadDotProductAttention(2)
+  shapes = jax.eval_shape(attention.init, jax.random.key(0), jnp.ones((1, 3, 8)))["params"]
+  axes = lambda name: paths.incoming_axes(f"{name}/kernel", shapes[name]["kernel"].ndim)
+  size = lambda name: np.prod([shapes[name]["kernel"].shape[axis] for axis in axes(name)])
+  assert [size(name) for name in ("query", "key", "value", "out")] == [8, 8, 8, 8]
+  conv = jax.eval_shape(nn.Conv(5, (3, 3)).init, jax.random.key(0), jnp.ones((1, 4, 4, 2)))["params"]
+  assert paths.incoming_axes("kernel", conv["kernel"].ndim) == (0, 1, 2)
+  embed = jax.eval_shape(nn.Embed(7, 4).init, jax.random.key(0), jnp.ones((1,), jnp.int32))["params"]
+  assert paths.incoming_axes("embed/embedding", embed["embedding"].ndim) == (1,)
+  assert paths.incoming_axes("kernel", 1) == (0,)
+  assert paths.incoming_axes("kernel", 0) == ()
+  # A name within NNX's state.
+  assert paths.incoming_axes("attention/value/kernel/value", 3) == (0,)
+  assert paths.incoming_axes("embed/embedding/value", 2) == (1,)
+
+
+def test_the_same_call_on_nnx_and_equinox():
+  kernel = np.array([[3.0, 0.3], [4.0, 0.4]], np.float32)
+  want = np.array([[1.5, 0.3], [2.0, 0.4]], np.float32)
+  layer = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+  layer.kernel[...] = jnp.asarray(kernel)
+  graph, state = nnx.split(layer)
+  projected = nnx.merge(graph, max_norm(state, limit=2.5))
+  np.testing.assert_allclose(projected.kernel[...], want, rtol=1e-6)
+  equinox = eqx.tree_at(lambda m: m.weight, eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.asarray(kernel.T))
+  arrays, static = eqx.partition(equinox, eqx.is_array)
+  weight = lambda params: paths.select(params, "weight")
+  projected = eqx.combine(max_norm(arrays, limit=2.5, axis=1, mask=weight), static)
+  np.testing.assert_allclose(projected.weight, want.T, rtol=1e-6)
+
+
+def test_limits_may_be_traced():
+  w = {"kernel": jnp.full((4, 2), 2.0)}
+  got = jit(lambda limit: max_norm(w, limit=limit))(2.0)
+  np.testing.assert_array_equal(got["kernel"], np.ones((4, 2)))
+  got = jit(lambda low: min_max_norm(w, low=low, high=low + 1))(0.0)
+  np.testing.assert_array_equal(got["kernel"], np.full((4, 2), 0.5))
