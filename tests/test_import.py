@@ -17,7 +17,11 @@ def modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-  "statement", ["import jaxreg", "from jaxreg import losses, noise, calibration, theory, paths, typing"]
+  "statement",
+  [
+    "import jaxreg",
+    "from jaxreg import losses, noise, penalties, constraints, calibration, theory, paths, typing",
+  ],
 )
 def test_core_imports_nothing_heavy(statement):
   loaded = modules_after(statement)

@@ -275,11 +275,17 @@ def replace_updates(
   if params is None:
     raise ValueError("params must be given to update, got None")
   moved = jax.tree.map(lambda p, u: wide(p) + wide(u), params, updates)
+
+  def replace(taken: bool, p: Array, u: Array, before: Array, after: Array) -> Array:
+    if not taken:
+      return u
+    # What was not moved keeps its update, bit for bit. w + (0 - w) is 0 in every dtype: zeros are exact.
+    return jnp.where(after == before, u, (after - wide(p)).astype(jnp.result_type(u)))
+
   leaves, tree = jax.tree.flatten(updates)
-  rows = zip(chosen(params, mask), jax.tree.leaves(params), leaves, jax.tree.leaves(function(moved)))
-  # w + (0 - w) is 0 in every floating dtype, so zeros stay exact.
-  new = [(to - wide(p)).astype(jnp.result_type(u)) if taken else u for taken, p, u, to in rows]
-  return jax.tree.unflatten(tree, new)
+  rows = (chosen(params, mask), jax.tree.leaves(params), leaves)
+  ends = (jax.tree.leaves(moved), jax.tree.leaves(function(moved)))
+  return jax.tree.unflatten(tree, [replace(*row) for row in zip(*rows, *ends, strict=True)])
 
 
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:

@@ -16,6 +16,7 @@ from jaxreg.theory._dropmax_posterior import (
   dropmax_mean_field,
 )
 from jaxreg.theory._dropmax_target import dropmax_learn_posterior, dropmax_optimal_target_logit
+from jaxreg.theory._early_stopping import early_stopping_alpha, early_stopping_steps, gd_filter
 from jaxreg.theory._group_softmax import (
   effective_rank,
   equal_partitions,
@@ -24,6 +25,15 @@ from jaxreg.theory._group_softmax import (
   search_grouping,
   update_rank,
 )
+from jaxreg.theory._ridge import (
+  effective_dof,
+  l2_shrinkage,
+  l2_solution,
+  pinv_limit,
+  ridge,
+  ridge_bias_variance,
+)
+from jaxreg.theory._soft_threshold import l1_solution
 
 __all__ = [
   "dropmax_condition_1",
@@ -38,10 +48,20 @@ __all__ = [
   "dropmax_optimal_target_logit",
   "dropmax_regularizer",
   "dropmax_target_gradients",
+  "early_stopping_alpha",
+  "early_stopping_steps",
+  "effective_dof",
   "effective_rank",
   "equal_partitions",
+  "gd_filter",
   "group_relaxation",
   "grouping_losses",
+  "l1_solution",
+  "l2_shrinkage",
+  "l2_solution",
+  "pinv_limit",
+  "ridge",
+  "ridge_bias_variance",
   "search_grouping",
   "update_rank",
 ]

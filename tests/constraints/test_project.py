@@ -55,8 +55,8 @@ def test_interior_steps_are_untouched():
   updates = jax.tree.map(lambda w: 0.01 * w, params)
   tx = project(functools.partial(max_norm, limit=1e3))
   new, _ = tx.update(updates, tx.init(params), params)
+  np.testing.assert_array_equal(new["kernel"], updates["kernel"])
   want = optax.apply_updates(params, updates)["kernel"]
-  np.testing.assert_allclose(optax.apply_updates(params, new)["kernel"], want, rtol=2e-7)
   got = apply_updates_and_project(params, updates, functools.partial(max_norm, limit=1e3))["kernel"]
   np.testing.assert_array_equal(got, want)
 
