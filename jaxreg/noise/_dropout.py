@@ -40,10 +40,7 @@ def dropout(
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 4.
   """
   x = check_floating(x, "x")
-  if not all(-x.ndim <= axis < x.ndim for axis in shared_axes):
-    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim}, got {shared_axes}")
-  shared = {axis % x.ndim for axis in shared_axes}
-  mask = dropout_mask(key, [1 if axis in shared else n for axis, n in enumerate(x.shape)], rate=rate)
+  mask = dropout_mask(key, shared_shape(x, shared_axes), rate=rate)
   keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
@@ -82,3 +79,11 @@ def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Arr
   x = check_floating(x, "x")
   check_range(rate, "rate", low=0, high=1)
   return x if inverted else x * jnp.asarray(1.0 - rate, x.dtype)
+
+
+def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:
+  """The shape of what is drawn for `x` once along `shared_axes`."""
+  if not all(-x.ndim <= axis < x.ndim for axis in shared_axes):
+    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim}, got {shared_axes}")
+  shared = {axis % x.ndim for axis in shared_axes}
+  return tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))

@@ -1,0 +1,49 @@
+"""Dropout for self-normalising networks."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._dropout import dropout_mask, shared_shape
+from jaxreg.typing import Array, Key, check_floating
+
+# What SELU tends to at minus infinity: -lambda * alpha of its two constants.
+SATURATION = -1.0507009873554805 * 1.6732632423543772
+
+
+def alpha_dropout(key: Key, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple[int, ...] = ()) -> Array:
+  r"""Sets each entry to SELU's lower limit with probability `rate`, keeping mean 0 and variance 1.
+
+  .. math:: y = a (m \odot x + (1 - m)\, \alpha') + b, \qquad m \sim \mathrm{Ber}(q), \qquad
+    a = \bigl(q + \alpha'^2 q (1 - q)\bigr)^{-1/2}, \quad b = -a (1 - q)\, \alpha'
+
+  with `q = 1 - rate`. Inputs of another mean or variance have theirs changed.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: outputs of SELU, any shape, floating.
+    rate: probability of dropping, in [0, 1]; may be traced.
+    shared_axes: axes along which one mask is shared.
+
+  Returns:
+    An array of the shape and dtype of `x`; zeros at rate 1, which is the limit.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1] or `shared_axes` are not axes of `x`.
+
+  Example:
+    >>> alpha_dropout(jax.random.key(0), jnp.zeros(4), rate=0.5).round(3)
+    Array([-0.77900004, -0.77900004,  0.77900004,  0.77900004], dtype=float32)
+
+  References:
+    Klambauer et al., `Self-Normalizing Neural Networks`, 2017, the paragraph on a new dropout technique.
+  """
+  x = check_floating(x, "x")
+  mask = dropout_mask(key, shared_shape(x, shared_axes), rate=rate)
+  keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
+  # At rate 1 the scale is infinite and what it scales is 0.
+  usual = jnp.where(keep > 0, keep, 1)
+  scale = 1 / jnp.sqrt(usual * (1 + SATURATION**2 * (1 - usual)))
+  shift = -scale * (1 - usual) * SATURATION
+  dropped = jnp.where(keep > 0, scale * SATURATION + shift, 0)
+  return jnp.where(mask, scale * x + shift, dropped).astype(x.dtype)

@@ -1,0 +1,104 @@
+"""Concrete dropout: a rate that is learnt, through relaxed masks and the KL that they cost."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._dropout import shared_shape
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range, check_wide
+
+# From here on the KL's factor 1 / (1 - rate) is continued by its tangent; 1 - rate is 4e-18.
+_LINEAR_FROM = 40.0
+
+
+def concrete_dropout(
+  key: Key,
+  x: ArrayLike,
+  *,
+  rate_logit: ArrayLike,
+  temperature: ArrayLike = 0.1,
+  shared_axes: tuple[int, ...] = (),
+) -> Array:
+  r"""Dropout with a relaxed mask, whose gradient reaches the rate.
+
+  .. math:: y = x \odot \frac{1 - z}{1 - p}, \qquad
+    z = \sigma\Bigl(\frac1t \bigl(\operatorname{logit} p + \operatorname{logit} u\bigr)\Bigr), \qquad
+    u \sim \mathrm{U}(0, 1)
+
+  As `t` goes to 0 this is inverted dropout at rate `p`; the mean of `1 - z` is `1 - p` only there and at
+  `p = 1/2`. At test time nothing is done. Train `rate_logit` with `concrete_dropout_kl` in the loss: without
+  it nothing keeps the rate from going to 0.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: any shape, floating.
+    rate_logit: `logit p`, a scalar, to be trained.
+    temperature: `t`, positive.
+    shared_axes: axes along which one mask is shared, for instance the positions of a feature map.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` or `rate_logit` is not floating or `key` not a typed key.
+    ValueError: if `temperature` is not positive, `rate_logit` not a scalar, or `shared_axes` are not axes.
+
+  Example:
+    >>> concrete_dropout(jax.random.key(0), jnp.ones(4), rate_logit=-1.0).round(2)
+    Array([0.  , 0.  , 1.37, 1.37], dtype=float32)
+
+  References:
+    Gal, Hron and Kendall, `Concrete Dropout`, 2017, section 3.
+  """
+  x = check_floating(x, "x")
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  logit = check_floating(rate_logit, "rate_logit", shape=()).astype(wide)
+  check_range(temperature, "temperature", low=0, open_low=True)
+  noise = jax.random.logistic(check_key(key), shared_shape(x, shared_axes), wide)
+  # In logarithms: both 1 - z and 1 - p can be 0 where their quotient is not.
+  log_kept = jax.nn.log_sigmoid(-(logit + noise) / temperature) - jax.nn.log_sigmoid(-logit)
+  return (x * jnp.exp(log_kept)).astype(x.dtype)
+
+
+def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scale: ArrayLike = 1.0) -> Array:
+  r"""What a layer with dropout on its inputs adds to the negative log-likelihood of the whole training set.
+
+  .. math:: \frac{l^2}{2} \frac{\|W\|^2}{1 - p} - K \mathrm{H}(p), \qquad
+    \mathrm{H}(p) = -p \log p - (1 - p) \log (1 - p)
+
+  Divide it by the number of training examples beside a mean loss. `K` is the number of inputs that are
+  dropped. The paper has `(1 - p) |M|^2`, with the weights `M` that dropout multiplies by 0 or 1; under
+  inverted dropout the kernel is `W = (1 - p) M`.
+
+  Args:
+    kernel: of the layer that reads what is dropped, `[..., K, units]`: dense, or of a convolution whose input
+      channels are dropped; floating.
+    rate_logit: `logit p`, a scalar.
+    length_scale: `l`, of the prior on the weights, at least 0.
+
+  Returns:
+    A scalar, float32 or wider; finite at any finite `rate_logit`: where `1 - p` is below 4e-18, its inverse goes
+    on as its tangent.
+
+  Raises:
+    TypeError: if an argument is not floating.
+    ValueError: if `length_scale` is negative, `kernel` has no axis of inputs, or `rate_logit` is no scalar.
+
+  Example:
+    >>> concrete_dropout_kl(jnp.ones((2, 3)), rate_logit=0.0)  # 6 - 2 log(2)
+    Array(4.6137056, dtype=float32)
+
+  References:
+    Gal, Hron and Kendall, `Concrete Dropout`, 2017, section 3.
+  """
+  kernel = check_wide(kernel, "kernel")
+  if kernel.ndim < 2:
+    raise ValueError(f"kernel must have shape [..., inputs, units], got {kernel.shape}")
+  check_range(length_scale, "length_scale", low=0)
+  logit = check_floating(rate_logit, "rate_logit", shape=()).astype(kernel.dtype)
+  low = jnp.minimum(logit, _LINEAR_FROM)
+  inverse_keep = 1 + jnp.exp(low) * (1 + logit - low)
+  # p log p through finite factors: sigmoid is 0 before its logarithm is infinite.
+  off, on = (jax.nn.sigmoid(s) * jax.nn.log_sigmoid(s) for s in (logit, -logit))
+  scale = jnp.square(jnp.asarray(length_scale, kernel.dtype)) / 2
+  return scale * jnp.square(kernel).sum() * inverse_keep + kernel.shape[-2] * (off + on)

@@ -1,0 +1,95 @@
+"""DropBlock: dropout of contiguous regions of feature maps."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range
+
+
+def drop_block(
+  key: Key,
+  x: ArrayLike,
+  *,
+  rate: ArrayLike,
+  block_size: int | tuple[int, int] = 7,
+  shared_channels: bool = False,
+  inverted: bool = True,
+) -> Array:
+  r"""Sets square regions of feature maps to zero, so that each entry is dropped with probability `rate`.
+
+  .. math:: y = \frac{m \odot x}{1 - \text{rate}}, \qquad m_{hw} = \prod_{i, j < b} (1 - s_{h + i, w + j}),
+    \qquad s \sim \mathrm{Ber}(\gamma), \quad \gamma = 1 - (1 - \text{rate})^{1 / b^2}
+
+  Blocks may overlap, and hang over the edge: every position lies in `b * b` of them, so that exactly a
+  fraction `rate` is dropped on average at each. The paper's `gamma = rate / b^2 * h * w / ((h - b + 1) (w -
+  b + 1))` is for blocks that lie inside the map; it takes overlaps as negligible, drops less than `rate`, and
+  less at the edges, and scales by the fraction that happens to be kept.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: `[..., height, width, channels]`, floating.
+    rate: probability of dropping an entry, in [0, 1]; may be traced: the paper lets it grow from 0.
+    block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
+    shared_channels: whether the channels of an example share their blocks; the paper found each with its own
+      better.
+    inverted: whether the kept entries are scaled to keep the mean.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating, `key` not a typed key or `block_size` not an integer.
+    ValueError: if `rate` is outside [0, 1], `x` is not an image, or a block is larger than it.
+
+  Example:
+    >>> drop_block(jax.random.key(0), jnp.ones((5, 6, 1)), rate=0.3, block_size=2, inverted=False)[..., 0]
+    Array([[1., 1., 1., 0., 0., 1.],
+           [1., 1., 1., 0., 0., 0.],
+           [1., 1., 1., 1., 0., 0.],
+           [1., 0., 0., 1., 1., 1.],
+           [1., 0., 0., 1., 1., 1.]], dtype=float32)
+
+  References:
+    Ghiasi, Lin and Le, `DropBlock: A regularization method for convolutional networks`, 2018, section 3.
+  """
+  x = check_floating(x, "x")
+  if x.ndim < 3:
+    raise ValueError(f"x must have shape [..., height, width, channels], got {x.shape}")
+  shape = (*x.shape[:-1], 1) if shared_channels else x.shape
+  mask = drop_block_mask(key, shape, rate=rate, block_size=block_size)
+  keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
+  scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
+  return jnp.where(mask, x * jnp.asarray(scale, x.dtype), jnp.zeros_like(x))
+
+
+def drop_block_mask(
+  key: Key, shape: tuple[int, ...], *, rate: ArrayLike, block_size: int | tuple[int, int] = 7
+) -> Array:
+  """Samples which entries are kept: `[..., height, width, channels]`, bool, true with probability `1 - rate`.
+
+  Raises:
+    TypeError: if `key` is not a typed key or `block_size` not an integer.
+    ValueError: if `rate` is outside [0, 1] or a block is larger than the map.
+
+  Example:
+    >>> drop_block_mask(jax.random.key(0), (2, 2, 1), rate=0.0, block_size=2).all()
+    Array(True, dtype=bool)
+
+  References:
+    Ghiasi, Lin and Le, `DropBlock: A regularization method for convolutional networks`, 2018, algorithm 1.
+  """
+  check_range(rate, "rate", low=0, high=1)
+  block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+  for size in block:
+    check_count(size, "block_size")
+  *leading, height, width, channels = shape
+  if len(block) != 2 or block[0] > height or block[1] > width:
+    raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
+  gamma = -jnp.expm1(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
+  seeds = jax.random.bernoulli(
+    check_key(key), gamma, (*leading, height + block[0] - 1, width + block[1] - 1, channels)
+  )
+  window = (*[1] * len(leading), *block, 1)
+  hit = jax.lax.reduce_window(seeds, False, jax.lax.bitwise_or, window, (1,) * len(window), "VALID")
+  return ~hit

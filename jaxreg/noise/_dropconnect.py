@@ -1,0 +1,165 @@
+"""DropConnect: dropout of single weights."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._dropout import dropout
+from jaxreg.noise._weight_noise import map_selected
+from jaxreg.paths import kernels_only
+from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_range
+
+
+def dropconnect(
+  key: Key,
+  x: ArrayLike,
+  kernel: ArrayLike,
+  *,
+  rate: ArrayLike,
+  bias: ArrayLike | None = None,
+  per_example: bool = True,
+  inverted: bool = True,
+) -> Array:
+  r"""A dense layer each of whose weights is dropped with probability `rate`.
+
+  .. math:: y = \frac{(M \odot W)^\top x}{1 - \text{rate}} + b \ \text{(inverted)},
+    \qquad M_{ij} \sim \mathrm{Ber}(1 - \text{rate})
+
+  The noise is inside the product, so this takes the kernel too, unlike the rest of the folder. Not to be
+  confused with `stochastic_depth`, which some networks call by this name. At test time: the plain layer, or
+  `dropconnect_moments`.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: `[..., features]`, floating.
+    kernel: `[features, units]`, floating.
+    rate: probability of dropping a weight, in [0, 1]; may be traced.
+    bias: `[units]`, not dropped. Dropped as in the paper, it is a row of `kernel` for an input of ones.
+    per_example: whether each of the leading axes' entries gets a mask of its own, as in the paper, which
+      takes `features * units` numbers for each; otherwise one mask for all of `x`.
+    inverted: whether the result is scaled to keep the mean.
+
+  Returns:
+    `[..., units]`, in the dtype of `x`; the bias at rate 1.
+
+  Raises:
+    TypeError: if an array is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1] or shapes do not fit.
+
+  Example:
+    >>> dropconnect(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((4, 3)), rate=0.5)
+    Array([[6., 0., 6.],
+           [0., 2., 2.]], dtype=float32)
+
+  References:
+    Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
+  """
+  x, kernel = _check(x, kernel)
+  check_range(rate, "rate", low=0, high=1)
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  if per_example:
+    kernel = jnp.broadcast_to(kernel, (*x.shape[:-1], *kernel.shape))
+  weights = dropout(key, kernel, rate=rate, inverted=False)
+  product = jnp.einsum("...f,...fu->...u", x, weights, preferred_element_type=wide)
+  if inverted:
+    product = product / _positive(1 - jnp.asarray(rate, wide))
+  return _plus(product, bias, x.dtype)
+
+
+def dropconnect_moments(
+  x: ArrayLike, kernel: ArrayLike, *, rate: ArrayLike, bias: ArrayLike | None = None, inverted: bool = True
+) -> tuple[Array, Array]:
+  r"""Mean and variance of `dropconnect` over its masks: its test-time form.
+
+  .. math:: \mathbb{E} y = W^\top x + b, \qquad
+    \operatorname{Var} y = \frac{\text{rate}}{1 - \text{rate}} (W \odot W)^\top (x \odot x)
+    \ \text{(inverted)}
+
+  The paper draws the pre-activations from the normal distribution of these moments and averages what comes
+  after; the units are then taken as independent, which they are. Not inverted, the product is `1 - rate`
+  times as large.
+
+  Args:
+    x, kernel, rate, bias, inverted: as in `dropconnect`.
+
+  Returns:
+    Mean and variance, each `[..., units]`, in the dtype of `x`.
+
+  Raises:
+    TypeError, ValueError: as `dropconnect`.
+
+  Example:
+    >>> dropconnect_moments(jnp.ones(4), jnp.ones((4, 1)), rate=0.5)
+    (Array([4.], dtype=float32), Array([4.], dtype=float32))
+
+  References:
+    Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3, inference.
+  """
+  x, kernel = _check(x, kernel)
+  check_range(rate, "rate", low=0, high=1)
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  rate = jnp.asarray(rate, wide)
+  # At rate 1 an inverted layer is constant: both are 0 there.
+  alive = jnp.where(rate < 1, 1, 0).astype(wide)
+  first = alive if inverted else 1 - rate
+  second = alive * rate / _positive(1 - rate) if inverted else rate * (1 - rate)
+  x_wide, kernel_wide = x.astype(wide), kernel.astype(wide)
+  mean = first * (x_wide @ kernel_wide)
+  variance = second * (jnp.square(x_wide) @ jnp.square(kernel_wide))
+  return _plus(mean, bias, x.dtype), variance.astype(x.dtype)
+
+
+def dropconnect_params(
+  key: Key, params: Params, *, rate: ArrayLike, mask: Mask | Any = kernels_only, inverted: bool = True
+) -> Params:
+  """Drops single weights of any model: `apply(dropconnect_params(key, params, rate=0.5), x)`.
+
+  One mask for the whole batch; `dropconnect` draws one for each example. Called inside the loss, so that
+  gradients are those of the clean parameters and nothing of the noise stays in them.
+
+  Args:
+    key: one draw for all parameters.
+    params: any pytree.
+    rate: probability of dropping a weight, in [0, 1]; may be traced.
+    mask: which leaves: a tree of bools, or a function from `params` to one.
+    inverted: whether the kept weights are scaled to keep the mean.
+
+  Returns:
+    A pytree like `params`, its leaves in their own dtypes.
+
+  Raises:
+    TypeError: if a selected leaf is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1] or `mask` selects nothing.
+
+  Example:
+    >>> params = {"kernel": jnp.ones(4), "bias": jnp.ones(2)}
+    >>> dropconnect_params(jax.random.key(1), params, rate=0.5)["kernel"]
+    Array([2., 0., 2., 2.], dtype=float32)
+
+  References:
+    Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
+  """
+  drop = lambda key, leaf: dropout(key, leaf, rate=rate, inverted=inverted)
+  return map_selected(drop, key, params, mask)
+
+
+def _check(x: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array]:
+  x, kernel = check_floating(x, "x"), check_floating(kernel, "kernel")
+  if x.ndim == 0 or kernel.ndim != 2 or kernel.shape[0] != x.shape[-1]:
+    raise ValueError(
+      f"kernel must have shape [features, units] for x [..., features], got {kernel.shape} for {x.shape}"
+    )
+  return x, kernel
+
+
+def _positive(keep: Array) -> Array:
+  # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
+  return jnp.where(keep > 0, keep, 1)
+
+
+def _plus(product: Array, bias: ArrayLike | None, dtype: Any) -> Array:
+  if bias is None:
+    return product.astype(dtype)
+  bias = check_floating(bias, "bias", shape=product.shape[-1:])
+  return (product + jnp.broadcast_to(bias, product.shape)).astype(dtype)

@@ -1,0 +1,60 @@
+"""Dropout with Gaussian factors."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._gaussian_noise import gaussian_noise
+from jaxreg.typing import Array, Key, check_floating, check_range
+
+
+def gaussian_dropout(
+  key: Key,
+  x: ArrayLike,
+  *,
+  rate: ArrayLike | None = None,
+  std: ArrayLike | None = None,
+  shared_axes: tuple[int, ...] = (),
+) -> Array:
+  r"""Multiplies each entry by Gaussian noise of mean 1, with the variance of inverted dropout's factors.
+
+  .. math:: y = x \odot z, \qquad z \sim \mathcal{N}(1, \sigma^2), \qquad
+    \sigma^2 = \frac{\text{rate}}{1 - \text{rate}}
+
+  Nothing is dropped, and nothing is done at test time.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: any shape, floating.
+    rate: the probability of dropping whose variance is taken, in [0, 1]; may be traced. At rate 1, where the
+      variance is infinite, everything is zero, as in `dropout`.
+    std: `sigma` itself, instead of `rate`; may be traced.
+    shared_axes: axes along which one draw is shared.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if not exactly one of `rate` and `std` is given, or it is out of range, or if `shared_axes`
+      are not axes of `x`.
+
+  Example:
+    >>> gaussian_dropout(jax.random.key(0), jnp.ones(3), rate=0.2).round(2)
+    Array([1.81, 2.01, 0.78], dtype=float32)
+
+  References:
+    Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 10.
+  """
+  x = check_floating(x, "x")
+  if (rate is None) == (std is None):
+    raise ValueError(f"give one of rate and std, got rate={rate} and std={std}")
+  if rate is not None:
+    check_range(rate, "rate", low=0, high=1)
+    rate = jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
+    # At 0 the root's derivative is infinite and at 1 the quotient: elsewhere is where they are taken.
+    inside = (rate > 0) & (rate < 1)
+    usual = jnp.where(inside, rate, 0.5)
+    std = jnp.where(inside, jnp.sqrt(usual / (1 - usual)), 0)
+    x = jnp.where(rate < 1, x, jnp.zeros_like(x))
+  assert std is not None
+  return gaussian_noise(key, x, std=std, kind="multiplicative", shared_axes=shared_axes)

@@ -1,0 +1,61 @@
+"""Gaussian noise, added or multiplied."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._dropout import shared_shape
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range
+
+Kind = Literal["additive", "multiplicative"]
+
+
+def gaussian_noise(
+  key: Key, x: ArrayLike, *, std: ArrayLike, kind: Kind = "additive", shared_axes: tuple[int, ...] = ()
+) -> Array:
+  r"""Adds Gaussian noise to each entry, or multiplies it by noise of mean 1.
+
+  .. math:: y = x + \sigma n \ \text{(additive)} \quad\text{or}\quad y = x \odot (1 + \sigma n),
+    \qquad n \sim \mathcal{N}(0, I)
+
+  On inputs or on hidden units. At test time nothing is done: both kinds keep the mean. For a linear model and
+  the squared error additive noise on the inputs is exactly the penalty :math:`\sigma^2 \|w\|^2`;
+  `theory.input_noise_terms` has what it is for other models.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: any shape, floating.
+    std: `sigma`, a scalar, at least 0; may be traced, so it can follow a schedule.
+    kind: whether the noise is added or multiplied.
+    shared_axes: axes along which one draw is shared.
+
+  Returns:
+    An array of the shape and dtype of `x`; `x` itself at `std` 0.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if `std` is negative, for another `kind`, or if `shared_axes` are not axes of `x`.
+
+  Example:
+    >>> gaussian_noise(jax.random.key(0), jnp.zeros(3), std=1.0).round(1)
+    Array([ 1.6,  2. , -0.4], dtype=float32)
+    >>> gaussian_noise(jax.random.key(0), jnp.zeros(3), std=0.1, kind="multiplicative")
+    Array([0., 0., 0.], dtype=float32)
+
+  References:
+    Bishop, `Training with Noise is Equivalent to Tikhonov Regularization`, 1995.
+    Na, `Regularization for Deep Learning`, lecture, input noise injection.
+  """
+  x = check_floating(x, "x")
+  check_range(std, "std", low=0)
+  check_kind(kind)
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  noise = jnp.asarray(std, wide) * jax.random.normal(check_key(key), shared_shape(x, shared_axes), wide)
+  return (x + noise if kind == "additive" else x * (1 + noise)).astype(x.dtype)
+
+
+def check_kind(kind: str) -> None:
+  if kind not in ("additive", "multiplicative"):
+    raise ValueError(f"kind must be 'additive' or 'multiplicative', got {kind!r}")

@@ -1,0 +1,47 @@
+"""Dropout with one mask for a whole sequence."""
+
+from jax.typing import ArrayLike
+
+from jaxreg.noise._dropout import dropout
+from jaxreg.typing import Array, Key, check_floating
+
+
+def recurrent_dropout(
+  key: Key, x: ArrayLike, *, rate: ArrayLike, time_axis: int = -2, inverted: bool = True
+) -> Array:
+  r"""Drops the same entries at every time step, with probability `rate`.
+
+  .. math:: y_t = \frac{m \odot x_t}{1 - \text{rate}}, \qquad m \sim \mathrm{Ber}(1 - \text{rate})
+    \ \text{once for all}\ t
+
+  For the inputs of a recurrent network. Its hidden state is made inside the scan: draw
+  `mask = dropout(key, jnp.ones(h.shape), rate=rate)` before it and use `h * mask` in every step.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: sequences, `[..., time, features]`, floating.
+    rate: probability of dropping, in [0, 1]; may be traced.
+    time_axis: which axis is time.
+    inverted: whether the kept entries are scaled to keep the mean.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1] or `time_axis` is not an axis of `x`.
+
+  Example:
+    >>> recurrent_dropout(jax.random.key(0), jnp.ones((3, 4)), rate=0.5)
+    Array([[0., 0., 2., 2.],
+           [0., 0., 2., 2.],
+           [0., 0., 2., 2.]], dtype=float32)
+
+  References:
+    Gal and Ghahramani, `A Theoretically Grounded Application of Dropout in Recurrent Neural Networks`, 2016,
+    section 4.
+  """
+  x = check_floating(x, "x")
+  if not -x.ndim <= time_axis < x.ndim:
+    raise ValueError(f"time_axis must be an axis of x, which has {x.ndim}, got {time_axis}")
+  return dropout(key, x, rate=rate, inverted=inverted, shared_axes=(time_axis,))

@@ -1,0 +1,143 @@
+"""Shake-shake and ShakeDrop: branches scaled by one random number forward and by another backward."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range
+
+Per = Literal["example", "batch"]
+
+
+def shake_shake(
+  key: Key,
+  x1: ArrayLike,
+  x2: ArrayLike,
+  *,
+  forward: Literal["shake", "even"] = "shake",
+  backward: Literal["shake", "even", "keep"] = "shake",
+  per: Per = "example",
+) -> Array:
+  r"""Mixes two residual branches at random, and their gradients by another draw.
+
+  .. math:: y = \alpha x_1 + (1 - \alpha) x_2, \qquad \frac{\partial}{\partial x_1} := \beta, \quad
+    \frac{\partial}{\partial x_2} := 1 - \beta, \qquad \alpha, \beta \sim \mathrm{U}(0, 1)
+
+  At test time it is `(x1 + x2) / 2`. Its derivative, in either mode, is the stated one and not that of `y`,
+  except with `backward="keep"`, where `beta = alpha`.
+
+  Args:
+    key: one draw for all.
+    x1: `[batch, ...]`, floating.
+    x2: the other branch, same shape and dtype.
+    forward: whether `alpha` is drawn or 1/2.
+    backward: whether `beta` is drawn, 1/2, or `alpha`.
+    per: whether each example has its own `alpha` and `beta`, or all of a batch together.
+
+  Returns:
+    An array of the shape and dtype of `x1`.
+
+  Raises:
+    TypeError: if a branch is not floating, they differ in dtype, or `key` is not a typed key.
+    ValueError: if shapes differ, or for another option.
+
+  Example:
+    >>> shake_shake(jax.random.key(0), jnp.ones((3, 1)), jnp.zeros((3, 1))).round(1)
+    Array([[0.8],
+           [0.2],
+           [0.2]], dtype=float32)
+    >>> jax.grad(lambda x: shake_shake(jax.random.key(0), x, x, forward="even").sum())(jnp.ones((1, 2)))
+    Array([[1., 1.]], dtype=float32)
+
+  References:
+    Gastaldi, `Shake-Shake regularization`, 2017, section 1.
+  """
+  x1 = check_floating(x1, "x1")
+  x2 = check_floating(x2, "x2", shape=x1.shape)
+  if x1.dtype != x2.dtype:
+    raise TypeError(f"x2 must have the dtype of x1, got {x2.dtype} and {x1.dtype}")
+  if forward not in ("shake", "even"):
+    raise ValueError(f"forward must be 'shake' or 'even', got {forward!r}")
+  if backward not in ("shake", "even", "keep"):
+    raise ValueError(f"backward must be 'shake', 'even' or 'keep', got {backward!r}")
+  shape, wide = _coefficients(x1, per, "x1"), jnp.promote_types(x1.dtype, jnp.float32)
+  keys = jax.random.split(check_key(key))
+  half = jnp.full(shape, 0.5, wide)
+  alpha = jax.random.uniform(keys[0], shape, wide) if forward == "shake" else half
+  beta = {"keep": alpha, "even": half}.get(backward)
+  if beta is None:
+    beta = jax.random.uniform(keys[1], shape, wide)
+  mixed = _scaled(x1.astype(wide), alpha, beta) + _scaled(x2.astype(wide), 1 - alpha, 1 - beta)
+  return mixed.astype(x1.dtype)
+
+
+def shake_drop(
+  key: Key,
+  x: ArrayLike,
+  *,
+  rate: ArrayLike,
+  forward: tuple[float, float] = (-1.0, 1.0),
+  backward: tuple[float, float] = (0.0, 1.0),
+  per: Per = "example",
+) -> Array:
+  r"""Disturbs a residual branch with probability `rate`, forward by one number and backward by another.
+
+  .. math:: y = (b + (1 - b) \alpha)\, x, \qquad \frac{\partial}{\partial x} := b + (1 - b) \beta, \qquad
+    b \sim \mathrm{Ber}(1 - \text{rate}), \ \alpha \sim \mathrm{U}, \ \beta \sim \mathrm{U}
+
+  At test time the branch is multiplied by the mean, `1 - rate + rate * mean(alpha)`, which with the usual
+  range is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
+
+  Args:
+    key: one draw for all.
+    x: what a residual branch returns, `[batch, ...]`, floating.
+    rate: probability of disturbing the branch, in [0, 1]; may be traced.
+    forward: range of `alpha`.
+    backward: range of `beta`.
+    per: whether each example has its own numbers, or all of a batch together.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1], for another `per`, or if `x` has no batch axis.
+
+  Example:
+    >>> shake_drop(jax.random.key(1), jnp.ones((4, 1)), rate=0.5).round(1).ravel()
+    Array([-0.2,  1. , -0.6,  1. ], dtype=float32)
+
+  References:
+    Yamada et al., `ShakeDrop Regularization for Deep Residual Learning`, 2019, section 3.
+  """
+  x = check_floating(x, "x")
+  check_range(rate, "rate", low=0, high=1)
+  shape, wide = _coefficients(x, per, "x"), jnp.promote_types(x.dtype, jnp.float32)
+  keys = jax.random.split(check_key(key), 3)
+  kept = jax.random.bernoulli(keys[0], 1 - jnp.asarray(rate, jnp.float32), shape)
+  alpha = jax.random.uniform(keys[1], shape, wide, *forward)
+  beta = jax.random.uniform(keys[2], shape, wide, *backward)
+  return _scaled(x.astype(wide), jnp.where(kept, 1, alpha), jnp.where(kept, 1, beta)).astype(x.dtype)
+
+
+@jax.custom_jvp
+def _scaled(x: Array, forward: Array, backward: Array) -> Array:
+  """`forward * x` whose derivative is `backward`; a JVP rule, so that both modes of differentiation work."""
+  del backward
+  return forward * x
+
+
+@_scaled.defjvp
+def _scaled_jvp(primals, tangents):
+  x, forward, backward = primals
+  return forward * x, backward * tangents[0]
+
+
+def _coefficients(x: Array, per: str, name: str) -> tuple[int, ...]:
+  if per not in ("example", "batch"):
+    raise ValueError(f"per must be 'example' or 'batch', got {per!r}")
+  if x.ndim == 0:
+    raise ValueError(f"{name} must have shape [batch, ...], got ()")
+  return (x.shape[0] if per == "example" else 1, *[1] * (x.ndim - 1))

@@ -1,0 +1,56 @@
+"""Stochastic depth: dropout of whole residual branches."""
+
+from typing import Literal
+
+from jax.typing import ArrayLike
+
+from jaxreg.noise._dropout import dropout
+from jaxreg.typing import Array, Key, check_floating
+
+
+def stochastic_depth(
+  key: Key,
+  x: ArrayLike,
+  *,
+  rate: ArrayLike,
+  per: Literal["example", "batch"] = "example",
+  inverted: bool = True,
+) -> Array:
+  r"""Sets a residual branch to zero with probability `rate`: `h + stochastic_depth(key, f(h), rate=0.2)`.
+
+  .. math:: y = \frac{b\, x}{1 - \text{rate}}, \qquad b \sim \mathrm{Ber}(1 - \text{rate})
+
+  The paper's rates grow linearly with depth, `rate * l / L` for block `l` of `L`, and it is not inverted.
+  Also known as drop path; it is not DropConnect, which is about single weights.
+
+  Args:
+    key: one draw for the whole of `x`.
+    x: what a residual branch returns, `[batch, ...]`, floating.
+    rate: probability of dropping the branch, in [0, 1]; may be traced.
+    per: whether each example has a branch dropped by itself or, as in the paper, all of a batch together.
+    inverted: whether a kept branch is scaled to keep the mean; otherwise it is `dropout_mean` at test time.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1], for another `per`, or if `x` has no batch axis.
+
+  Example:
+    >>> stochastic_depth(jax.random.key(0), jnp.ones((4, 2)), rate=0.5)
+    Array([[0., 0.],
+           [0., 0.],
+           [2., 2.],
+           [2., 2.]], dtype=float32)
+
+  References:
+    Huang et al., `Deep Networks with Stochastic Depth`, 2016, section 3.
+  """
+  x = check_floating(x, "x")
+  if per not in ("example", "batch"):
+    raise ValueError(f"per must be 'example' or 'batch', got {per!r}")
+  if x.ndim == 0:
+    raise ValueError("x must have shape [batch, ...], got ()")
+  axes = tuple(range(1 if per == "example" else 0, x.ndim))
+  return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)

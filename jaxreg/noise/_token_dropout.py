@@ -1,0 +1,71 @@
+"""Dropout of tokens or image patches, leaving shorter sequences."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key
+
+
+def token_dropout(key: Key, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
+  r"""Keeps a random subset of the tokens, in their order, of the same size in each sequence.
+
+  .. math:: y_i = x_{s_i}, \qquad s_1 < \dots < s_k \ \text{a uniform subset of size}\ k
+    \ \text{of}\ \{1, \dots, n\}
+
+  The number is fixed, so shapes stay static and what comes after costs less: attention by the square. Apply
+  it after the positions were added. Nothing is scaled, and at test time all tokens are used.
+
+  Args:
+    key: one draw for the whole of `x`, independent between sequences.
+    x: `[..., tokens, features]`, floating.
+    num_kept: how many tokens stay, besides the prefix.
+    num_prefix: how many leading tokens, such as a class token, always stay.
+
+  Returns:
+    `[..., num_prefix + num_kept, features]`, in the dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating, a number not an integer or `key` not a typed key.
+    ValueError: if there are not so many tokens.
+
+  Example:
+    >>> token_dropout(jax.random.key(0), jnp.arange(6.0)[:, None], num_kept=2, num_prefix=1).ravel()
+    Array([0., 3., 4.], dtype=float32)
+
+  References:
+    Liu et al., `PatchDropout: Economizing Vision Transformers Using Patch Dropout`, 2022.
+  """
+  x = check_floating(x, "x")
+  if x.ndim < 2:
+    raise ValueError(f"x must have shape [..., tokens, features], got {x.shape}")
+  indices = token_dropout_indices(key, x.shape[:-1], num_kept=num_kept, num_prefix=num_prefix)
+  return jnp.take_along_axis(x, indices[..., None], axis=-2)
+
+
+def token_dropout_indices(key: Key, shape: tuple[int, ...], *, num_kept: int, num_prefix: int = 0) -> Array:
+  """Which tokens `token_dropout` keeps: `[..., num_prefix + num_kept]`, increasing; `shape` is [..., tokens].
+
+  For what else goes with the tokens: positions, padding masks, reconstruction targets.
+
+  Raises:
+    TypeError: if a number is not an integer or `key` not a typed key.
+    ValueError: if there are not so many tokens.
+
+  Example:
+    >>> token_dropout_indices(jax.random.key(0), (6,), num_kept=2, num_prefix=1)
+    Array([0, 3, 4], dtype=int32)
+
+  References:
+    Liu et al., `PatchDropout: Economizing Vision Transformers Using Patch Dropout`, 2022.
+  """
+  check_count(num_kept, "num_kept")
+  if isinstance(num_prefix, bool) or not hasattr(num_prefix, "__index__"):
+    raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
+  *leading, tokens = shape
+  if num_prefix < 0 or num_kept + num_prefix > tokens:
+    raise ValueError(f"num_kept must fit in {tokens} tokens beside num_prefix={num_prefix}, got {num_kept}")
+  noise = jax.random.uniform(check_key(key), (*leading, tokens - num_prefix))
+  chosen = jnp.sort(jnp.argsort(noise, axis=-1)[..., :num_kept].astype(jnp.int32), axis=-1) + num_prefix
+  prefix = jnp.broadcast_to(jnp.arange(num_prefix, dtype=jnp.int32), (*leading, num_prefix))
+  return jnp.concatenate([prefix, chosen], axis=-1)

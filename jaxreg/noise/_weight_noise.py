@@ -1,0 +1,96 @@
+"""Gaussian noise on the parameters of a model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._gaussian_noise import Kind, check_kind, gaussian_noise
+from jaxreg.paths import kernels_only, leaf_names
+from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range
+
+
+def weight_noise(
+  key: Key,
+  params: Params,
+  *,
+  std: ArrayLike,
+  mask: Mask | Any = kernels_only,
+  kind: Kind = "additive",
+  relative: bool = False,
+) -> Params:
+  r"""Parameters with Gaussian noise, for one evaluation of the loss.
+
+  .. math:: \tilde W = W + \sigma n \quad\text{or}\quad \tilde W = W \odot (1 + \sigma n),
+    \qquad n \sim \mathcal{N}(0, I)
+
+  To be called inside the loss: `loss(weight_noise(key, params, std=0.1), batch)`. The noise is then gone
+  after the step, which updates the clean parameters. In expectation and for a small variance `eta` this adds
+  `theory.weight_noise_terms` to a squared error.
+
+  Args:
+    key: one draw for all parameters.
+    params: any pytree.
+    std: `sigma`, the square root of `eta`, at least 0; may be traced.
+    mask: which leaves: a tree of bools, or a function from `params` to one.
+    kind: whether the noise is added or multiplied.
+    relative: whether `std` counts in root mean squares of each leaf, through which no gradient goes.
+
+  Returns:
+    A pytree like `params`, its leaves in their own dtypes.
+
+  Raises:
+    TypeError: if a selected leaf is not floating or `key` not a typed key.
+    ValueError: if `std` is negative, for another `kind`, for multiplicative noise that is `relative`, or if
+      `mask` selects nothing.
+
+  Example:
+    >>> weight_noise(jax.random.key(0), {"kernel": jnp.zeros(2), "bias": jnp.zeros(2)}, std=0.1)
+    {'bias': Array([0., 0.], dtype=float32), 'kernel': Array([-0.24424557, -0.20356806], dtype=float32)}
+
+  References:
+    Graves, `Practical Variational Inference for Neural Networks`, 2011.
+    Na, `Regularization for Deep Learning`, lecture, noise robustness.
+  """
+  check_range(std, "std", low=0)
+  check_kind(kind)
+  if relative and kind == "multiplicative":
+    raise ValueError("relative is for additive noise: multiplicative noise is relative by itself")
+
+  def perturb(key: Key, leaf: Array) -> Array:
+    size = jax.lax.stop_gradient(_root_mean_square(leaf)) if relative else 1
+    # A product of two scalars may be traced where `std` is not.
+    return gaussian_noise(key, leaf, std=jnp.asarray(std * size), kind=kind)
+
+  return map_selected(perturb, key, params, mask)
+
+
+def map_selected(
+  function: Callable[[Key, Array], Array], key: Key, params: Params, mask: Mask | Any
+) -> Params:
+  """`function(key, leaf)` on each leaf that `mask` selects; whichever it selects, a leaf has the same key."""
+  leaves, tree = jax.tree.flatten(params)
+  chosen = selected(params, mask)
+  keys = jax.random.split(check_key(key), len(leaves))
+  names = leaf_names(params)
+  return tree.unflatten(
+    [
+      function(keys[i], check_floating(leaf, names[i] or "params")) if chosen[i] else leaf
+      for i, leaf in enumerate(leaves)
+    ]
+  )
+
+
+def selected(params: Params, mask: Mask | Any) -> list[bool]:
+  """Which leaves, in flattening order."""
+  tree = jax.tree.structure(params)
+  chosen = [bool(leaf) for leaf in tree.flatten_up_to(mask(params) if callable(mask) else mask)]
+  if not any(chosen):
+    raise ValueError(f"mask selects no leaf of params, which has {', '.join(map(repr, leaf_names(params)))}")
+  return chosen
+
+
+def _root_mean_square(leaf: Array) -> Array:
+  return jnp.sqrt(jnp.square(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))).mean())

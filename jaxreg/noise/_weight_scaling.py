@@ -1,0 +1,51 @@
+"""Weight scaling: the test-time form of dropout that was not inverted, on the weights."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.noise._weight_noise import selected
+from jaxreg.paths import leaf_names
+from jaxreg.typing import Array, Mask, Params, check_floating, check_range
+
+
+def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> Params:
+  r"""Multiplies weights by the probability that what they read was kept: `W x` becomes `(p W) x`.
+
+  .. math:: \mathbb{E}_m\, W (m \odot x) = (p W)\, x, \qquad m \sim \mathrm{Ber}(p)
+
+  Exact for one linear layer, a stack of them and, renormalised, the geometric mean of softmax regressions;
+  not through a non-linearity. Inverted dropout needs none of it.
+
+  Args:
+    params: any pytree.
+    keep_prob: `p`, the probability of keeping, in [0, 1].
+    mask: the kernels of the layers that read dropped units, and no biases: a tree of bools, or a function
+      from `params` to one, such as `lambda params: paths.select(params, "Dense_1/kernel")`.
+
+  Returns:
+    A pytree like `params`, its leaves in their own dtypes.
+
+  Raises:
+    TypeError: if a selected leaf is not floating.
+    ValueError: if `keep_prob` is outside [0, 1] or `mask` selects nothing.
+
+  Example:
+    >>> scale_weights({"kernel": 2.0, "bias": 2.0}, keep_prob=0.5, mask={"kernel": True, "bias": False})
+    {'bias': 2.0, 'kernel': Array(1., dtype=float32)}
+
+  References:
+    Hinton et al., `Improving neural networks by preventing co-adaptation of feature detectors`, 2012.
+    Na, `Regularization for Deep Learning`, lecture, weight scaling inference rule.
+  """
+  check_range(keep_prob, "keep_prob", low=0, high=1)
+  leaves, tree = jax.tree.flatten(params)
+  names, chosen = leaf_names(params), selected(params, mask)
+
+  def scaled(leaf: ArrayLike, name: str) -> Array:
+    leaf = check_floating(leaf, name or "params")
+    return leaf * jnp.asarray(keep_prob, leaf.dtype)
+
+  return tree.unflatten([scaled(leaf, n) if c else leaf for leaf, n, c in zip(leaves, names, chosen)])
