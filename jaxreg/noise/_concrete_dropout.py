@@ -77,8 +77,8 @@ def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scal
     length_scale: `l`, of the prior on the weights, at least 0.
 
   Returns:
-    A scalar, float32 or wider; finite at any finite `rate_logit`: where `1 - p` is below 4e-18, its inverse goes
-    on as its tangent.
+    A scalar, float32 or wider; finite at any finite `rate_logit`: where `1 - p` is below 4e-18, its inverse
+    is continued by its tangent.
 
   Raises:
     TypeError: if an argument is not floating.
