@@ -63,14 +63,14 @@ def _alpha(a):
 
 
 def blocks(key, shape, rate, size):
-  """Kept where none of the blocks that reach a position was drawn."""
+  """Kept where all of the blocks that reach a position are absent."""
   *leading, height, width, channels = shape
-  gamma = np.float32(1 - (1 - rate) ** (1 / (size[0] * size[1])))
+  absent = np.float32((1 - rate) ** (1 / (size[0] * size[1])))
   drawn = (*leading, height + size[0] - 1, width + size[1] - 1, channels)
-  seeds = np.asarray(jax.random.bernoulli(key, gamma, drawn))
+  seeds = np.asarray(jax.random.bernoulli(key, absent, drawn))
   kept = np.ones(shape, bool)
   for i, j in np.ndindex(size):
-    kept &= ~seeds[..., i : i + height, j : j + width, :]
+    kept &= seeds[..., i : i + height, j : j + width, :]
   return kept
 
 

@@ -20,6 +20,8 @@ STATUS = {"holds": "holds", "erratum": "**erratum**: the test asserts the correc
 
 TITLES = {
   "dropmax": "Lee et al., DropMax: Adaptive Variational Softmax, 2018",
+  "dropout_and_adaptive_sgd": "Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague: "
+  "injected noises, dropout, adaptive SGD methods",
   "flatness": "Zhang, Zhou & Xu, Dropout in training neural networks: flatness of solution and noise "
   "structure, 2021",
   "group_softmax": "Kobayashi, Group Softmax Loss with Discriminative Feature Grouping, 2021",

@@ -41,9 +41,10 @@ def alpha_dropout(key: Key, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple
   x = check_floating(x, "x")
   mask = dropout_mask(key, shared_shape(x, shared_axes), rate=rate)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
-  # At rate 1 the scale is infinite and what it scales is 0.
+  # At rate 1 the scale is infinite, and what is left of a dropped entry is its root times 0.
   usual = jnp.where(keep > 0, keep, 1)
   scale = 1 / jnp.sqrt(usual * (1 + SATURATION**2 * (1 - usual)))
   shift = -scale * (1 - usual) * SATURATION
-  dropped = jnp.where(keep > 0, scale * SATURATION + shift, 0)
+  # a alpha' + b, without the digits that the sum loses.
+  dropped = scale * keep * SATURATION
   return jnp.where(mask, scale * x + shift, dropped).astype(x.dtype)

@@ -44,11 +44,11 @@ def drop_block(
 
   Example:
     >>> drop_block(jax.random.key(0), jnp.ones((5, 6, 1)), rate=0.3, block_size=2, inverted=False)[..., 0]
-    Array([[1., 1., 1., 0., 0., 1.],
-           [1., 1., 1., 0., 0., 0.],
-           [1., 1., 1., 1., 0., 0.],
-           [1., 0., 0., 1., 1., 1.],
-           [1., 0., 0., 1., 1., 1.]], dtype=float32)
+    Array([[0., 0., 0., 0., 1., 1.],
+           [0., 0., 0., 0., 1., 1.],
+           [0., 0., 1., 1., 1., 1.],
+           [0., 1., 1., 1., 1., 1.],
+           [1., 1., 1., 1., 1., 1.]], dtype=float32)
 
   References:
     Ghiasi, Lin and Le, `DropBlock: A regularization method for convolutional networks`, 2018, section 3.
@@ -86,10 +86,10 @@ def drop_block_mask(
   *leading, height, width, channels = shape
   if len(block) != 2 or block[0] > height or block[1] > width:
     raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
-  gamma = -jnp.expm1(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
+  # Of a block's 1 - gamma, so that a block of one entry is `dropout_mask`.
+  absent = jnp.exp(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
   seeds = jax.random.bernoulli(
-    check_key(key), gamma, (*leading, height + block[0] - 1, width + block[1] - 1, channels)
+    check_key(key), absent, (*leading, height + block[0] - 1, width + block[1] - 1, channels)
   )
   window = (*[1] * len(leading), *block, 1)
-  hit = jax.lax.reduce_window(seeds, False, jax.lax.bitwise_or, window, (1,) * len(window), "VALID")
-  return ~hit
+  return jax.lax.reduce_window(seeds, True, jax.lax.bitwise_and, window, (1,) * len(window), "VALID")
