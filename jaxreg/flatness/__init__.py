@@ -3,7 +3,7 @@
 Everything works on any pytree of parameters and any `loss_fn(params, batch, *, key) -> scalar`, with
 `key=None` for no noise. `where` selects parameters by name; directions and samples are rows in the order of
 `subset(params, where).flat`. Data sets that are too large for one pass: `chunked(loss_fn, chunk_size)`.
-Eigenpairs, traces and densities need matfree: `pip install jaxreg[flatness]`.
+Stochastic traces need matfree: `pip install jaxreg[flatness]`.
 """
 
 from jaxreg.flatness._chunked import chunked

@@ -75,10 +75,10 @@ def num_examples(batch: Batch) -> int:
   """The length of the leading axis, which all leaves must share.
 
   Raises:
-    ValueError: if they do not, or there are none.
+    ValueError: if they do not, or there are none of them or of the examples.
   """
   shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
   sizes = {shape[0] if shape else None for shape in shapes}
-  if len(sizes) != 1 or None in sizes:
+  if len(sizes) != 1 or None in sizes or 0 in sizes:
     raise ValueError(f"batch: its leaves must share a leading axis of examples, got shapes {shapes}")
   return next(iter(sizes))  # type: ignore[return-value]

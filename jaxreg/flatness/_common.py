@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from jaxreg.typing import Key
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,4 +33,23 @@ def as_pytree(function: Callable[..., Any]) -> Any:
 
 def same(key: Key | None) -> Key | None:
   """The key again, on purpose: every evaluation of an analysis sees the same noise."""
-  return None if key is None else jax.random.clone(key)
+  return None if key is None else jax.random.clone(check_key(key))
+
+
+def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
+  """The loss, with the same noise in every call.
+
+  Raises:
+    TypeError: if `key` is no typed key, or there is none and the loss wants one.
+    ValueError: if the loss is no scalar.
+  """
+  try:
+    loss = loss_fn(params, batch, key=same(key))
+  except TypeError as error:
+    if key is None and "PRNG key" in str(error):
+      raise TypeError("key is None, which asks for no noise, but loss_fn draws some: give a key") from error
+    raise
+  shapes = jax.tree.map(jnp.shape, loss)
+  if shapes != ():
+    raise ValueError(f"loss_fn must return a scalar, a mean over the examples, got shape {shapes}")
+  return loss

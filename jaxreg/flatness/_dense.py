@@ -134,7 +134,10 @@ def dense_hessian(
 def _hessian(bias, chunk_size, curvature_fn, head_fn, z, h, batch, key):
   def curvature(z: Array, part: Batch, number: Array) -> Array:
     if curvature_fn is not None:
-      return curvature_fn(z, part)
+      curved = curvature_fn(z, part)
+      if jnp.shape(curved) != (*z.shape, z.shape[1]):
+        raise ValueError(f"curvature_fn must return {(*z.shape, z.shape[1])}, got {jnp.shape(curved)}")
+      return curved
     gradient = _gradient(head_fn, part, _fold(key, number))
     column = lambda unit: jax.jvp(gradient, (z,), (jnp.broadcast_to(unit[None], z.shape),))[1]
     return jax.vmap(column, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))
@@ -244,8 +247,10 @@ def dense_interval_flatness(
   directions = check_directions(directions, z.shape[1] * (h.shape[1] + bias))
   _check(factor, first_step, growth, rtol, cap)
   numbers = (jnp.asarray(x, z.dtype) for x in (first_step or 1e-2, factor, growth, rtol, cap))
-  found, loss = _lines(bias, first_step is None, as_pytree(head_fn), z, h, directions, batch, key, *numbers)
-  check_loss(loss)
+  found, at_start = _lines(
+    bias, first_step is None, as_pytree(head_fn), z, h, directions, batch, key, *numbers
+  )
+  check_loss(*at_start, name="head_fn")
   return found
 
 
@@ -256,10 +261,11 @@ def _lines(bias, follow, head_fn, z, h, directions, batch, key, start, factor, g
   def line(direction: Array) -> Callable[[Array], Array]:
     shift, kernel = (direction[:units], direction[units:]) if bias else (jnp.zeros(units), direction)
     speed = h @ kernel.reshape(-1, units) + shift.astype(z.dtype)[None]
-    return lambda t: head_fn(z + t * speed, batch, key=same(key)).mean()
+    return lambda t: _losses(head_fn, z + t * speed, batch, key).mean()
 
-  loss = head_fn(z, batch, key=key).mean()
-  return intervals(line, directions.astype(z.dtype), loss, start, factor, growth, rtol, cap, follow, 1), loss
+  loss, again = (_losses(head_fn, z, batch, key).mean() for _ in range(2))
+  found = intervals(line, directions.astype(z.dtype), loss, start, factor, growth, rtol, cap, follow, 1)
+  return found, (loss, again)
 
 
 def _sum_blocks(
@@ -296,7 +302,15 @@ def _sum_blocks(
 
 def _gradient(head_fn: HeadFn, batch: Batch, key: Key | None) -> Callable[[Array], Array]:
   """Of every example's loss with respect to its own outputs, in one backward pass."""
-  return jax.grad(lambda z: head_fn(z, batch, key=same(key)).sum())
+  return jax.grad(lambda z: _losses(head_fn, z, batch, key).sum())
+
+
+def _losses(head_fn: HeadFn, z: Array, batch: Batch, key: Key | None) -> Array:
+  """Of the examples `[n]`, with the same noise in every call: their mean already would be a wrong scale."""
+  losses = head_fn(z, batch, key=same(key))
+  if jnp.shape(losses) != z.shape[:1]:
+    raise ValueError(f"head_fn must return a loss for each of {len(z)} examples, got {jnp.shape(losses)}")
+  return losses
 
 
 def _fold(key: Key | None, number: Array) -> Key | None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.flatness._common import analysis, same
+from jaxreg.flatness._common import analysis, scalar_loss
 from jaxreg.flatness._subset import Where, selected
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_key
 
@@ -39,7 +39,8 @@ def filter_normalized_direction(
     A pytree like `params`.
 
   Raises:
-    ValueError: for another `granularity` or `one_dim`, or if `where` selects nothing.
+    ValueError: for another `granularity` or `one_dim`, if `where` selects nothing, or if a leaf has no
+      `filter_axis`.
 
   Example:
     >>> direction = filter_normalized_direction(jax.random.key(0), {"kernel": 2 * jnp.ones((3, 3))})
@@ -68,6 +69,8 @@ def filter_normalized_direction(
       return jnp.zeros_like(leaf)
     axes = tuple(range(leaf.ndim))
     if granularity == "filter" and leaf.ndim > 1:
+      if not -leaf.ndim <= filter_axis < leaf.ndim:
+        raise ValueError(f"filter_axis must be an axis of every kernel, got {filter_axis} for {leaf.shape}")
       axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
     norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
     direction = jax.random.normal(key, leaf.shape, leaf.dtype)
@@ -115,9 +118,7 @@ def loss_profile(
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 5 and figure 1.
   """
-  alphas = check_floating(alphas, "alphas")
-  if alphas.ndim != 1:
-    raise ValueError(f"alphas must be [points], got {alphas.shape}")
+  alphas = _points(alphas, "alphas")
   zeros = jax.tree.map(jnp.zeros_like, params)
   points = jnp.stack([alphas, jnp.zeros_like(alphas)], axis=1)
   return _surface(loss_fn, batch_size, params, (_like(direction, params), zeros), points, batch, key)
@@ -147,7 +148,7 @@ def loss_surface(
     `[rows, columns]`.
 
   Raises:
-    ValueError: if a direction is not shaped like `params`.
+    ValueError: if a direction is not shaped like `params`, or `alphas` or `betas` have another rank.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -160,7 +161,7 @@ def loss_surface(
   References:
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
   """
-  alphas, betas = check_floating(alphas, "alphas"), check_floating(betas, "betas")
+  alphas, betas = _points(alphas, "alphas"), _points(betas, "betas")
   first, second = (_like(direction, params) for direction in directions)
   points = jnp.stack(jnp.meshgrid(alphas, betas, indexing="ij"), axis=-1).reshape(-1, 2)
   values = _surface(loss_fn, batch_size, params, (first, second), points, batch, key)
@@ -170,12 +171,19 @@ def loss_surface(
 def _surface_of(loss_fn, batch_size, params, directions, points, batch, key):
   def at(point: Array) -> Array:
     move = lambda x, a, b: (x + point[0] * a + point[1] * b).astype(x.dtype)
-    return loss_fn(jax.tree.map(move, params, *directions), batch, key=same(key))
+    return scalar_loss(loss_fn, jax.tree.map(move, params, *directions), batch, key)
 
   return jax.lax.map(at, points, batch_size=batch_size)
 
 
 _surface = jax.jit(_surface_of, static_argnums=(0, 1))
+
+
+def _points(x: ArrayLike, name: str) -> Array:
+  x = check_floating(x, name)
+  if x.ndim != 1:
+    raise ValueError(f"{name} must be [points], got {x.shape}")
+  return x
 
 
 def _like(direction: Params, params: Params) -> Params:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg.flatness._common import analysis, same
+from jaxreg.flatness._common import analysis, scalar_loss
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
 
@@ -85,7 +85,8 @@ def interval_flatness(
     `IntervalFlatness`.
 
   Raises:
-    ValueError: if a shape or number does not fit, or the loss at the parameters is not positive and finite.
+    ValueError: if a shape or number does not fit, or the loss at the parameters is not positive and finite or
+      not the same in every call.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 + 0.5 * (batch * params**2).sum()
@@ -103,10 +104,10 @@ def interval_flatness(
   _check(factor, first_step, growth, rtol, cap)
   start = jnp.asarray(0.0 if first_step is None else first_step, directions.dtype)
   options = (jnp.asarray(value, directions.dtype) for value in (factor, growth, rtol, cap))
-  found, loss = _interval(
+  found, at_start = _interval(
     loss_fn, mask, batch_size, first_step is None, params, directions, batch, key, start, *options
   )
-  check_loss(loss)
+  check_loss(*at_start)
   return found
 
 
@@ -119,12 +120,14 @@ def _interval(
 
   def line(direction: Array) -> Profile:
     direction = direction.astype(flat.dtype)
-    return lambda t: loss_fn(part.merge(flat + t.astype(flat.dtype) * direction), batch, key=same(key))
+    return lambda t: scalar_loss(loss_fn, part.merge(flat + t.astype(flat.dtype) * direction), batch, key)
 
   if follow:
     start = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
-  loss = loss_fn(params, batch, key=key)
-  return intervals(line, directions, loss, start, factor, growth, rtol, cap, follow, batch_size), loss
+  # Twice in one program, which computes it once unless it changes from call to call.
+  loss, again = (scalar_loss(loss_fn, params, batch, key) for _ in range(2))
+  found = intervals(line, directions, loss, start, factor, growth, rtol, cap, follow, batch_size)
+  return found, (loss, again)
 
 
 def intervals(
@@ -249,13 +252,17 @@ def check_directions(directions: ArrayLike, size: int) -> Array:
   return directions
 
 
-def check_loss(loss: Array) -> None:
-  """A multiple of a loss that is not positive is no level to look for."""
+def check_loss(loss: Array, again: Array, name: str = "loss_fn") -> None:
+  """A multiple of a loss that is not positive, or that changes, is no level to look for."""
   if isinstance(loss, Tracer):
     return
-  value = float(loss)
-  if not 0 < value < float("inf"):
-    raise ValueError(f"loss_fn must be positive and finite at params, got {value}")
+  first, second = float(loss), float(again)
+  if not 0 < first < float("inf"):
+    raise ValueError(f"{name} must be positive and finite at params, got {first}")
+  if abs(first - second) > 1e3 * float(jnp.finfo(loss.dtype).eps) * first:
+    raise ValueError(
+      f"{name} must give the same loss in every call, got {first:g} and {second:g}: draw its noise from key"
+    )
 
 
 def _check(factor: float, first_step: float | None, growth: float, rtol: float, cap: float) -> None:

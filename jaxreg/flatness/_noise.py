@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.flatness._chunked import num_examples
-from jaxreg.flatness._common import analysis
+from jaxreg.flatness._common import analysis, scalar_loss
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
 
@@ -75,7 +75,7 @@ def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
   def centred(number: jax.Array) -> Array:
     one = jax.tree.map(lambda x: x[jnp.minimum(number, examples - 1)][None], batch)
     keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
-    gradient = jax.grad(lambda flat, key: loss_fn(part.merge(flat), one, key=key))
+    gradient = jax.grad(lambda flat, key: scalar_loss(loss_fn, part.merge(flat), one, key))
     drawn = jax.vmap(gradient, in_axes=(None, 0))(part.flat, keys)
     return jnp.where(number < examples, drawn - drawn.mean(axis=0, keepdims=True), 0)
 

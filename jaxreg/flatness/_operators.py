@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis, same
+from jaxreg.flatness._common import analysis, same, scalar_loss
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
@@ -34,7 +34,7 @@ class Hessian:
   @analysis
   def __call__(self, vector: Array) -> Array:
     part = split(self.params, self.mask)
-    gradient = jax.grad(lambda flat: self.loss_fn(part.merge(flat), self.batch, key=same(self.key)))
+    gradient = jax.grad(lambda flat: scalar_loss(self.loss_fn, part.merge(flat), self.batch, self.key))
     return jax.jvp(gradient, (part.flat,), (_vector(vector, part.flat),))[1]
 
 

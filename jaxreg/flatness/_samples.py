@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis
+from jaxreg.flatness._common import analysis, scalar_loss
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
 
@@ -63,7 +63,7 @@ def _gradients(loss_fn, mask, num, batch_size, params, batch, key, first):
 
   def one(number: Array) -> Array:
     key_of_sample = jax.random.fold_in(key, number)
-    return jax.grad(lambda flat: loss_fn(part.merge(flat), batch, key=key_of_sample))(part.flat)
+    return jax.grad(lambda flat: scalar_loss(loss_fn, part.merge(flat), batch, key_of_sample))(part.flat)
 
   return jax.lax.map(one, first + jnp.arange(num), batch_size=batch_size)
 

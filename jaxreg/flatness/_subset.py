@@ -74,6 +74,8 @@ def split(params: Params, mask: tuple[bool, ...]) -> Subset:
   flat, unravel = ravel_pytree([leaf for leaf, taken in zip(leaves, mask, strict=True) if taken])
 
   def merge(vector: Array) -> Any:
+    if jnp.shape(vector) != flat.shape:
+      raise ValueError(f"vector must have shape {flat.shape}, as flat has, got {jnp.shape(vector)}")
     new = iter(unravel(vector))
     return jax.tree.unflatten(
       tree, [next(new) if taken else leaf for leaf, taken in zip(leaves, mask, strict=True)]

@@ -12,6 +12,7 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import flatness
+from jaxreg.flatness._common import analysis
 from jaxreg.train.setup import Program
 from jaxreg.train.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
@@ -63,6 +64,7 @@ class Subject:
     """How many parameters count."""
     return flatness.subset(self.params, self.where).flat.size
 
+  @analysis
   def loss(self) -> float:
     """The mean over the examples, without noise."""
     return float(self.loss_fn(self.params, self.batch, key=None))
@@ -161,6 +163,7 @@ def make_subjects(
 
   plain = loss_with({})
 
+  @analysis
   def layer_at(state: TrainState) -> Layer | None:
     if not path:
       return None
