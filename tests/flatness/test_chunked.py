@@ -82,3 +82,5 @@ def test_bad_arguments():
   loss = flatness.chunked(lambda params, batch, *, key: params, 2)
   with pytest.raises(ValueError, match="batch: its leaves must share a leading axis"):
     loss(jnp.float32(0), {"x": jnp.zeros(3), "y": jnp.zeros(4)}, key=None)
+  with pytest.raises(ValueError, match=r"leading axis of examples, got shapes \[\(0, 2\)\]"):
+    loss(jnp.float32(0), jnp.zeros((0, 2)), key=None)

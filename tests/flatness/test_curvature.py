@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg import flatness
+from jaxreg import flatness, losses
 
 WHERE = "Dense_1/*"
 
@@ -40,6 +40,55 @@ def test_hessian_is_jax_s(where, batch_size):
   params, batch = nets.make_params(), nets.make_batch()
   found = flatness.hessian(nets.loss_fn, params, batch, where=where, batch_size=batch_size)
   np.testing.assert_allclose(found, _jax_hessian(params, batch, where), atol=1e-13)
+
+
+def test_within_a_layer_of_a_relu_network_it_is_positive_and_of_all_parameters_not():
+  """Piecewise linear: Hessian and Gauss-Newton of one layer agree, so a negative eigenvalue is rounding."""
+  params, batch = nets.make_params(), nets.make_batch()
+
+  def outputs(params, batch, *, key):
+    h = batch["inputs"]
+    for name in ("Dense_0", "Dense_1", "Dense_2"):
+      h = h if name == "Dense_0" else jax.nn.relu(h)
+      h = h @ params[name]["kernel"] + params[name]["bias"][None]
+    return h
+
+  outer = lambda logits, batch: losses.softmax_cross_entropy(logits, batch["labels"]).mean()
+  loss = lambda params, batch, *, key: outer(outputs(params, batch, key=key), batch)
+  inside = flatness.hessian(loss, params, batch, where=WHERE)
+  newton = flatness.materialize(flatness.gauss_newton(outputs, outer, params, batch, where=WHERE))
+  np.testing.assert_allclose(inside, newton, atol=1e-15)
+  top = float(np.linalg.norm(inside, 2))
+  assert np.linalg.eigvalsh(inside).min() > -1e-14 * top
+  assert np.linalg.eigvalsh(flatness.hessian(loss, params, batch)).min() < -1e-3 * top
+
+
+def test_parameters_without_effect_have_no_curvature():
+  loss = lambda params, batch, *, key: (params["used"] ** 2).sum()
+  found = flatness.hessian(loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None)
+  np.testing.assert_array_equal(found, np.diag([0.0, 0, 2, 2]))
+  gradients = flatness.sample_gradients(
+    loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None, key=jax.random.key(0), num=1
+  )
+  np.testing.assert_array_equal(gradients, [[0.0, 0, 2, 2]])
+
+
+def test_matrices_are_symmetric_to_the_last_bit():
+  """In single precision, so that an eigendecomposition sees no rounding between the two halves."""
+  samples = jnp.asarray(np.random.default_rng(0).normal(size=(300, 61)), np.float32)
+  params = jnp.full(61, np.float32(0.1))
+
+  def loss(params, batch, *, key):
+    noise = 0 if key is None else jax.random.normal(key, batch.shape, batch.dtype)
+    return jnp.tanh((batch + noise) @ params).mean()
+
+  for matrix in (
+    flatness.hessian(loss, params, samples),
+    flatness.per_example_noise_covariance(loss, params, samples, key=jax.random.key(1), chunk_size=7),
+    flatness.noise_covariance(samples),
+  ):
+    assert matrix.dtype == np.float32
+    np.testing.assert_array_equal(matrix, matrix.T)
 
 
 def test_with_noise_it_is_that_of_one_draw():
@@ -219,5 +268,18 @@ def test_bad_arguments():
   with pytest.raises(ValueError, match="batch must have 3 examples, as preactivations have, got 40"):
     flatness.dense_hessian(nets.head(params), jnp.ones((3, 4)), jnp.ones((3, 6)), batch)
   z, h = nets.second(params, batch), nets.first(params, batch)
+  mean = lambda z, batch, *, key: nets.head(params)(z, batch, key=key).mean()
+  for function, options in (
+    (flatness.dense_hessian, {}),
+    (flatness.dense_noise_covariance, {"key": jax.random.key(0)}),
+  ):
+    with pytest.raises(ValueError, match=r"head_fn must return a loss for each of 40 examples, got \(\)"):
+      function(mean, z, h, batch, **options)
+  with pytest.raises(ValueError, match=r"head_fn must return a loss for each of 40 examples, got \(\)"):
+    flatness.dense_interval_flatness(mean, z, h, jnp.eye(28), batch)
+  with pytest.raises(ValueError, match=r"curvature_fn must return \(40, 4, 4\), got \(40, 4\)"):
+    flatness.dense_hessian(nets.head(params), z, h, batch, curvature_fn=lambda z, batch: z)
+  with pytest.raises(ValueError, match=r"directions must be \[k, 28\].*got \(24, 24\)"):
+    flatness.dense_interval_flatness(nets.head(params), z, h, jnp.eye(24), batch)
   with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
     flatness.dense_noise_covariance(nets.head(params), z, h, batch, key=jax.random.key(0), num_masks=1)

@@ -65,9 +65,17 @@ def test_profile_and_surface_of_a_quadratic():
 def test_bad_arguments():
   with pytest.raises(ValueError, match="granularity must be one of layer, filter, got 'row'"):
     flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="row")
+  with pytest.raises(ValueError, match=r"filter_axis must be an axis of every kernel, got 3 for \(2, 4\)"):
+    flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="filter", filter_axis=3)
+  with pytest.raises(ValueError, match=r"where: 'Dense/\*' selects no parameter; there are conv/bias"):
+    flatness.filter_normalized_direction(jax.random.key(0), PARAMS, where="Dense/*")
   params = nets.make_params(dtype=np.float32)
   direction = params | {"Dense_1": {**params["Dense_1"], "bias": jnp.zeros(9)}}
   with pytest.raises(
     ValueError, match=r"direction must be shaped like params, got \(9,\) for \(4,\) at Dense_1/bias"
   ):
     flatness.loss_profile(nets.loss_fn, params, direction, jnp.zeros(2), nets.make_batch(dtype=np.float32))
+  with pytest.raises(ValueError, match=r"alphas must be \[points\], got \(\)"):
+    flatness.loss_profile(nets.loss_fn, params, params, 0.5, None)
+  with pytest.raises(ValueError, match=r"betas must be \[points\], got \(2, 2\)"):
+    flatness.loss_surface(nets.loss_fn, params, (params, params), jnp.ones(2), jnp.ones((2, 2)), None)

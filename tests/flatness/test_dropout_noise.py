@@ -125,11 +125,3 @@ def test_keep_probability_is_one_less_the_rate(framework):
   assert share == pytest.approx(KEEP, abs=4 * np.sqrt(KEEP * (1 - KEEP) / 200_000))
   assert float(mask.mean()) == pytest.approx(1, abs=5e-3)
   assert float(mask.var()) == pytest.approx((1 - KEEP) / KEEP, abs=5e-3)
-
-
-def test_products_are_in_full_precision():
-  """Whatever the platform's default: seen in what is traced."""
-  params, batch = _trained()
-  text = str(jax.make_jaxpr(lambda p: flatness.hessian(_loss, p, batch, where="second/*"))(params))
-  assert "Precision.HIGHEST" in text
-  assert text.count("dot_general") == text.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")

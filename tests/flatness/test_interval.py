@@ -4,7 +4,7 @@ import nets
 import numpy as np
 import pytest
 
-from jaxreg import flatness
+from jaxreg import flatness, losses
 
 X64 = jax.enable_x64
 
@@ -48,6 +48,37 @@ def test_sides_are_searched_each_for_itself():
     log = _width(lambda t: 1 - jnp.log1p(-t) + t**2)
     assert log.crossed.all()
     assert 0 < log.right[0] < 1
+
+
+def test_kinks_are_seen_by_the_interval_and_not_by_the_curvature():
+  """Flat up to a ReLU's kink at 1: no second derivative, and a finite width that a parabola has not."""
+  loss = lambda params, batch, *, key: 1 + jax.nn.relu(jnp.abs(params[0]) - 1) * batch
+  with X64(True):
+    found = flatness.interval_flatness(loss, jnp.zeros(1), jnp.ones((1, 1)), 2.0)
+    np.testing.assert_allclose([found.left[0], found.right[0]], [-1.5, 1.5], rtol=1e-3)
+    np.testing.assert_array_equal(flatness.hessian(loss, jnp.full(1, 0.5), 2.0), 0)
+
+
+def test_near_zero_loss_in_single_precision():
+  """At 1e-8 the level is found as in float64, where of `logsumexp(z) - z_y` nothing is left."""
+  generator = np.random.default_rng(0)
+  directions = np.linalg.qr(generator.normal(size=(12, 3)))[0].T
+  inputs, labels = generator.normal(size=(20, 4)), np.arange(20) % 3
+  margins = np.float32(18 * np.eye(3)[labels] + generator.uniform(size=(20, 3)))
+
+  def loss(params, batch, *, key):
+    return losses.softmax_cross_entropy(batch[0] @ params.reshape(4, 3) + batch[1], labels).mean()
+
+  def width(dtype):
+    batch = jnp.asarray(inputs, dtype), jnp.asarray(margins, dtype)
+    return flatness.interval_flatness(loss, jnp.zeros(12, dtype), jnp.asarray(directions, dtype), batch).width
+
+  with X64(True):
+    exact = width(np.float64)
+    assert np.isfinite(exact).all()
+    np.testing.assert_allclose(width(np.float32), exact, rtol=3e-3)
+  naive = jax.nn.logsumexp(margins, axis=1) - margins[np.arange(20), labels]
+  assert not naive.any()
 
 
 def test_a_flat_direction_is_infinite_and_flagged():

@@ -48,6 +48,44 @@ def test_residuals_are_true_and_say_what_has_not_converged():
   assert not found.converged[-1]
 
 
+@pytest.mark.parametrize(
+  ("values", "dtype"),
+  [
+    ([5, 3, 1] + 61 * [0], np.float32),
+    ([5, 3, 1] + 61 * [0], np.float64),
+    ([7, 7, 7] + 61 * [-1], np.float32),
+    ([0] * 64, np.float64),
+  ],
+)
+def test_low_rank_and_eigenvalues_that_repeat(values, dtype):
+  """As dead units leave it: the start vector's space ends long before the last of the products."""
+  matrix = _matrix(np.array(values, float))[0].astype(dtype)
+  matvec, like = (lambda v: matrix @ v), jnp.zeros(64, dtype)
+  found = flatness.top_eigenpairs(matvec, like, key=jax.random.key(0), num=6)
+  assert found.values.dtype == dtype
+  close = 20 * np.finfo(dtype).eps * max(np.abs(values))
+  np.testing.assert_allclose(found.values, sorted(values)[::-1][:6], atol=close)
+  vectors = np.asarray(found.vectors)
+  np.testing.assert_allclose(vectors @ vectors.T, np.eye(6), atol=20 * np.finfo(dtype).eps)
+  true = np.linalg.norm(vectors @ matrix - np.asarray(found.values)[:, None] * vectors, axis=1)
+  np.testing.assert_allclose(true, 0, atol=2 * close)
+  assert found.converged.all()
+
+
+def test_spectral_density_of_low_rank():
+  matrix, _ = _matrix(np.array([5.0, 3, 1] + 61 * [0]))
+  found = flatness.spectral_density(
+    lambda v: matrix @ v, jnp.zeros(64), key=jax.random.key(0), num_matvecs=20, num_probes=40
+  )
+  grid, step = np.asarray(found.grid), float(found.grid[1] - found.grid[0])
+  share = lambda low, high: float(np.asarray(found.density)[(grid > low) & (grid < high)].sum() * step)
+  assert grid.min() > -0.5
+  assert grid.max() < 5.5
+  # The standard error of the share of three of 64 over 40 probes is below 0.01.
+  assert share(-0.5, 0.5) == pytest.approx(61 / 64, abs=0.04)
+  assert share(0.5, 5.5) == pytest.approx(3 / 64, abs=0.04)
+
+
 def test_of_a_network_s_hessian():
   params, batch = nets.make_params(), nets.make_batch()
   operator = flatness.hvp(nets.loss_fn, params, batch)
@@ -107,6 +145,15 @@ def test_operators_that_are_none_are_refused():
     flatness.top_eigenpairs(lambda v: skew @ v, like, key=jax.random.key(0))
   with pytest.raises(ValueError, match=r"matvec must return shape \(8,\), as like has, got \(4,\)"):
     flatness.top_eigenpairs(lambda v: v[:4], like, key=jax.random.key(0))
+  again = iter(range(10))
+  with pytest.raises(ValueError, match="matvec must give the same product in every call"):
+    flatness.spectral_density(
+      lambda v: v * (1.0 + next(again)), like, key=jax.random.key(0), num_matvecs=4, num_probes=2
+    )
+  for function in (flatness.spectral_density, flatness.operator_trace):
+    options = {"num_matvecs": 4} if function is flatness.spectral_density else {}
+    with pytest.raises(ValueError, match=r"matvec must return shape \(8,\), as like has, got \(4,\)"):
+      function(lambda v: v[:4], like, key=jax.random.key(0), **options)
   with pytest.raises(ValueError, match="matvec must return finite values"):
     flatness.top_eigenpairs(lambda v: v * jnp.nan, like, key=jax.random.key(0))
 

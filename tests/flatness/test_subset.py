@@ -49,6 +49,11 @@ def test_selecting_nothing_is_told(where):
     flatness.subset(TREE, where)
 
 
+def test_a_vector_of_another_size_is_refused():
+  with pytest.raises(ValueError, match=r"vector must have shape \(7,\), as flat has, got \(8,\)"):
+    flatness.subset(TREE, "a/*").merge(jnp.ones(8))
+
+
 def test_integers_are_refused():
   with pytest.raises(TypeError, match="where: count must be floating, got int32"):
     flatness.subset({"count": jnp.arange(3)})
