@@ -128,6 +128,32 @@ def test_data_are_no_constants_of_what_is_compiled(call):
   assert 0 < before == len(traced)
 
 
+@pytest.mark.parametrize(
+  "call",
+  [
+    lambda samples: flatness.projected_variance(samples, samples[:5]),
+    lambda samples: flatness.principal_components(samples),
+    lambda samples: flatness.hessian_variance_alignment(lambda v: 2 * v, samples=samples, hessian_trace=1.0),
+  ],
+  ids=["projected_variance", "principal_components", "alignment"],
+)
+def test_no_matrix_over_all_parameters_is_built(call):
+  """Of 20 samples of 3000 parameters, 0.24 MB, where the covariance would be 36 MB."""
+  compiled = jax.jit(call).lower(jax.ShapeDtypeStruct((20, 3000), np.float32)).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 3e6
+
+
+@pytest.mark.parametrize("function", [flatness.dense_hessian, flatness.dense_noise_covariance])
+def test_a_layer_s_block_takes_the_memory_of_a_chunk(function):
+  """Each example's packed outer products are 136 + 10 numbers: 12 MB of all 20 000."""
+  head = lambda z, batch, *, key: (jnp.tanh(z) ** 2).sum(axis=1)
+  options = {"key": KEY} if function is flatness.dense_noise_covariance else {}
+  call = jax.jit(lambda z, h: function(head, z, h, None, chunk_size=100, **options).packed)
+  shapes = (jax.ShapeDtypeStruct((20_000, size), np.float32) for size in (4, 15))
+  # The inputs with a one for the bias are 1.3 MB, and once more as they are dealt out.
+  assert call.lower(*shapes).compile().memory_analysis().temp_size_in_bytes < 4e6
+
+
 def _refusals(loss, key=None):
   params, batch = jnp.ones(3), jnp.ones((4, 3))
   yield lambda: flatness.hessian(loss, params, batch, key=key)

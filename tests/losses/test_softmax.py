@@ -35,7 +35,7 @@ def exact(logits, target):
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-@pytest.mark.parametrize("loss", [1e-3, 1e-6, 1e-8, 1e-12])
+@pytest.mark.parametrize("loss", [1e-3, 1e-6, 1e-8, 1e-12, *(math.exp(-margin) for margin in (5, 15, 30))])
 def test_accurate_near_zero_loss(loss, classes):
   logits, target = near_zero(loss, classes)
   value, gradient = exact(logits, target)

@@ -125,6 +125,25 @@ def test_tokens_count_alike_in_whatever_part():
   assert (first + 3 * rest) / 4 == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_layer_and_the_loss_are_made_in_full_precision():
+  """Of what the network gives by an accelerator's default, the analyses would have three digits."""
+  seen = []
+
+  def apply_fn(params, state, inputs, *, key, train):
+    seen.append(jax.config.jax_default_matmul_precision)
+    return {"logits": inputs @ params["Dense_0"]["kernel"]}, {}
+
+  loss = lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}
+  program = SimpleNamespace(apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={})
+  params = {"Dense_0": {"kernel": jnp.ones((5, 3))}}
+  batch = with_weights({"inputs": np.ones((4, 5), np.float32), "labels": np.zeros(4, np.int32)})
+  state = SimpleNamespace(params=params, model_state={})
+  subject = make_subjects(program, params, batch, ("Dense_0/*",))(state)
+  assert seen == ["highest"]  # recording the layer's inputs and outputs
+  subject.loss()
+  assert seen == 2 * ["highest"]
+
+
 def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed):
   """What the shortcut takes for fixed, the layer's inputs, must be."""
   workdir, _ = analysed
@@ -154,11 +173,15 @@ def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkey
   np.testing.assert_allclose(sample, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_what_is_kept_is_not_computed_again(analysed, monkeypatch):
+def test_what_is_kept_is_not_computed_again(analysed, monkeypatch, capsys):
   workdir, rows = analysed
   for name in ("gradients", "intervals", "hessian", "covariance", "alignment"):
     monkeypatch.delattr(Subject, name)
   assert train.flatness(runs.make_config(FIELDS), workdir)["rows"] == rows
+  # Said of every analysis of too few samples: 30 and 20 of 54 parameters.
+  warned = capsys.readouterr().err
+  for number in (30, 20):
+    assert f"{number} samples of 54 parameters: their principal components have a bias" in warned
 
 
 def test_a_run_of_one_s_own(analysed, tmp_path):
