@@ -1057,6 +1057,89 @@ MUTATIONS = [
     ("trace of the noise", "curvature * noise / size", "curvature * noise", "test_alignment_of_matrices"),
   ),
   *_table(
+    "flatness/_interval.py",
+    "tests/flatness/test_interval.py",
+    (
+      "no number is small",
+      "nan=jnp.inf, posinf",
+      "nan=-jnp.inf, posinf",
+      "test_sides_are_searched_each_for_itself",
+    ),
+    (
+      "flat counts as crossed",
+      "found = (near > 0) & jnp.isfinite(far) & (far <= cap)",
+      "found = near > 0",
+      "test_a_flat_direction_is_infinite_and_flagged",
+    ),
+  ),
+  *_table(
+    "flatness/_lanczos.py",
+    "tests/flatness/test_lanczos.py",
+    (
+      "rounding scaled up",
+      "done = length <= tiny * scale",
+      "done = length < 0",
+      "test_low_rank_and_eigenvalues_that_repeat[values0-float32]",
+    ),
+    (
+      "orthogonal to the last only",
+      "w = away(basis, away(basis, w))",
+      "w = w - (v @ w) * v",
+      "test_low_rank_and_eigenvalues_that_repeat[values2-float32]",
+    ),
+    (
+      "error of the probes",
+      "factor = math.sqrt(num / (num - 1))",
+      "factor = 1.0 * num / num",
+      "test_standard_error_of_two_probes",
+    ),
+  ),
+  *_table(
+    "flatness/_operators.py",
+    "tests/flatness/test_curvature.py",
+    (
+      "not symmetrised",
+      "return (matrix + matrix.T) / 2",
+      "return matrix",
+      "test_matrices_are_symmetric_to_the_last_bit",
+    ),
+  ),
+  *_table(
+    "flatness/_covariance.py",
+    "tests/flatness/test_samples.py",
+    (
+      "rounding counts",
+      "kept = values > tol * values[0]",
+      "kept = values > -1",
+      "test_dead_units_are_no_components",
+    ),
+  ),
+  *_table(
+    "flatness/_dense.py",
+    "tests/flatness/test_curvature.py",
+    ("mean for losses", "if jnp.shape(losses) != z.shape[:1]:", "if False:", "test_bad_arguments"),
+  ),
+  *_table(
+    "flatness/_common.py",
+    "tests/flatness/test_common.py",
+    (
+      "the platform's precision",
+      'default_matmul_precision("highest")',
+      'default_matmul_precision("default")',
+      "test_products_are_in_full_precision[hessian]",
+    ),
+  ),
+  *_table(
+    "train/subject.py",
+    "tests/train/test_flatness_job.py",
+    (
+      "layer in the platform's precision",
+      "  @analysis\n  def layer_at",
+      "  def layer_at",
+      "test_the_layer_and_the_loss_are_made_in_full_precision",
+    ),
+  ),
+  *_table(
     "noise/_dropout.py",
     "tests/flatness/test_dropout_noise.py",
     (

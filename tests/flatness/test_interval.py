@@ -48,6 +48,8 @@ def test_sides_are_searched_each_for_itself():
     log = _width(lambda t: 1 - jnp.log1p(-t) + t**2)
     assert log.crossed.all()
     assert 0 < log.right[0] < 1
+    ends = _width(lambda t: jnp.where(t > 0.7, jnp.nan, 1 + t**2))
+    np.testing.assert_allclose([ends.left[0], ends.right[0]], [-1, 0.7], rtol=2e-3)
 
 
 def test_kinks_are_seen_by_the_interval_and_not_by_the_curvature():

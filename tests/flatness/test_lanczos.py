@@ -58,8 +58,8 @@ def test_residuals_are_true_and_say_what_has_not_converged():
   ],
 )
 def test_low_rank_and_eigenvalues_that_repeat(values, dtype):
-  """As dead units leave it: the start vector's space ends long before the last of the products."""
-  matrix = _matrix(np.array(values, float))[0].astype(dtype)
+  """The start vector's space ends long before the last product, and exactly, as with dead units."""
+  matrix = np.diag(values).astype(dtype)
   matvec, like = (lambda v: matrix @ v), jnp.zeros(64, dtype)
   found = flatness.top_eigenpairs(matvec, like, key=jax.random.key(0), num=6)
   assert found.values.dtype == dtype
@@ -73,7 +73,7 @@ def test_low_rank_and_eigenvalues_that_repeat(values, dtype):
 
 
 def test_spectral_density_of_low_rank():
-  matrix, _ = _matrix(np.array([5.0, 3, 1] + 61 * [0]))
+  matrix = np.diag([5.0, 3, 1] + 61 * [0])
   found = flatness.spectral_density(
     lambda v: matrix @ v, jnp.zeros(64), key=jax.random.key(0), num_matvecs=20, num_probes=40
   )
@@ -106,6 +106,17 @@ def test_trace_with_its_standard_error():
   true = np.sqrt(2 * ((matrix**2).sum() - (np.diag(matrix) ** 2).sum()) / 20)
   assert means.mean() == pytest.approx(np.trace(matrix), abs=4 * true / np.sqrt(50))
   assert np.sqrt((errors**2).mean()) == pytest.approx(true, rel=0.1)
+
+
+def test_standard_error_of_two_probes():
+  """Of signs, v'Av is 2 + 2c or 2 - 2c: the error of the mean of two is half their difference, 0 or 2c."""
+  matrix = jnp.array([[1, 0.3], [0.3, 1]])
+  matvec = lambda v: matrix @ v
+  errors = [
+    float(flatness.operator_trace(matvec, jnp.zeros(2), key=key, num=2).standard_error)
+    for key in jax.random.split(jax.random.key(0), 8)
+  ]
+  assert {round(error, 9) for error in errors} == {0, 0.6}
 
 
 def test_xtrace_is_exact_for_a_matrix_of_low_rank():
