@@ -94,7 +94,7 @@ def sample_trajectory(
     The state at the end, and `[num, size]`. Consecutive steps are correlated, and may drift.
 
   Raises:
-    ValueError: if `where` selects nothing or `num` is below 1.
+    ValueError: if `where` selects nothing, `num` is below 1, or `step_fn` returns anything but a state.
 
   Example:
     >>> step = lambda w, batch, *, key: w + batch * jax.random.normal(key, (2,))
@@ -109,6 +109,10 @@ def sample_trajectory(
   """
   check_key(key)
   check_count(num, "num")
+  after = jax.eval_shape(lambda state, key: step_fn(state, batch, key=key), state, key)
+  got, want = jax.tree.structure(after), jax.tree.structure(state)
+  if got != want:
+    raise ValueError(f"step_fn must return a state like the one it is given, got {got} for {want}")
   return _trajectory(step_fn, params_of, selected(params_of(state), where), num, state, batch, key)
 
 

@@ -137,6 +137,16 @@ def test_few_draws_are_unbiased():
 def test_bad_arguments():
   with pytest.raises(ValueError, match=r"samples must be \[num, size\]"):
     flatness.noise_covariance(jnp.zeros(3))
+  with pytest.raises(ValueError, match=r"samples must be \[num, size\] with num above ddof=1, got \(1, 3\)"):
+    flatness.noise_covariance(jnp.zeros((1, 3)), ddof=1)
+  with pytest.raises(ValueError, match=r"directions must be \[k, 5\].*got \(5,\)"):
+    flatness.projected_variance(jnp.zeros((3, 5)), jnp.zeros(5))
+  step = lambda w, batch, *, key: (w, {"loss": w.sum()})
+  with pytest.raises(ValueError, match="step_fn must return a state like the one it is given, got PyTreeDef"):
+    flatness.sample_trajectory(step, jnp.ones(2), None, key=jax.random.key(0), num=2, params_of=lambda w: w)
+  for batch in ({"x": jnp.zeros(3), "y": jnp.zeros(4)}, jnp.zeros(())):
+    with pytest.raises(ValueError, match="batch: its leaves must share a leading axis of examples"):
+      flatness.per_example_noise_covariance(nets.loss_fn, jnp.ones(2), batch, key=jax.random.key(0))
   with pytest.raises(ValueError, match="num must be at most 2"):
     flatness.principal_components(jnp.zeros((3, 5)), num=4)
   with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
