@@ -27,6 +27,7 @@ ARGUMENTS = {
   "flatness_resnet20_cifar100.py": [None, "small"],
   "flatness_transformer_multi30k.py": [None, "small"],
   "flatness_vgg9_cifar10.py": [None, "minibatch"],
+  "toolbox_digits.py": [None, "max_norm", "weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
 }
 CHOICES = [
@@ -120,6 +121,7 @@ def test_the_full_step_can_be_built(choice, override):
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
+  first = "toolbox" if "toolbox" in choice else first
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   program = setup.build(config, data)

@@ -8,8 +8,8 @@ from typing import Any
 import optax
 from ml_collections import ConfigDict, config_dict
 
-from jaxreg import augment, models, penalties
-from jaxreg.train import optimizer, sources
+from jaxreg import augment, constraints, models, noise, penalties
+from jaxreg.train import optimizer, sources, toolbox
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
@@ -18,16 +18,6 @@ from jaxreg.train.replicas import FORMS
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-REGULARIZERS = {  # and what has no default there
-  "l2": {},
-  "l1": {},
-  "elastic_net": {"ratio": 0.5},
-  "group_lasso": {},
-  "orthogonality": {},
-  "gaussian_prior": {"precision": 1.0},
-  "laplace_prior": {"rate": 1.0},
-  "tying": {"pairs": ()},
-}
 BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
@@ -47,6 +37,15 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
       fields[name] = default
     elif default is None:
       fields[name] = config_dict.placeholder(float)
+  return fields
+
+
+def _named(module: Any, table: Mapping[str, Mapping[str, Any]], **shared: Any) -> Config:
+  """Which functions of `module`, none at first, on which parameters, and the options of each."""
+  fields: Config = ConfigDict({"names": (), "mask": "kernels_only"})
+  for name, needed in table.items():
+    known = options(getattr(module, name), skip=("axis", "step", "shared_axes"))
+    fields[name] = ConfigDict({**shared, **known, **needed})
   return fields
 
 
@@ -91,10 +90,9 @@ def base_config() -> Config:
 
   # names: penalties that are added to the loss with their weights, on the parameters that `mask` selects, a
   # function of jaxreg.paths.
-  config.regularizers = ConfigDict({"names": (), "mask": "kernels_only"})
-  for name, needed in REGULARIZERS.items():
-    known = options(getattr(penalties, name), skip=("axis",))
-    config.regularizers[name] = ConfigDict({"weight": 1e-4, **needed, **known})
+  config.regularizers = _named(penalties, toolbox.REGULARIZERS, weight=1e-4)
+  # names: in training, on the scaled inputs (gaussian_noise), or on the parameters that `mask` selects.
+  config.noise = _named(noise, toolbox.NOISES)
 
   # Fine-tuning: the backbone of a run in that work directory, instead of random weights; the head is new.
   config.pretrained = ConfigDict({"workdir": "", "checkpoint": "best", "replica": 0})  # latest | best
@@ -115,6 +113,8 @@ def base_config() -> Config:
   for name in optimizer.OPTIMIZERS:
     skip = ("accumulator_dtype", "mu_dtype", "weight_decay", "mask")
     config.optimizer[name] = options(getattr(optax, name), skip=skip)
+  # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
+  config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)
   config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
   config.optimizer.schedule = ConfigDict(
     {"name": "constant", "warmup_epochs": 0.0}
@@ -173,11 +173,13 @@ def check(config: Config) -> None:
   for name in config.augment.names:
     if name not in AUGMENTATIONS:
       raise unknown("augment.names", name, AUGMENTATIONS)
+  for group, known in toolbox.CHOSEN.items():
+    for name in _get(config, f"{group}.names"):
+      if name not in known:
+        raise unknown(f"{group}.names", name, tuple(known))
+    _one_of(config, f"{group}.mask", optimizer.MASKS)
   for name in config.regularizers.names:
-    if name not in REGULARIZERS:
-      raise unknown("regularizers.names", name, tuple(REGULARIZERS))
     _in_range(config, f"regularizers.{name}.weight", 0)
-  _one_of(config, "regularizers.mask", optimizer.MASKS)
   mean, std = config.augment.mean, config.augment.std
   numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
   if not numbers or len(mean) != len(std) or not all(value > 0 for value in std):
@@ -284,10 +286,8 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     for name in names
     if name != flat.get(f"{group}.name")
   ]
-  unread += [f"augment.{name}." for name in AUGMENTATIONS if name not in flat.get("augment.names", ())]
-  unread += [
-    f"regularizers.{name}." for name in REGULARIZERS if name not in flat.get("regularizers.names", ())
-  ]
+  for group, names in {"augment": AUGMENTATIONS, **toolbox.CHOSEN}.items():
+    unread += [f"{group}.{name}." for name in names if name not in flat.get(f"{group}.names", ())]
   return {field: value for field, value in flat.items() if not field.startswith(tuple(unread))}
 
 

@@ -89,8 +89,9 @@ def make_optimizer(
   decoupled: bool = False,
   mask: str = "kernels_only",
   clip_norm: float = 0.0,
+  constraints: Mapping[str, optax.GradientTransformation] | None = None,
 ) -> optax.GradientTransformation:
-  """Clipping, coupled weight decay, the named Optax optimizer, decoupled weight decay: in that order.
+  """Clipping, coupled decay, the named Optax optimizer, decoupled decay, constraints: in that order.
 
   Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too);
   decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
@@ -103,6 +104,7 @@ def make_optimizer(
     decoupled: which of the two.
     mask: function in `jaxreg.paths` that says which parameters decay.
     clip_norm: largest global norm of the gradient; 0 for no clipping.
+    constraints: transforms that come last, by name.
 
   Returns:
     An Optax chain, with the named parts as keys of its state.
@@ -128,4 +130,4 @@ def make_optimizer(
   chain[name] = alias(schedule, **options)
   if weight_decay and decoupled and not own_decay:
     chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
-  return optax.named_chain(*chain.items())
+  return optax.named_chain(*chain.items(), *(constraints or {}).items())

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,8 +13,8 @@ import numpy as np
 from flax.errors import FlaxError
 from jax.sharding import AxisType
 
-from jaxreg import augment, models, paths, penalties
-from jaxreg.train import sources
+from jaxreg import augment, models
+from jaxreg.train import sources, toolbox
 from jaxreg.train.config import Config
 from jaxreg.train.data import Dataset, is_tokens
 from jaxreg.train.errors import RunError
@@ -23,7 +24,7 @@ from jaxreg.train.optimizer import make_optimizer, make_schedule
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_train_step
-from jaxreg.typing import ApplyFn, Array, Params
+from jaxreg.typing import ApplyFn, Array, Key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +160,18 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     config.model.name, config.model[config.model.name].to_dict(), data.get("model", {})
   )
   model = models.Classifier(backbone, head)
-  apply_fn = _make_apply(model, data["scale"], config.augment.mean, config.augment.std, config.precision)
+  if is_tokens(data["input_dtype"]) and "gaussian_noise" in config.noise.names:
+    raise ValueError(
+      f"noise.names: gaussian_noise is on inputs, and those of data.{config.data.name} are tokens"
+    )
+  apply_fn = _make_apply(
+    model,
+    data["scale"],
+    config.augment.mean,
+    config.augment.std,
+    config.precision,
+    toolbox.make_noises(config.noise.to_dict()),
+  )
   augmentations = [
     functools.partial(getattr(augment, name), **config.augment[name].to_dict())
     for name in config.augment.names
@@ -183,6 +195,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     decoupled=decay.decoupled,
     mask=decay.mask,
     clip_norm=config.optimizer.clip_norm,
+    constraints=toolbox.make_constraints(config.optimizer.constraints.to_dict(), schedule),
   )
 
   def init(seed: Array | int) -> TrainState:
@@ -199,7 +212,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     method_options["loss"],
     method_options["predict"],
     augmentations,
-    {name: _make_penalty(name, config.regularizers) for name in config.regularizers.names},
+    toolbox.make_penalties(config.regularizers.to_dict()),
   )
   return Program(
     init=init,
@@ -214,16 +227,6 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     num_steps=num_steps,
     abstract=jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32)),
   )
-
-
-def _make_penalty(name: str, regularizers: Config) -> Callable[[Params], Array]:
-  """One penalty times its weight."""
-  options = regularizers[name].to_dict()
-  weight = options.pop("weight")
-  function = getattr(penalties, name)
-  if "mask" in inspect.signature(function).parameters:
-    options["mask"] = getattr(paths, regularizers.mask)
-  return lambda params: weight * function(params, **options)
 
 
 def _make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
@@ -244,11 +247,26 @@ def _make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) ->
 
 
 def _make_apply(
-  model: Any, scale: float, mean: Sequence[float], std: Sequence[float], precision: str
+  model: Any,
+  scale: float,
+  mean: Sequence[float],
+  std: Sequence[float],
+  precision: str,
+  noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
 ) -> ApplyFn:
   dtype = jnp.dtype(precision)
 
+  def perturbed(x: Any, kind: str, key: Key | None) -> Any:
+    if key is None or not noises[kind]:
+      return x
+    # By the name of the kind, so that none of them draws as another does, or as the layers do.
+    key = jax.random.fold_in(key, zlib.crc32(kind.encode()))
+    for number, perturb in enumerate(noises[kind]):
+      x = perturb(jax.random.fold_in(key, number), x)
+    return x
+
   def apply_fn(params, model_state, x, *, key, train):
+    params = perturbed(params, "params", key)
     # Parameters and BatchNorm's averages are kept in float32 whatever the layers compute in; so are losses
     # and masks, which promote what the head returns.
     params = jax.tree.map(lambda p: p.astype(dtype), params)
@@ -256,7 +274,7 @@ def _make_apply(
       x = x.astype(jnp.float32) / scale
       if mean:
         x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
-      x = x.astype(dtype)
+      x = perturbed(x, "inputs", key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     outputs, updated = model.apply(
       {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=list(model_state) if train else []

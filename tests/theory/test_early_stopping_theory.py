@@ -59,7 +59,7 @@ def test_the_exact_penalty_and_the_exact_steps(x64):
 @pytest.mark.claim(
   "regularization",
   WHERE,
-  "tau is about 1 / (eps alpha) for small eigenvalues: off by 24, 3.8, 0.40 % at lambda / alpha .8, .08, .008",
+  "tau is about 1 / (eps alpha) for small eigenvalues: off by 24, 3.8, 0.4 % at lambda / alpha .8, .08, .008",
 )
 def test_the_approximation_gets_better_with_smaller_eigenvalues(x64):
   rate, steps = 1e-6, 10**6

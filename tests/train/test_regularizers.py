@@ -10,7 +10,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import setup, sources
-from jaxreg.train.config import REGULARIZERS
+from jaxreg.train.toolbox import REGULARIZERS
 
 SIZE, RATE, WEIGHT = 32, 0.5, 0.3
 PAIRS = {"regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),)}

@@ -1,0 +1,58 @@
+"""One regularizer of the toolbox on scikit-learn's digits, by its name.
+
+Command: python run.py --config configs/toolbox_digits.py:l2
+Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, and what it names: see the
+README's table of methods. Strengths are ours, none is searched; `none` is the softmax network without any.
+
+An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. Each name stands for the fields below; a `compare` of several
+is `--config.job=compare` with these as its rows.
+"""
+
+from configs.softmax_digits import get_config as softmax_digits
+from jaxreg.train import Config
+
+
+def _chosen(group: str, name: str, **options: float) -> dict[str, object]:
+  return {f"{group}.names": (name,), **{f"{group}.{name}.{key}": value for key, value in options.items()}}
+
+
+TOOLBOX = {
+  "none": {},
+  "l2": _chosen("regularizers", "l2", weight=1e-3),
+  "l1": _chosen("regularizers", "l1", weight=1e-4),
+  "elastic_net": _chosen("regularizers", "elastic_net", weight=3e-4, ratio=0.5),
+  "group_lasso": _chosen("regularizers", "group_lasso", weight=1e-4),
+  "orthogonality": _chosen("regularizers", "orthogonality", weight=1e-4),
+  "gaussian_prior": _chosen("regularizers", "gaussian_prior", weight=1e-3, precision=1.0),
+  "laplace_prior": _chosen("regularizers", "laplace_prior", weight=1e-4, rate=1.0),
+  "tying": {
+    **_chosen("regularizers", "tying", weight=0.1),
+    "regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),),
+  },
+  "max_norm": _chosen("optimizer.constraints", "max_norm", limit=1.0),
+  "unit_norm": _chosen("optimizer.constraints", "unit_norm"),
+  "min_max_norm": _chosen("optimizer.constraints", "min_max_norm", low=0.5, high=1.0),
+  "prox_l1": _chosen("optimizer.constraints", "prox_l1", weight=1e-2),
+  "prox_elastic_net": _chosen("optimizer.constraints", "prox_elastic_net", weight=1e-2, ratio=0.5),
+  "prox_group_lasso": _chosen("optimizer.constraints", "prox_group_lasso", weight=1e-2),
+  "prox_l0": _chosen("optimizer.constraints", "prox_l0", weight=1e-3),
+  "prox_non_negative": _chosen("optimizer.constraints", "prox_non_negative"),
+  "gaussian_noise": _chosen("noise", "gaussian_noise", std=0.2),
+  "weight_noise": _chosen("noise", "weight_noise", std=0.05),
+  "dropconnect": _chosen("noise", "dropconnect_params", rate=0.3),
+  "dropout": {"model.MLP.dropout_rate": 0.3},
+  "label_smoothing": {"method.name": "label_smoothing"},
+}
+
+
+def get_config(name: str = "l2") -> Config:
+  if name not in TOOLBOX:
+    raise ValueError(f"argument must be one of {', '.join(TOOLBOX)}, got {name!r}")
+  config = softmax_digits()
+  config.model.MLP.widths = (64, 64)
+  config.model.MLP.dropout_rate = 0.0
+  config.optimizer.weight_decay.rate = 0.0
+  config.epochs = 30
+  config.eval_every = config.checkpoint.every = 10
+  config.update_from_flattened_dict(TOOLBOX[name])
+  return config

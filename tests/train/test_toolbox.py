@@ -1,0 +1,129 @@
+"""Constraints and noise by name: what they do to the parameters of a step, and that every one trains."""
+
+import functools
+import importlib
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import setup, sources
+from jaxreg.train.toolbox import CONSTRAINTS, NOISES, REGULARIZERS
+
+
+@functools.cache
+def stepped(**fields):
+  """Parameters before and after a step of SGD on digits, and the metrics; `__` in a name stands for a dot."""
+  fields = {name.replace("__", "."): value for name, value in fields.items()}
+  config = {
+    "method.name": "softmax",
+    "model.MLP.dropout_rate": 0.0,
+    "optimizer.name": "sgd",
+    "optimizer.learning_rate": 0.1,
+  }
+  built = setup.build(runs.make_config({**config, **fields}), sources.digits().describe())
+  state = jax.jit(built.init)(0)
+  digits = sources.digits().train
+  weights = np.ones(32, np.float32)
+  batch = {"inputs": digits.inputs[:32], "labels": digits.labels[:32].astype(np.int32), "weights": weights}
+  after, metrics = jax.jit(built.train_step)(state, batch)
+  return jax.device_get((state.params, after.params, metrics))
+
+
+def kernels(params):
+  return [params["backbone"]["Dense_0"]["kernel"], params["head"]["classifier"]["kernel"]]
+
+
+def biases(params):
+  return [params["backbone"]["Dense_0"]["bias"], params["head"]["classifier"]["bias"]]
+
+
+def test_a_projection_comes_after_the_update():
+  _, plain, _ = stepped()
+  fields = {"optimizer__constraints__names": ("max_norm",), "optimizer__constraints__max_norm__limit": 0.9}
+  _, found, _ = stepped(**fields)
+  for kernel, free in zip(kernels(found), kernels(plain), strict=True):
+    norms = np.linalg.norm(free.astype(np.float64), axis=0)
+    assert (norms > 0.9).any()
+    np.testing.assert_allclose(kernel, free * np.minimum(1, 0.9 / norms), rtol=1e-5, atol=1e-7)
+  for bias, free in zip(biases(found), biases(plain), strict=True):
+    np.testing.assert_array_equal(bias, free)
+
+
+def test_a_proximal_step_has_the_threshold_of_the_learning_rate():
+  _, plain, _ = stepped()
+  fields = {"optimizer__constraints__names": ("prox_l1",), "optimizer__constraints__prox_l1__weight": 0.5}
+  _, found, _ = stepped(**fields)
+  for kernel, free in zip(kernels(found), kernels(plain), strict=True):
+    wanted = np.sign(free) * np.maximum(np.abs(free) - 0.1 * 0.5, 0)
+    np.testing.assert_allclose(kernel, wanted, atol=1e-6)
+    assert 0 < (kernel == 0).sum() == (np.abs(free) <= 0.05).sum()
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_is_there_in_training_and_gone_without_it(name):
+  """Without noise in it, the step is that of the plain network."""
+  silent = {"gaussian_noise": "std", "weight_noise": "std", "dropconnect_params": "rate"}[name]
+  start, plain, _ = stepped()
+  before, found, _ = stepped(noise__names=(name,))
+  jax.tree.map(np.testing.assert_array_equal, start, before)
+  assert any((one != other).any() for one, other in zip(kernels(found), kernels(plain), strict=True))
+  _, none, _ = stepped(**{"noise__names": (name,), f"noise__{name}__{silent}": 0.0})
+  jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), none, plain)
+
+
+def test_noises_draw_differently():
+  """Two of one kind, in another order: other numbers."""
+  both = ("weight_noise", "dropconnect_params")
+  first, second = stepped(noise__names=both)[1], stepped(noise__names=both[::-1])[1]
+  assert (kernels(first)[0] != kernels(second)[0]).any()
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"noise.names": ("weight_nose",)}, r"noise\.names: got 'weight_nose', .*did you mean 'weight_noise'\?"),
+    ({"optimizer.constraints.names": ("maxnorm",)}, r"optimizer\.constraints\.names: got 'maxnorm'"),
+    ({"noise.names": ("weight_noise",), "noise.weight_noise.std": -1.0}, "std must lie in"),
+    ({"noise.names": ("gaussian_noise",), "noise.gaussian_noise.kind": "both"}, "kind must be 'additive' or"),
+    ({"optimizer.constraints.names": ("prox_l1",), "optimizer.constraints.prox_l1.weight": -1.0}, "weight"),
+    ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),
+  ],
+)
+def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message):
+  with pytest.raises(train.RunError, match=message):
+    train.train(runs.make_config({"method.name": "softmax", **fields}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_the_toolbox_has_every_name(monkeypatch):
+  monkeypatch.syspath_prepend(str(runs.ROOT))
+  toolbox = importlib.import_module("configs.toolbox_digits").TOOLBOX
+  reached = {
+    name
+    for fields in toolbox.values()
+    for field in fields
+    if field.endswith(".names")
+    for name in fields[field]
+  }
+  assert reached == {*REGULARIZERS, *CONSTRAINTS, *NOISES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["none", *REGULARIZERS, *CONSTRAINTS, *NOISES, "dropout", "label_smoothing"])
+def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
+  """A few epochs from the command's config: far better than chance, or than no classifier at all."""
+  monkeypatch.syspath_prepend(str(runs.ROOT))
+  name = name.removesuffix("_params")
+  config = importlib.import_module("configs.toolbox_digits").get_config(name)
+  for field, value in {
+    "epochs": 4,
+    "eval_every": 4,
+    "checkpoint.every": 4,
+    "compilation_cache": False,
+  }.items():
+    config.update_from_flattened_dict({field: value})
+  results = train.train(config, tmp_path / "run")
+  assert results["test/error"] < 0.3
