@@ -75,7 +75,7 @@ def test_under_adam_the_penalty_is_not_decoupled_decay(x64):
 @pytest.mark.claim(
   "regularization",
   "L2 parameter regularization",
-  "Omega is the squared norm; with it, all that follows has alpha / 2 for alpha",
+  "Omega is the squared norm; with it, what follows would have 2 alpha for alpha",
   status="erratum",
 )
 def test_the_factor_of_a_half(x64):
