@@ -9,6 +9,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `augment`: `(key, batch, *, ...) -> batch`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition
 - `flatness`: loss profiles, curvature, noise covariances, of any model
+- `reparam`: weights as functions of what is trained: weight and spectral normalisation
 - `theory`: closed forms and exact enumerations, for analysis and as oracles
 - `paths`: parameters by name, weight-decay masks
 - `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
@@ -29,6 +30,7 @@ __all__ = [
   "paths",
   "penalties",
   "plots",
+  "reparam",
   "theory",
   "train",
   "typing",

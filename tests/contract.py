@@ -29,7 +29,7 @@ jit = functools.partial(
   jax.jit,
   compiler_options={"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 1},
 )
-SUBPACKAGES = ("losses", "noise", "calibration")
+SUBPACKAGES = ("losses", "noise", "calibration", "reparam")
 SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
 # The second shape has two leading axes: `[...]` in a docstring means any number of them.
 SHAPES = (SIZES, {**SIZES, "B": (2, 8), "K": (3,)})

@@ -3,11 +3,12 @@
 import importlib
 
 import cases_noise
+import cases_reparam
 import contract
 import pytest
 from contract import SHAPES, SUBPACKAGES
 
-CASES = (*contract.CASES, *cases_noise.CASES)
+CASES = (*contract.CASES, *cases_noise.CASES, *cases_reparam.CASES)
 ELSEWHERE = cases_noise.ELSEWHERE
 KEYED = [case for case in CASES if case.keyed]
 SMOOTH = [case for case in CASES if case.smooth]

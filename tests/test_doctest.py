@@ -11,7 +11,7 @@ import pytest
 
 import jaxreg
 
-SUBPACKAGES = ("losses", "noise", "penalties", "constraints", "calibration", "theory", "flatness")
+SUBPACKAGES = ("losses", "noise", "penalties", "constraints", "reparam", "calibration", "theory", "flatness")
 
 
 def core_modules():

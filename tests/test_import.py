@@ -20,7 +20,7 @@ def modules_after(statement: str) -> set[str]:
   "statement",
   [
     "import jaxreg",
-    "from jaxreg import losses, noise, penalties, constraints, calibration, theory, paths, typing",
+    "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
   ],
 )
 def test_core_imports_nothing_heavy(statement):

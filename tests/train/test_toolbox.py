@@ -112,7 +112,9 @@ def test_the_toolbox_has_every_name(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["none", *REGULARIZERS, *CONSTRAINTS, *NOISES, "dropout", "label_smoothing"])
+@pytest.mark.parametrize(
+  "name", ["none", *REGULARIZERS, *CONSTRAINTS, *NOISES, "dropout", "gaussian_dropout", "label_smoothing"]
+)
 def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
   """A few epochs from the command's config: far better than chance, or than no classifier at all."""
   monkeypatch.syspath_prepend(str(runs.ROOT))

@@ -1,0 +1,54 @@
+"""The contract's cases of `jaxreg.reparam`."""
+
+import jax
+import numpy as np
+import oracles
+from contract import KEY, Case, Input
+
+KERNEL = Input("real", "BFK")
+
+
+def _lengths(v):
+  return np.sqrt((v.reshape(-1, v.shape[-1]) ** 2).sum(0))
+
+
+def _weight_norm(a):
+  norm = _lengths(a.v)
+  return a.v * np.divide(a.g, norm, out=np.zeros_like(norm), where=norm > 0)
+
+
+def _unit(x):
+  norm = np.sqrt((x**2).sum())
+  return x / norm if norm > 0 else x
+
+
+def _spectral_norm(a):
+  matrix = a.kernel.reshape(-1, a.kernel.shape[-1])
+  right = a.u
+  for _ in range(2):
+    left = _unit(matrix @ right)
+    right = _unit(matrix.T @ left)
+  sigma = left @ matrix @ right
+  return (a.kernel / sigma if sigma > 0 else a.kernel), right
+
+
+CASES = (
+  Case("reparam.weight_norm", {"v": KERNEL, "g": Input("real", "K")}, _weight_norm, output="same", atol=1e-4),
+  Case("reparam.weight_norm_init", {"v": KERNEL}, lambda a: _lengths(a.v), output="same"),
+  Case(
+    "reparam.spectral_norm",
+    # Not the zero vector, from which power iteration does not start.
+    {"kernel": KERNEL, "u": Input("positive", "K")},
+    _spectral_norm,
+    {"num_iters": 2},
+    output="same",
+    gradient=False,  # none goes through the singular vectors
+    atol=1e-4,
+  ),
+  Case(
+    "reparam.spectral_norm_init",
+    {"key": KEY, "kernel": KERNEL},
+    lambda a: _unit(oracles.f64(jax.random.normal(a.key, a.kernel.shape[-1:], a.dtype))),
+    output="same",
+  ),
+)

@@ -1,0 +1,106 @@
+"""Noise on weights: its size, that it does not stick, and which parameters it reaches."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxreg import noise, paths
+
+PARAMS = {"a": {"kernel": jnp.full((200, 100), 2.0), "bias": jnp.full(100, 2.0)}, "b": {"scale": jnp.ones(3)}}
+
+
+@pytest.mark.parametrize(
+  ("options", "std"),
+  [({}, 0.1), ({"kind": "multiplicative"}, 0.2), ({"relative": True}, 0.2)],
+  ids=("additive", "multiplicative", "relative"),
+)
+def test_mean_and_std(options, std):
+  got = noise.weight_noise(jax.random.key(0), PARAMS, std=0.1, **options)
+  kernel = np.asarray(got["a"]["kernel"], np.float64)
+  assert abs(kernel.mean() - 2) < 4 * std / math.sqrt(kernel.size)
+  assert abs(kernel.std() / std - 1) < 4 / math.sqrt(2 * kernel.size)
+  # By default kernels only.
+  np.testing.assert_array_equal(got["a"]["bias"], 2)
+  np.testing.assert_array_equal(got["b"]["scale"], 1)
+
+
+def test_relative_noise_is_alike_for_leaves_of_any_scale():
+  small = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=(50, 50)) * 1e-3, jnp.float32)}
+  large = {"kernel": 1e6 * small["kernel"]}
+  one, two = (noise.weight_noise(jax.random.key(1), p, std=0.1, relative=True) for p in (small, large))
+  np.testing.assert_allclose(1e6 * one["kernel"], two["kernel"], rtol=1e-4)
+  zero = {"kernel": jnp.zeros(4)}
+  total = lambda p: noise.weight_noise(jax.random.key(1), p, std=0.1, relative=True)["kernel"].sum()
+  np.testing.assert_array_equal(jax.grad(total)(zero)["kernel"], 1)
+
+
+def test_the_gradient_is_that_at_the_noisy_point():
+  params = {"kernel": jnp.array([0.3, -0.7])}
+  loss = lambda p: jnp.sin(p["kernel"]).prod()
+  for options in ({}, {"relative": True}):
+    noisy = lambda p, options=options: noise.weight_noise(jax.random.key(2), p, std=0.5, **options)
+    got = jax.grad(lambda p, noisy=noisy: loss(noisy(p)))(params)
+    want = jax.grad(loss)(noisy(params))
+    np.testing.assert_allclose(got["kernel"], want["kernel"], rtol=1e-6)
+  # Multiplied by the factor, for multiplicative noise.
+  noisy = lambda p: noise.weight_noise(jax.random.key(2), p, std=0.5, kind="multiplicative")
+  got = jax.grad(lambda p: loss(noisy(p)))(params)
+  factor = noisy({"kernel": jnp.ones(2)})["kernel"]
+  np.testing.assert_allclose(got["kernel"], factor * jax.grad(loss)(noisy(params))["kernel"], rtol=1e-5)
+
+
+def test_noise_never_stays_in_the_stored_parameters():
+  """A loss without slope: whatever the noise, the parameters do not move."""
+  tx = optax.sgd(0.1)
+  params = {"kernel": jnp.ones(5)}
+  state = tx.init(params)
+  for seed in range(3):
+    loss = lambda p, seed=seed: 0.0 * noise.weight_noise(jax.random.key(seed), p, std=1.0)["kernel"].sum()
+    updates, state = tx.update(jax.grad(loss)(params), state)
+    params = optax.apply_updates(params, updates)
+  np.testing.assert_array_equal(params["kernel"], 1)
+
+
+def test_no_noise_is_the_identity_and_std_may_be_traced():
+  for options in ({}, {"kind": "multiplicative"}, {"relative": True}):
+    function = jax.jit(
+      lambda std, options=options: noise.weight_noise(jax.random.key(3), PARAMS, std=std, **options)
+    )
+    jax.tree.map(np.testing.assert_array_equal, function(0.0), PARAMS)
+    eager = noise.weight_noise(jax.random.key(3), PARAMS, std=0.2, **options)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), function(0.2), eager)
+
+
+def test_masks():
+  everything = noise.weight_noise(jax.random.key(4), PARAMS, std=0.1, mask=paths.everything)
+  assert all((a != b).any() for a, b in zip(jax.tree.leaves(everything), jax.tree.leaves(PARAMS)))
+  tree = {"a": {"kernel": False, "bias": True}, "b": {"scale": False}}
+  biases = noise.weight_noise(jax.random.key(4), PARAMS, std=0.1, mask=tree)
+  np.testing.assert_array_equal(biases["a"]["bias"], everything["a"]["bias"])
+  np.testing.assert_array_equal(biases["a"]["kernel"], 2)
+  # A bare array is a tree too.
+  assert (noise.weight_noise(jax.random.key(4), jnp.ones(3), std=0.1, mask=paths.everything) != 1).all()
+
+
+def test_leaves_keep_their_dtypes():
+  params = {"kernel": jnp.ones(3, jnp.bfloat16), "other": {"kernel": jnp.ones(3)}, "count": jnp.zeros(2, int)}
+  got = noise.weight_noise(jax.random.key(5), params, std=0.1)
+  assert [x.dtype for x in jax.tree.leaves(got)] == [x.dtype for x in jax.tree.leaves(params)]
+
+
+def test_what_does_not_fit_is_refused():
+  key = jax.random.key(0)
+  with pytest.raises(ValueError, match="relative"):
+    noise.weight_noise(key, PARAMS, std=0.1, kind="multiplicative", relative=True)
+  with pytest.raises(ValueError, match="kind"):
+    noise.weight_noise(key, PARAMS, std=0.1, kind="uniform")
+  with pytest.raises(ValueError, match="std"):
+    noise.weight_noise(key, PARAMS, std=-0.1)
+  with pytest.raises(ValueError, match="mask selects no leaf of params, which has ''"):
+    noise.weight_noise(key, jnp.ones(3), std=0.1)
+  with pytest.raises(TypeError, match="params must be floating"):
+    noise.weight_noise(key, jnp.ones(3, int), std=0.1, mask=paths.everything)

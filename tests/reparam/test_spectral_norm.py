@@ -1,0 +1,87 @@
+"""Spectral normalisation against singular value decompositions, and that the kernel is left alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import reparam
+
+
+def singular(kernel):
+  return np.linalg.svd(np.asarray(kernel, np.float64).reshape(-1, kernel.shape[-1]), compute_uv=False)
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (3, 3, 2, 4)])
+def test_it_converges_to_a_largest_singular_value_of_1(shape):
+  kernel = 3 * jax.random.normal(jax.random.key(0), shape)
+  u = reparam.spectral_norm_init(jax.random.key(1), kernel)
+  step = jax.jit(reparam.spectral_norm)
+  tops = []
+  for _ in range(60):
+    normalised, u = step(kernel, u)
+    tops.append(singular(normalised)[0])
+  # sigma never exceeds the norm and grows: the result comes down to 1 from above.
+  assert min(tops) > 1 - 1e-5
+  assert (np.diff(tops) < 1e-5).all()
+  assert tops[0] > 1.001
+  np.testing.assert_allclose(tops[-1], 1, rtol=1e-4)
+  np.testing.assert_allclose(singular(normalised), singular(kernel) / singular(kernel)[0], rtol=1e-3)
+
+
+def test_many_iterations_are_many_calls():
+  kernel = jax.random.normal(jax.random.key(0), (6, 4))
+  u = reparam.spectral_norm_init(jax.random.key(1), kernel)
+  at_once, u_at_once = reparam.spectral_norm(kernel, u, num_iters=3)
+  for _ in range(3):
+    normalised, u = reparam.spectral_norm(kernel, u)
+  np.testing.assert_allclose(normalised, at_once, rtol=1e-5)
+  np.testing.assert_allclose(u, u_at_once, rtol=1e-5)
+
+
+def test_the_kernel_is_not_overwritten():
+  """A second call on the same kernel and state gives the same; the layer of a peer gave another each time."""
+  kernel = jax.random.normal(jax.random.key(0), (6, 4))
+  before = np.array(kernel)
+  u = reparam.spectral_norm_init(jax.random.key(1), kernel)
+  one, _ = reparam.spectral_norm(kernel, u)
+  two, _ = reparam.spectral_norm(kernel, u)
+  np.testing.assert_array_equal(one, two)
+  np.testing.assert_array_equal(kernel, before)
+
+
+def test_gradient_is_that_of_the_quotient_with_the_vectors_fixed():
+  """At convergence d sigma / d W = v u^T, so <d, W> = 0: the kernel's scale changes nothing."""
+  kernel = jax.random.normal(jax.random.key(0), (6, 4))
+  u = reparam.spectral_norm_init(jax.random.key(1), kernel)
+  _, u = reparam.spectral_norm(kernel, u, num_iters=100)
+  weights = jax.random.normal(jax.random.key(2), (6, 4))
+  loss = lambda k, u: (weights * reparam.spectral_norm(k, u)[0]).sum()
+  by_kernel, by_u = jax.grad(loss, (0, 1))(kernel, u)
+  left, values, right = np.linalg.svd(np.asarray(kernel, np.float64))
+  w, sigma = np.asarray(weights, np.float64), values[0]
+  want = w / sigma - (w * np.asarray(kernel, np.float64)).sum() / sigma**2 * np.outer(left[:, 0], right[0])
+  np.testing.assert_allclose(by_kernel, want, rtol=1e-3, atol=1e-4)
+  np.testing.assert_allclose((by_kernel * kernel).sum(), 0, atol=1e-4)
+  np.testing.assert_array_equal(by_u, 0)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
+def test_any_scale(scale):
+  kernel = scale * jax.random.normal(jax.random.key(0), (6, 4))
+  u = reparam.spectral_norm_init(jax.random.key(1), kernel)
+  normalised, u = reparam.spectral_norm(kernel, u, num_iters=50)
+  assert np.isfinite(u).all()
+  np.testing.assert_allclose(singular(normalised)[0], float(scale > 0), rtol=1e-3)
+  gradient = jax.grad(lambda k: reparam.spectral_norm(k, u)[0].sum())(kernel)
+  assert np.isfinite(gradient).all()
+
+
+def test_what_does_not_fit_is_refused():
+  kernel = jnp.ones((3, 2))
+  with pytest.raises(ValueError, match="u must have shape"):
+    reparam.spectral_norm(kernel, jnp.ones(3))
+  with pytest.raises(ValueError, match="num_iters"):
+    reparam.spectral_norm(kernel, jnp.ones(2), num_iters=0)
+  with pytest.raises(ValueError, match="kernel must have shape"):
+    reparam.spectral_norm_init(jax.random.key(0), jnp.ones(3))

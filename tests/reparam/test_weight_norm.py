@@ -1,0 +1,55 @@
+"""Weight normalisation: lengths and directions apart, per unit, and its gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg import reparam
+
+
+def test_lengths_are_g_and_directions_are_v():
+  v = jax.random.normal(jax.random.key(0), (3, 3, 4, 5))
+  g = jnp.array([1.0, 2.0, 0.5, -1.0, 0.0])
+  kernel = np.asarray(reparam.weight_norm(v, g), np.float64).reshape(-1, 5)
+  np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), np.abs(g), rtol=1e-5)
+  flat = np.asarray(v, np.float64).reshape(-1, 5)
+  cosine = (kernel * flat).sum(0) / np.linalg.norm(flat, axis=0)
+  np.testing.assert_allclose(cosine, g, rtol=1e-5, atol=1e-6)
+
+
+def test_it_starts_as_it_was():
+  v = jax.random.normal(jax.random.key(0), (4, 5))
+  np.testing.assert_allclose(reparam.weight_norm(v, reparam.weight_norm_init(v)), v, rtol=1e-5)
+
+
+def test_scale_of_v_does_not_matter_and_its_gradient_is_orthogonal_to_it():
+  """As in the paper: d / d v = g / |v| (I - v v^T / |v|^2) d / d w."""
+  v, g = jax.random.normal(jax.random.key(0), (6, 3)), jnp.array([1.0, 2.0, 3.0])
+  np.testing.assert_allclose(reparam.weight_norm(7 * v, g), reparam.weight_norm(v, g), rtol=1e-5)
+  weights = jax.random.normal(jax.random.key(1), (6, 3))
+  by_v, by_g = jax.grad(lambda v, g: (weights * reparam.weight_norm(v, g)).sum(), (0, 1))(v, g)
+  np.testing.assert_allclose((by_v * v).sum(0), 0, atol=1e-5)
+  u = np.asarray(v / jnp.linalg.norm(v, axis=0, keepdims=True), np.float64)
+  w = np.asarray(weights, np.float64)
+  np.testing.assert_allclose(by_g, (w * u).sum(0), rtol=1e-4, atol=1e-5)
+  want = np.asarray(g) / np.linalg.norm(v, axis=0) * (w - u * (u * w).sum(0))
+  np.testing.assert_allclose(by_v, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_dead_unit_has_no_weights_and_finite_gradients():
+  v = jnp.zeros((3, 2)).at[:, 0].set(1.0)
+  loss = lambda v, g: reparam.weight_norm(v, g).sum() + reparam.weight_norm_init(v).sum()
+  gradients = jax.grad(loss, (0, 1))(v, jnp.ones(2))
+  assert all(np.isfinite(x).all() for x in gradients)
+  np.testing.assert_array_equal(reparam.weight_norm(v, jnp.ones(2))[:, 1], 0)
+
+
+def test_any_scale():
+  for scale in (1e-30, 1e30):
+    v = scale * jax.random.normal(jax.random.key(0), (4, 3))
+    kernel = np.asarray(reparam.weight_norm(v, jnp.full(3, 2.0)), np.float64)
+    np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 2, rtol=1e-5)
+    np.testing.assert_allclose(
+      reparam.weight_norm_init(v), np.linalg.norm(np.asarray(v, np.float64), axis=0), rtol=1e-5
+    )
+    assert np.isfinite(jax.grad(lambda v: reparam.weight_norm(v, jnp.ones(3)).sum())(v)).all()
