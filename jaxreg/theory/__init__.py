@@ -16,6 +16,7 @@ from jaxreg.theory._dropmax_posterior import (
   dropmax_mean_field,
 )
 from jaxreg.theory._dropmax_target import dropmax_learn_posterior, dropmax_optimal_target_logit
+from jaxreg.theory._dropout_ridge import dropout_ridge, dropout_ridge_loss
 from jaxreg.theory._early_stopping import early_stopping_alpha, early_stopping_steps, gd_filter
 from jaxreg.theory._group_softmax import (
   effective_rank,
@@ -34,6 +35,7 @@ from jaxreg.theory._ridge import (
   ridge_bias_variance,
 )
 from jaxreg.theory._soft_threshold import l1_solution
+from jaxreg.theory._weight_noise import input_noise_terms, weight_noise_terms
 
 __all__ = [
   "dropmax_condition_1",
@@ -48,6 +50,8 @@ __all__ = [
   "dropmax_optimal_target_logit",
   "dropmax_regularizer",
   "dropmax_target_gradients",
+  "dropout_ridge",
+  "dropout_ridge_loss",
   "early_stopping_alpha",
   "early_stopping_steps",
   "effective_dof",
@@ -56,6 +60,7 @@ __all__ = [
   "gd_filter",
   "group_relaxation",
   "grouping_losses",
+  "input_noise_terms",
   "l1_solution",
   "l2_shrinkage",
   "l2_solution",
@@ -64,4 +69,5 @@ __all__ = [
   "ridge_bias_variance",
   "search_grouping",
   "update_rank",
+  "weight_noise_terms",
 ]

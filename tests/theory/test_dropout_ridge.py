@@ -1,0 +1,106 @@
+"""Dropout on the inputs of a linear regression, against all masks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxreg import noise, theory
+
+
+def problem(outputs=()):
+  rng = np.random.default_rng(0)
+  return (
+    rng.normal(size=(3, 3)) * [1.0, 3.0, 0.5],
+    rng.normal(size=(3, *outputs)),
+    rng.normal(size=(3, *outputs)),
+  )
+
+
+def over_masks(X, y, w, keep, inverted):
+  """Mean loss and gradient over the 2^9 masks of the entries of X."""
+  masks = oracles.all_masks(9)
+  weights = oracles.mask_probabilities(masks, np.full(9, keep))
+  noisy = masks.reshape(-1, 3, 3) * X / (keep if inverted else 1)
+  residual = noisy @ w - y
+  loss = weights @ (residual**2).reshape(len(masks), -1).sum(1)
+  gradient = np.einsum("m,mef,me...->f...", weights, noisy, 2 * residual)
+  return loss, gradient
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize(("keep", "outputs"), [(0.5, ()), (0.8, (2,)), (1.0, ())])
+@pytest.mark.claim(
+  "dropout_and_adaptive_sgd",
+  "effect on features",
+  "dropout on a linear regression is ridge regression, with the strength p (1 - p) |X_j|^2 for feature j",
+)
+def test_loss_and_gradient_are_the_means_over_all_masks(keep, outputs, inverted):
+  X, y, w = problem(outputs)
+  loss, gradient = over_masks(X, y, w, keep, inverted)
+  with jax.enable_x64(True):
+    closed = lambda w: theory.dropout_ridge_loss(w, X, y, keep_prob=keep, inverted=inverted)
+    np.testing.assert_allclose(closed(w), loss, rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(closed)(jnp.asarray(w)), gradient, rtol=1e-11, atol=1e-12)
+    # The minimiser: the enumerated gradient is 0 there.
+    best = np.asarray(theory.dropout_ridge(X, y, keep_prob=keep, inverted=inverted))
+  np.testing.assert_allclose(over_masks(X, y, best, keep, inverted)[1], 0, atol=1e-11)
+
+
+def test_the_inverted_minimiser_is_the_scaled_one():
+  X, y, _ = problem()
+  with jax.enable_x64(True):
+    plain = theory.dropout_ridge(X, y, keep_prob=0.7)
+    inverted = theory.dropout_ridge(X, y, keep_prob=0.7, inverted=True)
+    np.testing.assert_allclose(inverted, 0.7 * plain, rtol=1e-12)
+
+
+def test_limits():
+  X, y, _ = problem()
+  with jax.enable_x64(True):
+    np.testing.assert_allclose(theory.dropout_ridge(X, y, keep_prob=1.0), np.linalg.solve(X, y), rtol=1e-10)
+    # More features than examples: the smallest of the minimisers. A dead feature: no weight.
+    wide, w = np.hstack([X, X]), theory.dropout_ridge(np.hstack([X, X]), y, keep_prob=1.0)
+    np.testing.assert_allclose(w, np.linalg.pinv(wide) @ y, rtol=1e-9)
+    dead = theory.dropout_ridge(np.hstack([X, np.zeros((3, 1))]), y, keep_prob=0.5)
+    np.testing.assert_allclose(dead[:3], theory.dropout_ridge(X, y, keep_prob=0.5), rtol=1e-10)
+    assert dead[3] == 0
+    # Standardised features: one strength for all, (1 - p) / p times their square.
+    Q = np.linalg.qr(X)[0]
+    equal = theory.dropout_ridge(Q, y, keep_prob=0.5, inverted=True)
+    np.testing.assert_allclose(equal, Q.T @ y / 2, rtol=1e-10)
+
+
+def test_stochastic_descent_with_dropout_approaches_the_minimiser():
+  """The average of the last iterates, of the model trained with our dropout."""
+  rng = np.random.default_rng(1)
+  X = rng.normal(size=(40, 3)) @ np.array([[1.0, 0.8, 0], [0, 1, 0], [0, 0, 0.7]])
+  y = X @ [1.0, -1.0, 0.5] + 0.1 * rng.normal(size=40)
+  x32, y32 = jnp.asarray(X, jnp.float32), jnp.asarray(y, jnp.float32)
+
+  def step(w, key):
+    loss = lambda w: jnp.square(noise.dropout(key, x32, rate=0.5) @ w - y32).mean()
+    w = w - 0.02 * jax.grad(loss)(w)
+    return w, w
+
+  _, path = jax.jit(lambda keys: jax.lax.scan(step, jnp.zeros(3), keys))(
+    jax.random.split(jax.random.key(0), 20_000)
+  )
+  want = np.asarray(theory.dropout_ridge(x32, y32, keep_prob=0.5, inverted=True))
+  np.testing.assert_allclose(path[1000:].mean(0), want, atol=0.01)
+  # It is not least squares.
+  assert np.abs(np.linalg.lstsq(X, y)[0] - want).max() > 0.2
+
+
+def test_what_does_not_fit_is_refused():
+  X, y = jnp.ones((4, 2)), jnp.ones(4)
+  for keep in (0.0, 1.1):
+    with pytest.raises(ValueError, match="keep_prob"):
+      theory.dropout_ridge(X, y, keep_prob=keep)
+  with pytest.raises(ValueError, match="y must be"):
+    theory.dropout_ridge(X, jnp.ones(3), keep_prob=0.5)
+  with pytest.raises(ValueError, match="w must have shape"):
+    theory.dropout_ridge_loss(jnp.ones(3), X, y, keep_prob=0.5)
+  with pytest.raises(TypeError, match="X must be floating"):
+    theory.dropout_ridge(jnp.ones((4, 2), int), y, keep_prob=0.5)
