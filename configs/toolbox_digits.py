@@ -1,11 +1,10 @@
 """One regularizer of the toolbox on scikit-learn's digits, by its name.
 
 Command: python run.py --config configs/toolbox_digits.py:l2
-Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, and what it names: see the
-README's table of methods. Strengths are ours, none is searched; `none` is the softmax network without any.
+Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, and what it names: see
+the README's table of methods. Strengths are ours, none is searched; `none` is the network without any.
 
-An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. Each name stands for the fields below; a `compare` of several
-is `--config.job=compare` with these as its rows.
+An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. `compare_toolbox_mnist1k` compares several.
 """
 
 from configs.softmax_digits import get_config as softmax_digits
@@ -41,6 +40,7 @@ TOOLBOX = {
   "weight_noise": _chosen("noise", "weight_noise", std=0.05),
   "dropconnect": _chosen("noise", "dropconnect_params", rate=0.3),
   "dropout": {"model.MLP.dropout_rate": 0.3},
+  "gaussian_dropout": {"model.MLP.dropout": "gaussian_dropout", "model.MLP.dropout_rate": 0.3},
   "label_smoothing": {"method.name": "label_smoothing"},
 }
 

@@ -75,6 +75,8 @@ def base_config() -> Config:
   )
   # Of num_classes classes per_class training examples each, drawn by seed; 0: all.
   config.data.subset = ConfigDict({"num_classes": 0, "per_class": 0, "seed": 0})
+  # So many of the training labels are replaced by another class, drawn by seed.
+  config.data.flipped_labels = ConfigDict({"rate": 0.0, "seed": 0})
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 

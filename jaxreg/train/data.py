@@ -117,6 +117,28 @@ class Dataset:
     splits = {name: of_classes(split) for name, split in self.splits().items()} | {"train": of_classes(train)}
     return dataclasses.replace(self, **splits, num_classes=len(classes))
 
+  def with_flipped_labels(self, *, rate: float = 0.0, seed: int = 0) -> "Dataset":
+    """With that share of the training labels, rounded, replaced by another class; both are drawn by `seed`.
+
+    Raises:
+      RunError: if `rate` is outside [0, 1], or labels are not one an example.
+    """
+    if not 0 <= rate <= 1:
+      raise RunError(f"data.flipped_labels.rate: must lie in [0, 1], got {rate}")
+    if not rate:
+      return self
+    labels = self.train.labels
+    if labels.ndim != 1:
+      raise RunError(
+        f"data.flipped_labels: needs a label an example, these have {labels.shape[1]}; leave the rate at 0"
+      )
+    generator = np.random.default_rng(seed)
+    chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
+    shifts = generator.integers(1, self.num_classes, len(chosen))
+    flipped = labels.copy()
+    flipped[chosen] = (labels[chosen] + shifts) % self.num_classes
+    return dataclasses.replace(self, train=Split(self.train.inputs, flipped))
+
   @property
   def nbytes(self) -> int:
     """What the inputs of all splits take as they are stored."""

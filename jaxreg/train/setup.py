@@ -64,7 +64,8 @@ def load_data(config: Config) -> Dataset:
   """
   name = config.data.name
   data = getattr(sources, name)(**config.data[name])
-  return data.checked(f"data.{name}").subset(**config.data.subset).limited(config.data.limit)
+  data = data.checked(f"data.{name}").subset(**config.data.subset).limited(config.data.limit)
+  return data.with_flipped_labels(**config.data.flipped_labels)
 
 
 def make_mesh() -> jax.sharding.Mesh:

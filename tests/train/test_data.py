@@ -572,3 +572,24 @@ def test_describe_notices_one_pixel_one_label_and_their_order():
     assert description["crc32"]["val"] != data.describe()["crc32"]["val"]
     assert description["crc32"]["train"] == data.describe()["crc32"]["train"]
   assert data.describe()["sizes"] == {"train": 6, "val": 6, "test": 6}
+
+
+def test_flipped_labels_are_another_class_and_only_of_the_training_split():
+  whole = sources.digits()
+  flipped = whole.with_flipped_labels(rate=0.2, seed=1)
+  differ = flipped.train.labels != whole.train.labels
+  assert differ.sum() == round(0.2 * len(whole.train))
+  assert set(flipped.train.labels) == set(range(10))
+  np.testing.assert_array_equal(flipped.val.labels, whole.val.labels)
+  np.testing.assert_array_equal(flipped.test.labels, whole.test.labels)
+  # Every other class alike: 9 shifts, within 4 standard deviations.
+  shifts = np.bincount((flipped.train.labels - whole.train.labels)[differ] % 10, minlength=10)
+  mean = differ.sum() / 9
+  assert shifts[0] == 0
+  assert np.abs(shifts[1:] - mean).max() < 4 * np.sqrt(mean)
+  again, other = (whole.with_flipped_labels(rate=0.2, seed=seed).train.labels for seed in (1, 2))
+  np.testing.assert_array_equal(again, flipped.train.labels)
+  assert (other != again).any()
+  assert whole.with_flipped_labels() is whole
+  with pytest.raises(train.RunError, match=r"data\.flipped_labels\.rate: must lie in \[0, 1\], got 2"):
+    whole.with_flipped_labels(rate=2)
