@@ -1,12 +1,10 @@
 """The flatness config that no test data exist for, whole, on random images of its shape."""
 
-import importlib
+import json
 
 import numpy as np
 import pytest
 import runs
-
-from jaxreg import train
 
 SMALLER = {
   "data.name": "npz",
@@ -14,8 +12,7 @@ SMALLER = {
   "accumulate": 2,
   "steps": 2,
   "eval_batch_size": 64,
-  "compilation_cache": False,
-  "flatness.examples": 32,
+  "flatness.examples": 8,
   "flatness.profile.directions": 2,
   "flatness.profile.points": 3,
   "flatness.variance_flatness.samples": 4,
@@ -26,24 +23,31 @@ SMALLER = {
 
 
 @pytest.mark.slow
-def test_resnet20_on_a_cifar100_of_noise(tmp_path, monkeypatch):
-  monkeypatch.syspath_prepend(str(runs.ROOT))
-  config = importlib.import_module("configs.flatness_resnet20_cifar100").get_config()
+def test_resnet20_on_a_cifar100_of_noise(tmp_path):
   rng = np.random.default_rng(0)
   arrays = {}
   for split, size in (("train", 128), ("val", 64), ("test", 64)):
     arrays[f"x_{split}"] = rng.integers(0, 256, (size, 32, 32, 3), dtype=np.uint8)
     arrays[f"y_{split}"] = np.arange(size) % 100
   np.savez(tmp_path / "noise.npz", **arrays)
-  for field, value in {**SMALLER, "data.npz.path": str(tmp_path / "noise.npz")}.items():
-    config.update_from_flattened_dict({field: value})
-  rows = train.flatness(config, tmp_path / "run")["rows"]
+  fields = {**SMALLER, "data.npz.path": tmp_path / "noise.npz"}
+  status, out, err = runs.run(
+    [
+      f"--config={runs.ROOT}/configs/flatness_resnet20_cifar100.py",
+      "--workdir=run",
+      *(f"--config.{field}={value}" for field, value in fields.items()),
+    ],
+    tmp_path,
+  )
+  assert status == 0, err
+  rows = json.loads((tmp_path / "run" / "flatness.json").read_text())
   assert list(rows) == ["no dropout", "keep 0.8"]
   for row in rows.values():
     # The first convolution of the first block: 3x3, 16 channels to 16.
-    assert (row["step"], row["examples"], row["parameters"]) == (2, 32, 3 * 3 * 16 * 16)
+    assert (row["step"], row["examples"], row["parameters"]) == (2, 8, 3 * 3 * 16 * 16)
     assert row["profile"]["1"]["mean"] > 0
   assert 1 <= rows["keep 0.8"]["projected_variance"]["eigenvalues"] <= 3
   assert np.isfinite(rows["keep 0.8"]["variance_flatness"]["gradients"]["fits"]["2"]["slope"])
+  assert "rise at ±0.5" in out
   figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
   assert figures == {"profile.png", "variance_flatness.png", "spectra.png", "projected_variance.png"}
