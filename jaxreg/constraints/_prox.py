@@ -283,6 +283,8 @@ def replace_updates(
     return jnp.where(after == before, u, (after - wide(p)).astype(jnp.result_type(u)))
 
   leaves, tree = jax.tree.flatten(updates)
+  if not leaves:
+    return updates  # a group that `optax.partition` left empty
   rows = (chosen(params, mask), jax.tree.leaves(params), leaves)
   ends = (jax.tree.leaves(moved), jax.tree.leaves(function(moved)))
   return jax.tree.unflatten(tree, [replace(*row) for row in zip(*rows, *ends, strict=True)])

@@ -83,7 +83,9 @@ def test_dtypes(case, check):
   check(case)
 
 
-@pytest.mark.parametrize("check", [contract.check_jit, contract.check_vmap], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+  "check", [contract.check_jit, contract.check_vmap, contract.check_sharded], ids=lambda f: f.__name__
+)
 @by_case
 def test_transforms(case, check):
   check(case)

@@ -122,6 +122,10 @@ def test_bfloat16_needs_the_projection_after_the_update():
   direct = apply_updates_and_project(params, updates, projection)["kernel"]
   assert direct.dtype == new["kernel"].dtype == jnp.bfloat16
   assert excess(direct) < 2e-3
+  # One rounding, at the end.
+  moved = np.asarray(params["kernel"], np.float64) + np.asarray(updates["kernel"], np.float64)
+  want = moved * np.minimum(1, 2 / np.linalg.norm(moved, axis=0))
+  np.testing.assert_allclose(np.asarray(direct, np.float64), want, rtol=2**-8 * 1.001)
   assert excess(optax.apply_updates(params, new)["kernel"]) > 4 * excess(direct)
 
 
@@ -146,6 +150,15 @@ def test_works_inside_masked_and_multi_steps():
     params = optax.apply_updates(params, updates)
   np.testing.assert_allclose(np.linalg.norm(params["first"]["kernel"], axis=0), 1, rtol=1e-6)
   np.testing.assert_array_equal(params["last"]["kernel"], np.full((2, 2), 3.0))
+
+
+def test_a_group_without_parameters():
+  """As `optax.partition` makes them."""
+  params = {"kernel": jnp.full((2, 1), 3.0)}
+  bounded = project(functools.partial(max_norm, limit=1.0))
+  tx = optax.partition({"bounded": bounded, "frozen": optax.set_to_zero()}, {"kernel": "frozen"})
+  updates, _ = tx.update(params, tx.init(params), params)
+  np.testing.assert_array_equal(updates["kernel"], np.zeros((2, 1)))
 
 
 def test_refusals():
