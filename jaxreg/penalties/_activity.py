@@ -67,7 +67,7 @@ def kl_sparsity(
 
   Example:
     >>> kl_sparsity(jnp.array([[0.05, 0.9], [0.05, 0.7]])).round(4)
-    Array([0.   , 1.3416], dtype=float32)
+    Array([0.    , 1.3416], dtype=float32)
 
   References:
     Ng, `Sparse autoencoder`, CS294A lecture notes, 2011, section 3.
