@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from contract import jit
 
 from jaxreg.constraints import apply_updates_and_project, max_norm, project, prox_non_negative, unit_norm
 from jaxreg.penalties import l2, penalized
@@ -30,7 +31,7 @@ def train(loss, tx, params, steps):
     params = optax.apply_updates(params, updates)
     return (params, state), params
 
-  return jax.jit(lambda carry: jax.lax.scan(step, carry, length=steps)[1])((params, tx.init(params)))
+  return jit(lambda carry: jax.lax.scan(step, carry, length=steps)[1])((params, tx.init(params)))
 
 
 def test_feasible_after_every_step_if_it_comes_last(x64):
@@ -87,7 +88,9 @@ def test_dead_units(x64):
   everything = lambda params: jax.tree.map(lambda _: True, params)
   objective = penalized(lambda p, b, *, key: product_loss(p), (alpha, functools.partial(l2, mask=everything)))
   vector = lambda w: objective({"a": w[0], "b": w[1]}, None)
-  np.testing.assert_allclose(np.linalg.eigvalsh(jax.hessian(vector)(jnp.zeros(2))), [alpha - 2, alpha + 2])
+  np.testing.assert_allclose(
+    np.linalg.eigvalsh(jit(jax.hessian(vector))(jnp.zeros(2))), [alpha - 2, alpha + 2]
+  )
   starts = np.stack(np.meshgrid(np.linspace(-2, 2, 8), np.linspace(-2, 2, 8)), -1).reshape(-1, 2)
   start = {"a": jnp.asarray(starts[:, 0]), "b": jnp.asarray(starts[:, 1])}
   of_all = lambda p: jax.vmap(lambda a, b: objective({"a": a, "b": b}, None))(p["a"], p["b"]).sum()

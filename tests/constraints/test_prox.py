@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.optimize
+from contract import jit
 
 from jaxreg.constraints import (
   prox_elastic_net,
@@ -35,7 +36,7 @@ def train(loss, tx, params, steps):
     updates, state = tx.update(jax.grad(loss)(params), state, params)
     return optax.apply_updates(params, updates), state
 
-  return jax.jit(lambda carry: jax.lax.fori_loop(0, steps, step, carry))((params, tx.init(params)))[0]
+  return jit(lambda carry: jax.lax.fori_loop(0, steps, step, carry))((params, tx.init(params)))[0]
 
 
 @pytest.mark.parametrize(
