@@ -10,22 +10,44 @@ from jaxreg.models._decode import beam_decode, greedy_decode
 from jaxreg.models._heads import AttentionHead, DropMaxHead, GroupSoftmaxHead, SoftmaxHead
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
+from jaxreg.models._noise_layers import (
+  AlphaDropout,
+  ConcreteDropout,
+  DropBlock,
+  DropConnectDense,
+  Dropout,
+  GaussianDropout,
+  GaussianNoise,
+  SpatialDropout,
+  StochasticDepth,
+)
 from jaxreg.models._resnet import CifarResNet, ResNet
+from jaxreg.models._rnn import RNN
 from jaxreg.models._transformer import Transformer, positional_encoding
 from jaxreg.models._tutorial_cnn import TutorialCNN
 from jaxreg.models._vgg import VGG9
 
 __all__ = [
   "MLP",
+  "RNN",
   "VGG9",
+  "AlphaDropout",
   "AttentionHead",
   "CifarResNet",
   "Classifier",
+  "ConcreteDropout",
+  "DropBlock",
+  "DropConnectDense",
   "DropMaxHead",
+  "Dropout",
+  "GaussianDropout",
+  "GaussianNoise",
   "GroupSoftmaxHead",
   "LeNet",
   "ResNet",
   "SoftmaxHead",
+  "SpatialDropout",
+  "StochasticDepth",
   "Transformer",
   "TutorialCNN",
   "beam_decode",
