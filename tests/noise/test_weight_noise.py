@@ -2,11 +2,14 @@
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
+from flax import nnx
 
 from jaxreg import noise, paths
 
@@ -104,3 +107,32 @@ def test_what_does_not_fit_is_refused():
     noise.weight_noise(key, jnp.ones(3), std=0.1)
   with pytest.raises(TypeError, match="params must be floating"):
     noise.weight_noise(key, jnp.ones(3, int), std=0.1, mask=paths.everything)
+
+
+def _linen():
+  return nn.Dense(3).init(jax.random.key(1), jnp.zeros((1, 4))), paths.kernels_only
+
+
+def _nnx():
+  params = nnx.split(nnx.Linear(4, 3, rngs=nnx.Rngs(1)))[1]
+  return params, lambda params: paths.select(params, "kernel*")
+
+
+def _equinox():
+  params, _ = eqx.partition(eqx.nn.Linear(4, 3, key=jax.random.key(1)), eqx.is_array)
+  return params, lambda params: paths.select(params, "weight")
+
+
+@pytest.mark.parametrize("framework", [_linen, _nnx, _equinox])
+def test_every_kind_of_model(framework):
+  params, mask = framework()
+  for noisy in (
+    noise.weight_noise(jax.random.key(0), params, std=0.1, mask=mask),
+    noise.dropconnect_params(jax.random.key(0), params, rate=0.5, mask=mask),
+    noise.rnn_weight_noise(
+      jax.random.key(0), params, noise.rnn_weight_noise_init(params), std=0.1, mask=mask
+    )[0],
+  ):
+    assert jax.tree.structure(noisy) == jax.tree.structure(params)
+    changed = [(a != b).any() for a, b in zip(jax.tree.leaves(noisy), jax.tree.leaves(params))]
+    assert sorted(map(bool, changed)) == [False, True]
