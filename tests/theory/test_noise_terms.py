@@ -37,7 +37,7 @@ def weight_terms(predict, params, x, y, **options):
 @pytest.mark.claim(
   "regularization",
   "noise robustness",
-  "weight noise adds eta |grad_W y|^2 and, of the same order, eta (y_hat - y) tr Hess_W y_hat, which is left "
+  "weight noise adds eta times the square of grad_W y and, of the same order, eta (y_hat - y) tr Hess_W y_hat, which is left "
   "out: with residual 1 what is printed is several times too much",
   status="erratum",
 )
@@ -64,8 +64,8 @@ def test_weight_noise_of_a_tanh_unit(residual, erratum):
 @pytest.mark.claim(
   "regularization",
   "noise robustness",
-  "in linear regression weight noise adds eta E |x|^2: constant in the weights, so it does not regularise; "
-  "input noise adds sigma^2 |w|^2, which does",
+  "in linear regression weight noise adds eta E x^T x: constant in the weights, so it does not regularise; "
+  "input noise adds sigma^2 w^T w, which does",
   status="erratum",
 )
 def test_in_linear_regression_weight_noise_is_constant_and_input_noise_is_ridge():
@@ -120,7 +120,8 @@ def test_multiplicative_noise_is_additive_noise_of_each_weights_size():
 @pytest.mark.claim(
   "regularization",
   "dataset augmentation",
-  "infinitesimal input noise adds sigma^2 |grad_x y|^2, and sigma^2 (y_hat - y) Laplace_x y_hat beside it",
+  "infinitesimal input noise is a penalty on the weights of a linear model; of others it is sigma^2 times the "
+  "square of grad_x y, and sigma^2 (y_hat - y) Laplace_x y_hat beside it",
   status="erratum",
 )
 def test_input_noise_of_a_tanh_unit():
