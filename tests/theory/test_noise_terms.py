@@ -37,8 +37,8 @@ def weight_terms(predict, params, x, y, **options):
 @pytest.mark.claim(
   "regularization",
   "noise robustness",
-  "weight noise adds eta times the square of grad_W y and, of the same order, eta (y_hat - y) tr Hess_W y_hat, which is left "
-  "out: with residual 1 what is printed is several times too much",
+  "weight noise adds eta times the square of grad_W y and, of the same order, eta (y_hat - y) tr Hess_W "
+  "y_hat, which is left out: with residual 1 what is printed is several times too much",
   status="erratum",
 )
 def test_weight_noise_of_a_tanh_unit(residual, erratum):
@@ -120,8 +120,8 @@ def test_multiplicative_noise_is_additive_noise_of_each_weights_size():
 @pytest.mark.claim(
   "regularization",
   "dataset augmentation",
-  "infinitesimal input noise is a penalty on the weights of a linear model; of others it is sigma^2 times the "
-  "square of grad_x y, and sigma^2 (y_hat - y) Laplace_x y_hat beside it",
+  "infinitesimal input noise is a penalty on the weights of a linear model; of others it is sigma^2 times "
+  "the square of grad_x y, and sigma^2 (y_hat - y) Laplace_x y_hat beside it",
   status="erratum",
 )
 def test_input_noise_of_a_tanh_unit():
