@@ -1547,6 +1547,9 @@ MUTATIONS = [
       "simple = 1 / jnp.asarray(learning_rate * jnp.asarray(steps",
       "simple = 2 / jnp.asarray(learning_rate * jnp.asarray(steps",
       "test_the_approximation_gets_better_with_smaller_eigenvalues",
+    ),
+  ),
+  *_table(
     "noise/_gaussian_dropout.py",
     "tests/noise/test_gaussian.py",
     (
