@@ -20,7 +20,7 @@ STATUS = {"holds": "holds", "erratum": "**erratum**: the test asserts the correc
 
 TITLES = {
   "dropmax": "Lee et al., DropMax: Adaptive Variational Softmax, 2018",
-  "dropout_and_adaptive_sgd": "Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague: "
+  "adaptive_sgd": "Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague: "
   "injected noises, dropout, adaptive SGD methods",
   "flatness": "Zhang, Zhou & Xu, Dropout in training neural networks: flatness of solution and noise "
   "structure, 2021",
@@ -133,14 +133,15 @@ def page(source: str, claims: dict[tuple[str, str, str], list[str]]) -> str:
   for (where, text, status), tests in sorted(claims.items(), key=lambda claim: _order(claim[0][0])):
     named = ", ".join(f"`{test.removeprefix('tests/').replace('::', ' ')}`" for test in tests)
     lines.append(f"| {where} | {text} | {STATUS[status]} | {named} |")
-  lines += [
-    "",
-    "Measured, and not asserted by a test:",
-    "",
-    "| where | claim | what came out |",
-    "|---|---|---|",
-  ]
-  lines += [f"| {where} | {text} | {result} |" for where, text, result in MEASURED.get(source, [])]
+  if source in MEASURED:
+    lines += [
+      "",
+      "Measured, and not asserted by a test:",
+      "",
+      "| where | claim | what came out |",
+      "|---|---|---|",
+    ]
+    lines += [f"| {where} | {text} | {result} |" for where, text, result in MEASURED[source]]
   return "\n".join(lines) + "\n"
 
 

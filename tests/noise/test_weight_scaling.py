@@ -90,7 +90,7 @@ def test_which_layer():
 
 
 @pytest.mark.claim(
-  "dropout_and_adaptive_sgd",
+  "adaptive_sgd",
   "testing",
   "f at the mean mask only approximates the mean of f: through ReLU and softmax they differ",
 )
@@ -106,7 +106,7 @@ def test_scaled_weights_are_not_the_mean_through_relu_and_softmax():
 
 
 @pytest.mark.claim(
-  "dropout_and_adaptive_sgd",
+  "adaptive_sgd",
   "expected loss",
   "noise drawn for each example by itself: the gradient stays unbiased, and varies less than with one draw "
   "for the batch",

@@ -32,7 +32,7 @@ def over_masks(X, y, w, keep, inverted):
 @pytest.mark.parametrize("inverted", [False, True])
 @pytest.mark.parametrize(("keep", "outputs"), [(0.5, ()), (0.8, (2,)), (1.0, ())])
 @pytest.mark.claim(
-  "dropout_and_adaptive_sgd",
+  "adaptive_sgd",
   "effect on features",
   "dropout on a linear regression is ridge regression, with the strength p (1 - p) X_j^T X_j for feature j",
 )
