@@ -41,6 +41,12 @@ TOOLBOX = {
   "dropconnect": _chosen("noise", "dropconnect_params", rate=0.3),
   "dropout": {"model.MLP.dropout_rate": 0.3},
   "gaussian_dropout": {"model.MLP.dropout": "gaussian_dropout", "model.MLP.dropout_rate": 0.3},
+  "recurrent_dropout": {
+    "model.name": "RNN",
+    "model.RNN.dropout_rate": 0.3,
+    "model.RNN.input_dropout_rate": 0.1,
+  },
+  "rnn_weight_noise": {"model.name": "RNN", "model.RNN.weight_noise_std": 0.03},
   "label_smoothing": {"method.name": "label_smoothing"},
 }
 

@@ -28,7 +28,7 @@ ARGUMENTS = {
   "flatness_transformer_multi30k.py": [None, "small"],
   "flatness_vgg9_cifar10.py": [None, "minibatch"],
   "compare_toolbox_mnist1k.py": [None, "flipped"],
-  "toolbox_digits.py": [None, "max_norm", "weight_noise"],
+  "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
 }
 CHOICES = [

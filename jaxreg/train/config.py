@@ -18,7 +18,7 @@ from jaxreg.train.replicas import FORMS
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-BACKBONES = ("MLP", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
+BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
 AUGMENTATIONS = ("pad_crop", "flip", "translate")
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")

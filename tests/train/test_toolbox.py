@@ -12,6 +12,8 @@ from jaxreg import train
 from jaxreg.train import setup, sources
 from jaxreg.train.toolbox import CONSTRAINTS, NOISES, REGULARIZERS
 
+RECURRENT = ("recurrent_dropout", "rnn_weight_noise")
+
 
 @functools.cache
 def stepped(**fields):
@@ -113,7 +115,17 @@ def test_the_toolbox_has_every_name(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "name", ["none", *REGULARIZERS, *CONSTRAINTS, *NOISES, "dropout", "gaussian_dropout", "label_smoothing"]
+  "name",
+  [
+    "none",
+    *REGULARIZERS,
+    *CONSTRAINTS,
+    *NOISES,
+    "dropout",
+    "gaussian_dropout",
+    *RECURRENT,
+    "label_smoothing",
+  ],
 )
 def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
   """A few epochs from the command's config: far better than chance, or than no classifier at all."""
@@ -128,4 +140,4 @@ def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
   }.items():
     config.update_from_flattened_dict({field: value})
   results = train.train(config, tmp_path / "run")
-  assert results["test/error"] < 0.3
+  assert results["test/error"] < (0.6 if name in RECURRENT else 0.3)
