@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_commands_that_the_readme_shows_can_be_read():
   try:
     for command in commands:
       if "evaluate" not in command and "job=translate" not in command:  # which read the work directory
-        cli.parse(command.replace("\\", "").split(), ROOT / "configs")
+        cli.parse(shlex.split(command.replace("\\", "")), ROOT / "configs")
   finally:
     os.chdir(before)
 
