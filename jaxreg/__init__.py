@@ -6,6 +6,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `noise`: `(key, x, *, rate) -> x`
 - `penalties`: `(params, *, mask, ...) -> scalar`, and on activations `-> [batch]`
 - `constraints`: proximal steps, projections onto norms per unit, dual multipliers
+- `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition
 - `flatness`: loss profiles, curvature, noise covariances, of any model
@@ -23,6 +24,7 @@ __all__ = [
   "augment",
   "calibration",
   "constraints",
+  "ensembles",
   "flatness",
   "losses",
   "models",

@@ -11,7 +11,17 @@ import pytest
 
 import jaxreg
 
-SUBPACKAGES = ("losses", "noise", "penalties", "constraints", "reparam", "calibration", "theory", "flatness")
+SUBPACKAGES = (
+  "losses",
+  "noise",
+  "penalties",
+  "constraints",
+  "reparam",
+  "ensembles",
+  "calibration",
+  "theory",
+  "flatness",
+)
 
 
 def core_modules():

@@ -1,0 +1,92 @@
+"""Arithmetic and geometric means of predicted distributions, in log space."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_wide
+
+
+def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
+  r"""The logarithm of the weighted mean of the members' probabilities.
+
+  .. math:: \log \sum_i w_i\, p^{(i)}(y \mid x), \qquad \sum_i w_i = 1
+
+  With `weights` the probabilities of all masks, it is dropout's ensemble; with none, bagging's. By Jensen's
+  inequality its negative log-likelihood is at most the mean of the members'.
+
+  Args:
+    log_probs: `[members, ...]`, floating; a density serves too.
+    weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: all alike. A
+      member of weight 0 has no effect.
+
+  Returns:
+    `[...]`, float32 or wider.
+
+  Raises:
+    TypeError: if an array is not floating.
+    ValueError: if `weights` are not `[members]`.
+
+  Example:
+    >>> jnp.exp(arithmetic(jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))))
+    Array([0.75, 0.25], dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout: prediction.
+  """
+  log_probs, weights = _members(log_probs, weights)
+  counts = weights > 0
+  log_probs = jnp.where(counts, log_probs, -jnp.inf)
+  # Where no member gives it any probability, the largest is -inf: then 0 takes its place, and nothing is NaN.
+  largest = jax.lax.stop_gradient(log_probs.max(axis=0, keepdims=True))
+  largest = jnp.where(jnp.isneginf(largest), 0, largest)
+  total = (weights * jnp.exp(log_probs - largest)).sum(axis=0)
+  return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[0], _minus_inf(total))
+
+
+def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
+  r"""The weighted geometric mean of the members' probabilities, renormalised.
+
+  .. math:: \log \frac{\prod_i p^{(i)}(y \mid x)^{w_i}}{\sum_{y'} \prod_i p^{(i)}(y' \mid x)^{w_i}}
+
+  A member that gives a class no probability vetoes it, where the arithmetic mean still gives it some. Of
+  softmax regressions whose inputs were dropped by all masks, with `weights = mask_probs(...)`, it is the one
+  regression with the weights `p W`; the lecture's `2^d`-th root is that for `p = 1/2` only.
+
+  Args:
+    log_probs: `[members, ..., classes]`, floating.
+    weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: all alike. A
+      member of weight 0 has no effect.
+
+  Returns:
+    `[..., classes]`, log-probabilities, float32 or wider; NaN where every class is vetoed.
+
+  Raises:
+    TypeError: if an array is not floating.
+    ValueError: if `weights` are not `[members]`.
+
+  Example:
+    >>> jnp.exp(geometric(jnp.log(jnp.array([[0.5, 0.5], [0.8, 0.2]])))).round(4)
+    Array([0.6667, 0.3333], dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout: prediction.
+  """
+  log_probs, weights = _members(log_probs, weights)
+  return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)
+
+
+def _members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
+  """Both wide, the weights with a sum of 1 and one axis for each of `log_probs`."""
+  log_probs = check_wide(log_probs, "log_probs")
+  if log_probs.ndim == 0 or log_probs.shape[0] == 0:
+    raise ValueError(f"log_probs must be [members, ...], got {log_probs.shape}")
+  if weights is None:
+    weights = jnp.ones(log_probs.shape[0], log_probs.dtype)
+  weights = check_wide(weights, "weights", shape=log_probs.shape[:1])
+  return log_probs, (weights / weights.sum()).reshape(-1, *[1] * (log_probs.ndim - 1))
+
+
+def _minus_inf(total: Array) -> Array:
+  """-inf; NaN where the sum is, which compares as not above 0 too."""
+  return jnp.where(jnp.isnan(total), total, -jnp.inf)

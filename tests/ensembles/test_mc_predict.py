@@ -1,0 +1,157 @@
+"""Monte Carlo prediction against the enumeration of all masks."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxreg import ensembles, noise
+
+RNG = np.random.default_rng(0)
+X, KERNEL = np.float32(RNG.normal(size=(4, 3))), np.float32(RNG.normal(size=(3, 3)) * 2)
+
+
+def apply_fn(kernel, x, *, key, rate=0.5):
+  return noise.dropout(key, x, rate=rate, inverted=False) @ kernel
+
+
+@functools.partial(jax.jit, static_argnames=("num_samples", "mask", "chunk_size"))
+def predict(key, num_samples, mask="independent", chunk_size=None, rate=0.5):
+  return ensembles.mc_predict(
+    functools.partial(apply_fn, rate=rate),
+    KERNEL,
+    X,
+    key=key,
+    num_samples=num_samples,
+    mask=mask,
+    chunk_size=chunk_size,
+  )
+
+
+def entropy(probs):
+  return -(probs * np.log(probs)).sum(-1)
+
+
+def exact():
+  """All 8 masks of the 3 inputs: probabilities `[masks, batch, classes]` and the masks' weights."""
+  masks = oracles.all_masks(3)
+  return oracles.softmax(masks[:, None] * X @ KERNEL), oracles.mask_probabilities(masks, np.full(3, 0.5))
+
+
+@pytest.mark.parametrize("mask", ["independent", "shared"])
+@pytest.mark.claim(
+  "dropout_and_adaptive_sgd",
+  "testing",
+  "the ensemble's mean is estimated by (1/M) sum f(x, z_i); printed is x_i, but x is the same in every term",
+  status="erratum",
+)
+def test_the_limit_is_the_exact_ensemble(mask):
+  probs, weights = exact()
+  mean = np.einsum("m,mbk->bk", weights, probs)
+  variance = np.einsum("m,mbk->bk", weights, (probs - mean) ** 2)
+  got = predict(jax.random.key(0), 20_000, mask)
+  assert (np.abs(np.exp(got.mean_log_probs) - mean) < 5 * np.sqrt(variance / 20_000)).all()
+  np.testing.assert_allclose(got.variance, variance, atol=0.01)
+  np.testing.assert_allclose(got.expected_entropy, weights @ entropy(probs), atol=0.02)
+  np.testing.assert_allclose(got.entropy, entropy(mean), atol=0.02)
+  assert (got.mutual_information > 0.01).all()
+
+
+@pytest.mark.slow
+@pytest.mark.claim(
+  "dropout_and_adaptive_sgd", "testing", "the squared error of sampling is the variance of the draws over M"
+)
+def test_the_error_falls_with_the_root_of_the_number():
+  probs, weights = exact()
+  mean = np.einsum("m,mbk->bk", weights, probs)
+  variance = np.einsum("m,mbk->", weights, (probs - mean) ** 2)
+  run = jax.jit(jax.vmap(lambda key: predict(key, 25).mean_log_probs))
+  errors = np.exp(run(jax.random.split(jax.random.key(1), 500))) - mean
+  np.testing.assert_allclose((errors**2).sum((1, 2)).mean(), variance / 25, rtol=0.2)
+
+
+@pytest.mark.claim(
+  "dropout_and_adaptive_sgd",
+  "testing",
+  "the scatter of the draws measures uncertainty: H[mean] = mean H + I, I at least 0, and 0 without noise",
+)
+def test_decomposition():
+  got = predict(jax.random.key(2), 7)
+  np.testing.assert_allclose(got.entropy, entropy(np.exp(np.float64(got.mean_log_probs))), rtol=1e-5)
+  np.testing.assert_allclose(got.entropy, got.expected_entropy + got.mutual_information, rtol=1e-6)
+  silent = predict(jax.random.key(2), 7, rate=0.0)
+  np.testing.assert_allclose(silent.variance, 0, atol=1e-12)
+  np.testing.assert_allclose(silent.mutual_information, 0, atol=1e-6)
+  assert (silent.mutual_information >= 0).all()
+  np.testing.assert_allclose(np.exp(silent.mean_log_probs), oracles.softmax(X @ KERNEL), rtol=1e-5)
+
+
+def test_shared_masks_are_one_function_of_the_input():
+  """On equal rows a shared mask gives equal rows, masks of their own do not."""
+  rows = jnp.ones((3, 3))
+  run = functools.partial(ensembles.mc_regress, apply_fn, KERNEL, rows, num_samples=2)
+  both = jax.jit(lambda a, b: (run(key=a, mask="shared"), run(key=b)))
+  shared, own = both(*jax.random.split(jax.random.key(3)))
+  np.testing.assert_array_equal(shared.mean, shared.mean[:1].repeat(3, 0))
+  assert (own.mean[0] != own.mean[1]).any()
+
+
+def test_same_key_same_answer_in_any_chunks():
+  want = predict(jax.random.key(4), 7)
+  got = predict(jax.random.key(4), 7, chunk_size=3)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+  assert (predict(jax.random.key(5), 7).mean_log_probs != want.mean_log_probs).any()
+
+
+def test_regression_has_the_moments_of_the_masks():
+  """Of sum m_j x_j w_j: mean p x w and variance p (1 - p) sum (x_j w_j)^2."""
+  got = jax.jit(
+    lambda key: ensembles.mc_regress(apply_fn, KERNEL, X, key=key, num_samples=20_000, chunk_size=5_000)
+  )(jax.random.key(6))
+  np.testing.assert_allclose(got.mean, 0.5 * X @ KERNEL, atol=0.1)
+  np.testing.assert_allclose(got.variance, 0.25 * X**2 @ KERNEL**2, rtol=0.05)
+
+
+class Net(nn.Module):
+  @nn.compact
+  def __call__(self, x, *, dropout, use_running_average):
+    x = nn.BatchNorm(use_running_average=use_running_average)(x)
+    return nn.Dropout(0.5, deterministic=not dropout)(x)
+
+
+def test_batch_norm_stays_frozen_in_linen():
+  """As the docstring says: the running statistics are used, and are what they were."""
+  statistics = {"BatchNorm_0": {"mean": jnp.full(3, 1.0), "var": jnp.full(3, 4.0)}}
+  params = {"BatchNorm_0": {"scale": jnp.ones(3), "bias": jnp.zeros(3)}}
+
+  def frozen(params, x, *, key, average=True):
+    variables = {"params": params, "batch_stats": statistics}
+    return Net().apply(
+      variables, x, dropout=True, use_running_average=average, rngs={"dropout": key}, mutable=False
+    )
+
+  got = jax.jit(lambda key: ensembles.mc_regress(frozen, params, X, key=key, num_samples=500))(
+    jax.random.key(7)
+  )
+  np.testing.assert_allclose(got.mean, (X - 1) / 2, atol=0.3)
+  np.testing.assert_array_equal(statistics["BatchNorm_0"]["var"], 4)
+  train = functools.partial(frozen, average=False)
+  with pytest.raises(Exception, match=r"batch_stats"):
+    ensembles.mc_regress(train, params, X, key=jax.random.key(7), num_samples=2)
+
+
+def test_what_does_not_fit_is_refused():
+  run = functools.partial(ensembles.mc_predict, apply_fn, KERNEL, X)
+  key = jax.random.key(8)
+  with pytest.raises(ValueError, match='mask must be "independent" or "shared"'):
+    run(key=key, num_samples=2, mask="one")  # pyright: ignore
+  with pytest.raises(ValueError, match="num_samples"):
+    run(key=key, num_samples=0)
+  with pytest.raises(ValueError, match="chunk_size"):
+    run(key=key, num_samples=2, chunk_size=0)
+  with pytest.raises(TypeError, match="key must be a typed key"):
+    run(key=0, num_samples=2)

@@ -1,0 +1,160 @@
+"""Means over members and over all masks, against enumeration in float64 NumPy; bagging."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jaxreg import ensembles, noise, paths
+
+MEANS = (ensembles.arithmetic, ensembles.geometric)
+both = jax.jit(lambda log_probs, weights=None: tuple(mean(log_probs, weights) for mean in MEANS))
+mask_probs = jax.jit(lambda masks, keep: ensembles.mask_probs(masks, keep_prob=keep))
+
+
+def predictions(members=4, batch=(3,), classes=3, seed=0):
+  return oracles.softmax(np.random.default_rng(seed).normal(size=(members, *batch, classes)) * 2)
+
+
+def masked_regressions(d, keep, seed=0):
+  """Softmax regression on one input under all masks: x, W, b, log-probabilities `[2^d, classes]`, weights."""
+  rng = np.random.default_rng(seed)
+  x, kernel, bias = rng.normal(size=d), rng.normal(size=(d, 3)), rng.normal(size=3)
+  masks = oracles.all_masks(d)
+  return x, kernel, bias, np.log(oracles.softmax(masks * x @ kernel + bias)), masks
+
+
+@pytest.mark.parametrize("keep", [0.3, [0.2, 1.0, 0.5]])
+def test_masks_and_their_probabilities(keep):
+  masks = ensembles.dropout_masks(3)
+  # The oracle's order has the first unit as the highest digit.
+  want = oracles.all_masks(3)[:, ::-1]
+  np.testing.assert_array_equal(masks, want)
+  with jax.enable_x64(True):
+    got = np.asarray(mask_probs(np.asarray(masks), np.float64(keep)))
+  np.testing.assert_allclose(got, oracles.mask_probabilities(want, keep), rtol=1e-14)
+  np.testing.assert_allclose(got.sum(), 1, rtol=1e-14)
+
+
+@pytest.mark.parametrize("weights", [None, [0.1, 0.0, 0.7, 0.6]])
+def test_means_against_numpy(weights):
+  probs, used = predictions(), np.ones(4) if weights is None else oracles.f64(weights)
+  used = used / used.sum()
+  product = np.prod(probs ** used[:, None, None], axis=0)
+  with jax.enable_x64(True):
+    arithmetic, geometric = both(np.log(probs), None if weights is None else np.float64(weights))
+  np.testing.assert_allclose(np.exp(arithmetic), np.einsum("m,mbk->bk", used, probs), rtol=1e-13)
+  np.testing.assert_allclose(np.exp(geometric), product / product.sum(-1, keepdims=True), rtol=1e-13)
+  assert arithmetic.dtype == geometric.dtype == np.float64
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.5, 0.8])
+@pytest.mark.claim(
+  "regularization",
+  "dropout: prediction",
+  "the geometric mean of softmax regressions under all masks is softmax of p W'v + b, the arithmetic is not",
+)
+def test_geometric_mean_over_masks_is_scaled_weights(keep):
+  x, kernel, bias, log_probs, masks = masked_regressions(6, keep)
+  scaled = noise.scale_weights({"kernel": kernel, "bias": bias}, keep_prob=keep, mask=paths.kernels_only)
+  with jax.enable_x64(True):
+    arithmetic, geometric = map(np.exp, both(log_probs, mask_probs(masks > 0, np.float64(keep))))
+  np.testing.assert_allclose(geometric, oracles.softmax(x @ np.asarray(scaled["kernel"]) + bias), rtol=1e-5)
+  np.testing.assert_allclose(geometric, oracles.softmax(keep * x @ kernel + bias), rtol=1e-13)
+  exact = oracles.mask_probabilities(masks, np.full(6, keep)) @ np.exp(log_probs)
+  np.testing.assert_allclose(arithmetic, exact, rtol=1e-13)
+  assert np.abs(geometric - arithmetic).max() > 0.005
+
+
+def test_a_thousand_masks_do_not_underflow_in_float32():
+  """As printed, the 2^d-th root of a product: 0 in float32 from 10 units on."""
+  x, kernel, bias, log_probs, _ = masked_regressions(10, 0.5)
+  got = np.exp(both(np.float32(log_probs))[1])
+  np.testing.assert_allclose(got, oracles.softmax(0.5 * x @ kernel + bias), atol=1e-6)
+  assert (np.prod(np.exp(np.float32(log_probs)), axis=0) == 0).all()
+
+
+@jax.jit
+def values_and_gradients(log_probs, weights):
+  """Of both means, and the gradient of the sum of all their probabilities."""
+  values = both(log_probs, weights)
+  return values, [jax.grad(lambda x, i=i: jnp.exp(both(x, weights)[i]).sum())(log_probs) for i in (0, 1)]
+
+
+def test_one_member_can_veto_a_class_in_the_geometric_mean_only():
+  with np.errstate(divide="ignore"):
+    log_probs = np.log(np.float32([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))
+  (arithmetic, geometric), _ = values_and_gradients(log_probs, np.float32([1, 1]))
+  np.testing.assert_allclose(np.exp(arithmetic), [0.25, 0.5, 0.25], rtol=1e-6)
+  np.testing.assert_array_equal(np.exp(geometric), [0, 1, 0])
+  # Weight 0 is absence; a class that nobody gives a probability is -inf, without NaN in value or gradient.
+  values, gradients = values_and_gradients(log_probs, np.float32([1, 0]))
+  for value, gradient in zip(values, gradients):
+    np.testing.assert_allclose(value, log_probs[0], rtol=1e-6)
+    assert np.isfinite(gradient).all()
+
+
+def test_extremes_dtypes_and_vmap():
+  log_probs, alike = np.float32([[0, -1e4, -2e4], [-2e4, -1e4, 0]]), np.float32([1, 1])
+  values, gradients = values_and_gradients(log_probs, alike)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients)))
+  np.testing.assert_allclose(values[1], -np.log(3), rtol=1e-6)
+  shapes = jax.eval_shape(both, jnp.bfloat16(log_probs))
+  assert {x.dtype for x in shapes} == {np.dtype(np.float32)}
+  several = jax.jit(jax.vmap(both))(np.stack([log_probs, log_probs / 1e4]), np.stack([alike, alike]))
+  for one, want in zip(several, values):
+    np.testing.assert_allclose(one[0], want, rtol=1e-6)
+
+
+@pytest.mark.claim(
+  "regularization", "bagging", "the mean of the members' probabilities has at most the mean of their NLLs"
+)
+def test_bag_predict():
+  rng = np.random.default_rng(3)
+  x, labels = np.float32(rng.normal(size=(20, 4))), rng.integers(0, 3, 20)
+  kernels = np.float32(rng.normal(size=(5, 4, 3)) * 2)
+  apply_fn = lambda params, x: x @ params["kernel"]
+  predict = jax.jit(lambda kernels: ensembles.bag_predict(apply_fn, {"kernel": kernels}, x))
+  got = np.asarray(predict(kernels))
+  each = oracles.softmax(np.einsum("bf,mfk->mbk", x, kernels))
+  np.testing.assert_allclose(np.exp(got), each.mean(0), rtol=1e-4)
+  rows = np.arange(20)
+  members, ensemble = -np.log(each[:, rows, labels]).mean(), -got[rows, labels].mean()
+  assert ensemble < members - 0.1
+  # One member is that model.
+  one = predict(kernels[:1])
+  np.testing.assert_allclose(np.exp(one), each[0], rtol=1e-5)
+
+
+@pytest.mark.claim("regularization", "bagging", "resampled sets: 1 - 1/e of the examples are in one of them")
+def test_bootstrap_indices():
+  indices = np.asarray(ensembles.bootstrap_indices(jax.random.key(0), num_examples=2000, num_members=3))
+  assert indices.shape == (3, 2000)
+  assert indices.min() == 0
+  assert indices.max() == 1999
+  for row in indices:
+    # The share of the distinct has a standard deviation of 0.3 / sqrt(n) = 0.007.
+    assert abs(len(np.unique(row)) / 2000 - (1 - np.exp(-1))) < 0.02
+  assert (indices[0] != indices[1]).mean() > 0.9
+
+
+def test_what_does_not_fit_is_refused():
+  log_probs = jnp.zeros((2, 3))
+  for mean in MEANS:
+    with pytest.raises(TypeError, match="log_probs must be floating"):
+      mean(jnp.zeros((2, 3), int))
+    with pytest.raises(ValueError, match="weights must have shape"):
+      mean(log_probs, jnp.ones(3))
+    with pytest.raises(ValueError, match="members"):
+      mean(jnp.zeros(()))
+  with pytest.raises(ValueError, match="num_units must be at most 16, got 17"):
+    ensembles.dropout_masks(17)
+  with pytest.raises(ValueError, match="keep_prob"):
+    ensembles.mask_probs(jnp.ones((4, 2), bool), keep_prob=1.5)
+  with pytest.raises(ValueError, match="keep_prob"):
+    ensembles.mask_probs(jnp.ones((4, 2), bool), keep_prob=jnp.ones(3))
+  with pytest.raises(TypeError, match="masks must be bool"):
+    ensembles.mask_probs(jnp.ones((4, 2)), keep_prob=0.5)
+  with pytest.raises(ValueError, match="num_members"):
+    ensembles.bootstrap_indices(jax.random.key(0), num_examples=3, num_members=0)
