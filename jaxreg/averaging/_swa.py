@@ -1,0 +1,122 @@
+"""Stochastic weight averaging: the mean of the iterates, and the BatchNorm statistics that go with it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, check_range, check_wide
+
+
+class SWAState(NamedTuple):
+  """The mean of the parameters given so far, at least float32, and how many they were."""
+
+  mean: Params
+  count: Array
+
+
+def swa_init(params: Params) -> SWAState:
+  """The mean of no parameters yet: zeros like `params`, in float32 or wider.
+
+  Raises:
+    TypeError: if a leaf is not floating.
+
+  Example:
+    >>> swa_init(jnp.ones(2, jnp.bfloat16)).mean
+    Array([0., 0.], dtype=float32)
+  """
+  zeros = jax.tree.map(lambda leaf: jnp.zeros_like(check_wide(leaf, "params")), params)
+  return SWAState(zeros, jnp.zeros((), jnp.int32))
+
+
+def swa_update(state: SWAState, params: Params) -> SWAState:
+  r"""Adds one iterate to the mean, for instance at the end of an epoch or of a cycle of the learning rate.
+
+  .. math:: \bar\theta \leftarrow \bar\theta + \frac{\theta - \bar\theta}{n + 1}
+
+  The averaged network needs BatchNorm statistics of its own: `batch_norm_statistics`. For an exponential
+  average, which forgets, take `optax.ema` or `optax.incremental_update`.
+
+  Args:
+    state: from `swa_init`, or the update before.
+    params: the new iterate.
+
+  Returns:
+    The new state; `state.mean` are the parameters to use.
+
+  Raises:
+    TypeError: if a leaf is not floating.
+
+  Example:
+    >>> state = swa_init(jnp.zeros(2))
+    >>> for params in (jnp.array([1.0, 2.0]), jnp.array([3.0, 6.0])):
+    ...   state = swa_update(state, params)
+    >>> state.mean
+    Array([2., 4.], dtype=float32)
+
+  References:
+    Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, algorithm 1.
+  """
+  count = state.count + 1
+  step = lambda mean, leaf: mean + (check_wide(leaf, "params") - mean) / count
+  return SWAState(jax.tree.map(step, state.mean, params), count)
+
+
+def batch_norm_statistics(
+  apply_fn: ApplyFn,
+  params: Params,
+  model_state: ModelState,
+  batches: Iterable[Array],
+  *,
+  momentum: float = 0.99,
+  key: Key | None = None,
+) -> ModelState:
+  r"""BatchNorm statistics of the given parameters: the mean over batches of each batch's own statistics.
+
+  .. math:: \hat s = \frac1N \sum_{b=1}^N s_b, \qquad s_b = \frac{s' - \mu s}{1 - \mu}
+
+  The model in training mode returns :math:`s' = \mu s + (1 - \mu) s_b`, from which `s_b` is taken. What `s`
+  was has no effect. The variance lacks that of the batch means, as every running average of variances does.
+
+  Args:
+    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`; called with `train=True`.
+      For speed give it compiled, `jax.jit(apply_fn, static_argnames="train")`.
+    params: for instance the mean of `swa_update`.
+    model_state: all its leaves must be running averages; other state belongs into `apply_fn`.
+    batches: inputs, batch by batch; each counts the same, so of one size.
+    momentum: `mu`, what the model's BatchNorm keeps of its averages in one step, in [0, 1): 0.99 is Linen's
+      default, 1 minus PyTorch's.
+    key: of the model's noise, a new one folded in for each batch; none means that `apply_fn` gets `None`.
+
+  Returns:
+    A pytree like `model_state`, in its dtypes.
+
+  Raises:
+    TypeError: if a leaf of `model_state` is not floating.
+    ValueError: if there are no batches or `momentum` is outside [0, 1).
+
+  Example:
+    >>> def apply_fn(params, mean, x, *, key, train):  # a running mean, of momentum 0.9
+    ...   return x, 0.9 * mean + 0.1 * x.mean()
+    >>> batches = [jnp.array([1.0, 3.0]), jnp.array([4.0, 8.0])]
+    >>> batch_norm_statistics(apply_fn, None, jnp.array(7.0), batches, momentum=0.9).round(3)
+    Array(4., dtype=float32)
+
+  References:
+    Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, section 3.
+  """
+  check_range(momentum, "momentum", low=0, high=1)
+  check_range(1 - momentum, "1 - momentum", low=0, open_low=True)
+  jax.tree.map(lambda leaf: check_wide(leaf, "model_state"), model_state)
+  # From 0 there is nothing to subtract, so nothing is lost to rounding.
+  zeros = jax.tree.map(jnp.zeros_like, model_state)
+  state = swa_init(model_state)
+  number = 0
+  for number, x in enumerate(batches, 1):
+    noise = None if key is None else jax.random.fold_in(key, number)
+    _, moved = apply_fn(params, zeros, x, key=noise, train=True)
+    state = swa_update(state, jax.tree.map(lambda leaf: leaf / (1 - momentum), moved))
+  if not number:
+    raise ValueError("batches must hold at least one batch, got none")
+  return jax.tree.map(lambda mean, old: mean.astype(old.dtype), state.mean, model_state)

@@ -1,0 +1,102 @@
+"""Sequences of metrics, and when and with what they stop."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import averaging
+
+NAN, INF = np.nan, np.inf
+
+
+@functools.cache
+def runner(patience, min_delta, mode):
+  """States after every evaluation of a sequence, in one scan; the parameters are the evaluation's number."""
+  stopping = averaging.early_stopping(patience=patience, min_delta=min_delta, mode=mode)
+
+  def step(state, inputs):
+    state = stopping.update(state, *inputs)
+    return state, state
+
+  def run(metrics):
+    params = {"w": jnp.arange(8.0), "n": jnp.arange(8, dtype=jnp.int32)}
+    start = jax.tree.map(lambda leaf: -jnp.ones_like(leaf[0]), params)
+    return jax.lax.scan(step, stopping.init(start), (metrics, params))[1]
+
+  return jax.jit(run)
+
+
+# metrics (padded to 8), patience, min_delta, mode, the evaluation that says stop (or None), the best one.
+TABLE = {
+  "falls, then rises": ([5, 4, 3, 4, 5, 6, 7, 8], 3, 0.0, "min", 5, 2),
+  "patience 1": ([5, 4, 3, 4, 1, 1, 1, 1], 1, 0.0, "min", 3, 2),
+  "never worse": ([8, 7, 6, 5, 4, 3, 2, 1], 1, 0.0, "min", None, 7),
+  "ties are no improvement": ([3, 3, 3, 3, 1, 1, 1, 1], 3, 0.0, "min", 3, 0),
+  "NaN first": ([NAN, 5, 4, NAN, 3, 4, 4, 4], 3, 0.0, "min", 7, 4),
+  "only NaN": ([NAN] * 8, 3, 0.0, "min", 2, -1),
+  "improves in time": ([3, 4, 4, 2, 4, 4, 1, 9], 3, 0.0, "min", None, 6),
+  "too small a gain": ([3, 2.9, 2.8, 2.7, 2.4, 2, 2, 2], 3, 0.5, "min", 3, 0),
+  # Gains add up: against the best that was kept, not the last.
+  "small gains add up": ([3, 2.8, 2.4, 2.2, 1.8, 1.6, 1.5, 1.4], 3, 0.5, "min", 7, 4),
+  "large is good": ([1, 2, 5, 4, 3, 4, 9, 9], 3, 0.0, "max", 5, 2),
+  "large is good, NaN first": ([NAN, -3, -2, INF, 1, 1, 1, 1], 3, 0.0, "max", 6, 3),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.claim(
+  "regularization",
+  "early stopping",
+  "the latest model is returned: not the last iterate but the latest stored copy, the best on validation",
+  status="erratum",
+)
+def test_table(name):
+  metrics, patience, min_delta, mode, stops, best = TABLE[name]
+  states = runner(patience, min_delta, mode)(np.float32(metrics))
+  want = np.arange(8) >= (8 if stops is None else stops)
+  np.testing.assert_array_equal(states.should_stop, want)
+  assert states.best_step[-1] == best
+  # The parameters of the best evaluation, of either dtype, and its metric.
+  assert states.best_params["w"][-1] == states.best_params["n"][-1] == best
+  assert states.best_params["n"].dtype == np.int32
+  nothing = np.inf if mode == "min" else -np.inf
+  assert states.best_metric[-1] == (np.float32(metrics[best]) if best >= 0 else nothing)
+  # Nothing moves once it has stopped.
+  if stops is not None:
+    assert all((leaf[stops:] == leaf[stops]).all() for leaf in jax.tree.leaves(states))
+    assert states.num_worse[-1] == patience
+
+
+def test_jit_is_eager_and_vmap_a_loop():
+  run = runner(3, 0.0, "min")
+  metrics = np.stack([np.float32(row[0]) for row in TABLE.values()])
+  got = jax.jit(jax.vmap(run))(metrics)
+  for i, row in enumerate(metrics):
+    jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), got, run(row))
+  stopping = averaging.early_stopping(patience=3)
+  state = stopping.init(jnp.float32(-1))
+  for number, metric in enumerate(metrics[0]):
+    state = stopping.update(state, metric, jnp.float32(number))
+  assert (state.best_params, state.best_metric, state.should_stop) == (2, 3, True)
+
+
+def test_what_does_not_fit_is_refused():
+  for options, error, match in (
+    ({"patience": 0}, ValueError, "patience"),
+    ({"patience": 1.0}, TypeError, "patience"),
+    ({"patience": 1, "min_delta": -1.0}, ValueError, "min_delta"),
+    ({"patience": 1, "mode": "best"}, ValueError, 'mode must be "min" or "max"'),
+  ):
+    with pytest.raises(error, match=match):
+      averaging.early_stopping(**options)
+  stopping = averaging.early_stopping(patience=1)
+  state = stopping.init({"w": jnp.zeros(2)})
+  with pytest.raises(TypeError, match="metric must be floating"):
+    stopping.update(state, 3, {"w": jnp.zeros(2)})
+  with pytest.raises(ValueError, match="metric must have shape"):
+    stopping.update(state, jnp.ones(2), {"w": jnp.zeros(2)})
+  with pytest.raises(ValueError, match="params must have the structure"):
+    stopping.update(state, 3.0, {"v": jnp.zeros(2)})
