@@ -2,6 +2,7 @@
 
 import importlib
 
+import cases_calibration
 import cases_noise
 import cases_reparam
 import contract
@@ -9,7 +10,7 @@ import pytest
 from contract import SHAPES, SUBPACKAGES
 
 CASES = (*contract.CASES, *cases_noise.CASES, *cases_reparam.CASES)
-ELSEWHERE = cases_noise.ELSEWHERE
+ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE
 KEYED = [case for case in CASES if case.keyed]
 SMOOTH = [case for case in CASES if case.smooth]
 DIFFERENTIABLE = [case for case in SMOOTH if case.gradient]

@@ -1,11 +1,28 @@
 """Calibration as sums that merge by addition: over batches, devices and processes, exactly.
 
-`nll` and `brier` give `(sum, count)`, `ece_bins` the three sums of each bin; add them up with
-`jax.tree.map(jnp.add, ...)` or `psum`, and divide at the end (`ece` for the bins).
+`nll` and `brier` give `(sum, count)`, `ece_bins` and `classwise_bins` the three sums of each bin; add them up
+with `jax.tree.map(jnp.add, ...)` or `psum`, and divide at the end (`ece`, `mce`, `reliability`, or
+`classwise_ece`). `adaptive_bins` and `fit_temperature` are of the whole set at once.
 """
 
+from jaxreg.calibration._adaptive import adaptive_bins
 from jaxreg.calibration._brier import brier
+from jaxreg.calibration._classwise import classwise_bins, classwise_ece
 from jaxreg.calibration._ece import ece, ece_bins
+from jaxreg.calibration._mce import mce, reliability
 from jaxreg.calibration._nll import nll
+from jaxreg.calibration._temperature import fit_temperature, temper
 
-__all__ = ["brier", "ece", "ece_bins", "nll"]
+__all__ = [
+  "adaptive_bins",
+  "brier",
+  "classwise_bins",
+  "classwise_ece",
+  "ece",
+  "ece_bins",
+  "fit_temperature",
+  "mce",
+  "nll",
+  "reliability",
+  "temper",
+]

@@ -1,0 +1,57 @@
+"""Bins of equal mass, which need all predictions at once."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.calibration._weights import weighted_examples
+from jaxreg.typing import Array, check_count
+
+
+def adaptive_bins(
+  log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
+) -> dict[str, Array]:
+  r"""The sums of `ece_bins` in bins of equal mass; the adaptive ECE is `ece` of them.
+
+  Sorted by confidence, the `i`-th of `n` examples is in bin :math:`\lfloor M (i + 1/2) / n \rfloor`, with its
+  weight counted as so many examples. Where the edges lie depends on all predictions: unlike those of
+  `ece_bins` these sums do not merge, and the whole set must be given at once. Equal confidences may fall in
+  several bins, in the order that they come in.
+
+  Args:
+    log_probs: `[..., classes]`, floating: all predictions.
+    labels: `[...]`, integer.
+    num_bins: `M`.
+    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
+
+  Returns:
+    `confidence`, `correct` and `count`, each `[num_bins]`, from the least confident on.
+
+  Raises:
+    TypeError: if `log_probs` are not floating or `labels` not integer.
+    ValueError: if shapes do not fit or `num_bins` is below 1.
+
+  Example:
+    >>> bins = adaptive_bins(jnp.log(jnp.array([[0.75, 0.25], [0.9, 0.1]])), jnp.array([0, 1]), num_bins=2)
+    >>> bins["confidence"], bins["correct"]
+    (Array([0.75, 0.9 ], dtype=float32), Array([1., 0.], dtype=float32))
+
+  References:
+    Nixon et al., `Measuring Calibration in Deep Learning`, 2019, section 3.
+  """
+  check_count(num_bins, "num_bins")
+  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  confidence = jnp.exp(log_probs.max(axis=-1)).ravel()
+  correct = (log_probs.argmax(axis=-1) == labels).ravel()
+  order = jnp.argsort(confidence)
+  weights = weights.ravel()[order]
+  reached = weights.cumsum()
+  # In this order whole numbers stay whole: an edge is hit exactly, or not.
+  middle = num_bins * (reached - weights / 2) / jnp.where(reached[-1:] > 0, reached[-1:], 1)
+  index = jnp.clip(middle.astype(jnp.int32), 0, num_bins - 1)
+  add_up = lambda x: jax.ops.segment_sum(weights * x[order], index, num_segments=num_bins)
+  return {
+    "confidence": add_up(confidence),
+    "correct": add_up(correct),
+    "count": add_up(jnp.ones_like(confidence)),
+  }
