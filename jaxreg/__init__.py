@@ -6,9 +6,11 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `noise`: `(key, x, *, rate) -> x`
 - `penalties`: `(params, *, mask, ...) -> scalar`, and on activations `-> [batch]`
 - `constraints`: proximal steps, projections onto norms per unit, dual multipliers
+- `averaging`: early stopping with the best copy, stochastic weight averaging
 - `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
-- `calibration`: NLL, Brier score and ECE as sums that merge by addition
+- `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
+- `sparse`: sparse codes of a dictionary
 - `flatness`: loss profiles, curvature, noise covariances, of any model
 - `reparam`: weights as functions of what is trained: weight and spectral normalisation
 - `theory`: closed forms and exact enumerations, for analysis and as oracles
@@ -22,6 +24,7 @@ from typing import Any
 __version__ = "0.1.0"
 __all__ = [
   "augment",
+  "averaging",
   "calibration",
   "constraints",
   "ensembles",
@@ -33,6 +36,7 @@ __all__ = [
   "penalties",
   "plots",
   "reparam",
+  "sparse",
   "theory",
   "train",
   "typing",

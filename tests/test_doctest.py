@@ -18,6 +18,8 @@ SUBPACKAGES = (
   "constraints",
   "reparam",
   "ensembles",
+  "averaging",
+  "sparse",
   "calibration",
   "theory",
   "flatness",

@@ -21,7 +21,7 @@ def modules_after(statement: str) -> set[str]:
   [
     "import jaxreg",
     "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
-    "from jaxreg import ensembles",
+    "from jaxreg import averaging, ensembles, sparse",
   ],
 )
 def test_core_imports_nothing_heavy(statement):

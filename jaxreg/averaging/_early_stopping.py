@@ -47,7 +47,7 @@ def early_stopping(
 
   A tie is no improvement, and neither is NaN, first or later. Use `state.best_params` afterwards: "the latest
   model" of the lecture is its latest stored copy, not the last iterate. Both functions are pure and run under
-  `jit`, `scan` and `vmap`. Once stopped, a state stays as it is, so that replicas may stop at different times.
+  `jit`, `scan` and `vmap`. Once stopped, a state stays as it is, so replicas may stop at different times.
 
   Args:
     patience: `P`; the state says stop at exactly the `P`-th evaluation in a row that did not improve.
