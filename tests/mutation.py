@@ -1821,6 +1821,164 @@ MUTATIONS = [
       "test_gated_units_are_linens",
     ),
   ),
+  *_table(
+    "ensembles/_masks.py",
+    "tests/ensembles/test_means.py",
+    (
+      "dropped for kept",
+      "jnp.where(masks, keep, 1 - keep)",
+      "jnp.where(masks, 1 - keep, keep)",
+      "test_geometric_mean_over_masks_is_scaled_weights",
+    ),
+  ),
+  *_table(
+    "ensembles/_means.py",
+    "tests/ensembles/test_means.py",
+    ("weights not normalised", "weights / weights.sum()", "weights * 1", "test_means_against_numpy"),
+    ("shift not added back", " + largest[0]", "", "test_bag_predict"),
+    (
+      "not renormalised",
+      "return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)",
+      "return (weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0)",
+      "test_geometric_mean_over_masks_is_scaled_weights",
+    ),
+  ),
+  *_table(
+    "ensembles/_mc_predict.py",
+    "tests/ensembles/test_mc_predict.py",
+    (
+      "information twice",
+      "variance, expected + information,",
+      "variance, expected + 2 * information,",
+      "test_decomposition",
+    ),
+    (
+      "one key for all draws",
+      "keys = jax.random.split(check_key(key), num_samples)",
+      "keys = jax.random.clone(jnp.broadcast_to(check_key(key), num_samples))",
+      "test_the_limit_is_the_exact_ensemble",
+    ),
+    (
+      "the sharing swapped",
+      'if mask == "independent" else',
+      'if mask == "shared" else',
+      "test_shared_masks_are_one_function_of_the_input",
+    ),
+  ),
+  *_table(
+    "ensembles/_bagging.py",
+    "tests/ensembles/test_means.py",
+    ("half of the set", "0, num_examples, ", "0, num_examples // 2, ", "test_bootstrap_indices"),
+    (
+      "mean of logits",
+      "arithmetic(jax.nn.log_softmax(outputs, axis=-1), weights)",
+      "jax.nn.log_softmax(outputs.mean(0), axis=-1)",
+      "test_bag_predict",
+    ),
+  ),
+  *_table(
+    "averaging/_early_stopping.py",
+    "tests/averaging/test_early_stopping.py",
+    ("one evaluation late", "worse >= patience", "worse > patience", "test_table"),
+    ("the last iterate", "jnp.where(improved, new, old), params", "new, params", "test_table"),
+    (
+      "NaN improves",
+      "improved = sign * metric < sign * state.best_metric - min_delta",
+      "improved = ~(sign * metric >= sign * state.best_metric - min_delta)",
+      "test_table",
+    ),
+  ),
+  *_table(
+    "averaging/_swa.py",
+    "tests/averaging/test_swa.py",
+    (
+      "count one behind",
+      "count = state.count + 1",
+      "count = state.count + 2",
+      "test_running_mean_is_the_mean",
+    ),
+    (
+      "momentum upside down",
+      "leaf / (1 - momentum)",
+      "leaf / momentum",
+      "test_batch_norm_statistics_of_two_layers",
+    ),
+    (
+      "starts from what it was",
+      "zeros = jax.tree.map(jnp.zeros_like, model_state)",
+      "zeros = model_state",
+      "test_batch_norm_statistics_of_two_layers",
+    ),
+  ),
+  *_table(
+    "calibration/_mce.py",
+    "tests/calibration/test_more_calibration.py",
+    ("mean for maximum", ".max()", ".mean()", "test_against_numpy"),
+  ),
+  *_table(
+    "calibration/_adaptive.py",
+    "tests/calibration/test_more_calibration.py",
+    ("end for middle", "(reached - weights / 2)", "(reached)", "test_against_numpy"),
+  ),
+  *_table(
+    "calibration/_classwise.py",
+    "tests/calibration/test_more_calibration.py",
+    (
+      "sum over classes",
+      '("confidence", "correct", "count")}).mean()',
+      '("confidence", "correct", "count")}).sum()',
+      "test_against_numpy",
+    ),
+  ),
+  *_table(
+    "calibration/_temperature.py",
+    "tests/calibration/test_more_calibration.py",
+    (
+      "inverse for temperature",
+      "jnp.exp(-(left + right) / 2)",
+      "jnp.exp((left + right) / 2)",
+      "test_temperature_in_closed_form_and_at_its_bounds",
+    ),
+    (
+      "sign of the slope",
+      "(mean - picked)",
+      "(picked - mean)",
+      "test_temperature_in_closed_form_and_at_its_bounds",
+    ),
+  ),
+  *_table(
+    "sparse/_omp.py",
+    "tests/sparse/test_sparse_codes.py",
+    (
+      "length forgotten",
+      "jnp.where(length > 0, length, 1), 0)",
+      "jnp.where(length > 0, 1, 1), 0)",
+      "test_omp_of_other_dictionaries_is_greedy",
+    ),
+    ("rounding explained", "floor = 10 *", "floor = 0 *", "test_exact_recovery_stops_early"),
+    (
+      "residual sign",
+      "residual - q * (q @ residual)",
+      "residual + q * (q @ residual)",
+      "test_omp_of_other_dictionaries_is_greedy",
+    ),
+  ),
+  *_table(
+    "sparse/_topk.py",
+    "tests/sparse/test_sparse_codes.py",
+    (
+      "strict ignored",
+      "num_nonzero - 1 if strict",
+      "num_nonzero if strict",
+      "test_topk_is_the_best_of_all_supports",
+    ),
+    (
+      "orthogonal taken for orthonormal",
+      "jnp.where(mask, products / scale(square), 0)",
+      "jnp.where(mask, products, 0)",
+      "test_topk_is_the_best_of_all_supports",
+    ),
+  ),
 ]
 
 

@@ -64,11 +64,11 @@ def early_stopping(
 
   Example:
     >>> stopping = early_stopping(patience=2)
-    >>> state = stopping.init(jnp.array(0.0))
-    >>> for params, error in enumerate([0.5, 0.3, 0.4, 0.3]):
-    ...   state = stopping.update(state, error, jnp.array(float(params)))
+    >>> state = stopping.init(jnp.zeros(1))
+    >>> for epoch, error in enumerate([0.5, 0.3, 0.4, 0.3]):
+    ...   state = stopping.update(state, error, jnp.array([1.0 * epoch]))
     >>> state.best_params, state.best_step, state.should_stop
-    (Array(1., dtype=float32), Array(1, dtype=int32), Array(True, dtype=bool))
+    (Array([1.], dtype=float32), Array(1, dtype=int32), Array(True, dtype=bool))
 
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, early stopping.
@@ -82,7 +82,9 @@ def early_stopping(
   def init(params: Params) -> EarlyStoppingState:
     zero = jnp.zeros((), jnp.int32)
     params = jax.tree.map(jnp.asarray, params)
-    return EarlyStoppingState(params, jnp.asarray(sign * jnp.inf), zero - 1, zero, zero, jnp.zeros((), bool))
+    # With its dtype said, so that it does not change with the first update, under scan.
+    worst = jnp.asarray(sign * jnp.inf, jnp.result_type(float))
+    return EarlyStoppingState(params, worst, zero - 1, zero, zero, jnp.zeros((), bool))
 
   def update(state: EarlyStoppingState, metric: ArrayLike, params: Params) -> EarlyStoppingState:
     given, kept = jax.tree.structure(params), jax.tree.structure(state.best_params)

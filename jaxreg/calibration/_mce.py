@@ -22,8 +22,9 @@ def mce(bins: dict[str, Array]) -> Array:
     TypeError: if the sums are not floating.
 
   Example:
-    >>> mce(ece_bins(jnp.log(jnp.array([[0.75, 0.25], [0.9, 0.1]])), jnp.array([0, 1]))).round(4)
-    Array(0.9, dtype=float32)
+    >>> bins = {"confidence": jnp.array([3.0]), "correct": jnp.array([1.0]), "count": jnp.array([4.0])}
+    >>> mce(bins)
+    Array(0.5, dtype=float32)
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 5.
@@ -46,8 +47,9 @@ def reliability(bins: dict[str, Array]) -> dict[str, Array]:
     TypeError: if the sums are not floating.
 
   Example:
-    >>> reliability(ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2))["accuracy"]
-    Array([0., 1.], dtype=float32)
+    >>> bins = {"confidence": jnp.array([3.0]), "correct": jnp.array([2.0]), "count": jnp.array([4.0])}
+    >>> reliability(bins)["accuracy"]
+    Array([0.5], dtype=float32)
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Fig. 1.

@@ -44,8 +44,8 @@ def fit_temperature(
 
   Example:
     >>> logits = jnp.array([[2.0, 0.0]] * 4)  # confidence 0.88, right in 3 of 4
-    >>> fit_temperature(logits, jnp.array([0, 0, 0, 1])).round(4)  # 2 / log 3
-    Array(1.8205, dtype=float32)
+    >>> print(f"{fit_temperature(logits, jnp.array([0, 0, 0, 1])):.4f}")  # 2 / log 3
+    1.8205
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, section 4.2.

@@ -85,8 +85,8 @@ def mc_predict(
   Example:
     >>> apply_fn = lambda w, x, *, key: jax.random.bernoulli(key, 0.5, x.shape) * x @ w
     >>> x, w = jnp.ones((1, 1)), jnp.array([[jnp.log(3.0), 0.0]])  # 3/4 or 1/2
-    >>> result = mc_predict(apply_fn, w, x, key=jax.random.key(0), num_samples=1000)
-    >>> jnp.exp(result.mean_log_probs).round(2)
+    >>> predict = jax.jit(lambda key: mc_predict(apply_fn, w, x, key=key, num_samples=1000))
+    >>> jnp.exp(predict(jax.random.key(0)).mean_log_probs).round(2)
     Array([[0.63, 0.37]], dtype=float32)
 
   References:

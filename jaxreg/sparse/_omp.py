@@ -32,11 +32,9 @@ def omp(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int) -> Array:
     ValueError: if shapes do not fit, or `num_nonzero` is below 1 or too large.
 
   Example:
-    >>> dictionary = jnp.array([[1.0, 0.0, 0.8], [0.0, 1.0, 0.6]])
-    >>> omp(dictionary, jnp.array([3.0, 1.0]), num_nonzero=1)
-    Array([0., 0., 3.], dtype=float32)
-    >>> omp(dictionary, jnp.array([3.0, 0.0]), num_nonzero=2)
-    Array([3., 0., 0.], dtype=float32)
+    >>> dictionary = jnp.array([[1.0, 0.0, 3.0], [0.0, 1.0, 4.0]])
+    >>> omp(dictionary, jnp.array([6.0, 8.0]), num_nonzero=1)
+    Array([0., 0., 2.], dtype=float32)
 
   References:
     Pati, Rezaiifar and Krishnaprasad, `Orthogonal matching pursuit`, 1993.

@@ -44,7 +44,7 @@ def exact():
 
 @pytest.mark.parametrize("mask", ["independent", "shared"])
 @pytest.mark.claim(
-  "dropout_and_adaptive_sgd",
+  "adaptive_sgd",
   "testing",
   "the ensemble's mean is estimated by (1/M) sum f(x, z_i); printed is x_i, but x is the same in every term",
   status="erratum",
@@ -63,7 +63,7 @@ def test_the_limit_is_the_exact_ensemble(mask):
 
 @pytest.mark.slow
 @pytest.mark.claim(
-  "dropout_and_adaptive_sgd", "testing", "the squared error of sampling is the variance of the draws over M"
+  "adaptive_sgd", "testing", "the squared error of sampling is the variance of the draws over M"
 )
 def test_the_error_falls_with_the_root_of_the_number():
   probs, weights = exact()
@@ -75,7 +75,7 @@ def test_the_error_falls_with_the_root_of_the_number():
 
 
 @pytest.mark.claim(
-  "dropout_and_adaptive_sgd",
+  "adaptive_sgd",
   "testing",
   "the scatter of the draws measures uncertainty: H[mean] = mean H + I, I at least 0, and 0 without noise",
 )
