@@ -32,6 +32,7 @@ ROWS = {
     "optimizer.constraints.max_norm.limit=0.5,1.0,2.0",
   ),
   "dropout": ("", "model.MLP.dropout_rate=0.25,0.5,0.75"),
+  "MC dropout": ("evaluate.mc_samples=20", "model.MLP.dropout_rate=0.25,0.5,0.75"),
   "Gaussian dropout": ("model.MLP.dropout=gaussian_dropout", "model.MLP.dropout_rate=0.25,0.5,0.75"),
   "DropConnect": ("noise.names=('dropconnect_params',)", "noise.dropconnect_params.rate=0.25,0.5,0.75"),
   "input noise": ("noise.names=('gaussian_noise',)", "noise.gaussian_noise.std=0.1,0.2,0.4"),

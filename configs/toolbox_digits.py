@@ -40,6 +40,7 @@ TOOLBOX = {
   "weight_noise": _chosen("noise", "weight_noise", std=0.05),
   "dropconnect": _chosen("noise", "dropconnect_params", rate=0.3),
   "dropout": {"model.MLP.dropout_rate": 0.3},
+  "mc_dropout": {"model.MLP.dropout_rate": 0.3, "evaluate.mc_samples": 20},
   "gaussian_dropout": {"model.MLP.dropout": "gaussian_dropout", "model.MLP.dropout_rate": 0.3},
   "recurrent_dropout": {
     "model.name": "RNN",

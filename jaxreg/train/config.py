@@ -128,7 +128,8 @@ def base_config() -> Config:
 
   # every: epochs; keep: so many of the latest, and the best by this metric.
   config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error"})
-  config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test"})  # latest | best; train | val | test
+  # latest | best; train | val | test; mc_samples: predictions are means over so many draws of the noise.
+  config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
   # Of the checkpoint and split above; length_penalty 0: the most probable hypothesis.
   config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
   # rows: methods, or "label: field=value ..."; grid: "field=value,value,..." or "label: field=value,...":
@@ -221,6 +222,7 @@ def check(config: Config) -> None:
     "data.subset.seed",
     "steps_per_dispatch",
     "translate.length_penalty",
+    "evaluate.mc_samples",
   ):
     _in_range(config, field, 0)
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):

@@ -220,7 +220,9 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     model=model,
     apply_fn=apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate),
-    eval_step=make_eval_step(apply_fn, method, method_options["predict"]),
+    eval_step=make_eval_step(
+      apply_fn, method, method_options["predict"], mc_samples=config.evaluate.mc_samples
+    ),
     method=method,
     loss_options=method_options["loss"],
     predict_options=method_options["predict"],

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreg import ensembles
 from jaxreg.train.methods import Method
 from jaxreg.train.metrics import prediction_metrics
 from jaxreg.train.state import TrainState
@@ -87,14 +88,29 @@ def prediction_key(state: TrainState, number: Array) -> Key:
 
 
 def make_eval_step(
-  apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any]
+  apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
 ) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
-  """Builds `eval_step(state, batch, number) -> metrics`; `number` of the batch varies sampled predictions."""
+  """Builds `eval_step(state, batch, number) -> metrics`; `number` of the batch varies sampled predictions.
+
+  With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
+  """
+
+  def predict(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
+    noisy = noise_key is not None
+    outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
+    return method.predict(key, **outputs, **predict_options)
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
     key = prediction_key(state, number)
-    outputs, _ = apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
-    log_probs = method.predict(key, **outputs, **predict_options)
+    if mc_samples:
+      if state.model_state:
+        raise ValueError(
+          "evaluate.mc_samples must be 0 for a model with BatchNorm, whose training mode noise needs"
+        )
+      draw = lambda key: predict(state, batch["inputs"], *jax.random.split(key))
+      log_probs = ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+    else:
+      log_probs = predict(state, batch["inputs"], None, key)
     return prediction_metrics(log_probs, batch["labels"], batch["weights"])
 
   return eval_step

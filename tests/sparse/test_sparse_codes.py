@@ -61,8 +61,8 @@ def topk(W, xs, num_nonzero, strict=False):
 @pytest.mark.claim(
   "regularization",
   "sparse representations",
-  "for an orthogonal W the code with fewer than k non-zeros is cheap: as the bound is strict the k - 1 largest "
-  "of W'x, if W is orthonormal; else each is first divided by its column's length",
+  "for an orthogonal W the code with fewer than k non-zeros is cheap: as the bound is strict the k - 1 "
+  "largest of W'x, if W is orthonormal; else each is first divided by its column's length",
   status="erratum",
 )
 def test_topk_is_the_best_of_all_supports(strict):

@@ -1,0 +1,50 @@
+"""Evaluation by the mean of many draws of the noise."""
+
+import jax
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import setup, sources
+from jaxreg.train.step import prediction_key
+
+FIELDS = {"method.name": "softmax", "model.MLP.dropout_rate": 0.5}
+
+
+def evaluated(**fields):
+  built = setup.build(runs.make_config({**FIELDS, **fields}), sources.digits().describe())
+  state = jax.jit(built.init)(0)
+  split = sources.digits().test
+  batch = {"inputs": split.inputs[:64], "labels": split.labels[:64].astype(np.int32)}
+  batch["weights"] = np.ones(64, np.float32)
+  return built, state, batch, jax.device_get(jax.jit(built.eval_step)(state, batch, 3))
+
+
+def test_it_is_the_mean_of_the_draws_probabilities():
+  built, state, batch, metrics = evaluated(**{"evaluate.mc_samples": 5})
+  probs = []
+  for key in jax.random.split(prediction_key(state, 3), 5):
+    noise_key, _ = jax.random.split(key)
+    outputs, _ = built.apply_fn(state.params, {}, batch["inputs"], key=noise_key, train=True)
+    exps = np.exp(np.asarray(outputs["logits"], np.float64))
+    probs.append(exps / exps.sum(axis=-1, keepdims=True))
+  assert np.std(probs, axis=0).max() > 0.01
+  mean = np.mean(probs, axis=0)
+  nll = -np.log(mean[np.arange(64), batch["labels"]]).sum()
+  np.testing.assert_allclose(metrics["nll"][0], nll, rtol=1e-5)
+  assert metrics["error"][0] == (mean.argmax(axis=-1) != batch["labels"]).sum()
+
+
+def test_without_noise_it_is_the_plain_prediction():
+  silent = {"model.MLP.dropout_rate": 0.0}
+  plain = evaluated(**silent)[-1]
+  sampled = evaluated(**silent, **{"evaluate.mc_samples": 3})[-1]
+  np.testing.assert_allclose(sampled["nll"], plain["nll"], rtol=1e-5)
+
+
+def test_batch_norm_cannot_be_held():
+  fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
+  data = {**sources.digits().describe(), "input_shape": [32, 32, 3]}
+  with pytest.raises(train.RunError, match=r"evaluate\.mc_samples must be 0 for a model with BatchNorm"):
+    setup.build(runs.make_config({**FIELDS, **fields}), data)
