@@ -122,6 +122,7 @@ def test_the_toolbox_has_every_name(monkeypatch):
     *CONSTRAINTS,
     *NOISES,
     "dropout",
+    "mc_dropout",
     "gaussian_dropout",
     *RECURRENT,
     "label_smoothing",
