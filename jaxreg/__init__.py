@@ -9,6 +9,7 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `averaging`: early stopping with the best copy, stochastic weight averaging
 - `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
+- `adversarial`: `(key, loss_fn, x, *, ...) -> x`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
 - `sparse`: sparse codes of a dictionary
 - `flatness`: loss profiles, curvature, noise covariances, of any model
@@ -23,6 +24,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
+  "adversarial",
   "augment",
   "averaging",
   "calibration",

@@ -1979,6 +1979,228 @@ MUTATIONS = [
       "test_topk_is_the_best_of_all_supports",
     ),
   ),
+  *_table(
+    "adversarial/_fgsm.py",
+    "tests/adversarial/test_adversarial.py",
+    (
+      "sign",
+      "jnp.sign(input_gradient(loss_fn, x)) * eps",
+      "-jnp.sign(input_gradient(loss_fn, x)) * eps",
+      "test_fgsm_is_the_worst_corner_of_logistic_regression",
+    ),
+  ),
+  *_table(
+    "adversarial/_pgd.py",
+    "tests/adversarial/test_adversarial.py",
+    (
+      "target",
+      "rate = -rate if targeted else rate",
+      "rate = 1 * rate",
+      "test_one_step_of_pgd_is_fgsm_and_a_target_turns_it_round",
+    ),
+    (
+      "no ball",
+      "unit(delta) * jnp.minimum(lengths(delta), radius)",
+      "delta",
+      "test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it",
+    ),
+    (
+      "no range",
+      "return delta if clip is None else jnp.clip(wide(x) + delta, *clip) - wide(x)",
+      "return delta + 2 * jnp.maximum(delta, 0)",
+      "test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it",
+    ),
+    ("start", "(batch, size + 2)", "(batch, size + 1)", "test_the_start_is_uniform_in_the_ball"),
+  ),
+  *_table(
+    "adversarial/_vat.py",
+    "tests/adversarial/test_adversarial.py",
+    (
+      "divergence the other way round",
+      "return (p * gap).sum",
+      "return (jnp.exp(log_q) * -gap).sum",
+      "test_vat_loss_is_the_divergence_from_a_fixed_prediction",
+    ),
+    (
+      "teacher with gradient",
+      "return wide(jax.lax.stop_gradient(clean))",
+      "return wide(clean)",
+      "test_vat_loss_is_the_divergence_from_a_fixed_prediction",
+    ),
+    (
+      "no iteration",
+      "return unit(wide(jax.lax.stop_gradient(product)), otherwise=d)",
+      "return d",
+      "test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_its_top",
+    ),
+    (
+      "nothing where flat",
+      "(product)), otherwise=d)",
+      "(product)))",
+      "test_vat_is_finite_where_the_prediction_is_certain_or_flat_or_impossible",
+    ),
+  ),
+  *_table(
+    "augment/_mixup.py",
+    "tests/augment/test_mixing.py",
+    (
+      "labels the other way round",
+      '"labels": mixed(labels, labels[other], share)',
+      '"labels": mixed(labels[other], labels, share)',
+      "test_mixup_mixes_images_and_labels_alike",
+    ),
+  ),
+  *_table(
+    "augment/_cutmix.py",
+    "tests/augment/test_mixing.py",
+    ("area", "share = 1 - box.mean", "share = box.mean", "test_cutmix_s_labels_are_the_areas_of_its_boxes"),
+    (
+      "side",
+      "side = jnp.sqrt(1 - beta",
+      "side = (1 - beta",
+      "test_cutmix_s_labels_are_the_areas_of_its_boxes",
+    ),
+  ),
+  *_table(
+    "augment/_cutout.py",
+    "tests/augment/test_geometry.py",
+    (
+      "not in the middle",
+      "height * row).astype(int) - side // 2",
+      "height * row).astype(int)",
+      "test_cutout_is_a_square_around_a_pixel_cut_at_the_edge",
+    ),
+    (
+      "sticks out",
+      "row * (height - rows + 1)",
+      "row * height",
+      "test_random_erasing_takes_its_area_inside_the_image_at_its_rate",
+    ),
+  ),
+  *_table(
+    "augment/_rotate.py",
+    "tests/augment/test_geometry.py",
+    (
+      "clockwise",
+      "jnp.stack([cos, sin], -1), jnp.stack([-sin, cos], -1)",
+      "jnp.stack([cos, -sin], -1), jnp.stack([sin, cos], -1)",
+      "test_a_quarter_turn_is_rot90",
+    ),
+  ),
+  *_table(
+    "augment/_scale.py",
+    "tests/augment/test_geometry.py",
+    ("factor", "/ factor[:", "* factor[:", "test_a_ramp_is_turned_and_scaled_about_its_middle"),
+  ),
+  *_table(
+    "losses/_focal.py",
+    "tests/losses/test_focal.py",
+    (
+      "the sure count more",
+      "return wrong**gamma * loss",
+      "return (1 - wrong)**gamma * loss",
+      "test_slopes_are_finite_and_right_where_the_loss_is_nearly_zero",
+    ),
+    (
+      "slope at zero",
+      "jnp.maximum(loss, jnp.finfo(loss.dtype).tiny)",
+      "loss",
+      "test_slopes_are_finite_and_right_where_the_loss_is_nearly_zero",
+    ),
+  ),
+  *_table(
+    "losses/_entropy.py",
+    "tests/losses/test_entropy.py",
+    (
+      "sign of the entropy",
+      "return -(jnp.exp(log_probs)",
+      "return (jnp.exp(log_probs)",
+      "test_entropy_is_that_of_flat_and_of_sure_predictions",
+    ),
+    (
+      "threshold",
+      ">= threshold",
+      "< threshold",
+      "test_pseudo_labels_pass_above_the_threshold_and_teach_one_way",
+    ),
+  ),
+  *_table(
+    "losses/_confidence_penalty.py",
+    "tests/test_contract.py",
+    ("sign", "- weight * entropy", "+ weight * entropy", "test_oracle[losses.confidence_penalty-one axis]"),
+  ),
+  *_table(
+    "losses/_logit_adjustment.py",
+    "tests/test_contract.py",
+    (
+      "sign",
+      "softmax_cross_entropy(logits + adjustment",
+      "softmax_cross_entropy(logits - adjustment",
+      "test_oracle[losses.logit_adjustment-one axis]",
+    ),
+  ),
+  *_table(
+    "losses/_cosface.py",
+    "tests/losses/test_cosface.py",
+    ("past pi", "-2 - widened)", "widened)", "test_arcface_widens_the_angle_and_never_pays_for_a_wider_one"),
+    (
+      "root of 1 - cos^2",
+      "return cosines, _norm(across),",
+      "return cosines, jnp.sqrt(1 - (x * of_label).sum(-1, keepdims=True) ** 2),",
+      "test_arcface_widens_the_angle_and_never_pays_for_a_wider_one",
+    ),
+  ),
+  *_table(
+    "losses/_cosface.py",
+    "tests/test_contract.py",
+    (
+      "margin of the cosine",
+      "cosines - margin, cosines",
+      "cosines + margin, cosines",
+      "test_oracle[losses.cosface-one axis]",
+    ),
+  ),
+  *_table(
+    "losses/_bi_tempered.py",
+    "tests/losses/test_bi_tempered.py",
+    (
+      "constant",
+      ".sum(axis=-1)) / (2 - t1)",
+      ".sum(axis=-1)) / (1 - t1)",
+      "test_other_temperatures_against_bisection",
+    ),
+    ("too few steps", "fori_loop(0, 12,", "fori_loop(0, 2,", "test_other_temperatures_against_bisection"),
+  ),
+  *_table(
+    "losses/_bi_tempered.py",
+    "tests/test_contract.py",
+    (
+      "gradient of the normaliser",
+      "jax.nn.softmax(t * _log_probs",
+      "jax.nn.softmax(_log_probs",
+      "test_gradients[losses.bi_tempered]",
+    ),
+  ),
+  *_table(
+    "losses/_r_drop.py",
+    "tests/losses/test_entropy.py",
+    (
+      "impossible to both",
+      "jnp.where(jnp.maximum(p, q) == -jnp.inf, 0, p - q)",
+      "p - q",
+      "test_r_drop_of_impossible_classes_and_of_a_prediction_with_itself",
+    ),
+  ),
+  *_table(
+    "losses/_r_drop.py",
+    "tests/test_contract.py",
+    (
+      "one way",
+      "0.5 * ((jnp.exp(p) - jnp.exp(q)) * gap)",
+      "0.5 * (jnp.exp(p) * gap)",
+      "test_oracle[losses.r_drop-one axis]",
+    ),
+  ),
 ]
 
 

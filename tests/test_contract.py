@@ -3,13 +3,16 @@
 import importlib
 
 import cases_calibration
+import cases_losses
 import cases_noise
 import cases_reparam
 import contract
 import pytest
 from contract import SHAPES, SUBPACKAGES
 
-CASES = (*contract.CASES, *cases_noise.CASES, *cases_reparam.CASES)
+CASES = (*contract.CASES, *cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
+# The same, but the checks that compile a case once more are slow for the plain ones.
+LATER = [pytest.param(c, marks=[pytest.mark.slow] if c in cases_losses.CASES else []) for c in CASES]
 ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE
 KEYED = [case for case in CASES if case.keyed]
 SMOOTH = [case for case in CASES if case.smooth]
@@ -33,7 +36,7 @@ def test_oracle(case, sizes):
   contract.check_oracle(case, sizes)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", LATER, ids=str)
 def test_float64(case):
   contract.check_float64(case)
 
@@ -49,12 +52,12 @@ def test_bfloat16_values(case):
   contract.check_bfloat16_values(case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", LATER, ids=str)
 def test_jit(case):
   contract.check_jit(case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", LATER, ids=str)
 def test_vmap_is_a_loop(case):
   contract.check_vmap(case)
 
@@ -65,7 +68,7 @@ def test_pmap_is_a_loop(case):
   contract.check_pmap(case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", LATER, ids=str)
 def test_sharded_is_unsharded(case):
   contract.check_sharded(case)
 

@@ -20,6 +20,8 @@ SUBPACKAGES = (
   "ensembles",
   "averaging",
   "sparse",
+  "augment",
+  "adversarial",
   "calibration",
   "theory",
   "flatness",

@@ -22,6 +22,7 @@ def modules_after(statement: str) -> set[str]:
     "import jaxreg",
     "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
     "from jaxreg import averaging, ensembles, sparse",
+    "from jaxreg import augment, adversarial",
   ],
 )
 def test_core_imports_nothing_heavy(statement):

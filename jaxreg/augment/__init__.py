@@ -3,11 +3,27 @@
 `batch["inputs"]` are `[batch, height, width, channels]`, the rest of the batch is what labels come with.
 
 Every example draws its own transformation, all of them in one draw from the key; the dtype (uint8 or
-floating) is kept.
+floating) is kept. Mixing makes the labels soft, `[batch, classes]`.
 """
 
+from jaxreg.augment._cutmix import cutmix
+from jaxreg.augment._cutout import cutout, random_erasing
 from jaxreg.augment._flip import flip
+from jaxreg.augment._mixup import mixup
 from jaxreg.augment._normalize import normalize
+from jaxreg.augment._rotate import rotate
+from jaxreg.augment._scale import scale
 from jaxreg.augment._translate import pad_crop, translate
 
-__all__ = ["flip", "normalize", "pad_crop", "translate"]
+__all__ = [
+  "cutmix",
+  "cutout",
+  "flip",
+  "mixup",
+  "normalize",
+  "pad_crop",
+  "random_erasing",
+  "rotate",
+  "scale",
+  "translate",
+]

@@ -1,11 +1,14 @@
 """Per-example losses: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
 
-A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`.
+A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, without `bias` where it has none.
 
 Samplers of a loss's masks and its prediction rule stand beside it. A compound loss has a `<name>_terms`
 beside it: a dict whose sum it is.
 """
 
+from jaxreg.losses._bi_tempered import bi_tempered
+from jaxreg.losses._confidence_penalty import confidence_penalty
+from jaxreg.losses._cosface import arcface, cosface
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
 from jaxreg.losses._dropmax import (
@@ -20,6 +23,8 @@ from jaxreg.losses._dropmax import (
   dropmax_terms,
 )
 from jaxreg.losses._dropmax_qp import dropmax_qp, dropmax_qp_terms
+from jaxreg.losses._entropy import entropy, pseudo_label
+from jaxreg.losses._focal import focal
 from jaxreg.losses._group_softmax import group_softmax, group_softmax_and_logits, group_softmax_log_probs
 from jaxreg.losses._group_softmax_scores import (
   discriminative_scores,
@@ -31,12 +36,18 @@ from jaxreg.losses._group_softmax_scores import (
   rival_scores,
 )
 from jaxreg.losses._label_smoothing import label_smoothing
+from jaxreg.losses._logit_adjustment import logit_adjustment
+from jaxreg.losses._r_drop import r_drop
 from jaxreg.losses._random_dropmax import random_dropmax, random_dropmax_mask
 from jaxreg.losses._sampled_softmax import sample_classes, sampled_softmax
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs, sparsemax_probs
 
 __all__ = [
+  "arcface",
+  "bi_tempered",
+  "confidence_penalty",
+  "cosface",
   "deterministic_attention",
   "deterministic_dropmax",
   "deterministic_dropmax_terms",
@@ -52,14 +63,19 @@ __all__ = [
   "dropmax_qp",
   "dropmax_qp_terms",
   "dropmax_terms",
+  "entropy",
   "feature_groups",
   "fixed_scores",
+  "focal",
   "group_softmax",
   "group_softmax_and_logits",
   "group_softmax_log_probs",
   "interleaved_scores",
   "label_smoothing",
+  "logit_adjustment",
   "posterior_scores",
+  "pseudo_label",
+  "r_drop",
   "random_dropmax",
   "random_dropmax_mask",
   "random_scores",

@@ -41,6 +41,11 @@ def test_flip_flips_whole_images_at_its_rate():
   assert abs(chosen.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 4000)
 
 
+@pytest.mark.claim(
+  "regularization",
+  "dataset augmentation",
+  "new data by translating the images a few pixels in each direction",
+)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_translate_is_one_of_all_shifts_with_the_fill_outside(dtype):
   b, shift = batch(dtype=dtype), 2

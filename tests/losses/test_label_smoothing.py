@@ -19,6 +19,9 @@ def inputs(seed=0):
   return rng.normal(size=(16, K)).astype(np.float32) * 3, rng.integers(0, K, 16)
 
 
+@pytest.mark.claim(
+  "regularization", "noise robustness", "smoothed targets are eps / k and 1 - (k - 1) eps / k; they sum to 1"
+)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 1.0])
 def test_equals_optax_on_smoothed_labels(smoothing):
   logits, labels = inputs()
@@ -63,6 +66,12 @@ def test_no_smoothing_is_the_cross_entropy():
     )
 
 
+@pytest.mark.claim(
+  "regularization",
+  "noise robustness",
+  "the label is right with probability 1 - eps; by these targets with 1 - (k - 1) eps / k",
+  status="erratum",
+)
 @pytest.mark.parametrize("over", ["all", "others"])
 def test_minimum_lies_at_a_finite_gap(over):
   """Where the probabilities are the targets: log of the right class's target over a wrong one's."""
@@ -72,6 +81,8 @@ def test_minimum_lies_at_a_finite_gap(over):
     gap = math.log((1 - (K - 1) * off) / off)
     loss = lambda o: losses.label_smoothing(o, jnp.array(2), smoothing=smoothing, over=over)
     at = jnp.zeros(K).at[2].set(gap)
+    right = {"all": 1 - (K - 1) * smoothing / K, "others": 1 - smoothing}[over]
+    np.testing.assert_allclose(jax.nn.softmax(at)[2], right, rtol=1e-12)
     np.testing.assert_allclose(jax.grad(loss)(at), 0, atol=1e-12)
     assert loss(at) < min(loss(at.at[2].add(0.1)), loss(at.at[2].add(-0.1)))
     p = np.full(K, off)

@@ -1,0 +1,12 @@
+"""Inputs made worse for a model: `(key, loss_fn, x, *, ...) -> x`.
+
+`loss_fn(x) -> [batch]` is any loss, one value an example, each of its own example alone: so no batch
+statistics. The caller closes over parameters and labels, and over the key of any noise, so that it is the
+same in every pass. What is added to `x` is a constant to differentiation: train on the result.
+"""
+
+from jaxreg.adversarial._fgsm import fgsm
+from jaxreg.adversarial._pgd import pgd
+from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
+
+__all__ = ["fgsm", "pgd", "vat_loss", "virtual_adversarial"]

@@ -1,0 +1,55 @@
+"""What the attacks share: checks, the gradient in the inputs, lengths of perturbations."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_floating
+
+LossOfInputs = Callable[[Array], Array]
+Bounds = tuple[float, float] | None
+
+
+def batched(x: ArrayLike) -> Array:
+  x = check_floating(x, "x")
+  if x.ndim == 0:
+    raise ValueError("x must have a batch axis, got a scalar")
+  return x
+
+
+def wide(x: Array) -> Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def input_gradient(loss_fn: LossOfInputs, x: Array) -> Array:
+  """The gradient of each example's loss in its own input, itself without gradient."""
+
+  def total(x):
+    losses = loss_fn(x)
+    if losses.shape != x.shape[:1]:
+      raise ValueError(f"loss_fn must give [batch] for a batch of {x.shape[0]}, got {losses.shape}")
+    return losses.sum()
+
+  return wide(jax.lax.stop_gradient(jax.grad(total)(x)))
+
+
+def perturbed(x: Array, delta: ArrayLike, clip: Bounds) -> Array:
+  """`x + delta`, within the bounds, of the dtype of `x`."""
+  moved = wide(x) + delta
+  return (moved if clip is None else jnp.clip(moved, *clip)).astype(x.dtype)
+
+
+def lengths(delta: Array) -> Array:
+  """The Euclidean norm of each example, `[batch, 1, ...]`; no square of it under- or overflows."""
+  axes = tuple(range(1, delta.ndim))
+  largest = jnp.abs(delta).max(axis=axes, keepdims=True, initial=0)
+  scale = jnp.where(largest > 0, largest, 1)
+  return scale * jnp.sqrt(jnp.square(delta / scale).sum(axis=axes, keepdims=True))
+
+
+def unit(delta: Array, otherwise: Array | float = 0.0) -> Array:
+  """Each example divided by its norm; `otherwise` where that is 0."""
+  norm = lengths(delta)
+  return jnp.where(norm > 0, delta / jnp.where(norm > 0, norm, 1), otherwise)

@@ -1,0 +1,45 @@
+"""The fast gradient sign method."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.adversarial._common import Bounds, LossOfInputs, batched, input_gradient, perturbed
+from jaxreg.typing import Array, check_range
+
+
+def fgsm(loss_fn: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = None) -> Array:
+  r"""One step of length `eps` along the sign of the loss's gradient in the inputs.
+
+  .. math:: x' = x + \epsilon \operatorname{sign}(\nabla_x J(x))
+
+  The worst point of the box of half-width `eps` where the loss is monotone in a linear function of `x`, as
+  in logistic regression: there it adds `eps * ||w||_1` to the negative margin. Toward a target class: give
+  minus the loss of that class.
+
+  Args:
+    loss_fn: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters, labels
+      and the key of its noise.
+    x: `[batch, ...]`, floating.
+    eps: at least 0, in units of `x`; .007 in the paper's figure.
+    clip: the least and largest value that an input may have, applied last.
+
+  Returns:
+    `x'`, of the shape and dtype of `x`; unmoved where the gradient is 0.
+
+  Raises:
+    TypeError: if `x` is not floating.
+    ValueError: if `loss_fn` does not give `[batch]` or `eps` is negative.
+
+  Example:
+    >>> w, y = jnp.array([1.0, -2.0]), jnp.array([1.0])
+    >>> logistic = lambda x: jax.nn.softplus(-y * (x @ w))
+    >>> fgsm(logistic, jnp.zeros((1, 2)), eps=0.5)
+    Array([[-0.5,  0.5]], dtype=float32)
+
+  References:
+    Goodfellow, Shlens and Szegedy, `Explaining and Harnessing Adversarial Examples`, 2015, section 4.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
+  """
+  x = batched(x)
+  check_range(eps, "eps", low=0)
+  return perturbed(x, jnp.sign(input_gradient(loss_fn, x)) * eps, clip)

@@ -1,0 +1,135 @@
+"""Projected gradient ascent within a ball around the inputs."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.adversarial._common import (
+  Bounds,
+  LossOfInputs,
+  batched,
+  input_gradient,
+  lengths,
+  perturbed,
+  unit,
+  wide,
+)
+from jaxreg.typing import Array, Key, check_count, check_key, check_range
+
+Norm = Literal["linf", "l2", "l1"]
+
+
+def pgd(
+  key: Key | None,
+  loss_fn: LossOfInputs,
+  x: ArrayLike,
+  *,
+  eps: ArrayLike,
+  step_size: ArrayLike,
+  num_steps: int,
+  norm: Norm = "linf",
+  random_start: bool = True,
+  clip: Bounds = None,
+  targeted: bool = False,
+) -> Array:
+  r"""Steps of steepest ascent of the loss, each followed by the projection onto a ball around `x`.
+
+  .. math:: \delta \leftarrow P_{\|\delta\| \le \epsilon} \Bigl(\delta
+    + \eta \operatorname*{argmax}_{\|v\| \le 1} v^\top \nabla_x J(x + \delta)\Bigr)
+
+  The steepest direction is the sign of the gradient for `linf`, the gradient divided by its norm for `l2`,
+  and for `l1` the one coordinate of the largest gradient, so that many steps are needed there.
+
+  Args:
+    key: for the start, one draw for all examples; may be None without one.
+    loss_fn: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters, labels
+      and the key of its noise.
+    x: `[batch, ...]`, floating; inside `clip`, if that is given.
+    eps: radius of the ball, at least 0, in units of `x`.
+    step_size: at least 0; a few times `eps / num_steps`.
+    num_steps: at least 1; static.
+    norm: `linf`, `l2` or `l1`, over all axes of an example.
+    random_start: whether the first point is uniform in the ball, else `x`.
+    clip: the least and largest value that an input may have, applied after every projection.
+    targeted: go down instead, for the loss of a class to be taken for.
+
+  Returns:
+    `x + delta`, of the shape and dtype of `x`.
+
+  Raises:
+    TypeError: if `x` is not floating, `num_steps` no integer or, where needed, `key` not a typed key.
+    ValueError: for another `norm`, a negative `eps` or `step_size`, or if `loss_fn` does not give `[batch]`.
+
+  Example:
+    >>> loss = lambda x: x @ jnp.array([3.0, 4.0])
+    >>> options = dict(eps=1.0, step_size=0.5, num_steps=3, random_start=False)
+    >>> pgd(None, loss, jnp.zeros((1, 2)), norm="l2", **options).round(3)
+    Array([[0.6, 0.8]], dtype=float32)
+
+  References:
+    Madry et al., `Towards Deep Learning Models Resistant to Adversarial Attacks`, 2018, section 2.1.
+  """
+  x = batched(x)
+  check_range(eps, "eps", low=0)
+  check_range(step_size, "step_size", low=0)
+  check_count(num_steps, "num_steps")
+  if norm not in ("linf", "l2", "l1"):
+    raise ValueError(f"norm must be 'linf', 'l2' or 'l1', got {norm!r}")
+  radius, rate = jnp.asarray(eps, wide(x).dtype), jnp.asarray(step_size, wide(x).dtype)
+  rate = -rate if targeted else rate
+
+  def inside(delta: Array) -> Array:
+    # Clipping brings a coordinate nearer to x, so the result stays in the ball.
+    return delta if clip is None else jnp.clip(wide(x) + delta, *clip) - wide(x)
+
+  def step(_, delta: Array) -> Array:
+    gradient = input_gradient(loss_fn, perturbed(x, delta, clip))
+    return inside(_project(delta + rate * _steepest(gradient, norm), radius, norm))
+
+  start = jnp.zeros_like(wide(x))
+  if random_start:
+    start = radius * _uniform(key, x, norm)
+  return perturbed(x, jax.lax.fori_loop(0, num_steps, step, inside(start)), clip)
+
+
+def _steepest(gradient: Array, norm: Norm) -> Array:
+  if norm == "linf":
+    return jnp.sign(gradient)
+  if norm == "l2":
+    return unit(gradient)
+  flat = gradient.reshape(gradient.shape[0], -1)
+  largest = jax.nn.one_hot(jnp.abs(flat).argmax(axis=-1), flat.shape[-1], dtype=flat.dtype)
+  return (largest * jnp.sign(flat)).reshape(gradient.shape)
+
+
+def _project(delta: Array, radius: Array, norm: Norm) -> Array:
+  if norm == "linf":
+    return jnp.clip(delta, -radius, radius)
+  if norm == "l2":
+    return unit(delta) * jnp.minimum(lengths(delta), radius)
+  # Optax divides by the radius.
+  divisor = jnp.where(radius > 0, radius, 1)
+  ball = lambda d: optax.projections.projection_l1_ball(d, divisor)
+  return jnp.where(radius > 0, jax.vmap(ball)(delta), 0)
+
+
+def _uniform(key: Key | None, x: Array, norm: Norm) -> Array:
+  """One point of the unit ball for each example, uniform."""
+  if key is None:
+    raise TypeError("key must be a typed key for a random start, got None")
+  check_key(key)
+  dtype = wide(x).dtype
+  if norm == "linf":
+    return jax.random.uniform(key, x.shape, dtype, -1, 1)
+  batch, size = x.shape[0], x[:1].size
+  # A sphere of two dimensions more, or an L1 sphere of one more, seen from above, is a uniform ball.
+  if norm == "l2":
+    normal = jax.random.normal(key, (batch, size + 2), dtype)
+    points = normal / lengths(normal)
+  else:
+    laplace = jax.random.laplace(key, (batch, size + 1), dtype)
+    points = laplace / jnp.abs(laplace).sum(axis=-1, keepdims=True)
+  return points[:, :size].reshape(x.shape)

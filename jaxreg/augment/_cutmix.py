@@ -1,0 +1,62 @@
+"""CutMix: a box of another image, and the label by area."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._boxes import inside_box
+from jaxreg.augment._images import images
+from jaxreg.augment._mixing import beta, mixed, soft_labels
+from jaxreg.typing import Key, check_key, check_range
+
+
+def cutmix(
+  key: Key, batch: Mapping[str, Any], *, alpha: ArrayLike = 1.0, num_classes: int | None = None
+) -> dict[str, Any]:
+  r"""Puts a box of another image of the batch into each image, and mixes the labels by its area.
+
+  .. math:: h = H \sqrt{1 - \lambda}, \quad w = W \sqrt{1 - \lambda}, \qquad
+    \tilde y = \Bigl(1 - \tfrac{a}{HW}\Bigr) y_i + \tfrac{a}{HW} y_j, \qquad
+    \lambda \sim \mathrm{Beta}(\alpha, \alpha)
+
+  The box's middle is any pixel; what sticks out is cut off, and `a` counts the pixels that are left.
+
+  Args:
+    key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
+    batch: `inputs` `[batch, height, width, channels]`; `labels` `[batch]`, integer, or `[batch, classes]`,
+      floating; the rest is left alone.
+    alpha: above 0; at 1 all areas are equally likely.
+    num_classes: needed for integer labels; static.
+
+  Returns:
+    The batch with mixed images of the same dtype and labels `[batch, classes]`.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images, `alpha` is not above 0 or `num_classes` is missing.
+
+  Example:
+    >>> x = jnp.tile(jnp.eye(2)[:, None, None], (1, 8, 8, 1))
+    >>> out = cutmix(jax.random.key(0), {"inputs": x, "labels": jnp.array([0, 1])}, num_classes=2)
+    >>> bool((out["inputs"].mean(axis=(1, 2)) == out["labels"]).all())
+    True
+
+  References:
+    Yun et al., `CutMix: Regularization Strategy to Train Strong Classifiers`, 2019, section 3.1.
+  """
+  x, labels = images(batch), soft_labels(batch, num_classes)
+  check_range(alpha, "alpha", low=0, open_low=True)
+  number, height, width, _ = x.shape
+  keys = jax.random.split(check_key(key), 3)
+  side = jnp.sqrt(1 - beta(keys[0], alpha, number))
+  row, column = jax.random.uniform(keys[1], (2, number))
+  other = jax.random.permutation(keys[2], number)
+  rows, columns = (jnp.floor(size * side).astype(int) for size in (height, width))
+  top = jnp.floor(height * row).astype(int) - rows // 2
+  left = jnp.floor(width * column).astype(int) - columns // 2
+  box = inside_box((height, width), top, left, rows, columns)
+  share = 1 - box.mean(axis=(1, 2, 3))
+  return {**batch, "inputs": jnp.where(box, x[other], x), "labels": mixed(labels, labels[other], share)}

@@ -1,0 +1,103 @@
+"""Cutout and random erasing: a box of each image is lost."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._boxes import inside_box
+from jaxreg.augment._images import images
+from jaxreg.typing import Key, check_key, check_range
+
+
+def cutout(key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: float = 0.0) -> dict[str, Any]:
+  """Fills a square of `size` pixels around a random pixel of each image; what sticks out is cut off.
+
+  Args:
+    key: one draw of `[2, batch]`.
+    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    size: side of the square in pixels, at least 0; a quarter to a half of the image in the paper.
+    fill: what is there instead.
+
+  Returns:
+    The batch with holes in its inputs, of the same dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images or `size` is negative.
+
+  Example:
+    >>> batch = {"inputs": jnp.ones((1, 1, 4, 1))}
+    >>> cutout(jax.random.key(0), batch, size=1)["inputs"].sum()
+    Array(3., dtype=float32)
+
+  References:
+    DeVries and Taylor, `Improved Regularization of Convolutional Neural Networks with Cutout`, 2017,
+    section 3.2.
+  """
+  x = images(batch)
+  check_range(size, "size", low=0)
+  number, height, width, _ = x.shape
+  row, column = jax.random.uniform(check_key(key), (2, number))
+  side = jnp.broadcast_to(jnp.asarray(size, int), (number,))
+  top = jnp.floor(height * row).astype(int) - side // 2
+  left = jnp.floor(width * column).astype(int) - side // 2
+  box = inside_box((height, width), top, left, side, side)
+  return {**batch, "inputs": jnp.where(box, jnp.asarray(fill, x.dtype), x)}
+
+
+def random_erasing(
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  rate: ArrayLike = 0.5,
+  area: tuple[float, float] = (0.02, 0.4),
+  max_aspect: float = 1 / 0.3,
+  fill: float = 0.0,
+) -> dict[str, Any]:
+  """Fills a box of random area, shape and place in each image with probability `rate`.
+
+  The box lies inside the image: one that is too high or wide is shortened, where the paper draws again. The
+  paper's aspect ratio is uniform; here its logarithm is, so that high and wide boxes are equally likely.
+
+  Args:
+    key: one draw of `[5, batch]`.
+    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    rate: probability of a box, in [0, 1].
+    area: least and largest area of the box, as parts of the image.
+    max_aspect: largest ratio of the longer to the shorter side, at least 1.
+    fill: what is there instead.
+
+  Returns:
+    The batch with holes in its inputs, of the same dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images or `rate`, `area` or `max_aspect` are out of range.
+
+  Example:
+    >>> batch = {"inputs": jnp.ones((1, 4, 4, 1))}
+    >>> random_erasing(jax.random.key(0), batch, rate=1.0, area=(0.25, 0.25), max_aspect=1.0)["inputs"].sum()
+    Array(12., dtype=float32)
+
+  References:
+    Zhong et al., `Random Erasing Data Augmentation`, 2020, section 3.2.
+  """
+  x = images(batch)
+  check_range(rate, "rate", low=0, high=1)
+  check_range(area[0], "area[0]", low=0, high=1)
+  check_range(area[1], "area[1]", low=area[0], high=1)
+  check_range(max_aspect, "max_aspect", low=1)
+  number, height, width, _ = x.shape
+  chosen, part, aspect, row, column = jax.random.uniform(check_key(key), (5, number))
+  pixels = height * width * (area[0] + (area[1] - area[0]) * part)
+  stretch = jnp.exp((aspect - 0.5) * math.log(max_aspect))  # the root of the ratio of the sides
+  rows = jnp.clip(jnp.round(jnp.sqrt(pixels) * stretch), 1, height).astype(int)
+  columns = jnp.clip(jnp.round(jnp.sqrt(pixels) / stretch), 1, width).astype(int)
+  top = jnp.floor(row * (height - rows + 1)).astype(int)
+  left = jnp.floor(column * (width - columns + 1)).astype(int)
+  box = inside_box((height, width), top, left, rows, columns) & (chosen < rate)[:, None, None, None]
+  return {**batch, "inputs": jnp.where(box, jnp.asarray(fill, x.dtype), x)}

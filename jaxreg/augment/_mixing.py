@@ -1,0 +1,52 @@
+"""What mixup and CutMix share: soft labels, partners, pixels back in their dtype."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key
+
+
+def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
+  """`batch["labels"]` as `[batch, classes]`: one-hot, or as they are where they are soft already.
+
+  Raises:
+    ValueError: if there are none, or integers come without their number of classes.
+  """
+  if "labels" not in batch:
+    raise ValueError(f"batch must have 'labels', got {sorted(batch)}")
+  labels = jnp.asarray(batch["labels"])
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    if labels.ndim < 2:
+      raise ValueError(f"soft labels must be [batch, classes], got {labels.shape}")
+    return labels
+  if num_classes is None:
+    raise ValueError("num_classes must be given for integer labels, got None")
+  return jax.nn.one_hot(labels, num_classes)
+
+
+def beta(key: Key, alpha: ArrayLike, number: int) -> Array:
+  """Shares from Beta(alpha, alpha), in one draw of `[2, number]` log-gammas: none underflows."""
+  one, other = jax.random.loggamma(key, alpha, (2, number))
+  return jax.nn.sigmoid(one - other)
+
+
+def mixed(x: Array, other: Array, share: Array) -> Array:
+  """`share * x + (1 - share) * other`, of the dtype of `x`, with `share` `[batch]` or `[1]`.
+
+  Raises:
+    TypeError: if `x` is neither uint8 nor floating.
+  """
+  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
+    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  dtype = jnp.promote_types(x.dtype, jnp.float32)
+  share = share.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
+  return narrowed(share * x.astype(dtype) + (1 - share) * other.astype(dtype), x.dtype)
+
+
+def narrowed(x: Array, dtype: Any) -> Array:
+  """In `dtype`; integers rounded to the nearest rather than down, which would darken."""
+  return (x if jnp.issubdtype(dtype, jnp.floating) else jnp.round(x)).astype(dtype)

@@ -1,0 +1,60 @@
+"""Mixup: convex combinations of examples and of their labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._mixing import beta, mixed, soft_labels
+from jaxreg.typing import Key, check_key, check_range
+
+
+def mixup(
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  alpha: ArrayLike = 0.2,
+  num_classes: int | None = None,
+  per_example: bool = True,
+) -> dict[str, Any]:
+  r"""Mixes each example, and its label, with another of the batch.
+
+  .. math:: \tilde x = \lambda x_i + (1 - \lambda) x_j, \quad \tilde y = \lambda y_i + (1 - \lambda) y_j,
+    \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha)
+
+  The labels become soft: train with a cross-entropy that takes them, `optax.softmax_cross_entropy`. No label
+  smoothing is added. Every example of the batch takes part, also one of weight 0.
+
+  Args:
+    key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
+    batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer, or `[batch, classes]`,
+      floating; the rest is left alone.
+    alpha: above 0; towards 0 the examples stay as they are.
+    num_classes: needed for integer labels; static.
+    per_example: whether each example draws its own share, as here, or the batch one, as in the paper.
+
+  Returns:
+    The batch with mixed inputs of the same dtype and labels `[batch, classes]`.
+
+  Raises:
+    TypeError: if `key` is not a typed key or the inputs are neither uint8 nor floating.
+    ValueError: if `alpha` is not above 0 or `num_classes` is missing.
+
+  Example:
+    >>> batch = {"inputs": jnp.eye(2), "labels": jnp.array([0, 1])}
+    >>> out = mixup(jax.random.key(0), batch, num_classes=2)
+    >>> bool((out["inputs"] == out["labels"]).all())
+    True
+
+  References:
+    Zhang et al., `mixup: Beyond Empirical Risk Minimization`, 2018, section 2.
+  """
+  labels = soft_labels(batch, num_classes)
+  x = jnp.asarray(batch["inputs"])
+  check_range(alpha, "alpha", low=0, open_low=True)
+  for_share, for_order = jax.random.split(check_key(key))
+  share = beta(for_share, alpha, x.shape[0] if per_example else 1)
+  other = jax.random.permutation(for_order, x.shape[0])
+  return {**batch, "inputs": mixed(x, x[other], share), "labels": mixed(labels, labels[other], share)}

@@ -1,0 +1,47 @@
+"""Random enlargements and reductions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._images import images
+from jaxreg.augment._warp import warped
+from jaxreg.typing import Key, check_key, check_range
+
+
+def scale(
+  key: Key, batch: Mapping[str, Any], *, max_factor: ArrayLike = 1.2, fill: float = 0.0
+) -> dict[str, Any]:
+  """Enlarges or reduces each image about its middle by a factor from `1 / max_factor` to `max_factor`.
+
+  The factor's logarithm is uniform, so both are equally likely; sampling is bilinear.
+
+  Args:
+    key: one draw of `[batch]`.
+    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    max_factor: at least 1.
+    fill: what comes in from outside.
+
+  Returns:
+    The batch with scaled contents, of the same shape and dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key.
+    ValueError: if the inputs are not images or `max_factor` is below 1.
+
+  Example:
+    >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}
+    >>> scale(jax.random.key(0), batch, max_factor=1.0)["inputs"].sum()
+    Array(32., dtype=float32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
+  """
+  x = images(batch)
+  check_range(max_factor, "max_factor", low=1)
+  exponent = jax.random.uniform(check_key(key), (x.shape[0],), minval=-1)
+  factor = jnp.exp(exponent * jnp.log(max_factor))
+  return {**batch, "inputs": warped(x, jnp.eye(2)[None] / factor[:, None, None], fill=fill)}

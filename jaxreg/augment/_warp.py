@@ -1,0 +1,33 @@
+"""Linear maps of images about their middle."""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.ndimage import map_coordinates
+
+from jaxreg.augment._mixing import narrowed
+from jaxreg.typing import Array
+
+
+def warped(x: Array, matrices: Array, *, fill: float) -> Array:
+  """Images that show at `(row, column)` what `x` has at `matrices @ (row, column)`, seen from the middle.
+
+  Args:
+    x: `[batch, height, width, channels]`.
+    matrices: `[batch, 2, 2]`.
+    fill: what comes in from outside; between pixels everything is bilinear.
+
+  Returns:
+    An array of the shape and dtype of `x`.
+  """
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  sizes = x.shape[1:3]
+  middle = [(size - 1) / 2 for size in sizes]
+  rows = (jnp.arange(sizes[0]) - middle[0])[:, None]
+  columns = (jnp.arange(sizes[1]) - middle[1])[None, :]
+
+  def one(image: Array, matrix: Array) -> Array:
+    at = [matrix[i, 0] * rows + matrix[i, 1] * columns + middle[i] for i in range(2)]
+    sample = lambda channel: map_coordinates(channel, at, order=1, mode="constant", cval=fill)
+    return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
+
+  return narrowed(jax.vmap(one)(wide, matrices.astype(wide.dtype)), x.dtype)

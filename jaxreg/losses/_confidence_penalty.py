@@ -1,0 +1,39 @@
+"""Cross-entropy that rewards an uncertain prediction."""
+
+from jax.typing import ArrayLike
+
+from jaxreg.losses._entropy import entropy
+from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.typing import Array, check_range
+
+
+def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.1) -> Array:
+  r"""Cross-entropy minus the entropy of the prediction.
+
+  .. math:: \ell = -\log p_t - \beta H(p)
+
+  Up to a constant a cross-entropy and a divergence of `p` from the uniform distribution, where label
+  smoothing has the divergence the other way round. The loss can be negative, by at most `beta log K`.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    weight: `beta`, at least 0.
+
+  Returns:
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` are not floating or `labels` not integer.
+    ValueError: if `weight` is negative or the shapes do not fit.
+
+  Example:
+    >>> confidence_penalty(jnp.zeros((1, 2)), jnp.array([0]), weight=1.0)
+    Array([0.], dtype=float32)
+
+  References:
+    Pereyra et al., `Regularizing Neural Networks by Penalizing Confident Output Distributions`, 2017,
+    section 3.
+  """
+  check_range(weight, "weight", low=0)
+  return softmax_cross_entropy(logits, labels) - weight * entropy(logits)

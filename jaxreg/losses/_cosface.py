@@ -1,0 +1,129 @@
+"""Softmax of cosines with a margin for the label: CosFace and ArcFace."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.typing import Array, check_labels, check_range, check_wide
+
+
+def cosface(
+  features: ArrayLike,
+  kernel: ArrayLike,
+  labels: ArrayLike,
+  *,
+  margin: ArrayLike = 0.35,
+  scale: ArrayLike = 64.0,
+) -> Array:
+  r"""Cross-entropy of cosines between features and classes, the label's lowered by a margin.
+
+  .. math:: \ell = -\log \frac{e^{s (\cos\theta_t - m)}}
+    {e^{s (\cos\theta_t - m)} + \sum_{k \ne t} e^{s \cos\theta_k}}, \qquad
+    \cos\theta_k = \frac{x^\top W_k}{\|x\| \|W_k\|}
+
+  Predict with the cosines, without the margin.
+
+  Args:
+    features: `x`, `[..., features]`, floating.
+    kernel: `W`, `[features, classes]`, floating.
+    labels: `[...]`, integer.
+    margin: `m`, at least 0; 0 is the normalised softmax.
+    scale: `s`, above 0.
+
+  Returns:
+    `[...]`, in nats, float32 or wider. Features of 0 have cosines of 0 and no gradient.
+
+  Raises:
+    TypeError: if `features` or `kernel` are not floating or `labels` not integer.
+    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range.
+
+  Example:
+    >>> cosface(jnp.array([[2.0, 0.0]]), 3 * jnp.eye(2), jnp.array([0]), margin=1.0)  # cosines 1 - 1 and 0
+    Array([0.6931472], dtype=float32)
+
+  References:
+    Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018, Eq. 4.
+  """
+  check_range(margin, "margin", low=0)
+  cosines, _, target, labels = _angles(features, kernel, labels, scale)
+  return softmax_cross_entropy(scale * jnp.where(target, cosines - margin, cosines), labels)
+
+
+def arcface(
+  features: ArrayLike,
+  kernel: ArrayLike,
+  labels: ArrayLike,
+  *,
+  margin: ArrayLike = 0.5,
+  scale: ArrayLike = 64.0,
+) -> Array:
+  r"""Cross-entropy of cosines between features and classes, the label's angle widened by a margin.
+
+  .. math:: \ell = -\log \frac{e^{s \psi(\theta_t)}}{e^{s \psi(\theta_t)} + \sum_{k \ne t} e^{s \cos\theta_k}}
+
+  .. math:: \psi(\theta) = \begin{cases} \cos(\theta + m) & \theta + m \le \pi \\
+    -2 - \cos(\theta + m) & \theta + m > \pi \end{cases}
+
+  The second case is ours: without it a wider angle past `pi - m` would lower the loss.
+
+  Args:
+    features: `x`, `[..., features]`, floating.
+    kernel: `W`, `[features, classes]`, floating.
+    labels: `[...]`, integer.
+    margin: `m`, in radians, from 0, the normalised softmax, to pi.
+    scale: `s`, above 0.
+
+  Returns:
+    `[...]`, in nats, float32 or wider. Features of 0 have `psi` and cosines of 0 and no gradient.
+
+  Raises:
+    TypeError: if `features` or `kernel` are not floating or `labels` not integer.
+    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range.
+
+  Example:
+    >>> loss = arcface(jnp.array([[2.0, 0.0]]), 3 * jnp.eye(2), jnp.array([0]), margin=jnp.pi / 2)
+    >>> loss.round(4)  # cosines 0 and 0
+    Array([0.6931], dtype=float32)
+
+  References:
+    Deng et al., `ArcFace: Additive Angular Margin Loss for Deep Face Recognition`, 2019, Eq. 3.
+  """
+  check_range(margin, "margin", low=0, high=math.pi)
+  cosines, sine, target, labels = _angles(features, kernel, labels, scale)
+  widened = jnp.cos(margin) * cosines - jnp.sin(margin) * sine
+  widened = jnp.where(cosines >= -jnp.cos(margin), widened, -2 - widened)
+  return softmax_cross_entropy(scale * jnp.where(target, widened, cosines), labels)
+
+
+def _angles(
+  features: ArrayLike, kernel: ArrayLike, labels: ArrayLike, scale: ArrayLike
+) -> tuple[Array, Array, Array, Array]:
+  """All cosines `[..., classes]`, the label's sine `[..., 1]`, which class it is, and the labels."""
+  check_range(scale, "scale", low=0, open_low=True)
+  features = check_wide(features, "features")
+  labels = check_labels(labels, features, "features")
+  kernel = check_wide(kernel, "kernel")
+  if kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
+    raise ValueError(f"kernel must be [{features.shape[-1]}, classes], got {kernel.shape}")
+  x, w = _unit(features), _unit(kernel.T)
+  cosines = jnp.matmul(x, w.T, precision=jax.lax.Precision.HIGHEST)
+  of_label = jnp.take(w, labels, axis=0)
+  # The length of what is across, not the root of 1 - cos^2: that has no slope at 0, and rounds below it.
+  across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
+  return cosines, _norm(across), jax.nn.one_hot(labels, w.shape[0], dtype=bool), labels
+
+
+def _unit(x: Array) -> Array:
+  # Divided by its largest entry first, so that no square under- or overflows; which changes no direction.
+  largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=-1, keepdims=True))
+  x = x / jnp.where(largest > 0, largest, 1)
+  norm = _norm(x)
+  return x / jnp.where(norm > 0, norm, 1)
+
+
+def _norm(x: Array) -> Array:
+  square = jnp.square(x).sum(axis=-1, keepdims=True)
+  return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)

@@ -1,0 +1,71 @@
+"""Terms for examples without labels: entropy minimisation and pseudo-labels."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
+from jaxreg.typing import Array, check_range, check_wide
+
+
+def entropy(logits: ArrayLike) -> Array:
+  r"""The entropy of the softmax: minimised, it moves the decision away from unlabelled examples.
+
+  .. math:: H(p) = -\sum_k p_k \log p_k
+
+  Args:
+    logits: `[..., classes]`, floating.
+
+  Returns:
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` are not floating.
+
+  Example:
+    >>> entropy(jnp.zeros((1, 2)))  # log 2
+    Array([0.6931472], dtype=float32)
+
+  References:
+    Grandvalet and Bengio, `Semi-supervised Learning by Entropy Minimization`, 2004, section 2.
+  """
+  log_probs = softmax_log_probs(logits)
+  return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
+
+
+def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95) -> Array:
+  r"""Cross-entropy with the class that the target is surest of, where it is sure enough.
+
+  .. math:: \ell = \mathbb{1}[\max_k q_k \ge \tau] \, (-\log p_{\hat y}), \qquad
+    \hat y = \operatorname*{argmax}_k q_k
+
+  FixMatch: `target_logits` of a weakly, `logits` of a strongly augmented view. Pseudo-labels: the same logits
+  twice and threshold 0. Average over all examples, not over those that pass, so that the term grows with
+  confidence. The target gets no gradient.
+
+  Args:
+    logits: of `p`, `[..., classes]`, floating.
+    target_logits: of `q`, `[..., classes]`, floating.
+    threshold: `tau`, in [0, 1].
+
+  Returns:
+    `[...]`, in nats, float32 or wider; 0 where the target is not sure.
+
+  Raises:
+    TypeError: if logits are not floating.
+    ValueError: if the shapes differ or `threshold` is outside [0, 1].
+
+  Example:
+    >>> sure, unsure = jnp.array([9.0, 0.0]), jnp.array([1.0, 0.0])
+    >>> pseudo_label(jnp.zeros((2, 2)), jnp.stack([sure, unsure]))
+    Array([0.6931472, 0.       ], dtype=float32)
+
+  References:
+    Lee, `Pseudo-Label`, 2013, section 2.
+    Sohn et al., `FixMatch: Simplifying Semi-Supervised Learning`, 2020, section 2.2.
+  """
+  logits = check_wide(logits, "logits")
+  target = jax.lax.stop_gradient(check_wide(target_logits, "target_logits", shape=logits.shape))
+  check_range(threshold, "threshold", low=0, high=1)
+  sure = jnp.exp(softmax_log_probs(target).max(axis=-1)) >= threshold
+  return jnp.where(sure, softmax_cross_entropy(logits, target.argmax(axis=-1)), 0)

@@ -1,0 +1,41 @@
+"""The focal loss of a softmax."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.typing import Array, check_range
+
+
+def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Array:
+  r"""Cross-entropy that counts less the surer the model is of the label already.
+
+  .. math:: \ell = -(1 - p_t)^\gamma \log p_t
+
+  For two classes and one logit there is `optax.losses.sigmoid_focal_loss`. The paper's factor for each class
+  is left to weights.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    gamma: at least 0; 0 is the cross-entropy.
+
+  Returns:
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` are not floating or `labels` not integer.
+    ValueError: if `gamma` is negative or the shapes do not fit.
+
+  Example:
+    >>> focal(jnp.array([[0.0, 0.0]]), jnp.array([0]), gamma=1.0)  # log(2) / 2
+    Array([0.3465736], dtype=float32)
+
+  References:
+    Lin et al., `Focal Loss for Dense Object Detection`, 2017, section 3.
+  """
+  check_range(gamma, "gamma", low=0)
+  loss = softmax_cross_entropy(logits, labels)
+  # The slope of q^gamma at q = 0 is infinite for gamma < 1; times the loss, which is 0 there, it is nothing.
+  wrong = -jnp.expm1(-jnp.maximum(loss, jnp.finfo(loss.dtype).tiny))
+  return wrong**gamma * loss

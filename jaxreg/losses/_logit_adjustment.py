@@ -1,0 +1,44 @@
+"""Cross-entropy for classes of unequal frequency."""
+
+from jax.typing import ArrayLike
+
+from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.typing import Array, check_range, check_wide
+
+
+def logit_adjustment(
+  logits: ArrayLike, labels: ArrayLike, log_prior: ArrayLike, *, strength: ArrayLike = 1.0
+) -> Array:
+  r"""Cross-entropy of logits raised by the log frequency of their class, in training only.
+
+  .. math:: \ell = -\log \frac{e^{o_t + \tau \log \pi_t}}{\sum_k e^{o_k + \tau \log \pi_k}}
+
+  Predict with the plain logits: the model need not learn the frequencies, so they are those of balanced
+  classes, for which the loss is consistent at `tau = 1`.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    labels: `[...]`, integer.
+    log_prior: `log pi`, `[classes]`, floating; from counts their logarithm will do, a constant makes no
+      difference.
+    strength: `tau`, at least 0; 0 is the cross-entropy.
+
+  Returns:
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` or `log_prior` are not floating or `labels` not integer.
+    ValueError: if `strength` is negative or the shapes do not fit.
+
+  Example:
+    >>> logit_adjustment(jnp.zeros((2, 2)), jnp.array([0, 1]), jnp.log(jnp.array([3.0, 1.0]))).round(4)
+    Array([0.2877, 1.3863], dtype=float32)
+
+  References:
+    Menon et al., `Long-tail learning via logit adjustment`, 2021, Eq. 10.
+  """
+  logits = check_wide(logits, "logits")
+  log_prior = check_wide(log_prior, "log_prior", shape=logits.shape[-1:])
+  check_range(strength, "strength", low=0)
+  adjustment = (strength * log_prior).reshape(*[1] * (logits.ndim - 1), -1)
+  return softmax_cross_entropy(logits + adjustment, labels)

@@ -1,0 +1,193 @@
+"""Attacks against closed forms of logistic and softmax regression, corners of the box, and eigenvectors."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from contract import jit
+
+from jaxreg import adversarial
+
+SOURCE = "regularization"
+ORDERS = {"linf": np.inf, "l2": 2, "l1": 1}
+STEPS = {"eps": 0.3, "step_size": 0.2, "num_steps": 4}
+RNG = np.random.default_rng(0)
+W, X, Y = RNG.normal(size=4), RNG.normal(size=(3, 4)), np.array([1.0, -1.0, 1.0])
+KERNEL = RNG.normal(size=(4, 5))
+
+
+def logistic(x):
+  return jax.nn.softplus(-Y * (x @ jnp.asarray(W, x.dtype)))
+
+
+def log_probs(x, kernel=KERNEL):
+  return jax.nn.log_softmax(x @ jnp.asarray(kernel, x.dtype))
+
+
+def key(seed=0):
+  return jax.random.key(seed)
+
+
+def norm(delta, kind):
+  return np.linalg.norm(np.asarray(delta), ORDERS[kind], axis=1)
+
+
+@pytest.mark.claim(
+  SOURCE,
+  "adversarial training",
+  "x + eps sign(gradient): a logistic loss is then softplus(-y f + eps L1 norm of w), the most in the box",
+)
+def test_fgsm_is_the_worst_corner_of_logistic_regression():
+  eps = 0.25
+  with jax.enable_x64(True):
+    moved = np.asarray(jit(lambda x: adversarial.fgsm(logistic, x, eps=eps))(X))
+  got = np.log1p(np.exp(-Y * (moved @ W)))
+  np.testing.assert_allclose(got, np.log1p(np.exp(-Y * (X @ W) + eps * np.abs(W).sum())), rtol=1e-12)
+  corners = np.array(list(itertools.product((-eps, eps), repeat=4)))
+  worst = np.log1p(np.exp(-Y * ((X + corners[:, None]) @ W))).max(axis=0)
+  np.testing.assert_allclose(got, worst, rtol=1e-12)
+
+
+def test_fgsm_clips_last_and_stays_where_there_is_no_gradient():
+  x = np.array([[0.1, 0.5], [0.95, 0.5]], np.float32)
+  moved = jit(lambda x: adversarial.fgsm(lambda x: x[:, 0], x, eps=0.2, clip=(0.0, 1.0)))(x)
+  np.testing.assert_allclose(moved, [[0.3, 0.5], [1.0, 0.5]], rtol=1e-6)
+
+
+def test_one_step_of_pgd_is_fgsm_and_a_target_turns_it_round():
+  def steps(x):
+    options = {"eps": 0.3, "step_size": 0.3, "num_steps": 1, "random_start": False}
+    up, down = (adversarial.pgd(None, logistic, x, targeted=t, **options) for t in (False, True))
+    return up - x, down - x, adversarial.fgsm(logistic, x, eps=0.3) - x
+
+  up, down, fast = jit(steps)(jnp.asarray(X, jnp.float32))
+  np.testing.assert_array_equal(up, fast)
+  np.testing.assert_allclose(down, -fast, rtol=1e-5)
+  assert (fast != 0).all()
+
+
+def test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it():
+  """For a linear function that is eps times the dual norm of its gradient; also where clipped, it stays."""
+
+  def attacks(x, eps):
+    linear = lambda x: x @ jnp.asarray(W, x.dtype)
+    options = {"eps": eps, "step_size": 0.1, "num_steps": 40}
+    free = {kind: adversarial.pgd(key(), linear, x, norm=kind, **options) - x for kind in ORDERS}
+    return free, adversarial.pgd(key(), linear, x, norm="l2", clip=(0.0, 1.0), **options)
+
+  x, attack = jnp.asarray(np.clip(X / 4 + 0.5, 0, 1), jnp.float32), jit(attacks)
+  deltas, clipped = attack(x, 0.3)
+  dual = {"linf": np.abs(W).sum(), "l2": np.linalg.norm(W), "l1": np.abs(W).max()}
+  for kind, delta in deltas.items():
+    assert norm(delta, kind).max() <= 0.3 * (1 + 1e-5)
+    np.testing.assert_allclose(delta @ W, 0.3 * dual[kind], rtol=1e-3)
+  assert clipped.min() >= 0
+  assert clipped.max() <= 1
+  assert norm(clipped - x, "l2").max() <= 0.3 * (1 + 1e-5)
+  # No ball, no move: nothing is divided by the radius.
+  jax.tree.map(lambda delta: np.testing.assert_array_equal(delta, 0), attack(x, 0.0)[0])
+
+
+def test_the_start_is_uniform_in_the_ball():
+  """The second moment of a coordinate in three dimensions: 1/3, 1 / (n + 2), 2 / ((n + 1)(n + 2))."""
+  options = {"eps": 2.0, "step_size": 0.0, "num_steps": 1}
+  draw = lambda key, x, kind: adversarial.pgd(key, lambda x: x.sum(-1), x, norm=kind, **options) / 2
+  starts = jit(lambda x: {kind: draw(key(), x, kind) for kind in ORDERS})(jnp.zeros((20000, 3)))
+  for kind, second_moment in (("linf", 1 / 3), ("l2", 1 / 5), ("l1", 1 / 10)):
+    start = np.asarray(starts[kind])
+    assert norm(start, kind).max() <= 1 + 1e-5
+    np.testing.assert_allclose((start**2).mean(0), second_moment, rtol=0.05)
+    np.testing.assert_allclose(start.mean(0), 0, atol=0.02)
+
+
+def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_its_top():
+  """One iteration is W (diag p - pp') W' times the first direction; more draw nearer to its eigenvector."""
+  p = oracles.softmax(X @ KERNEL)
+  matrices = np.stack([KERNEL @ (np.diag(row) - np.outer(row, row)) @ KERNEL.T for row in p])
+  top = np.linalg.eigh(matrices)[1][:, :, -1]
+  iterations = (1, 3, 300)
+  with jax.enable_x64(True):
+    move = lambda x, n: adversarial.virtual_adversarial(key(), log_probs, x, eps=0.5, num_iters=n) - x
+    moves = np.asarray(jit(lambda x: jnp.stack([move(x, n) for n in iterations]))(X))
+    first = np.asarray(jax.random.normal(key(), X.shape))
+  np.testing.assert_allclose(np.linalg.norm(moves, axis=-1), 0.5, rtol=1e-12)
+  product = np.einsum("bij,bj->bi", matrices, first)
+  want = 0.5 * product / np.linalg.norm(product, axis=-1, keepdims=True)
+  np.testing.assert_allclose(moves[0], want, rtol=1e-9)
+  cosine = np.abs((moves * top).sum(-1)) / 0.5
+  assert (np.diff(cosine, axis=0) > 0).all()
+  np.testing.assert_allclose(cosine[-1], 1, atol=1e-6)
+
+
+@pytest.mark.claim(
+  SOURCE,
+  "adversarial training",
+  "virtual adversarial examples come from the model's own prediction, without labels",
+)
+def test_vat_loss_is_the_divergence_from_a_fixed_prediction():
+  def run(kernel, x):
+    model = lambda x: log_probs(x, kernel)
+    moved = adversarial.virtual_adversarial(key(), model, x, eps=0.5)
+    return adversarial.vat_loss(key(), model, x, eps=0.5).sum(), moved
+
+  with jax.enable_x64(True):
+    (value, moved), gradient = jit(jax.value_and_grad(run, has_aux=True))(KERNEL, X)
+  p, q = oracles.softmax(X @ KERNEL), oracles.softmax(np.asarray(moved) @ KERNEL)
+  np.testing.assert_allclose(value, (p * np.log(p / q)).sum(), rtol=1e-10)
+  # Only the prediction at x' moves: this is the gradient of a cross-entropy with the targets p.
+  np.testing.assert_allclose(gradient, np.asarray(moved).T @ (q - p), rtol=1e-9, atol=1e-12)
+
+
+def test_vat_is_finite_where_the_prediction_is_certain_or_flat_or_impossible():
+  def impossible(x):
+    return jnp.stack([-jnp.square(x).sum(-1), jnp.full(len(x), -jnp.inf)], axis=-1)
+
+  @jit
+  def run(x):
+    certain = adversarial.virtual_adversarial(key(), lambda x: log_probs(1e4 * x), x, eps=0.1)
+    flat = adversarial.virtual_adversarial(key(), lambda x: log_probs(0 * x), x, eps=0.1)
+    value = lambda x: adversarial.vat_loss(key(), impossible, x, eps=0.1).sum()
+    return certain - x, flat - x, jax.value_and_grad(value)(x)
+
+  certain, flat, losses = run(jnp.asarray(X, jnp.float32))
+  for delta in (certain, flat):
+    np.testing.assert_allclose(norm(delta, "l2"), 0.1, rtol=1e-4)
+  assert all(np.isfinite(x).all() for x in losses)
+
+
+def test_vmap_is_a_loop_and_dtypes_stay():
+  def attacks(key, x):
+    keys = jax.random.split(key)
+    return {
+      "fgsm": adversarial.fgsm(logistic, x, eps=0.3),
+      "pgd": adversarial.pgd(keys[0], logistic, x, norm="l2", **STEPS),
+      "vat": adversarial.virtual_adversarial(keys[1], log_probs, x, eps=0.3),
+    }
+
+  x = jnp.asarray(np.stack([X, X + 1]), jnp.float32)
+  mapped = jit(jax.vmap(attacks))(jax.random.split(key(), 2), x)
+  second = jit(attacks)(jax.random.split(key(), 2)[1], x[1])
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-5, atol=1e-6), mapped, second)
+  narrow = jax.eval_shape(attacks, key(), x[0].astype(jnp.bfloat16))
+  assert {v.dtype for v in narrow.values()} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_refusals():
+  x = jnp.zeros((3, 4))
+  with pytest.raises(TypeError, match="x must be floating"):
+    adversarial.fgsm(logistic, jnp.zeros((3, 4), int), eps=0.1)
+  with pytest.raises(ValueError, match=r"loss_fn must give \[batch\]"):
+    adversarial.fgsm(lambda x: x.sum(), x, eps=0.1)
+  with pytest.raises(ValueError, match="eps must lie"):
+    adversarial.fgsm(logistic, x, eps=-0.1)
+  with pytest.raises(ValueError, match="norm must be"):
+    adversarial.pgd(key(), logistic, x, norm="l3", **STEPS)
+  with pytest.raises(TypeError, match="key must be a typed key"):
+    adversarial.pgd(None, logistic, x, **STEPS)
+  with pytest.raises(ValueError, match="num_iters must be at least 1"):
+    adversarial.vat_loss(key(), log_probs, x, eps=0.1, num_iters=0)
+  with pytest.raises(ValueError, match="log_probs_fn must give"):
+    adversarial.vat_loss(key(), logistic, x, eps=0.1)

@@ -1,0 +1,90 @@
+"""Mixup and CutMix: pixels and labels mixed in the same shares, and the shares' distribution."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import jit
+
+from jaxreg import augment
+
+
+def key(seed=0):
+  return jax.random.key(seed)
+
+
+def marked(number=6, dtype=np.float32, size=4):
+  """Images whose only non-zero channel is their own number, and so is their label."""
+  x = np.zeros((number, size, size, number))
+  x[np.arange(number), ..., np.arange(number)] = 200
+  return {"inputs": jnp.asarray(x, dtype), "labels": jnp.arange(number)}
+
+
+def share(key, number):
+  """Beta(1, 1) as documented: one draw of two log-gammas each."""
+  gammas = np.exp(np.asarray(jax.random.loggamma(key, 1.0, (2, number)), np.float64))
+  return gammas[0] / gammas.sum(0)
+
+
+def test_mixup_mixes_images_and_labels_alike():
+  b = marked(dtype=np.uint8)
+  out = jit(lambda b: augment.mixup(key(), b, alpha=1.0, num_classes=6))(b)
+  assert out["inputs"].dtype == np.uint8
+  y = np.asarray(out["labels"], np.float64)
+  np.testing.assert_allclose(y.sum(-1), 1, rtol=1e-6)
+  want = 200 * np.broadcast_to(y[:, None, None], out["inputs"].shape)
+  np.testing.assert_allclose(out["inputs"], want, atol=0.51)  # the nearest integers
+  for_share, for_order = jax.random.split(key())
+  shares, other = share(for_share, 6), np.asarray(jax.random.permutation(for_order, 6))
+  own = np.eye(6)
+  np.testing.assert_allclose(y, shares[:, None] * own + (1 - shares[:, None]) * own[other], atol=1e-6)
+
+
+def test_mixup_s_shares_are_beta_of_each_example_or_of_the_batch():
+  number = 8000
+  b = {"inputs": jnp.zeros((number, 1)), "labels": jax.nn.one_hot(jnp.arange(number) % 2, 2)}
+  mix = lambda b, each: augment.mixup(key(3), b, alpha=0.5, per_example=each)["labels"]
+  one, each = (np.asarray(y) for y in jit(lambda b: (mix(b, False), mix(b, True)))(b))
+  own = np.arange(number) % 2
+  other = own[np.asarray(jax.random.permutation(jax.random.split(key(3))[1], number))]
+  shares = each[np.arange(number), own][other != own]
+  assert abs(shares.mean() - 0.5) < 0.02
+  assert abs(shares.var() - 1 / (4 * (2 * 0.5 + 1))) < 0.005
+  assert len(np.unique(one)) <= 4  # a share, what is left of it, and 0 and 1 for like with like
+
+
+def test_cutmix_s_labels_are_the_areas_of_its_boxes():
+  """Sides floor(9 sqrt(u)) around the pixel floor(9 v), cut at the edges."""
+  b = marked(number=8, dtype=np.uint8, size=9)
+  b = {name: jnp.tile(x, (10, *[1] * (x.ndim - 1))) for name, x in b.items()}
+  out = jit(lambda b: augment.cutmix(key(1), b, num_classes=8))(b)
+  before, x, y = np.array(b["inputs"]), np.asarray(out["inputs"]), np.asarray(out["labels"])
+  assert x.dtype == np.uint8
+  np.testing.assert_allclose(y, (x == 200).mean((1, 2)), atol=1e-6)
+  np.testing.assert_array_equal((x == 200).sum(-1), 1)  # every pixel is of one image
+  keys = jax.random.split(key(1), 3)
+  side = np.floor(9 * np.sqrt(1 - share(keys[0], 80))).astype(int)
+  start = np.floor(9 * np.asarray(jax.random.uniform(keys[1], (2, 80)))).astype(int) - side // 2
+  other = np.asarray(jax.random.permutation(keys[2], 80))
+  for i in range(80):
+    want = before[i].copy()
+    at = tuple(slice(max(s, 0), max(s + side[i], 0)) for s in start[:, i])
+    want[at] = before[other[i]][at]
+    np.testing.assert_array_equal(x[i], want)
+
+
+@pytest.mark.parametrize("function", [augment.mixup, augment.cutmix])
+def test_refusals(function):
+  b = marked()
+  with pytest.raises(ValueError, match="num_classes must be given"):
+    function(key(), b)
+  with pytest.raises(ValueError, match="alpha must lie in"):
+    function(key(), b, num_classes=6, alpha=0.0)
+  with pytest.raises(ValueError, match="batch must have 'labels'"):
+    function(key(), {"inputs": b["inputs"]})
+  with pytest.raises(ValueError, match=r"soft labels must be \[batch, classes\]"):
+    function(key(), {**b, "labels": jnp.ones(6)})
+  with pytest.raises(TypeError, match="key must be a typed key"):
+    function(0, b, num_classes=6)
+  with pytest.raises(TypeError, match="inputs must be uint8 or floating"):
+    augment.mixup(key(), {**b, "inputs": jnp.ones((6, 2), int)}, num_classes=6)

@@ -1,0 +1,130 @@
+"""The contract's cases of `jaxreg.losses` that take what a classifier has, and what they should give.
+
+The checks that compile a case anew for each way of running it are in the slow set (`test_contract.py`): these
+losses are plain arithmetic along the last axis.
+"""
+
+import numpy as np
+import oracles
+from contract import LABELS, LOG_PROBS, SCORES, Case, Input
+
+MARGIN = {
+  "features": Input("real", "BF"),
+  "kernel": Input("real", "FK"),
+  "labels": LABELS,
+}
+
+
+def _entropy(a):
+  p = oracles.softmax(a.logits)
+  return -(p * np.log(p)).sum(-1)
+
+
+def _focal(a, gamma):
+  loss = oracles.cross_entropy(a.logits, a.labels)
+  return (1 - np.exp(-loss)) ** gamma * loss
+
+
+def _pseudo_label(a, threshold):
+  q = oracles.softmax(a.target_logits)
+  return np.where(q.max(-1) >= threshold, oracles.cross_entropy(a.logits, q.argmax(-1)), 0)
+
+
+def _unit(x, axis):
+  x = np.where(np.abs(x) < np.finfo(np.float32).tiny, 0, x)  # as the processor has it
+  norm = np.sqrt((x**2).sum(axis, keepdims=True))
+  return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
+
+
+def _cosines(a):
+  return _unit(a.features, -1) @ _unit(a.kernel, 0), oracles.one_hot(a.labels, a.kernel.shape[-1])
+
+
+def _cosface(a, margin, scale):
+  cosines, target = _cosines(a)
+  return oracles.cross_entropy(scale * (cosines - margin * target), a.labels)
+
+
+def _arcface(a, margin, scale):
+  cosines, target = _cosines(a)
+  angle = np.arccos(np.clip(cosines, -1, 1)) + margin
+  psi = np.where(angle <= np.pi, np.cos(angle), -2 - np.cos(angle))
+  psi = np.where((_unit(a.features, -1) ** 2).sum(-1, keepdims=True) > 0, psi, 0)
+  return oracles.cross_entropy(scale * np.where(target > 0, psi, cosines), a.labels)
+
+
+def tempered_probs(logits, t2):
+  """By bisection for the normaliser, in which the sum falls; at the largest logit it is at least 1."""
+  if t2 == 1:
+    return oracles.softmax(logits)
+  exp_t = lambda x: (1 + (1 - t2) * x) ** (1 / (1 - t2))
+  low = logits.max(-1, keepdims=True)
+  high = low + (logits.shape[-1] ** (t2 - 1) - 1) / (t2 - 1)
+  for _ in range(100):
+    middle = (low + high) / 2
+    above = exp_t(logits - middle).sum(-1, keepdims=True) > 1
+    low, high = np.where(above, middle, low), np.where(above, high, middle)
+  return exp_t(logits - high)
+
+
+def bi_tempered(logits, labels, t1, t2):
+  """The Bregman divergence between one-hot targets and the probabilities, as printed."""
+  p, y = tempered_probs(logits, t2), oracles.one_hot(labels, logits.shape[-1])
+  log_t = lambda x: np.log(x) if t1 == 1 else (x ** (1 - t1) - 1) / (1 - t1)
+  fit = (y * (0 - log_t(p))).sum(-1)
+  return fit - ((y ** (2 - t1)).sum(-1) - (p ** (2 - t1)).sum(-1)) / (2 - t1)
+
+
+def _r_drop(a):
+  p, q = np.exp(a.log_probs), np.exp(a.other_log_probs)
+  return (
+    (p * (a.log_probs - a.other_log_probs)).sum(-1) + (q * (a.other_log_probs - a.log_probs)).sum(-1)
+  ) / 2
+
+
+CASES = (
+  Case(
+    "losses.focal", {"logits": SCORES, "labels": LABELS}, lambda a: _focal(a, 1.5), {"gamma": 1.5}, atol=1e-4
+  ),
+  Case("losses.entropy", {"logits": SCORES}, _entropy),
+  Case(
+    "losses.pseudo_label",
+    {"logits": SCORES, "target_logits": SCORES},
+    lambda a: _pseudo_label(a, 0.45),
+    {"threshold": 0.45},  # not a half or a third, where rounding would choose
+  ),
+  Case(
+    "losses.confidence_penalty",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: oracles.cross_entropy(a.logits, a.labels) - 0.1 * _entropy(a),
+  ),
+  Case(
+    "losses.logit_adjustment",
+    {"logits": SCORES, "labels": LABELS, "log_prior": Input("real", "K")},
+    lambda a: oracles.cross_entropy(a.logits + 0.5 * a.log_prior, a.labels),
+    {"strength": 0.5},
+  ),
+  Case(
+    "losses.cosface",
+    MARGIN,
+    lambda a: _cosface(a, 0.35, 4.0),
+    {"scale": 4.0},
+  ),
+  Case(
+    "losses.arcface",
+    MARGIN,
+    lambda a: _arcface(a, 0.5, 4.0),
+    {"scale": 4.0},
+  ),
+  Case(
+    "losses.bi_tempered",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: bi_tempered(a.logits, a.labels, 0.8, 1.3),
+  ),
+  Case(
+    "losses.r_drop",
+    {"log_probs": LOG_PROBS, "other_log_probs": LOG_PROBS},
+    _r_drop,
+    atol=1e-4,
+  ),
+)

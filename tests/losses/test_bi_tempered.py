@@ -1,0 +1,46 @@
+"""Bi-tempered loss: temperatures of 1, the normaliser against bisection, and the bound."""
+
+import cases_losses
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from contract import jit
+
+from jaxreg import losses
+
+LOGITS = np.array([[3.0, -1.0, 0.5], [0.0, 0.0, 0.0], [-20.0, 4.0, 4.0]])
+LABELS = np.array([2, 0, 1])
+
+
+def test_temperatures_of_one_are_the_cross_entropy():
+  with jax.enable_x64(True):
+    run = lambda o: [
+      losses.bi_tempered(o, LABELS, t1=t1, t2=t2) for t1, t2 in ((1, 1), (1, 1 + 1e-9), (1 - 1e-9, 1))
+    ]
+    for got in jit(run)(LOGITS):
+      np.testing.assert_allclose(got, oracles.cross_entropy(LOGITS, LABELS), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("t1", "t2"), [(0.2, 4.0), (1.0, 1.3), (0.0, 1.0)])
+def test_other_temperatures_against_bisection(t1, t2):
+  with jax.enable_x64(True):
+    got = jit(lambda o: losses.bi_tempered(o, LABELS, t1=t1, t2=t2))(LOGITS)
+  np.testing.assert_allclose(got, cases_losses.bi_tempered(LOGITS, LABELS, t1, t2), rtol=1e-9, atol=1e-12)
+
+
+def test_the_loss_is_bounded_and_its_slope_vanishes_far_out():
+  function = lambda o: losses.bi_tempered(o, jnp.array([0, 0]), t1=0.5, t2=1.5)
+  o = jnp.array([[-1e4, 0.0], [-10.0, 0.0]])
+  loss, slope = jit(lambda o: (function(o), jax.grad(lambda o: function(o).sum())(o)))(o)
+  assert (loss < 2).all()
+  assert (loss > 1).all()
+  assert -1e-4 < slope[0, 0] < 0
+  assert slope[1, 0] < 10 * slope[0, 0]
+
+
+def test_refusals():
+  for options, name in (({"t1": 1.5}, "t1"), ({"t2": 0.5}, "t2")):
+    with pytest.raises(ValueError, match=f"{name} must lie in"):
+      losses.bi_tempered(jnp.zeros((1, 2)), jnp.array([0]), **options)

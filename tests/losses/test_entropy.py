@@ -1,0 +1,57 @@
+"""Terms for unlabelled examples, and the losses with them: who teaches, and what the limits are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from contract import jit
+
+from jaxreg import losses
+
+LOGITS = jnp.array([[3.0, -1.0, 0.5], [0.1, 0.0, 0.2], [-4.0, 4.0, 1.0]])
+LABELS = jnp.array([2, 0, 1])
+
+
+def test_entropy_is_that_of_flat_and_of_sure_predictions():
+  np.testing.assert_allclose(
+    losses.entropy(jnp.array([[7.0] * 4, [1e4, 0, 0, 0]])), [np.log(4), 0], rtol=1e-6
+  )
+
+
+def test_pseudo_labels_pass_above_the_threshold_and_teach_one_way():
+  function = lambda o, target: losses.pseudo_label(o, target, threshold=0.9).sum()
+  value, (own, teacher) = jit(jax.value_and_grad(function, (0, 1)))(LOGITS[::-1], LOGITS)
+  p = oracles.softmax(LOGITS)
+  np.testing.assert_array_equal(p.max(-1) > 0.9, [True, False, True])
+  want = np.array([1, 0, 1])[:, None] * (oracles.softmax(LOGITS[::-1]) - oracles.one_hot([0, 2, 1], 3))
+  np.testing.assert_allclose(own, want, atol=1e-6)
+  np.testing.assert_array_equal(teacher, 0)
+  np.testing.assert_allclose(value, oracles.cross_entropy(LOGITS[::-1], [0, 2, 1])[[0, 2]].sum(), rtol=1e-6)
+
+
+def test_weights_of_nothing_are_the_cross_entropy():
+  want = losses.softmax_cross_entropy(LOGITS, LABELS)
+  prior = jnp.log(jnp.array([0.5, 0.2, 0.3]))
+  np.testing.assert_array_equal(losses.confidence_penalty(LOGITS, LABELS, weight=0.0), want)
+  np.testing.assert_array_equal(losses.logit_adjustment(LOGITS, LABELS, prior, strength=0.0), want)
+  equal = losses.logit_adjustment(LOGITS, LABELS, jnp.full(3, 7.0))  # as frequent, and not normalised
+  np.testing.assert_allclose(equal, want, rtol=1e-5)
+
+
+def test_r_drop_of_impossible_classes_and_of_a_prediction_with_itself():
+  """No NaN where both exclude a class, in value and slope; none of either for twice the same."""
+  log_p = jnp.array([[-jnp.inf, 0.0, -3.0], [-1.0, -0.5, -1e4]])
+  value, slope = jit(lambda p: (losses.r_drop(p, p), jax.grad(lambda p: losses.r_drop(p, p).sum())(p)))(log_p)
+  np.testing.assert_array_equal(value, 0)
+  np.testing.assert_array_equal(slope, 0)
+  np.testing.assert_array_equal(losses.r_drop(log_p[:1], jnp.array([[-1.0, -1.0, -1.0]])), jnp.inf)
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match="threshold must lie in"):
+    losses.pseudo_label(LOGITS, LOGITS, threshold=1.5)
+  with pytest.raises(ValueError, match="weight must lie in"):
+    losses.confidence_penalty(LOGITS, LABELS, weight=-1.0)
+  with pytest.raises(ValueError, match="strength must lie in"):
+    losses.logit_adjustment(LOGITS, LABELS, jnp.zeros(3), strength=-1.0)
