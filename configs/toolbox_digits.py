@@ -49,6 +49,13 @@ TOOLBOX = {
   },
   "rnn_weight_noise": {"model.name": "RNN", "model.RNN.weight_noise_std": 0.03},
   "label_smoothing": {"method.name": "label_smoothing"},
+  "focal": {"method.name": "focal"},
+  "confidence_penalty": {"method.name": "confidence_penalty"},
+  "translate": {"augment.names": ("translate",), "augment.translate.max_shift": 1},
+  "rotate": {"augment.names": ("rotate",)},
+  "scale": {"augment.names": ("scale",)},
+  "cutout": {"augment.names": ("cutout",), "augment.cutout.size": 2},
+  "random_erasing": {"augment.names": ("random_erasing",), "augment.random_erasing.area": (0.02, 0.2)},
 }
 
 

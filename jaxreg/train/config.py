@@ -19,7 +19,7 @@ from jaxreg.train.replicas import FORMS
 Config = Any
 
 BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
-AUGMENTATIONS = ("pad_crop", "flip", "translate")
+AUGMENTATIONS = ("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing")
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")

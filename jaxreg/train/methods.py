@@ -132,6 +132,13 @@ METHODS = {
     _predict_softmax,
     terms=("label_smoothing",),
   ),
+  "focal": Method(models.SoftmaxHead, _single(losses.focal, "focal"), _predict_softmax, terms=("focal",)),
+  "confidence_penalty": Method(
+    models.SoftmaxHead,
+    _single(losses.confidence_penalty, "confidence_penalty"),
+    _predict_softmax,
+    terms=("confidence_penalty",),
+  ),
   "sparsemax": Method(
     models.SoftmaxHead, _single(losses.sparsemax, "sparsemax"), _predict_sparsemax, terms=("sparsemax",)
   ),
