@@ -31,7 +31,7 @@ def cutout(key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: fl
 
   Example:
     >>> batch = {"inputs": jnp.ones((1, 1, 4, 1))}
-    >>> cutout(jax.random.key(0), batch, size=1)["inputs"].sum()
+    >>> jax.jit(lambda key: cutout(key, batch, size=1)["inputs"].sum())(jax.random.key(0))
     Array(3., dtype=float32)
 
   References:
@@ -80,7 +80,8 @@ def random_erasing(
 
   Example:
     >>> batch = {"inputs": jnp.ones((1, 4, 4, 1))}
-    >>> random_erasing(jax.random.key(0), batch, rate=1.0, area=(0.25, 0.25), max_aspect=1.0)["inputs"].sum()
+    >>> erase = lambda key: random_erasing(key, batch, rate=1.0, area=(0.25, 0.25), max_aspect=1.0)
+    >>> jax.jit(erase)(jax.random.key(0))["inputs"].sum()
     Array(12., dtype=float32)
 
   References:

@@ -35,13 +35,7 @@ def beta(key: Key, alpha: ArrayLike, number: int) -> Array:
 
 
 def mixed(x: Array, other: Array, share: Array) -> Array:
-  """`share * x + (1 - share) * other`, of the dtype of `x`, with `share` `[batch]` or `[1]`.
-
-  Raises:
-    TypeError: if `x` is neither uint8 nor floating.
-  """
-  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
-    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  """`share * x + (1 - share) * other`, of the dtype of `x`, with `share` `[batch]` or `[1]`."""
   dtype = jnp.promote_types(x.dtype, jnp.float32)
   share = share.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
   return narrowed(share * x.astype(dtype) + (1 - share) * other.astype(dtype), x.dtype)

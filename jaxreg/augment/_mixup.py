@@ -43,16 +43,18 @@ def mixup(
     ValueError: if `alpha` is not above 0 or `num_classes` is missing.
 
   Example:
-    >>> batch = {"inputs": jnp.eye(2), "labels": jnp.array([0, 1])}
-    >>> out = mixup(jax.random.key(0), batch, num_classes=2)
-    >>> bool((out["inputs"] == out["labels"]).all())
-    True
+    >>> batch = {"inputs": jnp.zeros((2, 4)), "labels": jnp.array([0, 1])}
+    >>> mix = lambda key, batch: mixup(key, batch, num_classes=10)
+    >>> jax.eval_shape(mix, jax.random.key(0), batch)["labels"].shape
+    (2, 10)
 
   References:
     Zhang et al., `mixup: Beyond Empirical Risk Minimization`, 2018, section 2.
   """
   labels = soft_labels(batch, num_classes)
   x = jnp.asarray(batch["inputs"])
+  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
+    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
   check_range(alpha, "alpha", low=0, open_low=True)
   for_share, for_order = jax.random.split(check_key(key))
   share = beta(for_share, alpha, x.shape[0] if per_example else 1)

@@ -34,7 +34,7 @@ def rotate(
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}
-    >>> rotate(jax.random.key(0), batch, max_degrees=0.0)["inputs"].sum()
+    >>> jax.jit(lambda key: rotate(key, batch, max_degrees=0.0)["inputs"].sum())(jax.random.key(0))
     Array(32., dtype=float32)
 
   References:

@@ -34,7 +34,7 @@ def scale(
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}
-    >>> scale(jax.random.key(0), batch, max_factor=1.0)["inputs"].sum()
+    >>> jax.jit(lambda key: scale(key, batch, max_factor=1.0)["inputs"].sum())(jax.random.key(0))
     Array(32., dtype=float32)
 
   References:

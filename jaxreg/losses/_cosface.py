@@ -84,8 +84,8 @@ def arcface(
     ValueError: if the shapes do not fit, or `margin` or `scale` are out of range.
 
   Example:
-    >>> loss = arcface(jnp.array([[2.0, 0.0]]), 3 * jnp.eye(2), jnp.array([0]), margin=jnp.pi / 2)
-    >>> loss.round(4)  # cosines 0 and 0
+    >>> right = jax.jit(lambda x: arcface(x, 3 * jnp.eye(2), jnp.array([0]), margin=jnp.pi / 2))
+    >>> right(jnp.array([[2.0, 0.0]])).round(4)  # cosines 0 and 0
     Array([0.6931], dtype=float32)
 
   References:

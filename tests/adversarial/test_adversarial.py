@@ -158,6 +158,7 @@ def test_vat_is_finite_where_the_prediction_is_certain_or_flat_or_impossible():
   assert all(np.isfinite(x).all() for x in losses)
 
 
+@pytest.mark.slow
 def test_vmap_is_a_loop_and_dtypes_stay():
   def attacks(key, x):
     keys = jax.random.split(key)

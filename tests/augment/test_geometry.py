@@ -90,6 +90,7 @@ def test_no_magnitude_is_the_identity_and_dtypes_stay():
   assert {out["inputs"].dtype for out in narrow} == {jnp.dtype(jnp.bfloat16)}
 
 
+@pytest.mark.slow
 def test_vmap_is_a_loop():
   def several(key, b):
     keys = jax.random.split(key, 4)
