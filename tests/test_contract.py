@@ -11,6 +11,8 @@ import pytest
 from contract import SHAPES, SUBPACKAGES
 
 CASES = (*contract.CASES, *cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
+# Those whose derivative is written by hand.
+OWN_RULES = ("losses.bi_tempered", "noise.shake_shake", "noise.shake_drop", "reparam.spectral_norm")
 ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE
 KEYED = [case for case in CASES if case.keyed]
 SMOOTH = [case for case in CASES if case.smooth]
@@ -18,8 +20,9 @@ DIFFERENTIABLE = [case for case in SMOOTH if case.gradient]
 
 
 def later(cases, also=()):
-  """For the checks that compile a case once more: slow for the losses of plain arithmetic, but these."""
-  slow = [c for c in cases_losses.CASES if c.function not in also]
+  """For the checks that compile a case once more: slow for what is plain arithmetic, but `also` these."""
+  plain = (*cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
+  slow = [c for c in plain if c.function not in also]
   return [pytest.param(c, marks=[pytest.mark.slow] if c in slow else []) for c in cases]
 
 
@@ -91,7 +94,7 @@ def test_rejections(case):
   contract.check_rejections(case)
 
 
-@pytest.mark.parametrize("case", later(DIFFERENTIABLE, also=["losses.bi_tempered"]), ids=str)
+@pytest.mark.parametrize("case", later(DIFFERENTIABLE, also=OWN_RULES), ids=str)
 def test_gradients(case):
   contract.check_gradients(case)
 
