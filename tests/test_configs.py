@@ -139,7 +139,7 @@ def test_the_full_step_can_be_built(choice, override):
   assert {"loss", "accuracy", "grad_norm", "learning_rate", *METHODS[config.method.name].terms} <= set(
     metrics
   )
-  assert len(jax.tree.leaves(after.params)) >= 6
+  assert len(jax.tree.leaves(after.params)) >= 5
   evaluated = jax.eval_shape(program.eval_step, state, batch, 0)
   assert {"error", "nll", "brier", "ece"} == set(evaluated)
   assert program.steps_per_epoch == data["sizes"]["train"] // config.batch_size

@@ -42,16 +42,19 @@ def test_oracle(case):
   contract.check_oracle(case, SHAPES[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_oracle_of_two_axes(case):
   contract.check_oracle(case, SHAPES[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_float64(case):
   contract.check_float64(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_dtypes(case):
   contract.check_dtypes(case)
@@ -63,11 +66,13 @@ def test_bfloat16_values(case):
   contract.check_bfloat16_values(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_jit(case):
   contract.check_jit(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_vmap_is_a_loop(case):
   contract.check_vmap(case)
@@ -79,6 +84,7 @@ def test_pmap_is_a_loop(case):
   contract.check_pmap(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_sharded_is_unsharded(case):
   contract.check_sharded(case)
@@ -94,6 +100,7 @@ def test_rejections(case):
   contract.check_rejections(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", later(DIFFERENTIABLE, also=OWN_RULES), ids=str)
 def test_gradients(case):
   contract.check_gradients(case)

@@ -11,6 +11,8 @@ import pytest
 
 import jaxreg
 
+pytestmark = pytest.mark.thorough
+
 SUBPACKAGES = (
   "losses",
   "noise",

@@ -12,6 +12,8 @@ from contract import Case, Input
 from jaxreg import constraints
 from jaxreg.paths import everything
 
+pytestmark = pytest.mark.thorough
+
 PARAMS = {"params": {"kernel": Input("real", "BK"), "bias": Input("real", "K")}}
 STEP = {"step": 0.5, "weight": 3.0}  # a threshold of 1.5
 

@@ -13,6 +13,8 @@ from contract import Case, Input
 from jaxreg import penalties
 from jaxreg.paths import everything
 
+pytestmark = pytest.mark.thorough
+
 # "B" so that vmap has an axis to map; of two axes it makes a kernel of three, flattened to [fan_in, units].
 PARAMS = {"params": {"kernel": Input("real", "BK"), "bias": Input("real", "K")}}
 HIDDEN = {"activations": Input("real", "BK")}

@@ -15,6 +15,8 @@ from contract import jit
 
 from jaxreg import losses, theory
 
+pytestmark = pytest.mark.thorough
+
 K = 10
 # Section 5.5: o_t, o_1 and g; exact E NLL and gradient in qh_1 with the score function's standard deviation;
 # at three temperatures E NLL, and the mean and standard deviation of the gradient. Target 0, 200k draws.

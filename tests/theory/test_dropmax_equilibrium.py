@@ -13,6 +13,8 @@ from contract import jit
 
 from jaxreg import losses, theory
 
+pytestmark = pytest.mark.thorough
+
 A = 1 + scipy.special.lambertw(1 / math.e).real
 equilibrium = jit(theory.dropmax_equilibrium)
 

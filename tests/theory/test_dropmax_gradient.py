@@ -12,6 +12,8 @@ from contract import jit
 
 from jaxreg import theory
 
+pytestmark = pytest.mark.thorough
+
 K, DRAWS = 6, 500
 TARGETS = ("kept", "sampled")
 

@@ -12,6 +12,8 @@ from contract import jit
 
 from jaxreg import theory
 
+pytestmark = pytest.mark.thorough
+
 A = 1.2784645427610738
 PENALTY = -math.log(1e-20)
 mean_field = jit(theory.dropmax_mean_field)

@@ -13,6 +13,8 @@ from contract import jit
 
 from jaxreg import theory
 
+pytestmark = pytest.mark.thorough
+
 A = 1.2784645427610738
 optimum = jit(theory.dropmax_optimal_target_logit)
 

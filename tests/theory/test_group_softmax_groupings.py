@@ -11,6 +11,8 @@ import pytest
 
 from jaxreg import losses, theory
 
+pytestmark = pytest.mark.thorough
+
 SIZES = [(6, 2), (6, 3), (8, 2), (8, 4), (9, 3), (10, 2), (10, 5), (12, 2), (12, 3)]
 
 

@@ -11,6 +11,8 @@ import runs
 from jaxreg import train
 from jaxreg.train.dropmax_figures import KEEP_PROBS, SAMPLES, sampled_probs
 
+pytestmark = pytest.mark.thorough
+
 
 def test_all_are_drawn_from_a_finished_run(finished_copy):
   config = runs.make_config({"job": "dropmax_figures"})

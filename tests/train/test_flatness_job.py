@@ -80,6 +80,7 @@ def test_the_loss_is_that_of_the_predictions(analysed):
   assert rows["dropout"]["train/loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   workdir, _ = analysed
   subject, _, _ = _subject(workdir, "dropout", ("backbone/Dense_1/*",))

@@ -12,6 +12,8 @@ from jaxreg.train import loop, pretrained
 from jaxreg.train.load import restore_run
 from jaxreg.train.setup import build, load_data
 
+pytestmark = pytest.mark.thorough
+
 FIELDS = {"method.name": "group_softmax", "epochs": 1}
 
 

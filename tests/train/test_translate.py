@@ -15,6 +15,8 @@ from jaxreg.train import cli, setup, text
 from jaxreg.train.load import restore_run
 from jaxreg.train.translate import make_decode
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
