@@ -8,6 +8,8 @@ import pytest
 
 from jaxreg import flatness
 
+pytestmark = pytest.mark.thorough
+
 WHERE = "Dense_1/*"
 SIZE = 28
 KEY = jax.random.key(0)

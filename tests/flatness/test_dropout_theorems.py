@@ -10,6 +10,8 @@ import pytest
 
 from jaxreg.flatness import _theorems as theorems
 
+pytestmark = pytest.mark.thorough
+
 KEEP, NUMBER, WIDTHS = 0.8, 7, (5, 8, 6, 1)
 STAGES = {"start": 0, "trained": 200, "stationary": 20_000}
 LAYERS = ("Dense_0/*", "Dense_1/*", "Dense_2/*")

@@ -12,6 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import losses
 
+pytestmark = pytest.mark.thorough
+
 FORMS = ("dense", "scan", "gather")
 
 

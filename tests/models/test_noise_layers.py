@@ -10,6 +10,8 @@ from flax import linen as nn
 
 from jaxreg import models, noise, paths
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module", autouse=True)
 def compile_fast():

@@ -10,6 +10,8 @@ from scipy import special, stats
 
 from jaxreg import noise
 
+pytestmark = pytest.mark.thorough
+
 
 def logit(p):
   return math.log(p / (1 - p))

@@ -10,6 +10,8 @@ import pytest
 
 from jaxreg import noise
 
+pytestmark = pytest.mark.thorough
+
 STD, LENGTH, DRAWS, WEIGHT = 0.1, 50, 4000, 1.5
 KINDS = [("additive", False), ("additive", True), ("multiplicative", False), ("multiplicative", True)]
 

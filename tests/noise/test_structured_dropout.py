@@ -9,6 +9,8 @@ import pytest
 
 from jaxreg import noise
 
+pytestmark = pytest.mark.thorough
+
 IMAGE = (6, 5, 4, 3)
 FUNCTIONS = {
   "spatial": lambda key, x, rate: noise.spatial_dropout(key, x, rate=rate),
