@@ -16,7 +16,7 @@ from jaxreg.train.metrics import averaged
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.setup import build, make_mesh, replicas_of
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("no_figures")]
 
 SEEDS = (3, 4, 5)
 # Plain SGD: with Adam, rounding alone can turn the sign of a first update.
@@ -177,7 +177,6 @@ def test_one_program_where_that_pays():
     assert kind(params) is form, backbone
 
 
-@pytest.mark.thorough
 def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
   """LeNet on images of 28 x 28: two replicas are the two runs."""
   generator = np.random.default_rng(0)
