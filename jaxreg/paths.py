@@ -48,6 +48,33 @@ def select(
   return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
 
 
+def chosen(params: Any, mask: Any) -> list[bool]:
+  """Which leaves a mask selects, in flattening order.
+
+  Args:
+    params: any pytree.
+    mask: a tree of bools with the structure of `params`, or a function from `params` to one.
+
+  Raises:
+    ValueError: if it has another structure, or selects nothing: what acts on nothing says nothing either.
+
+  Example:
+    >>> chosen({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, kernels_only)
+    [False, True]
+  """
+  tree = mask(params) if callable(mask) else mask
+  if jax.tree.structure(tree) != jax.tree.structure(params):
+    raise ValueError(
+      "mask must be a tree of bools with the structure of params, or a function that gives one, got "
+      f"{jax.tree.structure(tree)} for {jax.tree.structure(params)}"
+    )
+  taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
+  if not any(taken):
+    names = ", ".join(name or "one without a name" for name in leaf_names(params)) or "none"
+    raise ValueError(f"mask selects no parameter of params; there are {names}")
+  return taken
+
+
 def everything(params: Any) -> Any:
   """The mask that is true everywhere."""
   return select(params)

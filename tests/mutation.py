@@ -318,8 +318,8 @@ MUTATIONS = [
     "tests/calibration/test_calibration.py",
     (
       "bins closed on the left",
-      "jnp.ceil(confidence * num_bins).astype(jnp.int32) - 1",
-      "jnp.floor(confidence * num_bins).astype(jnp.int32)",
+      "jnp.ceil(probs * num_bins).astype(jnp.int32) - 1",
+      "jnp.floor(probs * num_bins).astype(jnp.int32)",
       "test_bin_edges_are_closed_on_the_right",
     ),
     ("default bins", "num_bins: int = 15", "num_bins: int = 10", "test_default_is_fifteen_bins"),

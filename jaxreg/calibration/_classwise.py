@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._ece import ece
+from jaxreg.calibration._ece import bin_index, ece
 from jaxreg.calibration._weights import weighted_examples
 from jaxreg.typing import Array, check_count
 
@@ -44,7 +44,7 @@ def classwise_bins(
   num_classes = log_probs.shape[-1]
   probs = jnp.exp(log_probs).reshape(-1, num_classes)
   target = jax.nn.one_hot(labels.ravel(), num_classes, dtype=probs.dtype)
-  index = jnp.clip(jnp.ceil(probs * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
+  index = bin_index(probs, num_bins)
   weights = weights.reshape(-1, 1)
   add_up = jax.vmap(lambda x, i: jax.ops.segment_sum(x, i, num_segments=num_bins), in_axes=1)
   return {

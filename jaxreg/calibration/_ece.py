@@ -41,13 +41,18 @@ def ece_bins(
   log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
-  index = jnp.clip(jnp.ceil(confidence * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
+  index = bin_index(confidence, num_bins)
   add_up = lambda x: jax.ops.segment_sum((weights * x).ravel(), index.ravel(), num_segments=num_bins)
   return {
     "confidence": add_up(confidence),
     "correct": add_up(correct),
     "count": add_up(jnp.ones_like(weights)),
   }
+
+
+def bin_index(probs: Array, num_bins: int) -> Array:
+  """Bins are `(low, high]`, and 0 is in the first."""
+  return jnp.clip(jnp.ceil(probs * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
 
 
 def ece(bins: dict[str, Array]) -> Array:

@@ -29,7 +29,7 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
     A pytree as `params`, in the same dtypes.
 
   Raises:
-    TypeError: if a selected leaf is not floating or `mask` not a function.
+    TypeError: if a selected leaf is not floating.
     ValueError: if `limit` is not above 0, `axis` not one of a selected leaf, or `mask` selects nothing or
       gives another tree.
 

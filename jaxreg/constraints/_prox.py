@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.paths import everything, kernels_only
+from jaxreg.paths import chosen, everything, kernels_only
 from jaxreg.penalties._group_lasso import group_factor
-from jaxreg.penalties._leaves import chosen, map_selected, norm, unit_axes, wide
+from jaxreg.penalties._leaves import map_selected, norm, unit_axes, wide
 from jaxreg.typing import Array, Mask, Params, check_floating, check_range
 
 Prox = Callable[[Params, ArrayLike], Params]
@@ -66,7 +66,7 @@ def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
     A pytree as `params`, in the same dtypes.
 
   Raises:
-    TypeError: if a selected leaf is not floating or `mask` not a function.
+    TypeError: if a selected leaf is not floating.
     ValueError: for a negative `weight`, or if `mask` selects nothing or gives another tree.
 
   Example:

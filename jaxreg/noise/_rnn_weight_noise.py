@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._gaussian_noise import Kind, check_kind
-from jaxreg.noise._weight_noise import selected
-from jaxreg.paths import kernels_only, leaf_names
+from jaxreg.paths import chosen, kernels_only, leaf_names
 from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range
 
 
@@ -88,11 +87,11 @@ def rnn_weight_noise(
   if per not in ("step", "sequence"):
     raise ValueError(f"per must be 'step' or 'sequence', got {per!r}")
   leaves, tree = jax.tree.flatten(params)
-  totals, names, chosen = tree.flatten_up_to(carry.total), leaf_names(params), selected(params, mask)
+  totals, names, taken = tree.flatten_up_to(carry.total), leaf_names(params), chosen(params, mask)
   key = jax.random.fold_in(check_key(key), carry.step if per == "step" else 0)
   keys = jax.random.split(key, len(leaves))
   for i, leaf in enumerate(leaves):
-    if chosen[i]:
+    if taken[i]:
       leaf = check_floating(leaf, names[i] or "params")
       totals[i] = _accumulate(keys[i], totals[i], std, kind, cumulative)
       noisy = leaf + totals[i] if kind == "additive" else leaf * (1 + totals[i])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._gaussian_noise import Kind, check_kind, gaussian_noise
-from jaxreg.paths import kernels_only, leaf_names
+from jaxreg.paths import chosen, kernels_only, leaf_names
 from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range
 
 
@@ -72,24 +72,15 @@ def map_selected(
 ) -> Params:
   """`function(key, leaf)` on each leaf that `mask` selects; whichever it selects, a leaf has the same key."""
   leaves, tree = jax.tree.flatten(params)
-  chosen = selected(params, mask)
+  taken = chosen(params, mask)
   keys = jax.random.split(check_key(key), len(leaves))
   names = leaf_names(params)
   return tree.unflatten(
     [
-      function(keys[i], check_floating(leaf, names[i] or "params")) if chosen[i] else leaf
+      function(keys[i], check_floating(leaf, names[i] or "params")) if taken[i] else leaf
       for i, leaf in enumerate(leaves)
     ]
   )
-
-
-def selected(params: Params, mask: Mask | Any) -> list[bool]:
-  """Which leaves, in flattening order."""
-  tree = jax.tree.structure(params)
-  chosen = [bool(leaf) for leaf in tree.flatten_up_to(mask(params) if callable(mask) else mask)]
-  if not any(chosen):
-    raise ValueError(f"mask selects no leaf of params, which has {', '.join(map(repr, leaf_names(params)))}")
-  return chosen
 
 
 def _root_mean_square(leaf: Array) -> Array:

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.noise._weight_noise import selected
-from jaxreg.paths import leaf_names
+from jaxreg.paths import chosen, leaf_names
 from jaxreg.typing import Array, Mask, Params, check_floating, check_range
 
 
@@ -42,10 +41,10 @@ def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> 
   """
   check_range(keep_prob, "keep_prob", low=0, high=1)
   leaves, tree = jax.tree.flatten(params)
-  names, chosen = leaf_names(params), selected(params, mask)
+  names, taken = leaf_names(params), chosen(params, mask)
 
   def scaled(leaf: ArrayLike, name: str) -> Array:
     leaf = check_floating(leaf, name or "params")
     return leaf * jnp.asarray(keep_prob, leaf.dtype)
 
-  return tree.unflatten([scaled(leaf, n) if c else leaf for leaf, n, c in zip(leaves, names, chosen)])
+  return tree.unflatten([scaled(leaf, n) if c else leaf for leaf, n, c in zip(leaves, names, taken)])

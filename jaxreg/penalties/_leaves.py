@@ -17,32 +17,13 @@ def wide(x: ArrayLike) -> Array:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if floats else x
 
 
-def chosen(params: Params, mask: Mask) -> list[bool]:
-  """Which leaves `mask` selects, in the order of the tree.
-
-  Raises:
-    TypeError: if `mask` is not a function.
-    ValueError: if it gives another structure, or selects nothing: a penalty of nothing is 0 without a word.
-  """
-  if not callable(mask):
-    raise TypeError(f"mask must be a function of the parameters, got {type(mask).__name__}")
-  tree = mask(params)
-  if jax.tree.structure(tree) != jax.tree.structure(params):
-    raise ValueError("mask must return a tree of bools with the structure of params, got another structure")
-  taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
-  if not any(taken):
-    there = ", ".join(paths.leaf_names(params)) or "none"
-    raise ValueError(f"mask selects no parameter of params; there are {there}")
-  return taken
-
-
 def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
   """Names and values, at least in float32, of the leaves that `mask` selects.
 
   Raises:
     TypeError: if one of them is not floating.
   """
-  leaves = zip(paths.leaf_names(params), jax.tree.leaves(params), chosen(params, mask))
+  leaves = zip(paths.leaf_names(params), jax.tree.leaves(params), paths.chosen(params, mask))
   return [(name, wide(floating(leaf, name))) for name, leaf, taken in leaves if taken]
 
 
@@ -58,7 +39,7 @@ def map_selected(function: Callable[[str, Array], Array], params: Params, mask: 
   """
   leaves, tree = jax.tree.flatten(params)
   new = []
-  for name, leaf, taken in zip(paths.leaf_names(params), leaves, chosen(params, mask)):
+  for name, leaf, taken in zip(paths.leaf_names(params), leaves, paths.chosen(params, mask)):
     if taken:
       leaf = floating(leaf, name)
       leaf = function(name, wide(leaf)).astype(leaf.dtype)

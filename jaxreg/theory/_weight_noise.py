@@ -15,8 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from jaxreg.noise._gaussian_noise import Kind, check_kind
-from jaxreg.noise._weight_noise import selected
-from jaxreg.paths import kernels_only
+from jaxreg.paths import chosen, kernels_only
 from jaxreg.typing import Array, Mask, Params, check_range, check_wide
 
 PredictFn = Callable[[Params, Array], Array]
@@ -70,8 +69,8 @@ def weight_noise_terms(
   """
   check_kind(kind)
   flat, unravel = ravel_pytree(params)
-  noisy = zip(jax.tree.leaves(params), selected(params, mask))
-  where = np.flatnonzero(np.concatenate([np.full(np.size(leaf), chosen) for leaf, chosen in noisy]))
+  noisy = zip(jax.tree.leaves(params), chosen(params, mask))
+  where = np.flatnonzero(np.concatenate([np.full(np.size(leaf), taken) for leaf, taken in noisy]))
   predict = lambda flat: predict_fn(unravel(flat), jnp.asarray(inputs))
   lengths = flat[where] if kind == "multiplicative" else jnp.ones(len(where), flat.dtype)
   return _terms(predict, flat, where, lengths, targets, variance)

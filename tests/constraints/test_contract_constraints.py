@@ -130,8 +130,10 @@ def test_refusals_of_params_and_masks(name):
     function(params, mask=everything)
   with pytest.raises(ValueError, match=r"mask selects no parameter.*bias, kernel"):
     function(params, mask=lambda params: jax.tree.map(lambda _: False, params))
-  with pytest.raises(TypeError, match="mask must be a function"):
-    function(params, mask={"kernel": True, "bias": False})
+  tree = {"kernel": True, "bias": False}
+  jax.tree.map(
+    np.testing.assert_array_equal, function(params, mask=tree), function(params, mask=lambda params: tree)
+  )
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused():
       noise.dropconnect(key, x, kernel, rate=0.5)
   with pytest.raises(ValueError, match="rate"):
     noise.dropconnect(key, x, jnp.ones((3, 1)), rate=1.5)
-  with pytest.raises(ValueError, match="mask selects no leaf of params, which has 'weights'"):
+  with pytest.raises(ValueError, match="mask selects no parameter of params; there are weights"):
     noise.dropconnect_params(key, {"weights": jnp.ones(3)}, rate=0.5)
   with pytest.raises(TypeError, match="a/kernel must be floating"):
     noise.dropconnect_params(key, {"a": {"kernel": jnp.ones(3, int)}}, rate=0.5)

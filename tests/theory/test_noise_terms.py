@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused():
     call(variance=-1.0, mask=paths.everything)
   with pytest.raises(ValueError, match="kind"):
     call(kind="other", mask=paths.everything)
-  with pytest.raises(ValueError, match="mask selects no leaf"):
+  with pytest.raises(ValueError, match="mask selects no parameter"):
     call()
   with pytest.raises(TypeError, match="targets must be floating"):
     call(targets=jnp.ones(3, int), mask=paths.everything)
