@@ -11,9 +11,18 @@ from configs.softmax_digits import get_config as softmax_digits
 from jaxreg.train import Config
 
 
-def _chosen(group: str, name: str, **options: float) -> dict[str, object]:
+def _chosen(group: str, name: str, **options: object) -> dict[str, object]:
   return {f"{group}.names": (name,), **{f"{group}.{name}.{key}": value for key, value in options.items()}}
 
+
+FEW_LABELS = {
+  "data.subset.per_class": 10,
+  "data.unlabelled.batch_size": 64,
+  "batch_size": 50,
+  "epochs": 300,
+  "eval_every": 100,
+  "checkpoint.every": 100,
+}
 
 TOOLBOX = {
   "none": {},
@@ -28,6 +37,35 @@ TOOLBOX = {
     **_chosen("regularizers", "tying", weight=0.1),
     "regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),),
   },
+  "l2_sp": _chosen("regularizers", "l2_sp", weight=1e-3),
+  "l2_limit": _chosen("regularizers", "l2", limit=60.0),
+  "fgsm": _chosen("regularizers", "fgsm", weight=1.0, eps=0.1, clip=(0.0, 1.0)),
+  "pgd": _chosen("regularizers", "pgd", weight=1.0, eps=0.1, num_steps=5, clip=(0.0, 1.0)),
+  "gradient_penalty": _chosen("regularizers", "gradient_penalty", weight=0.1),
+  "jacobian_penalty": _chosen("regularizers", "jacobian_penalty", weight=0.01),
+  "l1_activity": _chosen("regularizers", "l1_activity", weight=1e-3),
+  "kl_sparsity": _chosen("regularizers", "kl_sparsity", weight=1e-2, target=0.1),
+  "r_drop": {**_chosen("regularizers", "r_drop", weight=1.0), "model.MLP.dropout_rate": 0.3},
+  **{
+    # Ten images of each class with their labels, and all others without.
+    name: {**_chosen("regularizers", name, weight=weight), **FEW_LABELS, **more}
+    for name, weight, more in (
+      ("virtual_adversarial", 1.0, {"regularizers.virtual_adversarial.eps": 1.0}),
+      ("entropy", 0.1, {}),
+      ("pseudo_label", 0.5, {}),
+      ("pi_model", 1.0, {"model.MLP.dropout_rate": 0.3}),
+      (
+        "mean_teacher",
+        1.0,
+        {"average.name": "ema", "average.ema.decay": 0.95, "model.MLP.dropout_rate": 0.3},
+      ),
+    )
+  },
+  "early_stopping": {"average.name": "early_stopping", "epochs": 100, "eval_every": 2},
+  "swa": {"average.name": "swa"},
+  "ema": {"average.name": "ema"},
+  "bagging": {"ensemble": 5, "replicas": 5, "data.bootstrap": True},
+  "deep_ensemble": {"ensemble": 5, "replicas": 5},
   "max_norm": _chosen("optimizer.constraints", "max_norm", limit=1.0),
   "unit_norm": _chosen("optimizer.constraints", "unit_norm"),
   "min_max_norm": _chosen("optimizer.constraints", "min_max_norm", low=0.5, high=1.0),
@@ -51,6 +89,23 @@ TOOLBOX = {
   "label_smoothing": {"method.name": "label_smoothing"},
   "focal": {"method.name": "focal"},
   "confidence_penalty": {"method.name": "confidence_penalty"},
+  "logit_adjustment": {
+    "method.name": "logit_adjustment",
+    "method.logit_adjustment.loss.class_counts": (1,) * 10,
+  },
+  "cosface": {
+    "method.name": "cosface",
+    "method.cosface.loss.scale": 16.0,
+    "method.cosface.predict.scale": 16.0,
+  },
+  "arcface": {
+    "method.name": "arcface",
+    "method.arcface.loss.scale": 16.0,
+    "method.arcface.predict.scale": 16.0,
+  },
+  "bi_tempered": {"method.name": "bi_tempered"},
+  "mixup": {"augment.names": ("mixup",)},
+  "cutmix": {"augment.names": ("cutmix",)},
   "translate": {"augment.names": ("translate",), "augment.translate.max_shift": 1},
   "rotate": {"augment.names": ("rotate",)},
   "scale": {"augment.names": ("scale",)},

@@ -117,6 +117,18 @@ CASES = (
     {"scale": 4.0},
   ),
   Case(
+    "losses.cosine_log_probs",
+    {"features": Input("real", "BF"), "kernel": Input("real", "FK")},
+    lambda a: np.log(oracles.softmax(4.0 * (_unit(a.features, -1) @ _unit(a.kernel, 0)))),
+    {"scale": 4.0},
+  ),
+  Case(
+    "losses.bi_tempered_log_probs",
+    {"logits": SCORES},
+    lambda a: np.log(tempered_probs(a.logits, 1.3)),
+    {"t2": 1.3},
+  ),
+  Case(
     "losses.bi_tempered",
     {"logits": SCORES, "labels": LABELS},
     lambda a: bi_tempered(a.logits, a.labels, 0.8, 1.3),

@@ -6,9 +6,9 @@ Samplers of a loss's masks and its prediction rule stand beside it. A compound l
 beside it: a dict whose sum it is.
 """
 
-from jaxreg.losses._bi_tempered import bi_tempered
+from jaxreg.losses._bi_tempered import bi_tempered, bi_tempered_log_probs
 from jaxreg.losses._confidence_penalty import confidence_penalty
-from jaxreg.losses._cosface import arcface, cosface
+from jaxreg.losses._cosface import arcface, cosface, cosine_log_probs
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
 from jaxreg.losses._dropmax import (
@@ -46,8 +46,10 @@ from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs, sparsemax_p
 __all__ = [
   "arcface",
   "bi_tempered",
+  "bi_tempered_log_probs",
   "confidence_penalty",
   "cosface",
+  "cosine_log_probs",
   "deterministic_attention",
   "deterministic_dropmax",
   "deterministic_dropmax_terms",

@@ -19,7 +19,8 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   .. math:: \log_t x = \frac{x^{1 - t} - 1}{1 - t}, \qquad \exp_t x = [1 + (1 - t) x]_+^{1 / (1 - t)}
 
   With `t1 < 1` the loss is at most `1 / (1 - t1)`, with `t2 > 1` the tails of the probabilities are those
-  of a power. Predict with `p`; its largest entry is that of the logits. The normaliser is found by Newton's
+  of a power. Predict with
+  `bi_tempered_log_probs`; the largest is that of the logits. The normaliser is found by Newton's
   method and differentiated implicitly.
 
   Args:
@@ -48,15 +49,42 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   check_range(t2, "t2", low=1)
   if t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
-  # A shift changes nothing, and small logits keep the digits of the normaliser.
-  logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-  if t2 == 1:
-    log_probs = softmax_log_probs(logits)
-  else:
-    log_probs = _log_probs(logits, _normaliser(logits, float(t2)), t2)
+  log_probs = bi_tempered_log_probs(logits, t2=t2)
   target = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
   fit = -target if t1 == 1 else -jnp.expm1((1 - t1) * target) / (1 - t1)
   return fit - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
+
+
+def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
+  r"""Log-probabilities of the tempered softmax, which `bi_tempered` predicts.
+
+  .. math:: p_k = \exp_{t_2}(o_k - \lambda), \quad \sum_k p_k = 1
+
+  Args:
+    logits: `[..., classes]`, floating.
+    t2: at least 1, where it is the softmax; static.
+
+  Returns:
+    `[..., classes]`, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` are not floating.
+    ValueError: if `t2` is below 1.
+
+  Example:
+    >>> jnp.exp(bi_tempered_log_probs(jnp.array([6.0, 0.0]), t2=2.0)).round(3)  # the softmax has 0.998
+    Array([0.854, 0.146], dtype=float32)
+
+  References:
+    Amid et al., `Robust Bi-Tempered Logistic Loss Based on Bregman Divergences`, 2019, section 2.
+  """
+  logits = check_wide(logits, "logits")
+  check_range(t2, "t2", low=1)
+  if t2 == 1:
+    return softmax_log_probs(logits)
+  # A shift changes nothing, and small logits keep the digits of the normaliser.
+  logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  return _log_probs(logits, _normaliser(logits, float(t2)), t2)
 
 
 def _log_probs(logits: Array, normaliser: Array, t: float) -> Array:

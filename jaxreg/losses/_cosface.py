@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._softmax import softmax_cross_entropy
+from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array, check_labels, check_range, check_wide
 
 
@@ -24,7 +24,7 @@ def cosface(
     {e^{s (\cos\theta_t - m)} + \sum_{k \ne t} e^{s \cos\theta_k}}, \qquad
     \cos\theta_k = \frac{x^\top W_k}{\|x\| \|W_k\|}
 
-  Predict with the cosines, without the margin.
+  Predict with `cosine_log_probs`, without the margin.
 
   Args:
     features: `x`, `[..., features]`, floating.
@@ -98,6 +98,45 @@ def arcface(
   return softmax_cross_entropy(scale * jnp.where(target, widened, cosines), labels)
 
 
+def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike = 64.0) -> Array:
+  r"""Log-probabilities of the cosines, without a margin: what `cosface` and `arcface` predict.
+
+  .. math:: \log p_k = s \cos\theta_k - \log \sum_j e^{s \cos\theta_j}
+
+  Args:
+    features: `x`, `[..., features]`, floating.
+    kernel: `W`, `[features, classes]`, floating.
+    scale: `s`, above 0.
+
+  Returns:
+    `[..., classes]`, float32 or wider.
+
+  Raises:
+    TypeError: if `features` or `kernel` are not floating.
+    ValueError: if the shapes do not fit, or `scale` is not above 0.
+
+  Example:
+    >>> cosine_log_probs(jnp.array([2.0, 0.0]), 3 * jnp.eye(2), scale=1.0)  # cosines 1 and 0
+    Array([-0.31326166, -1.3132616 ], dtype=float32)
+
+  References:
+    Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018, Eq. 2.
+  """
+  check_range(scale, "scale", low=0, open_low=True)
+  return softmax_log_probs(scale * _cosines(features, kernel)[0])
+
+
+def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Array]:
+  """`[..., classes]`, with the features and the classes `[classes, features]` at length 1."""
+  features, kernel = check_wide(features, "features"), check_wide(kernel, "kernel")
+  if features.ndim == 0:
+    raise ValueError("features must be [..., features], got a scalar")
+  if kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
+    raise ValueError(f"kernel must be [{features.shape[-1]}, classes], got {kernel.shape}")
+  x, w = _unit(features), _unit(kernel.T)
+  return jnp.matmul(x, w.T, precision=jax.lax.Precision.HIGHEST), x, w
+
+
 def _angles(
   features: ArrayLike, kernel: ArrayLike, labels: ArrayLike, scale: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
@@ -105,11 +144,7 @@ def _angles(
   check_range(scale, "scale", low=0, open_low=True)
   features = check_wide(features, "features")
   labels = check_labels(labels, features, "features")
-  kernel = check_wide(kernel, "kernel")
-  if kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
-    raise ValueError(f"kernel must be [{features.shape[-1]}, classes], got {kernel.shape}")
-  x, w = _unit(features), _unit(kernel.T)
-  cosines = jnp.matmul(x, w.T, precision=jax.lax.Precision.HIGHEST)
+  cosines, x, w = _cosines(features, kernel)
   of_label = jnp.take(w, labels, axis=0)
   # The length of what is across, not the root of 1 - cos^2: that has no slope at 0, and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label

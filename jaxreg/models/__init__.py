@@ -7,7 +7,7 @@ sequences under any next-token log-probabilities.
 
 from jaxreg.models._classifier import Classifier
 from jaxreg.models._decode import beam_decode, greedy_decode
-from jaxreg.models._heads import AttentionHead, DropMaxHead, GroupSoftmaxHead, SoftmaxHead
+from jaxreg.models._heads import AttentionHead, CosineHead, DropMaxHead, GroupSoftmaxHead, SoftmaxHead
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
 from jaxreg.models._noise_layers import (
@@ -36,6 +36,7 @@ __all__ = [
   "CifarResNet",
   "Classifier",
   "ConcreteDropout",
+  "CosineHead",
   "DropBlock",
   "DropConnectDense",
   "DropMaxHead",

@@ -96,16 +96,36 @@ class GroupSoftmaxHead(nn.Module):
     return {"features": features, **weights}
 
 
+class CosineHead(nn.Module):
+  """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
+
+  The kernel is `[features, classes]`, of which only the direction of each column counts; there is no bias.
+
+  Attributes:
+    num_classes: number of classes.
+    initializer: `glorot` or `tutorial`.
+  """
+
+  num_classes: int
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    weights = _Affine(self.num_classes, self.initializer, bias=False, name="classifier")(features.shape[-1])
+    return {"features": features, **weights}
+
+
 class _Affine(nn.Module):
-  """The kernel and bias of an affine layer, for a function that needs them rather than its output."""
+  """The kernel, and a bias, of an affine layer, for a function that needs them rather than its output."""
 
   num_classes: int
   initializer: str
+  bias: bool = True
 
   @nn.compact
   def __call__(self, num_features: int) -> dict[str, Array]:
     init = initializers(self.initializer)
-    return {
-      "kernel": self.param("kernel", init["kernel_init"], (num_features, self.num_classes)),
-      "bias": self.param("bias", init["bias_init"], (self.num_classes,)),
-    }
+    weights = {"kernel": self.param("kernel", init["kernel_init"], (num_features, self.num_classes))}
+    if self.bias:
+      weights["bias"] = self.param("bias", init["bias_init"], (self.num_classes,))
+    return weights

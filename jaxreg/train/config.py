@@ -9,7 +9,7 @@ import optax
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg import augment, constraints, models, noise, penalties
-from jaxreg.train import optimizer, sources, toolbox
+from jaxreg.train import averages, optimizer, sources, terms, toolbox
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
@@ -19,7 +19,10 @@ from jaxreg.train.replicas import FORMS
 Config = Any
 
 BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
-AUGMENTATIONS = ("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing")
+AUGMENTATIONS = (
+  *("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing"),
+  *("mixup", "cutmix"),
+)
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
@@ -61,6 +64,7 @@ def base_config() -> Config:
   config.eval_batch_size = 500
   config.parallel = "jit"  # jit | pmap
   config.replicas = 1  # so many runs side by side, with seeds from `seed` on; results are their means
+  config.ensemble = 1  # so many of the replicas in a row predict together, by the mean of their probabilities
   config.replicas_by = "auto"  # auto | vmap (one program for all) | loop (one program, called for each)
   config.steps_per_dispatch = 0  # steps that one call of the compiled program makes; 0: 1 on a CPU, else 8
   config.accumulate = 1  # parts of a batch whose gradients are added up, for batches that do not fit
@@ -77,6 +81,10 @@ def base_config() -> Config:
   config.data.subset = ConfigDict({"num_classes": 0, "per_class": 0, "seed": 0})
   # So many of the training labels are replaced by another class, drawn by seed.
   config.data.flipped_labels = ConfigDict({"rate": 0.0, "seed": 0})
+  # Each run trains on as many examples as there are, drawn with replacement by its seed.
+  config.data.bootstrap = False
+  # So many of the training examples that are left over join each batch, without their labels.
+  config.data.unlabelled = ConfigDict({"batch_size": 0})
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 
@@ -84,15 +92,24 @@ def base_config() -> Config:
   # to all inputs once they are scaled.
   config.augment = ConfigDict({"names": (), "mean": (), "std": ()})
   for name in AUGMENTATIONS:
-    config.augment[name] = options(getattr(augment, name))
+    config.augment[name] = options(getattr(augment, name), skip=("num_classes",))
 
   config.model = ConfigDict({"name": "MLP"})  # a row of BACKBONES
   for name in BACKBONES:
     config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
 
-  # names: penalties that are added to the loss with their weights, on the parameters that `mask` selects, a
-  # function of jaxreg.paths.
-  config.regularizers = _named(penalties, toolbox.REGULARIZERS, weight=1e-4)
+  # names: what is added to the loss with its weight. Penalties are on the parameters that `mask` selects, a
+  # function of jaxreg.paths; one with a limit has a multiplier instead, found by dual ascent.
+  config.regularizers = _named(penalties, toolbox.REGULARIZERS, weight=1e-4, limit=0.0)
+  config.regularizers.dual_learning_rate = 1e-2
+  for name in terms.TERMS:
+    config.regularizers[name] = ConfigDict({"weight": 1.0, **options(getattr(terms, name))})
+  # What is predicted with: none, the parameters of the last step; early_stopping, those of the best
+  # checkpoint.best, and the run ends after `patience` evaluations without a better; swa, their mean from the
+  # fraction `start` of the run on, one in `every` steps (0: an epoch); ema, their exponential mean.
+  config.average = ConfigDict({"name": "none"})
+  for name in averages.AVERAGES[1:]:
+    config.average[name] = options(getattr(averages, name))
   # names: in training, on the scaled inputs (gaussian_noise), or on the parameters that `mask` selects.
   config.noise = _named(noise, toolbox.NOISES)
 
@@ -183,6 +200,12 @@ def check(config: Config) -> None:
     _one_of(config, f"{group}.mask", optimizer.MASKS)
   for name in config.regularizers.names:
     _in_range(config, f"regularizers.{name}.weight", 0)
+    if name in toolbox.REGULARIZERS:
+      _in_range(config, f"regularizers.{name}.limit", 0)
+  _in_range(config, "regularizers.dual_learning_rate", 0, above=True)
+  _one_of(config, "average.name", averages.AVERAGES)
+  if config.average.name == "early_stopping" and config.ensemble > 1:
+    raise RunError(f"average.name: early_stopping is of single runs; give ensemble=1, got {config.ensemble}")
   mean, std = config.augment.mean, config.augment.std
   numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
   if not numbers or len(mean) != len(std) or not all(value > 0 for value in std):
@@ -205,6 +228,7 @@ def check(config: Config) -> None:
     "log_every",
     "checkpoint.every",
     "replicas",
+    "ensemble",
     "accumulate",
     "compare.seeds",
     "optimizer.schedule.noam.d_model",
@@ -212,6 +236,10 @@ def check(config: Config) -> None:
     "translate.beam_size",
   ):
     _in_range(config, field, 1)
+  if config.replicas % config.ensemble:
+    raise RunError(
+      f"ensemble: must divide replicas, which are all members, got {config.ensemble} and {config.replicas}"
+    )
   # One could be lost while the next is being written.
   _in_range(config, "checkpoint.keep", 2)
   for field in (
@@ -220,6 +248,7 @@ def check(config: Config) -> None:
     "data.resident_gib",
     "data.subset.per_class",
     "data.subset.seed",
+    "data.unlabelled.batch_size",
     "steps_per_dispatch",
     "translate.length_penalty",
     "evaluate.mc_samples",
@@ -283,6 +312,7 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     "method": tuple(METHODS),
     "optimizer": optimizer.OPTIMIZERS,
     "optimizer.schedule": optimizer.SCHEDULES,
+    "average": averages.AVERAGES,
   }
   unread = [
     f"{group}.{name}."

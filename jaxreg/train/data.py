@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg import ensembles
 from jaxreg.train.errors import RunError
 
 
@@ -37,6 +38,9 @@ class Split:
   def take(self, index: Any) -> "Split":
     return Split(self.inputs[index], self.labels[index])
 
+  def joined(self, other: "Split") -> "Split":
+    return Split(np.concatenate([self.inputs, other.inputs]), np.concatenate([self.labels, other.labels]))
+
   def check(self, where: str) -> None:
     """Checks that these are examples; `where` names them in the error.
 
@@ -60,7 +64,8 @@ class Split:
 class Dataset:
   """Training, validation and test splits; stored inputs, unless tokens, are divided by `scale` on the device.
 
-  `model` is what the backbone must know of the data, as keyword arguments.
+  `model` is what the backbone must know of the data, as keyword arguments; `rest` what the source has left of
+  the training examples, `unlabelled` those that a run uses without their labels.
   """
 
   train: Split
@@ -69,6 +74,8 @@ class Dataset:
   num_classes: int
   scale: float = 1.0
   model: dict[str, int] = dataclasses.field(default_factory=dict)
+  rest: Split | None = None
+  unlabelled: Split | None = None
 
   def splits(self) -> dict[str, Split]:
     return {"train": self.train, "val": self.val, "test": self.test}
@@ -78,6 +85,8 @@ class Dataset:
     if not limit:
       return self
     first = {name: split.take(slice(limit)) for name, split in self.splits().items()}
+    if self.rest is not None:
+      first["rest"] = self.rest.take(slice(limit))
     return dataclasses.replace(self, **first)
 
   def subset(self, *, num_classes: int = 0, per_class: int = 0, seed: int = 0) -> "Dataset":
@@ -106,15 +115,19 @@ class Dataset:
       kept = split.take(number[split.labels] >= 0)
       return Split(kept.inputs, number[kept.labels])
 
-    train = self.train
+    train, rest = self.train, self.rest
     if per_class:
       # Drawn for every class, whether it is kept or not, so that fewer classes have the same examples.
       members = [generator.permutation(np.flatnonzero(train.labels == k)) for k in range(self.num_classes)]
       smallest = min(len(members[k]) for k in classes)
       if per_class > smallest:
         raise RunError(f"data.subset.per_class: must be 0 or at most {smallest}, got {per_class}")
+      left = train.take(np.sort(np.concatenate([each[per_class:] for each in members])))
+      rest = left if rest is None else rest.joined(left)
       train = train.take(np.sort(np.concatenate([each[:per_class] for each in members])))
     splits = {name: of_classes(split) for name, split in self.splits().items()} | {"train": of_classes(train)}
+    if rest is not None:
+      splits["rest"] = of_classes(rest)
     return dataclasses.replace(self, **splits, num_classes=len(classes))
 
   def with_flipped_labels(self, *, rate: float = 0.0, seed: int = 0) -> "Dataset":
@@ -139,24 +152,48 @@ class Dataset:
     flipped[chosen] = (labels[chosen] + shifts) % self.num_classes
     return dataclasses.replace(self, train=Split(self.train.inputs, flipped))
 
+  def with_unlabelled(self) -> "Dataset":
+    """With the rest of the training examples, their labels taken away.
+
+    Raises:
+      RunError: if nothing is left.
+    """
+    if self.rest is None or not len(self.rest):
+      raise RunError(
+        "data.unlabelled.batch_size: no training examples are left over; give 0, or fewer with labels by "
+        "data.subset.per_class"
+      )
+    hidden = Split(self.rest.inputs, np.full(len(self.rest), -1))
+    return dataclasses.replace(self, unlabelled=hidden, rest=None)
+
+  def without_rest(self) -> "Dataset":
+    """Without what is left over, which nothing needs."""
+    return dataclasses.replace(self, rest=None)
+
+  def training(self) -> Split:
+    """What batches are made of: the training examples, then the unlabelled ones."""
+    return self.train if self.unlabelled is None else self.train.joined(self.unlabelled)
+
   @property
   def nbytes(self) -> int:
     """What the inputs of all splits take as they are stored."""
-    return sum(split.inputs.nbytes for split in self.splits().values())
+    more = 0 if self.unlabelled is None else self.unlabelled.inputs.nbytes
+    return more + sum(split.inputs.nbytes for split in self.splits().values())
 
   def describe(self) -> dict[str, Any]:
     """What a work directory remembers of its data: enough to predict, and to notice other data."""
     # What goes without saying is not said: earlier versions did not know of it.
     label_shape = list(self.train.labels.shape[1:])
     more = {"label_shape": label_shape, "model": self.model} if label_shape or self.model else {}
+    splits = self.splits() | ({} if self.unlabelled is None else {"unlabelled": self.unlabelled})
     return {
       **more,
       "num_classes": self.num_classes,
       "input_shape": list(self.train.inputs.shape[1:]),
       "input_dtype": str(self.train.inputs.dtype),
       "scale": self.scale,
-      "sizes": {name: len(split) for name, split in self.splits().items()},
-      "crc32": {name: _crc32(split.inputs, split.labels) for name, split in self.splits().items()},
+      "sizes": {name: len(split) for name, split in splits.items()},
+      "crc32": {name: _crc32(split.inputs, split.labels) for name, split in splits.items()},
     }
 
   def checked(self, source: str) -> "Dataset":
@@ -205,6 +242,13 @@ def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
   generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
   return generator.permutation(num_examples).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=128)
+def bootstrap(seed: int, num_examples: int) -> np.ndarray:
+  """The resampled set of the run with this seed, `[num_examples]`."""
+  key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"bootstrap"))
+  return np.asarray(ensembles.bootstrap_indices(key, num_examples=num_examples, num_members=1)[0])
 
 
 def _crc32(*arrays: np.ndarray) -> int:

@@ -10,8 +10,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg import ensembles
 from jaxreg.train.data import Source, gather, padded_indices, place
-from jaxreg.train.metrics import merge, summarize, to_host
+from jaxreg.train.metrics import merge, prediction_metrics, summarize, to_host
 from jaxreg.train.replicas import Loop, Vmap
 from jaxreg.train.setup import Program
 from jaxreg.train.state import TrainState
@@ -20,16 +21,47 @@ from jaxreg.train.step import prediction_key
 
 def make_evaluate(
   program: Program, replicas: Vmap | Loop, batch_size: int
-) -> Callable[[Any, Source, str], dict[str, np.ndarray]]:
-  """Builds `evaluate(states, source, prefix) -> {"<prefix>/error": [replicas], ...}`."""
-  step = replicas.make_each(
-    lambda state, arrays, batch, number: program.eval_step(state, gather(arrays, batch), number)
-  )
+) -> Callable[..., dict[str, np.ndarray]]:
+  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
 
-  def evaluate(states: Any, source: Source, prefix: str) -> dict[str, np.ndarray]:
+  Unless `final`, parameters are those that the training goes on from, where the run says so. The members of
+  an ensemble predict together: then there are as many values as ensembles.
+  """
+
+  def shown(state: TrainState, final: bool) -> TrainState:
+    return program.predicting(state) if final or program.extras.average.along else state
+
+  def alone(final: bool) -> Callable[..., Any]:
+    return replicas.make_each(
+      lambda state, arrays, batch, number: program.eval_step(
+        shown(state, final), gather(arrays, batch), number
+      )
+    )
+
+  def together(final: bool) -> Callable[..., Any]:
+    predict = replicas.make_each(
+      lambda state, arrays, batch, number: program.predict_step(
+        shown(state, final), gather(arrays, batch), number
+      )
+    )
+
+    @jax.jit
+    def join(log_probs: Any, arrays: Any, batch: Any) -> Any:
+      batch = gather(arrays, batch)
+      log_probs = jnp.stack(log_probs) if isinstance(log_probs, tuple) else log_probs
+      members = log_probs.reshape(-1, program.ensemble, *log_probs.shape[1:])
+      means = jax.vmap(ensembles.arithmetic)(members)
+      return jax.vmap(lambda one: prediction_metrics(one, batch["labels"], batch["weights"]))(means)
+
+    return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
+
+  make = alone if program.ensemble == 1 else together
+  steps = {final: make(final) for final in (True, False)}
+
+  def evaluate(states: Any, source: Source, prefix: str, *, final: bool = True) -> dict[str, np.ndarray]:
     total: Any = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
-      total = merge(total, to_host(step(states, source.arrays, batch, jnp.uint32(number))))
+      total = merge(total, to_host(steps[final](states, source.arrays, batch, jnp.uint32(number))))
     return summarize(total, prefix)
 
   return evaluate
@@ -39,6 +71,7 @@ def outputs_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
   """The head's `..._logits` and the `log_probs` for every example of a split, on the host."""
+  state = program.predicting(state)
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):
@@ -61,6 +94,7 @@ def bins_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
 ) -> dict[str, np.ndarray]:
   """The sums of `calibration.ece_bins` over a split whose outputs are too large to keep, on the host."""
+  state = program.predicting(state)
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):

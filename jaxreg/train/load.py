@@ -95,10 +95,10 @@ def restore_run(
 
 
 def restore_state(program: Program, workdir: Path, step: int, replica: int, replicas: int) -> TrainState:
-  """The state of one of so many replicas at a good step, for a program that is there already."""
+  """The state of one of so many replicas at a good step, with the parameters to predict with."""
   here = SingleDeviceSharding(jax.local_devices()[0])
   states = restore(workdir, step, abstract(stacked(program.abstract, replicas), here))
-  return jax.tree.map(lambda x: x[replica], states)
+  return program.predicting(jax.tree.map(lambda x: x[replica], states))
 
 
 def _checked(inputs: Any, data: dict[str, Any]) -> Array:

@@ -1,6 +1,7 @@
 """The training loop: restore, step, evaluate, save, until the end or a signal."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
-from jaxreg.train.data import Dataset, batch_indices, make_source
+from jaxreg.train.data import Dataset, batch_indices, bootstrap, make_source
 from jaxreg.train.evaluate import bins_over, make_evaluate, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
@@ -109,7 +110,8 @@ def _run(
   mesh = make_mesh()
   replicated = NamedSharding(mesh, P())
   resident = is_resident(config, dataset)
-  data = {name: make_source(mesh, split, resident=resident) for name, split in dataset.splits().items()}
+  splits = dataset.splits() | {"train": dataset.training()}
+  data = {name: make_source(mesh, split, resident=resident) for name, split in splits.items()}
   seeds = range(config.seed, config.seed + config.replicas)
   replicas = replicas_of(config, mesh, program)
   per_dispatch = steps_per_dispatch(config)
@@ -120,9 +122,8 @@ def _run(
   eval_steps = config.eval_every * program.steps_per_epoch
   save_steps = config.checkpoint.every * program.steps_per_epoch
 
-  def indices(step: int) -> np.ndarray:
-    size = {"num_examples": len(dataset.train), "batch_size": config.batch_size}
-    return np.stack([batch_indices(seed, step, **size) for seed in seeds])
+  observe = program.extras.evaluated and replicas.make_update(program.extras.evaluated)
+  indices = functools.partial(_indices, config, dataset)
 
   with (
     Interrupt() as interrupt,
@@ -134,7 +135,7 @@ def _run(
     else:
       state = init(np.array(seeds, np.uint32))
       if backbone is not None:
-        state = with_backbone(state, backbone, mesh)
+        state = with_backbone(program, state, backbone, mesh)
     state = replicas.unpack(state)
     with open_log(workdir, start=step, program=program) as log:
       if remark:
@@ -143,7 +144,10 @@ def _run(
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
       recorder = Recorder(log, every=config.log_every, examples=config.batch_size * len(seeds))
       val = None
+      over = observe is not None and _all_stopped(state)
       for steps in dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps)):
+        if over:
+          break
         if len(steps) == 1:
           run, place_batch, index = step_fn, place_one, indices(steps[0] - 1)
         else:
@@ -166,32 +170,39 @@ def _run(
         if last:
           recorder.write(step)
         if evaluates:
-          val = evaluate(state, data["val"], "val")
+          val = evaluate(state, data["val"], "val", final=False)
           check_finite(step, val)
           values = averaged(val)
           log.write(step, values)
-        if saves:
+          if observe is not None:
+            state = observe(state, val[config.checkpoint.best].astype(np.float32))
+            over = _all_stopped(state)
+        if saves or over:
           saved.save(step, replicas.pack(state), values)
-        if stop and interrupt.received is not None:
+        if stop and not over and interrupt.received is not None:
           saved.wait()
           raise Interrupted(interrupt.received, step)
+      if over and step < program.num_steps:
+        log.say(f"stopped early at step {step}: {config.checkpoint.best} has not improved")
 
-      # Killed after its last step, a run has no more to make, and its validation to repeat.
-      val = evaluate(state, data["val"], "val") if val is None else val
+      # Of what is predicted with in the end; and of a run that was killed after its last step.
+      if val is None or observe is not None:
+        val = evaluate(state, data["val"], "val")
       runs = val | evaluate(state, data["test"], "test")
       check_finite(step, runs)
       results = averaged(runs)
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
 
-  over = (program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
+  shown = (program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
   if dataset.test.labels.ndim == 1:
-    outputs = outputs_over(*over)
+    outputs = outputs_over(*shown)
     bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
   else:  # of every token of every sequence, the outputs are too many to keep
-    outputs, bins = {}, bins_over(*over)
+    outputs, bins = {}, bins_over(*shown)
   results = {"step": step, **results}
-  if len(seeds) > 1:
-    results["replicas"] = {"seed": list(seeds), **{name: values.tolist() for name, values in runs.items()}}
+  if len(seeds) > program.ensemble:
+    firsts = list(seeds)[:: program.ensemble]
+    results["replicas"] = {"seed": firsts, **{name: values.tolist() for name, values in runs.items()}}
 
   def finish() -> None:
     terms = program.method.terms
@@ -202,3 +213,25 @@ def _run(
 
   processes.first(finish)
   return results
+
+
+def _indices(config: Config, dataset: Dataset, step: int) -> np.ndarray:
+  """The examples of a step's batch for each replica, `[replicas, batch]`, of `dataset.training()`."""
+  number, unlabelled = len(dataset.train), config.data.unlabelled.batch_size
+  rows = []
+  for seed in range(config.seed, config.seed + config.replicas):
+    row = batch_indices(seed, step, num_examples=number, batch_size=config.batch_size)
+    if config.data.bootstrap:
+      row = bootstrap(seed, number)[row]
+    if unlabelled and dataset.unlabelled is not None:
+      # No run's seed is as large, so none has this order.
+      other = {"num_examples": len(dataset.unlabelled), "batch_size": unlabelled}
+      row = np.concatenate([row, number + batch_indices(seed + 2**32, step, **other)])
+    rows.append(row)
+  return np.stack(rows)
+
+
+def _all_stopped(states: Any) -> bool:
+  """Whether early stopping has come to an end in every replica."""
+  each = states if isinstance(states, tuple) else (states,)
+  return all(bool(np.all(jax.device_get(state.extras["average"].should_stop))) for state in each)

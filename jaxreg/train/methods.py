@@ -124,6 +124,33 @@ def _predict_group_softmax(
   return losses.group_softmax_log_probs(logits, logit_scale=logit_scale)
 
 
+def _logit_adjustment(
+  key: Key, *, logits: Array, labels: Array, class_counts: tuple[float, ...] = (), strength: float = 1.0
+) -> dict[str, Array]:
+  """The prior from the number of training examples of each class."""
+  del key
+  classes = logits.shape[-1]
+  if len(class_counts) != classes or not all(
+    isinstance(count, int | float) and count > 0 for count in class_counts
+  ):
+    raise ValueError(
+      f"method.logit_adjustment.loss.class_counts must be {classes} numbers above 0, one a class, "
+      f"got {class_counts}"
+    )
+  log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))
+  return {"nll": losses.logit_adjustment(logits, labels, log_prior, strength=strength)}
+
+
+def _predict_bi_tempered(key: Key, *, logits: Array, t2: float = 1.3) -> Array:
+  del key
+  return losses.bi_tempered_log_probs(logits, t2=t2)
+
+
+def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float = 64.0) -> Array:
+  del key
+  return losses.cosine_log_probs(features, kernel, scale=scale)
+
+
 METHODS = {
   "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax),
   "label_smoothing": Method(
@@ -138,6 +165,19 @@ METHODS = {
     _single(losses.confidence_penalty, "confidence_penalty"),
     _predict_softmax,
     terms=("confidence_penalty",),
+  ),
+  "logit_adjustment": Method(models.SoftmaxHead, _logit_adjustment, _predict_softmax),
+  "cosface": Method(
+    models.CosineHead, _single(losses.cosface, "cosface"), _predict_cosine, terms=("cosface",)
+  ),
+  "arcface": Method(
+    models.CosineHead, _single(losses.arcface, "arcface"), _predict_cosine, terms=("arcface",)
+  ),
+  "bi_tempered": Method(
+    models.SoftmaxHead,
+    _single(losses.bi_tempered, "bi_tempered"),
+    _predict_bi_tempered,
+    terms=("bi_tempered",),
   ),
   "sparsemax": Method(
     models.SoftmaxHead, _single(losses.sparsemax, "sparsemax"), _predict_sparsemax, terms=("sparsemax",)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg.paths import leaf_names
 from jaxreg.train.data import place
@@ -37,15 +38,18 @@ def load_backbone(program: Program, workdir: str, *, checkpoint: str, replica: i
   return jax.tree.map(np.asarray, found)
 
 
-def with_backbone(state: TrainState, backbone: dict[str, Any], mesh: jax.sharding.Mesh) -> TrainState:
+def with_backbone(
+  program: Program, state: TrainState, backbone: dict[str, Any], mesh: jax.sharding.Mesh
+) -> TrainState:
   """The stacked state of all replicas, each with a copy of this backbone."""
   copies = lambda new, old: np.broadcast_to(new, old.shape)
-  placed = place(mesh, jax.tree.map(copies, backbone, _backbone(state)), jax.sharding.PartitionSpec())
+  placed = place(mesh, jax.tree.map(copies, backbone, _backbone(state)), PartitionSpec())
   params = {**state.params, **placed["params"]}
   model_state = {
     name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
   }
-  return state.replace(params=params, model_state=model_state)
+  extras = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
+  return state.replace(params=params, model_state=model_state, extras=extras)
 
 
 def _backbone(state: TrainState) -> dict[str, Any]:

@@ -46,6 +46,10 @@ class Vmap:
 
     return jax.jit(each, out_shardings=NamedSharding(self.mesh, P()))
 
+  def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
+    return jax.jit(jax.vmap(function), donate_argnums=0, out_shardings=NamedSharding(self.mesh, P()))
+
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
@@ -82,6 +86,13 @@ class Loop:
     """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
     one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
     return lambda states, *args: tuple(one(state, *args) for state in states)
+
+  def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
+    one = jax.jit(function, donate_argnums=0, out_shardings=NamedSharding(self.mesh, P()))
+    return lambda states, values: tuple(
+      one(state, value) for state, value in zip(states, values, strict=True)
+    )
 
 
 @functools.cache

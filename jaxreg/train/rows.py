@@ -83,14 +83,15 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
 
 
 def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
-  """The configuration of one run: `config` with `fields` set.
+  """The configuration of one run: `config` with `fields` set; ensembles have replicas for every member.
 
   Raises:
     RunError: naming the row and the field.
   """
   # Deep: what one row sets is nothing to the next.
   cell: Config = config.copy_and_resolve_references()
-  for field, value in {**fields, "job": "train", "replicas": seeds}.items():
+  members = fields.get("ensemble", config.ensemble)
+  for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
     try:
       cell.update_from_flattened_dict({field: value})
     except (TypeError, ValueError) as error:

@@ -15,15 +15,17 @@ from jax.sharding import AxisType
 
 from jaxreg import augment, models
 from jaxreg.train import sources, toolbox
+from jaxreg.train.averages import make_average
 from jaxreg.train.config import Config
 from jaxreg.train.data import Dataset, is_tokens
 from jaxreg.train.errors import RunError
+from jaxreg.train.extras import Extras
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.objective import make_objective
 from jaxreg.train.optimizer import make_optimizer, make_schedule
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.state import TrainState
-from jaxreg.train.step import make_eval_step, make_train_step
+from jaxreg.train.step import make_eval_step, make_predict_step, make_train_step
 from jaxreg.typing import ApplyFn, Array, Key
 
 
@@ -36,7 +38,10 @@ class Program:
     model: the Linen module.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
-    eval_step: `(state, batch, number) -> metrics`.
+    predict_step: `(state, batch, number) -> log_probs`, with the state's `params`.
+    eval_step: `(state, batch, number) -> metrics`, of the same.
+    extras: what the state holds beside the parameters, and which of them are predicted with.
+    ensemble: so many replicas in a row predict together.
     method: the row of `METHODS`.
     loss_options, predict_options: options of the loss and of the prediction rule.
     steps_per_epoch, num_steps: the length of the run.
@@ -47,13 +52,20 @@ class Program:
   model: models.Classifier
   apply_fn: ApplyFn
   train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
+  predict_step: Callable[..., Array]
   eval_step: Callable[..., dict[str, Any]]
+  extras: Extras
+  ensemble: int
   method: Method
   loss_options: dict[str, Any]
   predict_options: dict[str, Any]
   steps_per_epoch: int
   num_steps: int
   abstract: TrainState
+
+  def predicting(self, state: TrainState) -> TrainState:
+    """The state with the parameters to predict with."""
+    return state.replace(params=self.extras.predicting(state.params, state.extras))
 
 
 def load_data(config: Config) -> Dataset:
@@ -65,7 +77,8 @@ def load_data(config: Config) -> Dataset:
   name = config.data.name
   data = getattr(sources, name)(**config.data[name])
   data = data.checked(f"data.{name}").subset(**config.data.subset).limited(config.data.limit)
-  return data.with_flipped_labels(**config.data.flipped_labels)
+  data = data.with_flipped_labels(**config.data.flipped_labels)
+  return data.with_unlabelled() if config.data.unlabelled.batch_size else data.without_rest()
 
 
 def make_mesh() -> jax.sharding.Mesh:
@@ -83,7 +96,18 @@ def check_devices(config: Config) -> None:
   if config.parallel == "pmap" and jax.process_count() > 1:
     raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
   devices = jax.device_count()
-  if config.batch_size % (devices * config.accumulate):
+  unlabelled = config.data.unlabelled.batch_size
+  if unlabelled and (config.parallel == "pmap" or config.accumulate > 1):
+    raise RunError(
+      "data.unlabelled.batch_size: parts of a batch would have examples with labels only, or without; give "
+      f"parallel=jit and accumulate=1, got {config.parallel} and {config.accumulate}"
+    )
+  if (config.batch_size + unlabelled) % devices:
+    raise RunError(
+      f"batch_size: must with data.unlabelled.batch_size be divisible by the number of devices, {devices}, "
+      f"got {config.batch_size} + {unlabelled}"
+    )
+  if not unlabelled and config.batch_size % (devices * config.accumulate):
     parts = f", {devices}"
     if config.accumulate > 1:
       parts = f" times accumulate, {devices} * {config.accumulate}"
@@ -125,6 +149,12 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     raise RunError(
       f"batch_size: must be at most the number of training examples, {num_train}, got {config.batch_size}"
     )
+  unlabelled, rest = config.data.unlabelled.batch_size, data["sizes"].get("unlabelled", 0)
+  if unlabelled > rest:
+    raise RunError(
+      f"data.unlabelled.batch_size: must be at most {rest}, what data.{config.data.name} and data.subset "
+      f"leave of the training examples, got {unlabelled}"
+    )
   steps_per_epoch = num_train // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
 
@@ -140,10 +170,11 @@ def build(config: Config, data: dict[str, Any]) -> Program:
   try:
     program = _build(config, data, steps_per_epoch, num_steps)
     state = program.abstract
+    size = config.batch_size + unlabelled
     batch = {
-      "inputs": jax.ShapeDtypeStruct((config.batch_size, *data["input_shape"]), data["input_dtype"]),
-      "labels": jax.ShapeDtypeStruct((config.batch_size, *data.get("label_shape", ())), jnp.int32),
-      "weights": jax.ShapeDtypeStruct((config.batch_size, *data.get("label_shape", ())), jnp.float32),
+      "inputs": jax.ShapeDtypeStruct((size, *data["input_shape"]), data["input_dtype"]),
+      "labels": jax.ShapeDtypeStruct((size, *data.get("label_shape", ())), jnp.int32),
+      "weights": jax.ShapeDtypeStruct((size, *data.get("label_shape", ())), jnp.float32),
     }
     jax.eval_shape(program.train_step, state, batch)
     jax.eval_shape(program.eval_step, state, batch, 0)
@@ -165,7 +196,8 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     raise ValueError(
       f"noise.names: gaussian_noise is on inputs, and those of data.{config.data.name} are tokens"
     )
-  apply_fn = _make_apply(
+  make_apply = functools.partial(
+    _make_apply,
     model,
     data["scale"],
     config.augment.mean,
@@ -173,10 +205,12 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     config.precision,
     toolbox.make_noises(config.noise.to_dict()),
   )
-  augmentations = [
-    functools.partial(getattr(augment, name), **config.augment[name].to_dict())
-    for name in config.augment.names
-  ]
+  apply_fn = make_apply()
+  augmentations = [_augmentation(config, name, data["num_classes"]) for name in config.augment.names]
+  regularizers = config.regularizers.to_dict()
+  terms = toolbox.make_terms(regularizers)
+  if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
+    raise ValueError(f"regularizers.names: {', '.join(terms)} are for inputs that are no sequences of tokens")
 
   schedule_name = config.optimizer.schedule.name
   schedule = make_schedule(
@@ -199,13 +233,21 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     constraints=toolbox.make_constraints(config.optimizer.constraints.to_dict(), schedule),
   )
 
+  average = make_average(
+    config.average.name,
+    num_steps=num_steps,
+    steps_per_epoch=steps_per_epoch,
+    **config.average.get(config.average.name, {}),
+  )
+  extras = Extras(average, toolbox.make_duals(regularizers), reference="l2_sp" in regularizers["names"])
+
   def init(seed: Array | int) -> TrainState:
     run_key, init_key = jax.random.split(jax.random.key(seed))
     dtype = jnp.int32 if is_tokens(data["input_dtype"]) else jnp.float32
     inputs = jnp.zeros((1, *data["input_shape"]), dtype)
     variables = dict(model.init(init_key, inputs, train=False))
     params = variables.pop("params")
-    return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
+    return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params), extras.init(params))
 
   objective = make_objective(
     apply_fn,
@@ -213,23 +255,48 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     method_options["loss"],
     method_options["predict"],
     augmentations,
-    toolbox.make_penalties(config.regularizers.to_dict()),
+    toolbox.make_penalties(regularizers),
+    terms,
+    features_fn=make_apply(method=lambda model, x, train: model.backbone(x, train=train)),
+    average=average if config.average.name in ("swa", "ema") else None,
+    scale=data["scale"],
   )
+  predict_step = make_predict_step(
+    apply_fn, method, method_options["predict"], mc_samples=config.evaluate.mc_samples
+  )
+  abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
+  if abstract.model_state and config.average.name in ("swa", "ema"):
+    raise ValueError(
+      "average.name: the statistics of BatchNorm are not those of averaged parameters; give none or "
+      f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
+    )
   return Program(
     init=init,
     model=model,
     apply_fn=apply_fn,
-    train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate),
-    eval_step=make_eval_step(
-      apply_fn, method, method_options["predict"], mc_samples=config.evaluate.mc_samples
-    ),
+    train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
+    predict_step=predict_step,
+    eval_step=make_eval_step(predict_step),
+    extras=extras,
+    ensemble=config.ensemble,
     method=method,
     loss_options=method_options["loss"],
     predict_options=method_options["predict"],
     steps_per_epoch=steps_per_epoch,
     num_steps=num_steps,
-    abstract=jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32)),
+    abstract=abstract,
   )
+
+
+def _augmentation(config: Config, name: str, num_classes: int) -> Callable[..., Any]:
+  """The function of `jaxreg.augment` with its options."""
+  function = getattr(augment, name)
+  options = config.augment[name].to_dict()
+  if "num_classes" in inspect.signature(function).parameters:
+    if config.data.unlabelled.batch_size:
+      raise ValueError(f"augment.names: {name} mixes labels, and some examples have none; leave it out")
+    options["num_classes"] = num_classes
+  return functools.partial(function, **options)
 
 
 def _make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
@@ -256,7 +323,9 @@ def _make_apply(
   std: Sequence[float],
   precision: str,
   noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
+  method: Callable[..., Any] | None = None,
 ) -> ApplyFn:
+  """The model's function `method`, by default what it is called for, on inputs as they are stored."""
   dtype = jnp.dtype(precision)
 
   def perturbed(x: Any, kind: str, key: Key | None) -> Any:
@@ -279,8 +348,9 @@ def _make_apply(
         x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
       x = perturbed(x, "inputs", key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
+    mutable = list(model_state) if train else []
     outputs, updated = model.apply(
-      {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=list(model_state) if train else []
+      {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=mutable, method=method
     )
     return outputs, {**model_state, **updated}
 

@@ -94,7 +94,9 @@ def idx(
     vary(part, np.random.default_rng(number), rotation=rotation, background=background)
     for number, part in enumerate((examples.take(train), examples.take(val), test))
   ]
-  return Dataset(*parts, num_classes=num_classes, scale=255.0)
+  left = np.setdiff1d(np.arange(len(examples)), np.concatenate([train, val]))
+  rest = None if rotation or background else examples.take(left)
+  return Dataset(*parts, num_classes=num_classes, scale=255.0, rest=rest)
 
 
 def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0) -> Dataset:

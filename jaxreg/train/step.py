@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import ensembles
+from jaxreg.train.extras import Extras
 from jaxreg.train.methods import Method
 from jaxreg.train.metrics import prediction_metrics
 from jaxreg.train.state import TrainState
@@ -20,6 +21,7 @@ def make_train_step(
   schedule: optax.Schedule,
   *,
   accumulate: int = 1,
+  extras: Extras | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
   """Builds `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
 
@@ -55,6 +57,8 @@ def make_train_step(
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
     state = state.replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
+    if extras is not None:
+      state = state.replace(extras=extras.update(state.extras, params, state.step))
     return state, metrics
 
   return train_step
@@ -87,10 +91,10 @@ def prediction_key(state: TrainState, number: Array) -> Key:
   return jax.random.fold_in(jax.random.fold_in(key, state.step), number)
 
 
-def make_eval_step(
+def make_predict_step(
   apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
-) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
-  """Builds `eval_step(state, batch, number) -> metrics`; `number` of the batch varies sampled predictions.
+) -> Callable[[TrainState, Batch, Array], Array]:
+  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones.
 
   With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
   """
@@ -100,17 +104,26 @@ def make_eval_step(
     outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
     return method.predict(key, **outputs, **predict_options)
 
-  def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
+  def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
     key = prediction_key(state, number)
-    if mc_samples:
-      if state.model_state:
-        raise ValueError(
-          "evaluate.mc_samples must be 0 for a model with BatchNorm, whose training mode noise needs"
-        )
-      draw = lambda key: predict(state, batch["inputs"], *jax.random.split(key))
-      log_probs = ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
-    else:
-      log_probs = predict(state, batch["inputs"], None, key)
-    return prediction_metrics(log_probs, batch["labels"], batch["weights"])
+    if not mc_samples:
+      return predict(state, batch["inputs"], None, key)
+    if state.model_state:
+      raise ValueError(
+        "evaluate.mc_samples must be 0 for a model with BatchNorm, whose training mode noise needs"
+      )
+    draw = lambda key: predict(state, batch["inputs"], *jax.random.split(key))
+    return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+
+  return predict_step
+
+
+def make_eval_step(
+  predict_step: Callable[[TrainState, Batch, Array], Array],
+) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
+  """Builds `eval_step(state, batch, number) -> metrics` of what `predict_step` predicts."""
+
+  def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
+    return prediction_metrics(predict_step(state, batch, number), batch["labels"], batch["weights"])
 
   return eval_step

@@ -1,5 +1,6 @@
 """Penalties, constraints and noise by name: from options to functions."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -8,6 +9,8 @@ from typing import Any
 import optax
 
 from jaxreg import constraints, noise, paths, penalties
+from jaxreg.train import terms
+from jaxreg.train.extras import Dual
 from jaxreg.typing import Array, Key, Params
 
 # By name, the options that have no default in the function's signature.
@@ -20,6 +23,7 @@ REGULARIZERS = {
   "gaussian_prior": {"precision": 1.0},
   "laplace_prior": {"rate": 1.0},
   "tying": {"pairs": ()},
+  "l2_sp": {},
 }
 CONSTRAINTS = {
   "max_norm": {"limit": 3.0},
@@ -37,19 +41,60 @@ NOISES = {
   "dropconnect_params": {"rate": 0.5},
 }
 # By the group of the configuration that names them.
-CHOSEN = {"regularizers": REGULARIZERS, "noise": NOISES, "optimizer.constraints": CONSTRAINTS}
+CHOSEN = {
+  "regularizers": {**REGULARIZERS, **terms.TERMS},
+  "noise": NOISES,
+  "optimizer.constraints": CONSTRAINTS,
+}
 
 Options = Mapping[str, Any]
 
 
-def make_penalties(options: Options) -> dict[str, Callable[[Params], Array]]:
-  """Each named penalty times its weight."""
+@dataclasses.dataclass(frozen=True)
+class Term:
+  """A row of `terms.TERMS` with its options: `function(key, view)`, times `weight`."""
 
-  def make(weight: float, name: str, **rest: Any) -> Callable[[Params], Array]:
-    penalty = _masked(getattr(penalties, name), rest, options["mask"])
-    return lambda params: weight * penalty(params)
+  function: Callable[[Key, terms.View], Array]
+  weight: float
+  needs_labels: bool
 
-  return {name: make(name=name, **options[name]) for name in options["names"]}
+
+def make_penalties(options: Options) -> dict[str, Callable[[Params, dict[str, Any]], Array]]:
+  """Each named penalty, `(params, extras) -> scalar`, times its weight, or its multiplier under a limit."""
+
+  def make(name: str) -> Callable[[Params, dict[str, Any]], Array]:
+    penalty, weight = _penalty(name, options), options[name]["weight"]
+    if options[name]["limit"]:
+      return lambda params, extras: extras["duals"][name].multiplier * penalty(params, extras)
+    return lambda params, extras: weight * penalty(params, extras)
+
+  return {name: make(name) for name in options["names"] if name in REGULARIZERS}
+
+
+def make_duals(options: Options) -> dict[str, Dual]:
+  """The named penalties that have a limit, as constraints."""
+  return {
+    name: Dual(_penalty(name, options), options[name]["limit"], options["dual_learning_rate"])
+    for name in options["names"]
+    if name in REGULARIZERS and options[name]["limit"]
+  }
+
+
+def make_terms(options: Options) -> dict[str, Term]:
+  """The named terms."""
+
+  def make(weight: float, name: str, **rest: Any) -> Term:
+    return Term(functools.partial(getattr(terms, name), **rest), weight, terms.TERMS[name])
+
+  return {name: make(name=name, **options[name]) for name in options["names"] if name in terms.TERMS}
+
+
+def _penalty(name: str, options: Options) -> Callable[[Params, dict[str, Any]], Array]:
+  rest = {key: value for key, value in options[name].items() if key not in ("weight", "limit")}
+  penalty = _masked(getattr(penalties, name), rest, options["mask"])
+  if "reference" in inspect.signature(getattr(penalties, name)).parameters:
+    return lambda params, extras: penalty(params, reference=extras["reference"])
+  return lambda params, extras: penalty(params)
 
 
 def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, optax.GradientTransformation]:

@@ -78,6 +78,7 @@ def test_averages_of_batch_norm_come_too():
   backbone = pretrained._backbone(state)
   assert jax.tree.leaves(backbone["model_state"])
   started = pretrained.with_backbone(
+    program,
     state.replace(params=zeros(state.params), model_state=zeros(state.model_state)),
     ones(backbone),
     loop.make_mesh(),

@@ -10,11 +10,14 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import setup, sources
+from jaxreg.train.terms import TERMS
 from jaxreg.train.toolbox import CONSTRAINTS, NOISES, REGULARIZERS
 
 OTHERS = (
   *("none", "dropout", "mc_dropout", "gaussian_dropout", "label_smoothing", "focal", "confidence_penalty"),
-  *("translate", "rotate", "scale", "cutout", "random_erasing"),
+  *("logit_adjustment", "cosface", "arcface", "bi_tempered"),
+  *("translate", "rotate", "scale", "cutout", "random_erasing", "mixup", "cutmix"),
+  *("l2_limit", "early_stopping", "swa", "ema", "bagging", "deep_ensemble"),
 )
 RECURRENT = ("recurrent_dropout", "rnn_weight_noise")
 
@@ -107,7 +110,9 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message)
 def test_the_toolbox_has_every_name(monkeypatch):
   monkeypatch.syspath_prepend(str(runs.ROOT))
   toolbox = importlib.import_module("configs.toolbox_digits").TOOLBOX
-  assert {name.removesuffix("_params") for name in (*REGULARIZERS, *CONSTRAINTS, *NOISES)} < set(toolbox)
+  assert {name.removesuffix("_params") for name in (*REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES)} < set(
+    toolbox
+  )
   assert {*OTHERS, *RECURRENT} < set(toolbox)
   reached = {
     name
@@ -116,11 +121,11 @@ def test_the_toolbox_has_every_name(monkeypatch):
     if field.endswith(".names")
     for name in fields[field]
   }
-  assert {*REGULARIZERS, *CONSTRAINTS, *NOISES} <= reached
+  assert {*REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES} <= reached
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*REGULARIZERS, *CONSTRAINTS, *NOISES, *OTHERS, *RECURRENT])
+@pytest.mark.parametrize("name", [*REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES, *OTHERS, *RECURRENT])
 def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
   """The command's config for twelve epochs: far better than chance."""
   monkeypatch.syspath_prepend(str(runs.ROOT))

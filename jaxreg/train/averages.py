@@ -1,0 +1,85 @@
+"""What is predicted with: the last parameters, the best copy, or a mean over the training."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxreg import averaging
+from jaxreg.typing import Array, Params
+
+AVERAGES = ("none", "early_stopping", "swa", "ema")
+
+
+def _keep(state: Any, *_: Any) -> Any:
+  return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Average:
+  """A state beside the parameters, saved with them, and the parameters that it gives.
+
+  Attributes:
+    init: `params -> state`.
+    params: `(state, params) -> params`, to predict with.
+    step: `(state, params, step) -> state`, after each update of the parameters.
+    evaluated: `(state, metric, params) -> state`, after each evaluation on the validation split, or None.
+    along: whether evaluations along the training are of those parameters, too.
+  """
+
+  init: Callable[[Params], Any] = lambda params: ()
+  params: Callable[[Any, Params], Params] = lambda state, params: params
+  step: Callable[[Any, Params, Array], Any] = _keep
+  evaluated: Callable[[Any, Array, Params], Any] | None = None
+  along: bool = True
+
+
+def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
+  """The copy with the best validation metric; the run ends when it has not improved for `patience`
+  evaluations."""
+  init, update = averaging.early_stopping(patience=patience, min_delta=min_delta)
+  return Average(init, lambda state, params: state.best_params, evaluated=update, along=False)
+
+
+def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Average:
+  """The mean of the iterates from the fraction `start` of the run on, one in `every` steps; 0: an epoch."""
+  if not 0 <= start < 1:
+    raise ValueError(f"average.swa.start must lie in [0, 1), got {start}")
+  first, period = round(start * num_steps), every or steps_per_epoch
+
+  def step(state: averaging.SWAState, params: Params, number: Array) -> averaging.SWAState:
+    # The last one counts, wherever the first was.
+    takes = (number > first) & ((num_steps - number) % period == 0)
+    return jax.lax.cond(takes, averaging.swa_update, _keep, state, params)
+
+  def mean(state: averaging.SWAState, params: Params) -> Params:
+    return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.mean, params)
+
+  return Average(averaging.swa_init, mean, step)
+
+
+def ema(*, decay: float = 0.999) -> Average:
+  """The exponential mean of the iterates, corrected for its start at zero."""
+  if not 0 <= decay < 1:
+    raise ValueError(f"average.ema.decay must lie in [0, 1), got {decay}")
+  transform = optax.ema(decay, debias=False)
+
+  def params(state: optax.EmaState, params: Params) -> Params:
+    count = jnp.asarray(state.count)
+    begun = count > 0
+    weight = jnp.where(begun, 1 - decay ** count.astype(jnp.float32), 1)
+    return jax.tree.map(lambda m, p: jnp.where(begun, m / weight, p).astype(p.dtype), state.ema, params)
+
+  return Average(transform.init, params, lambda state, params, _: transform.update(params, state)[1])
+
+
+def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Average:
+  """By its name; `none` predicts with the parameters themselves."""
+  if name == "none":
+    return Average()
+  if name == "swa":
+    options |= {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
+  return {"early_stopping": early_stopping, "swa": swa, "ema": ema}[name](**options)

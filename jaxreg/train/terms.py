@@ -1,0 +1,161 @@
+"""Regularizers that look at the examples again: one or more passes of the network beside that of the loss.
+
+Each is `(key, view, *, options) -> [batch]`, or a scalar where it is no mean over examples. Examples without
+a label count in those that need none.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg import adversarial, losses, penalties
+from jaxreg.typing import Array, Key
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+  """What a term may ask of the network, at the parameters of the step.
+
+  Attributes:
+    inputs: `[batch, ...]`, floating, scaled.
+    weights: `[batch]`, of the examples, with a label or without.
+    noise: the key of the pass that the loss sees; None for a model with BatchNorm, which in training mode
+      would let one example meet another.
+    loss_fn: `(inputs, noise) -> [batch]`, the method's; without noise, that of an evaluation.
+    log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
+    features_fn: `(inputs, noise) -> [batch, ...]`, what the head is given.
+    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, if there are
+      any, without noise and without gradient.
+  """
+
+  inputs: Array
+  weights: Array
+  noise: Key | None
+  loss_fn: Callable[[Array, Key | None], Array]
+  log_probs_fn: Callable[[Array, Key | None], Array]
+  features_fn: Callable[[Array, Key | None], Array]
+  teacher_fn: Callable[[Array], Array] | None
+
+  @property
+  def same_noise(self) -> Key | None:
+    """The noise of the loss's pass once more: to use it twice is meant."""
+    return None if self.noise is None else jax.random.clone(self.noise)
+
+
+def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
+  """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
+  del key
+  moved = adversarial.fgsm(lambda x: view.loss_fn(x, None), view.inputs, eps=eps, clip=_bounds(clip))
+  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+
+
+def pgd(
+  key: Key,
+  view: View,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 7,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
+  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  moved = adversarial.pgd(key, lambda x: view.loss_fn(x, None), view.inputs, **options, clip=_bounds(clip))
+  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+
+
+def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: int = 1) -> Array:
+  """`adversarial.vat_loss`, all passes under the noise of the loss's."""
+  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
+  return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
+
+
+def r_drop(key: Key, view: View) -> Array:
+  """`losses.r_drop` of the loss's pass and one under other noise."""
+  return losses.r_drop(view.log_probs_fn(view.inputs, view.same_noise), view.log_probs_fn(view.inputs, key))
+
+
+def pi_model(key: Key, view: View) -> Array:
+  """The squared distance of the probabilities to those under other noise, which get no gradient."""
+  other = jax.lax.stop_gradient(view.log_probs_fn(view.inputs, key))
+  return _squared(view.log_probs_fn(view.inputs, view.same_noise), other)
+
+
+def mean_teacher(key: Key, view: View) -> Array:
+  """The squared distance of the probabilities to those of the averaged parameters."""
+  del key
+  if view.teacher_fn is None:
+    raise ValueError("regularizers.mean_teacher needs averaged parameters; give average.name=ema, or swa")
+  return _squared(view.log_probs_fn(view.inputs, view.same_noise), view.teacher_fn(view.inputs))
+
+
+def entropy(key: Key, view: View) -> Array:
+  """`losses.entropy` of the prediction."""
+  del key
+  return losses.entropy(view.log_probs_fn(view.inputs, view.same_noise))
+
+
+def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
+  """`losses.pseudo_label`, the target predicted without noise."""
+  del key
+  target = view.log_probs_fn(view.inputs, None)
+  return losses.pseudo_label(view.log_probs_fn(view.inputs, view.same_noise), target, threshold=threshold)
+
+
+def l1_activity(key: Key, view: View) -> Array:
+  """`penalties.l1_activity` of the features."""
+  del key
+  return penalties.l1_activity(view.features_fn(view.inputs, view.same_noise))
+
+
+def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
+  """`penalties.kl_sparsity` of the features, the sum over units, with their means over the batch."""
+  del key
+  features = view.features_fn(view.inputs, view.same_noise)
+  features = features.reshape(len(features), -1)
+  return penalties.kl_sparsity(features, target=target, weights=view.weights.astype(features.dtype)).sum()
+
+
+def gradient_penalty(key: Key, view: View) -> Array:
+  """`penalties.gradient_penalty` of the loss."""
+  del key
+  return penalties.gradient_penalty(lambda _, x: view.loss_fn(x, view.same_noise), None, view.inputs)
+
+
+def jacobian_penalty(key: Key, view: View, *, num_projections: int = 1) -> Array:
+  """`penalties.jacobian_penalty` of the log-probabilities, by random projections."""
+  log_probs_fn = lambda _, x: view.log_probs_fn(x, view.same_noise)
+  return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_projections=num_projections, key=key)
+
+
+# By name, whether a term needs labels.
+TERMS = {
+  "fgsm": True,
+  "pgd": True,
+  "gradient_penalty": True,
+  "virtual_adversarial": False,
+  "r_drop": False,
+  "pi_model": False,
+  "mean_teacher": False,
+  "entropy": False,
+  "pseudo_label": False,
+  "l1_activity": False,
+  "kl_sparsity": False,
+  "jacobian_penalty": False,
+}
+
+
+def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
+  if not clip:
+    return None
+  if len(clip) != 2:
+    raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
+  return clip[0], clip[1]
+
+
+def _squared(log_probs: Array, other: Array) -> Array:
+  return jnp.square(jnp.exp(log_probs) - jnp.exp(other)).sum(axis=-1)
