@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train import checkpoint
+from jaxreg.train import checkpoint, loop
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 from jaxreg.train.replicas import stacked
@@ -70,6 +71,19 @@ def assert_bitwise(ours, theirs):
     assert one.dtype == other.dtype
     assert one.shape == other.shape
     assert one.tobytes() == other.tobytes()
+
+
+def interrupt_at(monkeypatch, step, number=signal.SIGTERM):
+  """A real signal, while that step is being prepared; returns what takes it back."""
+  original = loop.batch_indices
+
+  def batch_indices(seed, index, **options):
+    if index == step - 1:
+      os.kill(os.getpid(), number)
+    return original(seed, index, **options)
+
+  monkeypatch.setattr(loop, "batch_indices", batch_indices)
+  return lambda: monkeypatch.setattr(loop, "batch_indices", original)
 
 
 def records(workdir):

@@ -1,7 +1,6 @@
 """A run that was stopped and continued is the run that was not, bit by bit; other runs are kept out."""
 
 import json
-import os
 import signal
 import time
 
@@ -19,24 +18,11 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
 
-def interrupt_at(monkeypatch, step, number=signal.SIGTERM):
-  """A real signal, while that step is being prepared."""
-  original = loop.batch_indices
-
-  def batch_indices(seed, index, **options):
-    if index == step - 1:
-      os.kill(os.getpid(), number)
-    return original(seed, index, **options)
-
-  monkeypatch.setattr(loop, "batch_indices", batch_indices)
-  return lambda: monkeypatch.setattr(loop, "batch_indices", original)
-
-
 @pytest.mark.parametrize("stops", [(12,), (1, 14, 23)], ids=["at an epoch's end", "three times within one"])
 def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch, capsys, stops):
   workdir = tmp_path / "run"
   for stop in stops:
-    undo = interrupt_at(monkeypatch, stop)
+    undo = runs.interrupt_at(monkeypatch, stop)
     with pytest.raises(train.Interrupted, match=f"stopped at step {stop} and saved") as stopped:
       train.train(runs.make_config(), workdir)
     undo()
@@ -58,7 +44,7 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
 
 
 def test_ctrl_c_saves_too(tmp_path, monkeypatch):
-  interrupt_at(monkeypatch, 2, signal.SIGINT)
+  runs.interrupt_at(monkeypatch, 2, signal.SIGINT)
   with pytest.raises(train.Interrupted) as stopped:
     train.train(runs.make_config(), tmp_path / "run")
   assert stopped.value.status == 130
@@ -69,7 +55,7 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
 def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_path, monkeypatch):
   config = runs.make_config({"log_every": 3, "epochs": 2})
   train.train(config, tmp_path / "whole")
-  undo = interrupt_at(monkeypatch, 5)
+  undo = runs.interrupt_at(monkeypatch, 5)
   with pytest.raises(train.Interrupted):
     train.train(config, tmp_path / "stopped")
   undo()

@@ -99,11 +99,34 @@ def test_noises_draw_differently():
     ({"noise.names": ("gaussian_noise",), "noise.gaussian_noise.kind": "both"}, "kind must be 'additive' or"),
     ({"optimizer.constraints.names": ("prox_l1",), "optimizer.constraints.prox_l1.weight": -1.0}, "weight"),
     ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),
+    ({"regularizers.names": ("fgsn",)}, r"regularizers\.names: got 'fgsn'.*did you mean 'fgsm'"),
+    ({"regularizers.names": ("fgsm",), "regularizers.fgsm.eps": -1.0}, "eps must lie in"),
+    ({"regularizers.names": ("fgsm",), "regularizers.fgsm.clip": (0.0,)}, "clip must be"),
+    ({"regularizers.names": ("l2",), "regularizers.l2.limit": -1.0}, r"regularizers\.l2\.limit"),
+    ({"regularizers.names": ("mean_teacher",)}, r"average\.name=ema"),
+    ({"average.name": "polyak"}, r"average\.name: got 'polyak'"),
+    ({"average.name": "swa", "average.swa.start": 1.0}, r"average\.swa\.start must lie in"),
+    ({"average.name": "early_stopping", "average.early_stopping.patience": 0}, "patience"),
+    ({"average.name": "swa", "model.name": "CifarResNet"}, r"average\.name: the statistics of BatchNorm"),
+    ({"ensemble": 2, "replicas": 3}, "ensemble: must divide replicas"),
+    ({"ensemble": 0}, "ensemble"),
+    (
+      {"average.name": "early_stopping", "ensemble": 2, "replicas": 2},
+      r"average\.name: early_stopping is of",
+    ),
+    ({"data.unlabelled.batch_size": 8}, "no training examples are left over"),
+    ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 2000}, "must be at most 978"),
+    (
+      {"data.subset.per_class": 10, "data.unlabelled.batch_size": 8, "augment.names": ("mixup",)},
+      "mixup mixes labels",
+    ),
+    ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 8, "accumulate": 2}, "accumulate=1"),
+    ({"method.name": "logit_adjustment"}, r"class_counts must be 10 numbers above 0"),
   ],
 )
 def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message):
   with pytest.raises(train.RunError, match=message):
-    train.train(runs.make_config({"method.name": "softmax", **fields}), tmp_path / "run")
+    train.train(runs.make_config({"method.name": "softmax", "data.limit": 0, **fields}), tmp_path / "run")
   assert not (tmp_path / "run").exists()
 
 

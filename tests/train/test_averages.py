@@ -1,0 +1,130 @@
+"""What is predicted with: averages against NumPy, the best copy against the records, and what is saved."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import averages
+from jaxreg.train.log import read_records
+from jaxreg.train.setup import load_data
+
+SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
+
+
+def iterates(number):
+  rng = np.random.default_rng(0)
+  return [{"w": rng.normal(size=3), "b": rng.normal(size=())} for _ in range(number)]
+
+
+def followed(average, params):
+  """The parameters to predict with after each of the iterates."""
+  state = average.init(jax.tree.map(jnp.zeros_like, params[0]))
+  shown = []
+  for step, leaf in enumerate(params, 1):
+    state = average.step(state, leaf, jnp.int32(step))
+    shown.append(jax.device_get(average.params(state, leaf)))
+  return shown
+
+
+def test_swa_is_the_mean_of_the_last_iterates():
+  with jax.enable_x64(True):
+    params = iterates(12)
+    shown = followed(averages.swa(start=0.5, every=2, num_steps=12, steps_per_epoch=4), params)
+  # After 6, every second: 8, 10, 12.
+  for last, count in ((7, 0), (8, 1), (9, 1), (11, 2), (12, 3)):
+    taken = [8, 10, 12][:count] or [last]
+    for name in ("w", "b"):
+      wanted = np.mean([params[step - 1][name] for step in taken], axis=0)
+      np.testing.assert_allclose(shown[last - 1][name], wanted, rtol=1e-12)
+
+
+def test_ema_weighs_the_iterates_with_powers_that_sum_to_one():
+  with jax.enable_x64(True):
+    params = iterates(6)
+    shown = followed(averages.ema(decay=0.7), params)
+  for last in range(1, 7):
+    weights = 0.7 ** np.arange(last)[::-1]
+    for name in ("w", "b"):
+      wanted = sum(w * p[name] for w, p in zip(weights / weights.sum(), params, strict=False))
+      np.testing.assert_allclose(shown[last - 1][name], wanted, rtol=1e-6)
+
+
+def test_before_the_first_iterate_an_average_is_the_parameters_themselves():
+  params = {"w": jnp.array([1.0, 2.0])}
+  for average in (averages.swa(num_steps=8, steps_per_epoch=4), averages.ema(), averages.Average()):
+    np.testing.assert_array_equal(average.params(average.init(params), params)["w"], params["w"])
+
+
+STOPPING = {
+  **SMALL,
+  "average.name": "early_stopping",
+  "average.early_stopping.patience": 2,
+  "optimizer.learning_rate": 0.1,
+  "epochs": 30,
+  "replicas": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+  """A run of two replicas that stops early: its folder and results."""
+  folder = tmp_path_factory.mktemp("stopped") / "run"
+  return folder, train.train(runs.make_config(STOPPING), folder)
+
+
+def test_early_stopping_ends_the_run_when_patience_runs_out(stopped):
+  _, results = stopped
+  assert results["step"] < 30 * runs.STEPS_PER_EPOCH
+  assert results["step"] % runs.STEPS_PER_EPOCH == 0
+
+
+def test_the_results_are_those_of_the_best_copy(stopped):
+  """Of each replica, what `load` predicts has the validation error of the results: the least on record."""
+  folder, results = stopped
+  data = load_data(runs.make_config(STOPPING))
+  for replica, error in enumerate(results["replicas"]["val/error"]):
+    predict = train.load(folder, replica=replica)
+    found = (np.asarray(predict(data.val.inputs)).argmax(-1) != data.val.labels).mean()
+    assert found == pytest.approx(error)
+  recorded = [record["val/error"] for record in read_records(folder) if "val/error" in record]
+  assert results["val/error"] <= min(recorded) + 1e-9
+  assert results["val/error"] < recorded[-1]
+
+
+@pytest.mark.thorough
+def test_early_stopping_resumes_where_it_was(tmp_path, stopped, monkeypatch):
+  """Interrupted in the middle, it stops at the same step with the same state."""
+  folder, results = stopped
+  undo = runs.interrupt_at(monkeypatch, results["step"] - runs.STEPS_PER_EPOCH - 1)
+  with pytest.raises(train.Interrupted):
+    train.train(runs.make_config(STOPPING), tmp_path / "run")
+  undo()
+  again = train.train(runs.make_config(STOPPING), tmp_path / "run")
+  assert again == results
+  runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(folder))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["vmap", "loop"])
+def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, form):
+  """Two of two, each member resampled for itself; oracle: the members loaded one by one."""
+  config = runs.make_config(
+    {**SMALL, "replicas": 4, "ensemble": 2, "data.bootstrap": True, "epochs": 3, "replicas_by": form}
+  )
+  results = train.train(config, tmp_path / "run")
+  data = load_data(config)
+  members = [
+    np.exp(np.asarray(train.load(tmp_path / "run", replica=number)(data.test.inputs), np.float64))
+    for number in range(4)
+  ]
+  assert np.abs(members[0] - members[1]).max() > 0.01
+  assert results["replicas"]["seed"] == [0, 2]
+  for ensemble in (0, 1):
+    mean = (members[2 * ensemble] + members[2 * ensemble + 1]) / 2
+    nll = -np.log(mean[np.arange(len(mean)), data.test.labels]).mean()
+    assert results["replicas"]["test/nll"][ensemble] == pytest.approx(nll, rel=1e-5)
+    error = (mean.argmax(1) != data.test.labels).mean()
+    assert results["replicas"]["test/error"][ensemble] == pytest.approx(error)

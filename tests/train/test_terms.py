@@ -1,0 +1,241 @@
+"""Terms on examples in the step, against closed forms of softmax regression."""
+
+import functools
+
+import jax
+import numpy as np
+import oracles
+import pytest
+import runs
+
+from jaxreg.train import setup, sources
+from jaxreg.train.objective import make_objective
+from jaxreg.train.terms import TERMS
+
+pytestmark = pytest.mark.thorough
+
+SIZE, LABELLED, WEIGHT = 24, 16, 0.3
+OPTIONS = {
+  "fgsm.eps": 0.1,
+  "fgsm.clip": (0.0, 1.0),
+  "pgd.eps": 0.1,
+  "pgd.step_size": 0.1,
+  "pgd.num_steps": 1,
+  "virtual_adversarial.eps": 0.5,
+  "virtual_adversarial.num_iters": 40,
+  "pseudo_label.threshold": 0.0,
+  "kl_sparsity.target": 0.2,
+}
+
+
+def fields(*names):
+  return {
+    "batch_size": SIZE,
+    "method.name": "softmax",
+    "model.MLP.widths": (),  # softmax regression
+    "model.MLP.dropout_rate": 0.0,
+    "optimizer.name": "sgd",
+    "regularizers.names": names,
+    "average.name": "ema",
+    "average.ema.decay": 0.5,
+    **{f"regularizers.{name}.weight": WEIGHT for name in names},
+    **{f"regularizers.{name}": value for name, value in OPTIONS.items()},
+  }
+
+
+@functools.cache
+def stepped():
+  """A step with every term, after one: what went in, as float64, and the mean of each metric.
+
+  The first examples have labels, the others -1, and one of each kind weighs nothing.
+  """
+  built = setup.build(runs.make_config(fields(*TERMS)), sources.digits().describe())
+  digits = sources.digits().train
+  labels = np.where(np.arange(SIZE) < LABELLED, digits.labels[:SIZE], -1).astype(np.int32)
+  weights = np.ones(SIZE, np.float32)
+  weights[[3, LABELLED + 2]] = 0
+  batch = {"inputs": digits.inputs[:SIZE], "labels": labels, "weights": weights}
+  step = jax.jit(built.train_step)
+  first, _ = step(jax.jit(built.init)(0), batch)
+  # Away from the small weights of the start, where predictions hardly differ.
+  first = first.replace(params=jax.tree.map(lambda x: 5 * x, first.params))
+  _, metrics = step(first, batch)
+  layer = first.params["head"]["classifier"]
+  kernel, bias = (np.asarray(layer[name], np.float64) for name in ("kernel", "bias"))
+  x = batch["inputs"].reshape(SIZE, -1) / 16.0
+  found = {name: float(total / count) for name, (total, count) in metrics.items()}
+  extras = jax.device_get(first.extras["average"].ema)["head"]["classifier"]
+  teacher = (2 * extras["kernel"].astype(np.float64), 2 * extras["bias"].astype(np.float64))
+  return x, labels, weights, kernel, bias, teacher, found
+
+
+def log_probs(x, kernel, bias):
+  return np.log(oracles.softmax(x @ kernel + bias))
+
+
+def mean(values, weights):
+  return (values * weights).sum() / weights.sum()
+
+
+def nll(x, labels, kernel, bias):
+  return -np.take_along_axis(log_probs(x, kernel, bias), np.maximum(labels, 0)[:, None], 1)[:, 0]
+
+
+def gradient(x, labels, kernel, bias):
+  p = oracles.softmax(x @ kernel + bias)
+  return (p - oracles.one_hot(np.maximum(labels, 0), 10)) @ kernel.T
+
+
+def with_label(labels, weights):
+  return weights * (labels >= 0)
+
+
+def test_the_loss_itself_is_of_the_examples_with_labels():
+  x, labels, weights, kernel, bias, _, found = stepped()
+  assert found["nll"] == pytest.approx(
+    mean(nll(x, labels, kernel, bias), with_label(labels, weights)), rel=1e-5
+  )
+  assert found["loss"] == pytest.approx(found["nll"] + sum(found[name] for name in TERMS), rel=1e-5)
+  right = (log_probs(x, kernel, bias).argmax(1) == labels).astype(float)
+  assert found["accuracy"] == pytest.approx(mean(right, with_label(labels, weights)))
+
+
+def test_fgsm():
+  x, labels, weights, kernel, bias, _, found = stepped()
+  moved = np.clip(x + 0.1 * np.sign(gradient(x, labels, kernel, bias)), 0, 1)
+  wanted = WEIGHT * mean(nll(moved, labels, kernel, bias), with_label(labels, weights))
+  assert found["fgsm"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_one_step_of_pgd_ends_inside_the_box():
+  """From a random start a step as long as the box is wide ends at its worst corner or short of it."""
+  x, labels, weights, kernel, bias, _, found = stepped()
+  worst = nll(x + 0.1 * np.sign(gradient(x, labels, kernel, bias)), labels, kernel, bias)
+  bounds = [WEIGHT * mean(v, with_label(labels, weights)) for v in (nll(x, labels, kernel, bias), worst)]
+  assert bounds[0] < found["pgd"] <= bounds[1] * (1 + 1e-5)
+
+
+def test_gradient_penalty():
+  x, labels, weights, kernel, bias, _, found = stepped()
+  squares = np.square(gradient(x, labels, kernel, bias)).sum(1)
+  wanted = WEIGHT * mean(squares, with_label(labels, weights))
+  assert found["gradient_penalty"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_virtual_adversarial():
+  """After many iterations along the top eigenvector of the divergence's Hessian; which way, is open."""
+  x, _, weights, kernel, bias, _, found = stepped()
+  low = high = 0.0
+  for one, weight in zip(x, weights, strict=True):
+    log_p = log_probs(one[None], kernel, bias)[0]
+    p = np.exp(log_p)
+    top = np.linalg.eigh(kernel @ (np.diag(p) - np.outer(p, p)) @ kernel.T)[1][:, -1]
+    ways = [
+      (p * (log_p - log_probs(one[None] + sign * 0.5 * top, kernel, bias)[0])).sum() for sign in (1, -1)
+    ]
+    low, high = low + weight * min(ways), high + weight * max(ways)
+  low, high = WEIGHT * low / weights.sum(), WEIGHT * high / weights.sum()
+  assert low * 0.99 < found["virtual_adversarial"] < high * 1.01
+  assert high < 3 * low
+
+
+def test_entropy_and_pseudo_labels_are_of_all_examples():
+  x, _, weights, kernel, bias, _, found = stepped()
+  log_p = log_probs(x, kernel, bias)
+  assert found["entropy"] == pytest.approx(WEIGHT * mean(-(np.exp(log_p) * log_p).sum(1), weights), rel=1e-4)
+  assert found["pseudo_label"] == pytest.approx(WEIGHT * mean(-log_p.max(1), weights), rel=1e-4)
+
+
+def test_activities_are_of_the_features():
+  x, _, weights, _, _, _, found = stepped()
+  assert found["l1_activity"] == pytest.approx(WEIGHT * mean(np.abs(x).sum(1), weights), rel=1e-5)
+  units = (x * weights[:, None]).sum(0) / weights.sum()
+  inside = (units > 1e-6) & (units < 1 - 1e-6)
+  kl = 0.2 * np.log(0.2 / units[inside]) + 0.8 * np.log(0.8 / (1 - units[inside]))
+  # A unit that is always 0 counts as if it were on by a rounding error.
+  silent = 0.2 * np.log(0.2 / np.finfo(np.float32).eps) + 0.8 * np.log(0.8)
+  wanted = WEIGHT * (kl.sum() + silent * (~inside).sum())
+  assert found["kl_sparsity"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_without_noise_two_passes_agree():
+  found = stepped()[-1]
+  assert found["r_drop"] == found["pi_model"] == 0
+
+
+def test_the_teacher_has_the_averaged_parameters():
+  x, _, weights, kernel, bias, teacher, found = stepped()
+  gap = np.exp(log_probs(x, kernel, bias)) - np.exp(log_probs(x, *teacher))
+  wanted = WEIGHT * mean(np.square(gap).sum(1), weights)
+  assert wanted > 0.01
+  assert found["mean_teacher"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_jacobian_penalty_is_that_of_the_log_probabilities():
+  """One random projection an example: of the order of the exact value."""
+  x, _, weights, kernel, bias, _, found = stepped()
+  p = oracles.softmax(x @ kernel + bias)
+  jacobian = kernel.T[None] - (p @ kernel.T)[:, None]
+  exact = WEIGHT * mean(np.square(jacobian).sum((1, 2)), weights)
+  assert found["jacobian_penalty"] == pytest.approx(exact, rel=0.3)
+
+
+def test_mixed_labels_are_shared_out():
+  """The mean of the losses of two labels, by their shares; of the cross-entropy that with soft targets."""
+  config = runs.make_config(fields())
+  built = setup.build(config, sources.digits().describe())
+  soft = np.zeros((SIZE, 10), np.float32)
+  rng = np.random.default_rng(0)
+  for row in soft:
+    one, other = rng.choice(10, 2, replace=False)
+    share = rng.uniform()
+    row[one], row[other] = share, 1 - share
+  digits = sources.digits().train
+  weights = rng.uniform(0, 2, SIZE).astype(np.float32)
+  batch = {
+    "inputs": digits.inputs[:SIZE],
+    "labels": digits.labels[:SIZE].astype(np.int32),
+    "weights": weights,
+  }
+  objective = make_objective(
+    built.apply_fn,
+    built.method,
+    built.loss_options,
+    built.predict_options,
+    [lambda key, batch: {**batch, "labels": soft}],
+  )
+  state = jax.jit(built.init)(0)
+  loss, (_, metrics) = jax.jit(objective)(state.params, state, batch, jax.random.key(0))
+  layer = state.params["head"]["classifier"]
+  log_p = log_probs(batch["inputs"].reshape(SIZE, -1) / 16.0, np.asarray(layer["kernel"]), 0.0)
+  assert loss == pytest.approx(mean(-(soft * log_p).sum(1), weights), rel=1e-5)
+  right = (log_p.argmax(1) == soft.argmax(1)).astype(float)
+  assert metrics["accuracy"][0] / metrics["accuracy"][1] == pytest.approx(mean(right, weights), rel=1e-5)
+
+
+def test_a_limit_has_a_multiplier():
+  """From 0 it climbs by the learning rate times what the penalty is over its limit."""
+  rate, limit = 0.1, 2.0
+  config = runs.make_config(
+    {**fields("l2", "l2_sp"), "regularizers.l2.limit": limit, "regularizers.dual_learning_rate": rate}
+  )
+  built = setup.build(config, sources.digits().describe())
+  digits = sources.digits().train
+  batch = {
+    "inputs": digits.inputs[:SIZE],
+    "labels": digits.labels[:SIZE].astype(np.int32),
+    "weights": np.ones(SIZE, np.float32),
+  }
+  step, state = jax.jit(built.train_step), jax.jit(built.init)(0)
+  start = np.asarray(state.params["head"]["classifier"]["kernel"], np.float64)
+  multiplier = 0.0
+  for _ in range(3):
+    kernel = np.asarray(state.params["head"]["classifier"]["kernel"], np.float64)
+    state, metrics = step(state, batch)
+    values = {name: total / count for name, (total, count) in metrics.items()}
+    assert values["l2"] == pytest.approx(multiplier * np.square(kernel).sum() / 2, rel=1e-5)
+    assert values["l2_sp"] == pytest.approx(WEIGHT * np.square(kernel - start).sum() / 2, rel=1e-4, abs=1e-9)
+    after = np.asarray(state.params["head"]["classifier"]["kernel"], np.float64)
+    multiplier = max(0.0, multiplier + rate * (np.square(after).sum() / 2 - limit))
+    assert state.extras["duals"]["l2"].multiplier == pytest.approx(multiplier, rel=1e-5)
+  assert multiplier > 0
