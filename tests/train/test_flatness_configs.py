@@ -48,7 +48,10 @@ def test_resnet20_on_a_cifar100_of_noise(tmp_path):
     assert (row["step"], row["examples"], row["parameters"]) == (2, 8, 3 * 3 * 16 * 16)
     assert row["profile"]["1"]["mean"] > 0
   assert 1 <= rows["keep 0.8"]["projected_variance"]["eigenvalues"] <= 3
-  assert np.isfinite(rows["keep 0.8"]["variance_flatness"]["gradients"]["fits"]["2"]["slope"])
+  flat = rows["keep 0.8"]["variance_flatness"]["gradients"]
+  assert 1 <= flat["directions"] <= 3
+  # A line needs three points, and the loss of noise need not double along all of them.
+  assert np.isfinite(flat["fits"]["2"]["slope"]) or flat["directions"] - flat["not_crossed"] < 3
   assert "rise at ±0.5" in out
   figures = {path.name for path in (tmp_path / "run" / "figures").iterdir()}
   assert figures == {"profile.png", "variance_flatness.png", "spectra.png", "projected_variance.png"}
