@@ -5,9 +5,17 @@
 sequences under any next-token log-probabilities.
 """
 
+from jaxreg.models._autoencoder import Autoencoder
 from jaxreg.models._classifier import Classifier
 from jaxreg.models._decode import beam_decode, greedy_decode
-from jaxreg.models._heads import AttentionHead, DropMaxHead, GroupSoftmaxHead, SoftmaxHead
+from jaxreg.models._heads import (
+  AttentionHead,
+  DecoderHead,
+  DropMaxHead,
+  GroupSoftmaxHead,
+  SoftmaxHead,
+  TaskHeads,
+)
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
 from jaxreg.models._noise_layers import (
@@ -33,9 +41,11 @@ __all__ = [
   "VGG9",
   "AlphaDropout",
   "AttentionHead",
+  "Autoencoder",
   "CifarResNet",
   "Classifier",
   "ConcreteDropout",
+  "DecoderHead",
   "DropBlock",
   "DropConnectDense",
   "DropMaxHead",
@@ -48,6 +58,7 @@ __all__ = [
   "SoftmaxHead",
   "SpatialDropout",
   "StochasticDepth",
+  "TaskHeads",
   "Transformer",
   "TutorialCNN",
   "beam_decode",
