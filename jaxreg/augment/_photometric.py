@@ -44,7 +44,8 @@ def posterize(x: Array, level: Array) -> Array:
 def sharpness(x: Array, level: Array) -> Array:
   """From and beyond a blur of three by three pixels that weighs the middle five times; the edge stays."""
   height, width = x.shape[1:3]
-  blurred = jax.lax.reduce_window(x, jnp.zeros((), x.dtype), jax.lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
+  # Its gradient needs the zero to be a constant, which one of jnp is not under jit.
+  blurred = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
   rows, columns = (jnp.arange(size)[:, None] for size in (height, width))
   inside = lambda i, size: (i > 0) & (i < size - 1)
   middle = inside(rows, height) & inside(columns, width).T
