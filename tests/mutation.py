@@ -2404,6 +2404,28 @@ MUTATIONS = [
     ),
   ),
   *_table(
+    "penalties/_coadaptation.py",
+    "tests/penalties/test_activity.py",
+    (
+      "covariance",
+      "jnp.sqrt(jnp.where(varies, squares, 1))",
+      "jnp.where(varies, squares, 1)",
+      "test_coadaptation_of_copies_and_of_orthogonal_units",
+    ),
+    (
+      "signed",
+      "jnp.abs(units.T @ units)",
+      "units.T @ units",
+      "test_coadaptation_of_copies_and_of_orthogonal_units",
+    ),
+    (
+      "dead units count",
+      "size = varies.sum()",
+      "size = varies.size",
+      "test_coadaptation_of_copies_and_of_orthogonal_units",
+    ),
+  ),
+  *_table(
     "ensembles/_deep.py",
     "tests/ensembles/test_deep.py",
     (
