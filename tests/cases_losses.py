@@ -82,6 +82,27 @@ def _r_drop(a):
   ) / 2
 
 
+def _gaussian(a):
+  return ((a.outputs - a.x) ** 2).reshape(a.x.shape[0], -1).sum(-1) / 2
+
+
+def _bernoulli(a):
+  likelihood = a.x * np.log(oracles.sigmoid(a.outputs)) + (1 - a.x) * np.log(oracles.sigmoid(-a.outputs))
+  return -likelihood.reshape(a.x.shape[0], -1).sum(-1)
+
+
+def _weighted(a):
+  return {task: a.weights[task] * loss for task, loss in a.losses.items()}
+
+
+def _uncertain(a):
+  return {task: loss / np.exp(a.log_vars[task]) + a.log_vars[task] / 2 for task, loss in a.losses.items()}
+
+
+# With labels of both kinds, and sums over parts of the batch: test_semi_supervised and test_matrix.
+ELSEWHERE = {"losses.semi_supervised"}
+TASKS = {task: Input("real", "B", checked=False) for task in ("one", "two")}
+BY_TASK = {task: Input("unit", "", checked=False) for task in ("one", "two")}
 CASES = (
   Case(
     "losses.focal", {"logits": SCORES, "labels": LABELS}, lambda a: _focal(a, 1.5), {"gamma": 1.5}, atol=1e-4
@@ -139,4 +160,26 @@ CASES = (
     _r_drop,
     atol=1e-4,
   ),
+  Case(
+    "losses.consistency",
+    {"logits": SCORES, "other_logits": SCORES},
+    lambda a: ((oracles.softmax(a.logits) - oracles.softmax(a.other_logits)) ** 2).mean(-1),
+  ),
+  Case("losses.reconstruction", {"outputs": SCORES, "x": SCORES}, _gaussian, atol=1e-4),
+  Case(
+    "losses.reconstruction",
+    {"outputs": SCORES, "x": Input("unit", "BK")},
+    _bernoulli,
+    {"likelihood": "bernoulli"},
+    label="bernoulli",
+    atol=1e-4,
+  ),
+  Case("losses.multitask", {"losses": TASKS, "weights": BY_TASK}, lambda a: sum(_weighted(a).values())),
+  Case("losses.multitask_terms", {"losses": TASKS, "weights": BY_TASK}, _weighted),
+  Case(
+    "losses.uncertainty_weighting",
+    {"losses": TASKS, "log_vars": BY_TASK},
+    lambda a: sum(_uncertain(a).values()),
+  ),
+  Case("losses.uncertainty_weighting_terms", {"losses": TASKS, "log_vars": BY_TASK}, _uncertain),
 )

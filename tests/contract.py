@@ -66,7 +66,9 @@ class Case:
   oracle: Callable[[SimpleNamespace], Any] | None
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   label: str = ""
-  output: str = "wide"  # "wide" (at least float32), "same" (the dtype of the input), "bool" or "index"
+  output: str = (
+    "wide"  # "wide" (at least float32), "same" (the dtype of the input), "bool", "index" or "int32"
+  )
   gradient: bool = True  # whether all that it returns has the gradient of its value
   mask: bool = False  # masks are the same bit for bit however they are computed
   # The largest absolute error in float32 beside the relative 1e-5. A relaxed mask divides a logit of up to
@@ -82,7 +84,7 @@ class Case:
 
   @property
   def smooth(self) -> bool:
-    return self.output not in ("bool", "index")
+    return self.output not in ("bool", "index", "int32")
 
   def __call__(self, inputs: Mapping[str, Any]) -> Any:
     subpackage, name = self.function.split(".")
@@ -582,7 +584,7 @@ def check_dtypes(case: Case) -> None:
       inputs = jax.tree.map(_cast(dtype), dict(case.inputs), make(case))
       shapes = jax.eval_shape(case, inputs)
     wide = "float64" if dtype == "float64" else "float32"
-    want = {"wide": wide, "same": dtype, "bool": "bool", "index": "uint8"}[case.output]
+    want = {"wide": wide, "same": dtype, "bool": "bool", "index": "uint8", "int32": "int32"}[case.output]
     assert {str(x.dtype) for x in jax.tree.leaves(shapes)} == {want}
 
 

@@ -13,7 +13,7 @@ from contract import SHAPES, SUBPACKAGES
 CASES = (*contract.CASES, *cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
 # Those whose derivative is written by hand.
 OWN_RULES = ("losses.bi_tempered", "noise.shake_shake", "noise.shake_drop", "reparam.spectral_norm")
-ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE
+ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE | cases_losses.ELSEWHERE
 KEYED = [case for case in CASES if case.keyed]
 SMOOTH = [case for case in CASES if case.smooth]
 DIFFERENTIABLE = [case for case in SMOOTH if case.gradient]

@@ -78,7 +78,7 @@ def vat_loss(
     Array([0.85544014], dtype=float32)
 
   References:
-    Miyato et al., `Virtual Adversarial Training`, 2018, section 3.1.
+    Miyato et al., `Virtual Adversarial Training`, 2018.
   """
   x = batched(x)
   check_range(eps, "eps", low=0)

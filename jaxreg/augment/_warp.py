@@ -8,12 +8,13 @@ from jaxreg.augment._mixing import narrowed
 from jaxreg.typing import Array
 
 
-def warped(x: Array, matrices: Array, *, fill: float) -> Array:
-  """Images that show at `(row, column)` what `x` has at `matrices @ (row, column)`, seen from the middle.
+def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: float) -> Array:
+  """Images that show at `(row, column)` what `x` has at `matrices @ (row, column) + shifts`, from the middle.
 
   Args:
     x: `[batch, height, width, channels]`.
     matrices: `[batch, 2, 2]`.
+    shifts: `[batch, 2]`, in pixels; none by default.
     fill: what comes in from outside; between pixels everything is bilinear.
 
   Returns:
@@ -25,9 +26,10 @@ def warped(x: Array, matrices: Array, *, fill: float) -> Array:
   rows = (jnp.arange(sizes[0]) - middle[0])[:, None]
   columns = (jnp.arange(sizes[1]) - middle[1])[None, :]
 
-  def one(image: Array, matrix: Array) -> Array:
-    at = [matrix[i, 0] * rows + matrix[i, 1] * columns + middle[i] for i in range(2)]
+  def one(image: Array, matrix: Array, shift: Array) -> Array:
+    at = [matrix[i, 0] * rows + matrix[i, 1] * columns + (middle[i] + shift[i]) for i in range(2)]
     sample = lambda channel: map_coordinates(channel, at, order=1, mode="constant", cval=fill)
     return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
 
-  return narrowed(jax.vmap(one)(wide, matrices.astype(wide.dtype)), x.dtype)
+  shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts
+  return narrowed(jax.vmap(one)(wide, matrices.astype(wide.dtype), shifts.astype(wide.dtype)), x.dtype)

@@ -32,7 +32,7 @@ def brier(
     (Array(0.5, dtype=float32), Array(1., dtype=float32))
 
   References:
-    Brier, `Verification of forecasts expressed in terms of probability`, 1950, Eq. 2.
+    Brier, `Verification of forecasts expressed in terms of probability`, 1950.
   """
   log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)

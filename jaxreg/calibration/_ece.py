@@ -35,7 +35,7 @@ def ece_bins(
     Array([0.  , 0.75], dtype=float32)
 
   References:
-    Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
+    Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
   check_count(num_bins, "num_bins")
   log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
@@ -74,7 +74,7 @@ def ece(bins: dict[str, Array]) -> Array:
     Array(0.25, dtype=float32)
 
   References:
-    Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 3.
+    Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
   bins = {name: check_wide(bins[name], f"bins[{name!r}]") for name in ("confidence", "correct", "count")}
   gaps = jnp.abs(bins["correct"] - bins["confidence"]).sum()

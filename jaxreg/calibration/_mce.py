@@ -27,7 +27,7 @@ def mce(bins: dict[str, Array]) -> Array:
     Array(0.5, dtype=float32)
 
   References:
-    Guo et al., `On Calibration of Modern Neural Networks`, 2017, Eq. 5.
+    Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
   curve = reliability(bins)
   return jnp.abs(curve["accuracy"] - curve["confidence"]).max()

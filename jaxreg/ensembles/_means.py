@@ -70,7 +70,8 @@ def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
     Array([0.6667, 0.3333], dtype=float32)
 
   References:
-    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout: prediction.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout (prediction
+    using the geometric mean).
   """
   log_probs, weights = _members(log_probs, weights)
   return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)

@@ -8,6 +8,7 @@ beside it: a dict whose sum it is.
 
 from jaxreg.losses._bi_tempered import bi_tempered, bi_tempered_log_probs
 from jaxreg.losses._confidence_penalty import confidence_penalty
+from jaxreg.losses._consistency import consistency
 from jaxreg.losses._cosface import arcface, cosface, cosine_log_probs
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
@@ -37,9 +38,17 @@ from jaxreg.losses._group_softmax_scores import (
 )
 from jaxreg.losses._label_smoothing import label_smoothing
 from jaxreg.losses._logit_adjustment import logit_adjustment
+from jaxreg.losses._multitask import (
+  multitask,
+  multitask_terms,
+  uncertainty_weighting,
+  uncertainty_weighting_terms,
+)
 from jaxreg.losses._r_drop import r_drop
 from jaxreg.losses._random_dropmax import random_dropmax, random_dropmax_mask
+from jaxreg.losses._reconstruction import reconstruction
 from jaxreg.losses._sampled_softmax import sample_classes, sampled_softmax
+from jaxreg.losses._semi_supervised import semi_supervised
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs, sparsemax_probs
 
@@ -48,6 +57,7 @@ __all__ = [
   "bi_tempered",
   "bi_tempered_log_probs",
   "confidence_penalty",
+  "consistency",
   "cosface",
   "cosine_log_probs",
   "deterministic_attention",
@@ -75,18 +85,24 @@ __all__ = [
   "interleaved_scores",
   "label_smoothing",
   "logit_adjustment",
+  "multitask",
+  "multitask_terms",
   "posterior_scores",
   "pseudo_label",
   "r_drop",
   "random_dropmax",
   "random_dropmax_mask",
   "random_scores",
+  "reconstruction",
   "rival_scores",
   "sample_classes",
   "sampled_softmax",
+  "semi_supervised",
   "softmax_cross_entropy",
   "softmax_log_probs",
   "sparsemax",
   "sparsemax_log_probs",
   "sparsemax_probs",
+  "uncertainty_weighting",
+  "uncertainty_weighting_terms",
 ]

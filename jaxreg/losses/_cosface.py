@@ -45,7 +45,7 @@ def cosface(
     Array([0.6931472], dtype=float32)
 
   References:
-    Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018, Eq. 4.
+    Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018.
   """
   check_range(margin, "margin", low=0)
   cosines, _, target, labels = _angles(features, kernel, labels, scale)

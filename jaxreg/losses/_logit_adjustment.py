@@ -35,7 +35,7 @@ def logit_adjustment(
     Array([0.2877, 1.3863], dtype=float32)
 
   References:
-    Menon et al., `Long-tail learning via logit adjustment`, 2021, Eq. 10.
+    Menon et al., `Long-tail learning via logit adjustment`, 2021.
   """
   logits = check_wide(logits, "logits")
   log_prior = check_wide(log_prior, "log_prior", shape=logits.shape[-1:])

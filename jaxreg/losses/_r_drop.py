@@ -30,7 +30,7 @@ def r_drop(log_probs: ArrayLike, other_log_probs: ArrayLike) -> Array:
     Array([0.54930615], dtype=float32)
 
   References:
-    Liang et al., `R-Drop: Regularized Dropout for Neural Networks`, 2021, Eq. 2.
+    Liang et al., `R-Drop: Regularized Dropout for Neural Networks`, 2021.
   """
   p = check_wide(log_probs, "log_probs")
   q = check_wide(other_log_probs, "other_log_probs", shape=p.shape)

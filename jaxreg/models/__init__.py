@@ -5,9 +5,18 @@
 sequences under any next-token log-probabilities.
 """
 
+from jaxreg.models._autoencoder import Autoencoder
 from jaxreg.models._classifier import Classifier
 from jaxreg.models._decode import beam_decode, greedy_decode
-from jaxreg.models._heads import AttentionHead, CosineHead, DropMaxHead, GroupSoftmaxHead, SoftmaxHead
+from jaxreg.models._heads import (
+  AttentionHead,
+  CosineHead,
+  DecoderHead,
+  DropMaxHead,
+  GroupSoftmaxHead,
+  SoftmaxHead,
+  TaskHeads,
+)
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
 from jaxreg.models._noise_layers import (
@@ -33,10 +42,12 @@ __all__ = [
   "VGG9",
   "AlphaDropout",
   "AttentionHead",
+  "Autoencoder",
   "CifarResNet",
   "Classifier",
   "ConcreteDropout",
   "CosineHead",
+  "DecoderHead",
   "DropBlock",
   "DropConnectDense",
   "DropMaxHead",
@@ -49,6 +60,7 @@ __all__ = [
   "SoftmaxHead",
   "SpatialDropout",
   "StochasticDepth",
+  "TaskHeads",
   "Transformer",
   "TutorialCNN",
   "beam_decode",

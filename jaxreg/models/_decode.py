@@ -82,7 +82,7 @@ def beam_decode(
     ValueError: if one is below 1, or the penalty negative.
 
   References:
-    Wu et al., `Google's Neural Machine Translation System`, 2016, Eq. 14, without its coverage.
+    Wu et al., `Google's Neural Machine Translation System`, 2016, without its coverage.
     Vaswani et al., `Attention Is All You Need`, 2017, section 6.1: beam 4, alpha 0.6.
   """
   check_count(batch_size, "batch_size")

@@ -1,6 +1,8 @@
 """What the last features become: the arguments of a loss, by name."""
 
-from typing import Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from flax import linen as nn
 
@@ -96,6 +98,7 @@ class GroupSoftmaxHead(nn.Module):
     return {"features": features, **weights}
 
 
+<<<<<<< HEAD
 class CosineHead(nn.Module):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
@@ -107,12 +110,50 @@ class CosineHead(nn.Module):
   """
 
   num_classes: int
+=======
+class DecoderHead(nn.Module):
+  """One affine layer back to inputs: `[batch, features] -> {"outputs": [batch, *shape]}`.
+
+  Beside a classifier's head in `TaskHeads` it makes a generative term, `losses.reconstruction`, that shares
+  the backbone's parameters with the classifier and needs no labels.
+
+  Attributes:
+    shape: of an example's inputs.
+    initializer: `glorot` or `tutorial`.
+  """
+
+  shape: Sequence[int]
+>>>>>>> 938d02bd03d3ee0c51d3df5ee50a09893d2efaef
   initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
+<<<<<<< HEAD
     weights = _Affine(self.num_classes, self.initializer, bias=False, name="classifier")(features.shape[-1])
     return {"features": features, **weights}
+=======
+    outputs = nn.Dense(math.prod(self.shape), name="decoder", **initializers(self.initializer))(features)
+    return {"outputs": outputs.reshape(*features.shape[:-1], *self.shape)}
+
+
+class TaskHeads(nn.Module):
+  """Several heads on the same features, by task: `features -> {task: what its head gives}`.
+
+  In `Classifier(backbone, TaskHeads({...}))` the backbone is shared by all tasks, and each has its head;
+  their losses meet in `losses.multitask` or `losses.uncertainty_weighting`.
+
+  Attributes:
+    heads: modules `features -> outputs`, by task.
+
+  References:
+    Caruana, `Multitask Learning`, 1997.
+  """
+
+  heads: Mapping[str, nn.Module]
+
+  def __call__(self, features: Array) -> dict[str, Any]:
+    return {task: head(features) for task, head in self.heads.items()}
+>>>>>>> 938d02bd03d3ee0c51d3df5ee50a09893d2efaef
 
 
 class _Affine(nn.Module):

@@ -46,7 +46,7 @@ def gaussian_noise(
 
   References:
     Bishop, `Training with Noise is Equivalent to Tikhonov Regularization`, 1995.
-    Na, `Regularization for Deep Learning`, lecture, input noise injection.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
   """
   x = check_floating(x, "x")
   check_range(std, "std", low=0)

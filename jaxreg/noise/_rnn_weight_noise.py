@@ -80,7 +80,7 @@ def rnn_weight_noise(
   References:
     Jim, Giles and Horne, `An Analysis of Noise in Recurrent Neural Networks: Convergence and Generalization`,
     1996.
-    Na, `Regularization for Deep Learning`, lecture, noise injection in RNNs.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, noise robustness.
   """
   check_range(std, "std", low=0)
   check_kind(kind)

@@ -52,7 +52,7 @@ def weight_noise(
 
   References:
     Graves, `Practical Variational Inference for Neural Networks`, 2011.
-    Na, `Regularization for Deep Learning`, lecture, noise robustness.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, noise robustness.
   """
   check_range(std, "std", low=0)
   check_kind(kind)

@@ -37,7 +37,8 @@ def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> 
 
   References:
     Hinton et al., `Improving neural networks by preventing co-adaptation of feature detectors`, 2012.
-    Na, `Regularization for Deep Learning`, lecture, weight scaling inference rule.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout (weight
+    scaling inference rule).
   """
   check_range(keep_prob, "keep_prob", low=0, high=1)
   leaves, tree = jax.tree.flatten(params)

@@ -4,6 +4,7 @@ Each is without its weight: the objective is the loss plus weight times penalty,
 """
 
 from jaxreg.penalties._activity import kl_sparsity, l1_activity, sparsity
+from jaxreg.penalties._coadaptation import coadaptation
 from jaxreg.penalties._elastic_net import elastic_net
 from jaxreg.penalties._gradient import gradient_penalty, jacobian_penalty
 from jaxreg.penalties._group_lasso import group_lasso
@@ -15,6 +16,7 @@ from jaxreg.penalties._priors import gaussian_prior, laplace_prior
 from jaxreg.penalties._tying import l2_sp, tying
 
 __all__ = [
+  "coadaptation",
   "elastic_net",
   "gaussian_prior",
   "gradient_penalty",

@@ -220,7 +220,8 @@ def ridge_bias_variance(
 
   References:
     Hoerl and Kennard, `Ridge Regression: Biased Estimation for Nonorthogonal Problems`, 1970.
-    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, regularization (in words).
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, regularizing
+    estimators (in words).
   """
   eigvals = check_wide(eigvals, "eigvals")
   if eigvals.ndim != 1:

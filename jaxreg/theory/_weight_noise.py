@@ -65,7 +65,8 @@ def weight_noise_terms(
 
   References:
     Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 7.5, which has the first term.
-    Na, `Regularization for Deep Learning`, lecture, noise robustness, the same.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, noise robustness,
+    the same.
   """
   check_kind(kind)
   flat, unravel = ravel_pytree(params)
@@ -104,7 +105,7 @@ def input_noise_terms(
 
   References:
     Bishop, `Training with Noise is Equivalent to Tikhonov Regularization`, 1995.
-    Na, `Regularization for Deep Learning`, lecture, dataset augmentation.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
   """
   inputs = check_wide(inputs, "inputs")
   if inputs.ndim == 0:

@@ -52,7 +52,7 @@ def test_means_against_numpy(weights):
 @pytest.mark.parametrize("keep", [0.3, 0.5, 0.8])
 @pytest.mark.claim(
   "regularization",
-  "dropout: prediction",
+  "weight scaling inference rule",
   "the geometric mean of softmax regressions under all masks is softmax of p W'v + b, the arithmetic is not",
 )
 def test_geometric_mean_over_masks_is_scaled_weights(keep):

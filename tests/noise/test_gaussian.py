@@ -30,7 +30,7 @@ def test_mean_is_kept_and_std_is_as_asked(kind):
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
 @pytest.mark.claim(
   "adaptive_sgd",
-  "Gaussian dropout",
+  "mathematical model, Gaussian dropout",
   "factors N(1, (1 - p) / p) have mean and variance of Bernoulli factors divided by p",
 )
 def test_gaussian_dropout_has_the_variance_of_inverted_dropout(rate):

@@ -1,117 +1,19 @@
 """The checks of `contract.py` on the penalties whose arguments are arrays, and refusals of all of them."""
 
 import functools
-import math
 
 import contract
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contract import Case, Input
+from cases_penalties import CASES
 
 from jaxreg import penalties
 from jaxreg.paths import everything
 
 pytestmark = pytest.mark.thorough
 
-# "B" so that vmap has an axis to map; of two axes it makes a kernel of three, flattened to [fan_in, units].
-PARAMS = {"params": {"kernel": Input("real", "BK"), "bias": Input("real", "K")}}
-HIDDEN = {"activations": Input("real", "BK")}
-
-
-def _matrix(a):
-  return a.params["kernel"].reshape(-1, a.params["kernel"].shape[-1])
-
-
-def _per_example(x):
-  return x.reshape(x.shape[0], -1)
-
-
-def _orthogonality(a):
-  w = _matrix(a) if _matrix(a).shape[0] >= _matrix(a).shape[1] else _matrix(a).T
-  return ((w.T @ w - np.eye(w.shape[1])) ** 2).sum()
-
-
-def _tying(a):
-  return ((a.params["a"]["kernel"] - a.params["b"]["kernel"]) ** 2).sum()
-
-
-def _kl(a):
-  eps = np.finfo(a.dtype).eps
-  mean = a.activations.reshape(-1, a.activations.shape[-1]).mean(0).clip(eps, 1 - eps)
-  return 0.1 * np.log(0.1 / mean) + 0.9 * np.log(0.9 / (1 - mean))
-
-
-def _mlp(params, x):
-  """`[batch, ...] -> [batch, 2]`."""
-  return jnp.sin(x.reshape(x.shape[0], -1)[:, :2] * (0.1 * params["scale"]))
-
-
-def _mlp_jacobian(a):
-  x = _per_example(a.x)[:, :2]
-  return (np.cos(0.1 * x * a.params["scale"]) * 0.1 * a.params["scale"]) ** 2
-
-
-KERNEL = {"kernel": Input("real", "BK")}
-SLOPES = {"params": {"scale": Input("real", "")}, "x": Input("real", "BK")}
-CASES = (
-  Case("penalties.l2", PARAMS, lambda a: 0.5 * (_matrix(a) ** 2).sum()),
-  Case("penalties.l1", PARAMS, lambda a: np.abs(_matrix(a)).sum()),
-  Case(
-    "penalties.elastic_net",
-    PARAMS,
-    lambda a: 0.25 * np.abs(_matrix(a)).sum() + 0.375 * (_matrix(a) ** 2).sum(),
-    {"ratio": 0.25},
-  ),
-  Case(
-    "penalties.group_lasso",
-    PARAMS,
-    lambda a: math.sqrt(_matrix(a).shape[0]) * np.linalg.norm(_matrix(a), axis=0).sum(),
-  ),
-  Case("penalties.orthogonality", PARAMS, _orthogonality),
-  Case(
-    "penalties.gaussian_prior",
-    PARAMS,
-    lambda a: (1.5 * _matrix(a) ** 2 - 0.5 * np.log(3 / (2 * np.pi))).sum(),
-    {"precision": 3.0},
-  ),
-  Case(
-    "penalties.laplace_prior",
-    PARAMS,
-    lambda a: (3 * np.abs(_matrix(a)) - np.log(3 / 2)).sum(),
-    {"rate": 3.0},
-  ),
-  Case("penalties.tying", {"params": {"a": KERNEL, "b": KERNEL}}, _tying, {"pairs": [("a", "b")]}),
-  Case(
-    "penalties.l2_sp",
-    {"params": KERNEL, "reference": {**KERNEL, "head": KERNEL}},
-    lambda a: 0.5 * ((a.params["kernel"] - a.reference["kernel"]) ** 2).sum(),
-  ),
-  Case("penalties.l1_activity", HIDDEN, lambda a: np.abs(_per_example(a.activations)).sum(-1)),
-  Case("penalties.kl_sparsity", {"activations": Input("unit", "BK")}, _kl, {"target": 0.1}),
-  Case(
-    "penalties.sparsity",
-    HIDDEN,
-    lambda a: (np.abs(_per_example(a.activations)) <= 0.5).mean(-1),
-    {"tolerance": 0.5},
-    gradient=False,
-  ),
-  Case(
-    "penalties.gradient_penalty",
-    SLOPES,
-    lambda a: _mlp_jacobian(a)[:, 0],
-    {"apply_fn": lambda params, x: _mlp(params, x)[:, 0]},
-    atol=1e-3,  # the square of a slope of 3, at a phase of 90 that float32 rounds to 4e-6
-  ),
-  Case(
-    "penalties.jacobian_penalty",
-    SLOPES,
-    lambda a: _mlp_jacobian(a).sum(-1),
-    {"apply_fn": _mlp},
-    atol=1e-3,
-  ),
-)
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 

@@ -1,0 +1,75 @@
+"""Adversarial training: a loss on clean inputs and on inputs made worse for it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, LossFn, Params, check_floating, check_range
+
+
+def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: ArrayLike = 0.5) -> LossFn:
+  r"""A loss function that trains on adversarial examples too.
+
+  .. math:: \tilde J(\theta) = \alpha J(\theta; x) + (1 - \alpha) J(\theta; x'), \qquad
+    x' = x + \delta \text{ by the attack on } J(\theta; \cdot)
+
+  `x'` is found anew in every call, for the parameters as they are, and is a constant to differentiation. All
+  passes get the same key, so the same noise. A model with BatchNorm should be attacked with its running
+  statistics: with those of the batch, an example meets the others.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, a mean over examples; `batch["inputs"]` `[batch, ...]`,
+      floating, are what the attack moves.
+    attack: `(loss_of_inputs, x) -> x` or, if its first parameter is called `key`, `(key, loss_of_inputs, x)
+      -> x`: `functools.partial(fgsm, eps=0.1)`, `pgd` with its options, or one's own.
+    mix: `alpha` in [0, 1], the share of the clean inputs.
+
+  Returns:
+    A function of the signature of `loss_fn`; its value is float32 or wider.
+
+  Raises:
+    TypeError: if `attack` is not a function.
+    ValueError: if `mix` is outside [0, 1].
+
+  Example:
+    >>> loss_fn = lambda w, batch, *, key: jax.nn.softplus(-batch["inputs"] @ w).mean()
+    >>> from jaxreg.adversarial import fgsm
+    >>> robust = adversarial_loss(loss_fn, lambda loss, x: fgsm(loss, x, eps=0.5), mix=0.0)
+    >>> w, batch = jnp.array([1.0, -1.0]), {"inputs": jnp.array([[0.5, -0.5]])}
+    >>> robust(w, batch, key=None)  # the margin of 1 is gone: log 2
+    Array(0.6931472, dtype=float32)
+
+  References:
+    Goodfellow, Shlens and Szegedy, `Explaining and Harnessing Adversarial Examples`, 2015.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
+  """
+  if not callable(attack):
+    raise TypeError(f"attack must be a function, got {attack!r}")
+  check_range(mix, "mix", low=0, high=1)
+  draws = next(iter(inspect.signature(attack).parameters), None) == "key"
+
+  def mixed(params: Params, batch: Mapping[str, Any], *, key: Key | None = None) -> Array:
+    if "inputs" not in batch:
+      raise ValueError(f"batch must have 'inputs', got {sorted(batch)}")
+    attack_key, loss_key = (None, None) if key is None else jax.random.split(key)
+
+    def loss_at(x: Array) -> Array:
+      # Of every pass the same: what the key checker takes for reuse is meant.
+      noise = None if loss_key is None else jax.random.clone(loss_key)
+      loss = check_floating(
+        loss_fn(params, {**batch, "inputs": x}, key=noise), "the value of loss_fn", shape=()
+      )
+      return loss.astype(jnp.promote_types(loss.dtype, jnp.float32))
+
+    x = check_floating(batch["inputs"], "inputs")
+    # The mean for each example: their sum has the gradient in each input that its own loss has.
+    of_inputs = lambda x: jnp.broadcast_to(loss_at(x), x.shape[:1])
+    moved = attack(attack_key, of_inputs, x) if draws else attack(of_inputs, x)
+    share = jnp.asarray(mix)
+    return share * loss_at(x) + (1 - share) * loss_at(jax.lax.stop_gradient(moved))
+
+  return mixed

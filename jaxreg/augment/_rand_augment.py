@@ -1,0 +1,120 @@
+"""RandAugment: a few operations for each image, drawn from a list, all of one magnitude."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment import _photometric
+from jaxreg.augment._images import images
+from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._rotate import rotations
+from jaxreg.augment._warp import warped
+from jaxreg.typing import Array, Key, check_count, check_key, check_range
+
+# At the greatest magnitude: degrees, the tangent of the angle, the part of the side.
+DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+PHOTOMETRIC = ("autocontrast", "brightness", "color", "contrast", "posterize", "sharpness", "solarize")
+OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
+
+
+def rand_augment(
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  num_ops: int = 2,
+  magnitude: ArrayLike = 9.0,
+  operations: Sequence[str] = OPERATIONS,
+  fill: float = 0.0,
+  value_range: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+  r"""Applies `num_ops` operations to each image, each drawn from the list with equal chances.
+
+  The paper's list without histogram equalisation: `identity`, `autocontrast`, `brightness`, `color`,
+  `contrast`, `posterize`, `sharpness`, `solarize`, `rotate`, `shear_x`, `shear_y`, `translate_x`,
+  `translate_y`. Which way they go, darker or lighter, left or right, is drawn too. Magnitude 10 turns by 30
+  degrees, shears by 0.3, shifts by 0.45 of a side, changes brightness, colour, contrast and sharpness by the
+  factors 0.1 or 1.9, leaves 4 of 8 bits and inverts all.
+
+  Of the photometric operations all are computed and each image takes its own: they are arithmetic on pixels,
+  which compiles to few passes. The geometric ones of an image, all affine, are composed to one map, sampled
+  once, bilinearly, after the others: one gather whatever `num_ops`, and no blur upon blur.
+
+  Args:
+    key: two draws of `[num_ops, batch]`: operations and signs.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; the rest is left alone: labels are
+      taken to survive every operation, so leave out those that change them.
+    num_ops: at least 1; static.
+    magnitude: in [0, 10], of every operation; `autocontrast` has none.
+    operations: names to draw from; one may come twice, and is then drawn twice as often.
+    fill: what comes in from outside.
+    value_range: the least and largest value of a pixel; by default 0 and 255 of uint8, else 0 and 1.
+
+  Returns:
+    The batch with changed inputs, of the same shape and dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key, `num_ops` no integer or the inputs neither uint8 nor floating.
+    ValueError: if the inputs are not images, a number is out of range or an operation unknown.
+
+  Example:
+    >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}
+    >>> inverted = rand_augment(jax.random.key(0), batch, num_ops=1, magnitude=10, operations=["solarize"])
+    >>> inverted["inputs"].ravel()
+    Array([1.  , 0.75, 0.  ], dtype=float32)
+
+  References:
+    Cubuk et al., `RandAugment: Practical Automated Data Augmentation with a Reduced Search Space`, 2020.
+  """
+  x = images(batch)
+  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
+    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  check_count(num_ops, "num_ops")
+  check_range(magnitude, "magnitude", low=0, high=10)
+  unknown = [name for name in operations if name not in OPERATIONS]
+  if unknown or not operations:
+    raise ValueError(f"operations must be some of {', '.join(OPERATIONS)}, got {unknown or 'none'}")
+  low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
+  check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
+
+  for_choice, for_sign = jax.random.split(check_key(key))
+  shape, dtype = (num_ops, x.shape[0]), jnp.promote_types(x.dtype, jnp.float32)
+  numbers = jnp.asarray([OPERATIONS.index(name) for name in operations])
+  chosen = numbers[jax.random.randint(for_choice, shape, 0, len(operations))]
+  level = jax.random.rademacher(for_sign, shape, dtype) * (jnp.asarray(magnitude, dtype) / 10)
+
+  wide = (x.astype(dtype) - low) / (high - low)
+  for which, by in zip(chosen, level):
+    for name in sorted(set(operations) & set(PHOTOMETRIC)):
+      mine = (which == OPERATIONS.index(name))[:, None, None, None]
+      wide = jnp.where(mine, getattr(_photometric, name)(wide, by), wide)
+  wide = wide * (high - low) + low
+  if set(operations) & set(GEOMETRIC):
+    wide = warped(wide, *_composed(chosen, level, x.shape[1:3]), fill=fill)
+  return {**batch, "inputs": narrowed(wide, x.dtype)}
+
+
+def _composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+  """Where the images look after all operations, in their order: matrices and shifts, as `warped` has them."""
+  matrices = jnp.broadcast_to(jnp.eye(2, dtype=level.dtype), (level.shape[1], 2, 2))
+  shifts = jnp.zeros((level.shape[1], 2), level.dtype)
+  for which, by in zip(chosen, level):
+    matrix, shift = _affine(which, by, sizes)
+    # What the later map points at is where the earlier one looks from.
+    shifts = shifts + jnp.einsum("bij,bj->bi", matrices, shift)
+    matrices = jnp.einsum("bij,bjk->bik", matrices, matrix)
+  return matrices, shifts
+
+
+def _affine(which: Array, by: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+  """The map of one operation an image, of rows and columns; what is not geometric moves nothing."""
+  of = lambda name, amount: jnp.where(which == OPERATIONS.index(name), amount * by, 0)
+  still, shear_x, shear_y = 1 + jnp.zeros_like(by), of("shear_x", SHEAR), of("shear_y", SHEAR)
+  shear = jnp.stack([jnp.stack([still, shear_y], -1), jnp.stack([shear_x, still], -1)], -2)
+  # At most one of the two is not the identity.
+  matrix = jnp.einsum("bij,bjk->bik", rotations(of("rotate", DEGREES)), shear)
+  rows, columns = of("translate_y", SHIFT * sizes[0]), of("translate_x", SHIFT * sizes[1])
+  return matrix, jnp.stack([rows, columns], -1)

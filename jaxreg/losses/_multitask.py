@@ -1,0 +1,130 @@
+"""Several tasks on shared parameters: their losses in one, with given or with learned weights."""
+
+from collections.abc import Mapping
+from functools import reduce
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_wide
+
+
+def multitask(losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] | None = None) -> Array:
+  r"""The weighted sum of the tasks' losses.
+
+  .. math:: \ell = \sum_t w_t \ell_t
+
+  What is shared gets the weighted sum of the gradients of the tasks, each task's head that of its own. For a
+  rate of learning of each part there is `optax.partition`.
+
+  Args:
+    losses: by task, all of the same shape: `[batch]`, or scalars; floating. 0 where an example lacks a label.
+    weights: by task, scalars; not limited to positive ones. Default: all 1.
+
+  Returns:
+    Of the shape of a loss, float32 or wider.
+
+  Raises:
+    TypeError: if a loss is not floating.
+    ValueError: if there are none, they differ in shape or `weights` are of other tasks.
+
+  Example:
+    >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
+    >>> multitask(losses, {"digit": 1.0, "parity": 0.5})
+    Array([2.5], dtype=float32)
+
+  References:
+    Caruana, `Multitask Learning`, 1997.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, multi-task learning.
+  """
+  return reduce(jnp.add, multitask_terms(losses, weights).values())
+
+
+def multitask_terms(
+  losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] | None = None
+) -> dict[str, Array]:
+  """The terms of `multitask` by task; their sum is the loss.
+
+  Args:
+    losses, weights: as `multitask` has them.
+
+  Returns:
+    By task, in its order.
+
+  Raises:
+    TypeError, ValueError: as `multitask`.
+
+  Example:
+    >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
+    >>> multitask_terms(losses, {"digit": 1.0, "parity": 0.5})
+    {'digit': Array([2.], dtype=float32), 'parity': Array([0.5], dtype=float32)}
+  """
+  losses = _checked(losses, losses if weights is None else weights, "weights")
+  return {task: loss if weights is None else loss * weights[task] for task, loss in losses.items()}
+
+
+def uncertainty_weighting(losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]) -> Array:
+  r"""The sum of the tasks' losses with learned weights, one over each task's noise variance.
+
+  .. math:: \ell = \sum_t \Bigl(e^{-s_t} \ell_t + \tfrac12 s_t\Bigr), \qquad s_t = \log \sigma_t^2
+
+  The `s_t` are parameters, trained along with the others, from 0. At their best the weight of a task is one
+  over twice its mean loss: its scale has no effect. For half a squared error this is minus the
+  log-likelihood of a Gaussian, without its constant; for a cross-entropy it is the paper's approximation to
+  that of a softmax at temperature `sigma_t^2`, exact at 1.
+
+  Args:
+    losses: by task, all of the same shape: `[batch]`, or scalars; floating. Of a squared error, half of it.
+    log_vars: `s` by task, scalars, floating.
+
+  Returns:
+    Of the shape of a loss, float32 or wider.
+
+  Raises:
+    TypeError: if a loss or a `log_vars` is not floating.
+    ValueError: if there are none, they differ in shape or `log_vars` are of other tasks.
+
+  Example:
+    >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([0.5])}
+    >>> uncertainty_weighting(losses, {"digit": jnp.log(4.0), "parity": jnp.log(1.0)})  # the best: 1 + log 2
+    Array([1.6931472], dtype=float32)
+
+  References:
+    Kendall, Gal and Cipolla, `Multi-Task Learning Using Uncertainty to Weigh Losses`, 2018.
+  """
+  return reduce(jnp.add, uncertainty_weighting_terms(losses, log_vars).values())
+
+
+def uncertainty_weighting_terms(
+  losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]
+) -> dict[str, Array]:
+  """The terms of `uncertainty_weighting` by task, each with its half `s`; their sum is the loss.
+
+  Args:
+    losses, log_vars: as `uncertainty_weighting` has them.
+
+  Returns:
+    By task, in its order.
+
+  Raises:
+    TypeError, ValueError: as `uncertainty_weighting`.
+
+  Example:
+    >>> uncertainty_weighting_terms({"digit": jnp.array([2.0])}, {"digit": jnp.array(0.0)})
+    {'digit': Array([2.], dtype=float32)}
+  """
+  losses = _checked(losses, log_vars, "log_vars")
+  logs = {task: check_wide(log_vars[task], f"log_vars[{task!r}]", shape=()) for task in losses}
+  return {task: jnp.exp(-logs[task]) * loss + 0.5 * logs[task] for task, loss in losses.items()}
+
+
+def _checked(losses: Mapping[str, ArrayLike], others: Mapping[str, ArrayLike], name: str) -> dict[str, Array]:
+  if not losses:
+    raise ValueError("losses must hold at least one task, got none")
+  if set(others) != set(losses):
+    raise ValueError(f"{name} must be of the tasks {sorted(losses)}, got {sorted(others)}")
+  wide = {task: check_wide(loss, f"losses[{task!r}]") for task, loss in losses.items()}
+  shapes = {task: loss.shape for task, loss in wide.items()}
+  if len(set(shapes.values())) > 1:
+    raise ValueError(f"losses must have the same shape, got {shapes}")
+  return wide

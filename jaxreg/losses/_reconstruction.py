@@ -1,0 +1,55 @@
+"""Reconstruction: how well a decoder gives an example's inputs back."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_wide
+
+
+def reconstruction(
+  outputs: ArrayLike, x: ArrayLike, *, likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
+) -> Array:
+  r"""Minus the log-likelihood of the inputs given what a decoder made of their representation.
+
+  .. math:: \tfrac12 \sum_i (o_i - x_i)^2 \quad \text{or} \quad
+    -\sum_i \bigl(x_i \log \sigma(o_i) + (1 - x_i) \log \sigma(-o_i)\bigr)
+
+  The Gaussian one, of variance 1, leaves out its constant. It needs no labels: where the decoder reads the
+  representation that a classifier reads, examples without labels train it too. For a denoising autoencoder
+  `x` is the clean input and the model is given the noisy one.
+
+  Args:
+    outputs: `[batch, ...]`, floating; for "bernoulli" logits.
+    x: of the same shape, floating; for "bernoulli" in [0, 1].
+    likelihood: of an input given its output.
+
+  Returns:
+    `[batch]`, in nats, float32 or wider; a sum over the inputs, not their mean.
+
+  Raises:
+    TypeError: if an array is not floating.
+    ValueError: if the shapes differ or `likelihood` is neither.
+
+  Example:
+    >>> reconstruction(jnp.zeros((1, 2)), jnp.array([[1.0, 2.0]]))
+    Array([2.5], dtype=float32)
+
+  References:
+    Vincent et al., `Extracting and Composing Robust Features with Denoising Autoencoders`, 2008.
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, semi-supervised learning.
+  """
+  outputs = check_wide(outputs, "outputs")
+  if outputs.ndim == 0:
+    raise ValueError("outputs must be [batch, ...], got a scalar")
+  x = check_wide(x, "x", shape=outputs.shape)
+  if likelihood not in ("gaussian", "bernoulli"):
+    raise ValueError(f"likelihood must be 'gaussian' or 'bernoulli', got {likelihood!r}")
+  if likelihood == "gaussian":
+    each = 0.5 * jnp.square(outputs - x)
+  else:
+    # Nothing cancels, however large the logits: (1 - x) softplus(o) + x softplus(-o).
+    each = (1 - x) * jax.nn.softplus(outputs) + x * jax.nn.softplus(-outputs)
+  return each.sum(axis=tuple(range(1, each.ndim)))

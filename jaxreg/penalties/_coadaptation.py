@@ -1,0 +1,50 @@
+"""Co-adaptation: how much the activations of a layer's units go together."""
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_wide
+
+
+def coadaptation(activations: ArrayLike) -> Array:
+  r"""The mean absolute correlation over pairs of units: 0 where each goes its own way, 1 where one says all.
+
+  .. math:: \frac{2}{n (n - 1)} \sum_{i < j} |\operatorname{corr}(h_i, h_j)|
+
+  Over the `n` units whose activations are not the same for every example; a dead unit takes part in nothing.
+  Few examples make it larger by chance: of independent units it is about `0.8 / sqrt(examples)`.
+
+  Args:
+    activations: `[..., units]`, floating; all axes but the last are examples.
+
+  Returns:
+    A scalar in [0, 1], float32 or wider; 0 for fewer than two units that vary.
+
+  Raises:
+    TypeError: if `activations` are not floating.
+    ValueError: if they have no axis of examples.
+
+  Example:
+    >>> hidden = jnp.array([[1.0, 2.0, 1.0], [2.0, 4.0, -1.0], [3.0, 6.0, 1.0]])
+    >>> coadaptation(hidden).round(4)  # the first two say the same, the third something else
+    Array(0.3333, dtype=float32)
+
+  References:
+    Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, effect on features.
+  """
+  activations = check_wide(activations, "activations")
+  if activations.ndim < 2:
+    raise ValueError(f"activations must be [..., units], got {activations.shape}")
+  rows = activations.reshape(-1, activations.shape[-1])
+  # By the largest first, so that no square under- or overflows.
+  largest = jnp.abs(rows).max(axis=0, keepdims=True)
+  rows = rows / jnp.where(largest > 0, largest, 1)
+  centred = rows - rows.mean(axis=0, keepdims=True)
+  squares = jnp.square(centred).sum(axis=0)
+  # A constant has no correlation, but its mean is rounded.
+  varies = (rows != rows[:1]).any(axis=0)
+  units = jnp.where(varies[None], centred, 0) / jnp.sqrt(jnp.where(varies, squares, 1))[None]
+  size = varies.sum()
+  pairs = jnp.where(jnp.eye(rows.shape[1], dtype=bool), 0, jnp.abs(units.T @ units))
+  return pairs.sum() / jnp.maximum(size * (size - 1), 1)

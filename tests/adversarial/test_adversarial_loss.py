@@ -1,0 +1,104 @@
+"""The mixture of clean and adversarial losses against closed forms of logistic regression."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import jit
+
+from jaxreg import adversarial, noise
+
+RNG = np.random.default_rng(0)
+X, W = RNG.normal(size=(6, 3)), RNG.normal(size=3)
+Y = np.array([1.0, -1, 1, 1, -1, -1])
+
+
+def loss_fn(w, batch, *, key):
+  del key
+  return jax.nn.softplus(-batch["labels"] * (batch["inputs"] @ w)).mean()
+
+
+def softplus(x):
+  return np.log1p(np.exp(x))
+
+
+def sigmoid(x):
+  return 1 / (1 + np.exp(-x))
+
+
+def closed(eps, mix, length):
+  """Of loss and gradient in the weights, where the attack takes `eps * length(w)` of every margin."""
+  margins = Y * (X @ W)
+  clean, worse = softplus(-margins).mean(), softplus(eps * length - margins).mean()
+  return mix * clean + (1 - mix) * worse
+
+
+@pytest.mark.claim(
+  "regularization",
+  "adversarial training",
+  "training on adversarially perturbed examples from the training set",
+)
+@pytest.mark.parametrize(
+  ("attack", "length"),
+  [
+    (functools.partial(adversarial.fgsm, eps=0.3), np.abs(W).sum()),
+    (
+      functools.partial(adversarial.pgd, eps=0.3, step_size=0.3, num_steps=2, norm="l2", random_start=False),
+      np.sqrt((W**2).sum()),
+    ),
+    (functools.partial(adversarial.pgd, eps=0.3, step_size=0.3, num_steps=3), np.abs(W).sum()),
+  ],
+  ids=["fgsm", "pgd l2", "pgd linf"],
+)
+def test_logistic_regression(attack, length):
+  """Each margin is less by eps times the dual norm of the weights; x' has no gradient."""
+  batch = {"inputs": X, "labels": Y}
+  mixed = adversarial.adversarial_loss(loss_fn, attack, mix=0.25)
+  with jax.enable_x64(True):
+    value, gradient = jax.jit(jax.value_and_grad(lambda w, key: mixed(w, batch, key=key)))(
+      W, jax.random.key(0)
+    )
+  np.testing.assert_allclose(value, closed(0.3, 0.25, length), rtol=1e-10)
+  # With x' fixed: -y x' sigmoid(-y x' w), which is not the gradient of the closed form.
+  direction = np.sign(W) if length == np.abs(W).sum() else W / length
+  moved = X - 0.3 * Y[:, None] * direction
+  each = lambda x: -(Y * sigmoid(-Y * (x @ W))) @ x / 6
+  np.testing.assert_allclose(gradient, 0.25 * each(X) + 0.75 * each(moved), rtol=1e-9)
+
+
+def test_all_clean_and_all_adversarial():
+  batch = {"inputs": jnp.asarray(X, jnp.float32), "labels": jnp.asarray(Y, jnp.float32)}
+  attack = functools.partial(adversarial.fgsm, eps=0.3)
+  run = lambda mix, w: adversarial.adversarial_loss(loss_fn, attack, mix=mix)(w, batch, key=None)
+  for mix in (1.0, 0.0):
+    got = jit(run)(mix, jnp.asarray(W, jnp.float32))
+    np.testing.assert_allclose(got, closed(0.3, mix, np.abs(W).sum()), rtol=1e-5)
+
+
+def test_every_pass_has_the_same_noise():
+  """With dropout that keeps either input, the attack moves what the loss then looks at."""
+
+  def noisy(w, batch, *, key):
+    return (noise.dropout(key, batch["inputs"], rate=0.5) @ w).mean()
+
+  attack = functools.partial(adversarial.fgsm, eps=1.0)
+  run = jit(lambda w, x, key: adversarial.adversarial_loss(noisy, attack)(w, {"inputs": x}, key=key))
+  w, x = jnp.array([1.0, -2.0, 3.0]), jnp.ones((50, 3))
+  got = run(w, x, jax.random.key(1))
+  kept = 2.0 * np.asarray(jax.random.bernoulli(jax.random.split(jax.random.key(1))[1], 0.5, (50, 3)))
+  clean, worse = (kept @ w).mean(), (kept @ (w + np.abs(w))).mean()
+  np.testing.assert_allclose(got, (clean + worse) / 2, rtol=1e-5)
+
+
+def test_refusals():
+  with pytest.raises(TypeError, match="attack must be a function"):
+    adversarial.adversarial_loss(loss_fn, "fgsm")  # pyright: ignore
+  with pytest.raises(ValueError, match="mix must lie in"):
+    adversarial.adversarial_loss(loss_fn, adversarial.fgsm, mix=2.0)
+  mixed = adversarial.adversarial_loss(loss_fn, functools.partial(adversarial.fgsm, eps=0.1))
+  with pytest.raises(ValueError, match="batch must have 'inputs'"):
+    mixed(W, {"x": X}, key=None)
+  with pytest.raises(TypeError, match="inputs must be floating"):
+    mixed(W, {"inputs": np.ones((2, 3), int)}, key=None)

@@ -1,0 +1,438 @@
+"""Every public function of the core folders under every transformation, or the name of the test that does it.
+
+`test_contract.py` has those whose arguments are arrays, with oracles. Here are those that take functions,
+batches or states: a row says how to call one on arrays, and the checks are the same, without oracles, which
+the folders' own tests have. What is in neither is in `ELSEWHERE` under the file that tests it.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import cases_constraints
+import cases_penalties
+import contract
+import jax
+import jax.numpy as jnp
+import pytest
+import test_contract
+from contract import KEY, LABELS, LOG_PROBS, PREDICTED, SCORES, Case, Input
+
+from jaxreg import (
+  adversarial,
+  augment,
+  averaging,
+  calibration,
+  constraints,
+  ensembles,
+  losses,
+  noise,
+  penalties,
+  sparse,
+)
+
+FOLDERS = (
+  "losses",
+  "noise",
+  "penalties",
+  "constraints",
+  "reparam",
+  "augment",
+  "adversarial",
+  "averaging",
+  "ensembles",
+  "calibration",
+  "sparse",
+  "theory",
+  "flatness",
+)
+
+# What is not called here: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
+# array to map over. Each is tested in the file named, under its own transformations where they apply.
+ELSEWHERE = {
+  "averaging/test_swa.py": "averaging.swa_init",
+  "calibration/test_more_calibration.py": "calibration.fit_temperature",
+  "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
+  "ensembles/test_means.py": "ensembles.dropout_masks",
+  "flatness/test_chunked.py": "flatness.chunked",
+  "flatness/test_curvature.py": "flatness.dense_hessian flatness.dense_interval_flatness "
+  "flatness.dense_noise_covariance flatness.gauss_newton flatness.hessian flatness.hvp flatness.materialize "
+  "flatness.noise_covariance flatness.per_example_noise_covariance",
+  "flatness/test_directions.py": "flatness.filter_normalized_direction flatness.loss_profile "
+  "flatness.loss_surface",
+  "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
+  "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
+  "flatness/test_interval.py": "flatness.interval_flatness",
+  "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
+  "flatness/test_relations.py": "flatness.hessian_variance_alignment flatness.power_law_fit",
+  "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
+  "flatness.sample_gradients flatness.sample_trajectory",
+  "flatness/test_subset.py": "flatness.subset",
+  "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise noise.rnn_weight_noise_init",
+  "noise/test_token_dropout.py": "noise.token_dropout_indices",
+  "theory/test_dropmax_enumeration.py": "theory.dropmax_expected_nll theory.dropmax_masks",
+  "theory/test_dropmax_equilibrium.py": "theory.dropmax_equilibrium",
+  "theory/test_dropmax_gradient.py": "theory.dropmax_condition_1 theory.dropmax_gradient_norms "
+  "theory.dropmax_regularizer theory.dropmax_target_gradients",
+  "theory/test_dropmax_posterior.py": "theory.dropmax_marginal_logits theory.dropmax_mask_posterior "
+  "theory.dropmax_mean_field",
+  "theory/test_dropmax_target.py": "theory.dropmax_learn_posterior theory.dropmax_optimal_target_logit",
+  "theory/test_dropout_ridge.py": "theory.dropout_ridge theory.dropout_ridge_loss",
+  "theory/test_early_stopping_theory.py": "theory.early_stopping_alpha theory.early_stopping_steps "
+  "theory.gd_filter",
+  "theory/test_group_softmax_groupings.py": "theory.effective_rank theory.equal_partitions "
+  "theory.group_relaxation theory.grouping_losses theory.search_grouping theory.update_rank",
+  "theory/test_l1_solution.py": "theory.l1_solution",
+  "theory/test_noise_terms.py": "theory.input_noise_terms theory.weight_noise_terms",
+  "theory/test_ridge.py": "theory.effective_dof theory.l2_shrinkage theory.l2_solution theory.pinv_limit "
+  "theory.ridge theory.ridge_bias_variance",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row(Case):
+  """A case that says itself how its function is called, by the names of `inputs`."""
+
+  call: Callable[..., Any] = dataclasses.field(kw_only=True)
+
+  def __call__(self, inputs: Mapping[str, Any]) -> Any:
+    return self.call(**inputs)
+
+
+def row(function: str, inputs: Mapping[str, Any], call: Callable[..., Any], **options: Any) -> Row:
+  return Row(function, inputs, None, call=call, **options)
+
+
+# Small whole numbers of pixels, so that a turn or a shift is seen.
+IMAGES = {"key": KEY, "x": Input("real", "BFFK", checked=False)}
+FEATURES, WEIGHTS = Input("real", "BF"), Input("real", "FK")
+TREE = {"kernel": Input("real", "BK"), "bias": Input("real", "K")}
+MEMBERS = {"members": Input("real", "BFK"), "x": Input("real", "MF")}
+ITERATES = {"iterates": {"kernel": Input("real", "BF"), "bias": Input("real", "B")}}
+
+
+def augmented(name: str, **options: Any) -> Row:
+  """An augmentation of the inputs; labels go through."""
+
+  def call(key, x):
+    batch = {"inputs": x, "labels": x[:, 0, 0]}
+    out = getattr(augment, name)(key, batch, **options)
+    return {"inputs": out["inputs"], "labels": out["labels"]}
+
+  return row(f"augment.{name}", IMAGES, call, output="same")
+
+
+def composed(key, x):
+  both = augment.compose(augment.flip, functools.partial(augment.cutout, size=2))
+  return both(key, {"inputs": x})["inputs"]
+
+
+def hinge(w):
+  """The logistic loss of examples of one class; `[batch]`."""
+  return lambda x: jax.nn.softplus(-x @ w[:, 0].astype(x.dtype))
+
+
+def log_probs(w):
+  """Not saturated, where power iteration has digits to lose."""
+  return lambda x: jax.nn.log_softmax(0.1 * x @ w.astype(x.dtype))
+
+
+def trained_adversarially(key, x, w):
+  loss_fn = lambda w, batch, *, key: hinge(w)(noise.dropout(key, batch["inputs"], rate=0.5)).mean()
+  attack = functools.partial(adversarial.pgd, eps=0.5, step_size=0.2, num_steps=2)
+  return adversarial.adversarial_loss(loss_fn, attack)(w, {"inputs": x}, key=key)
+
+
+def noisy_product(params, x, *, key):
+  return noise.dropout(key, x, rate=0.5) @ params
+
+
+def scanned(init, update, pick):
+  """A state over iterates, and of the last what `pick` picks."""
+
+  def call(iterates):
+    first = jax.tree.map(lambda leaf: leaf[0], iterates)
+    return pick(jax.lax.scan(lambda state, one: (update(state, one), None), init(first), iterates)[0])
+
+  return call
+
+
+STOPPING = averaging.early_stopping(patience=3)
+
+
+def recalibrated(x, old):
+  apply_fn = lambda params, mean, x, *, key, train: (x, 0.9 * mean + 0.1 * x.mean(axis=0))
+  halves = (x[:4], x[4:])
+  return averaging.batch_norm_statistics(apply_fn, None, old, halves, momentum=0.9)
+
+
+def one_step(transform):
+  """The updates that a transform at the end of a chain makes of given ones."""
+  return lambda params, updates: transform.update(updates, transform.init(params), params)[0]
+
+
+def mean_square(params, batch, *, key):
+  return jnp.square(batch @ params["kernel"].T).mean() + params["bias"].sum()
+
+
+def penalised(function):
+  terms = ((0.5, penalties.l2), (0.25, penalties.l1))
+  return lambda params, x: function(mean_square, *terms)(params, x, key=None)
+
+
+ROWS = (
+  augmented("flip"),
+  augmented("translate", max_shift=2),
+  augmented("pad_crop", padding=2),
+  augmented("rotate"),
+  augmented("scale"),
+  augmented("cutout", size=2),
+  augmented("random_erasing"),
+  augmented("rand_augment", value_range=(-8.0, 8.0)),
+  augmented("mixup"),
+  augmented("cutmix"),
+  row("augment.compose", IMAGES, composed, output="same"),
+  row(
+    "augment.normalize",
+    {"x": IMAGES["x"], "mean": Input("real", "K"), "std": Input("positive", "K")},
+    lambda x, mean, std: augment.normalize(None, {"inputs": x}, mean=mean, std=std)["inputs"],
+    output="same",
+  ),
+  row(
+    "adversarial.fgsm",
+    {"x": FEATURES, "w": WEIGHTS},
+    lambda x, w: adversarial.fgsm(hinge(w), x, eps=0.5),
+    output="same",
+  ),
+  row(
+    "adversarial.pgd",
+    {"key": KEY, "x": FEATURES, "w": WEIGHTS},
+    lambda key, x, w: adversarial.pgd(key, hinge(w), x, eps=0.5, step_size=0.2, num_steps=2, norm="l2"),
+    output="same",
+  ),
+  row(
+    "adversarial.virtual_adversarial",
+    {"key": KEY, "x": FEATURES, "w": WEIGHTS},
+    lambda key, x, w: adversarial.virtual_adversarial(key, log_probs(w), x, eps=0.5),
+    output="same",
+  ),
+  row(
+    "adversarial.vat_loss",
+    {"key": KEY, "x": FEATURES, "w": WEIGHTS},
+    lambda key, x, w: adversarial.vat_loss(key, log_probs(w), x, eps=0.5),
+  ),
+  row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
+  row(
+    "averaging.early_stopping",
+    {**ITERATES, "metrics": Input("real", "B")},
+    lambda iterates, metrics: scanned(
+      lambda first: STOPPING.init(first[0]),
+      lambda state, one: STOPPING.update(state, one[1], one[0]),
+      lambda state: state.best_params,
+    )((iterates, metrics)),
+    output="same",
+  ),
+  row("averaging.swa_update", ITERATES, scanned(averaging.swa_init, averaging.swa_update, lambda s: s.mean)),
+  row("averaging.mean_teacher_init", ITERATES, lambda iterates: averaging.mean_teacher_init(iterates).params),
+  row(
+    "averaging.mean_teacher_update",
+    ITERATES,
+    scanned(averaging.mean_teacher_init, averaging.mean_teacher_update, lambda s: s.params),
+  ),
+  row(
+    "averaging.batch_norm_statistics", {"x": FEATURES, "old": Input("real", "F")}, recalibrated, output="same"
+  ),
+  row("ensembles.arithmetic", {"log_probs": LOG_PROBS}, ensembles.arithmetic),
+  row("ensembles.geometric", {"log_probs": LOG_PROBS}, ensembles.geometric),
+  row(
+    "ensembles.mask_probs",
+    {"keep": Input("unit", "B")},
+    lambda keep: ensembles.mask_probs(ensembles.dropout_masks(8), keep_prob=keep),
+  ),
+  row(
+    "ensembles.bootstrap_indices",
+    {"key": KEY},
+    lambda key: ensembles.bootstrap_indices(key, num_examples=5, num_members=8),
+    output="int32",
+  ),
+  row(
+    "ensembles.bag_predict",
+    MEMBERS,
+    lambda members, x: ensembles.bag_predict(lambda w, x: x @ w, members, x),
+  ),
+  row(
+    "ensembles.ensemble_apply",
+    MEMBERS,
+    lambda members, x: ensembles.ensemble_apply(lambda w, x: x @ w, members, x),
+    output="same",
+  ),
+  row(
+    "ensembles.ensemble_init",
+    {"key": KEY},
+    lambda key: ensembles.ensemble_init(key, lambda key: jax.random.normal(key, (3,)), num_members=8),
+  ),
+  *(
+    row(
+      f"ensembles.{name}",
+      {"key": KEY, "params": WEIGHTS, "x": FEATURES},
+      lambda key, params, x, name=name: getattr(ensembles, name)(
+        noisy_product, params, x, key=key, num_samples=3
+      ),
+    )
+    for name in ("mc_predict", "mc_regress")
+  ),
+  row(
+    "calibration.adaptive_bins",
+    PREDICTED,
+    lambda log_probs, labels, weights: calibration.adaptive_bins(
+      log_probs, labels, num_bins=3, weights=weights
+    ),
+  ),
+  row(
+    "calibration.classwise_bins",
+    PREDICTED,
+    lambda log_probs, labels, weights: calibration.classwise_bins(
+      log_probs, labels, num_bins=7, weights=weights
+    ),
+  ),
+  row(
+    "calibration.classwise_ece",
+    {name: Input("positive", "BM") for name in ("confidence", "correct", "count")},
+    lambda **bins: calibration.classwise_ece(bins),
+  ),
+  *(
+    row(
+      f"calibration.{name}",
+      {name: Input("positive", "M") for name in ("confidence", "correct", "count")},
+      lambda name=name, **bins: getattr(calibration, name)(bins),
+    )
+    for name in ("mce", "reliability")
+  ),
+  row("calibration.temper", {"logits": SCORES}, lambda logits: calibration.temper(logits, temperature=2.0)),
+  row(
+    "sparse.omp",
+    {"dictionary": Input("real", "FK"), "x": FEATURES},
+    lambda dictionary, x: jax.vmap(lambda one: sparse.omp(dictionary, one, num_nonzero=2))(x),
+  ),
+  row(
+    "sparse.topk_code",
+    {"dictionary": Input("real", "FK"), "x": FEATURES},
+    lambda dictionary, x: sparse.topk_code(dictionary, x, num_nonzero=2),
+  ),
+  row("penalties.penalized", {"params": TREE, "x": SCORES}, penalised(penalties.penalized)),
+  row("penalties.penalized_terms", {"params": TREE, "x": SCORES}, penalised(penalties.penalized_terms)),
+  row(
+    "constraints.project",
+    {"params": TREE, "updates": TREE},
+    one_step(constraints.project(functools.partial(constraints.max_norm, limit=1.0))),
+    output="same",
+  ),
+  row(
+    "constraints.proximal",
+    {"params": TREE, "updates": TREE},
+    one_step(constraints.proximal(functools.partial(constraints.prox_l1, weight=0.5), 0.1)),
+    output="same",
+  ),
+  row(
+    "constraints.apply_updates_and_project",
+    {"params": TREE, "updates": TREE},
+    lambda params, updates: constraints.apply_updates_and_project(
+      params, updates, functools.partial(constraints.max_norm, limit=1.0)
+    ),
+    output="same",
+  ),
+  row(
+    "losses.semi_supervised",
+    {"supervised": Input("real", "B"), "unsupervised": Input("real", "B"), "labels": LABELS},
+    lambda supervised, unsupervised, labels: losses.semi_supervised(supervised, unsupervised, labels - 2),
+  ),
+)
+by_row = pytest.mark.parametrize("case", ROWS, ids=str)
+# Their values in bfloat16 are not those of the same numbers in float32: the functions that they are given
+# compute in bfloat16, and a sign may turn.
+COMPUTE_NARROW = {
+  "adversarial.fgsm",
+  "adversarial.pgd",
+  "adversarial.virtual_adversarial",
+  "adversarial.vat_loss",
+  "adversarial.adversarial_loss",
+  "averaging.batch_norm_statistics",
+  "ensembles.mc_predict",
+  "ensembles.mc_regress",
+  "ensembles.bag_predict",
+  "penalties.gradient_penalty",
+  "penalties.jacobian_penalty",
+  "penalties.penalized",
+  "penalties.penalized_terms",
+}
+OTHER_CASES = (*cases_penalties.CASES, *cases_constraints.CASES)
+
+
+def test_every_public_function_is_here_or_named_where_it_is():
+  """A new function without a row, a case or a place in `ELSEWHERE` fails here, and so does one with two."""
+  public = {
+    f"{folder}.{name}"
+    for folder in FOLDERS
+    for name, value in vars(importlib.import_module(f"jaxreg.{folder}")).items()
+    if name in importlib.import_module(f"jaxreg.{folder}").__all__ and not inspect.isclass(value)
+  }
+  elsewhere = [name for names in ELSEWHERE.values() for name in names.split()]
+  cases = {case.function for case in (*test_contract.CASES, *OTHER_CASES, *ROWS)}
+  assert not cases & set(elsewhere)
+  assert len(elsewhere) == len(set(elsewhere))
+  assert cases | set(elsewhere) == public
+
+
+@pytest.mark.parametrize("file", ELSEWHERE)
+def test_what_is_elsewhere_is_there(file):
+  text = (pathlib.Path(__file__).parent / file).read_text()
+  for name in ELSEWHERE[file].split():
+    assert re.search(rf"\b{name.partition('.')[2]}\b", text), name
+
+
+@pytest.mark.thorough
+@by_row
+def test_transforms(case):
+  """vmap and a sharded batch give what a loop of compiled calls gives; keys decide what is drawn."""
+  contract.check_vmap(case)
+  contract.check_sharded(case)
+  if case.keyed:
+    contract.check_keys(case)
+
+
+@pytest.mark.slow
+@by_row
+def test_jit_and_pmap(case):
+  contract.check_jit(case)
+  contract.check_pmap(case)
+
+
+@pytest.mark.thorough
+@by_row
+def test_dtypes(case):
+  contract.check_dtypes(case)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", [case for case in ROWS if case.smooth], ids=str)
+def test_finite_at_extremes(case):
+  contract.check_finite(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "case", [case for case in (*ROWS, *OTHER_CASES) if case.function not in COMPUTE_NARROW], ids=str
+)
+def test_bfloat16_values(case):
+  contract.check_bfloat16_values(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHER_CASES, ids=str)
+def test_pmap_is_a_loop(case):
+  contract.check_pmap(case)
