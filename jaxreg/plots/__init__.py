@@ -10,14 +10,17 @@ from jaxreg.plots._contours import contours
 from jaxreg.plots._convergence import convergence
 from jaxreg.plots._curves import curves
 from jaxreg.plots._diagnostics import diagnostics
+from jaxreg.plots._ellipses import ellipses
 from jaxreg.plots._equilibrium import equilibrium
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
+from jaxreg.plots._penalty_contours import penalty_contours
 from jaxreg.plots._power_laws import power_laws
 from jaxreg.plots._profiles import profiles
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
 from jaxreg.plots._spectra import spectra
+from jaxreg.plots._stopping_path import stopping_path
 from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
 
@@ -28,15 +31,18 @@ __all__ = [
   "convergence",
   "curves",
   "diagnostics",
+  "ellipses",
   "equilibrium",
   "gradients",
   "monte_carlo",
+  "penalty_contours",
   "power_laws",
   "predictive",
   "profiles",
   "reliability",
   "retain_maps",
   "spectra",
+  "stopping_path",
   "sweep",
   "terms",
 ]

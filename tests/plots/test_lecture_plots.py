@@ -1,0 +1,66 @@
+"""The figures of the lectures hold the numbers that they were given."""
+
+import numpy as np
+import pytest
+
+from jaxreg import plots
+
+HESSIAN, W_STAR = np.diag([1.0, 5.0]), np.array([1.0, 1.5])
+
+
+def labelled(axis):
+  return {line.get_label(): np.stack(line.get_data(), axis=-1) for line in axis.lines}
+
+
+def test_penalty_contours_touch_the_ball_at_the_solution():
+  path = np.array([[1.0, 1.5], [0.25, 1.0]])
+  circle, diamond = plots.penalty_contours(HESSIAN, W_STAR, {"two": (2, path), "one": (1, path)}).axes
+  for axis, order, norm in ((circle, 2, 1.0625), (diamond, 1, 1.25)):
+    found = labelled(axis)
+    size = (np.abs(found[f"$\\|w\\|_{order}$ of the solution"]) ** order).sum(axis=1)
+    np.testing.assert_allclose(size, norm)
+    np.testing.assert_array_equal(found["solutions as the penalty grows"], path)
+    np.testing.assert_array_equal(found["(0.25, 1.00)"], path[-1:])
+    np.testing.assert_array_equal(found["$w^*$, no penalty"], W_STAR[None])
+    (lines,) = axis.collections
+    touching = (0.75**2 + 5 * 0.5**2) / 2
+    assert min(abs(lines.levels / touching - 1)) < 1e-12
+  assert circle.get_aspect() == 1
+  with pytest.raises(ValueError, match="panels"):
+    plots.penalty_contours(HESSIAN, W_STAR, {})
+  with pytest.raises(ValueError, match="three: the order must be 1 or 2, got 3"):
+    plots.penalty_contours(HESSIAN, W_STAR, {"three": (3, path)})
+  with pytest.raises(ValueError, match=r"hessian must have shape \(2, 2\), got \(3, 3\)"):
+    plots.penalty_contours(np.eye(3), W_STAR, {"two": (2, path)})
+
+
+def test_stopping_path_joins_what_stands_for_each_other():
+  descent, ridge = (
+    np.array([[0.1, 0.2], [0.5, 1.0], [0.9, 1.4]]),
+    np.array([[0.1, 0.1], [0.4, 0.9], [0.8, 1.3]]),
+  )
+  ratios, kept = np.array([0.1, 1, 10]), {"stopped": np.array([0.1, 0.6, 1]), "L2": np.array([0.1, 0.5, 0.9])}
+  left, right = plots.stopping_path(HESSIAN, W_STAR, descent, ridge, ratios, kept).axes
+  pairs = [np.stack(line.get_data(), axis=-1) for line in left.lines if line.get_color() == "gray"]
+  np.testing.assert_array_equal(pairs, np.stack([descent, ridge], axis=1))
+  np.testing.assert_array_equal(labelled(left)["gradient descent, stopped"], descent)
+  np.testing.assert_array_equal(labelled(right)["L2"], np.stack([ratios, kept["L2"]], axis=-1))
+  assert right.get_xscale() == "log"
+  with pytest.raises(ValueError, match=r"ridge must have shape \(3, 2\), got \(2, 2\)"):
+    plots.stopping_path(HESSIAN, W_STAR, descent, ridge[:2], ratios, kept)
+
+
+def test_ellipses_show_the_factors():
+  before, directions = (
+    np.array([[1.0, 0], [0, 1], [-1, 0], [0, -1], [1, 0]]),
+    np.array([[0.6, -0.8], [0.8, 0.6]]),
+  )
+  panels = {"weak": (0.9 * before, [0.9, 0.95]), "strong": (0.5 * before, [0.25, 0.5])}
+  figure = plots.ellipses(before, directions, panels)
+  strong = figure.axes[1]
+  np.testing.assert_array_equal(labelled(strong)[r"$\tilde w$, L2 penalty"], 0.5 * before)
+  np.testing.assert_allclose(labelled(strong)["eigenvector 1"], [[0, 0], [0.15, 0.2]])
+  np.testing.assert_allclose(labelled(strong)["eigenvector 2"], [[0, 0], [-0.4, 0.3]])
+  assert strong.get_title(loc="left") == "strong\ntimes 0.25 and 0.50"
+  with pytest.raises(ValueError, match="panels"):
+    plots.ellipses(before, directions, {})
