@@ -11,13 +11,15 @@ import time
 from pathlib import Path
 
 import _lecture_closed_forms as closed_forms
+import _lecture_networks as networks
 
 FIGURES = {
   "penalties": closed_forms.penalties,
   "early_stopping": closed_forms.early_stopping,
   "ellipses": closed_forms.ellipses,
+  "ensemble": networks.ensemble,
 }
-ON_MNIST = {}
+ON_MNIST = {"fgsm": networks.fgsm}
 OUT = Path(__file__).resolve().parent.parent / "docs/figures"
 
 

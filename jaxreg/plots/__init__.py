@@ -4,6 +4,7 @@
 cross at the bottom of the axis; more than 200 records are averaged in blocks, and the figure says so.
 """
 
+from jaxreg.plots._adversarial import adversarial
 from jaxreg.plots._alignment import alignment
 from jaxreg.plots._comparison import comparison
 from jaxreg.plots._contours import contours
@@ -17,6 +18,7 @@ from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._penalty_contours import penalty_contours
 from jaxreg.plots._power_laws import power_laws
 from jaxreg.plots._profiles import profiles
+from jaxreg.plots._regression_band import regression_band
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
 from jaxreg.plots._spectra import spectra
@@ -25,6 +27,7 @@ from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
 
 __all__ = [
+  "adversarial",
   "alignment",
   "comparison",
   "contours",
@@ -39,6 +42,7 @@ __all__ = [
   "power_laws",
   "predictive",
   "profiles",
+  "regression_band",
   "reliability",
   "retain_maps",
   "spectra",

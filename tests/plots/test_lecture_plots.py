@@ -64,3 +64,40 @@ def test_ellipses_show_the_factors():
   assert strong.get_title(loc="left") == "strong\ntimes 0.25 and 0.50"
   with pytest.raises(ValueError, match="panels"):
     plots.ellipses(before, directions, {})
+
+
+def test_a_band_is_the_mean_and_its_deviations():
+  x, mean, std = np.linspace(-1, 1, 5), np.arange(5.0), np.full(5, 0.25)
+  points = (np.array([0.0, 0.5]), np.array([1.0, 2.0]))
+  (axis,) = plots.regression_band(x, mean, std, truth=-mean, points=points, draws=[mean, 2 * mean]).axes
+  wide, narrow = (c.get_paths()[0].vertices for c in axis.collections)
+  for band, width in ((wide, 0.5), (narrow, 0.25)):
+    for place, middle in zip(x, mean):
+      np.testing.assert_allclose(np.unique(band[band[:, 0] == place, 1]), [middle - width, middle + width])
+  found = labelled(axis)
+  np.testing.assert_array_equal(found["mean of the ensemble"][:, 1], mean)
+  np.testing.assert_array_equal(found["true function"][:, 1], -mean)
+  np.testing.assert_array_equal(found["training points"], np.stack(points, axis=-1))
+  np.testing.assert_array_equal([found["members"][:, 1], axis.lines[1].get_ydata()], [mean, 2 * mean])
+  with pytest.raises(ValueError, match=r"truth must have the shape of x, \(5,\), got \(4,\)"):
+    plots.regression_band(x, mean, std, truth=mean[1:], points=points)
+  with pytest.raises(ValueError, match="std must not be negative"):
+    plots.regression_band(x, mean, -std, truth=mean, points=points)
+
+
+def test_adversarial_shows_images_signs_sums_and_errors():
+  generator = np.random.default_rng(0)
+  images, signs = generator.random((2, 4, 3)), np.sign(generator.normal(size=(2, 4, 3)))
+  errors = {"FGSM": np.array([[1.0, 10.0, 90.0], [3.0, 14.0, 94.0]])}
+  captions, eps = (["7", "2"], ["3", "5"]), np.array([0, 0.1, 0.2])
+  figure = plots.adversarial(images, signs, images / 2, captions, eps, errors, name="signs")
+  shown = [axis for axis in figure.axes if axis.images]
+  pictures = np.stack([axis.images[0].get_array() for axis in shown]).reshape(3, 2, 4, 3)
+  np.testing.assert_array_equal(pictures, [images, signs, images / 2])
+  assert [axis.get_title() for axis in shown] == ["7", "2", "", "", "3", "5"]
+  (curve,) = (axis for axis in figure.axes if not axis.images)
+  np.testing.assert_array_equal(curve.lines[0].get_ydata(), [2, 12, 92])
+  band = curve.collections[0].get_paths()[0].vertices
+  np.testing.assert_allclose(np.unique(band[band[:, 0] == 0, 1]), [2 - np.sqrt(2), 2 + np.sqrt(2)])
+  with pytest.raises(ValueError, match=r"captions must fit images, \(2, 2\), got \(2, 1\)"):
+    plots.adversarial(images, signs, images, (["7", "2"], ["3"]), eps, errors, name="")
