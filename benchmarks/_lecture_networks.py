@@ -1,12 +1,15 @@
-"""The lectures' figures of small trained networks: dropout's ensemble and FGSM."""
+"""The lectures' figures of small trained networks: dropout's ensemble, FGSM, autoencoder, MC prediction."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from _lecture_training import dense, init, last, mnist, run, spread, train
 from matplotlib.figure import Figure
 
-from jaxreg import adversarial, ensembles, losses, noise, plots
+from jaxreg import adversarial, ensembles, losses, noise, paths, penalties, plots
 
 SEEDS = 5
 
@@ -91,6 +94,108 @@ def fgsm(folder: str) -> Figure:
   pictures = (np.asarray(x).reshape(-1, 28, 28) for x in (few["inputs"], signs, moved))
   errors = {"FGSM": wrong[..., 0], "random signs": wrong[..., 1]}
   return plots.adversarial(*pictures, captions, eps, errors, name=f"{chosen:g} times these signs")
+
+
+def autoencoder(folder: str) -> Figure:
+  """784-256-784, rectified, with dropout 0.5 on the hidden units and without."""
+  examples, test = mnist(folder)
+  runs, pictures, activity, correlation = 3, {}, {}, {}
+
+  def hidden_units(params, x):
+    return jax.nn.relu(dense(params["Dense_0"], x))
+
+  def reconstruct(params, x, hidden):
+    logits = dense(params["Dense_1"], hidden)
+    return optax.sigmoid_binary_cross_entropy(logits, x).sum(axis=-1)
+
+  for name, rate in (("without dropout", 0.0), ("with dropout 0.5", 0.5)):
+
+    def loss_fn(params, batch, *, key, rate=rate):
+      hidden = hidden_units(params, batch["inputs"])
+      return reconstruct(params, batch["inputs"], noise.dropout(key, hidden, rate=rate)).mean()
+
+    keys = jax.random.split(jax.random.key(0), runs)
+    # Small, for what is never learnt stays: the features should not be seen through that.
+    params = jax.vmap(lambda key: init(key, (784, 256, 784), gain=0.02))(keys)
+    options = {"key": jax.random.key(1), "steps": 3000, "chunk": 500}
+    params = last(train(loss_fn, params, examples, **options, name=name))
+
+    measured = []
+    for number in range(runs):
+      one = run(params, number)
+      hidden = hidden_units(one, test["inputs"])
+      error = reconstruct(one, test["inputs"], hidden).mean()
+      active, alike = np.asarray((hidden > 0).mean(axis=0)), _correlations(hidden)
+      measured.append(
+        (float(penalties.sparsity(hidden).mean()), alike.mean(), float(error), (active == 0).sum())
+      )
+      if number == 0:
+        pictures[f"{name}: units 1 to 64"] = one["Dense_0"]["kernel"].T[:64].reshape(-1, 28, 28)
+        activity[name], correlation[name] = 100 * active, alike
+    zeros, alike, error, dead = np.array(measured).T
+    print(f"  {name}: zero activations {spread(100 * zeros, ' %', 1)}, |correlation| {spread(alike, '', 3)},")
+    print(f"    cross-entropy of test images {spread(error, ' nats', 1)}, dead units {spread(dead, '', 1)}")
+  histograms = {
+    "images on which a unit is active, %": activity,
+    "|correlation| of two units": correlation,
+  }
+  return plots.features(pictures, histograms)
+
+
+def _correlations(hidden: jax.Array) -> np.ndarray:
+  """Absolute correlations of all pairs of units over examples; units that are constant have none."""
+  values = np.asarray(hidden, np.float64)
+  values = values[:, values.std(axis=0) > 0]
+  return np.abs(np.corrcoef(values.T)[np.triu_indices(values.shape[1], 1)])
+
+
+def mc_samples(folder: str) -> Figure:
+  """784-256-256-10 with dropout 0.5: the error of M samples beside that of the scaled weights."""
+  examples, test = mnist(folder, num_train=10000)
+  numbers = (1, 2, 4, 8, 16, 32, 64)
+
+  def apply_fn(params, x, *, key, rate=0.5):
+    first, second = jax.random.split(key)
+    hidden = jax.nn.relu(dense(params["Dense_0"], x))
+    hidden = noise.dropout(first, hidden, rate=rate, inverted=False)
+    hidden = jax.nn.relu(dense(params["Dense_1"], hidden))
+    return dense(params["Dense_2"], noise.dropout(second, hidden, rate=rate, inverted=False))
+
+  def loss_fn(params, batch, *, key):
+    return losses.softmax_cross_entropy(apply_fn(params, batch["inputs"], key=key), batch["labels"]).mean()
+
+  keys = jax.random.split(jax.random.key(0), SEEDS)
+  params = jax.vmap(lambda key: init(key, (784, 256, 256, 10)))(keys)
+  options = {"key": jax.random.key(1), "steps": 2000, "chunk": 500}
+  params = last(train(loss_fn, params, examples, **options, name="784-256-256-10"))
+
+  def score(log_probs):
+    wrong = log_probs.argmax(axis=-1) != test["labels"]
+    return 100 * wrong.mean(), losses.softmax_cross_entropy(log_probs, test["labels"]).mean()
+
+  @partial(jax.jit, static_argnums=2)
+  def by_samples(params, key, number):
+    sample = {"num_samples": number, "chunk_size": min(number, 8)}
+    return score(ensembles.mc_predict(apply_fn, params, test["inputs"], key=key, **sample).mean_log_probs)
+
+  @jax.jit
+  def by_scaling(params):
+    reading = lambda params: paths.select(params, ("Dense_1/kernel", "Dense_2/kernel"))
+    scaled = noise.scale_weights(params, keep_prob=0.5, mask=reading)
+    return score(apply_fn(scaled, test["inputs"], key=jax.random.key(0), rate=0.0))
+
+  scaled = np.array([by_scaling(run(params, n)) for n in range(SEEDS)])
+  sampled = np.zeros((SEEDS, len(numbers), 2))
+  for place, number in enumerate(numbers):
+    for n, key in enumerate(jax.random.split(jax.random.key(2 + place), SEEDS)):
+      sampled[n, place] = by_samples(run(params, n), key, number)
+    error, nll = sampled[:, place].T
+    print(f"  {number} samples: error {spread(error, ' %')}, NLL {spread(nll, '', 4)}", flush=True)
+  print(f"  weight scaling: error {spread(scaled[:, 0], ' %')}, NLL {spread(scaled[:, 1], '', 4)}")
+  less = sampled[:, -1] - scaled
+  print(f"  {numbers[-1]} samples less scaling: {spread(less[:, 0], ' %')}, {spread(less[:, 1], '', 4)}")
+  panels = {"test error, %": (sampled[..., 0], scaled[:, 0]), "test NLL": (sampled[..., 1], scaled[:, 1])}
+  return plots.sample_error(numbers, panels)
 
 
 def _captions(logits: jax.Array) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import _lecture_closed_forms as closed_forms
+import _lecture_minima as minima
 import _lecture_networks as networks
 
 FIGURES = {
@@ -19,7 +20,12 @@ FIGURES = {
   "ellipses": closed_forms.ellipses,
   "ensemble": networks.ensemble,
 }
-ON_MNIST = {"fgsm": networks.fgsm}
+ON_MNIST = {
+  "fgsm": networks.fgsm,
+  "autoencoder": networks.autoencoder,
+  "mc_samples": networks.mc_samples,
+  "weight_noise": minima.weight_noise,
+}
 OUT = Path(__file__).resolve().parent.parent / "docs/figures"
 
 

@@ -13,6 +13,8 @@ from jaxreg.plots._curves import curves
 from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._ellipses import ellipses
 from jaxreg.plots._equilibrium import equilibrium
+from jaxreg.plots._features import features
+from jaxreg.plots._flat_minima import flat_minima
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._penalty_contours import penalty_contours
@@ -21,6 +23,7 @@ from jaxreg.plots._profiles import profiles
 from jaxreg.plots._regression_band import regression_band
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
+from jaxreg.plots._sample_error import sample_error
 from jaxreg.plots._spectra import spectra
 from jaxreg.plots._stopping_path import stopping_path
 from jaxreg.plots._sweep import sweep
@@ -36,6 +39,8 @@ __all__ = [
   "diagnostics",
   "ellipses",
   "equilibrium",
+  "features",
+  "flat_minima",
   "gradients",
   "monte_carlo",
   "penalty_contours",
@@ -45,6 +50,7 @@ __all__ = [
   "regression_band",
   "reliability",
   "retain_maps",
+  "sample_error",
   "spectra",
   "stopping_path",
   "sweep",

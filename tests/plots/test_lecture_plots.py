@@ -101,3 +101,55 @@ def test_adversarial_shows_images_signs_sums_and_errors():
   np.testing.assert_allclose(np.unique(band[band[:, 0] == 0, 1]), [2 - np.sqrt(2), 2 + np.sqrt(2)])
   with pytest.raises(ValueError, match=r"captions must fit images, \(2, 2\), got \(2, 1\)"):
     plots.adversarial(images, signs, images, (["7", "2"], ["3"]), eps, errors, name="")
+
+
+def test_features_are_scaled_one_by_one_in_rows():
+  weights = np.arange(1.0, 25).reshape(3, 2, 4) * np.array([1, -10, 0.1])[:, None, None]
+  values = {"plain": np.array([0.0, 0.2]), "dropout": np.array([0.5, 0.5, 0.8])}
+  figure = plots.features({"units": weights}, {"activity": values, "correlation": values}, columns=2)
+  panel, *histograms = figure.axes
+  image = panel.images[0].get_array()
+  assert image.shape == (6, 10)
+  np.testing.assert_allclose(image[:2, :4], weights[0] / 8)
+  np.testing.assert_allclose(image[:2, 5:9], weights[1] / 160)
+  np.testing.assert_allclose(image[3:5, :4], weights[2] / 2.4)
+  np.testing.assert_array_equal(image[:, [4, 9]], 1)
+  np.testing.assert_array_equal(image[3:, 5:], 1)
+  assert [axis.get_xlabel() for axis in histograms] == ["activity", "correlation"]
+  labels = [text.get_text() for text in histograms[0].get_legend().get_texts()]
+  assert labels == ["plain: mean 0.100", "dropout: mean 0.600"]
+  with pytest.raises(ValueError, match="panels must have at least one"):
+    plots.features({}, {"activity": values})
+  with pytest.raises(ValueError, match=r"weights must be \[units, height, width\]"):
+    plots.features({"units": weights[0]}, {"activity": values})
+
+
+def test_errors_over_samples_have_their_spread():
+  sampled, scaled = np.array([[4.0, 3.0, 2.0], [6.0, 3.0, 2.0]]), np.array([2.5, 3.5])
+  (axis,) = plots.sample_error([1, 2, 4], {"error": (sampled, scaled)}).axes
+  found = labelled(axis)
+  np.testing.assert_array_equal(found["mean of M samples"], [[1, 5], [2, 3], [4, 2]])
+  np.testing.assert_array_equal(found["weight scaling"][:, 1], 3)
+  band = axis.collections[0].get_paths()[0].vertices
+  np.testing.assert_allclose(np.unique(band[band[:, 0] == 1, 1]), [5 - np.sqrt(2), 5 + np.sqrt(2)])
+  assert (axis.get_xscale(), axis.get_ylabel()) == ("log", "error")
+  with pytest.raises(ValueError, match="panels"):
+    plots.sample_error([1], {})
+  with pytest.raises(ValueError, match=r"error must be \[runs, 3\] and \[runs\], got \(2, 3\), \(1,\)"):
+    plots.sample_error([1, 2, 4], {"error": (sampled, scaled[:1])})
+
+
+def test_flat_minima_show_means_and_every_run():
+  alphas, rise = np.array([-1.0, 0, 1]), np.array([[1.0, 0, 3], [3.0, 0, 5]])
+  losses, traces = np.array([[1.0, 0.1], [2.0, 0.2]]), np.array([[10.0, 5.0], [20.0, 8.0]])
+  both = lambda x: {"plain": x, "noise": x / 2}
+  left, right = plots.flat_minima(alphas, both(rise), both(losses), both(traces)).axes
+  np.testing.assert_array_equal(labelled(left)["plain, 2 runs"][:, 1], [2, 0, 4])
+  np.testing.assert_array_equal(labelled(left)["noise, 2 runs"][:, 1], [1, 0, 2])
+  runs = [np.stack(line.get_data(), axis=-1) for line in right.lines[:2]]
+  np.testing.assert_array_equal(runs, np.stack([losses, traces], axis=-1))
+  np.testing.assert_array_equal(labelled(right)["noise"], [[0.05, 2.5], [0.1, 4]])
+  with pytest.raises(ValueError, match="labels must be the same"):
+    plots.flat_minima(alphas, both(rise), both(losses), {"plain": traces})
+  with pytest.raises(ValueError, match=r"plain must be \[runs, 3\]"):
+    plots.flat_minima(alphas, both(rise[:, 1:]), both(losses), both(traces))
