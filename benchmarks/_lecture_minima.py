@@ -17,26 +17,29 @@ def weight_noise(folder: str) -> Figure:
   """784-32-10 with tanh and a squared error, as in the lecture, on 1000 images; with noise and without."""
   examples, test = mnist(folder, num_train=1000)
   alphas = jnp.linspace(-0.5, 0.5, 21)
-  profiles, falls, traces = {}, {}, {}
-  for label, std in (("no noise", 0.0), (f"weight noise {STD}", STD)):
+  profiles, falls, traces, end = {}, {}, {}, None
+  keys = jax.random.split(jax.random.key(0), SEEDS)
+  start = jax.vmap(lambda key: init(key, (784, 32, 10), gain=1.0))(keys)
+  for number, (label, std, steps) in enumerate(
+    (("no noise", 0.0, 6000), (f"weight noise {STD}", STD, 6000), ("after that, no noise", 0.0, 4500))
+  ):
 
     def loss_fn(params, batch, *, key, std=std):
-      # Only in training: with no key the loss is clean.
-      noisy = params if key is None else noise.weight_noise(key, params, std=std)
-      return squared_error(noisy, batch)
+      return squared_error(noise.weight_noise(key, params, std=std), batch)
 
-    keys = jax.random.split(jax.random.key(0), SEEDS)
-    params = jax.vmap(lambda key: init(key, (784, 32, 10), gain=1.0))(keys)
-    options = {"key": jax.random.key(1), "steps": 6000, "chunk": 500}
-    times = list(train(loss_fn, params, examples, **options, name=label))
-    some = [params for step, params in times if step in (500, 1000, 1500, 2000, 3000, 4000, 6000)]
-    falls[label], traces[label] = np.array(
-      [[measure(run(params, n), examples) for params in some] for n in range(SEEDS)]
-    ).transpose(2, 0, 1)
-    final = [run(some[-1], n) for n in range(SEEDS)]
+    # The third goes on where the second has ended.
+    params = end if number == 2 else start
+    options = {"key": jax.random.key(1 + number // 2), "steps": steps, "chunk": 500}
+    times = [params for _, params in train(loss_fn, params, examples, **options, name=label)]
+    end, some = times[-1], times[:3] + times[3::2] + times[-1:]
+    measured = [[measure(run(params, n), examples) for params in some] for n in range(SEEDS)]
+    falls[label], traces[label] = np.array(measured).transpose(2, 0, 1)
+    final = [run(end, n) for n in range(SEEDS)]
     profiles[label] = np.array([rise(one, examples, alphas) for one in final])
     report(label, final, falls[label][:, -1], traces[label][:, -1], profiles[label], examples, test)
-  at_loss(falls, traces)
+  plain, noisy, after = traces.values()
+  print(f"  trace without noise over that with: {spread(plain[:, -1] / noisy[:, -1])}")
+  print(f"  trace without noise over that after noise: {spread(plain[:, -1] / after[:, -1])}")
   return plots.flat_minima(alphas, profiles, falls, traces)
 
 
@@ -79,18 +82,3 @@ def report(label, final, fall, trace, profile, examples, test) -> None:
   print(
     f"    rise at 0.1 and 0.5: {spread(profile[:, 12], '', 4)}, {spread(profile[:, -1], '', 2)}", flush=True
   )
-
-
-def at_loss(falls, traces) -> None:
-  """The trace where the run without noise has the loss at which the one with noise ends."""
-  (plain_losses, noisy_losses), (plain, noisy) = falls.values(), traces.values()
-  found = []
-  for n in range(SEEDS):
-    order = np.argsort(plain_losses[n])
-    end = np.log(noisy_losses[n, -1])
-    inside = plain_losses[n].min() <= noisy_losses[n, -1] <= plain_losses[n].max()
-    found.append(np.exp(np.interp(end, np.log(plain_losses[n][order]), np.log(plain[n][order]))))
-    if not inside:
-      print(f"  run {n}: no such loss was seen without noise")
-  print(f"  without noise, at the training loss with noise: trace {spread(found, '', 1)}")
-  print(f"  its ratio to the trace with noise: {spread(np.array(found) / noisy[:, -1])}")

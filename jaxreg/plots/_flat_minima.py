@@ -37,7 +37,7 @@ def flat_minima(
   if not profiles.keys() == losses.keys() == traces.keys():
     raise ValueError(f"labels must be the same, got {[*profiles]}, {[*losses]} and {[*traces]}")
   figure = new_figure(10, 4.2, title)
-  left, right = figure.subplots(1, 2)
+  left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
   for number, label in enumerate(profiles):
     rise, loss, trace = (np.asarray(x[label], float) for x in (profiles, losses, traces))
     if rise.shape[1:] != alphas.shape or trace.shape != loss.shape or loss.shape[:1] != rise.shape[:1]:
@@ -51,7 +51,8 @@ def flat_minima(
     right.plot(loss.T, trace.T, color=color, linewidth=0.8)
     right.plot(loss[:, -1], trace[:, -1], "o", color=color, markersize=4, label=label)
   left.set(xlabel=r"$\alpha$", ylabel=r"rise of the loss at $\theta + \alpha d$")
-  right.set(xlabel="training loss, without noise", ylabel="trace of its Hessian", xscale="log", yscale="log")
+  right.set(xlabel="training loss, without noise", ylabel="trace of its Hessian", xscale="log")
+  right.set_ylim(bottom=0)
   left.legend(fontsize="small", frameon=False)
   right.legend(fontsize="small", frameon=False, title="end of training")
   for axis in (left, right):

@@ -34,7 +34,7 @@ def sample_error(
     raise ValueError("panels must have at least one, got none")
   numbers = np.asarray(numbers, float)
   figure = new_figure(4.8 * len(panels), 4, title)
-  axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  axes = figure.subplots(1, len(panels), squeeze=False, gridspec_kw={"wspace": 0.08})[0]
   for axis, (name, (sampled, scaled)) in zip(axes, panels.items(), strict=True):
     sampled, scaled = np.asarray(sampled, float), np.asarray(scaled, float)
     if sampled.ndim != 2 or sampled.shape != (*scaled.shape, *numbers.shape):
