@@ -115,8 +115,9 @@ def autoencoder(folder: str) -> Figure:
       return reconstruct(params, batch["inputs"], noise.dropout(key, hidden, rate=rate)).mean()
 
     keys = jax.random.split(jax.random.key(0), runs)
-    # Small, for what is never learnt stays: the features should not be seen through that.
-    params = jax.vmap(lambda key: init(key, (784, 256, 784), gain=0.02))(keys)
+    # Small weights, as what is never unlearnt would be seen over the features; positive biases, as a third of
+    # the units would be dead else.
+    params = jax.vmap(lambda key: init(key, (784, 256, 784), gain=0.02, bias=0.1))(keys)
     options = {"key": jax.random.key(1), "steps": 3000, "chunk": 500}
     params = last(train(loss_fn, params, examples, **options, name=name))
 

@@ -26,13 +26,13 @@ def _examples(split: Any) -> dict[str, jax.Array]:
   return {"inputs": jnp.asarray(images), "labels": jnp.asarray(split.labels)}
 
 
-def init(key: jax.Array, sizes: tuple[int, ...], *, gain: float = 2.0) -> Layers:
+def init(key: jax.Array, sizes: tuple[int, ...], *, gain: float = 2.0, bias: float = 0.0) -> Layers:
   """Layers of these widths, by He's initialisation; `gain` 1 for what is not rectified."""
   layers = {}
   for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
     key, subkey = jax.random.split(key)
     kernel = jax.random.normal(subkey, (fan_in, fan_out)) * np.sqrt(gain / fan_in)
-    layers[f"Dense_{number}"] = {"kernel": kernel, "bias": jnp.zeros(fan_out)}
+    layers[f"Dense_{number}"] = {"kernel": kernel, "bias": jnp.full(fan_out, bias)}
   return layers
 
 

@@ -91,6 +91,16 @@ def test_paths_that_the_readme_names_exist():
   assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
+@pytest.mark.parametrize(
+  "page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_files_that_a_page_links_exist(page):
+  text = (ROOT / page).read_text()
+  links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
+  missing = {link for link in links if link and not ((ROOT / page).parent / link).exists()}
+  assert missing == set()
+
+
 def test_commands_that_the_readme_shows_can_be_read():
   from jaxreg.train import cli
 

@@ -74,7 +74,7 @@ def _histogram(axis: Axes, label: str, series: Mapping[str, ArrayLike]) -> None:
       density=True,
       alpha=0.45,
       color=f"C{number}",
-      label=f"{name}: mean {x.mean():.3f}",
+      label=f"{name}: mean {x.mean():.3g}",
     )
     axis.axvline(x.mean(), color=f"C{number}", linewidth=1)
   axis.set(xlabel=label, ylabel="density")

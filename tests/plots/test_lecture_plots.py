@@ -117,7 +117,7 @@ def test_features_are_scaled_one_by_one_in_rows():
   np.testing.assert_array_equal(image[3:, 5:], 1)
   assert [axis.get_xlabel() for axis in histograms] == ["activity", "correlation"]
   labels = [text.get_text() for text in histograms[0].get_legend().get_texts()]
-  assert labels == ["plain: mean 0.100", "dropout: mean 0.600"]
+  assert labels == ["plain: mean 0.1", "dropout: mean 0.6"]
   with pytest.raises(ValueError, match="panels must have at least one"):
     plots.features({}, {"activity": values})
   with pytest.raises(ValueError, match=r"weights must be \[units, height, width\]"):
