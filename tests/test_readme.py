@@ -1,5 +1,6 @@
 """What the README shows runs, and every method is in its table."""
 
+import importlib
 import itertools
 import os
 import re
@@ -54,10 +55,50 @@ def test_a_method_has_a_row_in_the_table(method):
   assert named, f"no row names `{method}`"
 
 
+def names_in(cell):
+  """`penalties.l1`, `.l2` as full names; what is a path stays one."""
+  folder, found = None, []
+  for code in re.findall("`(.*?)`", cell):
+    if code.startswith("."):
+      assert folder, f"{code} follows no folder in {cell!r}"
+      code = folder + code
+    folder = code.partition(".")[0]
+    found.append(code)
+  return found
+
+
+def test_what_the_features_table_calls_jaxreg_s_exists():
+  rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table("| feature |")]
+  assert {len(row) for row in rows} == {7}
+  rows = [row for row in rows if not row[0].startswith("**")]
+  assert len(rows) > 50
+  for feature, ours, *_ in rows:
+    names = names_in(ours)
+    assert names or ours.startswith("\N{EN DASH}"), (
+      f"{feature}: {ours!r} names no function and does not say none"
+    )
+    for name in names:
+      folder, _, function = name.partition(".")
+      if function:
+        assert function in importlib.import_module(f"jaxreg.{folder}").__dict__, f"no {name}"
+      else:
+        assert (ROOT / name).exists(), f"no {name}"
+
+
 def test_paths_that_the_readme_names_exist():
   named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", README))
   assert named
   assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+@pytest.mark.parametrize(
+  "page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_files_that_a_page_links_exist(page):
+  text = (ROOT / page).read_text()
+  links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
+  missing = {link for link in links if link and not ((ROOT / page).parent / link).exists()}
+  assert missing == set()
 
 
 def test_commands_that_the_readme_shows_can_be_read():

@@ -4,39 +4,55 @@
 cross at the bottom of the axis; more than 200 records are averaged in blocks, and the figure says so.
 """
 
+from jaxreg.plots._adversarial import adversarial
 from jaxreg.plots._alignment import alignment
 from jaxreg.plots._comparison import comparison
 from jaxreg.plots._contours import contours
 from jaxreg.plots._convergence import convergence
 from jaxreg.plots._curves import curves
 from jaxreg.plots._diagnostics import diagnostics
+from jaxreg.plots._ellipses import ellipses
 from jaxreg.plots._equilibrium import equilibrium
+from jaxreg.plots._features import features
+from jaxreg.plots._flat_minima import flat_minima
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
+from jaxreg.plots._penalty_contours import penalty_contours
 from jaxreg.plots._power_laws import power_laws
 from jaxreg.plots._profiles import profiles
+from jaxreg.plots._regression_band import regression_band
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
+from jaxreg.plots._sample_error import sample_error
 from jaxreg.plots._spectra import spectra
+from jaxreg.plots._stopping_path import stopping_path
 from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
 
 __all__ = [
+  "adversarial",
   "alignment",
   "comparison",
   "contours",
   "convergence",
   "curves",
   "diagnostics",
+  "ellipses",
   "equilibrium",
+  "features",
+  "flat_minima",
   "gradients",
   "monte_carlo",
+  "penalty_contours",
   "power_laws",
   "predictive",
   "profiles",
+  "regression_band",
   "reliability",
   "retain_maps",
+  "sample_error",
   "spectra",
+  "stopping_path",
   "sweep",
   "terms",
 ]
