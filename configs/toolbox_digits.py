@@ -104,6 +104,7 @@ TOOLBOX = {
     "method.arcface.predict.scale": 16.0,
   },
   "bi_tempered": {"method.name": "bi_tempered"},
+  "rand_augment": {"augment.names": ("rand_augment",), "augment.rand_augment.magnitude": 4.0},
   "mixup": {"augment.names": ("mixup",)},
   "cutmix": {"augment.names": ("cutmix",)},
   "translate": {"augment.names": ("translate",), "augment.translate.max_shift": 1},

@@ -98,7 +98,6 @@ class GroupSoftmaxHead(nn.Module):
     return {"features": features, **weights}
 
 
-<<<<<<< HEAD
 class CosineHead(nn.Module):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
@@ -110,7 +109,14 @@ class CosineHead(nn.Module):
   """
 
   num_classes: int
-=======
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    weights = _Affine(self.num_classes, self.initializer, bias=False, name="classifier")(features.shape[-1])
+    return {"features": features, **weights}
+
+
 class DecoderHead(nn.Module):
   """One affine layer back to inputs: `[batch, features] -> {"outputs": [batch, *shape]}`.
 
@@ -123,15 +129,10 @@ class DecoderHead(nn.Module):
   """
 
   shape: Sequence[int]
->>>>>>> 938d02bd03d3ee0c51d3df5ee50a09893d2efaef
   initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
-<<<<<<< HEAD
-    weights = _Affine(self.num_classes, self.initializer, bias=False, name="classifier")(features.shape[-1])
-    return {"features": features, **weights}
-=======
     outputs = nn.Dense(math.prod(self.shape), name="decoder", **initializers(self.initializer))(features)
     return {"outputs": outputs.reshape(*features.shape[:-1], *self.shape)}
 
@@ -153,7 +154,6 @@ class TaskHeads(nn.Module):
 
   def __call__(self, features: Array) -> dict[str, Any]:
     return {task: head(features) for task, head in self.heads.items()}
->>>>>>> 938d02bd03d3ee0c51d3df5ee50a09893d2efaef
 
 
 class _Affine(nn.Module):

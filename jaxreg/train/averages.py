@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxreg import averaging
 from jaxreg.typing import Array, Params
@@ -62,18 +61,15 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
 
 
 def ema(*, decay: float = 0.999) -> Average:
-  """The exponential mean of the iterates, corrected for its start at zero."""
-  if not 0 <= decay < 1:
-    raise ValueError(f"average.ema.decay must lie in [0, 1), got {decay}")
-  transform = optax.ema(decay, debias=False)
+  """The exponential mean of the iterates; of the first `1 / (1 - decay)` of them the plain mean."""
 
-  def params(state: optax.EmaState, params: Params) -> Params:
-    count = jnp.asarray(state.count)
-    begun = count > 0
-    weight = jnp.where(begun, 1 - decay ** count.astype(jnp.float32), 1)
-    return jax.tree.map(lambda m, p: jnp.where(begun, m / weight, p).astype(p.dtype), state.ema, params)
+  def step(state: averaging.MeanTeacherState, params: Params, _: Array) -> averaging.MeanTeacherState:
+    return averaging.mean_teacher_update(state, params, decay=decay)
 
-  return Average(transform.init, params, lambda state, params, _: transform.update(params, state)[1])
+  def mean(state: averaging.MeanTeacherState, params: Params) -> Params:
+    return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)
+
+  return Average(averaging.mean_teacher_init, mean, step)
 
 
 def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Average:

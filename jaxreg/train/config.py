@@ -21,7 +21,7 @@ Config = Any
 BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
 AUGMENTATIONS = (
   *("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing"),
-  *("mixup", "cutmix"),
+  *("rand_augment", "mixup", "cutmix"),
 )
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")

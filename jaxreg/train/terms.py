@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxreg import adversarial, losses, penalties
 from jaxreg.typing import Array, Key
@@ -80,17 +79,18 @@ def r_drop(key: Key, view: View) -> Array:
 
 
 def pi_model(key: Key, view: View) -> Array:
-  """The squared distance of the probabilities to those under other noise, which get no gradient."""
-  other = jax.lax.stop_gradient(view.log_probs_fn(view.inputs, key))
-  return _squared(view.log_probs_fn(view.inputs, view.same_noise), other)
+  """`losses.consistency` of the loss's pass and one under other noise."""
+  same = view.log_probs_fn(view.inputs, view.same_noise)
+  return losses.consistency(same, view.log_probs_fn(view.inputs, key))
 
 
 def mean_teacher(key: Key, view: View) -> Array:
-  """The squared distance of the probabilities to those of the averaged parameters."""
+  """`losses.consistency` of the prediction with that of the averaged parameters."""
   del key
   if view.teacher_fn is None:
     raise ValueError("regularizers.mean_teacher needs averaged parameters; give average.name=ema, or swa")
-  return _squared(view.log_probs_fn(view.inputs, view.same_noise), view.teacher_fn(view.inputs))
+  student = view.log_probs_fn(view.inputs, view.same_noise)
+  return losses.consistency(student, view.teacher_fn(view.inputs))
 
 
 def entropy(key: Key, view: View) -> Array:
@@ -155,7 +155,3 @@ def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
   if len(clip) != 2:
     raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
   return clip[0], clip[1]
-
-
-def _squared(log_probs: Array, other: Array) -> Array:
-  return jnp.square(jnp.exp(log_probs) - jnp.exp(other)).sum(axis=-1)

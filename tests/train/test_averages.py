@@ -41,15 +41,17 @@ def test_swa_is_the_mean_of_the_last_iterates():
       np.testing.assert_allclose(shown[last - 1][name], wanted, rtol=1e-12)
 
 
-def test_ema_weighs_the_iterates_with_powers_that_sum_to_one():
+def test_ema_begins_with_the_plain_mean_and_then_forgets():
   with jax.enable_x64(True):
     params = iterates(6)
     shown = followed(averages.ema(decay=0.7), params)
-  for last in range(1, 7):
-    weights = 0.7 ** np.arange(last)[::-1]
-    for name in ("w", "b"):
-      wanted = sum(w * p[name] for w, p in zip(weights / weights.sum(), params, strict=False))
-      np.testing.assert_allclose(shown[last - 1][name], wanted, rtol=1e-6)
+  mean = {"w": np.zeros(3), "b": 0.0}
+  for step, (new, found) in enumerate(zip(params, shown, strict=True), 1):
+    keep = min(0.7, 1 - 1 / step)
+    mean = {name: keep * mean[name] + (1 - keep) * new[name] for name in mean}
+    for name, wanted in mean.items():
+      np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
+  np.testing.assert_allclose(shown[2]["w"], np.mean([p["w"] for p in params[:3]], axis=0), rtol=1e-6)
 
 
 def test_before_the_first_iterate_an_average_is_the_parameters_themselves():

@@ -16,7 +16,7 @@ from jaxreg.train.toolbox import CONSTRAINTS, NOISES, REGULARIZERS
 OTHERS = (
   *("none", "dropout", "mc_dropout", "gaussian_dropout", "label_smoothing", "focal", "confidence_penalty"),
   *("logit_adjustment", "cosface", "arcface", "bi_tempered"),
-  *("translate", "rotate", "scale", "cutout", "random_erasing", "mixup", "cutmix"),
+  *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
   *("l2_limit", "early_stopping", "swa", "ema", "bagging", "deep_ensemble"),
 )
 RECURRENT = ("recurrent_dropout", "rnn_weight_noise")
