@@ -92,7 +92,7 @@ def base_config() -> Config:
   # to all inputs once they are scaled.
   config.augment = ConfigDict({"names": (), "mean": (), "std": ()})
   for name in AUGMENTATIONS:
-    config.augment[name] = options(getattr(augment, name), skip=("num_classes",))
+    config.augment[name] = options(getattr(augment, name), skip=("num_classes", "value_range"))
 
   config.model = ConfigDict({"name": "MLP"})  # a row of BACKBONES
   for name in BACKBONES:

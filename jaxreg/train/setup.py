@@ -206,7 +206,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     toolbox.make_noises(config.noise.to_dict()),
   )
   apply_fn = make_apply()
-  augmentations = [_augmentation(config, name, data["num_classes"]) for name in config.augment.names]
+  augmentations = [_augmentation(config, name, data) for name in config.augment.names]
   regularizers = config.regularizers.to_dict()
   terms = toolbox.make_terms(regularizers)
   if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
@@ -288,14 +288,16 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
   )
 
 
-def _augmentation(config: Config, name: str, num_classes: int) -> Callable[..., Any]:
-  """The function of `jaxreg.augment` with its options."""
+def _augmentation(config: Config, name: str, data: Mapping[str, Any]) -> Callable[..., Any]:
+  """The function of `jaxreg.augment` with its options, and with what the data say."""
   function = getattr(augment, name)
   options = config.augment[name].to_dict()
+  if "value_range" in inspect.signature(function).parameters:
+    options["value_range"] = (0.0, data["scale"])
   if "num_classes" in inspect.signature(function).parameters:
     if config.data.unlabelled.batch_size:
       raise ValueError(f"augment.names: {name} mixes labels, and some examples have none; leave it out")
-    options["num_classes"] = num_classes
+    options["num_classes"] = data["num_classes"]
   return functools.partial(function, **options)
 
 
