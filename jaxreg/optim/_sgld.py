@@ -1,0 +1,83 @@
+"""Stochastic gradient Langevin dynamics."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.optim._trust_region import as_updates
+from jaxreg.penalties._leaves import wide
+from jaxreg.typing import Array, Key, check_key, check_range
+
+
+class SgldState(NamedTuple):
+  """How many steps were taken, and the key, which stays: noise is a function of it and of the count."""
+
+  count: Array
+  key: Key
+
+
+def sgld(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  key: Key,
+  num_examples: ArrayLike = 1,
+  temperature: ArrayLike = 1.0,
+) -> optax.GradientTransformationExtraArgs:
+  r"""Half a step of gradient descent, and noise of the variance of a step: samples of the posterior.
+
+  .. math:: \Delta_t = -\frac{\epsilon_t}{2} N g_t + \sqrt{\epsilon_t T}\, \eta_t, \qquad \eta_t \sim N(0, I)
+
+  With the gradient of minus the log posterior over `N` the parameters are samples of the posterior, up to an
+  error that falls with the step. A penalty must be that of the prior over `N`. `temperature` 0 is gradient
+  descent. The last transform of a chain: what rescales its noise makes samples of something else.
+
+  Args:
+    learning_rate: `epsilon`, a number or an Optax schedule.
+    key: typed, of all noise; steps fold in their number.
+    num_examples: `N`, for the gradient of a mean over the examples; 1 for that of their sum.
+    temperature: `T`, at least 0.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    TypeError: if `key` is no typed key.
+    ValueError: if an option is out of range.
+
+  Example:
+    >>> tx = sgld(0.02, key=jax.random.key(0), num_examples=10, temperature=0.0)
+    >>> tx.update(jnp.array([1.0, -1.0]), tx.init(jnp.zeros(2)))[0]
+    Array([-0.1,  0.1], dtype=float32)
+
+  References:
+    Welling and Teh, `Bayesian Learning via Stochastic Gradient Langevin Dynamics`, 2011.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Injected Noises (gradient
+    updates; Bayesian learning).
+  """
+  check_key(key)
+  check_range(num_examples, "num_examples", low=0, open_low=True)
+  check_range(temperature, "temperature", low=0)
+
+  def init(params: Any) -> SgldState:
+    del params
+    return SgldState(jnp.zeros((), jnp.int32), jax.random.clone(key))
+
+  def update(updates, state, params=None, **extra_args):
+    del params, extra_args
+    step = learning_rate(state.count) if callable(learning_rate) else learning_rate
+    leaves, tree = jax.tree.flatten(jax.tree.map(wide, updates))
+    keys = jax.random.split(jax.random.fold_in(jax.random.clone(state.key), state.count), max(len(leaves), 1))
+    std = jnp.sqrt(jnp.asarray(step) * temperature)
+
+    def move(g: Array, key: Key) -> Array:
+      noise = jax.random.normal(key, g.shape, g.dtype)
+      return (std * noise - 0.5 * step * num_examples * g).astype(g.dtype)
+
+    new = jax.tree.unflatten(tree, [move(g, key) for g, key in zip(leaves, keys)])
+    count = jnp.asarray(optax.safe_increment(state.count))
+    return as_updates(new, updates), SgldState(count, state.key)
+
+  return optax.GradientTransformationExtraArgs(init, update)
