@@ -1,9 +1,13 @@
 """Gaussian noise on the gradient, Optax's, with a typed key and extra arguments."""
 
+from typing import Any
+
 import jax
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg.optim._trust_region import as_updates
+from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Key, check_key, check_range
 
 
@@ -41,5 +45,17 @@ def gradient_noise(
   check_key(key)
   check_range(eta, "eta", low=0)
   check_range(gamma, "gamma", low=0)
-  noise = optax.add_noise(eta, gamma, jax.random.clone(key))
-  return optax.with_extra_args_support(noise)
+  noise, impl = optax.add_noise(eta, gamma, jax.random.clone(key)), jax.random.key_impl(key)
+
+  def init(params: Any) -> optax.OptState:
+    return noise.init(params)._replace(rng_key=jax.random.key_data(jax.random.clone(key)))  # type: ignore[union-attr]
+
+  def update(updates, state, params=None, **extra_args):
+    del extra_args
+    # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
+    before = state._replace(rng_key=jax.random.wrap_key_data(state.rng_key, impl=impl))
+    wide_updates, after = noise.update(jax.tree.map(wide, updates), before, params)
+    after = after._replace(rng_key=jax.random.key_data(after.rng_key))  # type: ignore[union-attr]
+    return as_updates(wide_updates, updates), after
+
+  return optax.GradientTransformationExtraArgs(init, update)

@@ -42,11 +42,9 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
   check_range(alpha, "alpha", low=0, open_low=True)
 
   def power(g: Array) -> Array:
-    size = jnp.abs(g)
-    # In log space, where alpha and |g| meet before either overflows.
-    log = (jnp.log(jnp.where(size > 0, size, 1)) + jnp.log(alpha)) / (jnp.asarray(p, g.dtype) - 1)
-    top = jnp.log(jnp.finfo(g.dtype).max) * (1 - jnp.finfo(g.dtype).eps)
-    return jnp.sign(g) * jnp.exp(jnp.minimum(log.astype(g.dtype), top))
+    # alpha and |g| meet before the power, which makes either of them overflow for p near 1.
+    size = (jnp.abs(g) * jnp.asarray(alpha, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
+    return jnp.sign(g) * jnp.minimum(size, jnp.finfo(g.dtype).max)
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args

@@ -80,7 +80,7 @@ def reparameterize(
     if params is not None and inverse is not None:
       y = inverse(jax.tree.map(wide, params))
     if linear:
-      (pulled,) = _transpose(forward, gradient)(gradient)
+      pulled = _transposed(forward, gradient)
       steps, inner_state = tx.update(pulled, state.inner, y, **extra_args)
       new = forward(steps)
     else:
@@ -96,9 +96,9 @@ def reparameterize(
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _transpose(forward: Map, like: Params) -> Callable[..., Any]:
+def _transposed(forward: Map, gradient: Params) -> Params:
   try:
-    return jax.linear_transpose(forward, like)
+    return jax.linear_transpose(forward, gradient)(gradient)[0]
   except (NotImplementedError, ValueError, AssertionError) as error:
     raise ValueError("forward must be linear where no inverse is given") from error
 

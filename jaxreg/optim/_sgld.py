@@ -13,10 +13,10 @@ from jaxreg.typing import Array, Key, check_key, check_range
 
 
 class SgldState(NamedTuple):
-  """How many steps were taken, and the key, which stays: noise is a function of it and of the count."""
+  """How many steps were taken, and the key's data, which stay: noise is a function of both."""
 
   count: Array
-  key: Key
+  key_data: Array
 
 
 def sgld(
@@ -63,13 +63,15 @@ def sgld(
 
   def init(params: Any) -> SgldState:
     del params
-    return SgldState(jnp.zeros((), jnp.int32), jax.random.clone(key))
+    # Plain numbers, which `optax.MultiSteps` can choose between and a checkpoint holds.
+    return SgldState(jnp.zeros((), jnp.int32), jax.random.key_data(jax.random.clone(key)))
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     step = learning_rate(state.count) if callable(learning_rate) else learning_rate
     leaves, tree = jax.tree.flatten(jax.tree.map(wide, updates))
-    keys = jax.random.split(jax.random.fold_in(jax.random.clone(state.key), state.count), max(len(leaves), 1))
+    root = jax.random.wrap_key_data(state.key_data, impl=jax.random.key_impl(key))
+    keys = jax.random.split(jax.random.fold_in(root, state.count), max(len(leaves), 1))
     std = jnp.sqrt(jnp.asarray(step) * temperature)
 
     def move(g: Array, key: Key) -> Array:
@@ -78,6 +80,6 @@ def sgld(
 
     new = jax.tree.unflatten(tree, [move(g, key) for g, key in zip(leaves, keys)])
     count = jnp.asarray(optax.safe_increment(state.count))
-    return as_updates(new, updates), SgldState(count, state.key)
+    return as_updates(new, updates), SgldState(count, state.key_data)
 
   return optax.GradientTransformationExtraArgs(init, update)
