@@ -34,7 +34,7 @@ SUBPACKAGES = (
 
 def core_modules():
   yield jaxreg
-  for name in ("typing", "paths", *SUBPACKAGES):
+  for name in ("typing", "paths", "symmetry", *SUBPACKAGES):
     module = importlib.import_module(f"jaxreg.{name}")
     yield module
     for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
