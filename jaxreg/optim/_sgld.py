@@ -13,16 +13,16 @@ from jaxreg.typing import Array, Key, check_key, check_range
 
 
 class SgldState(NamedTuple):
-  """How many steps were taken, and the key's data, which stay: noise is a function of both."""
+  """How many steps were taken, and the key's data, which stay; `()` where the key comes with each step."""
 
   count: Array
-  key_data: Array
+  key_data: Array | tuple[()]
 
 
 def sgld(
   learning_rate: optax.ScalarOrSchedule,
   *,
-  key: Key,
+  key: Key | None = None,
   num_examples: ArrayLike = 1,
   temperature: ArrayLike = 1.0,
 ) -> optax.GradientTransformationExtraArgs:
@@ -36,7 +36,8 @@ def sgld(
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
-    key: typed, of all noise; steps fold in their number.
+    key: typed, of all noise; steps fold in their number. Without it `update` needs another `key` in every
+      step, which is also how several runs in one program get noise of their own.
     num_examples: `N`, for the gradient of a mean over the examples; 1 for that of their sum.
     temperature: `T`, at least 0.
 
@@ -45,7 +46,7 @@ def sgld(
 
   Raises:
     TypeError: if `key` is no typed key.
-    ValueError: if an option is out of range.
+    ValueError: if an option is out of range; in `update`, without any key.
 
   Example:
     >>> tx = sgld(0.02, key=jax.random.key(0), num_examples=10, temperature=0.0)
@@ -57,21 +58,25 @@ def sgld(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Injected Noises (gradient
     updates; Bayesian learning).
   """
-  check_key(key)
+  if key is not None:
+    check_key(key)
   check_range(num_examples, "num_examples", low=0, open_low=True)
   check_range(temperature, "temperature", low=0)
 
   def init(params: Any) -> SgldState:
     del params
+    if key is None:
+      return SgldState(jnp.zeros((), jnp.int32), ())
     # Plain numbers, which `optax.MultiSteps` can choose between and a checkpoint holds.
     return SgldState(jnp.zeros((), jnp.int32), jax.random.key_data(jax.random.clone(key)))
 
-  def update(updates, state, params=None, **extra_args):
+  impl = None if key is None else jax.random.key_impl(key)
+
+  def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
     del params, extra_args
     step = learning_rate(state.count) if callable(learning_rate) else learning_rate
     leaves, tree = jax.tree.flatten(jax.tree.map(wide, updates))
-    root = jax.random.wrap_key_data(state.key_data, impl=jax.random.key_impl(key))
-    keys = jax.random.split(jax.random.fold_in(root, state.count), max(len(leaves), 1))
+    keys = jax.random.split(_step_key(state, key, impl), max(len(leaves), 1))
     std = jnp.sqrt(jnp.asarray(step) * temperature)
 
     def move(g: Array, key: Key) -> Array:
@@ -83,3 +88,11 @@ def sgld(
     return as_updates(new, updates), SgldState(count, state.key_data)
 
   return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _step_key(state: SgldState, key: Key | None, impl: Any) -> Key:
+  if key is not None:
+    return check_key(key)
+  if impl is None:
+    raise ValueError("key must be given to sgld or to update")
+  return jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(state.key_data), impl=impl), state.count)

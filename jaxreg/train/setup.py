@@ -20,7 +20,7 @@ from jaxreg.train.data import Dataset, is_tokens
 from jaxreg.train.errors import RunError
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.objective import make_objective
-from jaxreg.train.optimizer import make_optimizer, make_schedule
+from jaxreg.train.optimizer import make_optimizer, make_schedule, unbalance
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_train_step
@@ -197,7 +197,13 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     mask=decay.mask,
     clip_norm=config.optimizer.clip_norm,
     constraints=toolbox.make_constraints(config.optimizer.constraints.to_dict(), schedule),
+    network={
+      "apply": lambda params, x: model.apply({"params": params}, x, train=False),
+      "input_shape": data["input_shape"],
+    },
   )
+
+  spread = config.model.unbalance
 
   def init(seed: Array | int) -> TrainState:
     run_key, init_key = jax.random.split(jax.random.key(seed))
@@ -205,6 +211,8 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     inputs = jnp.zeros((1, *data["input_shape"]), dtype)
     variables = dict(model.init(init_key, inputs, train=False))
     params = variables.pop("params")
+    if spread:
+      params = unbalance(jax.random.fold_in(run_key, 2**32 - 3), params, spread)
     return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
 
   objective = make_objective(
@@ -215,6 +223,9 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     augmentations,
     toolbox.make_penalties(config.regularizers.to_dict()),
   )
+  abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
+  if config.optimizer.name == "path_sgd" and (abstract.model_state or is_tokens(data["input_dtype"])):
+    raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
   return Program(
     init=init,
     model=model,
@@ -228,7 +239,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     predict_options=method_options["predict"],
     steps_per_epoch=steps_per_epoch,
     num_steps=num_steps,
-    abstract=jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32)),
+    abstract=abstract,
   )
 
 

@@ -62,6 +62,7 @@ def test_symmetries_are_zero_eigenvalues(x64):
   np.testing.assert_allclose([at_the_origin.negative, at_the_origin.zero], [0.5, 0])
 
 
+@pytest.mark.thorough
 def test_lanczos_against_all_eigenvalues(x64):
   values = np.concatenate([np.linspace(-3, -1, 12), np.linspace(1, 9, 28)])
   got = theory.hessian_index(
