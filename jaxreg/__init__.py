@@ -6,12 +6,14 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `noise`: `(key, x, *, rate) -> x`
 - `penalties`: `(params, *, mask, ...) -> scalar`, and on activations `-> [batch]`
 - `constraints`: proximal steps, projections onto norms per unit, dual multipliers
+- `optim`: Optax transforms: exact adaptive methods, trust regions, p-norms, metrics, Path-SGD
 - `averaging`: early stopping with the best copy, stochastic weight averaging
 - `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
 - `adversarial`: `(key, loss_fn, x, *, ...) -> x`
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
 - `sparse`: sparse codes of a dictionary
+- `symmetry`: permuted and rescaled units, changes of coordinates, checks of invariance
 - `flatness`: loss profiles, curvature, noise covariances, of any model
 - `reparam`: weights as functions of what is trained: weight and spectral normalisation
 - `theory`: closed forms and exact enumerations, for analysis and as oracles
@@ -34,11 +36,13 @@ __all__ = [
   "losses",
   "models",
   "noise",
+  "optim",
   "paths",
   "penalties",
   "plots",
   "reparam",
   "sparse",
+  "symmetry",
   "theory",
   "train",
   "typing",

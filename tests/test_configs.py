@@ -28,6 +28,7 @@ ARGUMENTS = {
   "flatness_transformer_multi30k.py": [None, "small"],
   "flatness_vgg9_cifar10.py": [None, "minibatch"],
   "compare_toolbox_mnist1k.py": [None, "flipped"],
+  "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
 }
@@ -124,7 +125,7 @@ def test_the_full_step_can_be_built(choice, override):
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
-  first = "toolbox" if "toolbox" in choice else first
+  first = next((name for name in ("toolbox", "optimizers") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   program = setup.build(config, data)

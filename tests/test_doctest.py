@@ -7,6 +7,7 @@ import pkgutil
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 
 import jaxreg
@@ -20,6 +21,7 @@ SUBPACKAGES = (
   "constraints",
   "reparam",
   "ensembles",
+  "optim",
   "averaging",
   "sparse",
   "augment",
@@ -32,7 +34,7 @@ SUBPACKAGES = (
 
 def core_modules():
   yield jaxreg
-  for name in ("typing", "paths", *SUBPACKAGES):
+  for name in ("typing", "paths", "symmetry", *SUBPACKAGES):
     module = importlib.import_module(f"jaxreg.{name}")
     yield module
     for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
@@ -42,7 +44,7 @@ def core_modules():
 def examples():
   finder = doctest.DocTestFinder(exclude_empty=True)
   for module in core_modules():
-    for test in finder.find(module, extraglobs={"jax": jax, "jnp": jnp}):
+    for test in finder.find(module, extraglobs={"jax": jax, "jnp": jnp, "optax": optax}):
       if test.examples:
         yield test
 

@@ -34,10 +34,21 @@ from jaxreg.theory._ridge import (
   ridge,
   ridge_bias_variance,
 )
+from jaxreg.theory._running_averages import adagrad_regret_bound, ewa_weights, ewa_window
 from jaxreg.theory._soft_threshold import l1_solution
+from jaxreg.theory._stationary_points import (
+  HessianIndex,
+  LandscapeConstants,
+  hessian_index,
+  landscape_constants,
+  pl_ratio,
+)
 from jaxreg.theory._weight_noise import input_noise_terms, weight_noise_terms
 
 __all__ = [
+  "HessianIndex",
+  "LandscapeConstants",
+  "adagrad_regret_bound",
   "dropmax_condition_1",
   "dropmax_equilibrium",
   "dropmax_expected_nll",
@@ -57,14 +68,19 @@ __all__ = [
   "effective_dof",
   "effective_rank",
   "equal_partitions",
+  "ewa_weights",
+  "ewa_window",
   "gd_filter",
   "group_relaxation",
   "grouping_losses",
+  "hessian_index",
   "input_noise_terms",
   "l1_solution",
   "l2_shrinkage",
   "l2_solution",
+  "landscape_constants",
   "pinv_limit",
+  "pl_ratio",
   "ridge",
   "ridge_bias_variance",
   "search_grouping",

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import optax
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg import augment, constraints, models, noise, penalties
@@ -94,7 +93,9 @@ def base_config() -> Config:
   for name in AUGMENTATIONS:
     config.augment[name] = options(getattr(augment, name), skip=("num_classes", "value_range"))
 
-  config.model = ConfigDict({"name": "MLP"})  # a row of BACKBONES
+  # A row of BACKBONES. unbalance: of an MLP, hidden units are rescaled at the start, its function staying the
+  # same, by factors whose logarithms have this standard deviation.
+  config.model = ConfigDict({"name": "MLP", "unbalance": 0.0})
   for name in BACKBONES:
     config.model[name] = options(getattr(models, name), skip=("parent", "name", "axis_name"))
 
@@ -130,8 +131,9 @@ def base_config() -> Config:
     {"name": "adam", "learning_rate": 1e-3, "clip_norm": 0.0}
   )  # clip_norm 0: none
   for name in optimizer.OPTIMIZERS:
-    skip = ("accumulator_dtype", "mu_dtype", "weight_decay", "mask")
-    config.optimizer[name] = options(getattr(optax, name), skip=skip)
+    # What has a field above the choices, or none but a function can be.
+    skip = ("accumulator_dtype", "mu_dtype", "weight_decay", "mask", "learning_rate", "alpha", "key")
+    config.optimizer[name] = options(optimizer.find(name), skip=skip)
   # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
   config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)
   config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
@@ -252,8 +254,11 @@ def check(config: Config) -> None:
     "steps_per_dispatch",
     "translate.length_penalty",
     "evaluate.mc_samples",
+    "model.unbalance",
   ):
     _in_range(config, field, 0)
+  if config.model.unbalance and config.model.name != "MLP":
+    raise RunError(f"model.unbalance: must be 0 with model.name={config.model.name}, it is for an MLP")
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
     raise RunError(
       "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "

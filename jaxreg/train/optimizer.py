@@ -2,19 +2,38 @@
 
 import collections
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg import paths
-from jaxreg.typing import Array
+from jaxreg import optim, paths, symmetry
+from jaxreg.typing import Array, Key, Params
 
-OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
+# Functions of `jaxreg.optim`, and aliases of Optax that take a schedule and plain numbers.
+OURS = (
+  "exact_adagrad",
+  "exact_rmsprop",
+  "exact_adam",
+  "adaptive",
+  "trust_region",
+  "p_norm_sgd",
+  "path_sgd",
+  "sgld",
+)
+ALIASES = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
+MORE_ALIASES = ("adabelief", "adamax", "amsgrad", "lamb", "lion", "nadam", "radam", "sign_sgd", "yogi")
+OPTIMIZERS = (*ALIASES, *MORE_ALIASES, *OURS)
 SCHEDULES = ("constant", "step", "cosine", "noam")
 MASKS = ("kernels_only", "no_branches", "everything")
+
+
+def find(name: str) -> Callable[..., Any]:
+  """The function of an optimizer's name."""
+  return getattr(optim if name in OURS else optax, name)
 
 
 def make_schedule(
@@ -90,14 +109,15 @@ def make_optimizer(
   mask: str = "kernels_only",
   clip_norm: float = 0.0,
   constraints: Mapping[str, optax.GradientTransformation] | None = None,
-) -> optax.GradientTransformation:
-  """Clipping, coupled decay, the named Optax optimizer, decoupled decay, constraints: in that order.
+  network: Mapping[str, Any] | None = None,
+) -> optax.GradientTransformationExtraArgs:
+  """Clipping, coupled decay, the named optimizer, decoupled decay, constraints: in that order.
 
   Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too);
   decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
 
   Args:
-    name: of an optimizer in Optax.
+    name: one of `OPTIMIZERS`.
     schedule: the learning rate.
     options: its keyword arguments.
     weight_decay: 0 for none.
@@ -105,6 +125,7 @@ def make_optimizer(
     mask: function in `jaxreg.paths` that says which parameters decay.
     clip_norm: largest global norm of the gradient; 0 for no clipping.
     constraints: transforms that come last, by name.
+    network: `apply` and `input_shape`, for what asks for them.
 
   Returns:
     An Optax chain, with the named parts as keys of its state.
@@ -112,10 +133,12 @@ def make_optimizer(
   Raises:
     ValueError: if coupled decay is asked of an optimizer that decouples.
   """
-  alias = getattr(optax, name)
+  alias = find(name)
   options = {key: value for key, value in options.items() if value is not None}
   decays = getattr(paths, mask)
-  own_decay = "weight_decay" in inspect.signature(alias).parameters
+  asked = inspect.signature(alias).parameters
+  options |= {key: value for key, value in (network or {}).items() if key in asked}
+  own_decay = "weight_decay" in asked
   if own_decay:
     if weight_decay and not decoupled:
       raise ValueError(
@@ -130,4 +153,21 @@ def make_optimizer(
   chain[name] = alias(schedule, **options)
   if weight_decay and decoupled and not own_decay:
     chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
-  return optax.named_chain(*chain.items(), *(constraints or {}).items())
+  return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))
+
+
+def unbalance(key: Key, params: Params, std: float) -> Params:
+  """The same network of dense layers with its hidden units rescaled, by factors of normal logarithms.
+
+  Args:
+    key: typed.
+    params: of a `models.MLP` and a head.
+    std: of the logarithms.
+  """
+  layers = len(params["backbone"])
+  for i, subkey in enumerate(jax.random.split(key, layers)):
+    units = params["backbone"][f"Dense_{i}"]["bias"].shape[0]
+    after = f"backbone/Dense_{i + 1}/kernel" if i + 1 < layers else "head/*kernel"
+    scales = jnp.exp(std * jax.random.normal(subkey, (units,)))
+    params = symmetry.rescale_units(params, scales, incoming=f"backbone/Dense_{i}/*", outgoing=after)
+  return params

@@ -22,7 +22,7 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.extras import Extras
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.objective import make_objective
-from jaxreg.train.optimizer import make_optimizer, make_schedule
+from jaxreg.train.optimizer import make_optimizer, make_schedule, unbalance
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_predict_step, make_train_step
@@ -231,6 +231,10 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     mask=decay.mask,
     clip_norm=config.optimizer.clip_norm,
     constraints=toolbox.make_constraints(config.optimizer.constraints.to_dict(), schedule),
+    network={
+      "apply": lambda params, x: model.apply({"params": params}, x, train=False),
+      "input_shape": data["input_shape"],
+    },
   )
 
   average = make_average(
@@ -240,6 +244,7 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     **config.average.get(config.average.name, {}),
   )
   extras = Extras(average, toolbox.make_duals(regularizers), reference="l2_sp" in regularizers["names"])
+  spread = config.model.unbalance
 
   def init(seed: Array | int) -> TrainState:
     run_key, init_key = jax.random.split(jax.random.key(seed))
@@ -247,6 +252,8 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
     inputs = jnp.zeros((1, *data["input_shape"]), dtype)
     variables = dict(model.init(init_key, inputs, train=False))
     params = variables.pop("params")
+    if spread:
+      params = unbalance(jax.random.fold_in(run_key, 2**32 - 3), params, spread)
     return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params), extras.init(params))
 
   objective = make_objective(
@@ -270,6 +277,8 @@ def _build(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps
       "average.name: the statistics of BatchNorm are not those of averaged parameters; give none or "
       f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
     )
+  if config.optimizer.name == "path_sgd" and (abstract.model_state or is_tokens(data["input_dtype"])):
+    raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
   return Program(
     init=init,
     model=model,

@@ -33,6 +33,7 @@ def make_train_step(
   still those of the whole batch, noise and BatchNorm's moments those of a part.
   """
 
+  optimizer = optax.with_extra_args_support(optimizer)
   gradient = jax.value_and_grad(objective, has_aux=True)
   if accumulate > 1:
     gradient = _accumulated(gradient, accumulate)
@@ -52,7 +53,9 @@ def make_train_step(
       model_state = jax.lax.pmean(model_state, axis_name)
       metrics = jax.lax.psum(metrics, axis_name)
 
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    # On every device the same, for an optimizer that draws noise.
+    draw = jax.random.fold_in(jax.random.fold_in(state.key, jnp.uint32(2**32 - 2)), state.step)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, key=draw)
     params = optax.apply_updates(state.params, updates)
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))

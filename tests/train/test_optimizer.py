@@ -7,8 +7,10 @@ import optax
 import pytest
 import runs
 
-from jaxreg.train import RunError
+from jaxreg.train import RunError, setup
 from jaxreg.train.optimizer import make_optimizer, make_schedule
+from jaxreg.train.state import TrainState
+from jaxreg.train.step import make_train_step
 
 STEPS = 20
 SHAPES = {
@@ -126,6 +128,15 @@ OPTIMIZERS = {
   "rmsprop": ("rmsprop", {"momentum": None}, rmsprop),
   "centered rmsprop": ("rmsprop", {"centered": True}, centered_rmsprop),
   "adagrad": ("adagrad", {}, adagrad),
+  "exact adagrad": ("exact_adagrad", {}, lambda *a: adagrad(*a, initial=0.0, eps=0.0)),
+  "exact adam": ("exact_adam", {"b1": 0.8, "b2": 0.95}, lambda *a: adam(*a, b1=0.8, b2=0.95, eps=0.0)),
+  "exact rmsprop": ("exact_rmsprop", {"debias": False}, lambda *a: rmsprop(*a, eps=0.0)),
+  "normalised leaves": (
+    "trust_region",
+    {"blocks": "leaf", "numerator_decay": None},
+    lambda memory, g, t: g / np.sqrt((g**2).sum()),
+  ),
+  "3-norm": ("p_norm_sgd", {"p": 3.0}, lambda memory, g, t: np.sign(g) * np.sqrt(np.abs(g))),
 }
 ALL = pytest.mark.parametrize(("name", "options", "direction"), OPTIMIZERS.values(), ids=OPTIMIZERS)
 
@@ -291,3 +302,87 @@ def test_noam(d_model, warmup_steps):
 def test_noam_out_of_range(fields, message):
   with pytest.raises(RunError, match=message):
     runs.make_config({"optimizer.schedule.name": "noam", **fields})
+
+
+def test_unbalanced_networks_are_the_same_function():
+  fields = {"method.name": "softmax", "model.MLP.widths": (16, 8)}
+  data = setup.load_data(runs.make_config(fields)).describe()
+  plain, other = (
+    setup.build(runs.make_config({**fields, "model.unbalance": spread}), data) for spread in (0.0, 1.0)
+  )
+  inputs = np.random.default_rng(0).integers(0, 17, (6, *data["input_shape"])).astype(data["input_dtype"])
+  states = [jax.jit(program.init)(np.uint32(3)) for program in (plain, other)]
+  logits = [plain.apply_fn(s.params, {}, inputs, key=None, train=False)[0]["logits"] for s in states]
+  np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
+  for leaf in ("Dense_0", "Dense_1"):
+    ratio = np.divide(*(s.params["backbone"][leaf]["kernel"] for s in states))
+    assert np.log(np.abs(ratio)).std() > 0.5
+  with pytest.raises(RunError, match=r"model\.unbalance: must be 0 with model.name=LeNet"):
+    runs.make_config({"model.name": "LeNet", "model.unbalance": 1.0})
+
+
+def test_path_sgd_of_the_trainer_is_that_of_its_network():
+  """On its logits, without dropout, from an input of ones."""
+  config = runs.make_config(
+    {"method.name": "softmax", "optimizer.name": "path_sgd", "model.MLP.dropout_rate": 0.0}
+  )
+  data = setup.load_data(config).describe()
+  program = setup.build(config, data)
+  state = jax.jit(program.init)(np.uint32(0))
+  size = np.prod(data["input_shape"])
+  x = np.random.default_rng(0).integers(0, 17, (4, *data["input_shape"])).astype(data["input_dtype"])
+  batch = {"inputs": x, "labels": np.arange(4), "weights": np.ones(4, np.float32)}
+  after, _ = jax.jit(program.train_step)(state, batch)
+
+  def loss(w):
+    hidden, head = w["backbone"]["Dense_0"], w["head"]["classifier"]
+    h = jax.nn.relu(jnp.float32(x).reshape(4, size) / data["scale"] @ hidden["kernel"] + hidden["bias"][None])
+    logits = h @ head["kernel"] + head["bias"][None]
+    return -jnp.mean(jax.nn.log_softmax(logits)[np.arange(4), np.arange(4)])
+
+  g = jax.device_get(jax.jit(jax.grad(loss))(state.params))
+  w = jax.tree.map(lambda w: np.square(np.float64(w)), jax.device_get(state.params))
+  leaving = w["head"]["classifier"]["kernel"].sum(1)
+  coming = w["backbone"]["Dense_0"]["kernel"].sum(0) + w["backbone"]["Dense_0"]["bias"]
+  moved = jax.tree.map(lambda a, b: np.float64(a) - np.float64(b), after.params, state.params)
+  rate = config.optimizer.learning_rate
+  for got, want in (
+    (moved["backbone"]["Dense_0"]["kernel"], g["backbone"]["Dense_0"]["kernel"] / leaving),
+    (moved["head"]["classifier"]["kernel"], g["head"]["classifier"]["kernel"] / coming[:, None]),
+    (moved["head"]["classifier"]["bias"], g["head"]["classifier"]["bias"]),
+  ):
+    np.testing.assert_allclose(got, -rate * want, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("fields", "match"),
+  [
+    ({"optimizer.name": "path_sgd", "model.name": "CifarResNet"}, "path_sgd is for networks"),
+    ({"optimizer.name": "trust_region", "optimizer.trust_region.blocks": "layer"}, "blocks must be one of"),
+  ],
+)
+def test_refusals_of_optimizers(fields, match):
+  config = runs.make_config(fields)
+  data = {**setup.load_data(config).describe(), "input_shape": [32, 32, 3]}
+  with pytest.raises(RunError, match=match):
+    setup.build(config, data)
+
+
+def test_sgld_draws_by_seed_and_step():
+  """Replicas have noise of their own, and no two steps the same."""
+  optimizer = make_optimizer("sgld", optax.constant_schedule(0.04), {"temperature": 1.0})
+  params = {"kernel": jnp.zeros((40, 30))}
+  objective = lambda params, state, batch, key: (0.0 * params["kernel"].sum(), ({}, {}))
+  step = jax.jit(make_train_step(objective, optimizer, optax.constant_schedule(0.04)))
+
+  def start(seed):
+    return TrainState(jnp.int32(0), jax.random.key(seed), params, {}, optimizer.init(params))
+
+  batch = {"weights": jnp.ones(2)}
+  first, _ = step(start(0), batch)
+  second, _ = step(first, batch)
+  other, _ = step(start(1), batch)
+  moves = first.params["kernel"], second.params["kernel"] - first.params["kernel"], other.params["kernel"]
+  for move in moves:
+    np.testing.assert_allclose(np.std(move), 0.2, rtol=0.1)
+  assert np.abs(np.corrcoef([np.ravel(move) for move in moves]) - np.eye(3)).max() < 0.15

@@ -1,0 +1,51 @@
+"""Optimizers: `(learning_rate, *, ...) ->` an Optax chain, and `scale_by_*(*, ...) ->` its direction alone.
+
+All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules as Optax's
+own do. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; `optax.adagrad`, `optax.rmsprop` and
+`optax.adam` are the usual ones.
+"""
+
+from jaxreg.optim._adaptive import (
+  AdaptiveState,
+  adaptive,
+  exact_adagrad,
+  exact_adam,
+  exact_rmsprop,
+  scale_by_adaptive,
+)
+from jaxreg.optim._averages import Average
+from jaxreg.optim._gradient_noise import gradient_noise
+from jaxreg.optim._mahalanobis import mahalanobis, scale_by_mahalanobis
+from jaxreg.optim._p_norm import p_norm_sgd, scale_by_p_norm
+from jaxreg.optim._path_sgd import path_kappa, path_norm, path_sgd, scale_by_path
+from jaxreg.optim._reparameterize import ReparameterizeState, reparameterize
+from jaxreg.optim._sam import sam
+from jaxreg.optim._sgld import SgldState, sgld
+from jaxreg.optim._trust_region import TrustRegionState, scale_by_trust_region, trust_region
+
+__all__ = [
+  "AdaptiveState",
+  "Average",
+  "ReparameterizeState",
+  "SgldState",
+  "TrustRegionState",
+  "adaptive",
+  "exact_adagrad",
+  "exact_adam",
+  "exact_rmsprop",
+  "gradient_noise",
+  "mahalanobis",
+  "p_norm_sgd",
+  "path_kappa",
+  "path_norm",
+  "path_sgd",
+  "reparameterize",
+  "sam",
+  "scale_by_adaptive",
+  "scale_by_mahalanobis",
+  "scale_by_p_norm",
+  "scale_by_path",
+  "scale_by_trust_region",
+  "sgld",
+  "trust_region",
+]

@@ -1,0 +1,49 @@
+"""Running averages over steps, of gradients and of their sizes."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.penalties._leaves import wide
+from jaxreg.typing import Array, check_range
+
+
+class Average(NamedTuple):
+  """A running average: the sum of the weights so far, and the value."""
+
+  weight: Array
+  value: Any
+
+
+def check_decay(decay: ArrayLike | None, name: str, debias: bool) -> None:
+  """In [0, 1]; 1, which is the flat mean of all values, only where weights sum to 1."""
+  if decay is not None:
+    check_range(decay, name, low=0, high=1)
+    if not debias:
+      check_range(1 - jnp.asarray(decay), f"1 - {name} without debias", low=0, open_low=True)
+
+
+def average_init(tree: Any) -> Average:
+  return Average(jnp.zeros(()), jax.tree.map(lambda x: jnp.zeros_like(wide(x)), tree))
+
+
+def average_step(
+  average: Average, new: Any, decay: ArrayLike, *, debias: bool, root: bool = False
+) -> Average:
+  """The average with one more value: of the values, or with `root` the root of the average of squares.
+
+  Older values count `decay` times less with each step. With `debias` the weights sum to 1: `decay` 0 is the
+  last value and 1 the flat mean. Without, it is the recursion from 0 alone.
+  """
+  weight = jnp.asarray(decay * average.weight + 1, average.weight.dtype)
+  rate = 1 / weight if debias else 1 - jnp.asarray(decay)
+
+  def step(old: Array, x: Array) -> Array:
+    r = rate.astype(old.dtype)
+    # A square would vanish below 1e-19 and overflow above 1e19 in float32; hypot does neither.
+    both = jnp.hypot(jnp.sqrt(1 - r) * old, jnp.sqrt(r) * x) if root else old + r * (x - old)
+    return both.astype(old.dtype)
+
+  return Average(weight, jax.tree.map(step, average.value, new))

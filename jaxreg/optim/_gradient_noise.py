@@ -1,0 +1,61 @@
+"""Gaussian noise on the gradient, Optax's, with a typed key and extra arguments."""
+
+from typing import Any
+
+import jax
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.optim._trust_region import as_updates
+from jaxreg.penalties._leaves import wide
+from jaxreg.typing import Key, check_key, check_range
+
+
+def gradient_noise(
+  *, key: Key, eta: ArrayLike = 0.01, gamma: ArrayLike = 0.55
+) -> optax.GradientTransformationExtraArgs:
+  r"""Adds noise to the gradient, less of it with every step; before the optimizer in a chain.
+
+  .. math:: g_t + N(0, \sigma_t^2), \qquad \sigma_t^2 = \frac{\eta}{t^\gamma}, \quad t = 1, 2, \ldots
+
+  `optax.add_noise`, so composed that it takes part in chains with extra arguments.
+
+  Args:
+    key: typed, of all noise.
+    eta: the variance at the first step, at least 0; the paper chooses of 0.01, 0.3 and 1.
+    gamma: how fast it falls, at least 0.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    TypeError: if `key` is no typed key.
+    ValueError: if `eta` or `gamma` is negative.
+
+  Example:
+    >>> tx = optax.chain(gradient_noise(key=jax.random.key(0), eta=0.0), optax.sgd(0.5))
+    >>> tx.update(jnp.array([1.0]), tx.init(jnp.zeros(1)))[0]
+    Array([-0.5], dtype=float32)
+
+  References:
+    Neelakantan et al., `Adding Gradient Noise Improves Learning for Very Deep Networks`, 2015.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Injected Noises (gradient
+    updates).
+  """
+  check_key(key)
+  check_range(eta, "eta", low=0)
+  check_range(gamma, "gamma", low=0)
+  noise, impl = optax.add_noise(eta, gamma, jax.random.clone(key)), jax.random.key_impl(key)
+
+  def init(params: Any) -> optax.OptState:
+    return noise.init(params)._replace(rng_key=jax.random.key_data(jax.random.clone(key)))  # type: ignore[union-attr]
+
+  def update(updates, state, params=None, **extra_args):
+    del extra_args
+    # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
+    before = state._replace(rng_key=jax.random.wrap_key_data(state.rng_key, impl=impl))
+    wide_updates, after = noise.update(jax.tree.map(wide, updates), before, params)
+    after = after._replace(rng_key=jax.random.key_data(after.rng_key))  # type: ignore[union-attr]
+    return as_updates(wide_updates, updates), after
+
+  return optax.GradientTransformationExtraArgs(init, update)

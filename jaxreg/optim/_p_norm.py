@@ -1,0 +1,89 @@
+"""Gradient descent whose steps are short in a p-norm."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.optim._trust_region import as_updates, with_learning_rate
+from jaxreg.penalties._leaves import wide
+from jaxreg.typing import Array, check_range
+
+
+def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.GradientTransformationExtraArgs:
+  r"""The gradient raised to a power, sign kept: minus the minimiser of the proximal problem in a p-norm.
+
+  .. math:: u = \operatorname{sign}(g)\,(\alpha |g|)^{1/(p-1)}, \qquad
+    -u = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{p \alpha} \|\Delta\|_p^p
+
+  The lecture prints `alpha |g|^{1/(p-1)}`, which is the minimiser for `p = 2` or `alpha = 1` only. As p grows
+  the minimiser tends to `sign(g)` whatever `alpha` is; as p goes to 1 only the largest gradients move. What
+  would overflow is held at the largest number of the dtype.
+
+  Args:
+    p: above 1; infinity gives the sign.
+    alpha: above 0.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    ValueError: if an option is out of range.
+
+  Example:
+    >>> tx = scale_by_p_norm(p=3.0, alpha=4.0)
+    >>> tx.update(jnp.array([-4.0, 0.0, 1.0]), tx.init(jnp.zeros(3)))[0]
+    Array([-4.,  0.,  2.], dtype=float32)
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
+  """
+  check_range(p, "p", low=1, open_low=True)
+  check_range(alpha, "alpha", low=0, open_low=True)
+
+  def power(g: Array) -> Array:
+    # alpha and |g| meet before the power, which makes either of them overflow for p near 1.
+    size = (jnp.abs(g) * jnp.asarray(alpha, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
+    return jnp.sign(g) * jnp.minimum(size, jnp.finfo(g.dtype).max)
+
+  def update(updates, state, params=None, **extra_args):
+    del params, extra_args
+    return as_updates(jax.tree.map(lambda g: power(wide(g)), updates), updates), state
+
+  return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def p_norm_sgd(
+  learning_rate: optax.ScalarOrSchedule | None = None, *, p: ArrayLike = 2.0, alpha: ArrayLike | None = None
+) -> optax.GradientTransformationExtraArgs:
+  r"""Gradient descent in a p-norm, by its learning rate or by the weight of its proximal problem.
+
+  .. math:: \Delta = -\epsilon \operatorname{sign}(g)\,|g|^{1/(p-1)}, \qquad \alpha = \epsilon^{p-1}
+
+  In the first form p = 2 is `optax.sgd` and large p sign descent with steps of `epsilon`; in the second the
+  steps of large p are 1, for every `alpha`.
+
+  Args:
+    learning_rate: `epsilon`, a number or an Optax schedule; or
+    alpha: a number above 0: the weight of the linear term against the p-norm's.
+    p: above 1.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    ValueError: if both or none of `learning_rate` and `alpha` are given, or an option is out of range.
+
+  Example:
+    >>> tx = p_norm_sgd(0.5, p=3.0)
+    >>> tx.update(jnp.array([-4.0, 1.0]), tx.init(jnp.zeros(2)))[0]
+    Array([ 1. , -0.5], dtype=float32)
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
+  """
+  if (learning_rate is None) == (alpha is None):
+    raise ValueError(f"one of learning_rate and alpha must be given, got {learning_rate} and {alpha}")
+  if alpha is None:
+    return with_learning_rate(scale_by_p_norm(p=p), learning_rate)  # type: ignore[arg-type]
+  return with_learning_rate(scale_by_p_norm(p=p, alpha=alpha), 1.0)

@@ -1,0 +1,72 @@
+"""Sharpness-aware minimisation that survives a gradient of zero."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, steepest
+from jaxreg.penalties._leaves import wide
+from jaxreg.typing import Params, check_range
+
+GradFn = Callable[[Params], Any]
+
+
+def sam(
+  inner: optax.GradientTransformation, *, rho: ArrayLike = 0.05, blocks: str = "global"
+) -> optax.GradientTransformationExtraArgs:
+  r"""The optimizer's step with the gradient at the top of the slope nearby.
+
+  .. math:: \Delta = \operatorname{inner}\bigl(\nabla L(w + \rho\, g / \|g\|)\bigr), \qquad 0/0 = 0
+
+  `update` takes the gradient at `w`, which gives the direction, and the function `grad_fn(params)`, which it
+  calls once for the second. Where the gradient is 0 the second is taken at `w` itself, so that nothing
+  becomes NaN; `optax.contrib.sam` with `normalize` stays NaN from there on.
+
+  With BatchNorm, return only the gradient from `grad_fn` and keep the statistics of the first pass: those of
+  the perturbed weights would be counted a second time, and belong to a network that is thrown away. `grad_fn`
+  must see the same batch and the same noise as the first gradient, and under `pmap` average over devices.
+
+  Args:
+    inner: what steps.
+    rho: how far up, at least 0.
+    blocks: what is normalised together, as in `scale_by_trust_region`; the paper's is `global`.
+
+  Returns:
+    An Optax transform whose `update` needs `params` and `grad_fn`.
+
+  Raises:
+    ValueError: for unknown blocks or a negative `rho`; in `update`, without `params` or `grad_fn`.
+
+  Example:
+    >>> loss = lambda w: 0.5 * jnp.sum(jnp.array([1.0, 4.0]) * w**2)
+    >>> tx, w = sam(optax.sgd(0.1), rho=0.5), jnp.array([1.0, 0.0])
+    >>> updates, state = tx.update(jax.grad(loss)(w), tx.init(w), w, grad_fn=jax.grad(loss))
+    >>> updates
+    Array([-0.15, -0.  ], dtype=float32)
+
+    With BatchNorm, the statistics of the first pass only:
+
+    >>> def step(params, stats, state, batch):
+    ...   grads, stats_after = jax.grad(loss_and_stats, has_aux=True)(params, stats, batch)
+    ...   again = lambda params: jax.grad(loss_and_stats, has_aux=True)(params, stats, batch)[0]
+    ...   updates, state = tx.update(grads, state, params, grad_fn=again)
+    ...   return optax.apply_updates(params, updates), stats_after, state
+
+  References:
+    Foret et al., `Sharpness-Aware Minimization for Efficiently Improving Generalization`, 2021, Eq. 2.
+  """
+  _one_of(blocks, "blocks", BLOCKS)
+  check_range(rho, "rho", low=0)
+  tx = optax.with_extra_args_support(inner)
+
+  def update(updates, state, params=None, *, grad_fn: GradFn | None = None, **extra_args):
+    if params is None or grad_fn is None:
+      raise ValueError("params and grad_fn must be given to update")
+    direction = steepest(jax.tree.map(wide, updates), blocks, "l2")
+    top = jax.tree.map(lambda w, u: wide(w) + rho * u, params, direction)
+    return tx.update(grad_fn(as_updates(top, params)), state, params, **extra_args)
+
+  return optax.GradientTransformationExtraArgs(tx.init, update)

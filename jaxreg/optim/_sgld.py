@@ -1,0 +1,98 @@
+"""Stochastic gradient Langevin dynamics."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.optim._trust_region import as_updates
+from jaxreg.penalties._leaves import wide
+from jaxreg.typing import Array, Key, check_key, check_range
+
+
+class SgldState(NamedTuple):
+  """How many steps were taken, and the key's data, which stay; `()` where the key comes with each step."""
+
+  count: Array
+  key_data: Array | tuple[()]
+
+
+def sgld(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  key: Key | None = None,
+  num_examples: ArrayLike = 1,
+  temperature: ArrayLike = 1.0,
+) -> optax.GradientTransformationExtraArgs:
+  r"""Half a step of gradient descent, and noise of the variance of a step: samples of the posterior.
+
+  .. math:: \Delta_t = -\frac{\epsilon_t}{2} N g_t + \sqrt{\epsilon_t T}\, \eta_t, \qquad \eta_t \sim N(0, I)
+
+  With the gradient of minus the log posterior over `N` the parameters are samples of the posterior, up to an
+  error that falls with the step. A penalty must be that of the prior over `N`. `temperature` 0 is gradient
+  descent. The last transform of a chain: what rescales its noise makes samples of something else.
+
+  Args:
+    learning_rate: `epsilon`, a number or an Optax schedule.
+    key: typed, of all noise; steps fold in their number. Without it `update` needs another `key` in every
+      step, which is also how several runs in one program get noise of their own.
+    num_examples: `N`, for the gradient of a mean over the examples; 1 for that of their sum.
+    temperature: `T`, at least 0.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    TypeError: if `key` is no typed key.
+    ValueError: if an option is out of range; in `update`, without any key.
+
+  Example:
+    >>> tx = sgld(0.02, key=jax.random.key(0), num_examples=10, temperature=0.0)
+    >>> tx.update(jnp.array([1.0, -1.0]), tx.init(jnp.zeros(2)))[0]
+    Array([-0.1,  0.1], dtype=float32)
+
+  References:
+    Welling and Teh, `Bayesian Learning via Stochastic Gradient Langevin Dynamics`, 2011.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Injected Noises (gradient
+    updates; Bayesian learning).
+  """
+  if key is not None:
+    check_key(key)
+  check_range(num_examples, "num_examples", low=0, open_low=True)
+  check_range(temperature, "temperature", low=0)
+
+  def init(params: Any) -> SgldState:
+    del params
+    if key is None:
+      return SgldState(jnp.zeros((), jnp.int32), ())
+    # Plain numbers, which `optax.MultiSteps` can choose between and a checkpoint holds.
+    return SgldState(jnp.zeros((), jnp.int32), jax.random.key_data(jax.random.clone(key)))
+
+  impl = None if key is None else jax.random.key_impl(key)
+
+  def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
+    del params, extra_args
+    step = learning_rate(state.count) if callable(learning_rate) else learning_rate
+    leaves, tree = jax.tree.flatten(jax.tree.map(wide, updates))
+    keys = jax.random.split(_step_key(state, key, impl), max(len(leaves), 1))
+    std = jnp.sqrt(jnp.asarray(step) * temperature)
+
+    def move(g: Array, key: Key) -> Array:
+      noise = jax.random.normal(key, g.shape, g.dtype)
+      return (std * noise - 0.5 * step * num_examples * g).astype(g.dtype)
+
+    new = jax.tree.unflatten(tree, [move(g, key) for g, key in zip(leaves, keys)])
+    count = jnp.asarray(optax.safe_increment(state.count))
+    return as_updates(new, updates), SgldState(count, state.key_data)
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _step_key(state: SgldState, key: Key | None, impl: Any) -> Key:
+  if key is not None:
+    return check_key(key)
+  if impl is None:
+    raise ValueError("key must be given to sgld or to update")
+  return jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(state.key_data), impl=impl), state.count)

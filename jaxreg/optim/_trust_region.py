@@ -1,0 +1,224 @@
+"""Steps of a given length: the minimiser of the linearised loss within a trust region around each block."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg import paths
+from jaxreg.optim._averages import Average, average_init, average_step, check_decay
+from jaxreg.penalties._leaves import unit_axes, wide
+from jaxreg.typing import Array
+
+BLOCKS = ("global", "leaf", "unit", "element")
+NORMS = ("l2", "l1", "linf", "rms")
+
+
+class TrustRegionState(NamedTuple):
+  """The running averages, of the gradient and of the norms of its blocks; `()` for one that is not kept."""
+
+  numerator: Average | tuple[()]
+  denominator: Average | tuple[()]
+
+
+def scale_by_trust_region(
+  *,
+  blocks: str = "global",
+  norm: str = "l2",
+  numerator_decay: ArrayLike | None = None,
+  denominator_decay: ArrayLike | None = None,
+  debias: bool = True,
+) -> optax.GradientTransformationExtraArgs:
+  r"""The direction of steepest ascent of norm 1 in each block of parameters.
+
+  .. math:: u_b = \arg\max_{\|u\| \le 1} \langle g_b, u \rangle, \qquad
+    u_b = \frac{g_b}{\|g_b\|_2}, \quad \operatorname{sign}(g_b), \quad \ldots
+
+  With averages over steps, :math:`u = E_1[g] / \|E_1[g]\|`, or with `denominator_decay`
+  :math:`u = E_1[g] / \sqrt{E_2[\|g\|^2]}`. A block without a gradient does not move: 0/0 is 0.
+
+  Args:
+    blocks: what is normalised together: `global`, everything; `leaf`, each array; `unit`, the incoming
+      weights of each unit (`paths.incoming_axes`); `element`, each number.
+    norm: of the region. `l2`; `linf`, whose step is the sign; `l1`, whose step is along the largest entry,
+      shared where several are; `rms`, `l2` over the root of the number of entries, so that the step of a
+      block does not become smaller per entry where the block is larger.
+    numerator_decay: of an exponential average of the gradient; `None` for none, 1 for the flat mean.
+    denominator_decay: of an exponential average of the squared norms, which is then divided by in the place
+      of the norm of the numerator; for `l2` and `rms`. With equal decays the result has norm at most 1; with
+      unequal ones, as in Adam, it may be longer.
+    debias: whether the weights of an average sum to 1 from the first step on.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    ValueError: for an unknown name, a decay out of range, or `denominator_decay` with another norm.
+
+  Example:
+    >>> tx = scale_by_trust_region(blocks="leaf")
+    >>> grads = {"a": jnp.array([3.0, 4.0]), "b": jnp.zeros(2)}
+    >>> tx.update(grads, tx.init(grads))[0]
+    {'a': Array([0.6, 0.8], dtype=float32), 'b': Array([0., 0.], dtype=float32)}
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem, and
+    its two following slides.
+  """
+  _one_of(blocks, "blocks", BLOCKS)
+  _one_of(norm, "norm", NORMS)
+  check_decay(numerator_decay, "numerator_decay", debias)
+  check_decay(denominator_decay, "denominator_decay", debias)
+  if denominator_decay is not None and norm not in ("l2", "rms"):
+    raise ValueError(f"denominator_decay must be None with norm={norm!r}: it is for l2 and rms")
+
+  def init(params: Any) -> TrustRegionState:
+    numerator = () if numerator_decay is None else average_init(params)
+    if denominator_decay is None:
+      return TrustRegionState(numerator, ())
+    sizes = block_norms(jax.tree.map(lambda x: jnp.zeros_like(wide(x)), params), blocks)
+    return TrustRegionState(numerator, average_init(sizes))
+
+  def update(updates, state, params=None, **extra_args):
+    del params, extra_args
+    grads = jax.tree.map(wide, updates)
+    numerator, denominator = state
+    mean = grads
+    if numerator_decay is not None:
+      numerator = average_step(numerator, grads, numerator_decay, debias=debias)
+      mean = numerator.value
+    if denominator_decay is None:
+      new = steepest(mean, blocks, norm)
+    else:
+      sizes = block_norms(grads, blocks)
+      denominator = average_step(denominator, sizes, denominator_decay, debias=debias, root=True)
+      new = jax.tree.map(_divide, mean, denominator.value)
+      if norm == "rms":
+        new = _times(new, _root_sizes(grads, blocks))
+    return as_updates(new, updates), TrustRegionState(numerator, denominator)
+
+  return optax.GradientTransformationExtraArgs(init, update)
+
+
+def trust_region(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  blocks: str = "global",
+  norm: str = "l2",
+  numerator_decay: ArrayLike | None = None,
+  denominator_decay: ArrayLike | None = None,
+  debias: bool = True,
+) -> optax.GradientTransformationExtraArgs:
+  r"""Steps to the edge of a trust region: their length is the learning rate, whatever the gradient's.
+
+  .. math:: \Delta_b = \arg\min_{\|\Delta\| \le \epsilon} \langle g_b, \Delta \rangle
+    = -\epsilon\, \frac{g_b}{\|g_b\|_2} \text{ for } \ell_2, \qquad \lambda = \frac{\|g_b\|_2}{2 \epsilon}
+
+  `blocks="element"` is sign descent, `global` normalised gradient descent. LARS, LAMB and Fromage are
+  different: their radius is proportional to the norm of the weights (`optax.scale_by_trust_ratio`).
+
+  Args:
+    learning_rate: `epsilon`, the radius; a number or an Optax schedule.
+    blocks, norm, numerator_decay, denominator_decay, debias: as for `scale_by_trust_region`.
+
+  Returns:
+    An Optax transform.
+
+  Raises:
+    ValueError: as `scale_by_trust_region`.
+
+  Example:
+    >>> tx = trust_region(0.5, blocks="global")
+    >>> tx.update(jnp.array([-3e-9, 4e-9]), tx.init(jnp.zeros(2)))[0]
+    Array([ 0.3, -0.4], dtype=float32)
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
+  """
+  direction = scale_by_trust_region(
+    blocks=blocks,
+    norm=norm,
+    numerator_decay=numerator_decay,
+    denominator_decay=denominator_decay,
+    debias=debias,
+  )
+  return with_learning_rate(direction, learning_rate)
+
+
+def steepest(grads: Any, blocks: str, norm: str) -> Any:
+  """The direction of steepest ascent in each block."""
+  if norm == "linf":
+    return jax.tree.map(jnp.sign, grads)
+  largest = _over_blocks(jnp.max, jax.tree.map(jnp.abs, grads), blocks)
+  if norm == "l1":
+    ends = jax.tree.map(lambda g, top: jnp.where(jnp.abs(g) == top, jnp.sign(g), 0), grads, largest)
+    return jax.tree.map(_divide, ends, _over_blocks(jnp.sum, jax.tree.map(jnp.abs, ends), blocks))
+  # By the largest entry first, so that squares neither vanish nor overflow.
+  scaled = jax.tree.map(_divide, grads, largest)
+  length = jax.tree.map(jnp.sqrt, _over_blocks(jnp.sum, jax.tree.map(jnp.square, scaled), blocks))
+  unit = jax.tree.map(_divide, scaled, length)
+  return _times(unit, _root_sizes(grads, blocks)) if norm == "rms" else unit
+
+
+def block_norms(grads: Any, blocks: str) -> Any:
+  """Euclidean norms of the blocks, which broadcast to the leaves."""
+  if blocks == "element":
+    return jax.tree.map(jnp.abs, grads)
+  largest = _over_blocks(jnp.max, jax.tree.map(jnp.abs, grads), blocks)
+  squares = jax.tree.map(lambda g, top: jnp.square(_divide(g, top)), grads, largest)
+  return jax.tree.map(lambda top, s: top * jnp.sqrt(s), largest, _over_blocks(jnp.sum, squares, blocks))
+
+
+def with_learning_rate(
+  direction: optax.GradientTransformationExtraArgs, learning_rate: optax.ScalarOrSchedule
+) -> optax.GradientTransformationExtraArgs:
+  """Downhill along a direction."""
+  chain = optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
+  return optax.with_extra_args_support(chain)
+
+
+def as_updates(new: Any, updates: Any) -> Any:
+  """In the dtypes of the updates that came in."""
+  return jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), new, updates)
+
+
+def _over_blocks(fold: Callable[..., Array], tree: Any, blocks: str) -> Any:
+  """`jnp.max` or `jnp.sum`, of values that are at least 0, over each block; axes are kept."""
+  leaves, structure = jax.tree.flatten(tree)
+  axes = _axes(tree, blocks)
+  folded = [fold(x, axis=over, keepdims=True, initial=0) for x, over in zip(leaves, axes, strict=True)]
+  if blocks == "global" and leaves:
+    whole = fold(jnp.stack([x.reshape(()) for x in folded]))
+    folded = [whole] * len(leaves)
+  return jax.tree.unflatten(structure, folded)
+
+
+def _root_sizes(tree: Any, blocks: str) -> Any:
+  ones = jax.tree.map(jnp.ones_like, tree)
+  return jax.tree.map(jnp.sqrt, _over_blocks(jnp.sum, ones, blocks))
+
+
+def _axes(tree: Any, blocks: str) -> list[tuple[int, ...]]:
+  rows = list(zip(paths.leaf_names(tree), jax.tree.leaves(tree), strict=True))
+  if blocks == "element":
+    return [() for _ in rows]
+  if blocks == "unit":
+    return [unit_axes(name, x, None) for name, x in rows]
+  return [tuple(range(x.ndim)) for _, x in rows]
+
+
+def _divide(x: Array, by: Array) -> Array:
+  """With 0/0 = 0, and nothing where there is nothing to divide by."""
+  return jnp.where(by > 0, x / jnp.where(by > 0, by, 1), 0).astype(x.dtype)
+
+
+def _times(tree: Any, factors: Any) -> Any:
+  return jax.tree.map(jnp.multiply, tree, factors)
+
+
+def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> None:
+  if value not in allowed:
+    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

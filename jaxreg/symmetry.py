@@ -1,0 +1,321 @@
+"""What a network's parameters may become without its function changing, and other coordinates for them.
+
+`incoming` and `outgoing` name the leaves of a layer's own parameters (its kernel, bias, normalisation scale:
+units on the last axis) and of the kernels that read it (units on the axis before the last, as in Flax's dense
+and convolutional kernels; where an image was flattened in between, the rows repeat channel by channel).
+Patterns are those of `paths.select`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import lu_factor, lu_solve
+from jax.typing import ArrayLike
+
+from jaxreg import paths
+from jaxreg.typing import Array, Params, check_floating, check_range, check_wide
+
+__all__ = [
+  "Coordinates",
+  "check_invariance",
+  "elementwise_coordinates",
+  "invariance_error",
+  "linear_coordinates",
+  "permute_units",
+  "rescale_normalized",
+  "rescale_units",
+]
+
+Where = paths.Pattern | Iterable[paths.Pattern]
+
+
+class Coordinates(NamedTuple):
+  """A change of coordinates `x = forward(y)`, for `optim.reparameterize(inner, *coordinates)`.
+
+  Attributes:
+    forward: `y -> x`, between trees of the same structure.
+    inverse: `x -> y`.
+  """
+
+  forward: Callable[[Params], Params]
+  inverse: Callable[[Params], Params]
+
+
+def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, outgoing: Where) -> Params:
+  """Reorders the hidden units of a layer, or the channels of a convolution; the function stays the same.
+
+  Of `n` units there are `n!` orders, and as many minima that are the same network.
+
+  Args:
+    params: any pytree.
+    permutation: `[units]`, integers: which unit comes first, and so on.
+    incoming: the layer's own leaves.
+    outgoing: the kernels that read it.
+
+  Returns:
+    A pytree as `params`.
+
+  Raises:
+    TypeError: if `permutation` is not of integers.
+    ValueError: if it is known and no permutation, or a leaf has another number of units.
+
+  Example:
+    >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
+    >>> permute_units(params, jnp.array([1, 0]), incoming="a/*", outgoing="b/kernel")["b"]["kernel"].ravel()
+    Array([4., 3.], dtype=float32)
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Local Minima.
+  """
+  order = jnp.asarray(permutation)
+  if not jnp.issubdtype(order.dtype, jnp.integer):
+    raise TypeError(f"permutation must be integers, got {order.dtype}")
+  known = not isinstance(order, Tracer)
+  if order.ndim != 1 or (known and sorted(np.asarray(order).tolist()) != list(range(order.size))):
+    raise ValueError(f"permutation must be the numbers 0 to n - 1 in some order, got {permutation}")
+  take = lambda x, axis: jnp.take(x, order, axis=axis)
+  return _on_units(params, order.size, incoming, outgoing, take, take)
+
+
+def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoing: Where) -> Params:
+  r"""Multiplies what comes into each unit and divides what leaves it; ReLU networks stay the same function.
+
+  .. math:: s > 0: \quad \operatorname{ReLU}(s x) = s \operatorname{ReLU}(x), \qquad
+    w_{in} \to s\, w_{in}, \quad b \to s\, b, \quad w_{out} \to w_{out} / s
+
+  The gradient becomes another: divided by `s` at the incoming weights and multiplied at the outgoing ones.
+  Right for ReLU, leaky ReLU, linear units and pooling; not for GELU, tanh or softmax. Biases belong to
+  `incoming`.
+
+  Args:
+    params: any pytree.
+    scales: `[units]`, above 0; of a convolution one for each channel.
+    incoming: the layer's own leaves, kernel and bias.
+    outgoing: the kernels that read it.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError: if `scales` are not floating.
+    ValueError: if one that is known is not above 0, or a leaf has another number of units.
+
+  Example:
+    >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
+    >>> new = rescale_units(params, jnp.array([10.0, 0.5]), incoming="a/*", outgoing="b/kernel")
+    >>> new["a"]["kernel"], new["b"]["kernel"].ravel()
+    (Array([[10.,  1.]], dtype=float32), Array([0.3, 8. ], dtype=float32))
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Gradient Descent under
+    Reparameterization.
+  """
+  scales = _scales(scales)
+  shape = lambda x, axis: scales.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+  times = lambda x, axis: (x * shape(x, axis)).astype(x.dtype)
+  over = lambda x, axis: (x / shape(x, axis)).astype(x.dtype)
+  return _on_units(params, scales.size, incoming, outgoing, times, over)
+
+
+def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) -> Params:
+  r"""Multiplies the kernel of each unit that is normalised afterwards; nothing else has to change.
+
+  .. math:: f(s w) = f(w), \qquad \nabla f(s w) = \nabla f(w) / s, \qquad \langle w, \nabla f(w) \rangle = 0
+
+  Behind BatchNorm in training the function does not see the scale of a unit's kernel (up to its epsilon), but
+  the gradient does: weight decay on such a kernel changes the effective step and nothing else.
+
+  Args:
+    params: any pytree.
+    scales: above 0, a number or `[units]`.
+    incoming: the kernels, and biases, in front of the normalisation.
+
+  Returns:
+    A pytree as `params`, in the same dtypes.
+
+  Raises:
+    TypeError, ValueError: as `rescale_units`.
+
+  Example:
+    >>> params = {"Dense_0": {"kernel": jnp.ones((1, 2))}, "BatchNorm_0": {"scale": jnp.ones(2)}}
+    >>> rescale_normalized(params, 3.0, incoming="Dense_0/kernel")["Dense_0"]["kernel"]
+    Array([[3., 3.]], dtype=float32)
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Gradient Descent under
+    Reparameterization.
+  """
+  scales = _scales(scales, number=True)
+  chosen = paths.chosen(params, paths.select(params, incoming))
+  leaves, tree = jax.tree.flatten(params)
+
+  def times(x: Array) -> Array:
+    per_unit = scales if scales.ndim == 0 else scales.reshape([1] * (jnp.ndim(x) - 1) + [-1])
+    return (x * per_unit).astype(jnp.result_type(x))
+
+  return jax.tree.unflatten(tree, [times(x) if taken else x for x, taken in zip(leaves, chosen, strict=True)])
+
+
+def invariance_error(apply: Callable[..., Any], params: Params, other: Params, *inputs: Any) -> Array:
+  """By how much the outputs of two sets of parameters differ, relative to the largest output.
+
+  Args:
+    apply: `(params, *inputs) -> outputs`, any pytree.
+    params, other: what is compared.
+    *inputs: passed on.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError: if the outputs are not floating.
+
+  Example:
+    >>> invariance_error(lambda w, x: w * x, 2.0, 3.0, jnp.array([1.0, -4.0]))
+    Array(0.5, dtype=float32)
+  """
+  first, second = (
+    [check_wide(out, "outputs") for out in jax.tree.leaves(apply(each, *inputs))] for each in (params, other)
+  )
+  largest = jnp.stack([jnp.abs(out).max(initial=0) for out in first]).max()
+  gap = jnp.stack([jnp.abs(a - b).max(initial=0) for a, b in zip(first, second, strict=True)]).max()
+  return gap / jnp.where(largest > 0, largest, 1)
+
+
+def check_invariance(
+  apply: Callable[..., Any], params: Params, other: Params, *inputs: Any, tolerance: float = 1e-5
+) -> None:
+  """Refuses two sets of parameters that are not the same function on these inputs.
+
+  Args:
+    apply, params, other, inputs: as for `invariance_error`.
+    tolerance: the largest difference, relative to the largest output.
+
+  Raises:
+    ValueError: if the outputs differ by more, or are not finite.
+
+  Example:
+    >>> check_invariance(lambda w, x: jax.nn.relu(w[0] * x) * w[1], (2.0, 3.0), (6.0, 1.0), jnp.arange(3.0))
+  """
+  error = float(invariance_error(apply, params, other, *inputs))
+  if not error <= tolerance:
+    raise ValueError(f"outputs must agree to {tolerance:g} of the largest, they differ by {error:.3g}")
+
+
+def linear_coordinates(matrix: ArrayLike) -> Coordinates:
+  r"""The coordinates `y` of :math:`x = A y`, over all parameters at once.
+
+  Args:
+    matrix: `A`, `[size, size]`, invertible, in the order of `jax.flatten_util.ravel_pytree`.
+
+  Returns:
+    `Coordinates`.
+
+  Raises:
+    TypeError: if `matrix` is not floating.
+    ValueError: if it is not square.
+
+  Example:
+    >>> forward, inverse = linear_coordinates(jnp.array([[0.0, 2.0], [1.0, 0.0]]))
+    >>> forward(jnp.array([1.0, 3.0])), inverse(jnp.array([6.0, 1.0]))
+    (Array([6., 1.], dtype=float32), Array([1., 3.], dtype=float32))
+
+  References:
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Gradient Descent under
+    Reparameterization.
+  """
+  matrix = check_floating(matrix, "matrix")
+  if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+    raise ValueError(f"matrix must be square, got shape {matrix.shape}")
+  factors = lu_factor(matrix)
+
+  def on_flat(function: Callable[[Array], Array]) -> Callable[[Params], Params]:
+    def run(tree: Params) -> Params:
+      flat, unravel = ravel_pytree(tree)
+      return unravel(function(flat).astype(flat.dtype))
+
+    return run
+
+  return Coordinates(on_flat(lambda y: matrix @ y), on_flat(lambda x: lu_solve(factors, x)))
+
+
+def elementwise_coordinates(
+  forward: Callable[[Array], Array], inverse: Callable[[Array], Array]
+) -> Coordinates:
+  """Smooth coordinates, the same function for each number: `jnp.sinh` and `jnp.arcsinh`, for instance.
+
+  Args:
+    forward: `y -> x`, differentiable and one to one.
+    inverse: `x -> y`.
+
+  Returns:
+    `Coordinates`.
+
+  Raises:
+    TypeError: if one is not a function.
+    ValueError: if the one does not undo the other at -1, 0.5 and 2; NaN, as of a logarithm, is let pass.
+
+  Example:
+    >>> import optax
+    >>> from jaxreg.optim import reparameterize
+    >>> coordinates = elementwise_coordinates(jnp.exp, jnp.log)  # multiplicative steps, for what is positive
+    >>> tx, x = reparameterize(optax.sgd(0.1), *coordinates), jnp.array([1.0, 2.0])
+    >>> updates, _ = tx.update(jnp.array([1.0, 0.5]), tx.init(x), x)
+    >>> print(*(f"{factor:.4f}" for factor in (x + updates) / x))
+    0.9048 0.9048
+  """
+  for function, name in ((forward, "forward"), (inverse, "inverse")):
+    if not callable(function):
+      raise TypeError(f"{name} must be a function, got {type(function).__name__}")
+  with jax.ensure_compile_time_eval():
+    points = jnp.array([-1.0, 0.5, 2.0])
+    back = np.asarray(inverse(forward(points)))
+  if not np.allclose(np.where(np.isnan(back), points, back), points, rtol=1e-3):
+    raise ValueError(f"inverse must undo forward, of -1, 0.5 and 2 it makes {back}")
+  tree_map = lambda function: lambda tree: jax.tree.map(function, tree)
+  return Coordinates(tree_map(forward), tree_map(inverse))
+
+
+def _scales(scales: ArrayLike, *, number: bool = False) -> Array:
+  scales = check_floating(scales, "scales")
+  if not (scales.ndim == 1 or (number and scales.ndim == 0)):
+    raise ValueError(f"scales must be [units]{' or a number' if number else ''}, got shape {scales.shape}")
+  smallest = scales if isinstance(scales, Tracer) else np.min(scales, initial=np.inf)
+  check_range(smallest, "scales", low=0, open_low=True)
+  return scales
+
+
+def _on_units(
+  params: Params,
+  units: int,
+  incoming: Where,
+  outgoing: Where,
+  enter: Callable[[Array, int], Array],
+  leave: Callable[[Array, int], Array],
+) -> Params:
+  leaves, tree = jax.tree.flatten(params)
+  into = paths.chosen(params, paths.select(params, incoming))
+  out = paths.chosen(params, paths.select(params, outgoing))
+  new = []
+  for name, x, comes, goes in zip(paths.leaf_names(params), leaves, into, out, strict=True):
+    if comes:
+      _check_units(name, x, -1, units)
+      x = enter(x, -1)
+    if goes:
+      _check_units(name, x, -2, units)
+      # Rows of a flattened image: positions by channels.
+      apart = x.reshape(*x.shape[:-2], x.shape[-2] // units, units, x.shape[-1])
+      x = leave(apart, -2).reshape(x.shape)
+    new.append(x)
+  return jax.tree.unflatten(tree, new)
+
+
+def _check_units(name: str, x: Array, axis: int, units: int) -> None:
+  size = jnp.shape(x)[axis] if jnp.ndim(x) >= -axis else 0
+  if size == 0 or (size != units if axis == -1 else size % units):
+    raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")

@@ -1,0 +1,217 @@
+"""Stationary points by their index, and the constants of convex functions at a point."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.flatness._common import analysis, scalar_loss
+from jaxreg.flatness._lanczos import _quadrature
+from jaxreg.flatness._operators import hvp, materialize
+from jaxreg.flatness._subset import Where, subset
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key, check_range, check_wide
+
+
+class HessianIndex(NamedTuple):
+  """How the eigenvalues of a Hessian are signed, as fractions of all.
+
+  Attributes:
+    negative: the index: 0 at a minimum, 1 at a maximum, between them at a saddle.
+    zero: within the tolerance of 0: directions of symmetries, of dead units, of more parameters than data.
+    standard_error: of `negative`; 0 where it is exact.
+  """
+
+  negative: Array
+  zero: Array
+  standard_error: Array
+
+
+class LandscapeConstants(NamedTuple):
+  """What a strongly convex function has a lower bound for, at one point.
+
+  Attributes:
+    pl: of the Polyak-Lojasiewicz inequality.
+    error_bound: of the distance to the minimiser by the gradient.
+    monotonicity: of the gradient's pointing to the minimiser.
+  """
+
+  pl: Array
+  error_bound: Array
+  monotonicity: Array
+
+
+@analysis
+def hessian_index(
+  loss_fn: LossFn,
+  params: Params,
+  batch: Batch,
+  *,
+  where: Where = "*",
+  tolerance: float = 1e-6,
+  method: Literal["dense", "lanczos"] = "dense",
+  key: Key | None = None,
+  num_probes: int = 8,
+  num_matvecs: int | None = None,
+) -> HessianIndex:
+  r"""The fraction of negative eigenvalues of the Hessian.
+
+  .. math:: \alpha = \frac1n \#\{i : \lambda_i(H) < -\tau \max_j |\lambda_j|\}, \qquad
+    f(x + \Delta) \approx f(x) + J \Delta + \tfrac12 \Delta^\top H \Delta
+
+  The lecture prints the last term without the half. Symmetries of a network (rescaled units, for instance)
+  make eigenvalues of 0, which rounding would sign: they are counted as `zero`.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable; called with `key=None`.
+    params: any pytree.
+    batch: passed on.
+    where: the parameters that count.
+    tolerance: `tau`, at least 0, relative to the largest absolute eigenvalue.
+    method: `dense`, all eigenvalues; or `lanczos`, the mass of the spectral density by random probes, which
+      needs products with the Hessian only.
+    key: for the probes.
+    num_probes: of `lanczos`, at least 2.
+    num_matvecs: products for each probe; by default 64, or the size where that is smaller.
+
+  Returns:
+    `HessianIndex` of scalars.
+
+  Raises:
+    TypeError: if `lanczos` has no typed key.
+    ValueError: for another method, or an option out of range.
+
+  Example:
+    >>> saddle = lambda x, batch, *, key: x[0] ** 2 - x[1] ** 2 + 2 * x[2] ** 2
+    >>> hessian_index(saddle, jnp.zeros(3), None).negative
+    Array(0.33333334, dtype=float32)
+
+  References:
+    Dauphin et al., `Identifying and attacking the saddle point problem in high-dimensional non-convex
+    optimization`, 2014.
+    Pennington and Bahri, `Geometry of Neural Network Loss Surfaces via Random Matrix Theory`, 2017.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Stationary Points in High
+    Dimensions.
+  """
+  check_range(tolerance, "tolerance", low=0)
+  operator = hvp(loss_fn, params, batch, where=where)
+  if method == "dense":
+    values = jnp.linalg.eigvalsh(materialize(operator))
+    negative, zero = _counts(values, tolerance, jnp.full(values.shape, 1 / values.size, values.dtype))
+    return HessianIndex(negative, zero, jnp.zeros_like(negative))
+  if method != "lanczos":
+    raise ValueError(f"method must be dense or lanczos, got {method!r}")
+  if key is None:
+    raise TypeError("key must be given with method='lanczos', got None")
+  check_key(key)
+  size = operator.like.size
+  steps = min(64, size) if num_matvecs is None else num_matvecs
+  if num_probes < 2 or not 1 <= steps <= size:
+    raise ValueError(
+      f"num_probes must be at least 2 and num_matvecs in [1, {size}], got {num_probes} and {steps}"
+    )
+  nodes, weights, _ = _quadrature(num_probes, steps, operator, operator.like, key)
+  largest = jnp.abs(nodes).max()
+  each = jax.vmap(lambda values, weights: _counts(values, tolerance, weights, largest))(nodes, weights)
+  negative, zero = each
+  return HessianIndex(negative.mean(), zero.mean(), negative.std(ddof=1) / num_probes**0.5)
+
+
+def pl_ratio(loss_fn: LossFn, params: Params, batch: Batch, *, minimum: ArrayLike = 0.0) -> Array:
+  r"""Half the squared gradient over the loss that is left: at least `mu` where the PL inequality holds.
+
+  .. math:: \frac{\tfrac12 \|\nabla f(x)\|^2}{f(x) - f^*} \ge \mu
+
+  A function with `mu > 0` has no stationary points but minima. The lecture's constant, without the half, is
+  twice this one. Of a quadratic it lies between the smallest and the largest eigenvalue.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
+    params, batch: where.
+    minimum: `f*`.
+
+  Returns:
+    A scalar, float32 or wider; infinite at the minimum.
+
+  Raises:
+    ValueError: if the loss is no scalar.
+
+  Example:
+    >>> pl_ratio(lambda x, batch, *, key: 0.5 * (batch * x**2).sum(), jnp.ones(2), jnp.array([1.0, 3.0]))
+    Array(2.5, dtype=float32)
+
+  References:
+    Polyak, `Gradient methods for minimizing functionals`, 1963.
+    Karimi, Nutini and Schmidt, `Linear Convergence of Gradient and Proximal-Gradient Methods Under the
+    Polyak-Lojasiewicz Condition`, 2016.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Differences of Convex vs.
+    Non-Convex.
+  """
+  value, flat = jax.value_and_grad(_on_flat(loss_fn, params, batch))(subset(params).flat)
+  left = check_wide(value, "loss") - minimum
+  return _over(0.5 * jnp.square(check_wide(flat, "params")).sum(), left)
+
+
+def landscape_constants(
+  loss_fn: LossFn, params: Params, batch: Batch, *, minimiser: Params
+) -> LandscapeConstants:
+  r"""What the lecture's three properties of a strongly convex function are worth at a point.
+
+  .. math:: \tfrac12 \|\nabla f\|^2 \ge \mu_1 (f - f^*), \qquad \|\nabla f\| \ge \mu_2 \|x - x^*\|, \qquad
+    \langle -\nabla f, x^* - x \rangle \ge f - f^* + \mu_3 \|x - x^*\|^2
+
+  Each is the largest constant with which its inequality holds here; the smallest over many points (`vmap`)
+  bounds that of the function. A negative one says that the property fails. Of a quadratic they are at least
+  the smallest eigenvalue, the same, and half of it.
+
+  Args:
+    loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
+    params, batch: where.
+    minimiser: `x*`, a tree as `params`.
+
+  Returns:
+    `LandscapeConstants` of scalars, float32 or wider; infinite at the minimiser.
+
+  Raises:
+    ValueError: if the loss is no scalar.
+
+  Example:
+    >>> loss = lambda x, batch, *, key: 0.5 * (batch * x**2).sum()
+    >>> x, h, star = jnp.array([1.0, 0.0]), jnp.array([1.0, 4.0]), jnp.zeros(2)
+    >>> found = landscape_constants(loss, x, h, minimiser=star)
+    >>> [float(constant) for constant in found]
+    [1.0, 1.0, 0.5]
+
+  References:
+    Karimi, Nutini and Schmidt, `Linear Convergence of Gradient and Proximal-Gradient Methods Under the
+    Polyak-Lojasiewicz Condition`, 2016.
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Differences of Convex vs.
+    Non-Convex.
+  """
+  loss, x = _on_flat(loss_fn, params, batch), subset(params).flat
+  star = subset(minimiser).flat
+  value, gradient = jax.value_and_grad(loss)(x)
+  value, gradient = check_wide(value, "loss"), check_wide(gradient, "params")
+  left, away = value - loss(star), check_wide(x, "params") - check_wide(star, "minimiser")
+  squares, distance = jnp.square(gradient).sum(), jnp.square(away).sum()
+  return LandscapeConstants(
+    _over(0.5 * squares, left),
+    jnp.sqrt(_over(squares, distance)),
+    _over(gradient @ away - left, distance),
+  )
+
+
+def _on_flat(loss_fn: LossFn, params: Params, batch: Batch):
+  merge = subset(params).merge
+  return lambda flat: scalar_loss(loss_fn, merge(flat), batch, None)
+
+
+def _over(x: Array, by: Array) -> Array:
+  return jnp.where(by == 0, jnp.inf, x / jnp.where(by == 0, 1, by))
+
+
+def _counts(
+  values: Array, tolerance: float, weights: Array, largest: Array | None = None
+) -> tuple[Array, Array]:
+  bound = tolerance * (jnp.abs(values).max() if largest is None else largest)
+  return jnp.where(values < -bound, weights, 0).sum(), jnp.where(jnp.abs(values) <= bound, weights, 0).sum()

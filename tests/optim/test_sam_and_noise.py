@@ -1,0 +1,135 @@
+"""Sharpness-aware steps at zero gradients; Langevin dynamics whose variance is known; noise on gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from contract import jit
+
+from jaxreg import optim
+
+CURVATURE = np.array([1.0, 4.0, 0.0])
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def loss(w):
+  return 0.5 * jnp.sum(jnp.asarray(CURVATURE, w.dtype) * w**2)
+
+
+gradient = jax.grad(loss)
+
+
+def test_sam_takes_the_gradient_at_the_top(x64):
+  w = np.array([0.5, -0.2, 1.0])
+  tx = optim.sam(optax.sgd(0.1, momentum=0.9), rho=0.3)
+  state, velocity = tx.init(w), 0.0
+  update = jit(lambda g, state, w: tx.update(g, state, w, grad_fn=gradient))
+  adversary = optax.chain(optax.contrib.normalize(), optax.sgd(0.3))
+  theirs = optax.contrib.sam(optax.sgd(0.1, momentum=0.9), adversary, opaque_mode=True)
+  other, other_state = w, theirs.init(w)
+  for _ in range(3):
+    g = CURVATURE * w
+    top = w + 0.3 * g / np.linalg.norm(g)
+    velocity = 0.9 * velocity + CURVATURE * top
+    updates, state = update(g, state, w)
+    np.testing.assert_allclose(updates, -0.1 * velocity, rtol=1e-12)
+    w = w + np.asarray(updates)
+    u, other_state = theirs.update(gradient(other), other_state, other, grad_fn=lambda w, _: gradient(w))
+    other = other + u
+  np.testing.assert_allclose(w, other, rtol=1e-10)
+
+
+def test_sam_survives_a_gradient_of_zero():
+  """Optax's does not, and stays NaN."""
+  flat, w = jnp.zeros(3), jnp.array([0.5, -0.2, 1.0])
+  tx = optim.sam(optax.sgd(0.1), rho=0.3)
+  updates, state = tx.update(gradient(flat), tx.init(flat), flat, grad_fn=gradient)
+  np.testing.assert_array_equal(updates, 0)
+  updates, _ = tx.update(gradient(w), state, w, grad_fn=gradient)
+  assert np.isfinite(updates).all()
+  assert np.abs(updates).max() > 0
+  adversary = optax.chain(optax.contrib.normalize(), optax.sgd(0.3))
+  theirs = optax.contrib.sam(optax.sgd(0.1), adversary)
+  state, w = theirs.init(flat), flat
+  for _ in range(2):
+    updates, state = theirs.update(gradient(w), state, w)
+    w = w + updates
+  assert np.isnan(w).any()
+
+
+@pytest.mark.thorough
+def test_sam_leaves_batch_statistics_alone():
+  """The second gradient has no side effect: statistics are those of the first pass."""
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)), jnp.float32)
+
+  def with_statistics(w, stats):
+    z = x * w[None, :]
+    return jnp.mean(jnp.square(z - z.mean(0)[None, :])), 0.9 * stats + 0.1 * z.mean(0)
+
+  w, stats = jnp.ones(3), jnp.zeros(3)
+  tx = optim.sam(optax.sgd(0.1), rho=0.5)
+  grads, after = jax.grad(with_statistics, has_aux=True)(w, stats)
+  again = lambda w: jax.grad(with_statistics, has_aux=True)(w, stats)[0]
+  updates, _ = tx.update(grads, tx.init(w), w, grad_fn=again)
+  np.testing.assert_allclose(after, 0.1 * x.mean(0), rtol=1e-6)
+  assert (np.asarray(updates) != -0.1 * np.asarray(grads)).all()
+
+
+@pytest.mark.claim(
+  "adaptive_sgd",
+  "Injected Noises",
+  "noise on the updates is Bayesian: Langevin steps have the posterior variance, over 1 - eps lambda / 4",
+)
+def test_sgld_has_the_variance_of_its_recursion(x64):
+  """On a quadratic it is 1 / (lambda (1 - eps lambda / 4)); 4000 chains, each with its coordinate's noise."""
+  eps, n, lam = 0.4, 10, np.array([0.05, 0.2])
+  tx = optim.sgld(eps, key=jax.random.key(3), num_examples=n)
+
+  def step(carry, _):
+    w, state = carry
+    updates, state = tx.update(jnp.asarray(lam)[:, None] * w, state)
+    return (w + updates, state), None
+
+  start = jnp.zeros((2, 4000))
+  w = jit(lambda w: jax.lax.scan(step, (w, tx.init(w)), length=60)[0][0])(start)
+  after = lambda a: (1 - a**120) / (1 - a**2)  # of the recursion w <- a w + noise from 0
+  want = eps * after(1 - eps * n * lam / 2)
+  np.testing.assert_allclose(np.var(w, axis=1), want, rtol=0.09)
+  stationary = 1 / (n * lam * (1 - eps * n * lam / 4))
+  np.testing.assert_allclose(want, stationary, rtol=1e-2)
+
+
+@pytest.mark.thorough
+def test_sgld_noise_is_a_function_of_key_and_step():
+  g = {"a": np.zeros(1000, np.float32), "b": np.zeros(1000, np.float32)}
+  tx = optim.sgld(lambda t: 0.25 / (t + 1), key=jax.random.key(0), temperature=4.0)
+  state = tx.init(g)
+  first, state = tx.update(g, state)
+  second, _ = tx.update(g, state)
+  again, _ = tx.update(g, tx.init(g))
+  np.testing.assert_array_equal(first["a"], again["a"])
+  np.testing.assert_allclose(np.std(first["a"]), 1.0, rtol=0.1)
+  np.testing.assert_allclose(np.std(second["a"]), 0.5**0.5, rtol=0.1)
+  for x, y in ((first["a"], first["b"]), (first["a"], second["a"])):
+    assert abs(np.corrcoef(x, y)[0, 1]) < 0.15
+  with pytest.raises(TypeError, match="key must be a typed key"):
+    optim.sgld(0.1, key=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.thorough
+def test_gradient_noise_has_the_schedule_of_optax():
+  g = np.ones(4000, np.float32)
+  tx = optim.gradient_noise(key=jax.random.key(1), eta=0.09, gamma=2.0)
+  state = tx.init(g)
+  for t in (1, 2, 3):
+    noisy, state = tx.update(g, state)
+    np.testing.assert_allclose(np.std(noisy - g), 0.3 / t, rtol=0.06)
+  assert isinstance(tx, optax.GradientTransformationExtraArgs)
+  with pytest.raises(ValueError, match="eta must lie in"):
+    optim.gradient_noise(key=jax.random.key(1), eta=-1.0)

@@ -1,0 +1,186 @@
+"""Permuted and rescaled networks: the same outputs, other gradients, and which optimizers notice."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from contract import jit
+
+from jaxreg import optim, symmetry
+
+WHERE = "Gradient Descent under Reparameterization"
+ORDER = np.array([2, 0, 3, 1])
+LAYER = {"incoming": "a/*", "outgoing": "b/kernel"}
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def make(seed=0):
+  rng = np.random.default_rng(seed)
+  params = {
+    "a": {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)},
+    "b": {"kernel": rng.normal(size=(4, 2)), "bias": rng.normal(size=2)},
+  }
+  return jax.tree.map(jnp.asarray, params), rng.normal(size=(8, 3)), np.exp(rng.normal(size=4))
+
+
+def mlp(params, x, activation=jax.nn.relu):
+  x = activation(x @ params["a"]["kernel"] + params["a"]["bias"][None])
+  return x @ params["b"]["kernel"] + params["b"]["bias"][None]
+
+
+def loss(params, x):
+  return jnp.mean(jnp.square(mlp(params, x)) * jnp.array([[1.0, 3.0]])) + jnp.mean(mlp(params, x))
+
+
+@pytest.mark.claim(
+  "adaptive_sgd", "Local Minima", "a layer of n units has n! permutations that are the same function"
+)
+def test_permuted_units_are_the_same_function(x64):
+  params, x, _ = make()
+  other = symmetry.permute_units(params, ORDER, **LAYER)
+  np.testing.assert_array_equal(other["a"]["bias"], params["a"]["bias"][ORDER])
+  assert np.abs(other["a"]["kernel"] - params["a"]["kernel"]).max() > 0.1
+  assert symmetry.invariance_error(mlp, params, other, x) < 1e-14
+  back = symmetry.permute_units(other, np.argsort(ORDER), **LAYER)
+  jax.tree.map(np.testing.assert_array_equal, back, params)
+  # Without the other side it is another function.
+  assert symmetry.invariance_error(mlp, params, {**other, "b": params["b"]}, x) > 0.1
+
+
+@pytest.mark.parametrize("make_tx", [lambda: optax.sgd(0.1), lambda: optim.exact_adam(0.1)])
+def test_optimizers_commute_with_permutations(make_tx, x64):
+  """And those that normalise leaves; one that raises the gradient to a power, element by element, too."""
+  params, x, _ = make(1)
+  tx = optax.chain(optim.scale_by_p_norm(p=3.0), optim.scale_by_trust_region(blocks="leaf"), make_tx())
+
+  def step(params):
+    return optax.apply_updates(params, tx.update(jax.grad(loss)(params, x), tx.init(params), params)[0])
+
+  moved = jit(step)(params)
+  first = symmetry.permute_units(moved, ORDER, **LAYER)
+  then = jit(step)(symmetry.permute_units(params, ORDER, **LAYER))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), first, then)
+
+
+@pytest.mark.claim(
+  "adaptive_sgd",
+  WHERE,
+  "ReLU units can be rescaled: f(Aw) = f(w), and the gradient becomes A^-1 times it",
+)
+def test_rescaled_units_are_the_same_function_with_other_gradients(x64):
+  params, x, scales = make(2)
+  other = symmetry.rescale_units(params, scales, **LAYER)
+  assert symmetry.invariance_error(mlp, params, other, x) < 1e-14
+  gradient = jit(jax.grad(loss))
+  g, h = gradient(params, x), gradient(other, x)
+  np.testing.assert_allclose(h["a"]["kernel"], np.asarray(g["a"]["kernel"]) / scales, rtol=1e-10)
+  np.testing.assert_allclose(h["a"]["bias"], g["a"]["bias"] / scales, rtol=1e-10)
+  np.testing.assert_allclose(h["b"]["kernel"], np.asarray(g["b"]["kernel"]) * scales[:, None], rtol=1e-10)
+  np.testing.assert_allclose(h["b"]["bias"], g["b"]["bias"], rtol=1e-10)
+  step = lambda w, g: jax.tree.map(lambda w, g: w - 0.1 * g, w, g)
+  assert symmetry.invariance_error(mlp, step(params, g), step(other, h), x) > 0.1
+  leaky = lambda params, x: mlp(params, x, jax.nn.leaky_relu)
+  assert symmetry.invariance_error(leaky, params, other, x) < 1e-14
+  for activation in (jax.nn.gelu, jnp.tanh, jax.nn.softmax):
+    curved = lambda params, x, activation=activation: mlp(params, x, activation)
+    assert symmetry.invariance_error(curved, params, other, x) > 1e-3
+  forgotten = {**other, "a": {**other["a"], "bias": params["a"]["bias"]}}
+  assert symmetry.invariance_error(mlp, params, forgotten, x) > 1e-2
+
+
+def test_channels_through_pooling_and_flattening(x64):
+  """A convolution, a max pool, and a dense layer on the flattened image: rows are positions by channels."""
+  rng = np.random.default_rng(3)
+  params = {
+    "a": {"kernel": jnp.asarray(rng.normal(size=(2, 2, 1, 4))), "bias": jnp.asarray(rng.normal(size=4))},
+    "b": {"kernel": jnp.asarray(rng.normal(size=(2 * 2 * 4, 3)))},
+  }
+
+  def apply(params, x):
+    kinds = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    x = (
+      jax.lax.conv_general_dilated(x, params["a"]["kernel"], **kinds) + params["a"]["bias"][None, None, None]
+    )
+    x = jax.lax.reduce_window(jax.nn.relu(x), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return x.reshape(len(x), -1) @ params["b"]["kernel"]
+
+  x = rng.normal(size=(5, 4, 4, 1))
+  scaled = symmetry.rescale_units(params, np.exp(rng.normal(size=4)), **LAYER)
+  permuted = symmetry.permute_units(params, ORDER, **LAYER)
+  error = jit(lambda a, b: symmetry.invariance_error(apply, a, b, x))
+  assert error(params, scaled) < 1e-14
+  assert error(params, permuted) < 1e-14
+  assert error(scaled, {**scaled, "b": params["b"]}) > 0.1
+
+
+@pytest.mark.claim(
+  "adaptive_sgd",
+  WHERE,
+  "BN: forward is invariant to the scale of the weights, backward is not: the gradient is divided by it",
+)
+def test_batch_normalisation(x64):
+  rng = np.random.default_rng(4)
+  params = {
+    "a": {"kernel": jnp.asarray(rng.normal(size=(3, 4)))},
+    "b": {"kernel": jnp.asarray(rng.normal(size=(4, 2)))},
+  }
+  x = rng.normal(size=(16, 3))
+
+  def apply(params):
+    z = x @ params["a"]["kernel"]
+    z = (z - z.mean(0)[None]) / jnp.sqrt(z.var(0))[None]
+    return jnp.square(jax.nn.relu(z) @ params["b"]["kernel"])
+
+  scales = np.array([2.0, 0.1, 7.0, 1.0])
+  other = symmetry.rescale_normalized(params, scales, incoming="a/kernel")
+  assert symmetry.invariance_error(apply, params, other) < 1e-13
+  gradient = jit(jax.grad(lambda params: apply(params).mean()))
+  g, h = (np.asarray(gradient(w)["a"]["kernel"]) for w in (params, other))
+  np.testing.assert_allclose(h, g / scales, rtol=1e-9, atol=1e-14)
+  np.testing.assert_allclose((g * params["a"]["kernel"]).sum(0), 0, atol=1e-14)
+  by_a_number = symmetry.rescale_normalized(params, 3.0, incoming="a/kernel")
+  np.testing.assert_allclose(by_a_number["a"]["kernel"], 3 * params["a"]["kernel"])
+
+
+def test_coordinates(x64):
+  rng = np.random.default_rng(5)
+  a = rng.normal(size=(4, 4))
+  tree = {"p": jnp.asarray(rng.normal(size=2)), "q": jnp.asarray(rng.normal(size=(2, 1)))}
+  linear, smooth = symmetry.linear_coordinates(a), symmetry.elementwise_coordinates(jnp.sinh, jnp.arcsinh)
+  vector = np.concatenate([tree["p"], tree["q"][:, 0]])
+  forward = linear.forward(tree)
+  np.testing.assert_allclose(np.concatenate([forward["p"], forward["q"][:, 0]]), a @ vector, rtol=1e-12)
+  np.testing.assert_allclose(smooth.forward(tree)["q"], np.sinh(tree["q"]), rtol=1e-14)
+  for coordinates in (linear, smooth):
+    back = coordinates.inverse(coordinates.forward(tree))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), back, tree)
+  # The transform of the one is that of its matrix.
+  both = optim.reparameterize(optax.sgd(0.1), *linear), optim.reparameterize(optax.sgd(0.1), a)
+  first, second = (jit(lambda w, tx=tx: tx.update(w, tx.init(w), w)[0])(tree) for tx in both)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), first, second)
+
+
+def test_refusals():
+  params = {"a": {"kernel": jnp.ones((3, 4))}, "b": {"kernel": jnp.ones((6, 2))}}
+  with pytest.raises(TypeError, match="permutation must be integers"):
+    symmetry.permute_units(params, jnp.ones(4), **LAYER)
+  with pytest.raises(ValueError, match="permutation must be the numbers"):
+    symmetry.permute_units(params, jnp.array([0, 0, 1, 2]), **LAYER)
+  with pytest.raises(ValueError, match="b/kernel must have 4 units on axis -2"):
+    symmetry.permute_units(params, ORDER, **LAYER)
+  with pytest.raises(ValueError, match="scales must lie in"):
+    symmetry.rescale_units(params, jnp.array([1.0, -1.0]), **LAYER)
+  with pytest.raises(ValueError, match="mask selects no parameter"):
+    symmetry.rescale_units(params, jnp.ones(4), incoming="c/*", outgoing="b/kernel")
+  with pytest.raises(ValueError, match="they differ by"):
+    symmetry.check_invariance(lambda w: w * jnp.ones(2), 2.0, 3.0)
+  with pytest.raises(ValueError, match="inverse must undo forward"):
+    symmetry.elementwise_coordinates(jnp.sinh, jnp.sinh)
+  with pytest.raises(ValueError, match="matrix must be square"):
+    symmetry.linear_coordinates(jnp.ones((2, 3)))
