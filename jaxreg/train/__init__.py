@@ -3,8 +3,9 @@
 `train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
 """
 
+from jaxreg.train.checks import check
 from jaxreg.train.compare import compare
-from jaxreg.train.config import Config, base_config, check, flatten
+from jaxreg.train.config import Config, base_config, flatten
 from jaxreg.train.dropmax_figures import dropmax_figures
 from jaxreg.train.errors import RunError
 from jaxreg.train.flatness import flatness

@@ -10,7 +10,8 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jaxreg.train.config import Config, check, flatten
+from jaxreg.train.checks import check
+from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.workdir import default_workdir, restore_config
 

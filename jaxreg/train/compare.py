@@ -13,7 +13,8 @@ from jaxreg import plots
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import write_json
-from jaxreg.train.config import Config, check, flatten
+from jaxreg.train.checks import check
+from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.log import read_records
 from jaxreg.train.loop import train

@@ -1,7 +1,6 @@
-"""The configuration: its fields with their defaults, and the checks that need nothing but it."""
+"""The configuration: its fields with their defaults."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,10 +8,7 @@ from ml_collections import ConfigDict, config_dict
 
 from jaxreg import augment, constraints, models, noise, penalties
 from jaxreg.train import averages, optimizer, sources, terms, toolbox
-from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
-from jaxreg.train.parallel import PARALLEL
-from jaxreg.train.replicas import FORMS
 
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
@@ -179,125 +175,6 @@ def base_config() -> Config:
   return config.lock()
 
 
-def check(config: Config) -> None:
-  """Checks names and numbers.
-
-  Raises:
-    RunError: naming the field, what it holds and what is allowed.
-  """
-  _one_of(config, "job", JOBS)
-  _one_of(config, "parallel", PARALLEL)
-  _one_of(config, "replicas_by", FORMS)
-  _one_of(config, "precision", PRECISIONS)
-  _one_of(config, "data.name", sources.SOURCES)
-  _one_of(config, "model.name", BACKBONES)
-  _one_of(config, "method.name", tuple(METHODS))
-  for name in config.augment.names:
-    if name not in AUGMENTATIONS:
-      raise unknown("augment.names", name, AUGMENTATIONS)
-  for group, known in toolbox.CHOSEN.items():
-    for name in _get(config, f"{group}.names"):
-      if name not in known:
-        raise unknown(f"{group}.names", name, tuple(known))
-    _one_of(config, f"{group}.mask", optimizer.MASKS)
-  for name in config.regularizers.names:
-    _in_range(config, f"regularizers.{name}.weight", 0)
-    if name in toolbox.REGULARIZERS:
-      _in_range(config, f"regularizers.{name}.limit", 0)
-  _in_range(config, "regularizers.dual_learning_rate", 0, above=True)
-  _one_of(config, "average.name", averages.AVERAGES)
-  if config.average.name == "early_stopping" and config.ensemble > 1:
-    raise RunError(f"average.name: early_stopping is of single runs; give ensemble=1, got {config.ensemble}")
-  mean, std = config.augment.mean, config.augment.std
-  numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
-  if not numbers or len(mean) != len(std) or not all(value > 0 for value in std):
-    raise RunError(
-      f"augment.mean, augment.std: must be a number per channel each, std above 0, got {mean} and {std}"
-    )
-  _one_of(config, "optimizer.name", optimizer.OPTIMIZERS)
-  _one_of(config, "optimizer.schedule.name", optimizer.SCHEDULES)
-  _one_of(config, "optimizer.weight_decay.mask", optimizer.MASKS)
-  _one_of(config, "evaluate.checkpoint", ("latest", "best"))
-  _one_of(config, "evaluate.split", SPLITS)
-  _one_of(config, "pretrained.checkpoint", ("latest", "best"))
-  _one_of(config, "checkpoint.best", BEST)
-  _one_of(config, "compare.choose", BEST)
-  for field in (
-    "batch_size",
-    "epochs",
-    "eval_every",
-    "eval_batch_size",
-    "log_every",
-    "checkpoint.every",
-    "replicas",
-    "ensemble",
-    "accumulate",
-    "compare.seeds",
-    "optimizer.schedule.noam.d_model",
-    "optimizer.schedule.noam.warmup_steps",
-    "translate.beam_size",
-  ):
-    _in_range(config, field, 1)
-  if config.replicas % config.ensemble:
-    raise RunError(
-      f"ensemble: must divide replicas, which are all members, got {config.ensemble} and {config.replicas}"
-    )
-  # One could be lost while the next is being written.
-  _in_range(config, "checkpoint.keep", 2)
-  for field in (
-    "steps",
-    "data.limit",
-    "data.resident_gib",
-    "data.subset.per_class",
-    "data.subset.seed",
-    "data.unlabelled.batch_size",
-    "steps_per_dispatch",
-    "translate.length_penalty",
-    "evaluate.mc_samples",
-    "model.unbalance",
-  ):
-    _in_range(config, field, 0)
-  if config.model.unbalance and config.model.name != "MLP":
-    raise RunError(f"model.unbalance: must be 0 with model.name={config.model.name}, it is for an MLP")
-  if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
-    raise RunError(
-      "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
-      f"steps_per_dispatch=1, got {config.replicas_by} and {config.steps_per_dispatch}"
-    )
-  # JAX's keys of larger seeds repeat.
-  if not 0 <= config.seed <= 2**32 - config.replicas:
-    raise RunError(f"seed: must be at least 0 and, of every replica, below 2**32, got {config.seed}")
-  widths = config.model.MLP.widths
-  if not all(isinstance(width, int) and width >= 1 for width in widths):
-    raise RunError(f"model.MLP.widths: must be integers of at least 1, as in '(256, 256)', got {widths!r}")
-  rates = config.model.MLP.dropout_rates
-  if rates and (len(rates) != len(widths) or config.model.MLP.dropout_rate):
-    raise RunError(
-      f"model.MLP.dropout_rates: must be (), or with dropout_rate=0 a rate for each of the {len(widths)} "
-      f"hidden layers, got {rates!r} and {config.model.MLP.dropout_rate}"
-    )
-  if not all(isinstance(rate, int | float) and 0 <= rate <= 1 for rate in rates):
-    raise RunError(f"model.MLP.dropout_rates: must be numbers from 0 to 1, as in '(0.2, 0.5)', got {rates!r}")
-  _in_range(config, "optimizer.learning_rate", 0, above=True)
-  for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
-    _in_range(config, field, 0)
-  for field in ("rmsprop.decay", "adam.b1", "adam.b2", "adamw.b1", "adamw.b2"):
-    value = _get(config, f"optimizer.{field}")
-    if not 0 <= value < 1:
-      raise RunError(f"optimizer.{field}: must be at least 0 and below 1, got {value}")
-  for field, value in flatten(config.optimizer, "optimizer.").items():
-    if isinstance(value, float) and not math.isfinite(value):
-      raise RunError(f"{field}: must be finite, got {value}")
-  if config.optimizer.schedule.name == "noam" and config.optimizer.schedule.warmup_epochs:
-    raise RunError(
-      "optimizer.schedule.warmup_epochs: noam warms up over optimizer.schedule.noam.warmup_steps; give 0, "
-      f"got {config.optimizer.schedule.warmup_epochs}"
-    )
-  for boundary in config.optimizer.schedule.step.boundaries:
-    if not (isinstance(boundary, int | float) and 0 <= boundary < math.inf):
-      raise RunError(f"optimizer.schedule.step.boundaries: must be numbers of at least 0, got {boundary!r}")
-
-
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
   """`{"optimizer.name": "adam", ...}`."""
   flat = {}
@@ -328,20 +205,3 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
   for group, names in {"augment": AUGMENTATIONS, **toolbox.CHOSEN}.items():
     unread += [f"{group}.{name}." for name in names if name not in flat.get(f"{group}.names", ())]
   return {field: value for field, value in flat.items() if not field.startswith(tuple(unread))}
-
-
-def _get(config: Config, field: str) -> Any:
-  for name in field.split("."):
-    config = config[name]
-  return config
-
-
-def _one_of(config: Config, field: str, allowed: tuple[str, ...]) -> None:
-  if _get(config, field) not in allowed:
-    raise unknown(field, _get(config, field), allowed)
-
-
-def _in_range(config: Config, field: str, low: float, *, above: bool = False) -> None:
-  value = _get(config, field)
-  if not (math.isfinite(value) and (value > low if above else value >= low)):
-    raise RunError(f"{field}: must be {'above' if above else 'at least'} {low} and finite, got {value}")

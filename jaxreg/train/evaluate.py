@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import ensembles
 from jaxreg.train.data import Source, gather, padded_indices, place
 from jaxreg.train.metrics import merge, prediction_metrics, summarize, to_host
+from jaxreg.train.program import Program
 from jaxreg.train.replicas import Loop, Vmap
-from jaxreg.train.setup import Program
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import prediction_key
 

@@ -9,7 +9,8 @@ import jax
 
 from jaxreg.flatness._subset import selected
 from jaxreg.train.checkpoint import write_json
-from jaxreg.train.config import Config, check
+from jaxreg.train.checks import check
+from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.flatness_figures import make_figures
 from jaxreg.train.flatness_row import Row, rises

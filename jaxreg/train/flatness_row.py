@@ -21,8 +21,9 @@ from jaxreg.train.config import Config, base_config
 from jaxreg.train.data import Split, batch_indices, gather, place
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
+from jaxreg.train.program import Program
 from jaxreg.train.rows import make_cell, parse_fields
-from jaxreg.train.setup import Program, build, load_data, make_mesh
+from jaxreg.train.setup import build, load_data, make_mesh
 from jaxreg.train.state import TrainState
 from jaxreg.train.subject import Subject, make_subjects, with_weights
 

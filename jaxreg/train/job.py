@@ -18,8 +18,9 @@ from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.flatness_figures import markdown as flatness_lines
 from jaxreg.train.load import pick_step
 from jaxreg.train.metrics import averaged, shown
+from jaxreg.train.program import Program
 from jaxreg.train.replicas import Loop, Vmap, stacked
-from jaxreg.train.setup import Program, build, is_resident, load_data, make_mesh, replicas_of
+from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replicas_of
 
 
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:

@@ -13,8 +13,9 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, good_steps, restore
 from jaxreg.train.config import base_config
 from jaxreg.train.errors import RunError
+from jaxreg.train.program import Program
 from jaxreg.train.replicas import stacked
-from jaxreg.train.setup import Program, build
+from jaxreg.train.setup import build
 from jaxreg.train.state import TrainState
 from jaxreg.typing import Array, Key
 

@@ -24,10 +24,10 @@ from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import open_log
 from jaxreg.train.metrics import averaged
 from jaxreg.train.pretrained import load_backbone, with_backbone
+from jaxreg.train.program import Program
 from jaxreg.train.recorder import Recorder, check_finite, largest_parts
 from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import (
-  Program,
   build,
   check_devices,
   is_resident,

@@ -11,7 +11,7 @@ from jaxreg.paths import leaf_names
 from jaxreg.train.data import place
 from jaxreg.train.errors import RunError
 from jaxreg.train.load import restore_run
-from jaxreg.train.setup import Program
+from jaxreg.train.program import Program
 from jaxreg.train.state import TrainState
 
 

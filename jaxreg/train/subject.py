@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
-from jaxreg.train.setup import Program
+from jaxreg.train.program import Program
 from jaxreg.train.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
 

@@ -21,7 +21,8 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import batches
 from jaxreg.train.job import restore_states
 from jaxreg.train.metrics import averaged
-from jaxreg.train.setup import Program, is_resident
+from jaxreg.train.program import Program
+from jaxreg.train.setup import is_resident
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import prediction_key
 from jaxreg.train.text import BEGIN, END, PAD, ParallelText, read_parallel_text
