@@ -41,7 +41,8 @@ def rand_augment(
 
   Of the photometric operations all are computed and each image takes its own: they are arithmetic on pixels,
   which compiles to few passes. The geometric ones of an image, all affine, are composed to one map, sampled
-  once, bilinearly, after the others: one gather whatever `num_ops`, and no blur upon blur.
+  once, bilinearly, after the others: one gather whatever `num_ops`, and no blur upon blur. A `lax.switch`
+  under `vmap` would compute every branch, each with a gather: 2.5 times as long for two operations on a CPU.
 
   Args:
     key: two draws of `[num_ops, batch]`: operations and signs.

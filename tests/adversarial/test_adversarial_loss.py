@@ -43,14 +43,20 @@ def closed(eps, mix, length):
 @pytest.mark.parametrize(
   ("attack", "length"),
   [
-    (functools.partial(adversarial.fgsm, eps=0.3), np.abs(W).sum()),
-    (
+    pytest.param(functools.partial(adversarial.fgsm, eps=0.3), np.abs(W).sum(), id="fgsm"),
+    pytest.param(
       functools.partial(adversarial.pgd, eps=0.3, step_size=0.3, num_steps=2, norm="l2", random_start=False),
       np.sqrt((W**2).sum()),
+      id="pgd-l2",
+      marks=pytest.mark.thorough,
     ),
-    (functools.partial(adversarial.pgd, eps=0.3, step_size=0.3, num_steps=3), np.abs(W).sum()),
+    pytest.param(
+      functools.partial(adversarial.pgd, eps=0.3, step_size=0.3, num_steps=3),
+      np.abs(W).sum(),
+      id="pgd-linf",
+      marks=pytest.mark.thorough,
+    ),
   ],
-  ids=["fgsm", "pgd l2", "pgd linf"],
 )
 def test_logistic_regression(attack, length):
   """Each margin is less by eps times the dual norm of the weights; x' has no gradient."""
@@ -68,6 +74,7 @@ def test_logistic_regression(attack, length):
   np.testing.assert_allclose(gradient, 0.25 * each(X) + 0.75 * each(moved), rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_all_clean_and_all_adversarial():
   batch = {"inputs": jnp.asarray(X, jnp.float32), "labels": jnp.asarray(Y, jnp.float32)}
   attack = functools.partial(adversarial.fgsm, eps=0.3)
@@ -77,6 +84,7 @@ def test_all_clean_and_all_adversarial():
     np.testing.assert_allclose(got, closed(0.3, mix, np.abs(W).sum()), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_every_pass_has_the_same_noise():
   """With dropout that keeps either input, the attack moves what the loss then looks at."""
 

@@ -64,15 +64,18 @@ def test_members_on_resampled_examples_make_one_prediction():
   """What is a member's own goes among the members: here the examples of a least-squares fit."""
   rng = np.random.default_rng(1)
   y = jnp.asarray(rng.normal(size=(8, 2)), jnp.float32)
-  indices = ensembles.bootstrap_indices(jax.random.key(1), num_examples=8, num_members=4)
-  weights = jit(lambda indices: jax.vmap(lambda i: jnp.bincount(i, length=8))(indices))(indices)
-  fit = lambda w: jnp.linalg.solve((X.T * w[None]) @ X + 0.1 * jnp.eye(3), (X.T * w[None]) @ y)
-  kernels = jit(lambda weights: ensembles.ensemble_apply(fit, weights.astype(jnp.float32)))(weights)
+
+  def run(key):
+    indices = ensembles.bootstrap_indices(key, num_examples=8, num_members=4)
+    kernels = ensembles.ensemble_apply(lambda chosen: fit(X[chosen], y[chosen]), indices)
+    return indices, kernels, ensembles.bag_predict(lambda kernel, x: x @ kernel, kernels, X)
+
+  fit = lambda x, y: jnp.linalg.solve(x.T @ x + 0.1 * jnp.eye(3), x.T @ y)
+  indices, kernels, got = jit(run)(jax.random.key(1))
   x64, y64 = np.asarray(X, np.float64), np.asarray(y, np.float64)
   for i, chosen in enumerate(np.asarray(indices)):
     a, b = x64[chosen], y64[chosen]
     np.testing.assert_allclose(kernels[i], np.linalg.solve(a.T @ a + 0.1 * np.eye(3), a.T @ b), atol=1e-4)
-  got = ensembles.bag_predict(lambda kernel, x: x @ kernel, kernels, X)
   logits = x64 @ np.asarray(kernels, np.float64)
   probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
   np.testing.assert_allclose(np.exp(got), probs.mean(0), atol=1e-5)

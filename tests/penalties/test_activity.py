@@ -113,10 +113,14 @@ def test_kl_sparsity_of_padded_and_divided_batches():
 def test_coadaptation_of_copies_and_of_orthogonal_units():
   """Of one signal and another orthogonal to it, copied: scales, signs and dead units have no effect."""
   one, other = np.array([1.0, -1, 1, -1]), np.array([1.0, 1, -1, -1])
-  dead = np.full(4, 0.1)
-  columns = lambda *units: coadaptation(jnp.asarray(np.stack(units, -1), jnp.float32))
-  np.testing.assert_allclose(columns(one, 3 * one + 1, -1e4 * one, dead), 1, rtol=1e-6)
-  np.testing.assert_allclose(columns(one, other, dead), 0, atol=1e-6)
+  function = jit(coadaptation)
+
+  def of(*units):
+    dead = [np.full(4, 0.1)] * (6 - len(units))
+    return function(np.stack([*units, *dead], -1).astype(np.float32))
+
+  np.testing.assert_allclose(of(one, 3 * one + 1, -1e4 * one), 1, rtol=1e-6)
+  np.testing.assert_allclose(of(one, other), 0, atol=1e-6)
   # Of two of one kind and three of the other, 1 + 3 of 10 pairs.
-  np.testing.assert_allclose(columns(one, -one, other, other, 1e-30 * other), 0.4, rtol=1e-6)
-  assert columns(one, dead) == columns(dead) == 0
+  np.testing.assert_allclose(of(one, -one, other, other, 1e-30 * other), 0.4, rtol=1e-6)
+  assert of(one) == of() == 0
