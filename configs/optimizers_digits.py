@@ -35,7 +35,7 @@ OPTIMIZERS = {
   ),
   "p_norm": _chosen("p_norm_sgd", 0.01, p=3.0),
   "path_sgd": _chosen("path_sgd", 0.1),
-  "sgld": _chosen("sgld", 2e-5, num_examples=1078),
+  "sgld": _chosen("sgld", 2e-5),
 }
 
 

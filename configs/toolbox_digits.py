@@ -96,12 +96,10 @@ TOOLBOX = {
   "cosface": {
     "method.name": "cosface",
     "method.cosface.loss.scale": 16.0,
-    "method.cosface.predict.scale": 16.0,
   },
   "arcface": {
     "method.name": "arcface",
     "method.arcface.loss.scale": 16.0,
-    "method.arcface.predict.scale": 16.0,
   },
   "bi_tempered": {"method.name": "bi_tempered"},
   "rand_augment": {"augment.names": ("rand_augment",), "augment.rand_augment.magnitude": 4.0},

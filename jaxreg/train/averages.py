@@ -22,10 +22,11 @@ class Average:
   """A state beside the parameters, saved with them, and the parameters that it gives.
 
   Attributes:
-    init: `params -> state`.
+    init: `params -> state`; BatchNorm's statistics are among these parameters.
     params: `(state, params) -> params`, to predict with.
     step: `(state, params, step) -> state`, after each update of the parameters.
     evaluated: `(state, metric, params) -> state`, after each evaluation on the validation split, or None.
+    stopped: `state -> bool`, whether the training is over.
     along: whether evaluations along the training are of those parameters, too.
   """
 
@@ -33,6 +34,7 @@ class Average:
   params: Callable[[Any, Params], Params] = lambda state, params: params
   step: Callable[[Any, Params, Array], Any] = _keep
   evaluated: Callable[[Any, Array, Params], Any] | None = None
+  stopped: Callable[[Any], Array] | None = None
   along: bool = True
 
 
@@ -40,19 +42,24 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
   """The copy with the best validation metric; the run ends when it has not improved for `patience`
   evaluations."""
   init, update = averaging.early_stopping(patience=patience, min_delta=min_delta)
-  return Average(init, lambda state, params: state.best_params, evaluated=update, along=False)
+  best = lambda state, params: state.best_params
+  return Average(init, best, evaluated=update, stopped=lambda state: state.should_stop, along=False)
 
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Average:
   """The mean of the iterates from the fraction `start` of the run on, one in `every` steps; 0: an epoch."""
   if not 0 <= start < 1:
     raise ValueError(f"average.swa.start must lie in [0, 1), got {start}")
-  first, period = round(start * num_steps), every or steps_per_epoch
+  if every < 0:
+    raise ValueError(f"average.swa.every must be at least 0, got {every}")
+  first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
   def step(state: averaging.SWAState, params: Params, number: Array) -> averaging.SWAState:
     # The last one counts, wherever the first was.
     takes = (number > first) & ((num_steps - number) % period == 0)
-    return jax.lax.cond(takes, averaging.swa_update, _keep, state, params)
+    state = jax.lax.cond(takes, averaging.swa_update, _keep, state, params)
+    # A run that is made longer begins again.
+    return jax.tree.map(lambda x: jnp.where(number > first, x, 0), state)
 
   def mean(state: averaging.SWAState, params: Params) -> Params:
     return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.mean, params)

@@ -10,6 +10,8 @@ from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
 from jaxreg.train.replicas import FORMS
 
+COSINES = ("cosface", "arcface")
+
 
 def check(config: Config) -> None:
   """Checks names and numbers.
@@ -70,7 +72,7 @@ def check(config: Config) -> None:
     "translate.beam_size",
   ):
     _in_range(config, field, 1)
-  if config.replicas % config.ensemble:
+  if config.job != "compare" and config.replicas % config.ensemble:
     raise RunError(
       f"ensemble: must divide replicas, which are all members, got {config.ensemble} and {config.replicas}"
     )
@@ -89,8 +91,6 @@ def check(config: Config) -> None:
     "model.unbalance",
   ):
     _in_range(config, field, 0)
-  if config.model.unbalance and config.model.name != "MLP":
-    raise RunError(f"model.unbalance: must be 0 with model.name={config.model.name}, it is for an MLP")
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
     raise RunError(
       "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
@@ -102,6 +102,13 @@ def check(config: Config) -> None:
   widths = config.model.MLP.widths
   if not all(isinstance(width, int) and width >= 1 for width in widths):
     raise RunError(f"model.MLP.widths: must be integers of at least 1, as in '(256, 256)', got {widths!r}")
+  if config.model.unbalance and config.model.name != "MLP":
+    raise RunError(f"model.unbalance: must be 0 with model.name={config.model.name}, it is for an MLP")
+  if config.model.unbalance and (not widths or config.pretrained.workdir or config.method.name in COSINES):
+    raise RunError(
+      "model.unbalance: must be 0 without hidden layers, with pretrained.workdir and with "
+      f"method.name={' or '.join(COSINES)}, got {config.model.unbalance}"
+    )
   rates = config.model.MLP.dropout_rates
   if rates and (len(rates) != len(widths) or config.model.MLP.dropout_rate):
     raise RunError(
@@ -125,9 +132,11 @@ def check(config: Config) -> None:
       "optimizer.schedule.warmup_epochs: noam warms up over optimizer.schedule.noam.warmup_steps; give 0, "
       f"got {config.optimizer.schedule.warmup_epochs}"
     )
-  for boundary in config.optimizer.schedule.step.boundaries:
-    if not (isinstance(boundary, int | float) and 0 <= boundary < math.inf):
-      raise RunError(f"optimizer.schedule.step.boundaries: must be numbers of at least 0, got {boundary!r}")
+  step = config.optimizer.schedule.step
+  for boundary in step.boundaries:
+    if not (isinstance(boundary, int | float) and 0 <= boundary < (1 if step.relative else math.inf)):
+      allowed = "fractions of the run, at least 0 and below 1" if step.relative else "numbers of at least 0"
+      raise RunError(f"optimizer.schedule.step.boundaries: must be {allowed}, got {boundary!r}")
 
 
 def _get(config: Config, field: str) -> Any:

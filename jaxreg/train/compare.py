@@ -62,6 +62,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
   for entry in table.values():
     entry["mean"] = averaged({name: np.asarray(runs) for name, runs in entry["runs"].items()})
     # The seeds are the same in every row, and with them the data order: differences are taken seed by seed.
+    # Of ensembles they are not those of single runs, and the pairs are as good as any.
     entry["difference"] = averaged(
       {name: np.asarray(runs) - np.asarray(first[name]) for name, runs in entry["runs"].items()}
     )

@@ -128,7 +128,16 @@ def base_config() -> Config:
   )  # clip_norm 0: none
   for name in optimizer.OPTIMIZERS:
     # What has a field above the choices, or none but a function can be.
-    skip = ("accumulator_dtype", "mu_dtype", "weight_decay", "mask", "learning_rate", "alpha", "key")
+    skip = (
+      "accumulator_dtype",
+      "mu_dtype",
+      "weight_decay",
+      "mask",
+      "learning_rate",
+      "alpha",
+      "key",
+      "num_examples",
+    )
     config.optimizer[name] = options(optimizer.find(name), skip=skip)
   # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
   config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)

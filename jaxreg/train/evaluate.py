@@ -19,10 +19,8 @@ from jaxreg.train.state import TrainState
 from jaxreg.train.step import prediction_key
 
 
-def make_evaluate(
-  program: Program, replicas: Vmap | Loop, batch_size: int
-) -> Callable[..., dict[str, np.ndarray]]:
-  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
+def make_sums(program: Program, replicas: Vmap | Loop, batch_size: int) -> Callable[..., Any]:
+  """Builds `sums(states, source, *, final=True)`: the metrics over a whole split, each `[replicas]`.
 
   Unless `final`, parameters are those that the training goes on from, where the run says so. The members of
   an ensemble predict together: then there are as many values as ensembles.
@@ -45,7 +43,7 @@ def make_evaluate(
       )
     )
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=NamedSharding(replicas.mesh, P()))
     def join(log_probs: Any, arrays: Any, batch: Any) -> Any:
       batch = gather(arrays, batch)
       log_probs = jnp.stack(log_probs) if isinstance(log_probs, tuple) else log_probs
@@ -56,13 +54,26 @@ def make_evaluate(
     return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
 
   make = alone if program.ensemble == 1 else together
-  steps = {final: make(final) for final in (True, False)}
+  steps = {True: make(True)}
+  steps[False] = steps[True] if program.extras.average.along else make(False)
 
-  def evaluate(states: Any, source: Source, prefix: str, *, final: bool = True) -> dict[str, np.ndarray]:
+  def sums(states: Any, source: Source, *, final: bool = True) -> Any:
     total: Any = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
       total = merge(total, to_host(steps[final](states, source.arrays, batch, jnp.uint32(number))))
-    return summarize(total, prefix)
+    return total
+
+  return sums
+
+
+def make_evaluate(
+  program: Program, replicas: Vmap | Loop, batch_size: int
+) -> Callable[..., dict[str, np.ndarray]]:
+  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`."""
+  sums = make_sums(program, replicas, batch_size)
+
+  def evaluate(states: Any, source: Source, prefix: str, *, final: bool = True) -> dict[str, np.ndarray]:
+    return summarize(sums(states, source, final=final), prefix)
 
   return evaluate
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxreg import constraints
 from jaxreg.train.averages import Average
 from jaxreg.train.state import TrainState
-from jaxreg.typing import Array, Params
+from jaxreg.typing import Array, ModelState, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,21 +36,22 @@ class Extras:
   duals: Mapping[str, Dual] = dataclasses.field(default_factory=dict)
   reference: bool = False
 
-  def init(self, params: Params) -> dict[str, Any]:
+  def init(self, params: Params, model_state: ModelState) -> dict[str, Any]:
     """At the start, and again once the parameters have been replaced."""
     made = {
-      "average": self.average.init(params),
+      "average": self.average.init(_kept(params, model_state)),
       "duals": {name: constraints.dual_init() for name in self.duals},
       # Copies: a state in which a buffer occurs twice cannot be donated.
       "reference": jax.tree.map(jnp.copy, params) if self.reference else (),
     }
     return {name: part for name, part in made.items() if jax.tree.leaves(part)}
 
-  def update(self, extras: dict[str, Any], params: Params, step: Array) -> dict[str, Any]:
-    """After `step` updates of the parameters."""
+  def update(self, old: TrainState, state: TrainState) -> TrainState:
+    """What an update of the parameters makes of the rest; a run that has stopped stays as it was."""
+    extras, params = state.extras, state.params
     new = dict(extras)
     if "average" in extras:
-      new["average"] = self.average.step(extras["average"], params, step)
+      new["average"] = self.average.step(extras["average"], _kept(params, state.model_state), state.step)
     if self.duals:
       new["duals"] = {
         name: constraints.dual_step(
@@ -61,7 +62,14 @@ class Extras:
         )
         for name, dual in self.duals.items()
       }
-    return new
+    state = state.replace(extras=new)
+    if self.average.stopped is None:
+      return state
+    stopped = self.average.stopped(extras["average"])
+    rests = lambda name: jax.tree.map(
+      lambda old, new: jnp.where(stopped, old, new), getattr(old, name), getattr(state, name)
+    )
+    return state.replace(**{name: rests(name) for name in ("params", "model_state", "opt_state")})
 
   @property
   def evaluated(self) -> Callable[[TrainState, Array], TrainState] | None:
@@ -71,11 +79,19 @@ class Extras:
       return None
 
     def evaluated(state: TrainState, metric: Array) -> TrainState:
-      average = remember(state.extras["average"], metric, state.params)
+      average = remember(state.extras["average"], metric, _kept(state.params, state.model_state))
       return state.replace(extras={**state.extras, "average": average})
 
     return evaluated
 
-  def predicting(self, params: Params, extras: dict[str, Any]) -> Params:
-    """The parameters to predict with."""
-    return self.average.params(extras["average"], params) if "average" in extras else params
+  def predicting(self, state: TrainState) -> TrainState:
+    """The state with the parameters, and the statistics of BatchNorm, to predict with."""
+    if "average" not in state.extras:
+      return state
+    return state.replace(
+      **self.average.params(state.extras["average"], _kept(state.params, state.model_state))
+    )
+
+
+def _kept(params: Params, model_state: ModelState) -> dict[str, Any]:
+  return {"params": params, "model_state": model_state}

@@ -19,6 +19,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.config import Config, base_config
 from jaxreg.train.data import Split, batch_indices, gather, place
+from jaxreg.train.errors import RunError
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
 from jaxreg.train.program import Program
@@ -38,6 +39,7 @@ class Row:
     self.config, self.folder = config, folder
     self.options = options = config.flatness
     self.run = workdirs.restore_config(base_config(), folder)
+    _check_plain(self.run, options)
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
     self.dataset = load_data(self.run)
@@ -123,7 +125,9 @@ class Row:
     start = int(state.step)
     for number in tqdm(range(num), desc="trajectory", leave=False, disable=None):
       if not full:
-        batch = _arrays(split.take(batch_indices(self.run.seed, start + number, **sizes)))
+        batch = _arrays(
+          split.take(batch_indices(self.run.seed + self.options.replica, start + number, **sizes))
+        )
       state, flat = step(state, batch)
       samples.append(np.asarray(flat))
     return np.stack(samples)
@@ -201,6 +205,16 @@ class Row:
         "last_ratio": float(ratio[-1]),
       }
     return series, summary
+
+
+def _check_plain(run: Config, options: Any) -> None:
+  """The trajectory of a training is followed from its last parameters, batch by batch of its examples."""
+  plain = run.average.name == "none" and not run.data.bootstrap and not run.data.unlabelled.batch_size
+  if run.ensemble > 1 or (not plain and set(options.analyses) != {"profile"}):
+    raise RunError(
+      "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
+      "data.bootstrap=False and no unlabelled examples; give another run"
+    )
 
 
 def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -44,8 +44,12 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
       ece = shown(results, f"{split}/ece", factor=100, digits=2)
       lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
-  if config.replicas > 1:
-    what += f", {config.replicas} seeds, mean ± 95 % confidence interval"
+  number, members = config.replicas // config.ensemble, config.ensemble
+  if number > 1:
+    each = "seeds" if members == 1 else f"ensembles of {members}"
+    what += f", {number} {each}, mean ± 95 % confidence interval"
+  elif members > 1:
+    what += f", an ensemble of {members}"
   if config.job == "train":
     lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
   return "\n".join([what, *lines])

@@ -26,7 +26,8 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   Args:
     workdir: where `run.py` trained.
     checkpoint: `latest`, `best` on the validation split, or a step.
-    replica: which of the replicas, if several were trained.
+    replica: which of the replicas, if several were trained; of an ensemble that is one member, and
+      `jaxreg.ensembles.arithmetic` joins them.
 
   Returns:
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`, of sequences

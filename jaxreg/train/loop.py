@@ -18,7 +18,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset, batch_indices, bootstrap, make_source
-from jaxreg.train.evaluate import bins_over, make_evaluate, outputs_over
+from jaxreg.train.evaluate import bins_over, make_evaluate, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import open_log
@@ -194,7 +194,10 @@ def _run(
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
 
   shown = (program, mesh, replicas.pick(state, 0), data["test"], config.eval_batch_size)
-  if dataset.test.labels.ndim == 1:
+  if program.ensemble > 1:  # what its members predict alone is not what it predicts
+    sums = make_sums(program, replicas, config.eval_batch_size)(state, data["test"])
+    outputs, bins = {}, jax.tree.map(lambda x: x[0], sums["ece"])
+  elif dataset.test.labels.ndim == 1:
     outputs = outputs_over(*shown)
     bins = calibration.ece_bins(outputs["log_probs"], dataset.test.labels)
   else:  # of every token of every sequence, the outputs are too many to keep

@@ -22,7 +22,8 @@ class Method:
   Attributes:
     head: `(num_classes, **options)` to a Linen module, `features -> outputs`.
     loss: `(key, *, labels, **outputs, **options)` to per-example terms by name; the loss is their sum.
-    predict: `(key, *, **outputs, **options)` to log-probabilities `[batch, classes]`.
+    predict: `(key, *, **outputs, **options)` to log-probabilities `[batch, classes]`; an option without a
+      default is the loss's.
     terms: the names of the terms.
     diagnose: like `loss`, to per-example quantities that are logged only.
   """
@@ -141,12 +142,12 @@ def _logit_adjustment(
   return {"nll": losses.logit_adjustment(logits, labels, log_prior, strength=strength)}
 
 
-def _predict_bi_tempered(key: Key, *, logits: Array, t2: float = 1.3) -> Array:
+def _predict_bi_tempered(key: Key, *, logits: Array, t2: float) -> Array:
   del key
   return losses.bi_tempered_log_probs(logits, t2=t2)
 
 
-def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float = 64.0) -> Array:
+def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float) -> Array:
   del key
   return losses.cosine_log_probs(features, kernel, scale=scale)
 

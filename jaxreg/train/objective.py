@@ -35,9 +35,9 @@ def make_objective(
   A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
   no effect, one of label -1 is without a label. Labels and weights of sequences are `[batch, length]`, and a
   label of weight 0 has no effect. The augmentations are applied to it in their order; after one that mixes
-  examples, the loss is the mean over the labels of the two. The penalties `(params, extras) -> scalar` and
-  the `terms`, of the inputs divided by `scale`, are added to the mean over the examples. Every term is a
-  metric, and the loss is their sum.
+  examples, the loss is the mean over the labels of the two, by their shares. The penalties
+  `(params, extras) -> scalar` and the `terms`, which see the inputs divided by `scale` and what `features_fn`
+  gives, are added to the mean over the examples. Every term is a metric, and the loss is their sum.
   """
   diagnose_options = {}
   if method.diagnose is not None:
@@ -73,7 +73,7 @@ def make_objective(
     for name, penalty in (penalties or {}).items():
       metrics[name] = (penalty(params, state.extras) * count, count)
     if terms:
-      view = make_view(params, state, inputs / scale, labels, shares, all_weights, apply_key, loss_key)
+      view = make_view(params, state, inputs, labels, shares, all_weights, outputs, apply_key, loss_key)
       for name, term in terms.items():
         term_key = jax.random.fold_in(augment_key, zlib.crc32(name.encode()))
         value = term.weight * term.function(term_key, view)
@@ -96,8 +96,8 @@ def make_objective(
       metrics |= {name: weighted(value, weights) for name, value in diagnostics.items()}
     return loss, (model_state, jax.lax.stop_gradient(metrics))
 
-  def make_view(params, state, inputs, labels, shares, weights, apply_key, loss_key) -> View:
-    def outputs_fn(params: Params, x: Array, noise: Key | None, apply_fn: ApplyFn = apply_fn) -> Any:
+  def make_view(params, state, inputs, labels, shares, weights, outputs, apply_key, loss_key) -> View:
+    def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
       return apply_fn(params, state.model_state, x * scale, key=noise, train=noise is not None)[0]
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
@@ -110,17 +110,24 @@ def make_objective(
       same_key = jax.random.clone(loss_key)
       return method.predict(same_key, **outputs_fn(params, x, noise), **predict_options)
 
+    features = None
+    if features_fn is not None:
+      # The pass of the loss once more, which the compiler makes once.
+      same_key = jax.random.clone(apply_key)
+      features, _ = features_fn(params, state.model_state, inputs, key=same_key, train=True)
     teacher_fn = None
     if average is not None:
-      teacher = average.params(state.extras["average"], params)
+      kept = {"params": params, "model_state": state.model_state}
+      teacher = average.params(state.extras["average"], kept)["params"]
       teacher_fn = lambda x: jax.lax.stop_gradient(log_probs_fn(x, None, teacher))
     return View(
-      inputs=inputs,
+      inputs=inputs / scale,
       weights=weights,
+      log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
+      features=features,
       noise=None if state.model_state else jax.random.clone(apply_key),
       loss_fn=loss_fn,
       log_probs_fn=log_probs_fn,
-      features_fn=lambda x, noise: outputs_fn(params, x, noise, features_fn or apply_fn),
       teacher_fn=teacher_fn,
     )
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -48,7 +49,14 @@ def with_backbone(
   model_state = {
     name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
   }
-  extras = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
+  init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
+  extras = init(params, model_state)
+  if "reference" in extras:
+    # What is new did not start anywhere in particular.
+    extras["reference"] = {
+      name: part if name == "backbone" else jax.tree.map(jnp.zeros_like, part)
+      for name, part in extras["reference"].items()
+    }
   return state.replace(params=params, model_state=model_state, extras=extras)
 
 

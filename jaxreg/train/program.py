@@ -21,6 +21,7 @@ from jaxreg.train.objective import make_objective
 from jaxreg.train.optimizer import make_optimizer, make_schedule, unbalance
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_predict_step, make_train_step
+from jaxreg.train.terms import TERMS
 from jaxreg.typing import ApplyFn, Array
 
 
@@ -60,12 +61,19 @@ class Program:
 
   def predicting(self, state: TrainState) -> TrainState:
     """The state with the parameters to predict with."""
-    return state.replace(params=self.extras.predicting(state.params, state.extras))
+    return self.extras.predicting(state)
 
 
 def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps: int) -> Program:
   method = METHODS[config.method.name]
   method_options = config.method[config.method.name].to_dict()
+  # What a prediction rule must have of the options, it has of the loss's.
+  needed = [
+    name
+    for name, parameter in inspect.signature(method.predict).parameters.items()
+    if parameter.default is inspect.Parameter.empty and name in method_options["loss"]
+  ]
+  method_options["predict"] |= {name: method_options["loss"][name] for name in needed}
   head = method.head(num_classes=data["num_classes"], **method_options["head"])
   backbone = make_backbone(
     config.model.name, config.model[config.model.name].to_dict(), data.get("model", {})
@@ -85,9 +93,17 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     toolbox.make_noises(config.noise.to_dict()),
   )
   apply_fn = make_apply()
+  mixing = [name for name in config.augment.names if name in ("mixup", "cutmix")]
+  if len(mixing) > 1:
+    raise ValueError(f"augment.names: only one may mix examples, got {' and '.join(mixing)}")
   augmentations = [_augmentation(config, name, data) for name in config.augment.names]
   regularizers = config.regularizers.to_dict()
   terms = toolbox.make_terms(regularizers)
+  if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
+    raise ValueError(
+      "data.unlabelled.batch_size: nothing looks at examples without labels; name one of "
+      f"{', '.join(name for name, needs in TERMS.items() if not needs)} in regularizers.names, or give 0"
+    )
   if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
     raise ValueError(f"regularizers.names: {', '.join(terms)} are for inputs that are no sequences of tokens")
 
@@ -113,6 +129,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     network={
       "apply": lambda params, x: model.apply({"params": params}, x, train=False),
       "input_shape": data["input_shape"],
+      "num_examples": data["sizes"]["train"],
     },
   )
 
@@ -133,7 +150,9 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     params = variables.pop("params")
     if spread:
       params = unbalance(jax.random.fold_in(run_key, 2**32 - 3), params, spread)
-    return TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params), extras.init(params))
+    return TrainState(
+      jnp.int32(0), run_key, params, variables, optimizer.init(params), extras.init(params, variables)
+    )
 
   objective = make_objective(
     apply_fn,
@@ -144,7 +163,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     toolbox.make_penalties(regularizers),
     terms,
     features_fn=make_apply(method=lambda model, x, train: model.backbone(x, train=train)),
-    average=average if config.average.name in ("swa", "ema") else None,
+    average=average if config.average.name == "ema" else None,
     scale=data["scale"],
   )
   predict_step = make_predict_step(
@@ -158,6 +177,11 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     )
   if config.optimizer.name == "path_sgd" and (abstract.model_state or is_tokens(data["input_dtype"])):
     raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
+  if config.optimizer.name == "path_sgd" and method.head not in (models.SoftmaxHead, models.AttentionHead):
+    raise ValueError(
+      f"optimizer.name: path_sgd is for heads that give logits by affine layers alone, which that of "
+      f"method.name={config.method.name} does not"
+    )
   return Program(
     init=init,
     model=model,

@@ -59,10 +59,9 @@ def make_train_step(
     params = optax.apply_updates(state.params, updates)
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
-    state = state.replace(step=state.step + 1, params=params, model_state=model_state, opt_state=opt_state)
-    if extras is not None:
-      state = state.replace(extras=extras.update(state.extras, params, state.step))
-    return state, metrics
+    changes = {"params": params, "model_state": model_state, "opt_state": opt_state}
+    new = state.replace(step=state.step + 1, **changes)
+    return (new if extras is None else extras.update(state, new)), metrics
 
   return train_step
 

@@ -21,21 +21,23 @@ class View:
   Attributes:
     inputs: `[batch, ...]`, floating, scaled.
     weights: `[batch]`, of the examples, with a label or without.
+    log_probs: `[batch, classes]`, of the pass that the loss sees.
+    features: `[batch, ...]`, what the head is given in that pass.
     noise: the key of the pass that the loss sees; None for a model with BatchNorm, which in training mode
       would let one example meet another.
     loss_fn: `(inputs, noise) -> [batch]`, the method's; without noise, that of an evaluation.
     log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
-    features_fn: `(inputs, noise) -> [batch, ...]`, what the head is given.
     teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, if there are
       any, without noise and without gradient.
   """
 
   inputs: Array
   weights: Array
+  log_probs: Array
+  features: Any
   noise: Key | None
   loss_fn: Callable[[Array, Key | None], Array]
   log_probs_fn: Callable[[Array, Key | None], Array]
-  features_fn: Callable[[Array, Key | None], Array]
   teacher_fn: Callable[[Array], Array] | None
 
   @property
@@ -75,48 +77,45 @@ def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: in
 
 def r_drop(key: Key, view: View) -> Array:
   """`losses.r_drop` of the loss's pass and one under other noise."""
-  return losses.r_drop(view.log_probs_fn(view.inputs, view.same_noise), view.log_probs_fn(view.inputs, key))
+  return losses.r_drop(view.log_probs, view.log_probs_fn(view.inputs, key))
 
 
 def pi_model(key: Key, view: View) -> Array:
   """`losses.consistency` of the loss's pass and one under other noise."""
-  same = view.log_probs_fn(view.inputs, view.same_noise)
-  return losses.consistency(same, view.log_probs_fn(view.inputs, key))
+  return losses.consistency(view.log_probs, view.log_probs_fn(view.inputs, key))
 
 
 def mean_teacher(key: Key, view: View) -> Array:
   """`losses.consistency` of the prediction with that of the averaged parameters."""
   del key
   if view.teacher_fn is None:
-    raise ValueError("regularizers.mean_teacher needs averaged parameters; give average.name=ema, or swa")
-  student = view.log_probs_fn(view.inputs, view.same_noise)
-  return losses.consistency(student, view.teacher_fn(view.inputs))
+    raise ValueError("regularizers.mean_teacher needs a teacher; give average.name=ema")
+  return losses.consistency(view.log_probs, view.teacher_fn(view.inputs))
 
 
 def entropy(key: Key, view: View) -> Array:
   """`losses.entropy` of the prediction."""
   del key
-  return losses.entropy(view.log_probs_fn(view.inputs, view.same_noise))
+  return losses.entropy(view.log_probs)
 
 
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
   """`losses.pseudo_label`, the target predicted without noise."""
   del key
-  target = view.log_probs_fn(view.inputs, None)
-  return losses.pseudo_label(view.log_probs_fn(view.inputs, view.same_noise), target, threshold=threshold)
+  return losses.pseudo_label(view.log_probs, view.log_probs_fn(view.inputs, None), threshold=threshold)
 
 
 def l1_activity(key: Key, view: View) -> Array:
   """`penalties.l1_activity` of the features."""
   del key
-  return penalties.l1_activity(view.features_fn(view.inputs, view.same_noise))
+  return penalties.l1_activity(view.features)
 
 
 def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
-  """`penalties.kl_sparsity` of the features, the sum over units, with their means over the batch."""
+  """`penalties.kl_sparsity` of the features, summed over units, whose means are over the batch or, where it
+  is divided among devices by `pmap` or by `accumulate`, over a part."""
   del key
-  features = view.features_fn(view.inputs, view.same_noise)
-  features = features.reshape(len(features), -1)
+  features = view.features.reshape(len(view.features), -1)
   return penalties.kl_sparsity(features, target=target, weights=view.weights.astype(features.dtype)).sum()
 
 
@@ -152,6 +151,6 @@ TERMS = {
 def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
   if not clip:
     return None
-  if len(clip) != 2:
+  if len(clip) != 2 or not clip[0] < clip[1]:
     raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
   return clip[0], clip[1]

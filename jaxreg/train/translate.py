@@ -73,7 +73,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
       run.program, search, text, beam_size=config.translate.beam_size if name == "beam" else 1
     )
     for replica in range(config.replicas):
-      state = run.replicas.pick(run.states, replica)
+      state = run.program.predicting(run.replicas.pick(run.states, replica))
       title = name if config.replicas == 1 else f"{name}, replica {replica}"
       lines = text.text(_decode_all(decode, run.mesh, state, source, config.eval_batch_size, title))
       score = metric.corpus_score(lines, [[target for _, target in pairs]]).score

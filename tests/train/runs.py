@@ -57,6 +57,7 @@ def final_state(workdir, step=None):
       "key": jax.random.key_data(state.key),
       "params": state.params,
       "opt_state": state.opt_state,
+      "extras": state.extras,
     }
   )
 

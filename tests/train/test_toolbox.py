@@ -117,8 +117,27 @@ def test_noises_draw_differently():
     ({"data.unlabelled.batch_size": 8}, "no training examples are left over"),
     ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 2000}, "must be at most 978"),
     (
-      {"data.subset.per_class": 10, "data.unlabelled.batch_size": 8, "augment.names": ("mixup",)},
+      {
+        "data.subset.per_class": 10,
+        "data.unlabelled.batch_size": 8,
+        "augment.names": ("mixup",),
+        "regularizers.names": ("entropy",),
+      },
       "mixup mixes labels",
+    ),
+    ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 8}, "nothing looks at examples without"),
+    ({"augment.names": ("mixup", "cutmix")}, "only one may mix"),
+    ({"regularizers.names": ("fgsm",), "regularizers.fgsm.clip": (1.0, 0.0)}, "clip must be"),
+    ({"average.name": "swa", "average.swa.every": -1}, r"average\.swa\.every"),
+    ({"optimizer.name": "path_sgd", "method.name": "cosface"}, "path_sgd is for heads"),
+    ({"model.unbalance": 1.0, "model.MLP.widths": (), "model.MLP.dropout_rate": 0.0}, r"model\.unbalance"),
+    (
+      {
+        "optimizer.schedule.name": "step",
+        "optimizer.schedule.step.relative": True,
+        "optimizer.schedule.step.boundaries": (3,),
+      },
+      "fractions of the run",
     ),
     ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 8, "accumulate": 2}, "accumulate=1"),
     ({"method.name": "logit_adjustment"}, r"class_counts must be 10 numbers above 0"),
