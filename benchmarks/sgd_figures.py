@@ -70,7 +70,7 @@ def tanh_net(flat: jax.Array, x: jax.Array, hidden: int) -> jax.Array:
   """Inputs to one output through one hidden layer; all parameters in one vector."""
   n = x.shape[1]
   first, bias, last = jnp.split(flat, [n * hidden, (n + 1) * hidden])
-  return jnp.tanh(x @ first.reshape(n, hidden) + bias) @ last
+  return jnp.tanh(x @ first.reshape(n, hidden) + bias[None]) @ last
 
 
 def stationary(seed: int, *, starts: int, hidden: int, iterations: int) -> tuple[np.ndarray, np.ndarray]:
