@@ -39,8 +39,8 @@ MEASURED = {
     (
       "Stationary Points in High Dimensions",
       "with the width the losses of many trials come together, and the training error reaches 0",
-      "holds from 8 units on, two spirals, 200 trials: standard deviations 0.023, 0.059, 0.090, 0.035, 0.00027, "
-      "0.00006 with 2, 4, 6, 8, 12, 32 units; without error 0, 0, 26, 94, 100, 100 % (docs/sgd.md)",
+      "holds from 8 units on, two spirals, 200 trials: standard deviations 0.023, 0.059, 0.090, 0.035, "
+      "0.00027, 0.00006 with 2, 4, 6, 8, 12, 32 units; without error 0, 0, 26, 94, 100, 100 % (docs/sgd.md)",
     ),
   ],
   "dropmax": [
