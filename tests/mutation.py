@@ -2397,8 +2397,8 @@ MUTATIONS = [
     ),
     (
       "channels before positions",
-      "x.shape[-2] // units, units, x.shape[-1])",
-      "units, x.shape[-2] // units, x.shape[-1])",
+      "leave(apart, -2)",
+      "leave(apart, -3)",
       "test_channels_through_pooling_and_flattening",
     ),
     (
