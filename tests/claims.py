@@ -30,6 +30,19 @@ TITLES = {
 
 # (where in the source, claim, what was measured).
 MEASURED = {
+  "adaptive_sgd": [
+    (
+      "Stationary Points in High Dimensions",
+      "the index of stationary points grows with the loss; at low losses there are minima only",
+      "holds for 344 points of a 4-4-1 network: correlation 0.88 (docs/sgd.md)",
+    ),
+    (
+      "Stationary Points in High Dimensions",
+      "with the width the losses of many trials come together, and the training error reaches 0",
+      "holds from 8 units on, two spirals, 200 trials: standard deviations 0.023, 0.059, 0.090, 0.035, "
+      "0.00027, 0.00006 with 2, 4, 6, 8, 12, 32 units; without error 0, 0, 26, 94, 100, 100 % (docs/sgd.md)",
+    ),
+  ],
   "dropmax": [
     (
       "table 1, MNIST-1K",

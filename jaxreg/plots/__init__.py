@@ -10,12 +10,14 @@ from jaxreg.plots._comparison import comparison
 from jaxreg.plots._contours import contours
 from jaxreg.plots._convergence import convergence
 from jaxreg.plots._curves import curves
+from jaxreg.plots._descent_paths import descent_paths
 from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._ellipses import ellipses
 from jaxreg.plots._equilibrium import equilibrium
 from jaxreg.plots._features import features
 from jaxreg.plots._flat_minima import flat_minima
 from jaxreg.plots._gradients import gradients
+from jaxreg.plots._landscape import final_losses, stationary_points
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._penalty_contours import penalty_contours
 from jaxreg.plots._power_laws import power_laws
@@ -28,6 +30,7 @@ from jaxreg.plots._spectra import spectra
 from jaxreg.plots._stopping_path import stopping_path
 from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
+from jaxreg.plots._unit_balls import unit_balls
 
 __all__ = [
   "adversarial",
@@ -36,10 +39,12 @@ __all__ = [
   "contours",
   "convergence",
   "curves",
+  "descent_paths",
   "diagnostics",
   "ellipses",
   "equilibrium",
   "features",
+  "final_losses",
   "flat_minima",
   "gradients",
   "monte_carlo",
@@ -52,7 +57,9 @@ __all__ = [
   "retain_maps",
   "sample_error",
   "spectra",
+  "stationary_points",
   "stopping_path",
   "sweep",
   "terms",
+  "unit_balls",
 ]

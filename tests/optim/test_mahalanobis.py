@@ -32,8 +32,8 @@ def draw(seed=0):
 @pytest.mark.claim(
   "adaptive_sgd",
   "Proximal Problem",
-  "printed is the penalty ||D||_M / 2 alpha; -alpha M^-1 J minimises the one with the square, the other has "
-  "its minimum at 0 or nowhere",
+  "printed is the norm over 2 alpha, not squared; -alpha M^-1 J minimises the one with the square, "
+  "the other has its minimum at 0 or nowhere",
   status="erratum",
 )
 def test_minimises_the_squared_problem(x64):

@@ -32,7 +32,7 @@ def network(name):
 @pytest.mark.claim(
   "adaptive_sgd",
   WHERE,
-  "the paths' products of weights are enumerated by one pass of |w|^p: kappa is the derivative of their sum; "
+  "the products of weights along all paths are summed by one pass of abs(w)^p, whose derivative is kappa; "
   "odd p needs the absolute values that are not printed",
   status="erratum",
 )

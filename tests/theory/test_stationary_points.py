@@ -78,7 +78,7 @@ def test_lanczos_against_all_eigenvalues(x64):
 @pytest.mark.claim(
   "adaptive_sgd",
   "Differences of Convex vs. Non-Convex",
-  "printed is ||grad f||^2 >= mu (f - f*); the usual PL inequality has a half: the constants differ by 2",
+  "printed is norm(grad f)^2 >= mu (f - f*); the usual PL inequality has a half: the constants differ by 2",
   status="erratum",
 )
 def test_the_pl_ratio_of_a_quadratic(x64):

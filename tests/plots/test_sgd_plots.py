@@ -1,0 +1,86 @@
+"""The figures of the geometry of SGD: what is drawn is what was given, and the data are what they say."""
+
+import importlib.util
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from jaxreg import plots
+
+SCRIPT = pathlib.Path(__file__).resolve().parent.parent.parent / "benchmarks" / "sgd_figures.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+  spec = importlib.util.spec_from_file_location("sgd_figures", SCRIPT)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.thorough
+def test_steps_end_on_their_balls_where_the_loss_is_least(script):
+  gradient, metric = np.array([-1.0, -0.45]), np.array([[2.0, -1.0], [-1.0, 1.2]])
+  found = script.balls(gradient, metric)
+  for edge, step in found.values():
+    np.testing.assert_allclose((edge @ gradient).min(), step @ gradient, rtol=1e-3)
+    assert np.linalg.norm(edge - step, axis=1).min() < 2e-2
+  figure = plots.unit_balls(found, gradient, title="t")
+  assert [axis.get_title(loc="left") for axis in figure.axes] == list(found)
+  np.testing.assert_allclose(figure.axes[1].lines[0].get_xydata(), found["1.5-norm"][0], rtol=1e-6)
+
+
+@pytest.mark.thorough
+def test_paths_in_both_coordinates(script):
+  hessian, a, start = np.diag([1.0, 0.1]), np.array([[1.0, 0.5], [0.0, 3.0]]), np.array([1.0, -2.0])
+  paths = script.coordinates(hessian, a, start, 0.1, 3)
+  y = np.linalg.solve(a, start)
+  for step in range(4):
+    np.testing.assert_allclose(paths["y"]["descent in y"][step], y, rtol=1e-4, atol=1e-6)
+    y = y - 0.1 * a.T @ hessian @ a @ y
+  np.testing.assert_allclose(paths["x"]["descent in x"][1], start - 0.1 * hessian @ start, rtol=1e-6)
+  axis = np.linspace(-2, 2, 5)
+  figure = plots.descent_paths(
+    {"one": (axis, axis, np.add.outer(axis**2, axis**2), paths["x"])}, labels={"one": ("a", "b")}
+  )
+  assert figure.axes[0].get_xlabel() == "a"
+  np.testing.assert_allclose(figure.axes[0].lines[1].get_xydata(), paths["x"]["descent in y"])
+
+
+@pytest.mark.thorough
+def test_stationary_points_of_a_tiny_net(script):
+  with jax.enable_x64(True):
+    losses, indices = script.stationary(0, starts=12, hidden=1, iterations=40)
+  assert losses.shape == indices.shape
+  assert losses.size >= 3
+  assert set(np.round(6 * indices, 6)) <= set(range(7))  # of 6 parameters
+  losses, errors = script.widths(0, sizes=(1, 4), trials=3, steps=20)
+  assert list(losses) == list(errors) == ["1 unit", "4 units"]
+  assert all(np.isfinite(x).all() and x.shape == (3,) for x in (*losses.values(), *errors.values()))
+
+
+def test_landscape_figures():
+  figure = plots.stationary_points([0.1, 0.2, 0.3, 0.4], [0.0, 0.1, 0.2, 0.5], bins=2)
+  np.testing.assert_allclose(figure.axes[0].lines[1].get_xydata(), [[0.15, 0.05], [0.35, 0.35]])
+  figure = plots.final_losses(
+    {"2 units": [0.1, 0.3], "4 units": [0.0, 0.0]}, {"2 units": [0.5, 0], "4 units": [0, 0]}
+  )
+  assert [len(figure.axes), figure.axes[0].get_title(loc="left")] == [
+    2,
+    "2 units: std 0.1, without error 50 %",
+  ]
+  heights = [patch.get_height() for patch in figure.axes[1].patches]
+  np.testing.assert_allclose([heights[0], sum(heights)], 1)
+
+
+def test_refusals():
+  with pytest.raises(ValueError, match="balls must have at least one"):
+    plots.unit_balls({}, [1.0, 0.0])
+  with pytest.raises(ValueError, match="planes must have at least one"):
+    plots.descent_paths({})
+  with pytest.raises(ValueError, match=r"must be \[n\] alike"):
+    plots.stationary_points([1.0], [1.0, 2.0])
+  with pytest.raises(ValueError, match="must have the same labels"):
+    plots.final_losses({"a": [1.0]}, {"b": [1.0]})
