@@ -395,7 +395,7 @@ def test_what_is_elsewhere_is_there(file):
     assert re.search(rf"\b{name.partition('.')[2]}\b", text), name
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_transforms(case):
   """vmap and a sharded batch give what a loop of compiled calls gives; keys decide what is drawn."""

@@ -53,6 +53,7 @@ def test_permuted_units_are_the_same_function(x64):
   assert symmetry.invariance_error(mlp, params, {**other, "b": params["b"]}, x) > 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make_tx", [lambda: optax.sgd(0.1), lambda: optim.exact_adam(0.1)])
 def test_optimizers_commute_with_permutations(make_tx, x64):
   """And those that normalise leaves; one that raises the gradient to a power, element by element, too."""

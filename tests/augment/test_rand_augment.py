@@ -102,6 +102,7 @@ def test_geometric_operations_are_composed_in_their_order():
   assert compared > 40 * 40
 
 
+@pytest.mark.thorough
 def test_every_image_draws_operations_of_its_own_with_equal_chances():
   """Of two that can be told apart, inverting all and nothing: inverted once in 2 * 3 of 16 pairs."""
   x = jnp.full((4000, 1, 1, 1), 255, jnp.uint8)

@@ -30,7 +30,8 @@ def step(member, x):
   return optax.apply_updates(params, updates), state
 
 
-@pytest.mark.parametrize("by", ["vmap", pytest.param("map", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("by", ["vmap", "map"])
 def test_a_stacked_training_is_a_loop_of_trainings(by):
   """Parameters, Adam's state and predictions, three steps."""
 

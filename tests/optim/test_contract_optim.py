@@ -244,7 +244,7 @@ def assert_close(got, want, rtol=2e-5, atol=1e-6):
   )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_jit_vmap_pmap_and_sharding(row):
   run = two_steps(row, row.make())
@@ -260,7 +260,7 @@ def test_jit_vmap_pmap_and_sharding(row):
   assert_close(jit(run)(*jax.tree.map(place, examples[0])), want[0])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_mixed_dtypes(row):
   tx = row.make()
@@ -326,7 +326,7 @@ def test_masks(row):
     np.testing.assert_allclose(updates[name]["kernel"], want[name]["kernel"], rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_injected_hyperparameters(row):
   g, w = one(3)
@@ -351,7 +351,7 @@ def test_injected_hyperparameters(row):
     assert_close(falling.update(g, second, w)[0], jax.tree.map(lambda x: x / 2, later))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_accumulated_gradients(row):
   (g, w), (h, _) = one(4), one(5)

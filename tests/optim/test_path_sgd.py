@@ -88,6 +88,7 @@ def train(apply, tx, networks, x, y, steps):
   return np.asarray(jit(jax.vmap(run))(jax.tree.map(lambda *w: jnp.stack(w), *networks)))
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "adaptive_sgd",
   WHERE,

@@ -77,12 +77,14 @@ def stopped(tmp_path_factory):
   return folder, train.train(runs.make_config(STOPPING), folder)
 
 
+@pytest.mark.thorough
 def test_early_stopping_ends_the_run_when_patience_runs_out(stopped):
   _, results = stopped
   assert results["step"] < 30 * runs.STEPS_PER_EPOCH
   assert results["step"] % runs.STEPS_PER_EPOCH == 0
 
 
+@pytest.mark.thorough
 def test_the_results_are_those_of_the_best_copy(stopped):
   """Of each replica, what `load` predicts has the validation error of the results: the least on record."""
   folder, results = stopped

@@ -49,6 +49,7 @@ def biases(params):
   return [params["backbone"]["Dense_0"]["bias"], params["head"]["classifier"]["bias"]]
 
 
+@pytest.mark.thorough
 def test_a_projection_comes_after_the_update():
   _, plain, _ = stepped()
   fields = {"optimizer__constraints__names": ("max_norm",), "optimizer__constraints__max_norm__limit": 0.9}
@@ -61,6 +62,7 @@ def test_a_projection_comes_after_the_update():
     np.testing.assert_array_equal(bias, free)
 
 
+@pytest.mark.thorough
 def test_a_proximal_step_has_the_threshold_of_the_learning_rate():
   _, plain, _ = stepped()
   fields = {"optimizer__constraints__names": ("prox_l1",), "optimizer__constraints__prox_l1__weight": 0.5}
@@ -71,6 +73,7 @@ def test_a_proximal_step_has_the_threshold_of_the_learning_rate():
     assert 0 < (kernel == 0).sum() == (np.abs(free) <= 0.05).sum()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NOISES)
 def test_noise_is_there_in_training_and_gone_without_it(name):
   """Without noise in it, the step is that of the plain network."""
@@ -83,6 +86,7 @@ def test_noise_is_there_in_training_and_gone_without_it(name):
   jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), none, plain)
 
 
+@pytest.mark.thorough
 def test_noises_draw_differently():
   """Two of one kind, in another order: other numbers."""
   both = ("weight_noise", "dropconnect_params")
