@@ -87,6 +87,8 @@ TOOLBOX = {
   },
   "rnn_weight_noise": {"model.name": "RNN", "model.RNN.weight_noise_std": 0.03},
   "label_smoothing": {"method.name": "label_smoothing"},
+  "label_noise": _chosen("noise", "label_noise", rate=0.1),
+  "large_margin": {"method.name": "large_margin"},
   "focal": {"method.name": "focal"},
   "confidence_penalty": {"method.name": "confidence_penalty"},
   "logit_adjustment": {

@@ -36,6 +36,16 @@ def _unit(x, axis):
   return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
 
+def _large_margin(a, weight):
+  """Class by class, as printed."""
+  classes, losses = a.logits.shape[-1], []
+  for logits, label in zip(a.logits.reshape(-1, classes), a.labels.reshape(-1), strict=True):
+    log_q = np.log(oracles.softmax(np.delete(logits, label)))
+    penalty = ((np.exp(log_q) - 1 / (classes - 1)) * log_q).sum()
+    losses.append(oracles.cross_entropy(logits, label) + weight / 2 * penalty)
+  return np.reshape(losses, a.labels.shape)
+
+
 def _cosines(a):
   return _unit(a.features, -1) @ _unit(a.kernel, 0), oracles.one_hot(a.labels, a.kernel.shape[-1])
 
@@ -113,6 +123,13 @@ CASES = (
     {"logits": SCORES, "target_logits": SCORES},
     lambda a: _pseudo_label(a, 0.45),
     {"threshold": 0.45},  # not a half or a third, where rounding would choose
+  ),
+  Case(
+    "losses.large_margin",
+    {"logits": SCORES, "labels": LABELS},
+    lambda a: _large_margin(a, 0.6),
+    {"weight": 0.6},
+    atol=1e-4,
   ),
   Case(
     "losses.confidence_penalty",

@@ -2109,6 +2109,23 @@ MUTATIONS = [
     ),
   ),
   *_table(
+    "losses/_large_margin.py",
+    "tests/test_contract.py",
+    ("half", "0.5 * weight * penalty", "weight * penalty", "test_oracle[losses.large_margin]"),
+    ("all classes", "1 / (classes - 1)", "1 / classes", "test_oracle[losses.large_margin]"),
+  ),
+  *_table(
+    "noise/_label_noise.py",
+    "tests/noise/test_label_noise.py",
+    (
+      "rate",
+      "labels.shape) < rate",
+      "labels.shape) > rate",
+      "test_frequencies_are_those_of_smoothed_targets",
+    ),
+    ("no label", "& (labels >= 0)", "", "test_limits_and_examples_without_a_label"),
+  ),
+  *_table(
     "losses/_entropy.py",
     "tests/losses/test_entropy.py",
     (

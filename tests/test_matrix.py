@@ -73,8 +73,11 @@ ELSEWHERE = {
   "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
   "flatness.sample_gradients flatness.sample_trajectory",
   "flatness/test_subset.py": "flatness.subset",
+  "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise noise.rnn_weight_noise_init",
   "noise/test_token_dropout.py": "noise.token_dropout_indices",
+  "theory/test_running_averages.py": "theory.adagrad_regret_bound theory.ewa_weights theory.ewa_window",
+  "theory/test_stationary_points.py": "theory.hessian_index theory.landscape_constants theory.pl_ratio",
   "theory/test_dropmax_enumeration.py": "theory.dropmax_expected_nll theory.dropmax_masks",
   "theory/test_dropmax_equilibrium.py": "theory.dropmax_equilibrium",
   "theory/test_dropmax_gradient.py": "theory.dropmax_condition_1 theory.dropmax_gradient_norms "

@@ -37,6 +37,7 @@ from jaxreg.losses._group_softmax_scores import (
   rival_scores,
 )
 from jaxreg.losses._label_smoothing import label_smoothing
+from jaxreg.losses._large_margin import large_margin
 from jaxreg.losses._logit_adjustment import logit_adjustment
 from jaxreg.losses._multitask import (
   multitask,
@@ -84,6 +85,7 @@ __all__ = [
   "group_softmax_log_probs",
   "interleaved_scores",
   "label_smoothing",
+  "large_margin",
   "logit_adjustment",
   "multitask",
   "multitask_terms",

@@ -12,6 +12,7 @@ from jaxreg.noise._dropconnect import dropconnect, dropconnect_moments, dropconn
 from jaxreg.noise._dropout import dropout, dropout_mask, dropout_mean
 from jaxreg.noise._gaussian_dropout import gaussian_dropout
 from jaxreg.noise._gaussian_noise import gaussian_noise
+from jaxreg.noise._label_noise import label_noise
 from jaxreg.noise._recurrent_dropout import recurrent_dropout
 from jaxreg.noise._rnn_weight_noise import rnn_weight_noise, rnn_weight_noise_init
 from jaxreg.noise._shake_shake import shake_drop, shake_shake
@@ -36,6 +37,7 @@ __all__ = [
   "dropout_mean",
   "gaussian_dropout",
   "gaussian_noise",
+  "label_noise",
   "recurrent_dropout",
   "rnn_weight_noise",
   "rnn_weight_noise_init",

@@ -42,7 +42,7 @@ def _named(module: Any, table: Mapping[str, Mapping[str, Any]], **shared: Any) -
   """Which functions of `module`, none at first, on which parameters, and the options of each."""
   fields: Config = ConfigDict({"names": (), "mask": "kernels_only"})
   for name, needed in table.items():
-    known = options(getattr(module, name), skip=("axis", "step", "shared_axes"))
+    known = options(getattr(module, name), skip=("axis", "step", "shared_axes", "num_classes"))
     fields[name] = ConfigDict({**shared, **known, **needed})
   return fields
 
@@ -107,7 +107,8 @@ def base_config() -> Config:
   config.average = ConfigDict({"name": "none"})
   for name in averages.AVERAGES[1:]:
     config.average[name] = options(getattr(averages, name))
-  # names: in training, on the scaled inputs (gaussian_noise), or on the parameters that `mask` selects.
+  # names: in training, on the scaled inputs (gaussian_noise), on the labels (label_noise), or on the
+  # parameters that `mask` selects.
   config.noise = _named(noise, toolbox.NOISES)
 
   # Fine-tuning: the backbone of a run in that work directory, instead of random weights; the head is new.

@@ -167,6 +167,12 @@ METHODS = {
     _predict_softmax,
     terms=("confidence_penalty",),
   ),
+  "large_margin": Method(
+    models.SoftmaxHead,
+    _single(losses.large_margin, "large_margin"),
+    _predict_softmax,
+    terms=("large_margin",),
+  ),
   "logit_adjustment": Method(models.SoftmaxHead, _logit_adjustment, _predict_softmax),
   "cosface": Method(
     models.CosineHead, _single(losses.cosface, "cosface"), _predict_cosine, terms=("cosface",)

@@ -22,7 +22,7 @@ from jaxreg.train.optimizer import make_optimizer, make_schedule, unbalance
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_predict_step, make_train_step
 from jaxreg.train.terms import TERMS
-from jaxreg.typing import ApplyFn, Array
+from jaxreg.typing import ApplyFn, Array, Batch, Key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +83,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     raise ValueError(
       f"noise.names: gaussian_noise is on inputs, and those of data.{config.data.name} are tokens"
     )
+  noises = toolbox.make_noises(config.noise.to_dict())
   make_apply = functools.partial(
     make_apply_fn,
     model,
@@ -90,13 +91,14 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     config.augment.mean,
     config.augment.std,
     config.precision,
-    toolbox.make_noises(config.noise.to_dict()),
+    noises,
   )
   apply_fn = make_apply()
   mixing = [name for name in config.augment.names if name in ("mixup", "cutmix")]
   if len(mixing) > 1:
     raise ValueError(f"augment.names: only one may mix examples, got {' and '.join(mixing)}")
-  augmentations = [_augmentation(config, name, data) for name in config.augment.names]
+  augmentations = [_on_labels(noise, data["num_classes"]) for noise in noises["labels"]]
+  augmentations += [_augmentation(config, name, data) for name in config.augment.names]
   regularizers = config.regularizers.to_dict()
   terms = toolbox.make_terms(regularizers)
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
@@ -211,3 +213,12 @@ def _augmentation(config: Config, name: str, data: Mapping[str, Any]) -> Callabl
       raise ValueError(f"augment.names: {name} mixes labels, and some examples have none; leave it out")
     options["num_classes"] = data["num_classes"]
   return functools.partial(function, **options)
+
+
+def _on_labels(noise: Callable[..., Any], num_classes: int) -> Callable[..., Any]:
+  """Label noise as an augmentation, before those that mix labels."""
+
+  def augment(key: Key, batch: Batch) -> Batch:
+    return {**batch, "labels": noise(key, batch["labels"], num_classes=num_classes)}
+
+  return augment

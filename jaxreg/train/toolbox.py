@@ -39,6 +39,7 @@ NOISES = {
   "gaussian_noise": {"std": 0.1},
   "weight_noise": {"std": 0.01},
   "dropconnect_params": {"rate": 0.5},
+  "label_noise": {"rate": 0.1},
 }
 # By the group of the configuration that names them.
 CHOSEN = {
@@ -111,11 +112,12 @@ def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, op
 
 
 def make_noises(options: Options) -> dict[str, list[Callable[[Key, Any], Any]]]:
-  """What perturbs the `inputs`, and what the `params`: functions `(key, x) -> x`."""
-  made: dict[str, list[Callable[[Key, Any], Any]]] = {"inputs": [], "params": []}
+  """What perturbs the `inputs`, the `params`, and the `labels`: functions `(key, x) -> x`."""
+  made: dict[str, list[Callable[[Key, Any], Any]]] = {"inputs": [], "params": [], "labels": []}
   for name in options["names"]:
     function = getattr(noise, name)
-    kind = "params" if "params" in inspect.signature(function).parameters else "inputs"
+    parameters = inspect.signature(function).parameters
+    kind = next((kind for kind in ("params", "labels") if kind in parameters), "inputs")
     made[kind].append(_masked(function, options[name], options["mask"]))
   return made
 

@@ -1,0 +1,47 @@
+"""Labels that are wrong now and then."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, Key, check_count, check_key, check_range
+
+
+def label_noise(key: Key, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
+  r"""Replaces each label, with probability `rate`, by a class drawn from all alike.
+
+  .. math:: \tilde y = \begin{cases} y & \text{with probability } 1 - \epsilon \\
+    \mathrm{Uniform}\{0, \dots, K - 1\} & \text{with probability } \epsilon \end{cases}
+
+  The drawn class may be the label itself, which stays with probability `1 - eps + eps / K`. Of the
+  cross-entropy the expectation over these draws is that with smoothed labels, `losses.label_smoothing` at
+  `smoothing=rate`, which has no noise; of a loss that is not linear in the targets there is no such form.
+
+  Args:
+    key: two draws of the labels' shape: whether, and which class.
+    labels: `[...]`, integer; negative ones, where there is no label, stay.
+    num_classes: `K`; static.
+    rate: `eps` in [0, 1]; may be traced.
+
+  Returns:
+    Labels of the same shape and dtype.
+
+  Raises:
+    TypeError: if `labels` are not integer, `num_classes` no integer or `key` not a typed key.
+    ValueError: if `rate` is outside [0, 1] or `num_classes` below 1.
+
+  Example:
+    >>> label_noise(jax.random.key(0), jnp.array([3, 1, -1]), num_classes=4, rate=0.0)
+    Array([ 3,  1, -1], dtype=int32)
+
+  References:
+    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, label smoothing.
+  """
+  labels = jnp.asarray(labels)
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(f"labels must be integers, got {labels.dtype}")
+  check_count(num_classes, "num_classes")
+  check_range(rate, "rate", low=0, high=1)
+  whether, which = jax.random.split(check_key(key))
+  replaced = (jax.random.uniform(whether, labels.shape) < rate) & (labels >= 0)
+  return jnp.where(replaced, jax.random.randint(which, labels.shape, 0, num_classes, labels.dtype), labels)
