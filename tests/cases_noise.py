@@ -7,7 +7,12 @@ from contract import KEY, SCORES, Case, Input
 
 # What the contract cannot hold, because all that a function returns has one dtype there: the checks are made
 # in test_rnn_weight_noise and test_token_dropout.
-ELSEWHERE = {"noise.rnn_weight_noise", "noise.rnn_weight_noise_init", "noise.token_dropout_indices"}
+ELSEWHERE = {
+  "noise.label_noise",
+  "noise.rnn_weight_noise",
+  "noise.rnn_weight_noise_init",
+  "noise.token_dropout_indices",
+}
 
 IMAGES, SEQUENCES, KERNEL = Input("real", "BFFK"), Input("real", "BFK"), Input("real", "FK")
 SCALAR = Input("real", "", checked=False)
