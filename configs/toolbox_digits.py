@@ -18,7 +18,7 @@ def _chosen(group: str, name: str, **options: object) -> dict[str, object]:
 FEW_LABELS = {
   "data.subset.per_class": 10,
   "data.unlabelled.batch_size": 64,
-  "batch_size": 50,
+  "batch_size": 48,
   "epochs": 300,
   "eval_every": 100,
   "checkpoint.every": 100,
@@ -38,7 +38,7 @@ TOOLBOX = {
     "regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),),
   },
   "l2_sp": _chosen("regularizers", "l2_sp", weight=1e-3),
-  "l2_limit": _chosen("regularizers", "l2", limit=60.0),
+  "l2_limit": {**_chosen("regularizers", "l2", limit=80.0), "regularizers.dual_learning_rate": 1e-4},
   "fgsm": _chosen("regularizers", "fgsm", weight=1.0, eps=0.1, clip=(0.0, 1.0)),
   "pgd": _chosen("regularizers", "pgd", weight=1.0, eps=0.1, num_steps=5, clip=(0.0, 1.0)),
   "gradient_penalty": _chosen("regularizers", "gradient_penalty", weight=0.1),
