@@ -6,7 +6,7 @@ Neyshabur, Salakhutdinov and Srebro, `Path-SGD: Path-Normalized Optimization in 
 The comparison is ours.
 
 5000 training images and the next 5000 for validation; an MLP (1024, 1024) without any regularizer, batches of
-100, 20 epochs at a constant rate. An unbalanced start is the balanced one with its hidden units rescaled by
+100, 10 epochs at a constant rate. An unbalanced start is the balanced one with its hidden units rescaled by
 factors of log-normal size: the same function. Each learning rate is chosen of three, from one seed, by the
 error on the validation split; then three seeds are trained. DIR has the idx files.
 """
@@ -48,7 +48,7 @@ def get_config() -> Config:
   config.model.MLP.dropout_rate = 0.0
   config.optimizer.weight_decay.rate = 0.0
   config.optimizer.schedule.name = "constant"
-  config.epochs = 20
+  config.epochs = 10
   config.eval_every = config.checkpoint.every = 5
   config.compare.seeds = 3
   rows, grid = [], []
