@@ -132,3 +132,35 @@ def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, form):
     assert results["replicas"]["test/nll"][ensemble] == pytest.approx(nll, rel=1e-5)
     error = (mean.argmax(1) != data.test.labels).mean()
     assert results["replicas"]["test/error"][ensemble] == pytest.approx(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"average.name": "ema", "regularizers.names": ("l2", "l2_sp"), "regularizers.l2.limit": 1.0},
+    {"average.name": "swa", "average.swa.start": 0.2, "average.swa.every": 3},
+  ],
+  ids=["ema, a multiplier and a reference", "swa"],
+)
+def test_what_is_kept_beside_the_parameters_resumes_bitwise(tmp_path, monkeypatch, fields):
+  config = runs.make_config({**SMALL, **fields})
+  whole = train.train(config, tmp_path / "whole")
+  undo = runs.interrupt_at(monkeypatch, 10)
+  with pytest.raises(train.Interrupted):
+    train.train(config, tmp_path / "run")
+  undo()
+  assert train.train(config, tmp_path / "run") == whole
+  kept = runs.final_state(tmp_path / "run")
+  assert len(jax.tree.leaves(kept["extras"])) > 4
+  runs.assert_bitwise(kept, runs.final_state(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_a_longer_run_averages_its_own_iterates(tmp_path):
+  """Continued with more epochs, SWA begins again: as many iterates as the longer run alone has."""
+  fields = {**SMALL, "average.name": "swa", "average.swa.start": 0.5}
+  train.train(runs.make_config({**fields, "epochs": 4}), tmp_path / "run")
+  assert runs.final_state(tmp_path / "run")["extras"]["average"].count == 2
+  train.train(runs.make_config({**fields, "epochs": 12}), tmp_path / "run")
+  assert runs.final_state(tmp_path / "run")["extras"]["average"].count == 6
