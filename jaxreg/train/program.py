@@ -65,6 +65,11 @@ class Program:
 
 
 def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps: int) -> Program:
+  """The functions of a run of so many steps, for data as `Dataset.describe` gives it.
+
+  Raises:
+    ValueError, TypeError: for options that do not fit each other, the data or the model.
+  """
   method = METHODS[config.method.name]
   method_options = config.method[config.method.name].to_dict()
   # What a prediction rule must have of the options, it has of the loss's.

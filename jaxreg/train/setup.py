@@ -49,7 +49,7 @@ def check_devices(config: Config) -> None:
       "data.unlabelled.batch_size: parts of a batch would have examples with labels only, or without; give "
       f"parallel=jit and accumulate=1, got {config.parallel} and {config.accumulate}"
     )
-  if (config.batch_size + unlabelled) % devices:
+  if unlabelled and (config.batch_size + unlabelled) % devices:
     raise RunError(
       f"batch_size: must with data.unlabelled.batch_size be divisible by the number of devices, {devices}, "
       f"got {config.batch_size} + {unlabelled}"

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import nets
 import numpy as np
 import optax
 import pytest
+import relu_nets as nets
 from contract import jit
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 

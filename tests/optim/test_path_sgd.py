@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import nets
 import numpy as np
 import optax
 import pytest
+import relu_nets as nets
 from contract import jit
 
 from jaxreg.optim import path_kappa, path_norm, path_sgd, scale_by_path

@@ -30,6 +30,7 @@ def program(model, precision, method="dropmax"):
   }
   fields = {**CASES[model], "precision": precision, "method.name": method}
   fields |= {"batch_size": 16, "augment.mean": (0.5,)}
+  fields |= {"method.logit_adjustment.loss.class_counts": (1.0,) * 10}
   return setup.build(runs.make_config({**fields, "augment.std": (0.5,)}), data)
 
 
@@ -115,7 +116,7 @@ CALLS = ("custom_vjp_call", "jit", "pjit", "scan")
 def test_losses_and_predictions_begin_by_widening(method):
   """Metrics are cast to the dtype of the weights, and would not show a loss made in bfloat16."""
   built = program("MLP", "bfloat16", method)
-  options = runs.make_config().method[method].loss.to_dict()
+  options = built.loss_options
   state, key, labels = built.abstract, jax.random.key(0), np.zeros(16, np.int32)
   forward = functools.partial(built.apply_fn, key=key, train=True)
   outputs, _ = jax.eval_shape(forward, state.params, state.model_state, batch()["inputs"])
