@@ -57,6 +57,7 @@ def _subject(workdir, row, where):
   return make_subjects(program, state.params, batch, where)(state), data, folder
 
 
+@pytest.mark.thorough
 def test_what_is_written(analysed):
   workdir, rows = analysed
   assert json.loads((workdir / "flatness.json").read_text()) == rows
@@ -72,6 +73,7 @@ def test_what_is_written(analysed):
   assert "rise at ±0.5" in train.report({"rows": rows}, runs.make_config(FIELDS), workdir)
 
 
+@pytest.mark.thorough
 def test_the_loss_is_that_of_the_predictions(analysed):
   workdir, rows = analysed
   _, data, folder = _subject(workdir, "dropout", ("*",))
@@ -145,6 +147,7 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
   assert seen == 2 * ["highest"]
 
 
+@pytest.mark.thorough
 def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed):
   """What the shortcut takes for fixed, the layer's inputs, must be."""
   workdir, _ = analysed
@@ -159,6 +162,7 @@ def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed)
   assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).layer is not None
 
 
+@pytest.mark.thorough
 def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkeypatch):
   """Its samples are the parameters of a longer run of the same thing."""
   monkeypatch.setattr(loop, "save_figures", lambda *_: [])
@@ -174,6 +178,7 @@ def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkey
   np.testing.assert_allclose(sample, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_what_is_kept_is_not_computed_again(analysed, monkeypatch, capsys):
   workdir, rows = analysed
   for name in ("gradients", "intervals", "hessian", "covariance", "alignment"):
@@ -185,6 +190,7 @@ def test_what_is_kept_is_not_computed_again(analysed, monkeypatch, capsys):
     assert f"{number} samples of 54 parameters: their principal components have a bias" in warned
 
 
+@pytest.mark.thorough
 def test_a_run_of_one_s_own(analysed, tmp_path):
   workdir, rows = analysed
   folder = next((workdir / "rows").glob("plain-*"))
