@@ -40,11 +40,8 @@ def main() -> None:
   (folder / "figures").mkdir(exist_ok=True)
   figure.savefig(folder / "figures/optimizers.png", dpi=100)
 
-  print(
-    f"| {found['seeds']} seeds | "
-    + " | ".join(f"{start}: test error, % | NLL | rate" for start in STARTS)
-    + " |"
-  )
+  heads = " | ".join(f"{start}: test error, % | NLL | rate" for start in STARTS)
+  print(f"| {found['seeds']} seeds | {heads} |")
   print("|---" * 7 + "|")
   for name in names:
     cells = []
