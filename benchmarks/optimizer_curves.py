@@ -1,4 +1,4 @@
-"""Training loss against the step from balanced and unbalanced starts, from a finished comparison of optimizers.
+"""Training loss against the step, balanced and unbalanced starts, from a finished comparison of optimizers.
 
     python benchmarks/optimizer_curves.py runs/compare_optimizers_mnist5k-compare
 
