@@ -73,7 +73,7 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
 
   Example:
     >>> jnp.exp(bi_tempered_log_probs(jnp.array([6.0, 0.0]), t2=2.0)).round(3)  # the softmax has 0.998
-    Array([0.854, 0.146], dtype=float32)
+    Array([0.86, 0.14], dtype=float32)
 
   References:
     Amid et al., `Robust Bi-Tempered Logistic Loss Based on Bregman Divergences`, 2019, section 2.

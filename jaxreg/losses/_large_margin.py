@@ -32,8 +32,9 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
 
   Example:
     >>> logits = jnp.array([[0.0, 0.0, jnp.log(3.0)]])  # q is 1/4 and 3/4, (1/2) (1/4) log(3) the penalty
-    >>> large_margin(logits, jnp.array([0]), weight=1.0) - large_margin(logits, jnp.array([0]), weight=0.0)
-    Array([0.13732648], dtype=float32)
+    >>> loss = lambda weight: large_margin(logits, jnp.array([0]), weight=weight)
+    >>> (loss(1.0) - loss(0.0)).round(4)
+    Array([0.1373], dtype=float32)
 
   References:
     Kobayashi, `Large Margin In Softmax Cross-Entropy Loss`, 2019.

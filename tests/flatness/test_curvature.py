@@ -244,7 +244,7 @@ def test_dense_interval_flatness_is_the_generic_one():
   np.testing.assert_allclose(dense.right, generic.right, rtol=1e-7)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_sharded_examples_give_the_same():
   """Over eight devices: the layer's Hessian, its noise covariance and Lanczos."""
   mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))

@@ -58,7 +58,7 @@ def _samples():
   )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.claim(
   "flatness", "figure 2", "the noise's variance is larger along sharper directions; isotropic noise's is not"
 )

@@ -304,7 +304,7 @@ def test_zero_gradients(row):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(update(g, tx.init(dead), dead)[0]))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_masks(row):
   if not row.masked:
@@ -364,7 +364,7 @@ def test_accumulated_gradients(row):
   assert_close(update(h, state, w)[0], want)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @by_row
 def test_chains_and_unknown_extra_arguments(row):
   """Others' extra arguments pass by."""

@@ -14,6 +14,7 @@ from jaxreg.train.dropmax_figures import KEEP_PROBS, SAMPLES, sampled_probs
 pytestmark = pytest.mark.thorough
 
 
+@pytest.mark.slow
 def test_all_are_drawn_from_a_finished_run(finished_copy):
   config = runs.make_config({"job": "dropmax_figures"})
   results = train.dropmax_figures(config, finished_copy)

@@ -177,6 +177,7 @@ def test_one_program_where_that_pays():
     assert kind(params) is form, backbone
 
 
+@pytest.mark.slow
 def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
   """LeNet on images of 28 x 28: two replicas are the two runs."""
   generator = np.random.default_rng(0)
