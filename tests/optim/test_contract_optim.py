@@ -304,11 +304,10 @@ def test_zero_gradients(row):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(update(g, tx.init(dead), dead)[0]))
 
 
+# A matrix has the size of what is selected, and path_sgd has a mask of its own.
 @pytest.mark.slow
-@by_row
+@pytest.mark.parametrize("row", [row for row in ROWS if row.masked], ids=str)
 def test_masks(row):
-  if not row.masked:
-    pytest.skip("a matrix has the size of what is selected; path_sgd has a mask of its own")
   g, w = one(2)
   mask = {name: {"kernel": True, "bias": False} for name in SHAPES}
   tx = optax.masked(row.make(), mask)
