@@ -36,6 +36,13 @@ OPTIMIZERS = {
   "p_norm": _chosen("p_norm_sgd", 0.01, p=3.0),
   "path_sgd": _chosen("path_sgd", 0.1),
   "sgld": _chosen("sgld", 2e-5),
+  "sam": _chosen("sam", 0.03, inner="sgd", rho=0.05),
+  "gradient_noise": _chosen("gradient_noise", 1e-3, inner="adam", eta=0.01),
+  "reparameterize": _chosen("reparameterize", 0.1, inner="sgd", coordinates="sinh", scale=0.1),
+  "mahalanobis": _chosen("mahalanobis", 0.1, metric=("*bias: 4.0",)),
+  "lars": _chosen("lars", 1.0),
+  "polyak_sgd": _chosen("polyak_sgd", 1.0),
+  "lbfgs": _chosen("lbfgs", 1.0),
 }
 
 

@@ -24,6 +24,10 @@ FEW_LABELS = {
   "checkpoint.every": 100,
 }
 
+SMALL_RESNET = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 8}
+# Of the whole training set, against a mean loss over 1078 examples.
+LEARNED_RATES = {"regularizers.names": ("learned_dropout",), "regularizers.learned_dropout.weight": 1 / 1078}
+
 TOOLBOX = {
   "none": {},
   "l2": _chosen("regularizers", "l2", weight=1e-3),
@@ -80,6 +84,23 @@ TOOLBOX = {
   "dropout": {"model.MLP.dropout_rate": 0.3},
   "mc_dropout": {"model.MLP.dropout_rate": 0.3, "evaluate.mc_samples": 20},
   "gaussian_dropout": {"model.MLP.dropout": "gaussian_dropout", "model.MLP.dropout_rate": 0.3},
+  "alpha_dropout": {
+    **{"model.MLP.dropout": "alpha_dropout", "model.MLP.dropout_rate": 0.1},
+    **{"model.MLP.activation": "selu", "model.MLP.initializer": "lecun"},
+  },
+  "concrete_dropout": {"model.MLP.layer": "concrete_dropout", **LEARNED_RATES},
+  "variational_dropout": {"model.MLP.layer": "variational_dropout", **LEARNED_RATES},
+  "weight_norm": {"model.MLP.layer": "weight_norm"},
+  "spectral_norm": {"model.MLP.layer": "spectral_norm"},
+  **{
+    name: {**SMALL_RESNET, "model.CifarResNet.dropout": name, "model.CifarResNet.dropout_rate": 0.1}
+    for name in ("spatial_dropout", "drop_block")
+  },
+  **{
+    name: {**SMALL_RESNET, "model.CifarResNet.branch_noise": name}
+    for name in ("stochastic_depth", "shake_drop", "shake_shake")
+  },
+  "token_dropout": {"model.name": "RNN", "model.RNN.num_kept": 6},
   "recurrent_dropout": {
     "model.name": "RNN",
     "model.RNN.dropout_rate": 0.3,

@@ -56,6 +56,19 @@ def _mlp_jacobian(a):
 
 KERNEL = {"kernel": Input("real", "BK")}
 SLOPES = {"params": {"scale": Input("real", "")}, "x": Input("real", "BK")}
+LEARNING = {"kernel": Input("real", "BK"), "rate_logit": Input("real", ""), "log_alpha": Input("real", "B")}
+
+
+def _learned_dropout(a):
+  kernel, logit = a.params["a"]["kernel"], a.params["a"]["rate_logit"]
+  p, q = 1 / (1 + np.exp(-logit)), 1 / (1 + np.exp(logit))
+  entropy = sum(-x * np.log(x) if x > 0 else 0.0 for x in (p, q))
+  concrete = 0.5 * 4 * (kernel**2).sum() / q - kernel.shape[-2] * entropy
+  log_alpha = np.concatenate([np.ravel(a.params[name]["log_alpha"]) for name in "ab"])
+  gate = 1 / (1 + np.exp(1.87320 + 1.48695 * log_alpha))
+  return concrete + (0.63576 * gate + 0.5 * np.logaddexp(0, -log_alpha)).sum()
+
+
 CASES = (
   Case("penalties.l2", PARAMS, lambda a: 0.5 * (_matrix(a) ** 2).sum()),
   Case("penalties.l1", PARAMS, lambda a: np.abs(_matrix(a)).sum()),
@@ -88,6 +101,12 @@ CASES = (
     "penalties.l2_sp",
     {"params": KERNEL, "reference": {**KERNEL, "head": KERNEL}},
     lambda a: 0.5 * ((a.params["kernel"] - a.reference["kernel"]) ** 2).sum(),
+  ),
+  Case(
+    "penalties.learned_dropout",
+    {"params": {"a": LEARNING, "b": {"log_alpha": Input("real", "B")}}},
+    _learned_dropout,
+    {"length_scale": 2.0},
   ),
   Case("penalties.l1_activity", HIDDEN, lambda a: np.abs(_per_example(a.activations)).sum(-1)),
   Case("penalties.kl_sparsity", {"activations": Input("unit", "BK")}, _kl, {"target": 0.1}),

@@ -1,4 +1,4 @@
-"""Eight fake CPU devices and the strict modes of JAX, set before its first use; where the real data are."""
+"""Eight fake CPU devices, fast compilation and the strict modes of JAX, before its first use; real data."""
 
 import os
 import pathlib
@@ -8,6 +8,8 @@ import pytest
 from absl import flags
 
 jax.config.update("jax_num_cpu_devices", 8)
+# Compiling is what most tests spend their time on; whole runs of `run.py` are of fully optimised programs.
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()

@@ -1947,6 +1947,105 @@ MUTATIONS = [
     ),
   ),
   *_table(
+    "penalties/_learned_dropout.py",
+    "tests/penalties/test_contract_penalties.py",
+    (
+      "learned dropout mean",
+      "noise.variational_dropout_kl(leaf).sum()",
+      "noise.variational_dropout_kl(leaf).mean()",
+      "test_oracle",
+    ),
+  ),
+  *_table(
+    "models/_branches.py",
+    "tests/models/test_branches.py",
+    (
+      "two branches, not their mean",
+      "else (y + other) / 2",
+      "else y + other",
+      "test_shake_shake_mixes_two_branches",
+    ),
+    (
+      "mean of shake drop",
+      'inverted=kind == "stochastic_depth"',
+      'inverted=kind == "shake_drop"',
+      "test_a_branch_that_is_always_dropped",
+    ),
+  ),
+  *_table(
+    "models/_resnet.py",
+    "tests/models/test_branches.py",
+    (
+      "same rate for all blocks",
+      "branch_rate * done / number_of_blocks",
+      "branch_rate",
+      "test_rates_grow_with_depth",
+    ),
+  ),
+  *_table(
+    "models/_dense_layers.py",
+    "tests/models/test_dense_layers.py",
+    (
+      "power iteration also in evaluation",
+      "if train and not self.is_initializing():",
+      "if not self.is_initializing():",
+      "test_spectral_norm_converges_in_training_only",
+    ),
+  ),
+  *_table(
+    "augment/_photometric.py",
+    "tests/augment/test_rand_augment.py",
+    (
+      "equalisation without its half step",
+      "(step // 2 + darker)",
+      "darker",
+      "test_photometric_operations_are_pillow_s",
+    ),
+  ),
+  *_table(
+    "train/step.py",
+    "tests/train/test_optimizer.py",
+    (
+      "the loss of a part",
+      "loss, grads = jax.lax.psum(jax.tree.map(lambda x: x * share, (loss, grads)), axis_name)",
+      "loss, grads = jax.lax.psum(jax.tree.map(lambda x: x / 2, (loss, grads)), axis_name)",
+      "test_sam_of_the_trainer_looks_at_the_same_batch",
+    ),
+    (
+      "the gradient at the old parameters",
+      "descent(params, jax.random.clone(key))[1]",
+      "grads",
+      "test_sam_of_the_trainer_looks_at_the_same_batch",
+    ),
+    ("the loss is not told", "value=loss,", "value=2 * loss,", "test_optimizers_that_need_the_loss"),
+  ),
+  *_table(
+    "train/optimizer.py",
+    "tests/train/test_optimizer.py",
+    (
+      "metric upside down",
+      "jax.tree.map(jnp.divide, updates, by)",
+      "jax.tree.map(jnp.multiply, updates, by)",
+      "test_a_metric_by_names_and_other_coordinates",
+    ),
+    (
+      "coordinates not scaled",
+      "lambda y: scale * forward(y)",
+      "lambda y: forward(y)",
+      "test_a_metric_by_names_and_other_coordinates",
+    ),
+  ),
+  *_table(
+    "optim/_gradient_noise.py",
+    "tests/train/test_optimizer.py",
+    (
+      "noise of a fixed key",
+      "state._replace(rng_key=key)",
+      "state._replace(rng_key=jax.random.key(0))",
+      "test_noise_of_optimizers_is_of_seed_and_step",
+    ),
+  ),
+  *_table(
     "sparse/_omp.py",
     "tests/sparse/test_sparse_codes.py",
     (

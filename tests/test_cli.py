@@ -484,15 +484,7 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     assert "the same command continues" in err
 
 
-@pytest.fixture
-def compile_fast():
-  before = jax.config.read("jax_disable_most_optimizations")
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", before)
-
-
-def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path, compile_fast):
+def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   """In this process, with little to compile."""
   from jaxreg.train import loop
 

@@ -81,6 +81,7 @@ def test_group_softmax_takes_the_last_layer_of_every_kind_of_model():
     assert lower < value
 
 
+@pytest.mark.thorough
 def test_twenty_lines_of_plain_optax():
   images, labels = load_digits(return_X_y=True)
   x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)

@@ -28,7 +28,7 @@ ARGUMENTS = {
   "flatness_transformer_multi30k.py": [None, "small"],
   "flatness_vgg9_cifar10.py": [None, "minibatch"],
   "compare_toolbox_mnist1k.py": [None, "flipped"],
-  "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sgld"],
+  "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sam", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
 }
@@ -213,7 +213,7 @@ def test_the_schedule_of_the_released_code():
   assert config.data.idx.per_class == 100
   decay = config.optimizer.weight_decay
   assert (decay.rate, decay.decoupled, decay.mask) == (1e-4, False, "no_branches")
-  from jaxreg.train.optimizer import make_schedule
+  from jaxreg.train.schedule import make_schedule
 
   schedule = make_schedule(
     config.optimizer.schedule.name,

@@ -72,7 +72,7 @@ def test_jit(case):
   contract.check_jit(case)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_vmap_is_a_loop(case):
   contract.check_vmap(case)
@@ -84,7 +84,7 @@ def test_pmap_is_a_loop(case):
   contract.check_pmap(case)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("case", later(CASES), ids=str)
 def test_sharded_is_unsharded(case):
   contract.check_sharded(case)

@@ -34,6 +34,23 @@ def contrast(x: Array, level: Array) -> Array:
   return _enhanced(x, grey(x).mean(axis=(1, 2), keepdims=True), level)
 
 
+def equalize(x: Array, level: Array) -> Array:
+  """Spreads the 256 values of each channel so that all are about equally frequent, at every level.
+
+  Images of fewer pixels than values stay as they are.
+  """
+  del level
+  batch, height, width, channels = x.shape
+  values = jnp.round(255 * jnp.moveaxis(x, -1, 1).reshape(batch, channels, -1)).astype(jnp.int32)
+  # Pixels that are darker, for each pixel: the cumulated histogram at its value, without a histogram.
+  darker = jax.vmap(jax.vmap(lambda v: jnp.searchsorted(jnp.sort(v), v)))(values)
+  brightest = jnp.sum(values == values.max(-1, keepdims=True), axis=-1, keepdims=True)
+  step = (height * width - brightest) // 255
+  spread = jnp.minimum((step // 2 + darker) // jnp.maximum(step, 1), 255)
+  equal = jnp.where(step > 0, spread, values).reshape(batch, channels, height, width)
+  return jnp.moveaxis(equal, 1, -1).astype(x.dtype) / 255
+
+
 def posterize(x: Array, level: Array) -> Array:
   """Drops the last of 8 bits, up to 4 of them."""
   bits = jnp.round(BITS * jnp.abs(level)).astype(jnp.int32)[:, None, None, None]

@@ -17,7 +17,10 @@ from jaxreg.typing import Array, Key, check_count, check_key, check_range
 # At the greatest magnitude: degrees, the tangent of the angle, the part of the side.
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-PHOTOMETRIC = ("autocontrast", "brightness", "color", "contrast", "posterize", "sharpness", "solarize")
+PHOTOMETRIC = (
+  *("autocontrast", "brightness", "color", "contrast"),
+  *("equalize", "posterize", "sharpness", "solarize"),
+)
 OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
 
 
@@ -33,11 +36,11 @@ def rand_augment(
 ) -> dict[str, Any]:
   r"""Applies `num_ops` operations to each image, each drawn from the list with equal chances.
 
-  The paper's list without histogram equalisation: `identity`, `autocontrast`, `brightness`, `color`,
-  `contrast`, `posterize`, `sharpness`, `solarize`, `rotate`, `shear_x`, `shear_y`, `translate_x`,
-  `translate_y`. Which way they go, darker or lighter, left or right, is drawn too. Magnitude 10 turns by 30
-  degrees, shears by 0.3, shifts by 0.45 of a side, changes brightness, colour, contrast and sharpness by the
-  factors 0.1 or 1.9, leaves 4 of 8 bits and inverts all.
+  The paper's list: `identity`, `autocontrast`, `brightness`, `color`, `contrast`, `equalize`, `posterize`,
+  `sharpness`, `solarize`, `rotate`, `shear_x`, `shear_y`, `translate_x`, `translate_y`. Which way they go,
+  darker or lighter, left or right, is drawn too. Magnitude 10 turns by 30 degrees, shears by 0.3, shifts by
+  0.45 of a side, changes brightness, colour, contrast and sharpness by the factors 0.1 or 1.9, leaves 4 of
+  8 bits and inverts all.
 
   Of the photometric operations all are computed and each image takes its own: they are arithmetic on pixels,
   which compiles to few passes. The geometric ones of an image, all affine, are composed to one map, sampled
@@ -49,7 +52,7 @@ def rand_augment(
     batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; the rest is left alone: labels are
       taken to survive every operation, so leave out those that change them.
     num_ops: at least 1; static.
-    magnitude: in [0, 10], of every operation; `autocontrast` has none.
+    magnitude: in [0, 10], of every operation; `autocontrast` and `equalize` have none.
     operations: names to draw from; one may come twice, and is then drawn twice as often.
     fill: what comes in from outside.
     value_range: the least and largest value of a pixel; by default 0 and 255 of uint8, else 0 and 1.

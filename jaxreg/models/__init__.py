@@ -8,6 +8,12 @@ sequences under any next-token log-probabilities.
 from jaxreg.models._autoencoder import Autoencoder
 from jaxreg.models._classifier import Classifier
 from jaxreg.models._decode import beam_decode, greedy_decode
+from jaxreg.models._dense_layers import (
+  ConcreteDropoutDense,
+  SpectralNormDense,
+  VariationalDropoutDense,
+  WeightNormDense,
+)
 from jaxreg.models._heads import (
   AttentionHead,
   CosineHead,
@@ -46,6 +52,7 @@ __all__ = [
   "CifarResNet",
   "Classifier",
   "ConcreteDropout",
+  "ConcreteDropoutDense",
   "CosineHead",
   "DecoderHead",
   "DropBlock",
@@ -59,10 +66,13 @@ __all__ = [
   "ResNet",
   "SoftmaxHead",
   "SpatialDropout",
+  "SpectralNormDense",
   "StochasticDepth",
   "TaskHeads",
   "Transformer",
   "TutorialCNN",
+  "VariationalDropoutDense",
+  "WeightNormDense",
   "beam_decode",
   "greedy_decode",
   "positional_encoding",

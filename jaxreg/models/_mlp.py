@@ -5,24 +5,36 @@ from collections.abc import Sequence
 from flax import linen as nn
 
 from jaxreg import noise
+from jaxreg.models import _dense_layers as kinds
 from jaxreg.models._layers import flatten, initializers
 from jaxreg.typing import Array
 
+LAYERS: dict[str, type[nn.Module]] = {
+  "weight_norm": kinds.WeightNormDense,
+  "spectral_norm": kinds.SpectralNormDense,
+  "concrete_dropout": kinds.ConcreteDropoutDense,
+  "variational_dropout": kinds.VariationalDropoutDense,
+}
+
 
 class MLP(nn.Module):
-  """Dense layers with ReLU and dropout, on flattened inputs: `[batch, ...] -> [batch, widths[-1]]`.
+  """Dense layers with an activation and dropout, on flattened inputs: `[batch, ...] -> [batch, widths[-1]]`.
 
   Attributes:
     widths: units of each hidden layer.
     dropout_rate: probability of dropping a hidden unit, after each layer.
     input_dropout_rate: probability of dropping an input.
-    initializer: `glorot` or `tutorial`.
+    initializer: `glorot`, `tutorial` or `lecun`.
     dropout_rates: instead of `dropout_rate`, one for each hidden layer, 0 for none.
-    dropout: on the hidden units, the function of `jaxreg.noise`: `dropout`, `gaussian_dropout`.
+    dropout: on the hidden units, the function of `jaxreg.noise`: `dropout`, `gaussian_dropout`, and for
+      `activation="selu"` `alpha_dropout`.
+    activation: `relu`, `selu` or `tanh`.
+    layer: `dense`; `weight_norm`, `spectral_norm`; or, with a dropout of their inputs that learns its rates
+      and needs `penalties.learned_dropout` in the loss, `concrete_dropout`, `variational_dropout`.
 
   Raises:
     ValueError: if a width is below 1, or there are rates but not one for each layer, or both kinds of them,
-      or for another `dropout`.
+      or for another `dropout`, `activation` or `layer`.
   """
 
   widths: Sequence[int] = (256, 256)
@@ -31,6 +43,8 @@ class MLP(nn.Module):
   initializer: str = "glorot"
   dropout_rates: Sequence[float] = ()
   dropout: str = "dropout"
+  activation: str = "relu"
+  layer: str = "dense"
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -42,13 +56,24 @@ class MLP(nn.Module):
         f"dropout_rates must be empty or, without a dropout_rate, a rate for each of the {len(self.widths)} "
         f"hidden layers, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
       )
-    if self.dropout not in ("dropout", "gaussian_dropout"):
-      raise ValueError(f"dropout must be 'dropout' or 'gaussian_dropout', got {self.dropout!r}")
+    _one_of("dropout", self.dropout, ("dropout", "gaussian_dropout", "alpha_dropout"))
+    _one_of("activation", self.activation, ("relu", "selu", "tanh"))
+    _one_of("layer", self.layer, ("dense", *LAYERS))
     x = flatten(x)
     if train and self.input_dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
-    for width, rate in zip(self.widths, rates):
-      x = nn.relu(nn.Dense(width, **initializers(self.initializer))(x))
+    for number, (width, rate) in enumerate(zip(self.widths, rates)):
+      name = f"Dense_{number}"  # of every kind
+      if self.layer == "dense":
+        x = nn.Dense(width, **initializers(self.initializer), name=name)(x)
+      else:
+        x = LAYERS[self.layer](width, initializer=self.initializer, name=name)(x, train=train)
+      x = getattr(nn, self.activation)(x)
       if train and rate:
         x = getattr(noise, self.dropout)(self.make_rng("dropout"), x, rate=rate)
     return x
+
+
+def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
+  if given not in allowed:
+    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {given!r}")

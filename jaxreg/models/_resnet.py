@@ -1,6 +1,6 @@
 """Residual networks: the CIFAR family of depth 6n + 2, and ResNet-18 and -34 with either stem."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -8,11 +8,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg.typing import Array
+from jaxreg.models._branches import BRANCH_NOISES, branch
+from jaxreg.typing import Array, Key
 
 _Conv = partial(
   nn.Conv, use_bias=False, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 )
+
+
+DROPOUTS = ("dropout", "spatial_dropout", "drop_block")
 
 
 class CifarResNet(nn.Module):
@@ -29,12 +33,19 @@ class CifarResNet(nn.Module):
     remat: recomputes each block in the backward pass: less memory, a third more arithmetic.
     dropout_rate: probability of dropping a unit, after each convolution of each block, before its BatchNorm:
       Zhang et al.'s "after the convolutional layers", as we read it. He et al. have none.
+    dropout: of single units, or the function of `jaxreg.noise` for feature maps: `spatial_dropout`,
+      `drop_block`.
+    block_size: side of the squares of `drop_block`.
+    branch_noise: on what a block adds to its shortcut: `stochastic_depth`, `shake_drop`, or `shake_shake`,
+      for which each block has two branches; empty for none.
+    branch_rate: its probability for the last block; those before have less, linearly with depth.
 
   Raises:
-    ValueError: for another depth, a width below 1, or inputs that are not images.
+    ValueError: for another depth, `dropout` or `branch_noise`, a width below 1, or inputs that are no images.
 
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
+    Huang et al., `Deep Networks with Stochastic Depth`, 2016, section 3 (rates that grow with depth).
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,
     appendix A (dropout).
   """
@@ -44,6 +55,10 @@ class CifarResNet(nn.Module):
   axis_name: str | None = None
   remat: bool = False
   dropout_rate: float = 0.0
+  dropout: str = "dropout"
+  block_size: int = 3
+  branch_noise: str = ""
+  branch_rate: float = 0.5
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -51,11 +66,28 @@ class CifarResNet(nn.Module):
     if rest or n < 1:
       raise ValueError(f"depth must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
     _check_images(x, self.width, "CifarResNet")
+    for name, allowed in (("dropout", DROPOUTS), ("branch_noise", BRANCH_NOISES)):
+      if getattr(self, name) not in allowed:
+        raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
     norm = _batch_norm(train, self.axis_name)
     x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
     widths = [self.width, 2 * self.width, 4 * self.width]
-    rate = self.dropout_rate if train else 0.0
-    return _stages(x, [n, n, n], widths, norm, projected=False, remat=self.remat, rate=rate)
+    return _stages(
+      x,
+      [n, n, n],
+      widths,
+      norm,
+      projected=False,
+      remat=self.remat,
+      drop=self._drop() if train and self.dropout_rate else None,
+      branch_noise=self.branch_noise,
+      branch_rate=self.branch_rate,
+      train=train,
+    )
+
+  def _drop(self) -> Callable[[Key, Array], Array]:
+    options = {"drop_block": {"block_size": self.block_size}, "spatial_dropout": {"num_spatial": 2}}
+    return partial(getattr(noise, self.dropout), rate=self.dropout_rate, **options.get(self.dropout, {}))
 
 
 class ResNet(nn.Module):
@@ -108,14 +140,24 @@ class BasicBlock(nn.Module):
   stride: int
   norm: Any
   projected: bool
-  rate: float
+  drop: Callable[[Key, Array], Array] | None = None
+  branch_noise: str = ""
+  branch_rate: float = 0.0
+  train: bool = False
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     pad = [(1, 1), (1, 1)]
-    y = self._drop(_Conv(self.width, (3, 3), strides=self.stride, padding=pad)(x))
-    y = nn.relu(self.norm()(y))
-    y = self.norm()(self._drop(_Conv(self.width, (3, 3), padding=pad)(y)))
+
+    def two_convolutions() -> Array:
+      y = self._dropped(_Conv(self.width, (3, 3), strides=self.stride, padding=pad)(x))
+      y = nn.relu(self.norm()(y))
+      return self.norm()(self._dropped(_Conv(self.width, (3, 3), padding=pad)(y)))
+
+    y = branch(self, two_convolutions, kind=self.branch_noise, rate=self.branch_rate, train=self.train)
+    return nn.relu(self._shortcut(x, y) + y)
+
+  def _shortcut(self, x: Array, y: Array) -> Array:
     if x.shape != y.shape:
       if self.projected:
         x = self.norm()(_Conv(self.width, (1, 1), strides=self.stride)(x))
@@ -123,10 +165,10 @@ class BasicBlock(nn.Module):
         x = x[:, :: self.stride, :: self.stride]
         more = self.width - x.shape[-1]
         x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (more // 2, more - more // 2)))
-    return nn.relu(x + y)
+    return x
 
-  def _drop(self, x: Array) -> Array:
-    return noise.dropout(self.make_rng("dropout"), x, rate=self.rate) if self.rate else x
+  def _dropped(self, x: Array) -> Array:
+    return x if self.drop is None else self.drop(self.make_rng("dropout"), x)
 
 
 def _stages(
@@ -137,14 +179,18 @@ def _stages(
   *,
   projected: bool,
   remat: bool,
-  rate: float = 0.0,
+  branch_rate: float = 0.0,
+  **noises: Any,
 ) -> Array:
   block = nn.remat(BasicBlock) if remat else BasicBlock
+  number_of_blocks, done = sum(blocks), 0
   for stage, (number, width) in enumerate(zip(blocks, widths)):
     for index in range(number):
       # Named, so that a run with rematerialisation has the parameters of one without.
       name = f"stage{stage}_block{index}"
-      x = block(width, 2 if stage and index == 0 else 1, norm, projected, rate, name=name)(x)
+      done += 1
+      rate, stride = branch_rate * done / number_of_blocks, 2 if stage and index == 0 else 1
+      x = block(width, stride, norm, projected, branch_rate=rate, name=name, **noises)(x)
   return x.mean(axis=(1, 2))
 
 

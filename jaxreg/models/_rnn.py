@@ -21,6 +21,7 @@ class RNN(nn.Module):
     cell: `tanh` or `gru`.
     input_dropout_rate: probability of dropping an input, the same ones at every step.
     dropout_rate: probability of dropping a unit of the state as it is read, the same ones at every step.
+    num_kept: so many steps of each sequence are read in training, drawn for each anew; 0 for all.
     weight_noise_std: standard deviation of the noise on the kernels at every step; 0 for none.
     weight_noise_kind: `additive` or `multiplicative`.
     weight_noise_cumulative: whether it accumulates over the steps.
@@ -40,6 +41,7 @@ class RNN(nn.Module):
   cell: Literal["tanh", "gru"] = "tanh"
   input_dropout_rate: float = 0.0
   dropout_rate: float = 0.0
+  num_kept: int = 0
   weight_noise_std: float = 0.0
   weight_noise_kind: Literal["additive", "multiplicative"] = "additive"
   weight_noise_cumulative: bool = False
@@ -55,6 +57,8 @@ class RNN(nn.Module):
       raise ValueError(f"cell must be 'tanh' or 'gru', got {self.cell!r}")
     check_range(self.weight_noise_std, "weight_noise_std", low=0)
     x = x.reshape(*x.shape[:2], -1)
+    if train and self.num_kept:
+      x = noise.token_dropout(self.make_rng("dropout"), x, num_kept=self.num_kept)
     state = jnp.zeros((x.shape[0], self.width), x.dtype)
     mask = jnp.ones_like(state)
     if train and self.input_dropout_rate:

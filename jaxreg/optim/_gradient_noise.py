@@ -12,7 +12,7 @@ from jaxreg.typing import Key, check_key, check_range
 
 
 def gradient_noise(
-  *, key: Key, eta: ArrayLike = 0.01, gamma: ArrayLike = 0.55
+  *, key: Key | None = None, eta: ArrayLike = 0.01, gamma: ArrayLike = 0.55
 ) -> optax.GradientTransformationExtraArgs:
   r"""Adds noise to the gradient, less of it with every step; before the optimizer in a chain.
 
@@ -21,7 +21,8 @@ def gradient_noise(
   `optax.add_noise`, so composed that it takes part in chains with extra arguments.
 
   Args:
-    key: typed, of all noise.
+    key: typed, of all noise. Without it `update` needs another `key` in every step, which is also how several
+      runs in one program get noise of their own.
     eta: the variance at the first step, at least 0; the paper chooses of 0.01, 0.3 and 1.
     gamma: how fast it falls, at least 0.
 
@@ -30,7 +31,7 @@ def gradient_noise(
 
   Raises:
     TypeError: if `key` is no typed key.
-    ValueError: if `eta` or `gamma` is negative.
+    ValueError: if `eta` or `gamma` is negative; in `update`, without any key.
 
   Example:
     >>> tx = optax.chain(gradient_noise(key=jax.random.key(0), eta=0.0), optax.sgd(0.5))
@@ -42,20 +43,26 @@ def gradient_noise(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Injected Noises (gradient
     updates).
   """
-  check_key(key)
+  if key is not None:
+    check_key(key)
   check_range(eta, "eta", low=0)
   check_range(gamma, "gamma", low=0)
-  noise, impl = optax.add_noise(eta, gamma, jax.random.clone(key)), jax.random.key_impl(key)
+  noise = optax.add_noise(eta, gamma, jax.random.key(0) if key is None else jax.random.clone(key))
+  impl = None if key is None else jax.random.key_impl(key)
 
   def init(params: Any) -> optax.OptState:
-    return noise.init(params)._replace(rng_key=jax.random.key_data(jax.random.clone(key)))  # type: ignore[union-attr]
+    data = () if key is None else jax.random.key_data(jax.random.clone(key))
+    return noise.init(params)._replace(rng_key=data)  # type: ignore[union-attr]
 
-  def update(updates, state, params=None, **extra_args):
+  def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
     del extra_args
-    # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
-    before = state._replace(rng_key=jax.random.wrap_key_data(state.rng_key, impl=impl))
-    wide_updates, after = noise.update(jax.tree.map(wide, updates), before, params)
-    after = after._replace(rng_key=jax.random.key_data(after.rng_key))  # type: ignore[union-attr]
-    return as_updates(wide_updates, updates), after
+    if impl is not None:
+      # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
+      key = jax.random.wrap_key_data(state.rng_key, impl=impl)
+    elif key is None:
+      raise ValueError("key must be given to gradient_noise or to update")
+    wide_updates, after = noise.update(jax.tree.map(wide, updates), state._replace(rng_key=key), params)
+    data = () if impl is None else jax.random.key_data(after.rng_key)  # type: ignore[union-attr]
+    return as_updates(wide_updates, updates), after._replace(rng_key=data)  # type: ignore[union-attr]
 
   return optax.GradientTransformationExtraArgs(init, update)

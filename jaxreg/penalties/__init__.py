@@ -10,6 +10,7 @@ from jaxreg.penalties._gradient import gradient_penalty, jacobian_penalty
 from jaxreg.penalties._group_lasso import group_lasso
 from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
+from jaxreg.penalties._learned_dropout import learned_dropout
 from jaxreg.penalties._orthogonality import orthogonality
 from jaxreg.penalties._penalized import penalized, penalized_terms
 from jaxreg.penalties._priors import gaussian_prior, laplace_prior
@@ -28,6 +29,7 @@ __all__ = [
   "l2",
   "l2_sp",
   "laplace_prior",
+  "learned_dropout",
   "orthogonality",
   "penalized",
   "penalized_terms",

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from jaxreg.train import averages, optimizer, sources, toolbox
+from jaxreg.train import averages, optimizer, schedule, sources, toolbox
 from jaxreg.train.config import AUGMENTATIONS, BACKBONES, BEST, JOBS, PRECISIONS, SPLITS, Config, flatten
 from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
@@ -48,8 +48,11 @@ def check(config: Config) -> None:
     raise RunError(
       f"augment.mean, augment.std: must be a number per channel each, std above 0, got {mean} and {std}"
     )
-  _one_of(config, "optimizer.name", optimizer.OPTIMIZERS)
-  _one_of(config, "optimizer.schedule.name", optimizer.SCHEDULES)
+  _one_of(config, "optimizer.name", tuple(optimizer.OPTIMIZERS))
+  for name in optimizer.WRAPPERS:
+    _one_of(config, f"optimizer.{name}.inner", tuple(optimizer.STEPS))
+  _one_of(config, "optimizer.schedule.name", schedule.SCHEDULES)
+  _check_optimizer(config)
   _one_of(config, "optimizer.weight_decay.mask", optimizer.MASKS)
   _one_of(config, "evaluate.checkpoint", ("latest", "best"))
   _one_of(config, "evaluate.split", SPLITS)
@@ -137,6 +140,27 @@ def check(config: Config) -> None:
     if not (isinstance(boundary, int | float) and 0 <= boundary < (1 if step.relative else math.inf)):
       allowed = "fractions of the run, at least 0 and below 1" if step.relative else "numbers of at least 0"
       raise RunError(f"optimizer.schedule.step.boundaries: must be {allowed}, got {boundary!r}")
+
+
+def _check_optimizer(config: Config) -> None:
+  """What some optimizers cannot be together with."""
+  chosen = config.optimizer
+  name = chosen[chosen.name].get("inner", chosen.name)
+  if name == "rprop" and (chosen.schedule.name != "constant" or chosen.schedule.warmup_epochs):
+    raise RunError(
+      "optimizer.schedule: rprop begins with the learning rate and then finds its own; give name=constant "
+      f"and warmup_epochs=0, got {chosen.schedule.name} and {chosen.schedule.warmup_epochs}"
+    )
+  if name == "lbfgs" and (chosen.weight_decay.rate or chosen.clip_norm or chosen.constraints.names):
+    raise RunError(
+      "optimizer.name: lbfgs searches along the loss itself, which weight_decay, clip_norm and constraints "
+      "would change; leave them at 0, or give regularizers.names=('l2',)"
+    )
+  if name == "lbfgs" and (config.parallel == "pmap" or config.accumulate > 1 or chosen.name != name):
+    raise RunError(
+      "optimizer.name: lbfgs evaluates whole batches, by itself; give parallel=jit, accumulate=1 and "
+      f"optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
+    )
 
 
 def _get(config: Config, field: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from jaxreg import augment, constraints, models, noise, penalties
-from jaxreg.train import averages, optimizer, sources, terms, toolbox
+from jaxreg.train import averages, optimizer, schedule, sources, terms, toolbox
 from jaxreg.train.methods import METHODS
 
 # A ConfigDict, whose fields no type checker can know.
@@ -127,19 +127,15 @@ def base_config() -> Config:
   config.optimizer = ConfigDict(
     {"name": "adam", "learning_rate": 1e-3, "clip_norm": 0.0}
   )  # clip_norm 0: none
-  for name in optimizer.OPTIMIZERS:
+  for name, function in optimizer.OPTIMIZERS.items():
     # What has a field above the choices, or none but a function can be.
     skip = (
-      "accumulator_dtype",
-      "mu_dtype",
-      "weight_decay",
-      "mask",
-      "learning_rate",
-      "alpha",
-      "key",
-      "num_examples",
+      *("learning_rate", "scaling", "weight_decay", "weight_decay_rate", "key", "num_examples"),
+      *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
+      *(("alpha",) if name == "p_norm_sgd" else ()),
     )
-    config.optimizer[name] = options(optimizer.find(name), skip=skip)
+    inner = {"inner": "sgd"} if name in optimizer.WRAPPERS else {}
+    config.optimizer[name] = ConfigDict({**inner, **options(function, skip=skip)})
   # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
   config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)
   config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
@@ -202,15 +198,14 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
     "data": sources.SOURCES,
     "model": BACKBONES,
     "method": tuple(METHODS),
-    "optimizer": optimizer.OPTIMIZERS,
-    "optimizer.schedule": optimizer.SCHEDULES,
+    "optimizer": tuple(optimizer.OPTIMIZERS),
+    "optimizer.schedule": schedule.SCHEDULES,
     "average": averages.AVERAGES,
   }
+  read = {group: {flat.get(f"{group}.name")} for group in choices}
+  read["optimizer"].add(flat.get(f"optimizer.{flat.get('optimizer.name')}.inner"))
   unread = [
-    f"{group}.{name}."
-    for group, names in choices.items()
-    for name in names
-    if name != flat.get(f"{group}.name")
+    f"{group}.{name}." for group, names in choices.items() for name in names if name not in read[group]
   ]
   for group, names in {"augment": AUGMENTATIONS, **toolbox.CHOSEN}.items():
     unread += [f"{group}.{name}." for name in names if name not in flat.get(f"{group}.names", ())]

@@ -1,6 +1,5 @@
-"""Optax chains and schedules from options."""
+"""Optax chains from options."""
 
-import collections
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,95 +7,84 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
-from jaxreg.typing import Array, Key, Params
+from jaxreg.typing import Key, Params
 
-# Functions of `jaxreg.optim`, and aliases of Optax that take a schedule and plain numbers.
+# Optimizers of Optax, without those that are others under another name.
+ALIASES = (
+  *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad"),
+  *("fromage", "lamb", "lars", "lbfgs", "lion", "nadam", "nadamw", "novograd", "optimistic_adam_v2"),
+  *("optimistic_gradient_descent", "polyak_sgd", "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum"),
+  *("sm3", "yogi"),
+)
+# Functions of `jaxreg.optim`.
 OURS = (
-  "exact_adagrad",
-  "exact_rmsprop",
-  "exact_adam",
-  "adaptive",
-  "trust_region",
-  "p_norm_sgd",
-  "path_sgd",
+  *("exact_adagrad", "exact_rmsprop", "exact_adam", "adaptive", "trust_region", "p_norm_sgd", "path_sgd"),
   "sgld",
 )
-ALIASES = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
-MORE_ALIASES = ("adabelief", "adamax", "amsgrad", "lamb", "lion", "nadam", "radam", "sign_sgd", "yogi")
-OPTIMIZERS = (*ALIASES, *MORE_ALIASES, *OURS)
-SCHEDULES = ("constant", "step", "cosine", "noam")
 MASKS = ("kernels_only", "no_branches", "everything")
 
 
-def find(name: str) -> Callable[..., Any]:
-  """The function of an optimizer's name."""
-  return getattr(optim if name in OURS else optax, name)
+def noisy_sgd(
+  learning_rate: optax.ScalarOrSchedule, *, eta: float = 0.01, gamma: float = 0.55
+) -> optax.GradientTransformationExtraArgs:
+  """As `optax.noisy_sgd`, with the noise of the run's own key."""
+  return gradient_noise(optax.sgd(learning_rate), eta=eta, gamma=gamma)
 
 
-def make_schedule(
-  name: str,
-  learning_rate: float,
-  *,
-  steps_per_epoch: int,
-  num_steps: int,
-  warmup_epochs: float = 0.0,
-  boundaries: tuple[float, ...] = (),
-  factor: float = 0.1,
-  relative: bool = False,
-  final: float = 0.0,
-  d_model: int = 50,
-  warmup_steps: int = 4000,
-) -> optax.Schedule:
-  """The learning rate as a function of the step.
+def mahalanobis(
+  learning_rate: optax.ScalarOrSchedule, *, metric: tuple[str, ...] = ("*kernel: 1.0",)
+) -> optax.GradientTransformationExtraArgs:
+  """Descent in a diagonal metric: `"names: number"`, with globs of which the last that fits counts, else 1.
 
-  Args:
-    name: `constant`, `step`, `cosine` or `noam`, which is
-      `learning_rate * d_model**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` at `t = step + 1`.
-    learning_rate: its peak, or for `noam` a factor.
-    steps_per_epoch: to translate epochs into steps.
-    num_steps: length of the run.
-    warmup_epochs: linear from 0 over so many epochs, before the rest.
-    boundaries: for `step`, the epochs at which the rate is multiplied by `factor`; with `relative`, the
-      fractions of the run.
-    factor: for `step`.
-    relative: for `step`.
-    final: for `cosine`, the last learning rate as a fraction of the first.
-    d_model: for `noam`, the width of the model.
-    warmup_steps: for `noam`, the steps of its linear increase, in the place of `warmup_epochs`.
-
-  Returns:
-    An Optax schedule, `step -> learning rate`.
-
-  References:
-    Vaswani et al., `Attention Is All You Need`, 2017, Eq. 3 (`noam`).
+  Raises:
+    ValueError: if an entry is no such pair, or the number is not above 0.
   """
-  warmup = round(warmup_epochs * steps_per_epoch)
-  if name == "constant":
-    schedule = optax.constant_schedule(learning_rate)
-  elif name == "cosine":
-    schedule = optax.cosine_decay_schedule(learning_rate, max(num_steps - warmup, 1), alpha=final)
-  elif name == "noam":
-    schedule = _noam(learning_rate * d_model**-0.5, warmup_steps)
-  else:
-    unit = num_steps if relative else steps_per_epoch
-    # The joined schedule below starts counting after the warm-up; boundaries may coincide in short runs.
-    at = collections.Counter(round(boundary * unit) - warmup for boundary in boundaries)
-    scales = {boundary: factor**times for boundary, times in at.items()}
-    schedule = optax.piecewise_constant_schedule(learning_rate, scales)
-  if not warmup:
-    return schedule
-  return optax.join_schedules([optax.linear_schedule(0.0, learning_rate, warmup), schedule], [warmup])
+  return optim.mahalanobis(learning_rate, solve=_divided(dict(map(_entry, metric))))
 
 
-def _noam(scale: float, warmup_steps: int) -> optax.Schedule:
-  def schedule(step: ArrayLike) -> Array:
-    t = jnp.asarray(step, jnp.float32) + 1
-    return scale * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)
+def gradient_noise(
+  inner: optax.GradientTransformation, *, eta: float = 0.01, gamma: float = 0.55
+) -> optax.GradientTransformationExtraArgs:
+  """An optimizer on noisy gradients."""
+  return optax.chain(optim.gradient_noise(eta=eta, gamma=gamma), inner)
 
-  return schedule
+
+COORDINATES = {"linear": (lambda y: y, lambda x: x), "sinh": (jnp.sinh, jnp.arcsinh)}
+
+
+def reparameterize(
+  inner: optax.GradientTransformation, *, coordinates: str = "sinh", scale: float = 1.0
+) -> optax.GradientTransformationExtraArgs:
+  """An optimizer in the coordinates `y` of `x = scale * f(y)`, of each number by itself.
+
+  Raises:
+    ValueError: for other coordinates, or a scale that is not above 0.
+  """
+  if coordinates not in COORDINATES:
+    raise ValueError(f"coordinates must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
+  if not scale > 0:
+    raise ValueError(f"scale must be above 0, got {scale}")
+  forward, inverse = COORDINATES[coordinates]
+  there = symmetry.elementwise_coordinates(lambda y: scale * forward(y), lambda x: inverse(x / scale))
+  return optim.reparameterize(inner, there.forward, there.inverse)
+
+
+# `(learning_rate, **options) ->` an Optax transform.
+STEPS: dict[str, Callable[..., Any]] = {
+  **{name: getattr(optax, name) for name in ALIASES},
+  **{name: getattr(optim, name) for name in OURS},
+  "noisy_sgd": noisy_sgd,
+  "mahalanobis": mahalanobis,
+}
+# `(inner, **options) ->` another: the optimizer that `inner` names, changed.
+WRAPPERS: dict[str, Callable[..., Any]] = {
+  "sam": optim.sam,
+  "gradient_noise": gradient_noise,
+  "reparameterize": reparameterize,
+}
+OPTIMIZERS = {**STEPS, **WRAPPERS}
 
 
 def make_optimizer(
@@ -104,6 +92,7 @@ def make_optimizer(
   schedule: optax.Schedule,
   options: Mapping[str, Any],
   *,
+  wrapper: tuple[str, Mapping[str, Any]] | None = None,
   weight_decay: float = 0.0,
   decoupled: bool = False,
   mask: str = "kernels_only",
@@ -117,9 +106,10 @@ def make_optimizer(
   decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
 
   Args:
-    name: one of `OPTIMIZERS`.
+    name: one of `STEPS`.
     schedule: the learning rate.
     options: its keyword arguments.
+    wrapper: one of `WRAPPERS` round it, and its keyword arguments.
     weight_decay: 0 for none.
     decoupled: which of the two.
     mask: function in `jaxreg.paths` that says which parameters decay.
@@ -133,27 +123,55 @@ def make_optimizer(
   Raises:
     ValueError: if coupled decay is asked of an optimizer that decouples.
   """
-  alias = find(name)
+  function = STEPS[name]
   options = {key: value for key, value in options.items() if value is not None}
   decays = getattr(paths, mask)
-  asked = inspect.signature(alias).parameters
+  asked = inspect.signature(function).parameters
   options |= {key: value for key, value in (network or {}).items() if key in asked}
-  own_decay = "weight_decay" in asked
+  own_decay = {"weight_decay", "mask"} <= asked.keys()
   if own_decay:
     if weight_decay and not decoupled:
       raise ValueError(
         f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
       )
     options |= {"weight_decay": weight_decay, "mask": decays}
+  # What Polyak's step size is multiplied by is a schedule; the largest one is a number, and an option.
+  rate = {"scaling" if "max_learning_rate" in asked else "learning_rate": schedule}
+  step = function(**rate, **options)
+  if wrapper is not None:
+    name, settings = wrapper
+    step = WRAPPERS[name](step, **settings)
   chain = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)
   if weight_decay and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
-  chain[name] = alias(schedule, **options)
+  chain[name] = step
   if weight_decay and decoupled and not own_decay:
     chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
   return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))
+
+
+def _entry(text: str) -> tuple[str, float]:
+  names, _, number = text.rpartition(":")
+  try:
+    entry = names.strip(), float(number)
+  except ValueError:
+    entry = "", 0.0
+  if not entry[0] or not 0 < entry[1] < float("inf"):
+    raise ValueError(f'metric must have entries such as "*bias: 4.0", numbers above 0, got {text!r}')
+  return entry
+
+
+def _divided(metric: Mapping[str, float]) -> Callable[..., Any]:
+  def solve(updates: Params, params: Params, **extra_args: Any) -> Params:
+    by = jax.tree.map(lambda _: 1.0, updates)
+    for names, number in metric.items():
+      pick = lambda before, named, number=number: number if named else before
+      by = jax.tree.map(pick, by, paths.select(updates, names))
+    return jax.tree.map(jnp.divide, updates, by)
+
+  return solve
 
 
 def unbalance(key: Key, params: Params, std: float) -> Params:

@@ -18,7 +18,8 @@ from jaxreg.train.extras import Extras
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.network import make_apply_fn, make_backbone
 from jaxreg.train.objective import make_objective
-from jaxreg.train.optimizer import make_optimizer, make_schedule, unbalance
+from jaxreg.train.optimizer import make_optimizer, unbalance
+from jaxreg.train.schedule import make_schedule
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_eval_step, make_predict_step, make_train_step
 from jaxreg.train.terms import TERMS
@@ -124,10 +125,16 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     **config.optimizer.schedule.get(schedule_name, {}),
   )
   decay = config.optimizer.weight_decay
+  chosen, wrapper = config.optimizer.name, None
+  options = config.optimizer[chosen].to_dict()
+  if "inner" in options:
+    wrapper, chosen = (chosen, options), options.pop("inner")
+    options = config.optimizer[chosen].to_dict()
   optimizer = make_optimizer(
-    config.optimizer.name,
+    chosen,
     schedule,
-    config.optimizer[config.optimizer.name].to_dict(),
+    options,
+    wrapper=wrapper,
     weight_decay=decay.rate,
     decoupled=decay.decoupled,
     mask=decay.mask,
@@ -179,12 +186,12 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   if abstract.model_state and config.average.name in ("swa", "ema"):
     raise ValueError(
-      "average.name: the statistics of BatchNorm are not those of averaged parameters; give none or "
+      "average.name: statistics, as of BatchNorm, are not those of averaged parameters; give none or "
       f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
     )
-  if config.optimizer.name == "path_sgd" and (abstract.model_state or is_tokens(data["input_dtype"])):
+  if chosen == "path_sgd" and (abstract.model_state or is_tokens(data["input_dtype"])):
     raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
-  if config.optimizer.name == "path_sgd" and method.head not in (models.SoftmaxHead, models.AttentionHead):
+  if chosen == "path_sgd" and method.head not in (models.SoftmaxHead, models.AttentionHead):
     raise ValueError(
       f"optimizer.name: path_sgd is for heads that give logits by affine layers alone, which that of "
       f"method.name={config.method.name} does not"

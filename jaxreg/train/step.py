@@ -12,7 +12,7 @@ from jaxreg.train.extras import Extras
 from jaxreg.train.methods import Method
 from jaxreg.train.metrics import prediction_metrics
 from jaxreg.train.state import TrainState
-from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
 
 
 def make_train_step(
@@ -42,20 +42,32 @@ def make_train_step(
     key = jax.random.fold_in(state.key, state.step)
     if axis_name is not None:
       key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-    (_, (model_state, metrics)), grads = gradient(state.params, state, batch, key)
 
-    if axis_name is not None:
+    def descent(params: Params, key: Key) -> tuple[Any, Any]:
+      """`((loss, (model state, metrics)), gradient)` of the batch."""
+      (loss, (model_state, metrics)), grads = gradient(params, state, batch, key)
+      if axis_name is None:
+        return (loss, (model_state, metrics)), grads
       # After grad, not inside it: the one order that is right under pmap and vmap alike.
       count = batch["weights"].sum()
       total = jax.lax.psum(count, axis_name)
       share = count / jnp.where(total > 0, total, 1)
-      grads = jax.lax.psum(jax.tree.map(lambda g: g * share, grads), axis_name)
-      model_state = jax.lax.pmean(model_state, axis_name)
-      metrics = jax.lax.psum(metrics, axis_name)
+      loss, grads = jax.lax.psum(jax.tree.map(lambda x: x * share, (loss, grads)), axis_name)
+      return (loss, (jax.lax.pmean(model_state, axis_name), jax.lax.psum(metrics, axis_name))), grads
 
-    # On every device the same, for an optimizer that draws noise.
-    draw = jax.random.fold_in(jax.random.fold_in(state.key, jnp.uint32(2**32 - 2)), state.step)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, key=draw)
+    (loss, (model_state, metrics)), grads = descent(state.params, key)
+    updates, opt_state = optimizer.update(
+      grads,
+      state.opt_state,
+      state.params,
+      # On every device the same, for an optimizer that draws noise.
+      key=jax.random.fold_in(jax.random.fold_in(state.key, jnp.uint32(2**32 - 2)), state.step),
+      # For those that look at other parameters too: with the same batch and the same noise.
+      value=loss,
+      grad=grads,
+      grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
+      value_fn=lambda params: objective(params, state, batch, jax.random.clone(key))[0],
+    )
     params = optax.apply_updates(state.params, updates)
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
@@ -112,7 +124,8 @@ def make_predict_step(
       return predict(state, batch["inputs"], None, key)
     if state.model_state:
       raise ValueError(
-        "evaluate.mc_samples must be 0 for a model with BatchNorm, whose training mode noise needs"
+        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation, whose training "
+        "mode noise needs"
       )
     draw = lambda key: predict(state, batch["inputs"], *jax.random.split(key))
     return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))

@@ -24,6 +24,7 @@ REGULARIZERS = {
   "laplace_prior": {"rate": 1.0},
   "tying": {"pairs": ()},
   "l2_sp": {},
+  "learned_dropout": {},
 }
 CONSTRAINTS = {
   "max_norm": {"limit": 3.0},

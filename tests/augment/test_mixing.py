@@ -55,6 +55,7 @@ def test_mixup_s_shares_are_beta_of_each_example_or_of_the_batch():
   assert len(np.unique(one)) <= 4  # a share, what is left of it, and 0 and 1 for like with like
 
 
+@pytest.mark.thorough
 def test_cutmix_s_labels_are_the_areas_of_its_boxes():
   """Sides floor(9 sqrt(u)) around the pixel floor(9 v), cut at the edges."""
   b = marked(number=8, dtype=np.uint8, size=9)

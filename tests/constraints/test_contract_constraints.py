@@ -37,7 +37,13 @@ def test_dtypes(case, check):
 
 
 @pytest.mark.parametrize(
-  "check", [contract.check_jit, contract.check_vmap, contract.check_sharded], ids=lambda f: f.__name__
+  "check",
+  [
+    contract.check_jit,
+    pytest.param(contract.check_vmap, marks=pytest.mark.slow),
+    pytest.param(contract.check_sharded, marks=pytest.mark.slow),
+  ],
+  ids=lambda f: f.__name__,
 )
 @by_case
 def test_transforms(case, check):

@@ -66,6 +66,7 @@ def test_memory_is_that_of_a_chunk():
   assert needs[0] >= 20_000 * 500 * 4
 
 
+@pytest.mark.thorough
 def test_sharded_data_give_the_same():
   with jax.enable_x64(True):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))

@@ -131,6 +131,7 @@ def test_of_a_network_against_a_dense_scan(batch_size):
     assert np.asarray(found.evaluations).mean() < (22 if batch_size == 1 else 32)
 
 
+@pytest.mark.thorough
 def test_order_of_the_parameters_changes_nothing():
   with X64(True):
     params, batch = nets.make_params(), nets.make_batch()

@@ -86,6 +86,7 @@ def test_spectral_density_of_low_rank():
   assert share(0.5, 5.5) == pytest.approx(3 / 64, abs=0.04)
 
 
+@pytest.mark.thorough
 def test_of_a_network_s_hessian():
   params, batch = nets.make_params(), nets.make_batch()
   operator = flatness.hvp(nets.loss_fn, params, batch)
@@ -129,6 +130,7 @@ def test_xtrace_is_exact_for_a_matrix_of_low_rank():
   assert float(found.standard_error) < 1e-6
 
 
+@pytest.mark.thorough
 def test_spectral_density_has_the_moments_of_the_spectrum():
   values = np.concatenate([np.linspace(0, 1, 90), np.full(10, 8.0)])
   matrix, _ = _matrix(values)
@@ -146,6 +148,7 @@ def test_spectral_density_has_the_moments_of_the_spectrum():
   assert (np.asarray(found.standard_error) >= 0).all()
 
 
+@pytest.mark.thorough
 def test_operators_that_are_none_are_refused():
   like, key = jnp.zeros(8), jax.random.key(0)
   counter = iter(range(10))

@@ -40,6 +40,7 @@ def test_without_a_likelihood_the_target_settles_at_the_equilibrium(gamma, expec
   np.testing.assert_allclose(keep[1:], 0.5, atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_samples", [1, 4])
 @pytest.mark.claim("dropmax", "table 1", "baseline DropMax (q = p): the prior as posterior")
 def test_it_is_dropmax_with_the_prior_as_posterior(num_samples):

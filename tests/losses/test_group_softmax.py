@@ -349,6 +349,7 @@ def _check_forms(arguments, num_groups, kind, tolerance):
       np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_groups", "kind"), [(2, "I"), (5, "II"), (40, "I")])
 def test_all_forms_agree_in_float32(num_groups, kind):
   _check_forms(
@@ -430,6 +431,7 @@ def test_sharded(form, devices):
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.slow
 def test_second_derivatives_and_forward_mode():
   """Forward over reverse through the gradient of our own; forward mode alone wants `dense`."""
   features, kernel, bias, labels = head(20, batch=3, dtype=np.float32)

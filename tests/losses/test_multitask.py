@@ -65,7 +65,7 @@ def test_at_the_best_weights_the_scale_of_a_loss_has_no_effect():
   np.testing.assert_allclose(value, 1 + np.log(2 * values).sum() / 2, rtol=1e-12)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_heads_learn_digits_and_their_parity():
   images, labels = load_digits(return_X_y=True)
   x, y = (

@@ -68,7 +68,7 @@ def _norms(tree):
   return jax.tree.map(lambda x: float(jnp.abs(x).max()), tree)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.claim(
   SOURCE,
   WHERE,

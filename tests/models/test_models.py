@@ -13,14 +13,6 @@ from jaxreg import losses, models, paths
 MNIST = (2, 28, 28, 1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compile_fast():
-  before = jax.config.read("jax_disable_most_optimizations")
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", before)
-
-
 def initialise(model, key, x, **arguments):
   return model.init_with_output(key, x, **arguments)[1]
 

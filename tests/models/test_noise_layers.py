@@ -13,14 +13,6 @@ from jaxreg import models, noise, paths
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compile_fast():
-  before = jax.config.read("jax_disable_most_optimizations")
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", before)
-
-
 X = jnp.asarray(np.random.default_rng(0).uniform(1, 2, size=(4, 6, 5, 3)), jnp.float32)
 LAYERS = {
   "Dropout": (models.Dropout(0.3), lambda k: noise.dropout(k, X, rate=0.3)),
@@ -95,6 +87,7 @@ def test_spatial_axes_are_those_between_batch_and_channels():
     np.testing.assert_array_equal(got, np.broadcast_to(got[:, :1], got.shape))
 
 
+@pytest.mark.slow
 def test_drop_connect_dense_is_dense_in_parameters_and_at_test_time():
   x = X[..., 0].reshape(4, -1)
   layer = models.DropConnectDense(7, 0.4)

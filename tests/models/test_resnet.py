@@ -95,6 +95,7 @@ def dropped_resnet(**options):
   return variables, functools.partial(jax.jit(apply), variables, x)
 
 
+@pytest.mark.thorough
 def test_dropout_is_between_each_convolution_and_its_normalisation():
   variables, apply = dropped_resnet(dropout_rate=0.5)
   features, state = apply(rngs={"dropout": jax.random.key(2)})

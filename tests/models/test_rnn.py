@@ -13,14 +13,6 @@ from jaxreg import models, paths
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compile_fast():
-  before = jax.config.read("jax_disable_most_optimizations")
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", before)
-
-
 X = np.random.default_rng(0).normal(size=(3, 7, 4)).astype(np.float32)
 
 

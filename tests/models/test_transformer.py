@@ -18,14 +18,6 @@ TOKENS = np.array(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compile_fast():
-  before = jax.config.read("jax_disable_most_optimizations")
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", before)
-
-
 def tiny(**changes):
   return models.Transformer(vocab_size=11, source_length=SOURCE, **TINY, **changes)
 
@@ -102,6 +94,7 @@ def test_attention_is_its_equation():
   np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_padding_is_not_seen():
   longer = np.insert(TOKENS, SOURCE, 0, axis=1)
   model = tiny().clone(source_length=SOURCE + 1)

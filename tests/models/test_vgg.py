@@ -80,6 +80,7 @@ def copies(shape):
   return kernel
 
 
+@pytest.mark.thorough
 def test_dropout_follows_each_pooling():
   model = models.VGG9(width=1, batch_norm=False, dropout_rate=0.5)
   number = 2000

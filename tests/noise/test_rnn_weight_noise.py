@@ -124,6 +124,7 @@ def test_limits_and_gradients(kind, cumulative):
         np.testing.assert_array_equal(by_params["kernel"], 3)
 
 
+@pytest.mark.slow
 def test_contract():
   params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
   step = lambda key, params: noise.rnn_weight_noise(

@@ -56,6 +56,7 @@ def test_the_mean_of_the_kept_is_unbiased_for_the_mean():
   assert abs(np.asarray(got, np.float64).mean() - x.mean()) < 4 * np.std(means) / math.sqrt(4000)
 
 
+@pytest.mark.thorough
 def test_contract_of_the_indices():
   draw = lambda key: noise.token_dropout_indices(key, (8, 7), num_kept=3, num_prefix=1)
   eager = draw(jax.random.key(5))

@@ -223,6 +223,7 @@ def test_the_most_likely_precision(x64):
   np.testing.assert_allclose(slope, 0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_same_call_on_linen_nnx_and_equinox():
   kernel = jnp.arange(6.0).reshape(3, 2)
   layer = nnx.Linear(3, 2, rngs=nnx.Rngs(0))

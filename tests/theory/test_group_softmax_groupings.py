@@ -83,6 +83,7 @@ def test_all_equal_partitions_are_there_once(features, groups, number):
   assert {len(part) for parts in sets for part in parts} == {features // groups}
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_loss():
   x, kernel, bias, label = example(0, 8, 5)
   groups = theory.equal_partitions(8, 4)
@@ -269,6 +270,7 @@ def test_equations_b1_and_b2_the_rank_of_the_updates(num_groups, rank):
   assert rank < min(10 * num_groups, 64) or num_groups == 8
 
 
+@pytest.mark.slow
 @pytest.mark.claim(
   "group_softmax", "Eq. B.2", "groups that differ between examples free the updates' directions"
 )

@@ -1,4 +1,4 @@
-"""A tiny finished run to copy, and a cache that compiles each program of these tests once, and fast."""
+"""A tiny finished run to copy, and a cache that compiles each program of these tests once."""
 
 import shutil
 
@@ -10,11 +10,9 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxreg import train
 from jaxreg.train import loop
 
-# Compiling is what these tests would spend their time on; the slow set runs fully optimised programs too.
 COMPILING = {
   "jax_persistent_cache_min_compile_time_secs": 0,
   "jax_persistent_cache_min_entry_size_bytes": -1,
-  "jax_disable_most_optimizations": True,
 }
 
 

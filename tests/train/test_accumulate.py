@@ -129,6 +129,7 @@ def test_moments_are_the_mean_of_those_of_the_parts():
   assert np.abs(x.var(0) - variances).max() > 1e-2
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_figures")
 def test_a_run(tmp_path):
   fields = {"model.MLP.dropout_rate": 0.0, "method.name": "softmax", "epochs": 2, "optimizer.name": "sgd"}

@@ -112,7 +112,7 @@ def test_early_stopping_resumes_where_it_was(tmp_path, stopped, monkeypatch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", ["vmap", "loop"])
+@pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
 def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, form):
   """Two of two, each member resampled for itself; oracle: the members loaded one by one."""
   config = runs.make_config(

@@ -83,6 +83,7 @@ def test_losses_are_those_of_one_device(devices):
   assert theirs[0] - theirs[-1] > 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), *OTHERS])
 def test_pmap_is_vmap_with_an_axis(devices):
   config, dataset, program = prepared()

@@ -48,7 +48,9 @@ def dispatched(monkeypatch):
   return made
 
 
-@pytest.mark.parametrize("form", ["loop", pytest.param("vmap", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+  "form", [pytest.param("loop", marks=pytest.mark.thorough), pytest.param("vmap", marks=pytest.mark.slow)]
+)
 def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, dispatched, form):
   """Three, in epochs of four steps: whole dispatches and single steps take turns."""
   fields = {**FIELDS, "replicas": 2, "replicas_by": form}
@@ -111,8 +113,8 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
   [
     pytest.param(8, {}, marks=pytest.mark.slow),
     pytest.param(1, {}, marks=pytest.mark.slow),
-    (8, {"parallel": "pmap"}),
-    (8, {"replicas": 2, "steps_per_dispatch": 4}),
+    pytest.param(8, {"parallel": "pmap"}, marks=pytest.mark.slow),
+    pytest.param(8, {"replicas": 2, "steps_per_dispatch": 4}, marks=pytest.mark.thorough),
   ],
   ids=str,
 )

@@ -24,6 +24,7 @@ def test_all_are_drawn_from_a_finished_run(finished_copy):
   assert KEEP_PROBS[0] == 1
 
 
+@pytest.mark.slow
 def test_with_too_many_classes_to_enumerate_the_others_are_drawn(finished_copy, monkeypatch):
   # The name of the module is that of its function, too.
   monkeypatch.setattr(sys.modules["jaxreg.train.dropmax_figures"], "MAX_CLASSES", 9)

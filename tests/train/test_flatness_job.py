@@ -82,7 +82,7 @@ def test_the_loss_is_that_of_the_predictions(analysed):
   assert rows["dropout"]["train/loss"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   workdir, _ = analysed
   subject, _, _ = _subject(workdir, "dropout", ("backbone/Dense_1/*",))
@@ -102,6 +102,7 @@ def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   np.testing.assert_allclose(np.trace(few), np.trace(many), rtol=0.1)
 
 
+@pytest.mark.thorough
 def test_tokens_count_alike_in_whatever_part():
   """Chunks and per-example gradients take means over parts, which must make the mean over tokens."""
   rng = np.random.default_rng(0)

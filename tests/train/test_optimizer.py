@@ -1,5 +1,8 @@
 """Optimizers and schedules against float64 loops written from their definitions."""
 
+import functools
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,9 @@ import pytest
 import runs
 
 from jaxreg.train import RunError, setup
-from jaxreg.train.optimizer import make_optimizer, make_schedule
+from jaxreg.train.optimizer import OPTIMIZERS as TABLE
+from jaxreg.train.optimizer import make_optimizer
+from jaxreg.train.schedule import make_schedule
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import make_train_step
 
@@ -368,9 +373,17 @@ def test_refusals_of_optimizers(fields, match):
     setup.build(config, data)
 
 
-def test_sgld_draws_by_seed_and_step():
+@pytest.mark.parametrize(
+  ("name", "options", "wrapper"),
+  [
+    ("sgld", {"temperature": 1.0}, None),
+    ("sgd", {}, ("gradient_noise", {"eta": 25.0, "gamma": 0.0})),
+    ("noisy_sgd", {"eta": 25.0, "gamma": 0.0}, None),
+  ],
+)
+def test_noise_of_optimizers_is_of_seed_and_step(name, options, wrapper):
   """Replicas have noise of their own, and no two steps the same."""
-  optimizer = make_optimizer("sgld", optax.constant_schedule(0.04), {"temperature": 1.0})
+  optimizer = make_optimizer(name, optax.constant_schedule(0.04), options, wrapper=wrapper)
   params = {"kernel": jnp.zeros((40, 30))}
   objective = lambda params, state, batch, key: (0.0 * params["kernel"].sum(), ({}, {}))
   step = jax.jit(make_train_step(objective, optimizer, optax.constant_schedule(0.04)))
@@ -386,3 +399,107 @@ def test_sgld_draws_by_seed_and_step():
   for move in moves:
     np.testing.assert_allclose(np.std(move), 0.2, rtol=0.1)
   assert np.abs(np.corrcoef([np.ravel(move) for move in moves]) - np.eye(3)).max() < 0.15
+
+
+def test_every_optimizer_of_optax_can_be_named():
+  """But the deprecated first form of optimistic Adam, and those of differential privacy, which need more."""
+  takes_rate = lambda f: any("learning_rate" in name for name in inspect.signature(f).parameters)
+  known = {
+    name
+    for name in dir(optax)
+    if not name.startswith(("_", "scale_by")) and callable(getattr(optax, name)) and "lr" not in name
+    if not isinstance(getattr(optax, name), type) and takes_rate(getattr(optax, name))
+  }
+  assert known - set(TABLE) == {"optimistic_adam"}
+  assert len(known) == 30
+
+
+COEFFICIENTS = np.array([1.0, 4.0, 0.5])
+START = np.array([0.5, -0.2, 1.0])
+
+
+def steps_of(name, options, *, wrapper=None, learning_rate=0.1, steps=1, axis_name=None):
+  """Parameters of 0.5 sum c w^2 after some steps of the trainer's."""
+  schedule = optax.constant_schedule(learning_rate)
+  optimizer = make_optimizer(name, schedule, options, wrapper=wrapper)
+
+  def objective(params, state, batch, key):
+    # Devices see different parts of it, which weigh differently.
+    share = (batch["weights"] * batch["inputs"]).sum() / batch["weights"].sum()
+    return share * 0.5 * (COEFFICIENTS * params["w"] ** 2).sum(), ({}, {})
+
+  step = functools.partial(make_train_step(objective, optimizer, schedule), axis_name=axis_name)
+  batch = {"weights": jnp.array([1.0, 3.0]), "inputs": jnp.array([0.25, 1.25])}
+  with jax.enable_x64(True):
+    params = {"w": jnp.asarray(START)}
+    state = TrainState(jnp.int32(0), jax.random.key(0), params, {}, optimizer.init(params))
+    if axis_name:
+      step = jax.vmap(step, in_axes=(None, 0), out_axes=None, axis_name=axis_name)
+      batch = jax.tree.map(lambda x: x[:, None], batch)
+    run = jax.jit(step)
+    for _ in range(steps):
+      state, _ = run(state, batch)
+    return np.asarray(state.params["w"])
+
+
+@pytest.mark.parametrize("axis_name", [None, "data"])
+def test_sam_of_the_trainer_looks_at_the_same_batch(axis_name):
+  g = COEFFICIENTS * START
+  wanted = START - 0.1 * COEFFICIENTS * (START + 0.3 * g / np.linalg.norm(g))
+  got = steps_of("sgd", {}, wrapper=("sam", {"rho": 0.3}), axis_name=axis_name)
+  np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_optimizers_that_need_the_loss():
+  g, loss = COEFFICIENTS * START, 0.5 * (COEFFICIENTS * START**2).sum()
+  got = steps_of("polyak_sgd", {"max_learning_rate": 10.0, "variant": "sps"}, learning_rate=0.5)
+  np.testing.assert_allclose(got, START - 0.5 * loss / (g @ g) * g, rtol=1e-12)
+  assert np.abs(steps_of("lbfgs", {}, learning_rate=1.0, steps=8)).max() < 1e-8
+
+
+def test_a_metric_by_names_and_other_coordinates():
+  got = steps_of("mahalanobis", {"metric": ("*bias: 7", "w: 4.0")})
+  np.testing.assert_allclose(got, START - 0.1 * COEFFICIENTS * START / 4, rtol=1e-12)
+  y = np.arcsinh(START / 0.3)
+  moved = y - 0.1 * COEFFICIENTS * START * 0.3 * np.cosh(y)
+  wrapper = ("reparameterize", {"coordinates": "sinh", "scale": 0.3})
+  np.testing.assert_allclose(steps_of("sgd", {}, wrapper=wrapper), 0.3 * np.sinh(moved), rtol=1e-12)
+  for metric in ("w", "w: 0", "w: x", ": 1"):
+    with pytest.raises(ValueError, match="metric must have entries such as"):
+      steps_of("mahalanobis", {"metric": (metric,)})
+  with pytest.raises(ValueError, match="coordinates must be one of linear, sinh, got 'x'"):
+    steps_of("sgd", {}, wrapper=("reparameterize", {"coordinates": "x"}))
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"sam.inner": "sam"}, r"optimizer\.sam\.inner: .*'sam'"),
+    ({"name": "rprop", "schedule.name": "cosine"}, r"optimizer\.schedule: rprop .* got cosine"),
+    ({"name": "lbfgs", "clip_norm": 1.0}, "lbfgs searches along the loss itself"),
+    ({"name": "sam", "sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
+  ],
+)
+def test_optimizers_that_do_not_go_together(fields, message):
+  with pytest.raises(RunError, match=message):
+    runs.make_config({f"optimizer.{name}": value for name, value in fields.items()})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in TABLE if name != "path_sgd"])
+def test_every_optimizer_learns(name):
+  """Some steps of each on a network with dropout, by its name: the loss falls."""
+  fields = {"method.name": "softmax", "model.MLP.widths": (16,), "data.limit": 64, "batch_size": 64}
+  rates = {"adadelta": 30.0, "lars": 30.0, "lbfgs": 1.0, "polyak_sgd": 1.0, "sgld": 1e-4}
+  rate = rates.get(name, 1e-2)
+  config = runs.make_config({**fields, "optimizer.name": name, "optimizer.learning_rate": rate})
+  dataset = setup.load_data(config)
+  program = setup.build(config, dataset.describe())
+  state, step = jax.jit(program.init)(np.uint32(0)), jax.jit(program.train_step)
+  batch = {"inputs": dataset.train.inputs, "labels": dataset.train.labels, "weights": np.ones(64, np.float32)}
+  losses = []
+  for _ in range(8):
+    state, metrics = step(state, batch)
+    losses.append(float(metrics["loss"][0] / metrics["loss"][1]))
+  assert np.isfinite(losses).all()
+  assert min(losses[4:]) < losses[0]

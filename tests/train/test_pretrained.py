@@ -21,7 +21,9 @@ def backbones(state):
   return jax.device_get(state["params"]["backbone"])
 
 
-@pytest.mark.parametrize(("checkpoint", "replicas"), [("best", 1), ("latest", 2)])
+@pytest.mark.parametrize(
+  ("checkpoint", "replicas"), [("best", 1), pytest.param("latest", 2, marks=pytest.mark.slow)]
+)
 def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, checkpoint, replicas, no_figures):
   # At a learning rate next to 0, what was started from is what is saved.
   fields = {
@@ -51,6 +53,7 @@ def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, chec
   assert any((ours != theirs).any() for ours, theirs in leaves)
 
 
+@pytest.mark.slow
 def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, no_figures):
   """The other run may even be gone by then."""
   fields = {**FIELDS, "epochs": 2, "pretrained.workdir": str(finished_run)}

@@ -102,6 +102,7 @@ def test_averaged():
   np.testing.assert_allclose(values["a_ci95"], 12.706204736)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("first", "then"), [("vmap", "loop"), pytest.param("loop", "vmap", marks=pytest.mark.slow)]
 )
@@ -134,7 +135,7 @@ def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, capsys, first, th
       assert abs(results[name] - value) < 1e-4, name
 
 
-@pytest.mark.parametrize("form", ["vmap", "loop"])
+@pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
 def test_resuming_is_bitwise(tmp_path, capsys, form):
   workdir = tmp_path / "run"
   config = replicated(replicas_by=form)

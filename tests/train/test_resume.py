@@ -68,6 +68,7 @@ def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_p
   assert differing == [6]  # steps 4 to 6, of which the one that stopped had seen 4 and 5
 
 
+@pytest.mark.thorough
 def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsys):
   workdir = tmp_path / "run"
   train.train(runs.make_config({"epochs": 3}), workdir)
@@ -138,6 +139,7 @@ def test_the_same_command_again_gives_the_same_results_without_training(finished
   assert runs.snapshot(finished_run) == before
 
 
+@pytest.mark.thorough
 def test_other_data_is_refused(tmp_path):
   digits = sources.digits().limited(128)
   arrays = {f"x_{name}": split.inputs.copy() for name, split in digits.splits().items()}
@@ -171,6 +173,7 @@ def test_checkpoints_without_a_configuration_are_not_taken_over(tmp_path):
     train.train(runs.make_config(), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
   workdir = tmp_path / "run"
   arguments = ["--workdir", workdir, "--config.method.name=softmax", "--config.model.MLP.widths=(8,)"]

@@ -96,6 +96,7 @@ def test_the_loss_is_the_mean_over_the_tokens(folder):
   assert found["ece"]["count"].sum() == counts.sum()
 
 
+@pytest.mark.thorough
 def test_padding_to_a_greater_length_changes_nothing(folder):
   longer = {"source_length": 16, "target_length": 15}
   (one, ours), (other, theirs) = stepped(folder), stepped(folder, **longer)
@@ -121,6 +122,7 @@ def test_an_example_of_weight_0_counts_for_nothing(folder):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.thorough
 def test_accumulated_parts_weigh_what_their_tokens_weigh(folder):
   (_, ours), (_, theirs) = stepped(folder), stepped(folder, accumulate=2)
   for name in ("loss", "accuracy", "grad_norm"):

@@ -68,6 +68,7 @@ def test_gzipped_files_are_the_same(folder, tmp_path):
   assert load(tmp_path).describe() == load(folder).describe()
 
 
+@pytest.mark.thorough
 def test_tokens_are_the_same_in_another_process(folder):
   code = (
     "from jaxreg.train import sources\n"

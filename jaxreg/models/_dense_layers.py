@@ -1,0 +1,118 @@
+"""Dense layers with another kernel, or with a dropout that learns: `[..., inputs] -> [..., features]`."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxreg import noise, reparam
+from jaxreg.models._layers import initializers
+from jaxreg.typing import Array
+
+
+class WeightNormDense(nn.Module):
+  """A dense layer whose kernel is `reparam.weight_norm` of the parameters `kernel` and `length`.
+
+  Attributes:
+    features: number of units.
+    initializer: `glorot`, `tutorial` or `lecun`; the lengths start as the kernel's own.
+  """
+
+  features: int
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    del train
+    kernel, bias = _parameters(self, x, self.features, self.initializer)
+    length = self.param("length", lambda key: reparam.weight_norm_init(kernel).astype(jnp.float32))
+    return _affine(x, reparam.weight_norm(kernel, length.astype(kernel.dtype)), bias)
+
+
+class SpectralNormDense(nn.Module):
+  """A dense layer whose kernel is `reparam.spectral_norm` of the parameter `kernel`.
+
+  The vector of the power iteration is in the collection `spectral`, and moves in training only.
+
+  Attributes:
+    features: number of units.
+    num_iters: iterations at each step.
+    initializer: `glorot`, `tutorial` or `lecun`.
+  """
+
+  features: int
+  num_iters: int = 1
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    kernel, bias = _parameters(self, x, self.features, self.initializer)
+    start = lambda: reparam.spectral_norm_init(self.make_rng("params"), kernel)
+    u = self.variable("spectral", "u", start)
+    kernel, after = reparam.spectral_norm(kernel, u.value, num_iters=self.num_iters)
+    if train and not self.is_initializing():
+      u.value = after
+    return _affine(x, kernel, bias)
+
+
+class ConcreteDropoutDense(nn.Module):
+  """`noise.concrete_dropout` on the inputs of a dense layer, its rate the parameter `rate_logit`.
+
+  The loss needs `penalties.learned_dropout` over the number of training examples.
+
+  Attributes:
+    features: number of units.
+    initial_rate: the rate to start from, in (0, 1).
+    initializer: `glorot`, `tutorial` or `lecun`.
+  """
+
+  features: int
+  initial_rate: float = 0.1
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    if not 0 < self.initial_rate < 1:
+      raise ValueError(f"initial_rate must lie in (0, 1), got {self.initial_rate}")
+    kernel, bias = _parameters(self, x, self.features, self.initializer)
+    odds = self.initial_rate / (1 - self.initial_rate)
+    logit = self.param("rate_logit", lambda key: jnp.log(jnp.asarray(odds, jnp.float32)))
+    if train:
+      x = noise.concrete_dropout(self.make_rng("dropout"), x, rate_logit=logit)
+    return _affine(x, kernel, bias)
+
+
+class VariationalDropoutDense(nn.Module):
+  """`noise.variational_dropout` on the inputs of a dense layer, with a parameter `log_alpha` for each.
+
+  The loss needs `penalties.learned_dropout` over the number of training examples.
+
+  Attributes:
+    features: number of units.
+    initial_log_alpha: what they start from.
+    initializer: `glorot`, `tutorial` or `lecun`.
+  """
+
+  features: int
+  initial_log_alpha: float = -3.0
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    kernel, bias = _parameters(self, x, self.features, self.initializer)
+    start = nn.initializers.constant(self.initial_log_alpha)
+    log_alpha = self.param("log_alpha", start, (x.shape[-1],))
+    if train:
+      x = noise.variational_dropout(self.make_rng("dropout"), x, log_alpha=log_alpha)
+    return _affine(x, kernel, bias)
+
+
+def _parameters(module: nn.Module, x: Array, features: int, initializer: str) -> tuple[Any, Any]:
+  init = initializers(initializer)
+  kernel = module.param("kernel", init["kernel_init"], (x.shape[-1], features))
+  return kernel, module.param("bias", init["bias_init"], (features,))
+
+
+def _affine(x: Array, kernel: Array, bias: Array) -> Array:
+  product = x @ kernel
+  return product + jnp.broadcast_to(bias, product.shape)

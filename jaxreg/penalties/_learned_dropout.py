@@ -1,0 +1,54 @@
+"""What dropout that learns its rates costs, over a whole network."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg import noise, paths
+from jaxreg.typing import Array, Params
+
+
+def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
+  r"""The KL terms of all layers that learn how much they drop.
+
+  .. math:: \sum_{l:\ p_l} \mathrm{KL}_{\text{concrete}}(W_l, p_l) +
+    \sum_{l:\ \alpha_l} \mathrm{KL}_{\text{variational}}(\alpha_l)
+
+  A leaf `rate_logit` is that of concrete dropout on what the leaf `kernel` beside it multiplies, as in
+  `models.ConcreteDropoutDense`. A leaf `log_alpha` is that of variational dropout: it counts once for each
+  input, whose noise is shared by the weights that read it. Against a mean loss the weight is 1 over the
+  number of training examples.
+
+  Args:
+    params: any pytree; what has no such leaves costs nothing.
+    length_scale: of concrete dropout's prior.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    ValueError: if a `rate_logit` has no `kernel` beside it.
+
+  Example:
+    >>> layer = {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2), "log_alpha": jnp.zeros(2)}
+    >>> learned_dropout({"Dense_0": layer}).round(3)
+    Array(0.862, dtype=float32)
+
+  References:
+    Gal, Hron and Kendall, `Concrete Dropout`, 2017, section 3.
+    Molchanov, Ashukha and Vetrov, `Variational Dropout Sparsifies Deep Neural Networks`, 2017, section 4.2.
+  """
+  leaves: dict[str, Any] = dict(zip(paths.leaf_names(params), jax.tree.leaves(params), strict=True))
+  total = jnp.zeros((), jnp.float32)
+  for name, leaf in leaves.items():
+    layer, _, own = name.rpartition("/")
+    if own == "log_alpha":
+      total = total + noise.variational_dropout_kl(leaf).sum()
+    elif own == "rate_logit":
+      kernel = f"{layer}/kernel" if layer else "kernel"
+      if kernel not in leaves:
+        raise ValueError(f"params must have a leaf {kernel} beside {name}, which drops its inputs")
+      total = total + noise.concrete_dropout_kl(leaves[kernel], rate_logit=leaf, length_scale=length_scale)
+  return total

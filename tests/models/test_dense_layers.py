@@ -1,0 +1,118 @@
+"""Dense layers of other kinds: their kernels by NumPy, their noise by its function; a model made of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from jaxreg import models, noise, penalties
+
+pytestmark = pytest.mark.thorough
+
+
+X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+KINDS = {
+  "weight_norm": models.WeightNormDense,
+  "spectral_norm": models.SpectralNormDense,
+  "concrete_dropout": models.ConcreteDropoutDense,
+  "variational_dropout": models.VariationalDropoutDense,
+}
+
+
+def start(layer):
+  return jax.device_get(layer.init(jax.random.key(0), X, train=False))
+
+
+def affine(params, kernel=None, x=X):
+  return x @ (params["kernel"] if kernel is None else kernel) + params["bias"]
+
+
+def test_weight_norm_has_lengths_of_its_own():
+  layer = models.WeightNormDense(3)
+  params = start(layer)["params"]
+  np.testing.assert_allclose(layer.apply({"params": params}, X, train=True), affine(params), rtol=1e-5)
+  params["length"] = np.array([2.0, 3.0, 0.5], np.float32)
+  kernel = params["length"] * params["kernel"] / np.linalg.norm(params["kernel"], axis=0)
+  np.testing.assert_allclose(
+    layer.apply({"params": params}, X, train=True), affine(params, kernel), rtol=1e-5, atol=1e-6
+  )
+
+
+def test_spectral_norm_converges_in_training_only():
+  layer = models.SpectralNormDense(3)
+  variables = start(layer)
+  kernel = variables["params"]["kernel"]
+  for _ in range(200):
+    _, changed = layer.apply(variables, X, train=True, mutable=["spectral"])
+    variables = {**variables, **changed}
+  got, after = layer.apply(variables, X, train=False, mutable=["spectral"])
+  wanted = affine(variables["params"], kernel / np.linalg.norm(kernel, 2))
+  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(after["spectral"]["u"], variables["spectral"]["u"])
+  np.testing.assert_array_equal(variables["params"]["kernel"], kernel)
+
+
+def stream():
+  """The key that a layer of its own draws with from `rngs={"dropout": key}`."""
+
+  class Reveal(nn.Module):
+    def __call__(self):
+      return self.make_rng("dropout")
+
+  return Reveal().apply({}, rngs={"dropout": jax.random.key(1)})
+
+
+@pytest.mark.parametrize(
+  ("kind", "disturb"),
+  [
+    ("concrete_dropout", lambda k, p: noise.concrete_dropout(k, X, rate_logit=p["rate_logit"])),
+    ("variational_dropout", lambda k, p: noise.variational_dropout(k, X, log_alpha=p["log_alpha"])),
+  ],
+)
+def test_learned_dropout_is_on_the_inputs(kind, disturb):
+  layer = KINDS[kind](3)
+  params = start(layer)["params"]
+  np.testing.assert_allclose(layer.apply({"params": params}, X, train=False), affine(params), rtol=1e-5)
+  run = lambda params: layer.apply({"params": params}, X, train=True, rngs={"dropout": jax.random.key(1)})
+  wanted = affine(params, x=np.asarray(disturb(stream(), params)))
+  np.testing.assert_allclose(run(params), wanted, rtol=1e-4, atol=1e-5)
+  loss = lambda params: jnp.square(run(params)).mean() + penalties.learned_dropout(params)
+  gradient = jax.grad(loss)(params)
+  assert all(np.abs(gradient[name]).max() > 0 for name in params if name not in ("kernel", "bias"))
+
+
+def test_a_rate_belongs_to_the_kernel_beside_it():
+  with pytest.raises(ValueError, match="params must have a leaf a/kernel beside a/rate_logit"):
+    penalties.learned_dropout({"a": {"rate_logit": jnp.zeros(())}, "kernel": jnp.ones((2, 2))})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_perceptron_of_another_kind(kind):
+  """Its layers have the names of dense ones, and it trains."""
+  model = models.MLP((6, 3), layer=kind)
+  variables = start(model)
+  assert set(variables["params"]) == {"Dense_0", "Dense_1"}
+  single = KINDS[kind](6).apply({name: group["Dense_0"] for name, group in variables.items()}, X, train=False)
+  hidden = np.maximum(single, 0)
+  last = {name: group["Dense_1"] for name, group in variables.items()}
+  wanted = np.maximum(KINDS[kind](3).apply(last, hidden, train=False), 0)
+  np.testing.assert_allclose(model.apply(variables, X, train=False), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_selu_with_alpha_dropout_keeps_mean_and_variance():
+  """The fixed point of the source: inputs of mean 0 and variance 1 stay so through the layers."""
+  x = np.random.default_rng(1).normal(size=(256, 400)).astype(np.float32)
+  options = dict(activation="selu", initializer="lecun", dropout="alpha_dropout", dropout_rate=0.1)
+  model = models.MLP((400, 400), **options)
+  variables = jax.jit(model.init, static_argnames="train")(jax.random.key(0), x, train=False)
+  rngs = {"dropout": jax.random.key(1)}
+  out = jax.jit(lambda v, x: model.apply(v, x, train=True, rngs=rngs))(variables, x)
+  assert abs(out.mean()) < 0.05
+  assert abs(out.std() - 1) < 0.08
+
+
+@pytest.mark.parametrize("option", ["dropout", "activation", "layer"])
+def test_other_options_are_refused(option):
+  with pytest.raises(ValueError, match=f"{option} must be one of"):
+    start(models.MLP((3,), **{option: "other"}))
