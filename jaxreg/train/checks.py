@@ -146,10 +146,10 @@ def _check_optimizer(config: Config) -> None:
   """What some optimizers cannot be together with."""
   chosen = config.optimizer
   name = chosen[chosen.name].get("inner", chosen.name)
-  if name == "rprop" and (chosen.schedule.name != "constant" or chosen.schedule.warmup_epochs):
+  if name in optimizer.NUMBERS and (chosen.schedule.name != "constant" or chosen.schedule.warmup_epochs):
     raise RunError(
-      "optimizer.schedule: rprop begins with the learning rate and then finds its own; give name=constant "
-      f"and warmup_epochs=0, got {chosen.schedule.name} and {chosen.schedule.warmup_epochs}"
+      f"optimizer.schedule: {name} takes one number and finds its own rates; give name=constant and "
+      f"warmup_epochs=0, got {chosen.schedule.name} and {chosen.schedule.warmup_epochs}"
     )
   if name == "lbfgs" and (chosen.weight_decay.rate or chosen.clip_norm or chosen.constraints.names):
     raise RunError(

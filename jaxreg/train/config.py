@@ -130,7 +130,15 @@ def base_config() -> Config:
   for name, function in optimizer.OPTIMIZERS.items():
     # What has a field above the choices, or none but a function can be.
     skip = (
-      *("learning_rate", "scaling", "weight_decay", "weight_decay_rate", "key", "num_examples"),
+      *(
+        "learning_rate",
+        "max_learning_rate",
+        "scaling",
+        "weight_decay",
+        "weight_decay_rate",
+        "key",
+        "num_examples",
+      ),
       *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
       *(("alpha",) if name == "p_norm_sgd" else ()),
     )

@@ -85,6 +85,8 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
   "reparameterize": reparameterize,
 }
 OPTIMIZERS = {**STEPS, **WRAPPERS}
+# Whose learning rate is a number: the first, or the largest one.
+NUMBERS = ("polyak_sgd", "rprop", "sm3")
 
 
 def make_optimizer(
@@ -135,9 +137,8 @@ def make_optimizer(
         f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
       )
     options |= {"weight_decay": weight_decay, "mask": decays}
-  # What Polyak's step size is multiplied by is a schedule; the largest one is a number, and an option.
-  rate = {"scaling" if "max_learning_rate" in asked else "learning_rate": schedule}
-  step = function(**rate, **options)
+  rate = "max_learning_rate" if "max_learning_rate" in asked else "learning_rate"
+  step = function(**{rate: schedule(0) if name in NUMBERS else schedule}, **options)
   if wrapper is not None:
     name, settings = wrapper
     step = WRAPPERS[name](step, **settings)

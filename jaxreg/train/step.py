@@ -66,7 +66,7 @@ def make_train_step(
       value=loss,
       grad=grads,
       grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
-      value_fn=lambda params: objective(params, state, batch, jax.random.clone(key))[0],
+      value_fn=_value_fn(objective, state, batch, key),
     )
     params = optax.apply_updates(state.params, updates)
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
@@ -76,6 +76,14 @@ def make_train_step(
     return (new if extras is None else extras.update(state, new)), metrics
 
   return train_step
+
+
+def _value_fn(objective: Objective, state: TrainState, batch: Batch, noise: Key) -> Callable[..., Array]:
+  def value_fn(params: Params, grad_fn: Any = None, key: Key | None = None) -> Array:
+    del grad_fn, key  # Optax's line search hands on what `update` got.
+    return objective(params, state, batch, jax.random.clone(noise))[0]
+
+  return value_fn
 
 
 def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]:

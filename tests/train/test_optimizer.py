@@ -403,15 +403,13 @@ def test_noise_of_optimizers_is_of_seed_and_step(name, options, wrapper):
 
 def test_every_optimizer_of_optax_can_be_named():
   """But the deprecated first form of optimistic Adam, and those of differential privacy, which need more."""
+  functions = inspect.getmembers(optax, lambda f: inspect.isfunction(f) or isinstance(f, functools.partial))
   takes_rate = lambda f: any("learning_rate" in name for name in inspect.signature(f).parameters)
   known = {
-    name
-    for name in dir(optax)
-    if not name.startswith(("_", "scale_by")) and callable(getattr(optax, name)) and "lr" not in name
-    if not isinstance(getattr(optax, name), type) and takes_rate(getattr(optax, name))
+    name for name, f in functions if name[0] != "_" and not name.startswith("scale_") and takes_rate(f)
   }
+  assert {"adam", "lbfgs", "nadamw", "polyak_sgd"} < known
   assert known - set(TABLE) == {"optimistic_adam"}
-  assert len(known) == 30
 
 
 COEFFICIENTS = np.array([1.0, 4.0, 0.5])
@@ -452,8 +450,10 @@ def test_sam_of_the_trainer_looks_at_the_same_batch(axis_name):
 
 def test_optimizers_that_need_the_loss():
   g, loss = COEFFICIENTS * START, 0.5 * (COEFFICIENTS * START**2).sum()
-  got = steps_of("polyak_sgd", {"max_learning_rate": 10.0, "variant": "sps"}, learning_rate=0.5)
-  np.testing.assert_allclose(got, START - 0.5 * loss / (g @ g) * g, rtol=1e-12)
+  got = steps_of("polyak_sgd", {"variant": "sps"}, learning_rate=0.5)
+  np.testing.assert_allclose(got, START - loss / (g @ g) * g, rtol=1e-12)
+  got = steps_of("polyak_sgd", {"variant": "sps"}, learning_rate=0.3)
+  np.testing.assert_allclose(got, START - 0.3 * g, rtol=1e-12)
   assert np.abs(steps_of("lbfgs", {}, learning_rate=1.0, steps=8)).max() < 1e-8
 
 
@@ -475,7 +475,7 @@ def test_a_metric_by_names_and_other_coordinates():
   ("fields", "message"),
   [
     ({"sam.inner": "sam"}, r"optimizer\.sam\.inner: .*'sam'"),
-    ({"name": "rprop", "schedule.name": "cosine"}, r"optimizer\.schedule: rprop .* got cosine"),
+    ({"name": "rprop", "schedule.name": "cosine"}, r"optimizer\.schedule: rprop takes .* got cosine"),
     ({"name": "lbfgs", "clip_norm": 1.0}, "lbfgs searches along the loss itself"),
     ({"name": "sam", "sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
   ],
@@ -490,7 +490,7 @@ def test_optimizers_that_do_not_go_together(fields, message):
 def test_every_optimizer_learns(name):
   """Some steps of each on a network with dropout, by its name: the loss falls."""
   fields = {"method.name": "softmax", "model.MLP.widths": (16,), "data.limit": 64, "batch_size": 64}
-  rates = {"adadelta": 30.0, "lars": 30.0, "lbfgs": 1.0, "polyak_sgd": 1.0, "sgld": 1e-4}
+  rates = {"adadelta": 30.0, "lars": 3.0, "lbfgs": 1.0, "polyak_sgd": 1.0, "sgld": 1e-4}
   rate = rates.get(name, 1e-2)
   config = runs.make_config({**fields, "optimizer.name": name, "optimizer.learning_rate": rate})
   dataset = setup.load_data(config)
