@@ -13,7 +13,7 @@ from jaxreg.train.methods import METHODS
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
+BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG", "VGG9", "Transformer")
 AUGMENTATIONS = (
   *("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing"),
   *("rand_augment", "mixup", "cutmix"),
