@@ -115,6 +115,7 @@ def test_a_bottleneck_is_its_three_convolutions_and_its_shortcut(channels, strid
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * expected.max())
 
 
+@pytest.mark.thorough
 def test_rematerialisation_leaves_the_parameters_of_a_resnet_50_as_they_are():
   x = jnp.zeros((1, 32, 32, 3))
   init = lambda backbone: lambda: backbone.init(jax.random.key(0), x, train=False)
