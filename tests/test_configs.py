@@ -64,6 +64,15 @@ def describe(config, choice):
         "test": 10000,
       },
     }
+  if config.data.name == "image_folder":
+    size = config.data.stream.size
+    return {
+      "num_classes": 100,
+      "input_shape": [size, size, 3],
+      "input_dtype": "uint8",
+      "scale": 255.0,
+      "sizes": {"train": 9000, "val": 1000, "test": 2000},
+    }
   if config.data.name == "parallel_text":
     options = config.data.parallel_text
     return {
@@ -125,7 +134,7 @@ def test_the_full_step_can_be_built(choice, override):
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
-  first = next((name for name in ("toolbox", "optimizers") if name in choice), first)
+  first = next((name for name in ("toolbox", "optimizers", "image_folder") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   program = setup.build(config, data)
