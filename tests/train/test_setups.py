@@ -16,19 +16,15 @@ from jaxreg.train import cli, split_images
 from jaxreg.train.log import read_records
 
 CONFIGS = runs.ROOT / "configs"
-TEXT, MASK = tfds.features.Text, functools.partial(tfds.features.Image, shape=(None, None, 1))
+TEXT, BOX = tfds.features.Text, tfds.features.BBoxFeature
+MASK = functools.partial(tfds.features.Image, shape=(None, None, 1))
+BIRDS = {"image/filename": TEXT, "label_name": TEXT, "bbox": BOX, "segmentation_mask": MASK}
 # By the name in TFDS: classes, the split for testing, and what there is beside image and label.
 SETS = {
   "imagenet2012": (1000, "validation", {"file_name": TEXT}),
   "food101": (101, "validation", {}),
   "sun397/standard-part1-120k": (397, "test", {"file_name": TEXT}),
-  "caltech_birds2011": (
-    *(200, "test"),
-    {
-      **{"image/filename": TEXT, "label_name": TEXT},
-      **{"bbox": tfds.features.BBoxFeature, "segmentation_mask": MASK},
-    },
-  ),
+  "caltech_birds2011": (200, "test", BIRDS),
 }
 TINY = {
   **{"batch_size": 8, "steps": 2, "eval_batch_size": 200, "log_every": 1, "compilation_cache": False},
@@ -45,27 +41,34 @@ CHOICES = {
   **{f"group_softmax_imagenet.py:images{number}": 1000 for number in (100, 200, 500)},
 }
 FOLDERS = {"dropmax_awa2.py": (50, {"test": 1}), "group_softmax_caltech256.py": (256, {"train": 2})}
-OFTEN = ("dropmax_cub200.py", "group_softmax_imagenet.py:classes100")
+OFTEN = ("dropmax_cub200.py",)
+DEEP = ("group_softmax_imagenet.py:classes100",)  # with ResNet-50, the others with ResNet-18: it is compiling
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("no_figures", "one_device")
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+  """Compiling these networks for eight takes longer."""
+  monkeypatch.setattr(jax, "device_count", lambda: 1)
 
 
 def picture(number, mode="RGB", kind="JPEG"):
   """One of a few images of unequal sizes, encoded."""
   shape = (30 + number % 5, 44 - number % 3, *((3,) if mode == "RGB" else ()))
   pixels = np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
-  Image.fromarray(pixels, mode).save(stream := io.BytesIO(), kind)
+  Image.fromarray(pixels).save(stream := io.BytesIO(), kind)
   return stream.getvalue()
 
 
 def example(label, features):
   """A record of a set: its image and label, and something for each other feature."""
-  values = {
+  made = {
     TEXT: "a name",
-    MASK: lambda: io.BytesIO(picture(label % 7, "L", "PNG")),
-    tfds.features.BBoxFeature: tfds.features.BBox(ymin=0.1, xmin=0.1, ymax=0.9, xmax=0.9),
+    MASK: io.BytesIO(picture(label % 7, "L", "PNG")),
+    BOX: tfds.features.BBox(ymin=0.1, xmin=0.1, ymax=0.9, xmax=0.9),
   }
-  more = {name: value() if callable(value := values[kind]) else value for name, kind in features.items()}
+  more = {name: made[kind] for name, kind in features.items()}
   return {"image": io.BytesIO(picture(label % 7)), "label": label, **more}
 
 
@@ -121,7 +124,8 @@ def archive(folder, classes):
 
 def launch(choice, workdir, fields):
   """Trains as the command line would; what the run says of its data."""
-  arguments = [f"--config.{name}={value}" for name, value in {**TINY, **fields}.items()]
+  fields = {**TINY, "model.ResNet.depth": 50 if choice in DEEP else 18, **fields}
+  arguments = [f"--config.{name}={value}" for name, value in fields.items()]
   call = cli.parse(["--config", f"{CONFIGS}/{choice}", "--workdir", str(workdir), *arguments], CONFIGS)
   results = train.train(call.config, call.workdir)
   losses = [record["train/loss"] for record in read_records(workdir) if "train/loss" in record]
