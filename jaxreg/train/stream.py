@@ -12,6 +12,7 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -82,6 +83,9 @@ def decoded(
   if workers:
     if not flags.FLAGS.is_parsed():  # which grain asks, and our program has its own
       flags.FLAGS.mark_as_parsed()
+    # Batches come in messages, not in shared memory: containers have little of it, and a killed run leaks it.
+    messages = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+    batches = grain.experimental.WithOptionsIterDataset(batches, messages)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
     batches = batches.mp_prefetch(options, worker_init_fn=_of_its_parent)
   return contextlib.closing(iter(batches))
