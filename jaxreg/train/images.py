@@ -97,7 +97,7 @@ class Images:
     Raises:
       RunError: if it cannot be decoded, naming it.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     number = int(self.numbers[position])
     try:
@@ -113,6 +113,10 @@ class Images:
           aspect=self.decoding.aspect,
           flip=self.decoding.flip,
         )
+    except UnidentifiedImageError as error:
+      raise RunError(
+        f"{self.store.name(number)} cannot be decoded (it is no image that Pillow knows)"
+      ) from error
     except Exception as error:  # Pillow has no error that all damages share
       raise RunError(f"{self.store.name(number)} cannot be decoded ({one_line(error)})") from error
 

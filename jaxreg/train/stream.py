@@ -12,12 +12,14 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from absl import flags
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -79,6 +81,11 @@ def decoded(
   ahead = AHEAD if workers else max(AHEAD, threads)
   batches = elements.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead))
   if workers:
+    if not flags.FLAGS.is_parsed():  # which grain asks, and our program has its own
+      flags.FLAGS.mark_as_parsed()
+    # Batches come in messages, not in shared memory: containers have little of it, and a killed run leaks it.
+    messages = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+    batches = grain.experimental.WithOptionsIterDataset(batches, messages)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
     batches = batches.mp_prefetch(options, worker_init_fn=_of_its_parent)
   return contextlib.closing(iter(batches))

@@ -1,7 +1,6 @@
 """Images decoded batch by batch: their pixels, their order on any processes from any step, runs on them."""
 
 import io
-import json
 import os
 import signal
 
@@ -399,16 +398,11 @@ def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
 
 
 @pytest.mark.thorough
-def test_worker_processes_give_the_same_and_name_a_damaged_image(noisy, tmp_path):
+def test_worker_processes_give_the_same(noisy):
   mesh = setup.make_mesh()
   whole = feed_of(noisy, mesh, stop=7)
-  worked = noisy.decoded_by(size=6, resize=8, workers=2)
-  assert_equal(whole, feed_of(worked, mesh, stop=7))
-  assert_equal({name: x[3:] for name, x in whole.items()}, feed_of(worked, mesh, start=3, stop=7))
-  files = [*(tmp_path / "images" / "train").rglob("*.*")]
-  for file in files:
-    file.write_bytes(b"")
-  fails("images/train", "cannot be decoded", call=lambda: feed_of(worked, mesh, stop=1))
+  worked = feed_of(noisy.decoded_by(size=6, resize=8, workers=2), mesh, start=2, stop=7)
+  assert_equal({name: x[2:] for name, x in whole.items()}, worked)
 
 
 # Runs.
@@ -416,19 +410,6 @@ def test_worker_processes_give_the_same_and_name_a_damaged_image(noisy, tmp_path
 
 def config_of(folder, fields=None):
   return runs.make_config({**FIELDS, "data.image_folder.path": str(folder), **(fields or {})})
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("no_figures")
-def test_a_run_evaluates_every_image_and_predicts(noisy, tmp_path):
-  """The test split of 12 in batches of 8: the error is that of its predictions."""
-  config = config_of(tmp_path / "images", {"epochs": 1})
-  results = train.train(config, tmp_path / "run")
-  test = noisy.test
-  predict = train.load(tmp_path / "run")
-  log_probs = np.asarray(predict(np.asarray(test.inputs)), np.float64)
-  assert results["test/error"] == pytest.approx(np.mean(log_probs.argmax(-1) != test.labels))
-  assert results["test/nll"] == pytest.approx(-log_probs[np.arange(12), test.labels].mean(), rel=1e-5)
 
 
 def interrupt_at(monkeypatch, step):
@@ -448,36 +429,39 @@ def interrupt_at(monkeypatch, step):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("no_figures")
 def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
-  """With threads, with a process, and with several steps a dispatch."""
-  fields = {"epochs": 3, "data.bootstrap": True, "replicas": 2}
-  whole = train.train(config_of(tmp_path / "images", fields), tmp_path / "whole")
-  for name, more in {"threads": {}, "worker": {"data.stream.workers": 1}}.items():
-    workdir = tmp_path / name
-    for stop in (2, 9):
-      undo = interrupt_at(monkeypatch, stop)
-      with pytest.raises(train.Interrupted):
-        train.train(config_of(tmp_path / "images", fields | more), workdir)
-      undo()
-      assert max(checkpoint.good_steps(workdir)) == stop
-    assert train.train(config_of(tmp_path / "images", fields), workdir) == whole
-    runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
+  """By threads, then a worker process, then threads again; and every test image counts once."""
+  config = lambda workers=0: config_of(tmp_path / "images", {"epochs": 2, "data.stream.workers": workers})
+  results = train.train(config(), tmp_path / "whole")
+  workdir = tmp_path / "run"
+  for stop, workers in ((2, 0), (7, 1)):
+    undo = interrupt_at(monkeypatch, stop)
+    with pytest.raises(train.Interrupted):
+      train.train(config(workers), workdir)
+    undo()
+    assert max(checkpoint.good_steps(workdir)) == stop
+  assert train.train(config(), workdir) == results
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
+
+  # 12 images in batches of 8: the error is that of the predictions.
+  test = noisy.test
+  log_probs = np.asarray(train.load(workdir)(np.asarray(test.inputs)), np.float64)
+  assert results["test/error"] == pytest.approx(np.mean(log_probs.argmax(-1) != test.labels))
+  assert results["test/nll"] == pytest.approx(-log_probs[np.arange(12), test.labels].mean(), rel=1e-5)
 
 
 @pytest.mark.thorough
-def test_run_py_trains_on_a_folder_and_tells_a_damaged_image(noisy, tmp_path):
+def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
+  file = tmp_path / "images" / "train" / "cat" / "000.PNG"
+  file.write_bytes(file.read_bytes()[:40])
   arguments = [f"--config.{name}={value}" for name, value in FIELDS.items()]
-  arguments += [f"--config.data.image_folder.path={tmp_path / 'images'}", "--config.epochs=2"]
-  arguments += ["--config.model.MLP.widths=(8,)", "--config.data.stream.workers=1"]
-  status, out, err = runs.run([*arguments, "--workdir", tmp_path / "run"], tmp_path, optimised=False)
-  assert status == 0, err
-  assert "test  error" in out
-  assert json.loads((tmp_path / "run" / "results.json").read_text())["step"] == 10
-  file = next((tmp_path / "images" / "train" / "cat").iterdir())
-  file.write_bytes(file.read_bytes()[:-20])
-  status, out, err = runs.run([*arguments, "--workdir", tmp_path / "other"], tmp_path, optimised=False)
+  arguments += [f"--config.data.image_folder.path={tmp_path / 'images'}", "--config.epochs=1"]
+  arguments += ["--config.data.stream.workers=1", "--workdir", tmp_path / "run"]
+  status, out, err = runs.run(arguments, tmp_path, optimised=False)
   assert (status, out) == (1, "")
-  (line,) = runs.own_lines(err)
-  assert line.startswith(f"run.py: error: data.image_folder.path: {file} cannot be decoded")
+  assert runs.own_lines(err) == [
+    f"run.py: error: data.image_folder.path: {file} cannot be decoded (it is no image that Pillow knows)"
+  ]
+  assert not (tmp_path / "run" / "results.json").exists()
 
 
 def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):

@@ -783,12 +783,14 @@ def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
 
 def test_a_damaged_record_of_a_streamed_set_is_named(uneven, tmp_path):
   data = sources.tfds("uneven/even", stream=True, **uneven)
-  (file,) = (tmp_path / "uneven" / "even" / "1.2.0").glob("*train*")
+  folder = tmp_path / "uneven" / "even" / "1.2.0"
+  (file,) = folder.glob("*train*")
   tfds_stream._undecoded.cache_clear()
   file.write_bytes(bytes(len(file.read_bytes())))
   with pytest.raises(RunError, match=r"image \d+ of split train in .*1\.2\.0 cannot be decoded"):
     data.train.inputs.cut(0)
   tfds_stream._undecoded.cache_clear()
+  shutil.rmtree(folder / "jaxreg_cache")
   fails("split train", "remove that folder", name="uneven/even", stream=True, **uneven)
 
 
