@@ -1,7 +1,7 @@
 """The softmax baseline of `group_softmax_imagenet`: all else is equal.
 
-Command: python run.py --config configs/softmax_imagenet.py --config.data.tfds.manual_dir=DIR
-         (DIR and the arguments as there; the fine-tuned networks start from this run)
+Command: python run.py --config configs/softmax_imagenet.py --workdir runs/softmax_imagenet
+         (the arguments and --config.data.tfds.manual_dir=DIR as there; fine-tuning starts from this run)
 Source: Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Tables B.1 and
 B.2.
 
