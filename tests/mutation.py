@@ -1977,7 +1977,7 @@ MUTATIONS = [
     "tests/models/test_branches.py",
     (
       "same rate for all blocks",
-      "branch_rate * done / number_of_blocks",
+      "branch_rate * done / sum(blocks)",
       "branch_rate",
       "test_rates_grow_with_depth",
     ),

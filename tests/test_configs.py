@@ -31,10 +31,28 @@ ARGUMENTS = {
   "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sam", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
+  "group_softmax_imagenet.py": [None, "classes100", "images100"],
+  "group_softmax_food101.py": ["scratch", "finetuned"],
+}
+# The sets of photographs: classes, images for training and for testing. TFDS says how many, and the sources
+# of the last two; 60 of each class of Caltech-256 are for training, 50 of each of AWA 2 for testing.
+PHOTOGRAPHS = {
+  "imagenet2012": (1000, 1_281_167, 50_000),
+  "food101": (101, 75_750, 25_250),
+  "sun397/standard-part1-120k": (397, 19_850, 19_850),
+  "caltech_birds2011": (200, 5_994, 5_794),
+  "group_softmax_caltech256.py": (256, 60 * 256, 30_607 - 827 - 60 * 256),
+  "dropmax_awa2.py": (50, 37_322 - 50 * 50, 50 * 50),
 }
 CHOICES = [
   f"{name}:{argument}" if argument else name for name in FILES for argument in ARGUMENTS.get(name, [None])
 ]
+# But for their numbers of classes and their schedules the same program as another.
+ALIKE = (
+  *("group_softmax_imagenet.py:classes100", "group_softmax_imagenet.py:images100", "softmax_imagenet.py"),
+  *("group_softmax_food101.py:finetuned", "group_softmax_caltech256.py", "group_softmax_sun397.py"),
+  "dropmax_awa2.py",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +66,20 @@ def describe(config, choice):
   """What the data of a config looks like; nothing but the digits is read."""
   if config.data.name == "digits":
     return setup.load_data(config).describe()
+  of = config.data.tfds.name if config.data.name == "tfds" else choice
+  if of in PHOTOGRAPHS:
+    classes, train_size, test_size = PHOTOGRAPHS[of]
+    subset = config.data.subset
+    if subset.num_classes:
+      train_size, test_size = (n * subset.num_classes // classes for n in (train_size, test_size))
+    classes = subset.num_classes or classes
+    return {
+      "num_classes": classes,
+      "input_shape": [224, 224, 3],
+      "input_dtype": "uint8",
+      "scale": 255.0,
+      "sizes": {"train": subset.per_class * classes or train_size, "val": test_size, "test": test_size},
+    }
   if config.data.name == "tfds":
     # The CIFAR sets: 50000 images, of which a part is held out.
     options = config.data.tfds
@@ -63,6 +95,15 @@ def describe(config, choice):
         "val": 10000 if options.val else held_out,
         "test": 10000,
       },
+    }
+  if config.data.name == "image_folder":
+    size = config.data.stream.size
+    return {
+      "num_classes": 100,
+      "input_shape": [size, size, 3],
+      "input_dtype": "uint8",
+      "scale": 255.0,
+      "sizes": {"train": 9000, "val": 1000, "test": 2000},
     }
   if config.data.name == "parallel_text":
     options = config.data.parallel_text
@@ -114,18 +155,25 @@ def test_there_are_configs():
 
 @pytest.mark.parametrize(
   ("choice", "override"),
-  [(choice, None) for choice in CHOICES] + [(choice, "softmax") for choice in CHOICES if "dropmax" in choice],
+  [
+    pytest.param(choice, override, marks=[pytest.mark.thorough] if choice in ALIKE else [])
+    for override in (None, "softmax")
+    for choice in CHOICES
+    if override is None or "dropmax" in choice
+  ],
 )
 def test_the_full_step_can_be_built(choice, override):
   arguments = ["--config", f"{CONFIGS}/{choice}"]
   arguments += [f"--config.method.name={override}"] if override else []
+  if choice != "group_softmax_imagenet.py":  # which is traced as it is
+    arguments += ["--config.model.ResNet.depth=18"]
   config = cli.parse(arguments, CONFIGS).config
   assert override in (None, config.method.name)
   # The method comes first in the name of the file; of the transformer, whose dropout is what it is for and no
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
-  first = next((name for name in ("toolbox", "optimizers") if name in choice), first)
+  first = next((name for name in ("toolbox", "optimizers", "image_folder") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   program = setup.build(config, data)
@@ -232,3 +280,87 @@ def test_the_appendix():
     assert (config.model.name, config.batch_size, config.epochs) == ("TutorialCNN", 50, epochs)
     assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
     assert config.optimizer.schedule.name == "constant"
+
+
+# Data set, argument: classes, thousands of training images, the epochs where the rate drops, all epochs.
+TABLE_B1 = {
+  ("imagenet", None): (1000, 1281, (30, 60, 90), 120),
+  ("food101", "scratch"): (101, 75, (60, 120, 150), 180),
+  ("caltech256", None): (256, 15, (120, 240, 270), 300),
+  ("sun397", None): (397, 19, (120, 240, 270), 300),
+  ("imagenet", "classes100"): (100, 127, (60, 120, 150), 180),
+  ("imagenet", "classes200"): (200, 258, (60, 120, 150), 180),
+  ("imagenet", "classes500"): (500, 639, (30, 60, 90), 120),
+  ("imagenet", "images100"): (1000, 100, (90, 180, 210), 240),
+  ("imagenet", "images200"): (1000, 200, (90, 180, 210), 240),
+  ("imagenet", "images500"): (1000, 500, (60, 120, 150), 180),
+  ("food101", "finetuned"): (101, 75, (30, 60, 90), 120),
+}
+
+
+def of_photographs(name, argument=None):
+  choice = f"{name}.py" + (f":{argument}" if argument else "")
+  config = cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config
+  return config, describe(config, choice)
+
+
+@pytest.mark.parametrize(("name", "argument"), TABLE_B1)
+def test_the_set_ups_of_group_softmax(name, argument):
+  """Kobayashi, 2021, supplement, B.1."""
+  config, data = of_photographs(f"group_softmax_{name}", argument)
+  classes, thousands, drops, epochs = TABLE_B1[name, argument]
+  assert data["num_classes"] == classes
+  # Which classes the paper drew is not known, and not all have as many images.
+  assert abs(data["sizes"]["train"] // 1000 - thousands) <= (3 if (argument or "").startswith("cl") else 0)
+  schedule = config.optimizer.schedule
+  assert (schedule.name, schedule.step.boundaries, schedule.step.factor) == ("step", drops, 0.1)
+  assert (config.batch_size, config.epochs) == (256, epochs)
+  rate = 0.0045 if argument == "finetuned" else 0.1
+  decay = config.optimizer.weight_decay.rate
+  found = (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.sgd.momentum, decay)
+  assert found == ("sgd", rate, 0.9, 1e-4)
+  assert config.pretrained.workdir == ("runs/softmax_imagenet" if argument == "finetuned" else "")
+  # The paper's advice on the types.
+  loss = config.method.group_softmax.loss
+  assert loss.kind == ("II" if thousands < 500 else "I")
+  scale = config.method.group_softmax.predict.logit_scale
+  assert scale == (1 / loss.num_groups if loss.kind == "II" else 1)
+  if name == "imagenet":
+    group, softmax = (train.flatten(c) for c in (config, of_photographs("softmax_imagenet", argument)[0]))
+    differ = {field for field in group if group[field] != softmax[field]}
+    assert differ == {"method.name"}
+
+
+@pytest.mark.parametrize(
+  ("name", "drops", "epochs", "decay"),
+  [("awa2", (150, 250), 300, 1e-4), ("cub200", (200, 300), 400, 1e-3)],
+)
+def test_the_set_ups_of_dropmax(name, drops, epochs, decay):
+  """Lee et al., 2018, appendix C."""
+  config, _ = of_photographs(f"dropmax_{name}")
+  assert (config.model.name, config.model.ResNet.depth) == ("ResNet", 18)
+  assert (config.batch_size, config.epochs) == (125, epochs)
+  schedule = config.optimizer.schedule
+  assert (schedule.name, schedule.step.boundaries, schedule.step.factor) == ("step", drops, 0.1)
+  rule = config.optimizer.weight_decay
+  found = (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.sgd.momentum, rule.rate)
+  assert found == ("sgd", 1e-2, 0.9, decay)
+  assert rule.mask == "no_branches"
+
+
+@pytest.mark.parametrize(
+  ("name", "argument"), [*TABLE_B1, ("softmax", None), ("awa2", None), ("cub200", None)]
+)
+def test_photographs_are_preprocessed_as_usual_and_none_is_held_out(name, argument):
+  method = {"softmax": "softmax_imagenet", "awa2": "dropmax_awa2", "cub200": "dropmax_cub200"}
+  config, _ = of_photographs(method.get(name, f"group_softmax_{name}"), argument)
+  stream = config.data.stream
+  assert (stream.size, stream.resize, stream.area, stream.flip) == (224, 256, (0.08, 1.0), True)
+  assert stream.aspect == pytest.approx((3 / 4, 4 / 3))
+  assert config.augment.mean == (0.485, 0.456, 0.406)
+  assert config.augment.std == (0.229, 0.224, 0.225)
+  assert config.model.ResNet.stem == "imagenet"
+  source = config.data[config.data.name]
+  assert source.train == "train"
+  assert source.val == source.test != "train"
+  assert config.evaluate.checkpoint == "latest"

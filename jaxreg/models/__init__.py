@@ -40,11 +40,12 @@ from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._rnn import RNN
 from jaxreg.models._transformer import Transformer, positional_encoding
 from jaxreg.models._tutorial_cnn import TutorialCNN
-from jaxreg.models._vgg import VGG9
+from jaxreg.models._vgg import VGG, VGG9
 
 __all__ = [
   "MLP",
   "RNN",
+  "VGG",
   "VGG9",
   "AlphaDropout",
   "AttentionHead",

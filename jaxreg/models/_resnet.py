@@ -1,4 +1,4 @@
-"""Residual networks: the CIFAR family of depth 6n + 2, and ResNet-18 and -34 with either stem."""
+"""Residual networks: the CIFAR family of depth 6n + 2, and ResNet-18 to -152 with either stem."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -72,32 +72,35 @@ class CifarResNet(nn.Module):
     norm = _batch_norm(train, self.axis_name)
     x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
     widths = [self.width, 2 * self.width, 4 * self.width]
-    return _stages(
-      x,
-      [n, n, n],
-      widths,
-      norm,
+    block = partial(
+      _remat(BasicBlock, self.remat),
+      norm=norm,
       projected=False,
-      remat=self.remat,
       drop=self._drop() if train and self.dropout_rate else None,
       branch_noise=self.branch_noise,
-      branch_rate=self.branch_rate,
       train=train,
     )
+    return _stages(x, [n, n, n], widths, block, branch_rate=self.branch_rate if self.branch_noise else 0.0)
 
   def _drop(self) -> Callable[[Key, Array], Array]:
     options = {"drop_block": {"block_size": self.block_size}, "spatial_dropout": {"num_spatial": 2}}
     return partial(getattr(noise, self.dropout), rate=self.dropout_rate, **options.get(self.dropout, {}))
 
 
-class ResNet(nn.Module):
-  """ResNet-18 or -34: four stages of basic blocks of 64 to 512 channels, projected shortcuts.
+# Blocks of each stage by depth: basic ones, and bottlenecks.
+_BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+_BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
-  `[batch, height, width, channels] -> [batch, 8 width]`.
+
+class ResNet(nn.Module):
+  """ResNet-18, -34, -50, -101 or -152: four stages of blocks with projected shortcuts.
+
+  `[batch, height, width, channels] -> [batch, 8 width]` at depths 18 and 34, of basic blocks, and
+  `[batch, 32 width]` from depth 50 on, of bottlenecks.
 
   Attributes:
-    depth: 18 or 34.
-    width: channels of the first stage.
+    depth: 18, 34, 50, 101 or 152.
+    width: channels of the first stage, before a bottleneck's fourfold.
     stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
     axis_name: as in `CifarResNet`.
     remat: as in `CifarResNet`.
@@ -106,7 +109,8 @@ class ResNet(nn.Module):
     ValueError: for another depth or stem, a width below 1, or inputs that are not images.
 
   References:
-    He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1.
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1; the strides of bottlenecks are
+    in their 3x3 convolution, as in the usual implementations, and not in the first 1x1.
   """
 
   depth: int = 34
@@ -117,9 +121,9 @@ class ResNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
-    blocks = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+    blocks = _BASIC | _BOTTLENECK
     if self.depth not in blocks:
-      raise ValueError(f"depth must be 18 or 34, got {self.depth}")
+      raise ValueError(f"depth must be one of {', '.join(map(str, blocks))}, got {self.depth}")
     if self.stem not in ("cifar", "imagenet"):
       raise ValueError(f"stem must be 'cifar' or 'imagenet', got {self.stem!r}")
     _check_images(x, self.width, "ResNet")
@@ -130,7 +134,11 @@ class ResNet(nn.Module):
       x = nn.relu(norm()(_Conv(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
       x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])  # type: ignore[arg-type]
     widths = [self.width * 2**stage for stage in range(4)]
-    return _stages(x, blocks[self.depth], widths, norm, projected=True, remat=self.remat)
+    if self.depth in _BASIC:
+      block = partial(_remat(BasicBlock, self.remat), norm=norm, projected=True)
+    else:
+      block = partial(_remat(Bottleneck, self.remat), norm=norm)
+    return _stages(x, blocks[self.depth], widths, block)
 
 
 class BasicBlock(nn.Module):
@@ -171,27 +179,43 @@ class BasicBlock(nn.Module):
     return x if self.drop is None else self.drop(self.make_rng("dropout"), x)
 
 
+class Bottleneck(nn.Module):
+  """1x1, 3x3 and 1x1 convolutions with BatchNorm and a shortcut: `width` channels inside, 4 `width` out."""
+
+  width: int
+  stride: int
+  norm: Any
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    y = nn.relu(self.norm()(_Conv(self.width, (1, 1))(x)))
+    y = nn.relu(self.norm()(_Conv(self.width, (3, 3), strides=self.stride, padding=[(1, 1), (1, 1)])(y)))
+    y = self.norm()(_Conv(4 * self.width, (1, 1))(y))
+    if x.shape != y.shape:
+      x = self.norm()(_Conv(4 * self.width, (1, 1), strides=self.stride)(x))
+    return nn.relu(x + y)
+
+
 def _stages(
   x: Array,
   blocks: Sequence[int],
   widths: Sequence[int],
-  norm: Any,
+  block: Callable[..., Any],
   *,
-  projected: bool,
-  remat: bool,
   branch_rate: float = 0.0,
-  **noises: Any,
 ) -> Array:
-  block = nn.remat(BasicBlock) if remat else BasicBlock
-  number_of_blocks, done = sum(blocks), 0
+  done = 0
   for stage, (number, width) in enumerate(zip(blocks, widths)):
     for index in range(number):
-      # Named, so that a run with rematerialisation has the parameters of one without.
-      name = f"stage{stage}_block{index}"
       done += 1
-      rate, stride = branch_rate * done / number_of_blocks, 2 if stage and index == 0 else 1
-      x = block(width, stride, norm, projected, branch_rate=rate, name=name, **noises)(x)
+      more = {"branch_rate": branch_rate * done / sum(blocks)} if branch_rate else {}
+      # Named, so that a run with rematerialisation has the parameters of one without.
+      x = block(width, 2 if stage and index == 0 else 1, name=f"stage{stage}_block{index}", **more)(x)
   return x.mean(axis=(1, 2))
+
+
+def _remat(block: type[nn.Module], remat: bool) -> Callable[..., Any]:
+  return nn.remat(block) if remat else block
 
 
 def _batch_norm(train: bool, axis_name: str | None) -> Any:

@@ -1,10 +1,65 @@
-"""A VGG network of nine weight layers for images of CIFAR's size."""
+"""VGG networks: the source's of 11 to 19 weight layers, and one of nine for images of CIFAR's size."""
+
+from typing import Any
 
 from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg.models._layers import flatten, max_pool
 from jaxreg.typing import Array
+
+_INIT = nn.initializers.he_normal()
+# 3x3 convolutions of each stage by depth: the source's A, B, D and E.
+_STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+
+
+class VGG(nn.Module):
+  """VGG-11, -13, -16 or -19: five stages of 3x3 convolutions with max-pooling, two hidden dense layers.
+
+  `[batch, height, width, channels] -> [batch, hidden]`; height and width at least 32, and 224 in the source.
+  The convolutions have `width`, 2, 4, 8 and 8 `width` channels (64 to 512); dropout follows each dense layer.
+  With the head that makes as many layers with weights as the name says. Kernels start as He et al.'s, normal
+  with variance 2 / fan-in, and not from a trained smaller network.
+
+  Attributes:
+    depth: 11, 13, 16 or 19.
+    width: channels of the first stage.
+    hidden: units of each dense layer.
+    dropout_rate: probability of dropping a hidden unit.
+    batch_norm: normalises after each convolution, which then has no bias. The source has none.
+    axis_name: as in `CifarResNet`.
+
+  Raises:
+    ValueError: for another depth, if `width` or `hidden` is below 1, or the inputs are not images or too
+      small.
+
+  References:
+    Simonyan & Zisserman, `Very Deep Convolutional Networks for Large-Scale Image Recognition`, 2014, table 1
+    and section 3.1.
+  """
+
+  depth: int = 16
+  width: int = 64
+  hidden: int = 4096
+  dropout_rate: float = 0.5
+  batch_norm: bool = False
+  axis_name: str | None = None
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    if self.depth not in _STAGES:
+      raise ValueError(f"depth must be one of {', '.join(map(str, _STAGES))}, got {self.depth}")
+    if self.hidden < 1:
+      raise ValueError(f"hidden must be at least 1, got {self.hidden}")
+    _check(x, self.width, "VGG", 32)
+    for number, factor in zip(_STAGES[self.depth], (1, 2, 4, 8, 8)):
+      for _ in range(number):
+        x = _convolve(self, x, factor * self.width, train)
+      x = max_pool(x)
+    x = flatten(x)
+    for _ in range(2):
+      x = _drop(self, nn.relu(nn.Dense(self.hidden, kernel_init=_INIT)(x)), train)
+    return x
 
 
 class VGG9(nn.Module):
@@ -38,21 +93,34 @@ class VGG9(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
-    if self.width < 1:
-      raise ValueError(f"width must be at least 1, got {self.width}")
-    if x.ndim != 4 or min(x.shape[1:3]) < 8:
-      raise ValueError(f"VGG9 needs images [batch, height, width, channels] of at least 8x8, got {x.shape}")
-    init = nn.initializers.he_normal()
+    _check(x, self.width, "VGG9", 8)
     for channels in (self.width, 2 * self.width, 4 * self.width):
       for _ in range(2):
-        x = nn.Conv(channels, (3, 3), use_bias=not self.batch_norm, kernel_init=init)(x)
-        if self.batch_norm:
-          x = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name=self.axis_name)(x)
-        x = nn.relu(x)
-      x = max_pool(x)
-      if train and self.dropout_rate:
-        x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
+        x = _convolve(self, x, channels, train)
+      x = _drop(self, max_pool(x), train)
     x = flatten(x)
     for _ in range(2):
-      x = nn.relu(nn.Dense(4 * self.width, kernel_init=init)(x))
+      x = nn.relu(nn.Dense(4 * self.width, kernel_init=_INIT)(x))
     return x
+
+
+def _convolve(module: Any, x: Array, channels: int, train: bool) -> Array:
+  x = nn.Conv(channels, (3, 3), use_bias=not module.batch_norm, kernel_init=_INIT)(x)
+  if module.batch_norm:
+    x = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name=module.axis_name)(x)
+  return nn.relu(x)
+
+
+def _drop(module: Any, x: Array, train: bool) -> Array:
+  if not (train and module.dropout_rate):
+    return x
+  return noise.dropout(module.make_rng("dropout"), x, rate=module.dropout_rate)
+
+
+def _check(x: Array, width: int, name: str, least: int) -> None:
+  if width < 1:
+    raise ValueError(f"width must be at least 1, got {width}")
+  if x.ndim != 4 or min(x.shape[1:3]) < least:
+    raise ValueError(
+      f"{name} needs images [batch, height, width, channels] of at least {least}x{least}, got {x.shape}"
+    )

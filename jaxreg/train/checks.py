@@ -73,6 +73,7 @@ def check(config: Config) -> None:
     "optimizer.schedule.noam.d_model",
     "optimizer.schedule.noam.warmup_steps",
     "translate.beam_size",
+    "data.stream.size",
   ):
     _in_range(config, field, 1)
   if config.job != "compare" and config.replicas % config.ensemble:
@@ -88,12 +89,14 @@ def check(config: Config) -> None:
     "data.subset.per_class",
     "data.subset.seed",
     "data.unlabelled.batch_size",
+    "data.stream.workers",
     "steps_per_dispatch",
     "translate.length_penalty",
     "evaluate.mc_samples",
     "model.unbalance",
   ):
     _in_range(config, field, 0)
+  _check_stream(config.data.stream)
   if config.parallel == "pmap" and (config.replicas_by == "vmap" or config.steps_per_dispatch > 1):
     raise RunError(
       "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
@@ -161,6 +164,17 @@ def _check_optimizer(config: Config) -> None:
       "optimizer.name: lbfgs evaluates whole batches, by itself; give parallel=jit, accumulate=1 and "
       f"optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
     )
+
+
+def _check_stream(stream: Config) -> None:
+  if stream.resize < stream.size:
+    raise RunError(f"data.stream.resize: must be at least size={stream.size}, got {stream.resize}")
+  for field, most in (("area", 1), ("aspect", math.inf)):
+    bounds = stream[field]
+    numbers = len(bounds) == 2 and all(isinstance(value, int | float) for value in bounds)
+    if not (numbers and 0 < bounds[0] <= bounds[1] <= most and bounds[1] < math.inf):
+      allowed = "two numbers in order, above 0" + (f" and at most {most}" if most == 1 else "")
+      raise RunError(f"data.stream.{field}: must be {allowed}, got {bounds!r}")
 
 
 def _get(config: Config, field: str) -> Any:

@@ -8,12 +8,13 @@ from ml_collections import ConfigDict, config_dict
 
 from jaxreg import augment, constraints, models, noise, penalties
 from jaxreg.train import averages, optimizer, schedule, sources, terms, toolbox
+from jaxreg.train.images import Decoding
 from jaxreg.train.methods import METHODS
 
 # A ConfigDict, whose fields no type checker can know.
 Config = Any
 
-BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG9", "Transformer")
+BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG", "VGG9", "Transformer")
 AUGMENTATIONS = (
   *("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing"),
   *("rand_augment", "mixup", "cutmix"),
@@ -68,8 +69,8 @@ def base_config() -> Config:
   config.log_every = 50  # steps between training records
 
   config.data = ConfigDict(
-    # digits | idx | npz | tfds | parallel_text; limit: per split, 0: all; larger sets than resident_gib
-    # stay on the host
+    # digits | idx | npz | tfds | image_folder | parallel_text; limit: per split, 0: all; larger sets than
+    # resident_gib stay on the host
     {"name": "digits", "limit": 0, "resident_gib": 4.0}
   )
   # Of num_classes classes per_class training examples each, drawn by seed; 0: all.
@@ -80,6 +81,10 @@ def base_config() -> Config:
   config.data.bootstrap = False
   # So many of the training examples that are left over join each batch, without their labels.
   config.data.unlabelled = ConfigDict({"batch_size": 0})
+  # Of image_folder, and of tfds with stream=True, whose images are decoded batch by batch: crops of size, in
+  # training of an area and aspect within bounds and maybe flipped, else the centre once the shorter side is
+  # resize; by so many workers, which are processes, or 0 for threads.
+  config.data.stream = options(Decoding)
   for name in sources.SOURCES:
     config.data[name] = options(getattr(sources, name))
 

@@ -1,4 +1,4 @@
-"""A data set in memory, which examples make which batch, and how they reach the devices."""
+"""A data set, which examples make which batch, and how they reach the devices."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
 from jaxreg.train.errors import RunError
+from jaxreg.train.images import Decoding, Images
 
 
 def is_tokens(dtype: Any) -> bool:
@@ -26,10 +27,10 @@ class Split:
   """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`.
 
   Of sequences, the inputs are tokens, of another integer type, and the labels may be `[n, length]`, where -1
-  is padding.
+  is padding. Inputs may also be `Images`, of which only those of a batch are decoded.
   """
 
-  inputs: np.ndarray
+  inputs: Any
   labels: np.ndarray
 
   def __len__(self) -> int:
@@ -39,7 +40,10 @@ class Split:
     return Split(self.inputs[index], self.labels[index])
 
   def joined(self, other: "Split") -> "Split":
-    return Split(np.concatenate([self.inputs, other.inputs]), np.concatenate([self.labels, other.labels]))
+    labels = np.concatenate([self.labels, other.labels])
+    if isinstance(self.inputs, Images):
+      return Split(self.inputs.joined(other.inputs), labels)
+    return Split(np.concatenate([self.inputs, other.inputs]), labels)
 
   def check(self, where: str) -> None:
     """Checks that these are examples; `where` names them in the error.
@@ -79,6 +83,22 @@ class Dataset:
 
   def splits(self) -> dict[str, Split]:
     return {"train": self.train, "val": self.val, "test": self.test}
+
+  def streams(self) -> bool:
+    """Whether images are decoded batch by batch."""
+    return isinstance(self.train.inputs, Images)
+
+  def decoded_by(self, **options: Any) -> "Dataset":
+    """With the options of `Decoding`, which concern images that are decoded batch by batch."""
+    if not self.streams():
+      return self
+    decoding = Decoding(**options)
+    splits = {
+      name: dataclasses.replace(split, inputs=dataclasses.replace(split.inputs, decoding=decoding))
+      for name, split in {**self.splits(), "rest": self.rest}.items()
+      if split is not None
+    }
+    return dataclasses.replace(self, **splits)
 
   def limited(self, limit: int) -> "Dataset":
     """The first `limit` examples of each split, for a smoke run; 0 for all."""
@@ -193,7 +213,7 @@ class Dataset:
       "input_dtype": str(self.train.inputs.dtype),
       "scale": self.scale,
       "sizes": {name: len(split) for name, split in splits.items()},
-      "crc32": {name: _crc32(split.inputs, split.labels) for name, split in splits.items()},
+      "crc32": {name: _crc32(*_identity(split.inputs), split.labels) for name, split in splits.items()},
     }
 
   def checked(self, source: str) -> "Dataset":
@@ -253,6 +273,28 @@ def bootstrap(seed: int, num_examples: int) -> np.ndarray:
 
 def _crc32(*arrays: np.ndarray) -> int:
   return functools.reduce(lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), arrays, 0)
+
+
+def _identity(inputs: Any) -> tuple[np.ndarray, ...]:
+  """Arrays that differ where the inputs do."""
+  return inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)
+
+
+def hold_out(examples: Split, fraction: float, where: str) -> tuple[Split, Split]:
+  """The examples without a part for validation, and that part: stratified, always the same.
+
+  Raises:
+    RunError: naming `where` the fraction was given, if it cannot be.
+  """
+  from sklearn.model_selection import train_test_split
+
+  try:
+    kept, held = train_test_split(
+      np.arange(len(examples)), test_size=fraction, random_state=0, stratify=examples.labels
+    )
+  except ValueError as error:
+    raise RunError(f"{where}: got {fraction}: {error}") from error
+  return examples.take(np.sort(kept)), examples.take(np.sort(held))
 
 
 def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

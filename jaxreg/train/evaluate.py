@@ -11,12 +11,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
-from jaxreg.train.data import Source, gather, padded_indices, place
+from jaxreg.train.data import Source, gather, place
 from jaxreg.train.metrics import merge, prediction_metrics, summarize, to_host
 from jaxreg.train.program import Program
 from jaxreg.train.replicas import Loop, Vmap
 from jaxreg.train.state import TrainState
 from jaxreg.train.step import prediction_key
+from jaxreg.train.stream import in_turn
 
 
 def make_sums(program: Program, replicas: Vmap | Loop, batch_size: int) -> Callable[..., Any]:
@@ -121,5 +122,5 @@ def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterato
   """A whole split in batches as `gather` takes them, with weights, on the devices."""
   # As many as asked for, but no more than there are, and a multiple of the devices.
   per_device = -(-min(batch_size, len(source)) // mesh.size)
-  for indices, weights in padded_indices(len(source), per_device * mesh.size):
-    yield place(mesh, {**source.batch(indices), "weights": weights}, P("data"))
+  for batch in in_turn(mesh, source, per_device * mesh.size):
+    yield place(mesh, batch, P("data"))

@@ -236,7 +236,7 @@ def _numbers(fit: flatness.PowerLaw) -> dict[str, Any]:
 
 
 def _arrays(split: Split) -> dict[str, np.ndarray]:
-  return {"inputs": split.inputs, "labels": split.labels.astype(np.int32)}
+  return {"inputs": np.asarray(split.inputs), "labels": split.labels.astype(np.int32)}
 
 
 def _name(options: Any) -> str:

@@ -1,7 +1,6 @@
 """The training loop: restore, step, evaluate, save, until the end or a signal."""
 
 import contextlib
-import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
-from jaxreg.train.data import Dataset, batch_indices, bootstrap, make_source
+from jaxreg.train.data import Dataset, make_source
 from jaxreg.train.evaluate import bins_over, make_evaluate, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
@@ -33,9 +32,11 @@ from jaxreg.train.setup import (
   is_resident,
   load_data,
   make_mesh,
+  make_order,
   replicas_of,
   steps_per_dispatch,
 )
+from jaxreg.train.stream import make_feed
 
 
 class Interrupted(Exception):
@@ -123,7 +124,7 @@ def _run(
   save_steps = config.checkpoint.every * program.steps_per_epoch
 
   observe = program.extras.evaluated and replicas.make_update(program.extras.evaluated)
-  indices = functools.partial(_indices, config, dataset)
+  order = make_order(config, dataset)
 
   with (
     Interrupt() as interrupt,
@@ -137,7 +138,10 @@ def _run(
       if backbone is not None:
         state = with_backbone(program, state, backbone, mesh)
     state = replicas.unpack(state)
-    with open_log(workdir, start=step, program=program) as log:
+    with (
+      make_feed(mesh, data["train"], order, start=step, stop=program.num_steps) as feed,
+      open_log(workdir, start=step, program=program) as log,
+    ):
       if remark:
         log.say(remark)
       beginning = f"resuming at step {step} of" if step else "training"
@@ -148,12 +152,8 @@ def _run(
       for steps in dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps)):
         if over:
           break
-        if len(steps) == 1:
-          run, place_batch, index = step_fn, place_one, indices(steps[0] - 1)
-        else:
-          run, place_batch = scan_fn, place_several
-          index = np.stack([indices(step - 1) for step in steps], axis=1)
-        batch = place_batch(data["train"].batch(index))
+        run, place_batch = (step_fn, place_one) if len(steps) == 1 else (scan_fn, place_several)
+        batch = place_batch(feed(steps))
         with jax.transfer_guard("disallow"):
           state, metrics = run(state, data["train"].arrays, batch)
         recorder.add(steps, metrics)
@@ -216,22 +216,6 @@ def _run(
 
   processes.first(finish)
   return results
-
-
-def _indices(config: Config, dataset: Dataset, step: int) -> np.ndarray:
-  """The examples of a step's batch for each replica, `[replicas, batch]`, of `dataset.training()`."""
-  number, unlabelled = len(dataset.train), config.data.unlabelled.batch_size
-  rows = []
-  for seed in range(config.seed, config.seed + config.replicas):
-    row = batch_indices(seed, step, num_examples=number, batch_size=config.batch_size)
-    if config.data.bootstrap:
-      row = bootstrap(seed, number)[row]
-    if unlabelled and dataset.unlabelled is not None:
-      # No run's seed is as large, so none has this order.
-      other = {"num_examples": len(dataset.unlabelled), "batch_size": unlabelled}
-      row = np.concatenate([row, number + batch_indices(seed + 2**32, step, **other)])
-    rows.append(row)
-  return np.stack(rows)
 
 
 def _all_stopped(states: Any) -> bool:

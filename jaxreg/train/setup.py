@@ -9,8 +9,9 @@ from jax.sharding import AxisType
 
 from jaxreg.train import sources
 from jaxreg.train.config import Config
-from jaxreg.train.data import Dataset, is_tokens
+from jaxreg.train.data import Dataset, bootstrap, is_tokens
 from jaxreg.train.errors import RunError
+from jaxreg.train.order import Order
 from jaxreg.train.program import Program, make_program
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 
@@ -22,7 +23,7 @@ def load_data(config: Config) -> Dataset:
     RunError: naming the field or file at fault.
   """
   name = config.data.name
-  data = getattr(sources, name)(**config.data[name])
+  data = getattr(sources, name)(**config.data[name]).decoded_by(**config.data.stream)
   data = data.checked(f"data.{name}").subset(**config.data.subset).limited(config.data.limit)
   data = data.with_flipped_labels(**config.data.flipped_labels)
   return data.with_unlabelled() if config.data.unlabelled.batch_size else data.without_rest()
@@ -69,7 +70,20 @@ def steps_per_dispatch(config: Config) -> int:
 
 def is_resident(config: Config, dataset: Dataset) -> bool:
   """Whether the data are to lie on the devices."""
-  return dataset.nbytes <= config.data.resident_gib * 2**30
+  return not dataset.streams() and dataset.nbytes <= config.data.resident_gib * 2**30
+
+
+def make_order(config: Config, dataset: Dataset) -> Order:
+  """Which training examples make the batch of a step."""
+  seeds, number = range(config.seed, config.seed + config.replicas), len(dataset.train)
+  return Order(
+    seeds,
+    number,
+    config.batch_size,
+    drawn=tuple(bootstrap(seed, number) for seed in seeds) if config.data.bootstrap else (),
+    num_unlabelled=0 if dataset.unlabelled is None else len(dataset.unlabelled),
+    unlabelled_batch_size=config.data.unlabelled.batch_size,
+  )
 
 
 def replicas_of(config: Config, mesh: jax.sharding.Mesh, program: Program) -> Vmap | Loop:

@@ -1,4 +1,4 @@
-"""Where data comes from: a function a source, `(**options) -> Dataset`, read whole into memory."""
+"""Where data comes from: a function a source, `(**options) -> Dataset`."""
 
 import gzip
 import math
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data import Dataset, Split
+from jaxreg.train.data import Dataset, Split, hold_out
 from jaxreg.train.errors import RunError
+from jaxreg.train.image_folder import image_folder as image_folder
 from jaxreg.train.mnist_variations import vary
 from jaxreg.train.text import parallel_text as parallel_text
 from jaxreg.train.tfds_source import tfds as tfds
 
-SOURCES = ("digits", "idx", "npz", "tfds", "parallel_text")
+SOURCES = ("digits", "idx", "npz", "tfds", "image_folder", "parallel_text")
 
 
 def digits() -> Dataset:
@@ -107,8 +108,6 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
     validation_fraction: without `x_val`, this part of the training examples, stratified, always the same.
     scale: inputs are divided by it, for instance 255 for uint8 images.
   """
-  from sklearn.model_selection import train_test_split
-
   file = Path(os.path.expanduser(path))
   if not path or not file.is_file():
     raise RunError(
@@ -136,13 +135,8 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
   num_classes = _count_classes(train.labels, "data.npz, split train")
   if "val" in splits:
     return Dataset(train, splits["val"], test, num_classes, scale)
-  try:
-    kept, held = train_test_split(
-      np.arange(len(train)), test_size=validation_fraction, random_state=0, stratify=train.labels
-    )
-  except ValueError as error:
-    raise RunError(f"data.npz.validation_fraction: got {validation_fraction}: {error}") from error
-  return Dataset(train.take(np.sort(kept)), train.take(np.sort(held)), test, num_classes, scale)
+  train, val = hold_out(train, validation_fraction, "data.npz.validation_fraction")
+  return Dataset(train, val, test, num_classes, scale)
 
 
 def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:

@@ -27,23 +27,46 @@ def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Calla
     num_examples: how many there are.
     decode: reads and decodes them.
   """
+
+  def arrays() -> dict[str, np.ndarray]:
+    examples = decode()
+    return {"images": examples.inputs, "labels": examples.labels}
+
+  found = _kept(folder, what, num_examples, ("images", "labels"), arrays)
+  return Split(found["images"], found["labels"])
+
+
+def cached_labels(
+  folder: Path, what: tuple[str, ...], num_examples: int, read: Callable[[], np.ndarray]
+) -> np.ndarray:
+  """The same of labels alone; `what` is the split's expression and the name of the feature."""
+  return _kept(folder, what, num_examples, ("labels",), lambda: {"labels": read()})["labels"]
+
+
+def _kept(
+  folder: Path,
+  what: tuple[str, ...],
+  num_examples: int,
+  names: tuple[str, ...],
+  make: Callable[[], dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
   key = json.dumps([FORMAT, *what])
   name = f"{re.sub(r'[^0-9A-Za-z]+', '_', what[0]).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
-  fingerprint = f"{key} {_fingerprint(folder)}"
+  made_from = f"{key} {fingerprint(folder)}"
   files = [place / name for place in _places(folder)]
   for file in files:
-    if examples := _read(file, fingerprint, num_examples):
-      return examples
-  examples = decode()
+    if arrays := _read(file, made_from, num_examples, names):
+      return arrays
+  arrays = make()
   for file in files:
     # A read-only or full disk costs the next start some time, not this run.
     with contextlib.suppress(OSError):
-      _write(file, fingerprint, examples)
+      _write(file, {**arrays, "fingerprint": np.array(made_from)})
       break
-  return examples
+  return arrays
 
 
-def _fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path) -> str:
   """Of what the arrays were made from: the descriptions' contents, the record files' names and sizes."""
   digest = hashlib.sha256()
   for file in sorted(path for path in folder.iterdir() if path.is_file()):
@@ -63,28 +86,31 @@ def _places(folder: Path) -> list[Path]:
   return [home] if read_only else [beside, home]
 
 
-def _read(file: Path, fingerprint: str, num_examples: int) -> Split | None:
+def _read(
+  file: Path, made_from: str, num_examples: int, names: tuple[str, ...]
+) -> dict[str, np.ndarray] | None:
   """The arrays of a cache file, or None if there is none, or it is damaged or made from other files."""
   try:
     with zipfile.ZipFile(file) as archive:
       if archive.testzip() is not None:  # NumPy alone may stop before the checksum's end
         return None
-    with np.load(file, allow_pickle=False) as arrays:
-      if str(arrays["fingerprint"]) != fingerprint:
+    with np.load(file, allow_pickle=False) as kept:
+      if str(kept["fingerprint"]) != made_from:
         return None
-      examples = Split(arrays["images"], arrays["labels"])
+      arrays = {name: kept[name] for name in names}
   except Exception:  # whatever is wrong with it, it can be made again
     return None
-  whole = examples.inputs.ndim == 4 and len(examples.inputs) == len(examples.labels) == num_examples
-  return examples if whole and examples.inputs.dtype == np.uint8 else None
+  images = arrays.get("images")
+  decoded = images is None or (images.ndim == 4 and images.dtype == np.uint8)
+  return arrays if decoded and all(len(array) == num_examples for array in arrays.values()) else None
 
 
-def _write(file: Path, fingerprint: str, examples: Split) -> None:
+def _write(file: Path, arrays: dict[str, np.ndarray]) -> None:
   file.parent.mkdir(parents=True, exist_ok=True)
   descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
   try:
     with os.fdopen(descriptor, "wb") as stream:
-      np.savez(stream, images=examples.inputs, labels=examples.labels, fingerprint=np.array(fingerprint))
+      np.savez(stream, **arrays)  # type: ignore[arg-type]
       stream.flush()
       os.fsync(stream.fileno())
     os.chmod(temporary, 0o644)

@@ -1,25 +1,24 @@
 """Image classification sets of TensorFlow Datasets, read without TensorFlow and kept as arrays of bytes."""
 
-import concurrent.futures
 import contextlib
 import functools
 import json
 import logging
 import os
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxreg.train.data import Dataset, Split
+from jaxreg.train.data import Dataset, Split, hold_out
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.tfds_cache import cached
+from jaxreg.train.tfds_stream import CHUNK, in_chunks, streamed
 
 ORDERS = ("stored", "id")
-CHUNK = 256  # examples that a thread decodes between two steps of the progress bar
+FRACTION = "data.tfds.validation_fraction"
 
 
 def tfds(
@@ -35,8 +34,9 @@ def tfds(
   label: str = "label",
   order: str = "stored",
   num_train: int = 0,
+  stream: bool = False,
 ) -> Dataset:
-  """A set of https://www.tensorflow.org/datasets with images of one size and one label each.
+  """A set of https://www.tensorflow.org/datasets with a label each and images of one size (`stream`: of any).
 
   A prepared set (format array_record) is read as it is. One that is missing is prepared first: mnist,
   cifar10 and cifar100 as they stand, any other if TensorFlow is there (`pip install 'jaxreg[prepare]'`).
@@ -52,24 +52,30 @@ def tfds(
       order of cifar10 and cifar100. Split expressions refer to the stored order.
     num_train: the first so many of `train`, in that order, are for training and, without `val`,
       `validation_fraction` of the others for validation; 0 for all.
+    stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; the
+      labels alone are read once, and kept. In stored order only.
 
   Raises:
     RunError: naming the field or file at fault and what to do.
   """
   builder, folder = _open(name, Path(data_dir or _default_data_dir()).expanduser(), manual_dir)
   num_classes = _num_classes(builder, image, label)
-  _check_order(builder, order)
+  _check_order(builder, order, stream)
   read = {}
   for field, split in (("train", train), ("val", val), ("test", test)):
     if split or field != "val":
       number = _num_examples(builder, field, split)
-      decode = functools.partial(_read, builder, folder, split, image, label, order)
+      told = functools.partial(_told, builder, folder, split)
+      if stream:
+        read[field] = streamed(folder, split, image, label, number, told)
+        continue
+      decode = functools.partial(_read, builder, split, image, label, order)
       what = (split, image, label) if order == "stored" else (split, image, label, order)
-      read[field] = cached(folder, what, number, decode)
+      read[field] = cached(folder, what, number, functools.partial(told, decode))
   if num_train:
     read |= _first(read["train"], num_train, read.get("val"), validation_fraction)
   elif not val:
-    read["train"], read["val"] = _hold_out(read["train"], validation_fraction)
+    read["train"], read["val"] = hold_out(read["train"], validation_fraction, FRACTION)
   return Dataset(**read, num_classes=num_classes, scale=255.0)
 
 
@@ -142,7 +148,9 @@ def _num_classes(builder: Any, image: str, label: str) -> int:
   return features[label].num_classes
 
 
-def _check_order(builder: Any, order: str) -> None:
+def _check_order(builder: Any, order: str, stream: bool) -> None:
+  if order == "id" and stream:
+    raise RunError("data.tfds.order: must be stored with data.tfds.stream=True, got 'id'")
   if order not in ORDERS:
     raise unknown("data.tfds.order", order, ORDERS)
   if order == "id" and "id" not in builder.info.features:
@@ -158,20 +166,8 @@ def _first(examples: Split, number: int, val: Split | None, fraction: float) -> 
   if not 0 < number <= most:
     raise RunError(f"data.tfds.num_train: must be 0 or at most {most}, got {number}")
   if val is None:
-    _, val = _hold_out(examples.take(slice(number, None)), fraction)
+    _, val = hold_out(examples.take(slice(number, None)), fraction, FRACTION)
   return {"train": examples.take(slice(number)), "val": val}
-
-
-def _hold_out(examples: Split, fraction: float) -> tuple[Split, Split]:
-  from sklearn.model_selection import train_test_split
-
-  try:
-    kept, held = train_test_split(
-      np.arange(len(examples)), test_size=fraction, random_state=0, stratify=examples.labels
-    )
-  except ValueError as error:
-    raise RunError(f"data.tfds.validation_fraction: got {fraction}: {error}") from error
-  return examples.take(np.sort(kept)), examples.take(np.sort(held))
 
 
 def _num_examples(builder: Any, field: str, split: str) -> int:
@@ -188,11 +184,11 @@ def _num_examples(builder: Any, field: str, split: str) -> int:
   return number
 
 
-def _read(builder: Any, folder: Path, split: str, image: str, label: str, order: str) -> Split:
-  """Decodes a split, and says in one line what is wrong with it."""
+def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> Any:
+  """Calls `decode`, and says in one line what is wrong with the split."""
   try:
     with _no_advice():
-      return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label, order)
+      return decode()
   except RunError:
     raise
   except ImportError as error:
@@ -207,9 +203,11 @@ def _read(builder: Any, folder: Path, split: str, image: str, label: str, order:
     raise RunError(f"data.tfds: split {split}: {_unreadable(folder, error)}") from error
 
 
-def _decode(source: Any, what: str, image: str, label: str, order: str) -> Split:
-  from tqdm import tqdm
+def _read(builder: Any, split: str, image: str, label: str, order: str) -> Split:
+  return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label, order)
 
+
+def _decode(source: Any, what: str, image: str, label: str, order: str) -> Split:
   images = np.empty((len(source), *source[0][image].shape), np.uint8)
   labels = np.empty(len(source), np.int64)
   ids = [b""] * len(source)
@@ -227,12 +225,7 @@ def _decode(source: Any, what: str, image: str, label: str, order: str) -> Split
         ids[i] = example["id"]
     return len(chunk)
 
-  with (
-    concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
-    tqdm(total=len(source), desc=f"decoding {what}", unit="image", disable=not sys.stderr.isatty()) as bar,
-  ):
-    for done in pool.map(fill, range(0, len(source), CHUNK)):
-      bar.update(done)
+  in_chunks(fill, len(source), f"decoding {what}")
   examples = Split(images, labels)
   return examples if order == "stored" else examples.take(np.argsort(np.array(ids), kind="stable"))
 

@@ -20,10 +20,12 @@ from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
-FREE = re.compile(r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$")
+FREE = re.compile(
+  r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
+)
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
 FREE_TO_EVALUATE = re.compile(
-  r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir)$"
+  r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir|workers)$"
 )
 # A longer or shorter run of the same thing: it continues under the new schedule.
 LENGTH = ("epochs", "steps")

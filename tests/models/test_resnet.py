@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
+from scipy import signal
 
 from jaxreg import models, paths
+from jaxreg.models import _resnet
 
 
 def parameters(backbone, classes, size):
@@ -24,6 +27,13 @@ def parameters(backbone, classes, size):
     (models.CifarResNet(depth=32), 10, 32, 464_154),
     (models.ResNet(depth=18, stem="imagenet"), 1000, 224, 11_689_512),
     (models.ResNet(depth=34, stem="imagenet"), 1000, 224, 21_797_672),
+    (models.ResNet(depth=50, stem="imagenet"), 1000, 224, 25_557_032),
+    pytest.param(
+      models.ResNet(depth=101, stem="imagenet"), 1000, 224, 44_549_160, marks=pytest.mark.thorough
+    ),
+    pytest.param(
+      models.ResNet(depth=152, stem="imagenet"), 1000, 224, 60_192_808, marks=pytest.mark.thorough
+    ),
   ],
 )
 def test_number_of_parameters(backbone, classes, size, count):
@@ -36,6 +46,7 @@ def test_number_of_parameters(backbone, classes, size, count):
     (models.CifarResNet(depth=8, width=4), 32, 16),
     (models.ResNet(depth=18, width=8, stem="cifar"), 32, 64),
     (models.ResNet(depth=18, width=8, stem="imagenet"), 64, 64),
+    (models.ResNet(depth=50, width=2, stem="imagenet"), 64, 64),
   ],
 )
 def test_feature_shapes(backbone, size, features):
@@ -65,12 +76,66 @@ def test_a_block_with_zeroed_convolutions_is_its_shortcut():
   np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
 
 
+def convolved(image, kernel, stride):
+  """A padded convolution of one image, in float64, by SciPy."""
+  planes = [
+    sum(signal.correlate2d(image[..., c], k[..., c], mode="same") for c in range(image.shape[-1]))
+    for k in np.moveaxis(kernel, -1, 0)
+  ]
+  return np.stack(planes, axis=-1)[::stride, ::stride]
+
+
+@pytest.mark.parametrize(("channels", "stride"), [(8, 1), (3, 1), (8, 2)])
+def test_a_bottleneck_is_its_three_convolutions_and_its_shortcut(channels, stride):
+  norm = functools.partial(nn.BatchNorm, use_running_average=True, momentum=0.9)
+  block = _resnet.Bottleneck(width=2 * stride, stride=stride, norm=norm)
+  random = np.random.default_rng(0)
+  x = random.normal(size=(2, 6, 8, channels))
+  shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), jnp.asarray(x, jnp.float32)))
+  make = lambda leaf: jnp.asarray(random.uniform(-1, 1, leaf.shape), leaf.dtype)
+  variables = jax.tree.map(make, shapes)
+  variables["batch_stats"] = jax.tree.map(jnp.abs, variables["batch_stats"])
+  got = jax.jit(block.apply)(variables, x.astype(np.float32))
+  weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables)
+  params, stats = weights["params"], weights["batch_stats"]
+
+  def layer(h, number, stride=1):
+    h = np.stack([convolved(image, params[f"Conv_{number}"]["kernel"], stride) for image in h])
+    name = f"BatchNorm_{number}"
+    h = (h - stats[name]["mean"]) / np.sqrt(stats[name]["var"] + 1e-5)
+    return h * params[name]["scale"] + params[name]["bias"]
+
+  # The stride is that of the 3x3 convolution; where the shapes agree the shortcut is the identity.
+  h = np.maximum(layer(x, 0), 0)
+  h = layer(np.maximum(layer(h, 1, stride), 0), 2)
+  identity = channels == 8 and stride == 1
+  assert len(params) == (6 if identity else 8)
+  expected = np.maximum(h + (x if identity else layer(x, 3, stride)), 0)
+  assert got.shape == expected.shape == (2, 6 // stride, 8 // stride, 8 * stride)
+  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * expected.max())
+
+
+@pytest.mark.thorough
+def test_rematerialisation_leaves_the_parameters_of_a_resnet_50_as_they_are():
+  x = jnp.zeros((1, 32, 32, 3))
+  init = lambda backbone: lambda: backbone.init(jax.random.key(0), x, train=False)
+  trees = [jax.eval_shape(init(models.ResNet(depth=50, width=2, remat=remat))) for remat in (False, True)]
+  assert trees[0] == trees[1]
+
+
 @pytest.mark.slow
-def test_rematerialisation_changes_neither_parameters_nor_gradients():
+@pytest.mark.parametrize(
+  "make",
+  [
+    functools.partial(models.CifarResNet, depth=8, width=2),
+    functools.partial(models.ResNet, depth=50, width=2),
+  ],
+)
+def test_rematerialisation_changes_neither_parameters_nor_gradients(make):
   x = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
   results = []
   for remat in (False, True):
-    backbone = models.CifarResNet(depth=8, width=2, remat=remat)
+    backbone = make(remat=remat)
     variables = backbone.init(jax.random.key(0), x, train=False)
 
     def loss(params, backbone=backbone, variables=variables):
@@ -78,6 +143,7 @@ def test_rematerialisation_changes_neither_parameters_nor_gradients():
       return (out**2).sum()
 
     results.append((variables["params"], jax.jit(jax.grad(loss))(variables["params"])))
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
 
 
@@ -144,7 +210,7 @@ def test_bad_arguments():
   for backbone, message in (
     (models.CifarResNet(depth=21), "depth must be 6n"),
     (models.CifarResNet(width=0), "width must be at least 1"),
-    (models.ResNet(depth=50), "depth must be 18 or 34"),
+    (models.ResNet(depth=20), "depth must be one of 18, 34, 50, 101, 152, got 20"),
     (models.ResNet(stem="small"), "stem must be"),
   ):
     with pytest.raises(ValueError, match=message):

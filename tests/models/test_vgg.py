@@ -1,4 +1,4 @@
-"""VGG9 against convolutions by SciPy, its number of parameters, and where it drops."""
+"""The VGG networks against convolutions by SciPy, their numbers of parameters, and where they drop."""
 
 import functools
 
@@ -37,16 +37,50 @@ def test_number_of_parameters(batch_norm):
   assert sum(name.endswith("kernel") for name in paths.leaf_names(params)) == 9
 
 
+@pytest.mark.parametrize(
+  ("options", "count"),
+  [
+    # The usual ImageNet models'; the source's table 2 rounds to 133, 133, 138 and 144 million.
+    ({"depth": 11}, 132_863_336),
+    ({"depth": 13}, 133_047_848),
+    ({"depth": 16}, 138_357_544),
+    ({"depth": 19}, 143_667_240),
+  ],
+)
+def test_published_numbers_of_parameters(options, count):
+  model = models.Classifier(models.VGG(**options), models.SoftmaxHead(1000))
+  params = shapes(model, 224)["params"]
+  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+  assert sum(name.endswith("kernel") for name in paths.leaf_names(params)) == options["depth"]
+  # BatchNorm has two numbers a channel where there was one bias.
+  normalised = shapes(models.VGG(batch_norm=True, **options), 224)["params"]
+  plain = shapes(models.VGG(**options), 224)["params"]
+  channels = sum(layer["bias"].size for name, layer in plain.items() if name.startswith("Conv"))
+  size = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
+  assert size(normalised) == size(plain) + channels
+
+
+VGG9_POOLS, VGG11_POOLS, VGG16_POOLS = (1, 3, 5), (0, 1, 3, 5, 7), (1, 3, 6, 9, 12)
+
+
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_it_is_the_layers_in_their_order(batch_norm):
-  model = models.VGG9(width=2, batch_norm=batch_norm)
-  x = np.random.default_rng(1).normal(size=(2, 8, 9, 3))
-  variables = random_variables(model, 8, 3)
+@pytest.mark.parametrize(
+  ("model", "pools", "size", "features"),
+  [
+    (models.VGG9(width=2), VGG9_POOLS, 8, 8),
+    (models.VGG(depth=11, width=1, hidden=6), VGG11_POOLS, 32, 6),
+    pytest.param(models.VGG(depth=16, width=1, hidden=6), VGG16_POOLS, 32, 6, marks=pytest.mark.thorough),
+  ],
+)
+def test_it_is_the_layers_in_their_order(model, pools, size, features, batch_norm):
+  model = model.clone(batch_norm=batch_norm)
+  x = np.random.default_rng(1).normal(size=(2, size, size + 1, 3))
+  variables = random_variables(model, size, 3)
   got = jax.jit(functools.partial(model.apply, train=False))(variables, x.astype(np.float32))
   weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables)
   params, stats = weights["params"], weights.get("batch_stats")
   h = x
-  for number in range(6):
+  for number in range(pools[-1] + 1):
     kernel = params[f"Conv_{number}"]["kernel"]
     correlate = lambda image, k: sum(
       signal.correlate2d(image[..., c], k[..., c], mode="same") for c in range(image.shape[-1])
@@ -60,14 +94,14 @@ def test_it_is_the_layers_in_their_order(batch_norm):
     else:
       h = h + params[f"Conv_{number}"]["bias"]
     h = np.maximum(h, 0)
-    if number % 2:
+    if number in pools:
       even = h[:, : h.shape[1] // 2 * 2, : h.shape[2] // 2 * 2]
       corners = [even[:, i::2, j::2] for i in range(2) for j in range(2)]
       h = np.max(corners, axis=0)
   h = h.reshape(2, -1)
   for number in range(2):
     h = np.maximum(h @ params[f"Dense_{number}"]["kernel"] + params[f"Dense_{number}"]["bias"], 0)
-  assert got.shape == h.shape == (2, 8)
+  assert got.shape == h.shape == (2, features)
   np.testing.assert_allclose(got, h, rtol=1e-4, atol=1e-5 * h.max())
   assert (h > 0).any()
 
@@ -108,12 +142,34 @@ def test_dropout_follows_each_pooling():
   np.testing.assert_array_equal(model.clone(dropout_rate=0.0).apply(variables, x[:2], train=True), 1)
 
 
+def test_dropout_of_vgg_follows_each_dense_layer():
+  number, hidden = 8, 500
+  model = models.VGG(depth=11, width=1, hidden=hidden)
+  variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes(model, 32, 1))
+  variables["params"]["Dense_0"]["bias"][:] = 1
+  variables["params"]["Dense_1"]["kernel"][:] = np.eye(hidden)
+  x = np.ones((number, 32, 32, 1), np.float32)
+  apply = jax.jit(lambda key: model.apply(variables, x, train=True, rngs={"dropout": key}))
+  one, again, other = (np.asarray(apply(jax.random.key(seed))) for seed in (1, 1, 2))
+  np.testing.assert_array_equal(one, again)
+  assert (one != other).any()
+  # Doubled twice where it survives both, which were one if they drew the same.
+  assert set(np.unique(one)) == {0, 4}
+  assert abs((one > 0).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / one.size)
+  evaluate = jax.jit(functools.partial(model.apply, train=False))
+  np.testing.assert_array_equal(evaluate(variables, x), 1)
+
+
 @pytest.mark.parametrize(
   ("model", "shape", "message"),
   [
     (models.VGG9(width=0), (1, 32, 32, 3), "width must be at least 1, got 0"),
     (models.VGG9(), (1, 3072), r"VGG9 needs images .*got \(1, 3072\)"),
     (models.VGG9(), (1, 32, 7, 3), r"at least 8x8, got \(1, 32, 7, 3\)"),
+    (models.VGG(), (1, 31, 64, 3), r"at least 32x32, got \(1, 31, 64, 3\)"),
+    (models.VGG(depth=9), (1, 32, 32, 3), "depth must be one of 11, 13, 16, 19, got 9"),
+    (models.VGG(width=0), (1, 32, 32, 3), "width must be at least 1, got 0"),
+    (models.VGG(hidden=0), (1, 32, 32, 3), "hidden must be at least 1, got 0"),
   ],
 )
 def test_bad_arguments(model, shape, message):

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train import checkpoint, loop
+from jaxreg.train import checkpoint, order
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 from jaxreg.train.replicas import stacked
@@ -76,15 +76,15 @@ def assert_bitwise(ours, theirs):
 
 def interrupt_at(monkeypatch, step, number=signal.SIGTERM):
   """A real signal, while that step is being prepared; returns what takes it back."""
-  original = loop.batch_indices
+  original = order.batch_indices
 
   def batch_indices(seed, index, **options):
     if index == step - 1:
       os.kill(os.getpid(), number)
     return original(seed, index, **options)
 
-  monkeypatch.setattr(loop, "batch_indices", batch_indices)
-  return lambda: monkeypatch.setattr(loop, "batch_indices", original)
+  monkeypatch.setattr(order, "batch_indices", batch_indices)
+  return lambda: monkeypatch.setattr(order, "batch_indices", original)
 
 
 def records(workdir):

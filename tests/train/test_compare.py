@@ -9,7 +9,7 @@ import runs
 from scipy import stats
 
 from jaxreg import train
-from jaxreg.train import loop
+from jaxreg.train import loop, order
 from jaxreg.train.rows import make_cell, parse_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -93,7 +93,7 @@ def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
 @pytest.mark.thorough
 def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, monkeypatch):
   workdir = tmp_path / "run"
-  original, calls = loop.batch_indices, []
+  original, calls = order.batch_indices, []
 
   def stop(seed, step, **options):
     calls.append(step)
@@ -101,7 +101,7 @@ def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, m
       raise KeyboardInterrupt
     return original(seed, step, **options)
 
-  monkeypatch.setattr(loop, "batch_indices", stop)
+  monkeypatch.setattr(order, "batch_indices", stop)
   with pytest.raises(KeyboardInterrupt):
     train.compare(runs.make_config(FIELDS), workdir)
   assert not (workdir / "compare.json").exists()

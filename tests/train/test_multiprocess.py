@@ -12,6 +12,8 @@ import jax
 import numpy as np
 import pytest
 import runs
+from image_files import make_folder, noise
+from PIL import Image
 
 from jaxreg import train
 from jaxreg.train import checkpoint
@@ -128,14 +130,14 @@ def assert_same(workdir, whole):
   assert runs.records(workdir) == runs.records(whole)
 
 
-def assert_close(workdir, whole):
+def assert_close(workdir, whole, steps=STEPS):
   """What another number of processes gives: sums in another order."""
   ours, theirs = results_of(workdir), results_of(whole)
   assert ours.keys() == theirs.keys()
   for name, value in theirs.items():
     np.testing.assert_allclose(ours[name], value, rtol=0, atol=1e-5, err_msg=name)
   ours, theirs = runs.final_state(workdir), runs.final_state(whole)
-  assert ours["step"] == theirs["step"] == STEPS
+  assert ours["step"] == theirs["step"] == steps
   for one, other in zip(*(jax.tree.leaves(state["params"]) for state in (ours, theirs)), strict=True):
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
@@ -183,6 +185,33 @@ def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, tmp_path):
   _, _, (err, _) = train_two([], workdir)
   assert f"resuming at step {stopped[-1]} of {STEPS}" in err
   assert_same(workdir, whole)
+
+
+def test_images_of_a_folder_go_on_bitwise_after_kills(tmp_path):
+  """Each process decodes what its devices hold; no state of the input is saved. Once with workers."""
+  root = make_folder(tmp_path / "images", splits={"train": 64, "val": 10})
+  for number, file in enumerate(sorted((root / "train").rglob("*.*"))):
+    Image.fromarray(noise(number, 12, 9)).save(file)  # it shows how it was cut
+  images = ["--config.data.name=image_folder", f"--config.data.image_folder.path={root}"]
+  images += ["--config.data.stream.size=6", "--config.data.stream.resize=8", "--config.data.limit=96"]
+  train_two(images, tmp_path / "whole")
+  total = results_of(tmp_path / "whole")["step"]
+  workdir, stopped = tmp_path / "run", [0]
+  for number, workers in ((1, 0), (0, 1)):
+    more = [*images, f"--config.data.stream.workers={workers}", "--workdir", workdir]
+    with Pair([*ARGUMENTS, *more], tmp_path) as pair:
+      wait_for(workdir, stopped[-1] + 12, *pair.processes)
+      pair.processes[number].kill()
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        pair.processes[1 - number].wait(GRACE)
+    assert pair.processes[number].returncode == -signal.SIGKILL
+    stopped.append(max(checkpoint.good_steps(workdir)))
+    assert stopped[-2] < stopped[-1] < total
+  _, _, (err, _) = train_two(images, workdir)
+  assert f"resuming at step {stopped[-1]} of {total}" in err
+  assert_same(workdir, tmp_path / "whole")
+  train_one(images, tmp_path / "one", devices=4)
+  assert_close(tmp_path / "one", tmp_path / "whole", total)
 
 
 def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):

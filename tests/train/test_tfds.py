@@ -25,7 +25,7 @@ import tensorflow_datasets
 from PIL import Image
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from jaxreg.train import setup, sources, tfds_builders, tfds_source
+from jaxreg.train import setup, sources, tfds_builders, tfds_source, tfds_stream
 from jaxreg.train.errors import RunError
 
 CIFAR10 = "cifar10/3.0.2"
@@ -758,6 +758,40 @@ def test_a_set_of_ones_own_with_configurations_is_read(uneven, tmp_path):
   fails("did you mean 'uneven'?", name="unven", **uneven)
   (tmp_path / "uneven" / ".config" / "metadata.json").unlink()
   fails("of uneven there is even/1.2.0, odd/1.2.0", name="uneven", **uneven)
+
+
+def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
+  read = lambda name="uneven/even", **options: sources.tfds(name, stream=True, **uneven, **options)
+  of_five = lambda data: data.decoded_by(size=5, resize=5)
+  for options in ({}, {"num_train": 7, "val": "validation"}, {"train": "train[10:]"}):
+    whole = sources.tfds("uneven/even", **uneven, **options)
+    lazy = of_five(read(**options)).checked("data.tfds")
+    assert (lazy.num_classes, lazy.scale) == (whole.num_classes, whole.scale)
+    for name, split in lazy.splits().items():
+      np.testing.assert_array_equal(np.asarray(split.inputs), whole.splits()[name].inputs)
+      np.testing.assert_array_equal(split.labels, whole.splits()[name].labels)
+  # Of unequal sizes too; and the labels, once read, are kept.
+  odd = of_five(read("uneven/odd"))
+  colours = np.concatenate([np.asarray(split.inputs)[:, 0, 0, 0] for split in (odd.train, odd.val)])
+  assert sorted(colours) == list(range(40))
+  assert odd.describe() != of_five(read()).describe()
+  monkeypatch.setattr(tfds_stream, "_labels", lambda *_: pytest.fail("they were read before"))
+  assert of_five(read("uneven/odd")).describe() == odd.describe()
+  with pytest.raises(RunError, match="order: must be stored"):
+    read(order="id")
+
+
+def test_a_damaged_record_of_a_streamed_set_is_named(uneven, tmp_path):
+  data = sources.tfds("uneven/even", stream=True, **uneven)
+  folder = tmp_path / "uneven" / "even" / "1.2.0"
+  (file,) = folder.glob("*train*")
+  tfds_stream._undecoded.cache_clear()
+  file.write_bytes(bytes(len(file.read_bytes())))
+  with pytest.raises(RunError, match=r"image \d+ of split train in .*1\.2\.0 cannot be decoded"):
+    data.train.inputs.cut(0)
+  tfds_stream._undecoded.cache_clear()
+  shutil.rmtree(folder / "jaxreg_cache")
+  fails("split train", "remove that folder", name="uneven/even", stream=True, **uneven)
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):

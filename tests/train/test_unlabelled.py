@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train import data, loop
-from jaxreg.train.setup import load_data
+from jaxreg.train import data
+from jaxreg.train.setup import load_data, make_order
 
 FIELDS = {
   "data.limit": 0,
@@ -37,8 +37,8 @@ def test_every_batch_has_so_many_of_each():
   """An epoch of the one, and an epoch of the other, has every example once; replicas differ."""
   config = runs.make_config(FIELDS)
   dataset = load_data(config)
-  number = len(dataset.train)
-  batches = np.stack([loop._indices(config, dataset, step) for step in range(number // 12)])
+  number, order = len(dataset.train), make_order(config, dataset)
+  batches = np.stack([order(step) for step in range(number // 12)])
   assert batches.shape == (8, 2, 19)
   labelled, others = batches[..., :12], batches[..., 12:]
   assert labelled.max() < number <= others.min()
@@ -47,24 +47,23 @@ def test_every_batch_has_so_many_of_each():
     assert len(np.unique(labelled[:, replica])) == 96
     assert len(np.unique(others[:, replica])) == 56
   assert (batches[:, 0] != batches[:, 1]).any()
-  np.testing.assert_array_equal(batches[3], loop._indices(config, dataset, 3))
+  np.testing.assert_array_equal(batches[3], order(3))
 
 
 def test_without_them_the_batches_are_as_they_were():
   config = runs.make_config({"data.limit": 0})
   dataset = load_data(config)
   wanted = data.batch_indices(0, 5, num_examples=len(dataset.train), batch_size=32)
-  np.testing.assert_array_equal(loop._indices(config, dataset, 5), wanted[None])
+  np.testing.assert_array_equal(make_order(config, dataset)(5), wanted[None])
 
 
 def test_a_resampled_set_has_as_many_examples_some_of_them_twice():
   config = runs.make_config({"data.limit": 0, "data.bootstrap": True, "replicas": 2})
   dataset = load_data(config)
-  number = len(dataset.train)
+  number, order = len(dataset.train), make_order(config, dataset)
   steps = number // config.batch_size
   epochs = [
-    np.concatenate([loop._indices(config, dataset, epoch * steps + step) for step in range(steps)], axis=1)
-    for epoch in range(2)
+    np.concatenate([order(epoch * steps + step) for step in range(steps)], axis=1) for epoch in range(2)
   ]
   for replica in range(2):
     members = set(data.bootstrap(replica, number))

@@ -1,0 +1,168 @@
+"""What the input path costs: images a second of the ImageNet-size pipeline, and whether a step waits for it.
+
+    python benchmarks/input.py [--rounds 7]
+
+First, JPEG files of about 500 x 375 pixels to random crops of 224, by the trainer's own feed: with threads,
+and with one and two worker processes. Then the trainer's step on data that lie on the device, each batch
+through the whole input path, against the step on one batch that is there already, timed alternately in one
+process.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from _steps import alternate, median_and_quartiles
+from PIL import Image
+
+from jaxreg import train
+from jaxreg.train.data import Dataset, Split, make_source
+from jaxreg.train.log import Silent
+from jaxreg.train.recorder import Recorder
+from jaxreg.train.replicas import make_replicas
+from jaxreg.train.setup import build, load_data, make_mesh, make_order
+from jaxreg.train.stream import make_feed
+
+FILES, BATCH_SIZE = 400, 64
+SECONDS = 6.0  # for which batches are counted in a round
+CASES: dict[str, Any] = {
+  "MNIST-like, LeNet, batch 100": (
+    (28, 28, 1),
+    55000,
+    {"model.name": "LeNet", "method.name": "dropmax", "batch_size": 100},
+  ),
+  "CIFAR-like, ResNet-20, batch 128": (
+    (32, 32, 3),
+    45000,
+    {
+      "model.name": "CifarResNet",
+      "model.CifarResNet.depth": 20,
+      "method.name": "dropmax",
+      "optimizer.name": "sgd",
+      "augment.names": ("pad_crop", "flip"),
+      "batch_size": 128,
+    },
+  ),
+}
+
+
+def make_folder(root: Path) -> None:
+  """Photograph-like files: noise of all scales, as large as such files are."""
+  generator = np.random.default_rng(0)
+  for split, number in (("train", FILES), ("val", 2)):
+    for i in range(number):
+      width, height = (int(side * generator.uniform(0.9, 1.1)) for side in (500, 375))
+      pixels = np.zeros((height, width, 3))
+      for scale in (1, 4, 16, 64):
+        coarse = generator.uniform(-1, 1, (height // scale + 2, width // scale + 2, 3))
+        pixels += 12 * scale**0.5 * np.kron(coarse, np.ones((scale, scale, 1)))[:height, :width]
+      folder = root / split / f"class{i % 2}"
+      folder.mkdir(parents=True, exist_ok=True)
+      image = Image.fromarray(np.clip(pixels + 128, 0, 255).astype(np.uint8))
+      image.save(folder / f"{i:04d}.jpg", quality=85)
+
+
+def images_per_second(folder: Path, workers: int, round_number: int) -> float:
+  """Of a feed that has been running for a while."""
+  config = train.base_config()
+  config.update_from_flattened_dict(
+    {
+      "data.name": "image_folder",
+      "data.image_folder.path": str(folder),
+      "data.stream.workers": workers,
+      "batch_size": BATCH_SIZE,
+      "seed": round_number,
+    }
+  )
+  train.check(config)
+  mesh, dataset = make_mesh(), load_data(config)
+  source = make_source(mesh, dataset.train, resident=False)
+  with make_feed(mesh, source, make_order(config, dataset), start=0, stop=10**6) as feed:
+    for step in range(1, 9):  # the processes have started, and nothing is left of what they had ready
+      feed(range(step, step + 1))
+    began, number = time.perf_counter(), 0
+    while time.perf_counter() - began < SECONDS:
+      feed(range(9 + number, 10 + number))
+      number += 1
+    return number * BATCH_SIZE / (time.perf_counter() - began)
+
+
+def make_runs(
+  image: tuple[int, ...], examples: int, fields: dict[str, Any]
+) -> dict[str, Callable[[int], float]]:
+  """`run(n)` with the input path and on a fixed batch, of one compiled step: the seconds of a step."""
+  config = train.base_config()
+  config.update_from_flattened_dict(fields)
+  train.check(config)
+  generator = np.random.default_rng(0)
+  made_up = lambda number: Split(
+    generator.integers(0, 256, (number, *image), np.uint8), generator.integers(0, 10, number, np.int64)
+  )
+  dataset = Dataset(made_up(examples), made_up(1), made_up(1), num_classes=10, scale=255.0)
+  program, mesh = build(config, dataset.describe()), make_mesh()
+  source, order = make_source(mesh, dataset.train, resident=True), make_order(config, dataset)
+  replicas = make_replicas(mesh, "auto", number=1, params=program.abstract.params, parallel=config.parallel)
+  step_fn, place = replicas.make_step(program.train_step)
+  init = jax.jit(jax.vmap(program.init))
+  state = {name: replicas.unpack(init(np.zeros(1, np.uint32))) for name in ("input path", "fixed batch")}
+  position = 0
+  fixed = place(source.batch(order(0)))
+
+  def run(name: str, number: int) -> float:
+    nonlocal position
+    recorder = Recorder(Silent(), every=10**9, examples=1)
+    with make_feed(mesh, source, order, start=position, stop=10**9) as feed:
+      began = time.perf_counter()
+      for _ in range(number):
+        steps = range(position + 1, position + 2)
+        batch = place(feed(steps)) if name == "input path" else fixed
+        state[name], metrics = step_fn(state[name], source.arrays, batch)
+        recorder.add(steps, metrics)
+        position += name == "input path"
+      recorder.flush()
+      return (time.perf_counter() - began) / number
+
+  return {name: lambda number, name=name: run(name, number) for name in state}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--rounds", type=int, default=7)
+  rounds = parser.parse_args().rounds
+  cores = os.cpu_count() or 1
+  results: dict[str, Any] = {"cores": cores}
+  print("| decoded by | images a second | a core (median, quartiles) |\n|---|---|---|")
+  with tempfile.TemporaryDirectory() as folder:
+    make_folder(Path(folder))
+    rates: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for number in range(rounds):
+      for workers, found in rates.items():
+        found.append(images_per_second(Path(folder), workers, number))
+  for workers, found in rates.items():
+    used = min(workers, cores) or cores
+    rate, low, high = (value / used for value in median_and_quartiles(found))
+    name = f"{workers} worker{'s' * (workers > 1)}" if workers else f"threads, {cores} cores"
+    print(f"| {name} | {used * rate:.0f} | {rate:.0f} ({low:.0f} to {high:.0f}) |", flush=True)
+    results[name] = found
+
+  print("\n| step | input path, ms | fixed batch, ms | ratio (median, quartiles) |\n|---|---|---|---|")
+  for case, options in CASES.items():
+    times = alternate(make_runs(*options), rounds=3 * rounds, seconds=1.0)
+    medians = {name: 1e3 * median_and_quartiles(values)[0] for name, values in times.items()}
+    ratios = [path / fixed for path, fixed in zip(*times.values(), strict=True)]
+    ratio, low, high = median_and_quartiles(ratios)
+    path, fixed = medians.values()
+    print(f"| {case} | {path:.2f} | {fixed:.2f} | {ratio:.3f} ({low:.3f} to {high:.3f}) |", flush=True)
+    results[case] = {"ms": medians, "ratios": ratios}
+  print(json.dumps(results))
+
+
+if __name__ == "__main__":
+  main()

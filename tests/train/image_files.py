@@ -1,0 +1,26 @@
+"""A tiny folder of images."""
+
+import numpy as np
+from PIL import Image
+
+CLASSES = ("cat", "dog")
+SPLITS = {"train": 20, "val": 6}  # images a class
+
+
+def noise(seed, height, width):
+  return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def make_folder(root, *, splits=SPLITS, classes=CLASSES, side=(9, 13)):
+  """Images of one colour each, which tells which one it is, whatever is cut out of it: its red in `train`."""
+  generator = np.random.default_rng(0)
+  for split, number in splits.items():
+    for label, name in enumerate(classes):
+      (root / split / name).mkdir(parents=True)
+      for i in range(number):
+        height, width = generator.integers(*side, 2, endpoint=True)
+        colour = (label * number + i, 255 * (split == "train"), generator.integers(256))
+        Image.new("RGB", (int(width), int(height)), tuple(map(int, colour))).save(
+          root / split / name / f"{i:03d}.{'png' if i % 2 else 'PNG'}"
+        )
+  return root

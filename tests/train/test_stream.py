@@ -1,0 +1,479 @@
+"""Images decoded batch by batch: their pixels, their order on any processes from any step, runs on them."""
+
+import io
+import os
+import signal
+
+import numpy as np
+import pytest
+import runs
+from image_files import make_folder, noise
+from PIL import Image
+
+from jaxreg import train
+from jaxreg.train import checkpoint, data, loop, setup, sources, stream
+from jaxreg.train.errors import RunError
+from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop
+from jaxreg.train.order import Order
+
+
+def triangle(length, low, high, size):
+  """The matrix `[size, length]` that resizes the part `low` to `high`, by triangles as wide as a pixel."""
+  scale = (high - low) / size
+  centres = low + (np.arange(size)[:, None] + 0.5) * scale
+  weights = np.maximum(0, 1 - np.abs(np.arange(length) + 0.5 - centres) / max(scale, 1))
+  weights[:, :low], weights[:, high:] = 0, 0
+  return weights / weights.sum(1, keepdims=True)
+
+
+def resized(pixels, box, size):
+  """In float64, of the part within `box` alone; `size` is width and height."""
+  left, top, right, bottom = box
+  rows = triangle(pixels.shape[0], top, bottom, size[1])
+  columns = triangle(pixels.shape[1], left, right, size[0])
+  return np.einsum("yi,xj,ijc->yxc", rows, columns, pixels.astype(np.float64))
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return make_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def dataset(folder):
+  return sources.image_folder(str(folder)).decoded_by(size=6, resize=8)
+
+
+FIELDS = {
+  "data.name": "image_folder",
+  "data.limit": 0,
+  "data.image_folder.val": "val",
+  "data.stream.size": 6,
+  "data.stream.resize": 8,
+  "batch_size": 8,
+  "eval_batch_size": 8,
+}
+
+
+# Pixels.
+
+
+@pytest.mark.parametrize(("height", "width"), [(20, 33), (33, 20), (20, 20)])
+def test_a_centre_crop_without_resizing_is_a_slice(height, width):
+  pixels = noise(0, height, width)
+  top, left = (height - 14) // 2, (width - 14) // 2
+  found = centre_crop(Image.fromarray(pixels), size=14, resize=20)
+  np.testing.assert_array_equal(found, pixels[top : top + 14, left : left + 14])
+
+
+@pytest.mark.parametrize(("height", "width", "resize"), [(40, 60, 20), (51, 37, 16), (10, 25, 24)])
+def test_a_centre_crop_is_that_of_the_image_with_a_shorter_side(height, width, resize):
+  pixels = noise(1, height, width)
+  new = [round(side * resize / min(height, width)) for side in (width, height)]
+  whole = resized(pixels, (0, 0, width, height), new)
+  left, top = ((side - 14) // 2 for side in new)
+  found = centre_crop(Image.fromarray(pixels), size=14, resize=resize)
+  # Pillow rounds twice: after the rows and after the columns.
+  np.testing.assert_allclose(found, whole[top : top + 14, left : left + 14], rtol=0, atol=1.01)
+
+
+def test_a_random_crop_without_resizing_is_a_slice_or_its_mirror_image():
+  """A quarter of the area of a square, at its own resolution: found by its pixels, wherever it was cut."""
+  pixels = noise(2, 16, 16)
+  windows = np.lib.stride_tricks.sliding_window_view(pixels, (8, 8, 3))[:, :, 0]
+  places, mirrored = [], []
+  for seed in range(400):
+    found = random_crop(
+      np.random.default_rng(seed),
+      Image.fromarray(pixels),
+      size=8,
+      area=(0.25, 0.25),
+      aspect=(1.0, 1.0),
+      flip=True,
+    )
+    plain = np.argwhere((windows == found).all((2, 3, 4)))
+    flipped = np.argwhere((windows == found[:, ::-1]).all((2, 3, 4)))
+    assert len(plain) + len(flipped) == 1
+    places += [*plain, *flipped]
+    mirrored.append(len(flipped))
+  # Uniform over the 9 x 9 places, and every other one mirrored, within 4 sigma.
+  for axis in np.array(places).T:
+    assert set(axis) == set(range(9))
+    assert abs(axis.mean() - 4) < 4 * np.sqrt((81 - 1) / 12 / 400)
+  assert abs(np.mean(mirrored) - 0.5) < 4 * 0.5 / np.sqrt(400)
+
+
+def test_a_random_crop_is_its_box_resized():
+  pixels = noise(3, 30, 47)
+  options = {"area": (0.08, 1.0), "aspect": (0.75, 4 / 3)}
+  for seed in range(20):
+    box = draw_box(np.random.default_rng(seed), 47, 30, **options)
+    found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), size=12, flip=False, **options)
+    np.testing.assert_allclose(found, resized(pixels, box, (12, 12)), rtol=0, atol=1.01)
+
+
+def test_boxes_have_the_areas_aspects_and_places_that_are_asked_for():
+  generator = np.random.default_rng(0)
+  width = height = 4000  # of which rounding is no part
+  area, aspect = (0.08, 0.5), (0.75, 4 / 3)  # every such box fits into a square
+  boxes = np.array([draw_box(generator, width, height, area=area, aspect=aspect) for _ in range(4000)])
+  left, top, right, bottom = boxes.T
+  assert left.min() >= 0
+  assert top.min() >= 0
+  assert right.max() <= width
+  assert bottom.max() <= height
+  shares = (right - left) * (bottom - top) / (width * height)
+  logs = np.log((right - left) / (bottom - top))
+  places = left / (width - (right - left))
+  for values, (low, high) in ((shares, area), (logs, np.log(aspect)), (places, (0, 1))):
+    assert low - 1e-3 <= values.min()
+    assert values.max() <= high + 1e-3
+    # A uniform distribution: mean, variance and the share below its middle, within 4 sigma.
+    uniform = (values - low) / (high - low)
+    assert abs(uniform.mean() - 1 / 2) < 4 / np.sqrt(12 * 4000)
+    assert abs(uniform.var() - 1 / 12) < 4 * np.sqrt(1 / 180 / 4000)
+    assert abs((uniform < 0.25).mean() - 0.25) < 4 * np.sqrt(0.1875 / 4000)
+
+
+@pytest.mark.parametrize(
+  ("size", "box"), [((200, 10), (93, 0, 106, 10)), ((10, 200), (0, 93, 10, 106)), ((1, 1), (0, 0, 1, 1))]
+)
+def test_where_no_crop_fits_it_is_the_centre(size, box):
+  """The whole area of a strip, in an aspect that it does not have: 10 by 4/3 of it, or all of one pixel."""
+  assert draw_box(np.random.default_rng(0), *size, area=(1.0, 1.0), aspect=(0.75, 4 / 3)) == box
+
+
+# The folder.
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(folder):
+  (folder / "train" / "cat" / "notes.txt").write_text("no image")
+  (folder / "train" / ".hidden").mkdir()
+  data = sources.image_folder(str(folder), val="val").decoded_by(size=6, resize=8).checked("data")
+  assert [len(split) for split in data.splits().values()] == [40, 12, 12]
+  assert (data.num_classes, data.scale) == (2, 255.0)
+  assert (data.train.inputs.shape, data.train.inputs.dtype) == ((40, 6, 6, 3), np.uint8)
+  np.testing.assert_array_equal(data.train.labels, np.repeat([0, 1], 20))
+  decoded = np.asarray(data.train.inputs)
+  np.testing.assert_array_equal(decoded[:, 0, 0, 0], np.arange(40))
+  assert (decoded == decoded[:, :1, :1]).all()
+
+
+def test_validation_is_a_stratified_part_of_train(folder):
+  data = sources.image_folder(str(folder), validation_fraction=0.25).decoded_by(size=6, resize=8)
+  assert np.bincount(data.val.labels).tolist() == [5, 5]
+  colours = [np.asarray(split.inputs)[:, 0, 0, :2] for split in (data.train, data.val)]
+  assert sorted(np.concatenate(colours)[:, 0]) == list(range(40))
+  assert (np.concatenate(colours)[:, 1] == 255).all()
+
+
+def test_subsets_and_flipped_labels_are_those_of_arrays(dataset):
+  decode = lambda split: data.Split(np.asarray(split.inputs), split.labels)
+  arrays = data.Dataset(*map(decode, dataset.splits().values()), num_classes=2, scale=255.0)
+  changes = {
+    "limited": lambda x: x.limited(5),
+    "subset": lambda x: x.subset(per_class=7, seed=1),
+    "flipped": lambda x: x.with_flipped_labels(rate=0.3, seed=2),
+    "unlabelled": lambda x: x.subset(per_class=7, seed=1).with_unlabelled(),
+  }
+  for change in changes.values():
+    lazy, plain = change(dataset), change(arrays)
+    assert isinstance(lazy.train.inputs, Images)
+    for name, split in {**lazy.splits(), "training": lazy.training()}.items():
+      other = plain.training() if name == "training" else plain.splits()[name]
+      np.testing.assert_array_equal(np.asarray(split.inputs), other.inputs)
+      np.testing.assert_array_equal(split.labels, other.labels)
+    lazy.checked("data")
+    # Another set, as one sees without decoding it.
+    assert lazy.describe()["crc32"]["train"] != dataset.describe()["crc32"]["train"]
+
+
+@pytest.mark.parametrize("change", ["content", "name", "label"])
+def test_another_folder_has_another_description(folder, dataset, change):
+  before = dataset.describe()
+  assert before == sources.image_folder(str(folder)).decoded_by(size=6, resize=8).describe()
+  file = folder / "train" / "cat" / "003.png"
+  if change == "content":
+    Image.fromarray(noise(0, 30, 30)).save(file)
+  elif change == "name":
+    file.rename(file.with_name("999.png"))
+  else:
+    file.rename(folder / "train" / "dog" / "003b.png")
+  after = sources.image_folder(str(folder)).decoded_by(size=6, resize=8).describe()
+  assert after["crc32"]["train"] != before["crc32"]["train"]
+  assert after["crc32"]["test"] == before["crc32"]["test"]
+
+
+def test_images_of_other_modes_become_red_green_and_blue(tmp_path):
+  """Grey, palette, with transparency, and the four inks of printing."""
+  root = make_folder(tmp_path / "images")
+  plain = Image.new("RGB", (12, 12), (204, 204, 204))  # which the usual palette has
+  for i, mode in enumerate(("L", "P", "RGBA", "CMYK")):
+    file = root / "train" / "cat" / ("000.PNG" if mode != "CMYK" else "zzz.jpg")
+    plain.convert(mode).save(file, quality=100) if mode == "CMYK" else plain.convert(mode).save(file)
+    split = sources.image_folder(str(root), val="val").decoded_by(size=6, resize=8).train
+    found = split.inputs.cut(0 if mode != "CMYK" else 20)
+    np.testing.assert_allclose(found, 204, rtol=0, atol=3, err_msg=f"{i} {mode}")
+
+
+def fails(*mentions, call):
+  with pytest.raises(RunError) as caught:
+    call()
+  message = str(caught.value)
+  assert "\n" not in message
+  for mention in mentions:
+    assert str(mention) in message, message
+
+
+@pytest.mark.parametrize(
+  ("options", "mentions"),
+  [
+    ({"path": ""}, ("data.image_folder.path", "''")),
+    ({"path": "{folder}/nowhere"}, ("data.image_folder.path", "nowhere", "is not a folder")),
+    ({"train": "training"}, ("data.image_folder.train", "training", "is not a folder")),
+    ({"val": "dev"}, ("data.image_folder.val", "dev", "is not a folder")),
+    ({"train": "train/cat"}, ("data.image_folder.train", "at least 2")),
+    ({"validation_fraction": 0.01}, ("data.image_folder.validation_fraction", "0.01")),
+    ({"validation_fraction": 1.5}, ("data.image_folder.validation_fraction", "1.5")),
+  ],
+)
+def test_a_wrong_folder_is_named(folder, options, mentions):
+  options = {"path": "{folder}", **options}
+  options = {k: v.format(folder=folder) if isinstance(v, str) else v for k, v in options.items()}
+  fails(*mentions, call=lambda: sources.image_folder(**options))
+
+
+def test_a_class_without_images_or_of_one_split_only_is_named(folder):
+  (folder / "val" / "cow").mkdir()
+  read = lambda: sources.image_folder(str(folder))
+  fails("data.image_folder.test", "only", folder / "val", "'cow'", call=read)
+  (folder / "train" / "cow").mkdir()
+  fails("data.image_folder.train", folder / "train" / "cow", "has no images", call=read)
+
+
+@pytest.mark.parametrize(
+  ("field", "value", "mentions"),
+  [
+    ("size", 0, "at least 1"),
+    ("size", 300, "data.stream.resize: must be at least size=300, got 256"),
+    ("workers", -1, "at least 0"),
+    ("area", (0.0, 1.0), "data.stream.area"),
+    ("area", (0.5, 1.1), "at most 1"),
+    ("area", (0.5, 0.1), "data.stream.area"),
+    ("aspect", (1.0,), "data.stream.aspect"),
+    ("aspect", (1.0, float("inf")), "data.stream.aspect"),
+    ("aspect", ("a", "b"), "data.stream.aspect"),
+  ],
+)
+def test_a_wrong_cut_is_named(field, value, mentions):
+  fails(mentions, call=lambda: runs.make_config({f"data.stream.{field}": value}))
+
+
+DAMAGES = {
+  "empty": lambda raw: b"",
+  "cut off": lambda raw: raw[: len(raw) // 2],
+  "no image": lambda raw: b"<html>not found</html>",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_a_damaged_image_is_named(folder, damage, suffix):
+  file = folder / "train" / "cat" / f"zzz.{suffix}"
+  Image.fromarray(noise(0, 40, 40)).save(file)
+  file.write_bytes(DAMAGES[damage](file.read_bytes()))
+  images = sources.image_folder(str(folder), val="val").train.inputs
+  for generator in (None, np.random.default_rng(0)):
+    fails(file, "cannot be decoded", call=lambda generator=generator: images.cut(20, generator))
+  file.unlink()
+  fails(file, "cannot be decoded", call=lambda: images.cut(20))
+
+
+# The order.
+
+
+def feed_of(dataset, mesh, *, start=0, stop=10, seeds=(3,), batch_size=8, steps=1):
+  """All batches of those steps, `[steps, replicas, batch, ...]`, a dispatch making `steps` of them."""
+  source = data.make_source(mesh, dataset.train, resident=False)
+  order = Order(range(seeds[0], seeds[-1] + 1), len(dataset.train), batch_size)
+  with stream.make_feed(mesh, source, order, start=start, stop=stop) as feed:
+    if steps == 1:
+      batches = [feed(range(step + 1, step + 2)) for step in range(start, stop)]
+      return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+    batches = [feed(range(step + 1, step + 1 + steps)) for step in range(start, stop, steps)]
+    joined = {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
+    return {name: np.swapaxes(x, 0, 1) for name, x in joined.items()}
+
+
+def assert_equal(one, other):
+  assert one.keys() == other.keys()
+  for name, array in one.items():
+    np.testing.assert_array_equal(array, other[name])
+
+
+def test_batches_are_those_of_the_order(dataset):
+  batches = feed_of(dataset, setup.make_mesh(), seeds=(3, 4), stop=9)
+  images = np.asarray(dataset.train.inputs)
+  for replica, seed in enumerate((3, 4)):
+    for step in range(9):
+      index = data.batch_indices(seed, step, num_examples=len(dataset.train), batch_size=8)
+      inputs, labels = (batches[name][step, replica] for name in ("inputs", "labels"))
+      np.testing.assert_array_equal(inputs[:, 0, 0], images[index, 0, 0])
+      np.testing.assert_array_equal(labels, dataset.train.labels[index])
+
+
+@pytest.fixture
+def noisy(tmp_path):
+  """Images that show how they were cut."""
+  root = make_folder(tmp_path / "images")
+  for i, file in enumerate(sorted((root / "train").rglob("*.*"))):
+    Image.fromarray(noise(i, 12, 9)).save(file)
+  return sources.image_folder(str(root)).decoded_by(size=6, resize=8)
+
+
+def test_begun_at_a_step_they_go_on_and_several_a_dispatch_are_the_same(noisy):
+  mesh = setup.make_mesh()
+  whole = feed_of(noisy, mesh, stop=8)
+  for start in (1, 5, 8):
+    if start < 8:
+      assert_equal({name: x[start:] for name, x in whole.items()}, feed_of(noisy, mesh, start=start, stop=8))
+  assert_equal(whole, feed_of(noisy, mesh, stop=8, steps=4))
+  # Every step cuts anew, and so does every seed.
+  assert len({batch.tobytes() for batch in whole["inputs"][:, 0]}) == 8
+  other = feed_of(noisy, mesh, stop=8, seeds=(4,))
+  assert (other["inputs"] != whole["inputs"]).mean() > 0.9
+
+
+def test_an_image_is_cut_by_seed_step_and_position(noisy):
+  """As `random_crop` cuts it with the generator that is promised."""
+  whole = feed_of(noisy, setup.make_mesh(), stop=3)["inputs"][:, 0]
+  for step in range(3):
+    index = data.batch_indices(3, step, num_examples=len(noisy.train), batch_size=8)
+    for position in range(8):
+      with Image.open(
+        io.BytesIO(noisy.train.inputs.store.read(noisy.train.inputs.numbers[index[position]]))
+      ) as image:
+        wanted = random_crop(
+          np.random.default_rng((3, step, position)),
+          image.convert("RGB"),
+          size=6,
+          area=(0.08, 1.0),
+          aspect=(0.75, 4 / 3),
+          flip=True,
+        )
+      np.testing.assert_array_equal(whole[step, position], wanted)
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, parts):
+  mesh = setup.make_mesh()
+  whole = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
+  training, testing = data.make_source(mesh, noisy.train, resident=False), noisy.test
+  evaluated = list(stream.in_turn(mesh, data.Source(testing, {}), 8))
+  for positions in np.split(np.arange(8), parts):
+    monkeypatch.setattr(stream, "local_positions", lambda *_, positions=positions: positions)
+    part = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
+    np.testing.assert_array_equal(part["labels"], whole["labels"])
+    np.testing.assert_array_equal(part["inputs"][:, :, positions], whole["inputs"][:, :, positions])
+    others = np.setdiff1d(np.arange(8), positions)
+    assert not part["inputs"][:, :, others].any()
+    for batch, all_of_it in zip(stream.in_turn(mesh, data.Source(testing, {}), 8), evaluated, strict=True):
+      np.testing.assert_array_equal(batch["inputs"][positions], all_of_it["inputs"][positions])
+      np.testing.assert_array_equal(batch["weights"], all_of_it["weights"])
+  assert len(training) == len(noisy.train)
+
+
+def test_the_positions_of_a_process_are_those_of_its_devices():
+  assert stream.local_positions(setup.make_mesh(), 16).tolist() == list(range(16))
+
+
+def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
+  batches = list(stream.in_turn(setup.make_mesh(), data.Source(noisy.train, {}), 16))
+  inputs, labels, weights = (np.concatenate([b[k] for b in batches]) for k in ("inputs", "labels", "weights"))
+  number = len(noisy.train)
+  assert len(weights) == 48
+  assert weights.tolist() == [1] * number + [0] * (48 - number)
+  np.testing.assert_array_equal(inputs[:number], np.asarray(noisy.train.inputs))
+  np.testing.assert_array_equal(labels[:number], noisy.train.labels)
+
+
+@pytest.mark.thorough
+def test_worker_processes_give_the_same(noisy):
+  mesh = setup.make_mesh()
+  whole = feed_of(noisy, mesh, stop=7)
+  worked = feed_of(noisy.decoded_by(size=6, resize=8, workers=2), mesh, start=2, stop=7)
+  assert_equal({name: x[2:] for name, x in whole.items()}, worked)
+
+
+# Runs.
+
+
+def config_of(folder, fields=None):
+  return runs.make_config({**FIELDS, "data.image_folder.path": str(folder), **(fields or {})})
+
+
+def interrupt_at(monkeypatch, step):
+  """A real signal before that step is dispatched, however far ahead images were decoded."""
+  original = loop.dispatches
+
+  def dispatches(*arguments):
+    for steps in original(*arguments):
+      if step in steps:
+        os.kill(os.getpid(), signal.SIGTERM)
+      yield steps
+
+  monkeypatch.setattr(loop, "dispatches", dispatches)
+  return lambda: monkeypatch.setattr(loop, "dispatches", original)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("no_figures")
+def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
+  """By threads, then a worker process, then threads again; and every test image counts once."""
+  config = lambda workers=0: config_of(tmp_path / "images", {"epochs": 2, "data.stream.workers": workers})
+  results = train.train(config(), tmp_path / "whole")
+  workdir = tmp_path / "run"
+  for stop, workers in ((2, 0), (7, 1)):
+    undo = interrupt_at(monkeypatch, stop)
+    with pytest.raises(train.Interrupted):
+      train.train(config(workers), workdir)
+    undo()
+    assert max(checkpoint.good_steps(workdir)) == stop
+  assert train.train(config(), workdir) == results
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
+
+  # 12 images in batches of 8: the error is that of the predictions.
+  test = noisy.test
+  log_probs = np.asarray(train.load(workdir)(np.asarray(test.inputs)), np.float64)
+  assert results["test/error"] == pytest.approx(np.mean(log_probs.argmax(-1) != test.labels))
+  assert results["test/nll"] == pytest.approx(-log_probs[np.arange(12), test.labels].mean(), rel=1e-5)
+
+
+@pytest.mark.thorough
+def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
+  file = tmp_path / "images" / "train" / "cat" / "000.PNG"
+  file.write_bytes(file.read_bytes()[:40])
+  arguments = [f"--config.{name}={value}" for name, value in FIELDS.items()]
+  arguments += [f"--config.data.image_folder.path={tmp_path / 'images'}", "--config.epochs=1"]
+  arguments += ["--config.data.stream.workers=1", "--workdir", tmp_path / "run"]
+  status, out, err = runs.run(arguments, tmp_path, optimised=False)
+  assert (status, out) == (1, "")
+  assert runs.own_lines(err) == [
+    f"run.py: error: data.image_folder.path: {file} cannot be decoded (it is no image that Pillow knows)"
+  ]
+  assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
+  from jaxreg.train import workdir as workdirs
+
+  one, other = (config_of(folder, {"data.stream.workers": number}) for number in (0, 3))
+  description = setup.load_data(one).describe()
+  workdirs.claim(tmp_path / "run", one, description, 10)
+  assert workdirs.check_same(tmp_path / "run", other, description) == {}
+  with pytest.raises(RunError, match=r"data\.stream\.size was 6, is 7"):
+    workdirs.check_same(tmp_path / "run", config_of(folder, {"data.stream.size": 7}), description)
+
+
+def test_the_defaults_are_those_of_the_recipe():
+  assert Decoding() == Decoding(224, 256, (0.08, 1.0), (0.75, 4 / 3), True, 0)
