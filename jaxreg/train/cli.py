@@ -13,6 +13,7 @@ from ml_collections import config_flags
 from jaxreg.train.checks import check
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.processes import PEER_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
 
 USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [--config.FIELD=VALUE ...]
@@ -25,8 +26,13 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
               that all see; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID do the same
   --distributed
               ask the environment for these three (TPU pod, SLURM, Open MPI, GKE); as a rule it is noticed
+  --peer_timeout SECONDS
+              after so long without a sign of life, a process counts as lost and the others stop; default 100
   --list      the configs, one line each
   --help      this, and the fields of the chosen config
+
+exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by SIGTERM, or 130 by Ctrl-C, and
+saved: the same command continues. Faults and what becomes of a run: docs/faults.md
 """
 
 
@@ -34,7 +40,7 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
 class Call:
   """What the command line asks for; `text` is all there is to do for `--help` and `--list`.
 
-  The last four are the arguments of `processes.start`.
+  The last five are the arguments of `processes.start`.
   """
 
   config: Config | None = None
@@ -44,6 +50,7 @@ class Call:
   num_processes: int | None = None
   process_id: int | None = None
   distributed: bool = False
+  peer_timeout: int = PEER_TIMEOUT
 
 
 def parse(argv: list[str], configs: Path) -> Call:
@@ -71,6 +78,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   flags.DEFINE_integer("num_processes", None, "", flag_values=values)
   flags.DEFINE_integer("process_id", None, "", flag_values=values)
   flags.DEFINE_bool("distributed", False, "", flag_values=values)
+  flags.DEFINE_integer("peer_timeout", PEER_TIMEOUT, "", flag_values=values)
   try:
     defined = config_flags.DEFINE_config_dict(
       "config", config, flag_values=values, sys_argv=["run.py", *rest]
@@ -93,6 +101,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     num_processes=values.num_processes,
     process_id=values.process_id,
     distributed=values.distributed,
+    peer_timeout=values.peer_timeout,
   )
 
 

@@ -22,7 +22,8 @@ class Log:
   def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
     self._file = workdir / "metrics.jsonl"
     # A run that goes on ends anew, with its own test record.
-    kept = [r for r in read_records(workdir) if r["step"] <= start and "test/error" not in r]
+    lines = _read_lines(workdir)
+    kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
     partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
     partial.replace(self._file)
@@ -34,6 +35,8 @@ class Log:
     self._bar = None
     if sys.stderr.isatty():
       self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr)
+    if None in lines[:-1]:  # the last one is cut by a kill
+      self.say(f"{self._file}: {lines[:-1].count(None)} damaged lines are left out")
 
   def __enter__(self) -> "Log":
     return self
@@ -120,13 +123,20 @@ def _summary(values: dict[str, float]) -> str:
 
 
 def read_records(workdir: Path) -> list[dict[str, Any]]:
-  """The records of `metrics.jsonl`; a last line that a kill cut short is left out."""
+  """The records of `metrics.jsonl`; lines that are damaged, as the last one is by a kill, are left out."""
+  return [record for record in _read_lines(workdir) if record is not None]
+
+
+def _read_lines(workdir: Path) -> list[dict[str, Any] | None]:
+  """The record of each line; None where it is damaged."""
   file = workdir / "metrics.jsonl"
-  records = []
-  if file.is_file():
-    for line in file.read_text().splitlines():
-      try:
-        records.append(json.loads(line))
-      except json.JSONDecodeError:
-        break
-  return records
+  lines = file.read_bytes().splitlines() if file.is_file() else []
+  return [_parse(line) for line in lines]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+  try:
+    record = json.loads(line)
+  except ValueError:
+    return None
+  return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

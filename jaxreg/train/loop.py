@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import itertools
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +43,9 @@ from jaxreg.train.setup import (
 class Interrupted(Exception):
   """The run was told to stop, and saved; `status` is what the shell expects of a program so stopped."""
 
-  def __init__(self, signal_number: int, step: int):
+  def __init__(self, signal_number: int | None, step: int):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")
-    self.status = 128 + signal_number
+    self.status = 128 + (signal_number or signal.SIGTERM)
 
 
 def train(config: Config, workdir: Path) -> dict[str, Any]:
@@ -117,7 +119,8 @@ def _run(
   per_dispatch = steps_per_dispatch(config)
   step_fn, place_one = replicas.make_step(program.train_step)
   scan_fn, place_several = replicas.make_step(program.train_step, scan=True)
-  evaluate = make_evaluate(program, replicas, config.eval_batch_size)
+  interrupt = Interrupt()
+  evaluate = make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told)
   init = jax.jit(jax.vmap(program.init), out_shardings=replicated)
   eval_steps = config.eval_every * program.steps_per_epoch
   save_steps = config.checkpoint.every * program.steps_per_epoch
@@ -126,7 +129,7 @@ def _run(
   indices = functools.partial(_indices, config, dataset)
 
   with (
-    Interrupt() as interrupt,
+    interrupt,
     Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
   ):
     step = saved.latest or 0
@@ -145,41 +148,47 @@ def _run(
       recorder = Recorder(log, every=config.log_every, examples=config.batch_size * len(seeds))
       val = None
       over = observe is not None and _all_stopped(state)
-      for steps in dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps)):
+      ahead = dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps))
+      if step and not saved.measured and (step % eval_steps == 0 or step == program.num_steps):
+        ahead = itertools.chain([range(0)], ahead)  # stopped in an evaluation, it begins with that one
+      for steps in ahead:
         if over:
           break
-        if len(steps) == 1:
-          run, place_batch, index = step_fn, place_one, indices(steps[0] - 1)
-        else:
-          run, place_batch = scan_fn, place_several
-          index = np.stack([indices(step - 1) for step in steps], axis=1)
-        batch = place_batch(data["train"].batch(index))
-        with jax.transfer_guard("disallow"):
-          state, metrics = run(state, data["train"].arrays, batch)
-        recorder.add(steps, metrics)
-        step = steps[-1]
+        if steps:
+          if len(steps) == 1:
+            run, place_batch, index = step_fn, place_one, indices(steps[0] - 1)
+          else:
+            run, place_batch = scan_fn, place_several
+            index = np.stack([indices(step - 1) for step in steps], axis=1)
+          batch = place_batch(data["train"].batch(index))
+          with jax.transfer_guard("disallow"):
+            state, metrics = run(state, data["train"].arrays, batch)
+          recorder.add(steps, metrics)
+          step = steps[-1]
 
         last = step == program.num_steps
-        stop = interrupt.stops(step) and not last
+        stop = interrupt.stops(steps)
         values = None  # none were measured at this step
         evaluates = step % eval_steps == 0 or last
-        saves = step % save_steps == 0 or last or stop
-        if evaluates or saves:
+        saves = step % save_steps == 0 or last or not steps
+        if evaluates or saves or stop:
           recorder.flush()
           check_finite(step, largest_parts(state))
         if last:
           recorder.write(step)
         if evaluates:
-          val = evaluate(state, data["val"], "val", final=False)
+          val = None if stop else evaluate(state, data["val"], "val", final=False)
+          stop = val is None
+        if evaluates and val is not None:
           check_finite(step, val)
           values = averaged(val)
           log.write(step, values)
           if observe is not None:
             state = observe(state, val[config.checkpoint.best].astype(np.float32))
             over = _all_stopped(state)
-        if saves or over:
+        if saves or over or stop:
           saved.save(step, replicas.pack(state), values)
-        if stop and not over and interrupt.received is not None:
+        if stop:
           saved.wait()
           raise Interrupted(interrupt.received, step)
       if over and step < program.num_steps:
@@ -188,7 +197,11 @@ def _run(
       # Of what is predicted with in the end; and of a run that was killed after its last step.
       if val is None or observe is not None:
         val = evaluate(state, data["val"], "val")
-      runs = val | evaluate(state, data["test"], "test")
+      test = val and evaluate(state, data["test"], "test")
+      if test is None:
+        saved.wait()
+        raise Interrupted(interrupt.received, step)
+      runs = val | test
       check_finite(step, runs)
       results = averaged(runs)
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
