@@ -31,7 +31,7 @@ def check(config: Config) -> None:
       raise unknown("augment.names", name, AUGMENTATIONS)
   for group, known in toolbox.CHOSEN.items():
     for name in _get(config, f"{group}.names"):
-      if name not in known:
+      if name not in tuple(known):
         raise unknown(f"{group}.names", name, tuple(known))
     _one_of(config, f"{group}.mask", optimizer.MASKS)
   for name in config.regularizers.names:
@@ -137,6 +137,33 @@ def check(config: Config) -> None:
     if not (isinstance(boundary, int | float) and 0 <= boundary < (1 if step.relative else math.inf)):
       allowed = "fractions of the run, at least 0 and below 1" if step.relative else "numbers of at least 0"
       raise RunError(f"optimizer.schedule.step.boundaries: must be {allowed}, got {boundary!r}")
+  _check_flatness(config)
+
+
+def _check_flatness(config: Config) -> None:
+  _one_of(config, "flatness.checkpoint", ("latest", "best"))
+  _one_of(config, "flatness.profile.granularity", ("layer", "filter"))
+  for field, low in {
+    "replica": 0,
+    "examples": 0,
+    "seed": 0,
+    "profile.directions": 1,
+    "profile.points": 3,
+    "variance_flatness.samples": 2,
+    "variance_flatness.directions": 0,
+    "variance_flatness.tolerance": 0,
+    "projected_variance.samples": 2,
+    "projected_variance.eigenpairs": 0,
+    "projected_variance.tolerance": 0,
+    "alignment.num_masks": 1,
+  }.items():
+    _in_range(config, f"flatness.{field}", low)
+  _in_range(config, "flatness.profile.reach", 0, above=True)
+  factors = config.flatness.variance_flatness.factors
+  if not factors or not all(isinstance(factor, int | float) and 1 < factor < math.inf for factor in factors):
+    raise RunError(
+      f"flatness.variance_flatness.factors: must be numbers above 1, as in '(2.0,)', got {factors!r}"
+    )
 
 
 def _get(config: Config, field: str) -> Any:

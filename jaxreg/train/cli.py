@@ -4,15 +4,16 @@ import ast
 import dataclasses
 import difflib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from jaxreg.train.checks import check
-from jaxreg.train.config import Config, flatten
-from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.config import Config, base_config, flatten
+from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.processes import PEER_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
 
@@ -129,10 +130,23 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
       raise ValueError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = (module.get_config(argument) if colon else module.get_config()).lock()
-  except Exception as error:  # A config is a user's program: anything can be wrong with it.
-    raise RunError(f"--config {path}: {' '.join(str(error).split()) or type(error).__name__}") from error
+    config = module.get_config(argument) if colon else module.get_config()
+    if not isinstance(config, ConfigDict):
+      raise TypeError(f"get_config must return what base_config makes, got a {type(config).__name__}")
+    config.lock()
+  except (Exception, SystemExit) as error:  # A config is a user's program: anything can be wrong with it.
+    raise RunError(f"--config {path}: {one_line(error)}") from error
+  _check_fields(path, config)
   return config, (module.__doc__ or "").strip()
+
+
+def _check_fields(path: str, config: Config) -> None:
+  """A config has the fields that `base_config` has, and no others."""
+  known, given = flatten(base_config()), flatten(config)
+  for field in given.keys() - known.keys():
+    raise RunError(f"--config {path}: there is no field {field}{_meant(field, known)}")
+  for field in known.keys() - given.keys():
+    raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
 
 
 def _check_names(arguments: list[str], config: Config) -> None:
@@ -148,10 +162,13 @@ def _check_names(arguments: list[str], config: Config) -> None:
     inside = [other for other in known if other.startswith(f"{field}.")]
     if inside:
       raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(inside)}")
-    near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
-    near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise RunError(f"--config.{field}: there is no such field; {hint}--help lists all")
+    raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --help lists all")
+
+
+def _meant(field: str, known: Mapping[str, Any]) -> str:
+  near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
+  near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
+  return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _files(configs: Path) -> list[Path]:

@@ -1,14 +1,16 @@
 """What a run says: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
 
+import contextlib
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from jaxreg.train.board import Board
+from jaxreg.train.errors import RunError
 from jaxreg.train.processes import is_first
 
 
@@ -28,7 +30,7 @@ class Log:
     partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
     partial.replace(self._file)
     self._stream = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in __exit__)
-    self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=start + 1)
+    self._board = Board(workdir / "tensorboard", start=start)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._said: dict[str, float] = {}
@@ -44,8 +46,10 @@ class Log:
   def __exit__(self, *exception: object) -> None:
     if self._bar is not None:
       self._bar.close()
-    self._stream.close()
-    self._board.close()
+    for file in (self._stream, self._board):
+      # What could not be written fails once more, over the error that tells why.
+      with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
+        file.close()
 
   def step(self) -> None:
     """One more step was made."""
@@ -53,11 +57,17 @@ class Log:
       self._bar.update()
 
   def write(self, step: int, values: dict[str, float]) -> None:
-    """Writes one record, and says it."""
+    """Writes one record, and says it.
+
+    Raises:
+      RunError: if it cannot be written.
+    """
     record = {"step": step, "epoch": step / self._steps_per_epoch, **values}
-    self._stream.write(json.dumps(record) + "\n")
-    for name, value in values.items():
-      self._board.add_scalar(name, value, step)
+    try:
+      self._stream.write(json.dumps(record) + "\n")
+      self._board.write(step, values)
+    except OSError as error:
+      raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
     self._said |= values
     if self._bar is not None:
       # The bar has its own speed, and little room.

@@ -20,6 +20,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset, batch_indices, bootstrap, make_source
+from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import bins_over, make_evaluate, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
@@ -227,7 +228,12 @@ def _run(
     # Last: a run with results is done.
     write_json(workdir / "results.json", results)
 
-  processes.first(finish)
+  try:
+    processes.first(finish)
+  except OSError as error:
+    raise RunError(
+      f"{workdir}: the results cannot be written ({error}); the same command tries again"
+    ) from error
   return results
 
 

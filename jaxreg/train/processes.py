@@ -149,7 +149,7 @@ def _says_several(name: str, several: Callable[[str], bool]) -> bool:
 
 def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
   host, _, port = (coordinator or "").rpartition(":")
-  if not host or not port.isdigit():
+  if not host.strip() or not port.isdigit() or not 0 < int(port) < 2**16:
     raise RunError(f"--coordinator: must be host:port, got {coordinator!r}")
   if num_processes is None or num_processes < 1:
     raise RunError(f"--num_processes: must be at least 1, got {num_processes}")
