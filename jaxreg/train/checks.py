@@ -84,6 +84,7 @@ def check(config: Config) -> None:
     "data.resident_gib",
     "data.subset.per_class",
     "data.subset.seed",
+    "data.flipped_labels.seed",
     "data.unlabelled.batch_size",
     "steps_per_dispatch",
     "translate.length_penalty",
@@ -120,10 +121,12 @@ def check(config: Config) -> None:
   _in_range(config, "optimizer.learning_rate", 0, above=True)
   for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
     _in_range(config, field, 0)
-  for field in ("rmsprop.decay", "adam.b1", "adam.b2", "adamw.b1", "adamw.b2"):
-    value = _get(config, f"optimizer.{field}")
-    if not 0 <= value < 1:
-      raise RunError(f"optimizer.{field}: must be at least 0 and below 1, got {value}")
+  for name in optimizer.OPTIMIZERS:
+    for field in ("b1", "b2", "decay", "momentum"):
+      value = config.optimizer[name].get(field)
+      if value is not None and not 0 <= value < 1:
+        raise RunError(f"optimizer.{name}.{field}: must be at least 0 and below 1, got {value}")
+  _in_range(config, "optimizer.adagrad.initial_accumulator_value", 0)
   for field, value in flatten(config.optimizer, "optimizer.").items():
     if isinstance(value, float) and not math.isfinite(value):
       raise RunError(f"{field}: must be finite, got {value}")

@@ -132,7 +132,8 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
     spec.loader.exec_module(module)
     config = module.get_config(argument) if colon else module.get_config()
     if not isinstance(config, ConfigDict):
-      raise TypeError(f"get_config must return what base_config makes, got a {type(config).__name__}")
+      got = "nothing" if config is None else f"a {type(config).__name__}"
+      raise TypeError(f"get_config must return what base_config makes, got {got}")
     config.lock()
   except (Exception, SystemExit) as error:  # A config is a user's program: anything can be wrong with it.
     raise RunError(f"--config {path}: {one_line(error)}") from error
@@ -161,7 +162,9 @@ def _check_names(arguments: list[str], config: Config) -> None:
       continue
     inside = [other for other in known if other.startswith(f"{field}.")]
     if inside:
-      raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(inside)}")
+      first = sorted(inside, key=lambda other: other.count("."))[:10]
+      more = ", ..." if len(inside) > len(first) else ""
+      raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(first)}{more}")
     raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --help lists all")
 
 

@@ -76,8 +76,9 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     def claim() -> dict[str, Any]:
       remark = workdirs.claim(workdir, config, description, program.num_steps)
       if (workdir / "results.json").is_file():
+        results = workdirs.read(workdir, "results.json")
         print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
-        return {"results": workdirs.read(workdir, "results.json")}
+        return {"results": results}
       held.enter_context(workdirs.locked(workdir))
       return {"remark": remark}
 

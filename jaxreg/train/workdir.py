@@ -115,6 +115,9 @@ def read(workdir: Path, name: str) -> Any:
     RunError: if it is not there or cannot be read.
   """
   file = workdir / name
+  hint = "give another --workdir"
+  if name == "results.json":
+    hint = "remove it, and the same command makes it again"
   if not file.is_file():
     raise RunError(
       f"--workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
@@ -122,9 +125,11 @@ def read(workdir: Path, name: str) -> Any:
   try:
     content = json.loads(file.read_text())
   except (ValueError, OSError) as error:
-    raise RunError(f"--workdir: {file} is damaged ({error}); give another --workdir") from error
+    raise RunError(f"--workdir: {file} is damaged ({error}); {hint}") from error
   if not isinstance(content, dict):
-    raise RunError(f"--workdir: {file} is damaged (it is not a table); give another --workdir")
+    raise RunError(f"--workdir: {file} is damaged (it is not a table); {hint}")
+  if name == "results.json" and "step" not in content:
+    raise RunError(f"--workdir: {file} is damaged (it has no step); {hint}")
   return content
 
 

@@ -11,7 +11,7 @@ import pytest
 import runs
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxreg.train import flatness_row, job, loop, translate
+from jaxreg.train import flatness_row, job, loop
 
 CASES = 20  # of each kind
 
@@ -34,7 +34,6 @@ def main(monkeypatch):
     (loop, "_run"),
     (job, "make_evaluate"),
     (flatness_row.Row, "analyse"),
-    (translate, "make_decode"),
     (jax.distributed, "initialize"),
   ):
     monkeypatch.setattr(where, name, accepted)
