@@ -1,7 +1,9 @@
 """Trains, evaluates and compares from the command line: flags to one call."""
 
 import logging
+import signal
 import sys
+import warnings
 from pathlib import Path
 
 import jax
@@ -30,7 +32,13 @@ def main(argv: list[str]) -> int:
       return 0
     if call.config.compilation_cache:
       jax.config.update("jax_compilation_cache_dir", str(call.workdir.absolute() / "cache"))
-    processes.start(call.coordinator, call.num_processes, call.process_id, detect=call.distributed)
+    processes.start(
+      call.coordinator,
+      call.num_processes,
+      call.process_id,
+      detect=call.distributed,
+      peer_timeout=call.peer_timeout,
+    )
     results = JOBS[call.config.job](call.config, call.workdir)
     if processes.is_first():
       print(train.report(results, call.config, call.workdir))
@@ -46,10 +54,21 @@ def main(argv: list[str]) -> int:
       f"run.py: error: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr
     )
     return 1
-  except KeyboardInterrupt:
+  except KeyboardInterrupt as stop:  # while nothing is being trained
     print("run.py: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-    return 130
+    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+
+
+def _terminate(number: int, frame: object) -> None:
+  """SIGTERM is as Ctrl-C; the loop has a handler of its own, which saves."""
+  del frame
+  signal.signal(number, signal.SIG_IGN)  # once is enough
+  raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv[1:]))
+  signal.signal(signal.SIGTERM, _terminate)
+  warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
+  status = main(sys.argv[1:])
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes a moment
+  sys.exit(status)

@@ -31,6 +31,7 @@ class Checkpoints:
 
   Attributes:
     latest: the last step saved, or None.
+    measured: whether it was saved with metrics.
   """
 
   def __init__(self, workdir: Path, *, keep: int, best: str):
@@ -51,7 +52,9 @@ class Checkpoints:
       raise RunError(
         f"{self._root}: the checkpoints cannot be opened ({error}); move that folder away"
       ) from error
-    self.latest: int | None = first(lambda: max(good_steps(workdir), default=None))
+    there = first(lambda: list(good_steps(workdir).items()))  # in JSON, no keys are numbers
+    self.latest, metrics = max(there, default=(None, None), key=lambda item: item[0])
+    self.measured = metrics is not None
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
 
@@ -68,13 +71,21 @@ class Checkpoints:
         self._orbax.close()
 
   def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
-    """Starts saving `state`, which may be donated right after; does nothing if that step is there."""
-    if step == self.latest:
+    """Starts saving `state`, which may be donated right after; does nothing if that step is there.
+
+    One that is there without metrics is replaced when they are known.
+    """
+    again = step == self.latest
+    if again and (self.measured or metrics is None):
       return
     self.wait()
-    self.latest = step
+    self.latest, self.measured = step, metrics is not None
+    if again and is_first():
+      (self._manifests / f"{step}.json").unlink(missing_ok=True)
     try:
-      response = self._orbax.save_checkpointables_async(step, {"state": state}, force=True, metrics=metrics)
+      response = self._orbax.save_checkpointables_async(
+        step, {"state": state}, force=True, overwrite=again, metrics=metrics
+      )
     except Exception as error:
       raise self._cannot_save(error) from error
 

@@ -31,7 +31,7 @@ def check(config: Config) -> None:
       raise unknown("augment.names", name, AUGMENTATIONS)
   for group, known in toolbox.CHOSEN.items():
     for name in _get(config, f"{group}.names"):
-      if name not in known:
+      if name not in tuple(known):
         raise unknown(f"{group}.names", name, tuple(known))
     _one_of(config, f"{group}.mask", optimizer.MASKS)
   for name in config.regularizers.names:
@@ -88,6 +88,7 @@ def check(config: Config) -> None:
     "data.resident_gib",
     "data.subset.per_class",
     "data.subset.seed",
+    "data.flipped_labels.seed",
     "data.unlabelled.batch_size",
     "data.stream.workers",
     "steps_per_dispatch",
@@ -126,10 +127,12 @@ def check(config: Config) -> None:
   _in_range(config, "optimizer.learning_rate", 0, above=True)
   for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
     _in_range(config, field, 0)
-  for field in ("rmsprop.decay", "adam.b1", "adam.b2", "adamw.b1", "adamw.b2"):
-    value = _get(config, f"optimizer.{field}")
-    if not 0 <= value < 1:
-      raise RunError(f"optimizer.{field}: must be at least 0 and below 1, got {value}")
+  for name in optimizer.OPTIMIZERS:
+    for field in ("b1", "b2", "decay", "momentum"):
+      value = config.optimizer[name].get(field)
+      if value is not None and not 0 <= value < 1:
+        raise RunError(f"optimizer.{name}.{field}: must be at least 0 and below 1, got {value}")
+  _in_range(config, "optimizer.adagrad.initial_accumulator_value", 0)
   for field, value in flatten(config.optimizer, "optimizer.").items():
     if isinstance(value, float) and not math.isfinite(value):
       raise RunError(f"{field}: must be finite, got {value}")
@@ -143,6 +146,33 @@ def check(config: Config) -> None:
     if not (isinstance(boundary, int | float) and 0 <= boundary < (1 if step.relative else math.inf)):
       allowed = "fractions of the run, at least 0 and below 1" if step.relative else "numbers of at least 0"
       raise RunError(f"optimizer.schedule.step.boundaries: must be {allowed}, got {boundary!r}")
+  _check_flatness(config)
+
+
+def _check_flatness(config: Config) -> None:
+  _one_of(config, "flatness.checkpoint", ("latest", "best"))
+  _one_of(config, "flatness.profile.granularity", ("layer", "filter"))
+  for field, low in {
+    "replica": 0,
+    "examples": 0,
+    "seed": 0,
+    "profile.directions": 1,
+    "profile.points": 3,
+    "variance_flatness.samples": 2,
+    "variance_flatness.directions": 0,
+    "variance_flatness.tolerance": 0,
+    "projected_variance.samples": 2,
+    "projected_variance.eigenpairs": 0,
+    "projected_variance.tolerance": 0,
+    "alignment.num_masks": 1,
+  }.items():
+    _in_range(config, f"flatness.{field}", low)
+  _in_range(config, "flatness.profile.reach", 0, above=True)
+  factors = config.flatness.variance_flatness.factors
+  if not factors or not all(isinstance(factor, int | float) and 1 < factor < math.inf for factor in factors):
+    raise RunError(
+      f"flatness.variance_flatness.factors: must be numbers above 1, as in '(2.0,)', got {factors!r}"
+    )
 
 
 def _check_optimizer(config: Config) -> None:

@@ -4,15 +4,17 @@ import ast
 import dataclasses
 import difflib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from jaxreg.train.checks import check
-from jaxreg.train.config import Config, flatten
-from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.config import Config, base_config, flatten
+from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.processes import PEER_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
 
 USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [--config.FIELD=VALUE ...]
@@ -25,8 +27,13 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
               that all see; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID do the same
   --distributed
               ask the environment for these three (TPU pod, SLURM, Open MPI, GKE); as a rule it is noticed
+  --peer_timeout SECONDS
+              after so long without a sign of life, a process counts as lost and the others stop; default 100
   --list      the configs, one line each
   --help      this, and the fields of the chosen config
+
+exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by SIGTERM, or 130 by Ctrl-C, and
+saved: the same command continues. Faults and what becomes of a run: docs/faults.md
 """
 
 
@@ -34,7 +41,7 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
 class Call:
   """What the command line asks for; `text` is all there is to do for `--help` and `--list`.
 
-  The last four are the arguments of `processes.start`.
+  The last five are the arguments of `processes.start`.
   """
 
   config: Config | None = None
@@ -44,6 +51,7 @@ class Call:
   num_processes: int | None = None
   process_id: int | None = None
   distributed: bool = False
+  peer_timeout: int = PEER_TIMEOUT
 
 
 def parse(argv: list[str], configs: Path) -> Call:
@@ -71,6 +79,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   flags.DEFINE_integer("num_processes", None, "", flag_values=values)
   flags.DEFINE_integer("process_id", None, "", flag_values=values)
   flags.DEFINE_bool("distributed", False, "", flag_values=values)
+  flags.DEFINE_integer("peer_timeout", PEER_TIMEOUT, "", flag_values=values)
   try:
     defined = config_flags.DEFINE_config_dict(
       "config", config, flag_values=values, sys_argv=["run.py", *rest]
@@ -93,6 +102,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     num_processes=values.num_processes,
     process_id=values.process_id,
     distributed=values.distributed,
+    peer_timeout=values.peer_timeout,
   )
 
 
@@ -120,10 +130,24 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
       raise ValueError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config = (module.get_config(argument) if colon else module.get_config()).lock()
-  except Exception as error:  # A config is a user's program: anything can be wrong with it.
-    raise RunError(f"--config {path}: {' '.join(str(error).split()) or type(error).__name__}") from error
+    config = module.get_config(argument) if colon else module.get_config()
+    if not isinstance(config, ConfigDict):
+      got = "nothing" if config is None else f"a {type(config).__name__}"
+      raise TypeError(f"get_config must return what base_config makes, got {got}")
+    config.lock()
+  except (Exception, SystemExit) as error:  # A config is a user's program: anything can be wrong with it.
+    raise RunError(f"--config {path}: {one_line(error)}") from error
+  _check_fields(path, config)
   return config, (module.__doc__ or "").strip()
+
+
+def _check_fields(path: str, config: Config) -> None:
+  """A config has the fields that `base_config` has, and no others."""
+  known, given = flatten(base_config()), flatten(config)
+  for field in given.keys() - known.keys():
+    raise RunError(f"--config {path}: there is no field {field}{_meant(field, known)}")
+  for field in known.keys() - given.keys():
+    raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
 
 
 def _check_names(arguments: list[str], config: Config) -> None:
@@ -138,11 +162,16 @@ def _check_names(arguments: list[str], config: Config) -> None:
       continue
     inside = [other for other in known if other.startswith(f"{field}.")]
     if inside:
-      raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(inside)}")
-    near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
-    near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise RunError(f"--config.{field}: there is no such field; {hint}--help lists all")
+      first = sorted(inside, key=lambda other: other.count("."))[:10]
+      more = ", ..." if len(inside) > len(first) else ""
+      raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(first)}{more}")
+    raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --help lists all")
+
+
+def _meant(field: str, known: Mapping[str, Any]) -> str:
+  near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
+  near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
+  return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _files(configs: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from jaxreg.train.log import read_records
 from jaxreg.train.loop import train
 from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.rows import Row, folder_name, make_cell, parse_rows
-from jaxreg.train.setup import build, load_data
+from jaxreg.train.setup import build, check_devices, load_data
 
 METRICS = ("test/error", "test/nll", "test/ece")
 
@@ -136,10 +136,12 @@ def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
     cell = _cell(config, row, setting, seeds=config.compare.seeds)
     try:
       check(cell)
+      check_devices(cell)
       data = json.dumps({k: v for k, v in flatten(cell).items() if k.startswith("data.")})
       if data not in described:
         described[data] = processes.everywhere(lambda cell=cell: load_data(cell)).describe()
-      if setting == row.grid[0]:
+      # Of settings that differ in numbers of the optimizer, the first one stands for all.
+      if setting == row.grid[0] or not all(field.startswith("optimizer.") for field in setting):
         build(cell, described[data])
     except RunError as error:
       raise RunError(f"compare, row {row.label!r}{_with(setting)}: {error}") from error

@@ -20,11 +20,14 @@ from jaxreg.train.step import prediction_key
 from jaxreg.train.stream import in_turn
 
 
-def make_sums(program: Program, replicas: Vmap | Loop, batch_size: int) -> Callable[..., Any]:
+def make_sums(
+  program: Program, replicas: Vmap | Loop, batch_size: int, *, told: Callable[[], bool] = lambda: False
+) -> Callable[..., Any]:
   """Builds `sums(states, source, *, final=True)`: the metrics over a whole split, each `[replicas]`.
 
   Unless `final`, parameters are those that the training goes on from, where the run says so. The members of
-  an ensemble predict together: then there are as many values as ensembles.
+  an ensemble predict together: then there are as many values as ensembles. Once `told` says to stop, it
+  gives None.
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:
@@ -61,6 +64,8 @@ def make_sums(program: Program, replicas: Vmap | Loop, batch_size: int) -> Calla
   def sums(states: Any, source: Source, *, final: bool = True) -> Any:
     total: Any = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
+      if told():
+        return None
       total = merge(total, to_host(steps[final](states, source.arrays, batch, jnp.uint32(number))))
     return total
 
@@ -68,13 +73,19 @@ def make_sums(program: Program, replicas: Vmap | Loop, batch_size: int) -> Calla
 
 
 def make_evaluate(
-  program: Program, replicas: Vmap | Loop, batch_size: int
-) -> Callable[..., dict[str, np.ndarray]]:
-  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`."""
-  sums = make_sums(program, replicas, batch_size)
+  program: Program, replicas: Vmap | Loop, batch_size: int, *, told: Callable[[], bool] = lambda: False
+) -> Callable[..., Any]:
+  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
 
-  def evaluate(states: Any, source: Source, prefix: str, *, final: bool = True) -> dict[str, np.ndarray]:
-    return summarize(sums(states, source, final=final), prefix)
+  Once `told` says to stop, it gives None.
+  """
+  sums = make_sums(program, replicas, batch_size, told=told)
+
+  def evaluate(
+    states: Any, source: Source, prefix: str, *, final: bool = True
+  ) -> dict[str, np.ndarray] | None:
+    total = sums(states, source, final=final)
+    return None if total is None else summarize(total, prefix)
 
   return evaluate
 

@@ -13,8 +13,12 @@ class Interrupt:
   """A context manager; `received` is the first signal's number, or None. A second Ctrl-C acts at once.
 
   Several processes have to stop at the same step, whichever of them is told: there JAX's own service takes
-  SIGTERM and agrees on the step, and Ctrl-C is passed on to it.
+  SIGTERM and agrees on the step, and Ctrl-C is passed on to it. (Orbax's policy for preemption asks the same
+  service, and would add nothing but a save at another place.)
   """
+
+  # The last number that this process asked the service for, over all runs that it makes.
+  _asked: int | None = None
 
   def __init__(self) -> None:
     self.received: int | None = None
@@ -31,11 +35,22 @@ class Interrupt:
     for number, handler in self._previous.items():
       signal.signal(number, handler)  # type: ignore[arg-type]
 
-  def stops(self, step: int) -> bool:
-    """Whether to stop after this step; to be asked once after each dispatch, in every process."""
-    if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+  def stops(self, steps: range) -> bool:
+    """Whether to stop after these steps; to be asked once after each dispatch, in every process."""
+    if jax.process_count() == 1:
+      return self.received is not None
+    reached = False
+    for step in steps:
+      # The service fixes one number, the largest that was asked for plus one, and says yes to that one only:
+      # no number is left out, within a dispatch of several steps or where the next run begins.
+      Interrupt._asked = step if Interrupt._asked is None else Interrupt._asked + 1
+      reached |= multihost_utils.reached_preemption_sync_point(Interrupt._asked)
+    if reached:
       self.received = self.received or signal.SIGTERM
-      return True
+    return reached
+
+  def told(self) -> bool:
+    """Whether to stop now, between two steps; several processes can agree after a dispatch only."""
     return jax.process_count() == 1 and self.received is not None
 
   def _handle(self, number: int, frame: FrameType | None) -> None:

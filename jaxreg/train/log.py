@@ -1,14 +1,16 @@
 """What a run says: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
 
+import contextlib
 import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
+from jaxreg.train.board import Board
+from jaxreg.train.errors import RunError
 from jaxreg.train.processes import is_first
 
 
@@ -22,18 +24,21 @@ class Log:
   def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
     self._file = workdir / "metrics.jsonl"
     # A run that goes on ends anew, with its own test record.
-    kept = [r for r in read_records(workdir) if r["step"] <= start and "test/error" not in r]
+    lines = _read_lines(workdir)
+    kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
     partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
     partial.replace(self._file)
     self._stream = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in __exit__)
-    self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=start + 1)
+    self._board = Board(workdir / "tensorboard", start=start)
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._said: dict[str, float] = {}
     self._bar = None
     if sys.stderr.isatty():
       self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr)
+    if None in lines[:-1]:  # the last one is cut by a kill
+      self.say(f"{self._file}: {lines[:-1].count(None)} damaged lines are left out")
 
   def __enter__(self) -> "Log":
     return self
@@ -41,8 +46,10 @@ class Log:
   def __exit__(self, *exception: object) -> None:
     if self._bar is not None:
       self._bar.close()
-    self._stream.close()
-    self._board.close()
+    for file in (self._stream, self._board):
+      # What could not be written fails once more, over the error that tells why.
+      with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
+        file.close()
 
   def step(self) -> None:
     """One more step was made."""
@@ -50,11 +57,17 @@ class Log:
       self._bar.update()
 
   def write(self, step: int, values: dict[str, float]) -> None:
-    """Writes one record, and says it."""
+    """Writes one record, and says it.
+
+    Raises:
+      RunError: if it cannot be written.
+    """
     record = {"step": step, "epoch": step / self._steps_per_epoch, **values}
-    self._stream.write(json.dumps(record) + "\n")
-    for name, value in values.items():
-      self._board.add_scalar(name, value, step)
+    try:
+      self._stream.write(json.dumps(record) + "\n")
+      self._board.write(step, values)
+    except OSError as error:
+      raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
     self._said |= values
     if self._bar is not None:
       # The bar has its own speed, and little room.
@@ -120,13 +133,20 @@ def _summary(values: dict[str, float]) -> str:
 
 
 def read_records(workdir: Path) -> list[dict[str, Any]]:
-  """The records of `metrics.jsonl`; a last line that a kill cut short is left out."""
+  """The records of `metrics.jsonl`; lines that are damaged, as the last one is by a kill, are left out."""
+  return [record for record in _read_lines(workdir) if record is not None]
+
+
+def _read_lines(workdir: Path) -> list[dict[str, Any] | None]:
+  """The record of each line; None where it is damaged."""
   file = workdir / "metrics.jsonl"
-  records = []
-  if file.is_file():
-    for line in file.read_text().splitlines():
-      try:
-        records.append(json.loads(line))
-      except json.JSONDecodeError:
-        break
-  return records
+  lines = file.read_bytes().splitlines() if file.is_file() else []
+  return [_parse(line) for line in lines]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+  try:
+    record = json.loads(line)
+  except ValueError:
+    return None
+  return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

@@ -1,6 +1,8 @@
 """The training loop: restore, step, evaluate, save, until the end or a signal."""
 
 import contextlib
+import itertools
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset, make_source
+from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import bins_over, make_evaluate, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
@@ -42,9 +45,9 @@ from jaxreg.train.stream import make_feed
 class Interrupted(Exception):
   """The run was told to stop, and saved; `status` is what the shell expects of a program so stopped."""
 
-  def __init__(self, signal_number: int, step: int):
+  def __init__(self, signal_number: int | None, step: int):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")
-    self.status = 128 + signal_number
+    self.status = 128 + (signal_number or signal.SIGTERM)
 
 
 def train(config: Config, workdir: Path) -> dict[str, Any]:
@@ -74,8 +77,9 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     def claim() -> dict[str, Any]:
       remark = workdirs.claim(workdir, config, description, program.num_steps)
       if (workdir / "results.json").is_file():
+        results = workdirs.read(workdir, "results.json")
         print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
-        return {"results": workdirs.read(workdir, "results.json")}
+        return {"results": results}
       held.enter_context(workdirs.locked(workdir))
       return {"remark": remark}
 
@@ -118,7 +122,8 @@ def _run(
   per_dispatch = steps_per_dispatch(config)
   step_fn, place_one = replicas.make_step(program.train_step)
   scan_fn, place_several = replicas.make_step(program.train_step, scan=True)
-  evaluate = make_evaluate(program, replicas, config.eval_batch_size)
+  interrupt = Interrupt()
+  evaluate = make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told)
   init = jax.jit(jax.vmap(program.init), out_shardings=replicated)
   eval_steps = config.eval_every * program.steps_per_epoch
   save_steps = config.checkpoint.every * program.steps_per_epoch
@@ -127,7 +132,7 @@ def _run(
   order = make_order(config, dataset)
 
   with (
-    Interrupt() as interrupt,
+    interrupt,
     Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
   ):
     step = saved.latest or 0
@@ -149,37 +154,43 @@ def _run(
       recorder = Recorder(log, every=config.log_every, examples=config.batch_size * len(seeds))
       val = None
       over = observe is not None and _all_stopped(state)
-      for steps in dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps)):
+      ahead = dispatches(step, program.num_steps, per_dispatch, (eval_steps, save_steps))
+      if step and not saved.measured and (step % eval_steps == 0 or step == program.num_steps):
+        ahead = itertools.chain([range(0)], ahead)  # stopped in an evaluation, it begins with that one
+      for steps in ahead:
         if over:
           break
-        run, place_batch = (step_fn, place_one) if len(steps) == 1 else (scan_fn, place_several)
-        batch = place_batch(feed(steps))
-        with jax.transfer_guard("disallow"):
-          state, metrics = run(state, data["train"].arrays, batch)
-        recorder.add(steps, metrics)
-        step = steps[-1]
+        if steps:
+          run, place_batch = (step_fn, place_one) if len(steps) == 1 else (scan_fn, place_several)
+          batch = place_batch(feed(steps))
+          with jax.transfer_guard("disallow"):
+            state, metrics = run(state, data["train"].arrays, batch)
+          recorder.add(steps, metrics)
+          step = steps[-1]
 
         last = step == program.num_steps
-        stop = interrupt.stops(step) and not last
+        stop = interrupt.stops(steps)
         values = None  # none were measured at this step
         evaluates = step % eval_steps == 0 or last
-        saves = step % save_steps == 0 or last or stop
-        if evaluates or saves:
+        saves = step % save_steps == 0 or last or not steps
+        if evaluates or saves or stop:
           recorder.flush()
           check_finite(step, largest_parts(state))
         if last:
           recorder.write(step)
         if evaluates:
-          val = evaluate(state, data["val"], "val", final=False)
+          val = None if stop else evaluate(state, data["val"], "val", final=False)
+          stop = val is None
+        if evaluates and val is not None:
           check_finite(step, val)
           values = averaged(val)
           log.write(step, values)
           if observe is not None:
             state = observe(state, val[config.checkpoint.best].astype(np.float32))
             over = _all_stopped(state)
-        if saves or over:
+        if saves or over or stop:
           saved.save(step, replicas.pack(state), values)
-        if stop and not over and interrupt.received is not None:
+        if stop:
           saved.wait()
           raise Interrupted(interrupt.received, step)
       if over and step < program.num_steps:
@@ -188,7 +199,11 @@ def _run(
       # Of what is predicted with in the end; and of a run that was killed after its last step.
       if val is None or observe is not None:
         val = evaluate(state, data["val"], "val")
-      runs = val | evaluate(state, data["test"], "test")
+      test = val and evaluate(state, data["test"], "test")
+      if test is None:
+        saved.wait()
+        raise Interrupted(interrupt.received, step)
+      runs = val | test
       check_finite(step, runs)
       results = averaged(runs)
       log.write(step, {name: value for name, value in results.items() if "test/" in name})
@@ -214,7 +229,12 @@ def _run(
     # Last: a run with results is done.
     write_json(workdir / "results.json", results)
 
-  processes.first(finish)
+  try:
+    processes.first(finish)
+  except OSError as error:
+    raise RunError(
+      f"{workdir}: the results cannot be written ({error}); the same command tries again"
+    ) from error
   return results
 
 

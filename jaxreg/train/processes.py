@@ -11,6 +11,8 @@ from jax.experimental import multihost_utils
 
 from jaxreg.train.errors import RunError, one_line
 
+PEER_TIMEOUT = 100  # seconds; JAX's own
+
 # Variables of launchers that start several processes, and what they hold then.
 LAUNCHERS: dict[str, Callable[[str], bool]] = {
   "JAX_COORDINATOR_ADDRESS": bool,
@@ -22,7 +24,12 @@ LAUNCHERS: dict[str, Callable[[str], bool]] = {
 
 
 def start(
-  coordinator: str | None, num_processes: int | None, process_id: int | None, *, detect: bool = False
+  coordinator: str | None,
+  num_processes: int | None,
+  process_id: int | None,
+  *,
+  detect: bool = False,
+  peer_timeout: int = PEER_TIMEOUT,
 ) -> None:
   """Joins the other processes, before the first use of a device; does nothing in a run of one process.
 
@@ -31,6 +38,7 @@ def start(
     num_processes: how many there are, or None for `$JAX_NUM_PROCESSES`.
     process_id: which of them this is, or None for `$JAX_PROCESS_ID`.
     detect: ask the environment (a TPU pod, SLURM, Open MPI, GKE) also where it shows no sign of several.
+    peer_timeout: seconds without a sign of life after which a process counts as lost.
 
   Raises:
     RunError: if only some of the three are given, or they cannot meet.
@@ -44,12 +52,14 @@ def start(
   if missing and len(missing) < 3:
     present = [name for name in given if name not in missing]
     raise RunError(f"{', '.join(missing)}: must be given too, with {', '.join(present)}")
+  if peer_timeout < 1:
+    raise RunError(f"--peer_timeout: must be at least 1 second, got {peer_timeout}")
   if not missing:
     _check(coordinator, num_processes, process_id)
   elif not detect and not any(_says_several(name, several) for name, several in LAUNCHERS.items()):
     return
   try:
-    jax.distributed.initialize(coordinator, num_processes, process_id)
+    jax.distributed.initialize(coordinator, num_processes, process_id, heartbeat_timeout_seconds=peer_timeout)
   except (ValueError, RuntimeError, OSError) as error:
     raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
 
@@ -139,7 +149,7 @@ def _says_several(name: str, several: Callable[[str], bool]) -> bool:
 
 def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
   host, _, port = (coordinator or "").rpartition(":")
-  if not host or not port.isdigit():
+  if not host.strip() or not port.isdigit() or not 0 < int(port) < 2**16:
     raise RunError(f"--coordinator: must be host:port, got {coordinator!r}")
   if num_processes is None or num_processes < 1:
     raise RunError(f"--num_processes: must be at least 1, got {num_processes}")

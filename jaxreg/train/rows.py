@@ -38,7 +38,7 @@ def parse_rows(config: Config) -> list[Row]:
   known = flatten(config)
   rows = parse_fields(config, config.compare.rows, "compare.rows")
   lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
-  for entry in config.compare.grid:
+  for entry in map(str, config.compare.grid):
     label, colon, rest = entry.rpartition(":")
     label = label.strip()
     if colon and label not in rows:
@@ -64,7 +64,7 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
   """
   known = flatten(config)
   rows: dict[str, dict[str, Any]] = {}
-  for entry in entries:
+  for entry in map(str, entries):
     label, colon, rest = entry.partition(":")
     label = label.strip()
     if not colon and label not in METHODS:

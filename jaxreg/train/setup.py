@@ -1,5 +1,6 @@
 """From a configuration to functions: below here, nothing sees a configuration."""
 
+import math
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ from flax.errors import FlaxError
 from jax.sharding import AxisType
 
 from jaxreg.train import sources
-from jaxreg.train.config import Config
+from jaxreg.train.config import Config, flatten, relevant
 from jaxreg.train.data import Dataset, bootstrap, is_tokens
 from jaxreg.train.errors import RunError
 from jaxreg.train.order import Order
@@ -142,4 +143,8 @@ def build(config: Config, data: dict[str, Any]) -> Program:
   except (ValueError, TypeError, ZeroDivisionError, FlaxError) as error:
     chosen = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
     raise RunError(f"config: {str(error).splitlines()[0]} (with {chosen})") from error
+  for field, value in relevant(flatten(config)).items():
+    for number in value if isinstance(value, list) else [value]:
+      if isinstance(number, float) and not math.isfinite(number):
+        raise RunError(f"{field}: must be finite, got {number}")
   return program

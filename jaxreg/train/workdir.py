@@ -117,6 +117,9 @@ def read(workdir: Path, name: str) -> Any:
     RunError: if it is not there or cannot be read.
   """
   file = workdir / name
+  hint = "give another --workdir"
+  if name == "results.json":
+    hint = "remove it, and the same command makes it again"
   if not file.is_file():
     raise RunError(
       f"--workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
@@ -124,9 +127,11 @@ def read(workdir: Path, name: str) -> Any:
   try:
     content = json.loads(file.read_text())
   except (ValueError, OSError) as error:
-    raise RunError(f"--workdir: {file} is damaged ({error}); give another --workdir") from error
+    raise RunError(f"--workdir: {file} is damaged ({error}); {hint}") from error
   if not isinstance(content, dict):
-    raise RunError(f"--workdir: {file} is damaged (it is not a table); give another --workdir")
+    raise RunError(f"--workdir: {file} is damaged (it is not a table); {hint}")
+  if name == "results.json" and "step" not in content:
+    raise RunError(f"--workdir: {file} is damaged (it has no step); {hint}")
   return content
 
 
@@ -134,16 +139,22 @@ def read(workdir: Path, name: str) -> Any:
 def locked(workdir: Path) -> Iterator[None]:
   """Keeps a second run out of `workdir`; a run that was killed holds nothing up.
 
+  Of several processes the first one locks. The kernel keeps the lock, and lets go when the process is gone.
+  On NFS, Linux asks the server, but some servers and mount options lock within one machine only.
+
   Raises:
-    RunError: if another run is at work there.
+    RunError: if another run is at work there, or the folder cannot be written.
   """
-  with open(workdir / "lock", "w") as stream:
+  with contextlib.ExitStack() as held:
     try:
+      stream = held.enter_context(open(workdir / "lock", "w"))
       fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
       raise RunError(
         f"--workdir: another run is at work in {workdir}; wait for it or give another"
       ) from error
+    except OSError as error:
+      raise RunError(f"--workdir: {workdir} cannot be locked ({error}); give another") from error
     yield
 
 

@@ -97,7 +97,7 @@ def records(workdir):
 def snapshot(folder):
   """Every path below `folder` with its time of change and bytes."""
   return {
-    str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+    str(path.relative_to(folder)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
     for path in sorted(folder.rglob("*"))
   }
 

@@ -13,7 +13,7 @@ def calls(monkeypatch):
   for name in (*processes.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
     monkeypatch.delenv(name, raising=False)
   made = []
-  monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments: made.append(arguments))
+  monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments, **_: made.append(arguments))
   return made
 
 
@@ -85,7 +85,7 @@ def test_the_environment_can_be_asked(calls):
 
 
 def test_processes_that_cannot_meet_are_told(calls, monkeypatch):
-  def refuse(*arguments):
+  def refuse(*arguments, **_):
     raise RuntimeError("DEADLINE_EXCEEDED:\nnobody came")
 
   monkeypatch.setattr(jax.distributed, "initialize", refuse)

@@ -1,0 +1,98 @@
+"""Whatever is wrong with what a run is given, one line says it: broken input of many kinds, from a seed."""
+
+import importlib.util
+import shutil
+import zlib
+
+import fuzz_cases
+import jax
+import numpy as np
+import pytest
+import runs
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxreg.train import flatness_row, job, loop
+
+CASES = 20  # of each kind
+
+
+class Accepted(BaseException):
+  """A case that is not refused: the work itself begins."""
+
+
+@pytest.fixture
+def main(monkeypatch):
+  """`main` of `run.py`, in which no work is done."""
+  spec = importlib.util.spec_from_file_location("run_for_fuzzing", runs.ROOT / "run.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+
+  def accepted(*_, **__):
+    raise Accepted
+
+  for where, name in (
+    (loop, "_run"),
+    (job, "make_evaluate"),
+    (flatness_row.Row, "analyse"),
+    (jax.distributed, "initialize"),
+  ):
+    monkeypatch.setattr(where, name, accepted)
+  before = jax.config.jax_compilation_cache_dir
+  yield module.main
+  jax.config.update("jax_compilation_cache_dir", before)
+  compilation_cache.reset_cache()
+
+
+def fault(main, capsys, arguments):
+  """What is wrong with how this ends; None if it ends well."""
+  capsys.readouterr()
+  try:
+    status = main(arguments)
+  except Accepted:
+    return "it was accepted"
+  except BaseException as error:
+    return f"it raised {error!r}"
+  out, err = capsys.readouterr()
+  *before, last = err.splitlines() or [""]
+  if status != 1 or out:
+    return f"status {status}, said {out!r}"
+  if not last.startswith("run.py: error: ") or any(not line.startswith("flatness: ") for line in before):
+    return f"not one line: {err!r}"
+  if len(last) > 1500 or any(word in last for word in ("Traceback", "NoneType", "object at 0x")):
+    return f"unclear: {last!r}"
+  print(f"{arguments[-3:]}: {last}")
+  return None
+
+
+def check(kind, main, capsys, monkeypatch, tmp_path, finished_run, cases):
+  wrong, lines = [], []
+  for number in range(cases):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    if kind in fuzz_cases.OF_RUNS:
+      shutil.copytree(finished_run, folder / "run", ignore=shutil.ignore_patterns("figures", "tensorboard"))
+    random = np.random.default_rng([zlib.crc32(kind.encode()), number])
+    arguments = fuzz_cases.KINDS[kind](random, folder)
+    monkeypatch.chdir(folder)
+    before = runs.snapshot(folder)
+    found = fault(main, capsys, arguments)
+    lines.append(capsys.readouterr().out)
+    if found is None and runs.snapshot(folder) != before:
+      found = "it changed a file"
+    if found is not None:
+      wrong.append(f"case {number}, {found}: {arguments}")
+    shutil.rmtree(folder)
+  print("".join(lines))
+  assert not wrong, "\n".join([f"{len(wrong)} of {cases}:", *wrong])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", fuzz_cases.KINDS)
+def test_a_few_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, finished_run):
+  check(kind, main, capsys, monkeypatch, tmp_path, finished_run, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", fuzz_cases.KINDS)
+def test_many_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, finished_run):
+  check(kind, main, capsys, monkeypatch, tmp_path, finished_run, CASES)
