@@ -119,7 +119,8 @@ def bins_over(
 
 def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
   """A whole split in batches as `gather` takes them, with weights, on the devices."""
-  # As many as asked for, but no more than there are, and a multiple of the devices.
-  per_device = -(-min(batch_size, len(source)) // mesh.size)
-  for indices, weights in padded_indices(len(source), per_device * mesh.size):
+  # As many as asked for, but no more than there are, and a multiple of the devices that share a batch.
+  parts = mesh.shape["data"]
+  per_part = -(-min(batch_size, len(source)) // parts)
+  for indices, weights in padded_indices(len(source), per_part * parts):
     yield place(mesh, {**source.batch(indices), "weights": weights}, P("data"))
