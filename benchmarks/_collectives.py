@@ -19,25 +19,25 @@ class Collective:
 
   Attributes:
     kind: one of `KINDS`.
-    sizes: elements of each array that it gives.
+    shapes: of the arrays that it gives; a compiler may make one operation of many.
     nbytes: of what it gives, on one device.
     group: so many devices take part.
     op_name: where in the program it comes from, if that is known.
   """
 
   kind: str
-  sizes: tuple[int, ...]
+  shapes: tuple[tuple[int, ...], ...]
   nbytes: int
   group: int
   op_name: str
 
   @property
   def purpose(self) -> str:
-    """`batch_norm`: moments, and in the backward pass their gradients; `scalars`: losses, metrics, norms;
-    else `arrays`, in data parallel the gradients."""
-    if "BatchNorm" in self.op_name:
-      return "batch_norm"
-    return "scalars" if max(self.sizes) == 1 else "arrays"
+    """`arrays` if there is one of two dimensions or more, in data parallel the gradients of kernels and what was
+    joined to them; else `batch_norm`, moments and their gradients, or `small`, such as losses."""
+    if max(map(len, self.shapes)) > 1:
+      return "arrays"
+    return "batch_norm" if "BatchNorm" in self.op_name else "small"
 
   @property
   def sent(self) -> float:
@@ -55,7 +55,7 @@ def collectives(text: str, devices: int) -> list[Collective]:
     if match is None:
       continue
     arrays = [
-      (math.prod(int(n) for n in dims.split(",") if n), BYTES[dtype])
+      (tuple(int(n) for n in dims.split(",") if n), BYTES[dtype])
       for dtype, dims in _ARRAY.findall(match["shape"])
     ]
     if match["start"] and match["kind"] != "all-reduce":
@@ -66,8 +66,8 @@ def collectives(text: str, devices: int) -> list[Collective]:
     found.append(
       Collective(
         match["kind"],
-        tuple(size for size, _ in arrays),
-        sum(size * width for size, width in arrays),
+        tuple(shape for shape, _ in arrays),
+        sum(math.prod(shape) * width for shape, width in arrays),
         members,
         name[1] if name else "",
       )

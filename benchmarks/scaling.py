@@ -1,27 +1,28 @@
 """What the training step sends between devices, and the weak scaling that a ring model predicts of it.
 
 python benchmarks/scaling.py [--devices 1 2 8 64] [--cases MLP LeNet ResNet] [--layouts data head fsdp]
-python benchmarks/scaling.py --topology v5e:2x4      # compiled for TPUs, by libtpu, without one
+python benchmarks/scaling.py --topology v5e:2x4 [--cases ...]     # compiled by libtpu for TPUs, without one
 
 Nothing is run: the trainer's own step is compiled for so many (fake) devices with a constant batch on each,
 and the collectives, the floating-point operations and the memory of one device are read out of the result.
 
-The model: a step computes at `--utilization` of the peak, and a ring all-reduce of B bytes over n devices sends
-2 (n - 1) / n B from each. The efficiency is the time on one device over that on n, as a range: nothing is sent
-while it computes, to all that can be is. Left out: latencies (so small networks look better than they are), data
-loading, what the compiler does otherwise than a ring, and that the peak of float32 is below that of bfloat16.
+The model: a step computes at `--utilization` of the peak, and a ring all-reduce of B bytes over n devices
+sends 2 (n - 1) / n B from each. The efficiency is the time on one device over that on n, as a range: from
+nothing sent while it computes, to as much as can be. Left out: latencies (so small networks look better than
+they are), data loading, what is sent otherwise than in a ring, and that float32's peak is below bfloat16's.
 
 Peaks (bfloat16, dense) and links, one way:
-  TPU v5e   197 TFLOP/s, 400 GB/s both ways a chip, 200 one way    docs.cloud.google.com/tpu/docs/v5e
-  TPU v6e   918 TFLOP/s, 800 GB/s both ways a chip, 400 one way    docs.cloud.google.com/tpu/docs/v6e
-  H100 SXM  989 TFLOP/s, NVLink 900 GB/s both ways, 450 one way, within 8; a 400 Gb/s network card each, 50 GB/s,
-            beyond (DGX H100)                                      NVIDIA H100 and DGX H100 datasheets
-  H200 SXM  the same; it has more memory, and that is faster       NVIDIA H200 datasheet
+  TPU v5e   197 TFLOP/s; 400 GB/s both ways a chip, so 200      docs.cloud.google.com/tpu/docs/v5e
+  TPU v6e   918 TFLOP/s; 800 GB/s both ways a chip, so 400      docs.cloud.google.com/tpu/docs/v6e
+  H100 SXM  989 TFLOP/s; NVLink of 900 GB/s both ways, so 450, within 8; beyond them a network card of
+            400 Gb/s each, 50 GB/s                              NVIDIA's datasheets of H100 and DGX H100
+  H200 SXM  the same; its memory is larger and faster           NVIDIA's datasheet of H200
 """
 
 import argparse
 import collections
 import json
+import os
 import time
 from typing import Any
 
@@ -50,7 +51,7 @@ CASES: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any]]] = {
     (224, 224, 3),
     1000,
     32,
-    {"model.name": "ResNet", "model.ResNet.depth": 34, "model.ResNet.stem": "imagenet"},
+    {"model.name": "ResNet", "model.ResNet.depth": 18, "model.ResNet.stem": "imagenet"},
   ),
 }
 LAYOUTS = {
@@ -106,7 +107,7 @@ def measure(case: str, layout: str, devices: list[Any], utilization: float) -> d
   for one in found:
     row = counts[f"{one.kind}, {one.purpose}"]
     row["ops"] += 1
-    row["arrays"] += len(one.sizes)
+    row["arrays"] += len(one.shapes)
     row["bytes"] += one.nbytes
   flops = compiled.cost_analysis()["flops"]
   memory = compiled.memory_analysis()
@@ -134,6 +135,8 @@ def main() -> None:
   parser.add_argument("--utilization", type=float, default=0.4)
   arguments = parser.parse_args()
   if arguments.topology:
+    # Of this machine, which need not have any.
+    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     from jax.experimental import topologies
 
     everything = topologies.get_topology_desc(platform="tpu", topology_name=arguments.topology).devices
@@ -143,8 +146,8 @@ def main() -> None:
     everything, numbers = jax.devices(), arguments.devices
   results = {}
   print(
-    "| step | layout | devices | sent by each, MB | all-reduces of arrays: ops, arrays, MB | of BatchNorm: ops, kB "
-    f"| of scalars: ops | other | GFLOP | temporary, MB | {' | '.join(CHIPS)} |"
+    "| step | layout | devices | all-reduces of arrays: ops, arrays, MB | of BatchNorm: ops, kB "
+    f"| smaller | other | sent by each, MB | GFLOP | temporary, MB | {' | '.join(CHIPS)} |"
   )
   print(f"|{'---|' * (10 + len(CHIPS))}")
   for case in arguments.cases:
@@ -162,8 +165,8 @@ def line(case: str, layout: str, number: int, row: dict[str, Any]) -> str:
   """A row of the table."""
   counts = row["collectives"]
   none = {"ops": 0, "arrays": 0, "bytes": 0}
-  arrays, norms, scalars = (
-    counts.get(f"all-reduce, {purpose}", none) for purpose in ("arrays", "batch_norm", "scalars")
+  arrays, norms, small = (
+    counts.get(f"all-reduce, {purpose}", none) for purpose in ("arrays", "batch_norm", "small")
   )
   others: dict[str, list[float]] = {}
   for name, count in counts.items():
@@ -174,8 +177,8 @@ def line(case: str, layout: str, number: int, row: dict[str, Any]) -> str:
   other = ", ".join(f"{ops} {kind} {size:.2f} MB" for kind, (ops, size) in others.items())
   chips = " | ".join(f"{low:.3f} to {high:.3f}" for low, high in row["efficiency"].values())
   return (
-    f"| {case} | {layout} | {number} | {row['sent'] / 1e6:.2f} | {arrays['ops']}, {arrays['arrays']}, "
-    f"{arrays['bytes'] / 1e6:.2f} | {norms['ops']}, {norms['bytes'] / 1e3:.1f} | {scalars['ops']} | {other} "
+    f"| {case} | {layout} | {number} | {arrays['ops']}, {arrays['arrays']}, {arrays['bytes'] / 1e6:.2f} "
+    f"| {norms['ops']}, {norms['bytes'] / 1e3:.1f} | {small['ops']} | {other} | {row['sent'] / 1e6:.2f} "
     f"| {row['flops'] / 1e9:.2f} | {row['temporary'] / 1e6:.1f} | {chips} |"
   )
 

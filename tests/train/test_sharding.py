@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import jax
 import numpy as np
@@ -215,6 +216,32 @@ def test_a_split_state_trains_as_a_whole_one(method, mesh):
       assert np.prod(shard) * parts == np.prod(shape), name
     elif mesh != "fsdp" or "kernel" not in name:
       assert shard == shape, name
+
+
+@pytest.mark.slow
+def test_gradients_are_summed_over_the_devices_once_a_step():
+  """In one operation, of as many numbers as the kernels have; nothing else of that size is sent."""
+  assert jax.config.read("jax_disable_most_optimizations")
+  jax.config.update("jax_disable_most_optimizations", False)
+  try:
+    config = runs.make_config({"model.MLP.widths": (16, 16)})
+    dataset = setup.load_data(config)
+    program = setup.build(config, dataset.describe())
+    mesh = setup.make_mesh()
+    source = make_source(mesh, dataset.train, resident=True)
+    step, place = make_step(program.train_step, mesh)
+    state = jax.device_put(program.init(SEED), NamedSharding(mesh, P()))
+    batch = place(source.batch(np.arange(config.batch_size, dtype=np.int32)))
+    text = step.lower(state, source.arrays, batch).compile().as_text()
+  finally:
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.clear_caches()
+  sent = re.findall(r"= (\(.*?\)|\S+) (all-\w+|reduce-scatter|collective-permute)(?:-start)?\(", text)
+  assert {kind for _, kind in sent} == {"all-reduce"}
+  matrices = [re.findall(r"f32\[(\d+),(\d+)\]", shapes) for shapes, _ in sent]
+  (gradients,) = filter(None, matrices)
+  kernels = [x.shape for x in jax.tree.leaves(program.abstract.params) if x.ndim == 2]
+  assert sorted(sorted(map(int, shape)) for shape in gradients) == sorted(map(sorted, kernels))
 
 
 @pytest.mark.thorough
