@@ -141,9 +141,10 @@ def restore(workdir: Path, step: int, like: Any) -> Any:
     raise RunError(f"{folder}: the checkpoint does not fit this configuration ({first_line})") from error
 
 
-def abstract(state: Any, sharding: jax.sharding.Sharding) -> Any:
-  """`state` as shapes and dtypes, to be restored with one sharding."""
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
+def abstract(state: Any, sharding: Any) -> Any:
+  """`state` as shapes and dtypes, to be restored with one sharding, or with a tree of them."""
+  like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+  return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -9,6 +9,7 @@ from jaxreg.train.errors import RunError, unknown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
 from jaxreg.train.replicas import FORMS
+from jaxreg.train.sharding import parse
 
 COSINES = ("cosface", "arcface")
 
@@ -102,6 +103,19 @@ def check(config: Config) -> None:
     raise RunError(
       "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
       f"steps_per_dispatch=1, got {config.replicas_by} and {config.steps_per_dispatch}"
+    )
+  _in_range(config, "mesh.model", 1)
+  _in_range(config, "mesh.min_size", 0)
+  axes = {axis for rule in config.mesh.shard for axis in parse(rule).axes}
+  if config.mesh.model > 1 and "model" not in axes:
+    raise RunError(
+      f"mesh.model: nothing is split over the model axis; give 1, or name it in mesh.shard, as 'head' does, "
+      f"got {config.mesh.model}"
+    )
+  if axes and (config.parallel == "pmap" or config.replicas_by == "vmap"):
+    raise RunError(
+      "mesh.shard: a state that is split needs parallel=jit and replicas_by=auto or loop, "
+      f"got {config.parallel} and {config.replicas_by}"
     )
   # JAX's keys of larger seeds repeat.
   if not 0 <= config.seed <= 2**32 - config.replicas:

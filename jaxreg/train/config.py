@@ -63,6 +63,11 @@ def base_config() -> Config:
   config.ensemble = 1  # so many of the replicas in a row predict together, by the mean of their probabilities
   config.replicas_by = "auto"  # auto | vmap (one program for all) | loop (one program, called for each)
   config.steps_per_dispatch = 0  # steps that one call of the compiled program makes; 0: 1 on a CPU, else 8
+  # Devices in two axes: batches are split over `data`; over `model`, of so many devices, what `shard` says.
+  # shard: head (the classes of the head over `model`), fsdp (the largest dimension of each parameter over
+  # `data`), or "GLOB: DIMENSION=AXIS" on paths, as in "head/*: -1=model" or "*: largest=data+model"; of
+  # several for one parameter the first. min_size: smaller ones stay whole where the dimension is `largest`.
+  config.mesh = ConfigDict({"model": 1, "shard": (), "min_size": 2**14})
   config.accumulate = 1  # parts of a batch whose gradients are added up, for batches that do not fit
   config.precision = "float32"  # float32 | bfloat16: of the layers; parameters, losses and masks are float32
   config.compilation_cache = True  # keep compiled programs in the work directory, for the next start

@@ -131,7 +131,8 @@ def bins_over(
 
 def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
   """A whole split in batches as `gather` takes them, with weights, on the devices."""
-  # As many as asked for, but no more than there are, and a multiple of the devices.
-  per_device = -(-min(batch_size, len(source)) // mesh.size)
-  for batch in in_turn(mesh, source, per_device * mesh.size):
+  # As many as asked for, but no more than there are, and a multiple of the devices that share a batch.
+  parts = mesh.shape["data"]
+  per_part = -(-min(batch_size, len(source)) // parts)
+  for batch in in_turn(mesh, source, per_part * parts):
     yield place(mesh, batch, P("data"))

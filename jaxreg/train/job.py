@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
@@ -96,8 +94,8 @@ def restore_states(config: Config, workdir: Path) -> Restored:
     return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
 
   step = processes.first(pick)
-  mesh = make_mesh()
+  mesh = make_mesh(config.mesh.model)
   replicas = replicas_of(config, mesh, program)
-  like = stacked(program.abstract, config.replicas)
-  states = replicas.unpack(restore(workdir, step, abstract(like, NamedSharding(mesh, P()))))
+  like = abstract(stacked(program.abstract, config.replicas), replicas.stacked_layout)
+  states = replicas.unpack(restore(workdir, step, like))
   return Restored(program, dataset, mesh, replicas, states, step)

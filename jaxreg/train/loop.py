@@ -10,8 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from jaxreg import calibration
 from jaxreg.train import processes
@@ -28,7 +26,7 @@ from jaxreg.train.metrics import averaged
 from jaxreg.train.pretrained import load_backbone, with_backbone
 from jaxreg.train.program import Program
 from jaxreg.train.recorder import Recorder, check_finite, largest_parts
-from jaxreg.train.replicas import stacked
+from jaxreg.train.replicas import Loop, Vmap, stacked
 from jaxreg.train.setup import (
   build,
   check_devices,
@@ -68,6 +66,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
   processes.same("data", description)
   check_devices(config)
   program = build(config, description)
+  replicas = replicas_of(config, make_mesh(config.mesh.model), program)
   backbone = None
   if config.pretrained.workdir and not good_steps(workdir):
     pretrained = config.pretrained.to_dict()
@@ -86,7 +85,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     claimed = processes.first(claim)
     if "results" in claimed:
       return claimed["results"]
-    return _run(config, workdir, dataset, program, backbone, claimed["remark"])
+    return _run(config, workdir, dataset, program, replicas, backbone, claimed["remark"])
 
 
 def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
@@ -108,23 +107,23 @@ def _run(
   workdir: Path,
   dataset: Dataset,
   program: Program,
+  replicas: Vmap | Loop,
   backbone: dict[str, Any] | None,
   remark: str | None,
 ) -> dict[str, Any]:
-  # Placement: one copy of the state on each device, of the data too if they fit, a slice of each batch.
-  mesh = make_mesh()
-  replicated = NamedSharding(mesh, P())
+  # Placement: a copy of the data on each device if they fit, a slice of each batch; the state as
+  # `mesh.shard` says, by default a copy too.
+  mesh = replicas.mesh
   resident = is_resident(config, dataset)
   splits = dataset.splits() | {"train": dataset.training()}
   data = {name: make_source(mesh, split, resident=resident) for name, split in splits.items()}
   seeds = range(config.seed, config.seed + config.replicas)
-  replicas = replicas_of(config, mesh, program)
   per_dispatch = steps_per_dispatch(config)
   step_fn, place_one = replicas.make_step(program.train_step)
   scan_fn, place_several = replicas.make_step(program.train_step, scan=True)
   interrupt = Interrupt()
   evaluate = make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told)
-  init = jax.jit(jax.vmap(program.init), out_shardings=replicated)
+  init = jax.jit(jax.vmap(program.init), out_shardings=replicas.stacked_layout)
   eval_steps = config.eval_every * program.steps_per_epoch
   save_steps = config.checkpoint.every * program.steps_per_epoch
 
@@ -137,7 +136,8 @@ def _run(
   ):
     step = saved.latest or 0
     if step:
-      state = restore(workdir, step, abstract(stacked(program.abstract, len(seeds)), replicated))
+      like = abstract(stacked(program.abstract, len(seeds)), replicas.stacked_layout)
+      state = restore(workdir, step, like)
     else:
       state = init(np.array(seeds, np.uint32))
       if backbone is not None:

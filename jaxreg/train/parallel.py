@@ -8,6 +8,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.data import gather, place
+from jaxreg.train.sharding import gathered_layout
+from jaxreg.train.state import TrainState
 
 PARALLEL = ("jit", "pmap")
 
@@ -20,6 +22,7 @@ def make_step(
   mesh: jax.sharding.Mesh,
   parallel: str = "jit",
   *,
+  layout: Any = None,
   replicas: bool = False,
   scan: bool = False,
 ) -> tuple[Step, Place]:
@@ -31,8 +34,10 @@ def make_step(
 
   Args:
     train_step: as `make_train_step` gives it.
-    mesh: of one axis, `data`.
+    mesh: with an axis `data`.
     parallel: `jit` or `pmap`.
+    layout: where the state lies: one sharding, or a tree of them; with `jit` only. None for a copy on each
+      device.
     replicas: whether state and batch have a leading axis of replicas; with `jit` only.
     scan: whether the batch has an axis of steps (after that of the replicas), to be made in one dispatch;
       with `jit` only.
@@ -56,8 +61,15 @@ def make_step(
 
     return step, place_parts
 
+  whole = NamedSharding(mesh, P())
+  options = {}
+  if isinstance(layout, TrainState):
+    split, read = layout.params, gathered_layout(layout.params)
+    options["gather"] = lambda params: jax.lax.with_sharding_constraint(params, read)
+    options["scatter"] = lambda gradients: jax.lax.with_sharding_constraint(gradients, split)
+
   def one(state, arrays, batch):
-    return train_step(state, gather(arrays, batch))
+    return train_step(state, gather(arrays, batch), **options)
 
   def several(state, arrays, batch):
     return jax.lax.scan(lambda state, batch: one(state, arrays, batch), state, batch)
@@ -65,6 +77,6 @@ def make_step(
   step = several if scan else one
   if replicas:
     step = jax.vmap(step, in_axes=(0, None, 0))
-  step = jax.jit(step, donate_argnums=0, out_shardings=NamedSharding(mesh, P()))
+  step = jax.jit(step, donate_argnums=0, out_shardings=(whole if layout is None else layout, whole))
   leading = (None,) * (scan + replicas)
   return step, lambda batch: place(mesh, batch, P(*leading, "data"))

@@ -5,7 +5,6 @@ a loop over one. Whatever the form, they are saved with a leading axis of replic
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.parallel import Place, Step, make_step
+from jaxreg.train.sharding import stacked_layout
 from jaxreg.typing import Array
 
 FORMS = ("auto", "vmap", "loop")
@@ -25,6 +25,11 @@ class Vmap:
   """One program for all replicas; states, batches and metrics have their leading axis."""
 
   mesh: jax.sharding.Mesh
+
+  @property
+  def stacked_layout(self) -> Any:
+    """Where a stacked state lies."""
+    return NamedSharding(self.mesh, P())
 
   def unpack(self, stacked: Any) -> Any:
     return stacked
@@ -53,24 +58,37 @@ class Vmap:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """One program for one replica, called for each; tuples of states and metrics."""
+  """One program for one replica, called for each; tuples of states and metrics.
+
+  Attributes:
+    mesh: with axes `data` and `model`.
+    parallel: `jit` or `pmap`.
+    layout: where a state lies: one sharding, or a tree of them.
+  """
 
   mesh: jax.sharding.Mesh
-  parallel: str = "jit"
+  parallel: str
+  layout: Any
+
+  @property
+  def stacked_layout(self) -> Any:
+    """Where a stacked state lies."""
+    return stacked_layout(self.layout)
 
   def unpack(self, stacked: Any) -> Any:
     """The states of a stacked one."""
-    return _compiled(_split, self.mesh)(stacked)
+    number = jax.tree.leaves(stacked)[0].shape[0]
+    return jax.jit(_split, out_shardings=(self.layout,) * number)(stacked)
 
   def pack(self, states: Any) -> Any:
     """The reverse, a copy."""
-    return _compiled(_stack, self.mesh)(*states)
+    return jax.jit(_stack, out_shardings=self.stacked_layout)(*states)
 
   def pick(self, states: Any, replica: int) -> Any:
     return states[replica]
 
   def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Any, Place]:
-    step, place = make_step(train_step, self.mesh, self.parallel, scan=scan)
+    step, place = make_step(train_step, self.mesh, self.parallel, layout=self.layout, scan=scan)
 
     def each(states, arrays, batches):
       results = [step(state, arrays, batch) for state, batch in zip(states, batches, strict=True)]
@@ -89,15 +107,10 @@ class Loop:
 
   def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
-    one = jax.jit(function, donate_argnums=0, out_shardings=NamedSharding(self.mesh, P()))
+    one = jax.jit(function, donate_argnums=0, out_shardings=self.layout)
     return lambda states, values: tuple(
       one(state, value) for state, value in zip(states, values, strict=True)
     )
-
-
-@functools.cache
-def _compiled(function: Callable[..., Any], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
-  return jax.jit(function, out_shardings=NamedSharding(mesh, P()))
 
 
 def _split(stacked: Any) -> tuple[Any, ...]:
@@ -120,22 +133,26 @@ def stacked(state: Any, number: int) -> Any:
 
 
 def make_replicas(
-  mesh: jax.sharding.Mesh, form: str, *, number: int, params: Any, parallel: str
+  mesh: jax.sharding.Mesh, form: str, *, number: int, params: Any, parallel: str, layout: Any = None
 ) -> Vmap | Loop:
   """The form asked for; `auto` is one program where that pays.
 
   It does for networks of small matrices and on accelerators; convolutions on a CPU lose under `vmap`.
 
   Args:
-    mesh: of one axis, `data`.
+    mesh: with axes `data` and `model`.
     form: `auto`, `vmap` or `loop`.
     number: of replicas.
     params: of one, or their shapes.
     parallel: `jit` or `pmap`, which loops.
+    layout: where the state of one lies, as `make_layout` gives it; None for a copy on each device. A state
+      that is split loops.
   """
+  whole = NamedSharding(mesh, P())
+  layout = whole if layout is None else layout
   if form == "auto":
     # A kernel of more than two axes is that of a convolution.
     convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
     loses = number == 1 or parallel == "pmap" or (jax.default_backend() == "cpu" and convolves)
-    form = "loop" if loses else "vmap"
-  return Vmap(mesh) if form == "vmap" else Loop(mesh, parallel)
+    form = "loop" if loses or layout != whole else "vmap"
+  return Vmap(mesh) if form == "vmap" else Loop(mesh, parallel, layout)

@@ -15,6 +15,7 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.order import Order
 from jaxreg.train.program import Program, make_program
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
+from jaxreg.train.sharding import make_layout
 
 
 def load_data(config: Config) -> Dataset:
@@ -30,10 +31,17 @@ def load_data(config: Config) -> Dataset:
   return data.with_unlabelled() if config.data.unlabelled.batch_size else data.without_rest()
 
 
-def make_mesh() -> jax.sharding.Mesh:
-  """One axis, `data`, over all devices."""
+def make_mesh(model: int = 1) -> jax.sharding.Mesh:
+  """All devices in two axes: `data`, over which batches are split, and `model`, of so many devices.
+
+  Raises:
+    RunError: if they cannot be arranged so.
+  """
+  devices = jax.device_count()
+  if devices % model:
+    raise RunError(f"mesh.model: must divide the number of devices, {devices}, got {model}")
   # Auto axes: with the default Explicit ones, gathers and dropout on the batch axis raise.
-  return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+  return jax.make_mesh((devices // model, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
 def check_devices(config: Config) -> None:
@@ -44,7 +52,8 @@ def check_devices(config: Config) -> None:
   """
   if config.parallel == "pmap" and jax.process_count() > 1:
     raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
-  devices = jax.device_count()
+  devices = make_mesh(config.mesh.model).shape["data"]
+  which = "the number of devices" + (" on the data axis" if config.mesh.model > 1 else "")
   unlabelled = config.data.unlabelled.batch_size
   if unlabelled and (config.parallel == "pmap" or config.accumulate > 1):
     raise RunError(
@@ -53,14 +62,14 @@ def check_devices(config: Config) -> None:
     )
   if unlabelled and (config.batch_size + unlabelled) % devices:
     raise RunError(
-      f"batch_size: must with data.unlabelled.batch_size be divisible by the number of devices, {devices}, "
+      f"batch_size: must with data.unlabelled.batch_size be divisible by {which}, {devices}, "
       f"got {config.batch_size} + {unlabelled}"
     )
   if not unlabelled and config.batch_size % (devices * config.accumulate):
     parts = f", {devices}"
     if config.accumulate > 1:
       parts = f" times accumulate, {devices} * {config.accumulate}"
-    raise RunError(f"batch_size: must be divisible by the number of devices{parts}, got {config.batch_size}")
+    raise RunError(f"batch_size: must be divisible by {which}{parts}, got {config.batch_size}")
 
 
 def steps_per_dispatch(config: Config) -> int:
@@ -88,13 +97,18 @@ def make_order(config: Config, dataset: Dataset) -> Order:
 
 
 def replicas_of(config: Config, mesh: jax.sharding.Mesh, program: Program) -> Vmap | Loop:
-  """The form in which the replicas are trained."""
+  """The form in which the replicas are trained, and where their states lie.
+
+  Raises:
+    RunError: if a rule of `mesh.shard` does not fit the parameters.
+  """
   return make_replicas(
     mesh,
     config.replicas_by,
     number=config.replicas,
     params=program.abstract.params,
     parallel=config.parallel,
+    layout=make_layout(program.abstract, mesh, config.mesh.shard, config.mesh.min_size),
   )
 
 

@@ -15,6 +15,10 @@ from jaxreg.train.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
 
 
+def _same(params: Any) -> Any:
+  return params
+
+
 def make_train_step(
   objective: Objective,
   optimizer: optax.GradientTransformation,
@@ -23,7 +27,7 @@ def make_train_step(
   accumulate: int = 1,
   extras: Extras | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
-  """Builds `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
+  """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
 
   Under `jit` over a sharded batch, losses and noise are those of the whole batch, on any number of devices.
   Under `pmap` or `vmap` with `axis_name` the batch is the device's own part: gradients and metrics are
@@ -31,6 +35,9 @@ def make_train_step(
 
   With `accumulate`, the gradient is that of so many parts of the batch, one after another: losses are
   still those of the whole batch, noise and BatchNorm's moments those of a part.
+
+  Where the parameters of the state are split over devices, `gather(params)` is as the objective has them and
+  `scatter(gradients)` as the optimizer has them; the values stay the same.
   """
 
   optimizer = optax.with_extra_args_support(optimizer)
@@ -38,14 +45,22 @@ def make_train_step(
   if accumulate > 1:
     gradient = _accumulated(gradient, accumulate)
 
-  def train_step(state: TrainState, batch: Batch, *, axis_name: str | None = None):
+  def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    axis_name: str | None = None,
+    gather: Callable[[Params], Params] = _same,
+    scatter: Callable[[Params], Params] = _same,
+  ):
     key = jax.random.fold_in(state.key, state.step)
     if axis_name is not None:
       key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
 
     def descent(params: Params, key: Key) -> tuple[Any, Any]:
       """`((loss, (model state, metrics)), gradient)` of the batch."""
-      (loss, (model_state, metrics)), grads = gradient(params, state, batch, key)
+      (loss, (model_state, metrics)), grads = gradient(gather(params), state, batch, key)
+      grads = scatter(grads)
       if axis_name is None:
         return (loss, (model_state, metrics)), grads
       # After grad, not inside it: the one order that is right under pmap and vmap alike.
@@ -66,7 +81,7 @@ def make_train_step(
       value=loss,
       grad=grads,
       grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
-      value_fn=_value_fn(objective, state, batch, key),
+      value_fn=_value_fn(lambda params, *rest: objective(gather(params), *rest), state, batch, key),
     )
     params = optax.apply_updates(state.params, updates)
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))

@@ -22,13 +22,15 @@ from jaxreg.train.errors import RunError
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
 FREE = re.compile(
   r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
+  r"|mesh\."
 )
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
 FREE_TO_EVALUATE = re.compile(
-  r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir|workers)$"
+  r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$|mesh\.|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir|workers)$"
 )
-# A longer or shorter run of the same thing: it continues under the new schedule.
-LENGTH = ("epochs", "steps")
+# A longer or shorter run of the same thing, which continues under the new schedule; or from here on the other
+# wrapping of the same step.
+CONTINUES = ("epochs", "steps", "parallel")
 
 
 def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
@@ -49,7 +51,7 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
   """Makes `workdir` that of this configuration, or checks that it is; `num_steps` is the length asked for.
 
   Returns:
-    A remark, if the run continues with another length.
+    A remark, if the run continues with another length, or under the other wrapping.
 
   Raises:
     RunError: if it belongs to another configuration or to other data, with the difference, or is past
@@ -59,13 +61,16 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
   remark = None
   if (workdir / "config.json").is_file() and not _is_untouched(workdir):
-    longer = check_same(workdir, config, data)
-    if not longer:
+    changed = check_same(workdir, config, data)
+    if not changed:
       return None
     latest = max(good_steps(workdir), default=0)
     if latest > num_steps:
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
-    remark = f"continuing under the new schedule: {_show(longer)}"
+    other = changed.keys() == {"parallel"}
+    if other and (workdir / "results.json").is_file():
+      raise RunError(f"--workdir: {workdir} is of a finished run: {_show(changed)}; give another --workdir")
+    remark = f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"
   elif not (workdir / "config.json").is_file() and any(
     (workdir / name).exists() for name in ("checkpoints", "results.json")
   ):
@@ -89,7 +94,7 @@ def check_same(
   """Checks that `workdir` is of this configuration, but for the `free` fields, and of this data.
 
   Returns:
-    The fields of its length that differ, with their old and new values.
+    The fields of `CONTINUES` that differ, with their old and new values.
 
   Raises:
     RunError: if another field differs, or the data.
@@ -97,7 +102,7 @@ def check_same(
   # A field that an older version did not have had what is now its default.
   saved = {**flatten(base_config()), **read(workdir, "config.json")}
   difference = _differences(relevant(saved), relevant(flatten(config)), free)
-  longer = {field: difference.pop(field) for field in LENGTH if field in difference}
+  changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
   if difference:
     raise RunError(
       f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; give another --workdir"
@@ -107,7 +112,7 @@ def check_same(
     raise RunError(
       f"--workdir: {workdir} was made with other data: {_show(difference)}; give another --workdir"
     )
-  return longer
+  return changed
 
 
 def read(workdir: Path, name: str) -> Any:

@@ -122,7 +122,7 @@ def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fie
   """A set that is larger than `data.resident_gib`."""
   mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
   for module in (loop, job):
-    monkeypatch.setattr(module, "make_mesh", lambda: mesh)
+    monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})
   assert not setup.is_resident(config, setup.load_data(config))

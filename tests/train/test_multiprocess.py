@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 
+import drawn
 import jax
 import numpy as np
 import pytest
@@ -212,6 +215,54 @@ def test_images_of_a_folder_go_on_bitwise_after_kills(tmp_path):
   assert_same(workdir, tmp_path / "whole")
   train_one(images, tmp_path / "one", devices=4)
   assert_close(tmp_path / "one", tmp_path / "whole", total)
+
+
+def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
+  """Data order, augmentation and masks by position in the global batch: here on 8 devices, there on 2 x 2."""
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    coordinator = f"localhost:{probe.getsockname()[1]}"
+  script = [
+    sys.executable,
+    runs.ROOT / "tests" / "train" / "drawn.py",
+    tmp_path / "drawn.npz",
+    coordinator,
+    "2",
+  ]
+  environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
+  environment |= {"PYTHONPATH": str(runs.ROOT)}
+  processes = [subprocess.Popen([*script, str(number)], env=environment) for number in range(2)]
+  try:
+    assert [process.wait(TIMEOUT) for process in processes] == [0, 0]
+  finally:
+    for process in processes:
+      process.kill()
+  theirs = np.load(tmp_path / "drawn.npz")
+  assert jax.device_count() == 8
+  ours = drawn.drawn()
+  assert sorted(ours) == sorted(theirs)
+  for name, value in ours.items():
+    assert value.tobytes() == theirs[name].tobytes(), name
+  for step in (0, 4):
+    assert 0.4 < (ours[f"layer, {step}, True"] == 0).mean() < 0.6
+    assert ours[f"images, {step}, True"].tobytes() == ours[f"images, {step}, False"].tobytes()
+  assert ours["indices, 0, True"].tobytes() != ours["indices, 4, True"].tobytes()
+
+
+def test_a_state_split_over_two_processes(whole, tmp_path):
+  """Each saves its shards; one process without a mesh goes on from them."""
+  workdir = tmp_path / "run"
+  mesh = ["--config.mesh.model=2", "--config.mesh.shard=('head','fsdp')", "--config.mesh.min_size=64"]
+  with Pair([*ARGUMENTS, *mesh, "--workdir", workdir], tmp_path) as pair:
+    wait_for(workdir, 80, *pair.processes)
+    pair.processes[0].terminate()
+    status, _, errs = pair.finish()
+  assert status == [143, 143], errs
+  step = max(checkpoint.good_steps(workdir))
+  assert 80 <= step < STEPS
+  _, err = train_one([], workdir)
+  assert f"resuming at step {step} of {STEPS}" in err
+  assert_close(workdir, whole)
 
 
 def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):

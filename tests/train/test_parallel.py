@@ -1,11 +1,25 @@
 """`pmap` and `jit` are wrappings of one step: what no noise couples, they train alike."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 import runs
+from jax.sharding import AxisType
 
 from jaxreg import train
+from jaxreg.train import loop, setup
+
+PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
+
+
+def on_devices(monkeypatch, number):
+  """From here on, runs are on so many of the devices."""
+  devices = jax.devices()[:number]
+  mesh = jax.make_mesh((number, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+  for module in (loop, setup):
+    monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
 
 
 def trained(workdir, **fields):
@@ -37,3 +51,52 @@ def test_pmap_trains_dropmax_and_augments(tmp_path):
     augment__translate__max_shift=1, model__MLP__dropout_rate=0.0,
   )  # fmt: skip
   assert results["val/error"] < 0.5
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+  ("wrappings", "fields"),
+  [(("jit", "jit", "jit"), {}), (("pmap", "jit", "pmap"), PLAIN)],
+  ids=["jit", "pmap"],
+)
+def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
+  tmp_path, monkeypatch, capsys, wrappings, fields
+):
+  """With noise under `jit`, and what is not coupled by any under both in turn: it ends as on eight alone."""
+  whole = train.train(runs.make_config(fields), tmp_path / "whole")
+  workdir = tmp_path / "run"
+  parts = list(zip((4, 2, 8), (5, 14, None), wrappings, strict=True))
+  for devices, stop, wrapping in parts:
+    on_devices(monkeypatch, devices)
+    config = runs.make_config({**fields, "parallel": wrapping})
+    if stop is None:
+      break
+    undo = runs.interrupt_at(monkeypatch, stop)
+    with pytest.raises(train.Interrupted):
+      train.train(config, workdir)
+    undo()
+    assert f"{stop}/24" in capsys.readouterr().err
+  results = train.train(config, workdir)
+  said = capsys.readouterr().err
+  assert "resuming at step 14 of 24" in said
+  assert ("continuing under the new wrapping: parallel was 'jit', is 'pmap'" in said) == bool(fields)
+  assert json.loads((workdir / "config.json").read_text())["parallel"] == wrappings[-1]
+  assert results.keys() == whole.keys()
+  for name, value in whole.items():
+    np.testing.assert_allclose(results[name], value, rtol=0, atol=1e-5, err_msg=name)
+  ours, theirs = (runs.final_state(tmp_path / name)["params"] for name in ("run", "whole"))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), ours, theirs)
+  # Each step saw the same examples and drew the same masks.
+  losses = [
+    [record["train/loss"] for record in runs.records(tmp_path / name) if "train/loss" in record]
+    for name in ("run", "whole")
+  ]
+  assert len(losses[0]) == 24
+  np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_wrapping_of_a_finished_run_stays(finished_copy):
+  with pytest.raises(train.RunError, match="is of a finished run: parallel was 'jit', is 'pmap'"):
+    train.train(runs.make_config({"parallel": "pmap"}), finished_copy)
