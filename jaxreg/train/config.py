@@ -32,7 +32,7 @@ def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Config:
     default = parameter.default
     if name in skip or default is inspect.Parameter.empty:
       continue
-    if isinstance(default, bool | int | float | str | tuple):
+    if isinstance(default, bool | int | float | str) or type(default) is tuple:
       fields[name] = default
     elif default is None:
       fields[name] = config_dict.placeholder(float)

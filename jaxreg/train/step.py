@@ -81,7 +81,7 @@ def make_train_step(
       value=loss,
       grad=grads,
       grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
-      value_fn=_value_fn(lambda params, *rest: objective(gather(params), *rest), state, batch, key),
+      value_fn=_value_fn(objective, gather, state, batch, key),
     )
     params = optax.apply_updates(state.params, updates)
     metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
@@ -93,10 +93,12 @@ def make_train_step(
   return train_step
 
 
-def _value_fn(objective: Objective, state: TrainState, batch: Batch, noise: Key) -> Callable[..., Array]:
+def _value_fn(
+  objective: Objective, gather: Callable[[Params], Params], state: TrainState, batch: Batch, noise: Key
+) -> Callable[..., Array]:
   def value_fn(params: Params, grad_fn: Any = None, key: Key | None = None) -> Array:
     del grad_fn, key  # Optax's line search hands on what `update` got.
-    return objective(params, state, batch, jax.random.clone(noise))[0]
+    return objective(gather(params), state, batch, jax.random.clone(noise))[0]
 
   return value_fn
 
