@@ -6,8 +6,8 @@ Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of so
 probability 0.8 after the convolutions; variance and curvature in the first convolution of the first block.
 
 The whole set is one batch, made in 50 parts whose gradients are added up: BatchNorm's moments are those of a
-part. Meant for an accelerator. `small`: the first 200 images of CIFAR-10, 200 steps of gradient descent with
-momentum, 150 samples of each kind, 50 eigenpairs by Lanczos, for a CPU. Where dropout stands to BatchNorm
+part. Meant for an accelerator. `small`: the first 100 images of CIFAR-10, 150 steps of gradient descent with
+momentum, 100 samples of each kind, 50 eigenpairs by Lanczos, for a CPU. Where dropout stands to BatchNorm
 (before it) is ours, the source does not say.
 """
 
@@ -35,14 +35,14 @@ def get_config(variant: str = "paper") -> Config:
     config.eval_every = config.checkpoint.every = 100
     config.flatness.examples = 2000
   else:
-    config.data.tfds.num_train = 200
-    config.batch_size, config.epochs = 200, 200
+    config.data.tfds.num_train = 100
+    config.batch_size, config.epochs = 100, 150
     config.optimizer.learning_rate = 0.05
     config.optimizer.sgd.momentum = 0.9
-    config.eval_every = config.checkpoint.every = 100
-    config.flatness.variance_flatness.samples = 150
-    config.flatness.variance_flatness.directions = 30
-    config.flatness.projected_variance.samples = 150
+    config.eval_every = config.checkpoint.every = 150
+    config.flatness.variance_flatness.samples = 100
+    config.flatness.variance_flatness.directions = 20
+    config.flatness.projected_variance.samples = 100
   config.flatness.projected_variance.eigenpairs = 50
   both = "flatness.analyses=('profile','variance_flatness','projected_variance')"
   config.flatness.rows = ("no dropout:", f"keep 0.8: model.CifarResNet.dropout_rate=0.2 {both}")
