@@ -24,7 +24,10 @@ FEW_LABELS = {
   "checkpoint.every": 100,
 }
 
-SMALL_RESNET = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 8}
+SMALL_RESNET = {
+  **{"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 8},
+  "optimizer.learning_rate": 0.01,
+}
 # Of the whole training set, against a mean loss over 1078 examples.
 LEARNED_RATES = {"regularizers.names": ("learned_dropout",), "regularizers.learned_dropout.weight": 1 / 1078}
 
