@@ -94,9 +94,13 @@ def wait_for(workdir, step, *processes):
 
 
 def children(process):
-  """The numbers of the processes that one of its threads has started."""
-  files = Path(f"/proc/{process.pid}/task").glob("*/children")
-  return [int(number) for file in files for number in file.read_text().split()]
+  """The numbers of the processes that it has started."""
+  found = []
+  for file in Path("/proc").glob("[0-9]*/stat"):
+    with contextlib.suppress(OSError):  # gone in the meantime
+      if int(file.read_text().rpartition(")")[2].split()[1]) == process.pid:
+        found.append(int(file.parent.name))
+  return found
 
 
 def is_alive(number):
