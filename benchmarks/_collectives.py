@@ -33,8 +33,8 @@ class Collective:
 
   @property
   def purpose(self) -> str:
-    """`arrays` if there is one of two dimensions or more, in data parallel the gradients of kernels and what was
-    joined to them; else `batch_norm`, moments and their gradients, or `small`, such as losses."""
+    """`arrays` if there is one of two dimensions or more, in data parallel the gradients of kernels and what
+    was joined to them; else `batch_norm`, moments and their gradients, or `small`, such as losses."""
     if max(map(len, self.shapes)) > 1:
       return "arrays"
     return "batch_norm" if "BatchNorm" in self.op_name else "small"
