@@ -53,9 +53,10 @@ def main(argv: list[str]) -> int:
     print(f"run.py: {stop}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-    print(
-      f"run.py: error: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr
-    )
+    message = str(error).splitlines()[0] if str(error) else type(error).__name__
+    print(f"run.py: error: {message}", file=sys.stderr, flush=True)
+    if jax.process_count() > 1:
+      os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
   except KeyboardInterrupt:
     print(INTERRUPTED, file=sys.stderr)

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import runs
 from fuzz_cases import damage_file, pick
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import AxisType, SingleDeviceSharding
 
 from jaxreg.train import checkpoint, loop
 from jaxreg.train import workdir as workdirs
@@ -35,7 +35,8 @@ from jaxreg.train.setup import build
 pytestmark = pytest.mark.slow
 
 TRIES = 20
-EPOCHS, STEPS_PER_EPOCH = 8, 4
+KILLED_PEERS = 4  # each takes a while
+EPOCHS, STEPS_PER_EPOCH = 6, 4
 STEPS = EPOCHS * STEPS_PER_EPOCH
 ARGUMENTS = [
   f"--config.epochs={EPOCHS}",
@@ -174,6 +175,7 @@ class Here:
       "replicas_of": kept_replicas,
       "make_evaluate": kept_evaluate,
       "batch_indices": hooked,
+      "make_mesh": lambda: jax.make_mesh((1,), ("data",), (AxisType.Auto,), devices=jax.devices()[:1]),
       "save_figures": lambda *_: [],
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},
     }.items():
@@ -264,7 +266,7 @@ def _run(here, workdir):
 
 def test_a_damaged_file_of_the_newest_checkpoint(bench, here):
   random = np.random.default_rng(1)
-  newest, most, noticed = 18, 0, 0
+  newest, most, noticed = 14, 0, 0
   stopped = here.stopped(newest)
   for _ in range(TRIES):
     workdir = shutil.copytree(stopped, bench.new())
@@ -281,7 +283,7 @@ def test_a_damaged_file_of_the_newest_checkpoint(bench, here):
 
 def test_a_checkpoint_half_written(bench, here):
   random = np.random.default_rng(2)
-  newest, most = 18, 0
+  newest, most = 14, 0
   stopped = here.stopped(newest)
   for _ in range(TRIES):
     workdir = shutil.copytree(stopped, bench.new())
@@ -303,9 +305,9 @@ def test_a_checkpoint_half_written(bench, here):
 def test_metrics_cut_in_the_middle_of_a_line(bench, here):
   """As by a kill: of what is newer than the newest whole checkpoint."""
   random = np.random.default_rng(3)
-  stopped = here.stopped(18)
+  stopped = here.stopped(14)
   content = (stopped / "metrics.jsonl").read_bytes()
-  shutil.rmtree(stopped / "checkpoints" / "18")
+  shutil.rmtree(stopped / "checkpoints" / "14")
   old = [
     line for line in content.splitlines(keepends=True) if json.loads(line)["step"] <= saved_step(stopped)
   ]
@@ -498,7 +500,7 @@ def test_a_killed_peer(bench, apart):
   """Of two processes, one or the other; few tries, for each takes a while."""
   random = np.random.default_rng(9)
   workdir, took, most, statuses = bench.new(), [], 0, []
-  for number in range(6):
+  for number in range(KILLED_PEERS):
     with socket.socket() as probe:
       probe.bind(("localhost", 0))
       port = probe.getsockname()[1]
@@ -521,9 +523,15 @@ def test_a_killed_peer(bench, apart):
     pair[number % 2].finish()
     print(number, status, said)
     statuses.append(status)
-    assert status != 0
+    # Whichever is faster: the broken connection, told in one line, or JAX's own service, which aborts.
+    assert status == 1 or status == -signal.SIGABRT
+    assert status != 1 or len(runs.own_lines(said)) == 1
     assert not (workdir / "results.json").exists()
     most = max(most, steps_made(workdir) - saved_step(workdir))
   status, said = apart.start(workdir).finish()
   assert status == 0, said
-  bench.row("a killed peer", 6, most, f"the other stopped within {max(took):.0f} s, {sorted(set(statuses))}")
+  # Two processes add up in another order than one: not bit by bit.
+  (_, _, params, _), ours = apart.whole[0], bench.final_state(workdir)[2]
+  jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-5), ours, params)
+  remark = f"the other stopped within {max(took):.0f} s, status {', '.join(map(str, sorted(set(statuses))))}"
+  bench.row("a killed peer", KILLED_PEERS, most, remark)
