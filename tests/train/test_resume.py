@@ -56,8 +56,13 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   assert list(checkpoint.good_steps(tmp_path / "run")) == [2]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("average", ["none", "early_stopping"])
+@pytest.mark.parametrize(
+  "average",
+  [
+    pytest.param("none", marks=pytest.mark.slow),
+    pytest.param("early_stopping", marks=pytest.mark.thorough),
+  ],
+)
 def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, average):
   """Of a run of two epochs: in the first, in the last, in those of the end; each is cut after a batch."""
   config = runs.make_config({"epochs": 2, "average.name": average})
