@@ -34,7 +34,7 @@ from jaxreg.train.setup import build
 
 pytestmark = pytest.mark.slow
 
-TRIES = 20
+TRIES = int(os.environ.get("FAULT_TRIES", "20"))
 KILLED_PEERS = 4  # each takes a while
 EPOCHS, STEPS_PER_EPOCH = 6, 4
 STEPS = EPOCHS * STEPS_PER_EPOCH
