@@ -1,6 +1,7 @@
 """Trains, evaluates and compares from the command line: flags to one call."""
 
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -19,6 +20,8 @@ JOBS = {
   "flatness": train.flatness,
   "translate": train.translate,
 }
+
+INTERRUPTED = "run.py: interrupted; the same command continues from the last checkpoint"
 
 
 def main(argv: list[str]) -> int:
@@ -50,20 +53,22 @@ def main(argv: list[str]) -> int:
     print(f"run.py: {stop}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-    print(
-      f"run.py: error: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr
-    )
+    message = str(error).splitlines()[0] if str(error) else type(error).__name__
+    print(f"run.py: error: {message}", file=sys.stderr, flush=True)
+    if jax.process_count() > 1:
+      os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
-  except KeyboardInterrupt as stop:  # while nothing is being trained
-    print("run.py: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-    return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+  except KeyboardInterrupt:
+    print(INTERRUPTED, file=sys.stderr)
+    return 130
 
 
 def _terminate(number: int, frame: object) -> None:
-  """SIGTERM is as Ctrl-C; the loop has a handler of its own, which saves."""
+  """SIGTERM while nothing is trained, so that nothing is to be saved; the loop has a handler of its own."""
   del frame
-  signal.signal(number, signal.SIG_IGN)  # once is enough
-  raise KeyboardInterrupt(number)
+  # An exception would be lost where one happens to be in a destructor.
+  print(INTERRUPTED, file=sys.stderr, flush=True)
+  os._exit(128 + number)
 
 
 if __name__ == "__main__":

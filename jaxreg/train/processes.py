@@ -59,7 +59,13 @@ def start(
   elif not detect and not any(_says_several(name, several) for name, several in LAUNCHERS.items()):
     return
   try:
-    jax.distributed.initialize(coordinator, num_processes, process_id, heartbeat_timeout_seconds=peer_timeout)
+    jax.distributed.initialize(
+      coordinator,
+      num_processes,
+      process_id,
+      heartbeat_timeout_seconds=peer_timeout,
+      shutdown_timeout_seconds=peer_timeout,
+    )
   except (ValueError, RuntimeError, OSError) as error:
     raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
 

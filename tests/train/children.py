@@ -4,6 +4,8 @@ The process forked from has not used JAX yet, so that each child is as if it had
 """
 
 import atexit
+import contextlib
+import datetime
 import multiprocessing
 import os
 import random
@@ -11,9 +13,11 @@ import resource
 import runpy
 import sys
 import time
+import types
 from pathlib import Path
 
 import runs
+from orbax.checkpoint import checkpoint_manager
 
 PRELOADED = ["children", "jaxreg.train", "orbax.checkpoint", "sklearn.datasets", "sklearn.model_selection"]
 
@@ -36,9 +40,10 @@ def forkserver(folder: Path):
 class Child:
   """`run.py` at work with these arguments; what it says is in a file."""
 
-  def __init__(self, context, arguments, said: Path, **faults):
+  def __init__(self, context, arguments, said: Path):
     self.said = said
-    self.process = context.Process(target=_main, args=([str(a) for a in arguments], str(said), faults))
+    said.touch()
+    self.process = context.Process(target=_main, args=([str(a) for a in arguments], str(said)))
     self.process.start()
 
   def alive(self) -> bool:
@@ -58,30 +63,38 @@ class Child:
     return self.process.exitcode, self.said.read_text()
 
 
-def _main(arguments, said, faults):
+def _main(arguments, said):
   with open(said, "w") as stream, open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), 1)
     os.dup2(stream.fileno(), 2)
-  if "file_size" in faults:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (faults["file_size"],) * 2)
-  if "clock" in faults:
-    _let_the_clock_jump(faults["clock"])
   from jaxreg.train import loop
 
   loop.save_figures = lambda *_: []  # they take longer than these runs
+  # A step takes no time at all, and then most signals would come before or after all steps.
+  indices = loop.batch_indices
+  loop.batch_indices = lambda *args, **options: time.sleep(0.02) or indices(*args, **options)
   sys.argv = ["run.py", *arguments]
   try:
     runpy.run_path(str(runs.ROOT / "run.py"), run_name="__main__")
   finally:
     atexit._run_exitfuncs()  # which processes of this kind leave out
+    if os.environ.get("FAULTS_CPU"):
+      print("cpu", time.process_time(), file=sys.stderr)
 
 
-def _let_the_clock_jump(seed):
+@contextlib.contextmanager
+def limited_files(size):
+  """No file of this process can grow beyond so many bytes."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def let_the_clock_jump(seed, patch):
   """`time.time`, and what Orbax has of `datetime`, by up to a day to and fro at every fifth look."""
-  import datetime
-
-  from orbax.checkpoint import checkpoint_manager
-
   numbers, real, now = random.Random(seed), time.time, datetime.datetime.now
   off = 0.0
 
@@ -96,11 +109,6 @@ def _let_the_clock_jump(seed):
     def now(cls, tz=None):
       return now(tz) + datetime.timedelta(seconds=jumping() - real())
 
-  class Module:
-    """`datetime` with that clock."""
-
-    datetime = Jumping
-    timezone, timedelta = datetime.timezone, datetime.timedelta
-
-  time.time = jumping
-  checkpoint_manager.datetime = Module
+  module = types.SimpleNamespace(datetime=Jumping, timezone=datetime.timezone, timedelta=datetime.timedelta)
+  patch.setattr(time, "time", jumping)
+  patch.setattr(checkpoint_manager, "datetime", module)

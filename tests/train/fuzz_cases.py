@@ -863,7 +863,6 @@ def wrong_work_directories(random, folder):
     "other",
     "results",
     "missing",
-    "nul\0",
     "loop/x",
   )
   where = pick(random, wheres)

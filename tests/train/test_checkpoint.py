@@ -222,6 +222,22 @@ def test_a_step_is_saved_once(pair):
   assert runs.snapshot(pair / "checkpoints") == before
 
 
+def test_one_without_metrics_is_replaced_once_they_are_known(tmp_path):
+  """What a run saves that is stopped in an evaluation; also where it was opened again."""
+  with open_checkpoints(tmp_path) as saved:
+    saved.save(1, make_state(1), METRICS)
+    saved.save(2, make_state(2), None)
+    assert not saved.measured
+  assert good_steps(tmp_path) == {1: METRICS, 2: None}
+  with open_checkpoints(tmp_path) as saved:
+    assert saved.latest == 2
+    assert not saved.measured
+    saved.save(2, make_state(2), METRICS)
+    assert saved.measured
+  assert good_steps(tmp_path) == {1: METRICS, 2: METRICS}
+  assert int(checkpoint.restore(tmp_path, 2, abstract(make_state(2))).step) == 2
+
+
 def test_a_save_may_be_followed_by_donation(tmp_path):
   state = make_state(1)
   with open_checkpoints(tmp_path) as saved:

@@ -64,13 +64,14 @@ def fault(main, capsys, arguments):
   return None
 
 
-def check(kind, main, capsys, monkeypatch, tmp_path, finished_run, cases):
+def check(kind, main, capsys, monkeypatch, tmp_path, request, cases):
   wrong, lines = [], []
   for number in range(cases):
     folder = tmp_path / str(number)
     folder.mkdir()
     if kind in fuzz_cases.OF_RUNS:
-      shutil.copytree(finished_run, folder / "run", ignore=shutil.ignore_patterns("figures", "tensorboard"))
+      run = request.getfixturevalue("finished_run")
+      shutil.copytree(run, folder / "run", ignore=shutil.ignore_patterns("figures", "tensorboard"))
     random = np.random.default_rng([zlib.crc32(kind.encode()), number])
     arguments = fuzz_cases.KINDS[kind](random, folder)
     monkeypatch.chdir(folder)
@@ -88,11 +89,11 @@ def check(kind, main, capsys, monkeypatch, tmp_path, finished_run, cases):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", fuzz_cases.KINDS)
-def test_a_few_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, finished_run):
-  check(kind, main, capsys, monkeypatch, tmp_path, finished_run, 2)
+def test_a_few_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
+  check(kind, main, capsys, monkeypatch, tmp_path, request, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", fuzz_cases.KINDS)
-def test_many_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, finished_run):
-  check(kind, main, capsys, monkeypatch, tmp_path, finished_run, CASES)
+def test_many_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
+  check(kind, main, capsys, monkeypatch, tmp_path, request, CASES)

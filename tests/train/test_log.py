@@ -1,5 +1,6 @@
 """What a run leaves behind to read."""
 
+import errno
 import json
 
 import numpy as np
@@ -107,6 +108,33 @@ def test_a_truncated_last_line_is_left_out(tmp_path, rest):
   write(tmp_path, 2, [3])
   assert steps_in(tmp_path) == [1, 2, 3]
   assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", [b"{", b"3", b'{"loss": 1}', b'{"step": "x"}', b"\xff\xfe"])
+def test_a_damaged_line_is_left_out_and_said(tmp_path, capsys, damage):
+  write(tmp_path, 0, [1, 2, 3])
+  file = tmp_path / "metrics.jsonl"
+  first, _, third = file.read_bytes().splitlines()
+  file.write_bytes(b"\n".join([first, damage, third, b""]))
+  capsys.readouterr()
+  write(tmp_path, 3, [4])
+  assert f"{file}: 1 damaged lines are left out" in capsys.readouterr().err
+  assert steps_in(tmp_path) == [1, 3, 4]
+
+
+def test_a_record_that_cannot_be_written_is_told(tmp_path):
+  class Full:
+    def write(self, text):
+      raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self):
+      pass
+
+  with Log(tmp_path, start=0, total=10, steps_per_epoch=5) as log:
+    log._stream.close()
+    log._stream = Full()
+    with pytest.raises(train.RunError, match=r"metrics\.jsonl: cannot be written \(.*No space left"):
+      log.write(1, {"train/loss": 1.0})
 
 
 def test_records_of_nothing(tmp_path):

@@ -310,6 +310,19 @@ def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):
   assert_same(workdir, whole)
 
 
+def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(tmp_path):
+  """JAX's service says yes to one step only, which may lie within a dispatch."""
+  workdir = tmp_path / "run"
+  arguments = [*ARGUMENTS, "--config.steps_per_dispatch=3", "--workdir", workdir]
+  with Pair(arguments, tmp_path) as pair:
+    wait_for(workdir, STEPS_PER_EPOCH, *pair.processes)
+    pair.processes[0].terminate()
+    pair.processes[0].terminate()
+    status, _, errs = pair.finish()
+  assert status == [143, 143], errs
+  assert STEPS_PER_EPOCH <= max(checkpoint.good_steps(workdir)) < STEPS
+
+
 def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, tmp_path):
   workdir = tmp_path / "run"
   arguments = [*ARGUMENTS, "--workdir", workdir]

@@ -25,6 +25,8 @@ def calls(monkeypatch):
     (("host:1", 2, None), r"^--process_id: must be given too"),
     (("host", 2, 0), r"^--coordinator: must be host:port, got 'host'$"),
     (("host:x", 2, 0), r"^--coordinator: must be host:port, got 'host:x'$"),
+    (("host:0", 2, 0), r"^--coordinator: must be host:port, got 'host:0'$"),
+    (("host:65536", 2, 0), r"^--coordinator: must be host:port, got 'host:65536'$"),
     ((":1", 2, 0), r"^--coordinator: must be host:port, got ':1'$"),
     (("host:1", 0, 0), r"^--num_processes: must be at least 1, got 0$"),
     (("host:1", 2, 2), r"^--process_id: must be at least 0 and below --num_processes=2, got 2$"),
@@ -35,6 +37,17 @@ def test_a_mistake_is_one_line(calls, given, message):
   with pytest.raises(train.RunError, match=message):
     processes.start(*given)
   assert not calls
+
+
+def test_the_time_out_is_handed_on(monkeypatch):
+  made = []
+  monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: made.append(options))
+  processes.start("host:1", 2, 1)
+  processes.start("host:1", 2, 1, peer_timeout=7)
+  assert [options["heartbeat_timeout_seconds"] for options in made] == [100, 7]
+  with pytest.raises(train.RunError, match=r"^--peer_timeout: must be at least 1 second, got 0$"):
+    processes.start("host:1", 2, 1, peer_timeout=0)
+  assert len(made) == 2
 
 
 def test_flags_and_variables(calls, monkeypatch):

@@ -1,7 +1,11 @@
 """A run that was stopped and continued is the run that was not, bit by bit; other runs are kept out."""
 
+import errno
+import fcntl
 import json
+import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -13,6 +17,7 @@ from jaxreg.train import checkpoint, loop, sources
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 
+evaluate = sys.modules["jaxreg.train.evaluate"]  # of the same name, there is a function
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
@@ -49,6 +54,45 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
     train.train(runs.make_config(), tmp_path / "run")
   assert stopped.value.status == 130
   assert list(checkpoint.good_steps(tmp_path / "run")) == [2]
+
+
+@pytest.mark.parametrize(
+  "average",
+  [
+    pytest.param("none", marks=pytest.mark.slow),
+    pytest.param("early_stopping", marks=pytest.mark.thorough),
+  ],
+)
+def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, average):
+  """Of a run of two epochs: in the first, in the last, in those of the end; each is cut after a batch."""
+  config = runs.make_config({"epochs": 2, "average.name": average})
+  train.train(config, tmp_path / "whole")
+  made, original = 0, evaluate.batches
+
+  def batches(*arguments):
+    nonlocal made
+    for number, batch in enumerate(original(*arguments)):
+      made += 1
+      if number == 0 and made in signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+      yield batch
+
+  monkeypatch.setattr(evaluate, "batches", batches)
+  # An evaluation has three batches; one that is cut has one, and is made again.
+  signals, steps = (1, 5, 9), []
+  for _ in signals:
+    with pytest.raises(train.Interrupted) as stopped:
+      train.train(config, tmp_path / "run")
+    assert stopped.value.status == 143
+    steps.append(max(checkpoint.good_steps(tmp_path / "run")))
+    assert not (tmp_path / "run" / "results.json").exists()
+  assert steps == [4, 8, 8]
+  train.train(config, tmp_path / "run")
+  runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(tmp_path / "whole"))
+  assert runs.records(tmp_path / "run") == runs.records(tmp_path / "whole")
+  assert checkpoint.good_steps(tmp_path / "run") == checkpoint.good_steps(tmp_path / "whole")
+  results = [workdirs.read(tmp_path / name, "results.json") for name in ("run", "whole")]
+  assert results[0] == results[1]
 
 
 @pytest.mark.slow
@@ -225,3 +269,19 @@ def test_a_run_at_work_keeps_its_files(tmp_path):
   assert (workdir / "config.json").read_text() == before
   workdirs.claim(workdir, other, data, 24)
   assert (workdir / "config.json").read_text() != before
+
+
+@pytest.mark.parametrize(
+  ("number", "message"),
+  [
+    (errno.EWOULDBLOCK, "another run is at work in"),
+    (errno.ENOLCK, "cannot be locked .*No locks available.*give another"),
+  ],
+)
+def test_why_there_is_no_lock_is_told(tmp_path, monkeypatch, number, message):
+  def flock(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(fcntl, "flock", flock)
+  with pytest.raises(train.RunError, match=message), workdirs.locked(tmp_path):
+    pass

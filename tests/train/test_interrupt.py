@@ -1,0 +1,47 @@
+"""What several processes ask JAX's service, so that they stop at the same step."""
+
+import jax
+import pytest
+from jax.experimental import multihost_utils
+
+from jaxreg.train.interrupt import Interrupt
+
+
+@pytest.fixture
+def service(monkeypatch):
+  """As JAX's: it says yes to one number only; `service.agreed` is that number."""
+
+  class Service:
+    agreed = None
+
+    def __init__(self):
+      self.asked = []
+
+    def __call__(self, number):
+      self.asked.append(number)
+      return number == self.agreed
+
+  made = Service()
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", made)
+  monkeypatch.setattr(Interrupt, "_asked", None)
+  return made
+
+
+@pytest.mark.parametrize("agreed", range(5, 14))
+def test_no_number_is_left_out_by_dispatches_of_several_steps(service, agreed):
+  """Whatever number the service fixes, the run stops at the end of the dispatch that holds it."""
+  interrupt, service.agreed = Interrupt(), agreed
+  dispatches = [range(5, 8), range(8, 9), range(9, 12), range(12, 15)]
+  stops = [interrupt.stops(steps) for steps in dispatches]
+  assert stops == [agreed in steps for steps in dispatches]
+  assert interrupt.received == 15
+  assert not interrupt.told()
+
+
+def test_the_next_run_of_a_process_goes_on_with_the_next_number(service):
+  """A signal between two runs, as a comparison makes them: the number after the last one is asked for."""
+  Interrupt().stops(range(1, 4))
+  service.agreed = 4
+  assert Interrupt().stops(range(1, 2))
+  assert service.asked == [1, 2, 3, 4]
