@@ -48,20 +48,23 @@ def power_laws(
       shown = np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0)
       x, y = x[shown], y[shown]
       every = max(1, len(x) // MAX_POINTS)
-      axis.plot(x[::every], y[::every], ".", markersize=2.5, color=f"C{number}", alpha=0.4, linewidth=0)
       if len(x):
+        axis.plot(x[::every], y[::every], ".", markersize=2.5, color=f"C{number}", alpha=0.4, linewidth=0)
         ends = np.array([x.min(), x.max()])
         line = np.exp(float(fit.intercept)) * ends ** float(fit.slope)
         axis.plot(ends, line, "--", color=f"C{number}", linewidth=1.2, label=f"{label}: {describe(fit)}")
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    if axis.lines:
+      axis.set_xscale("log")
+      axis.set_yscale("log")
+      # Below the axis: six lines of numbers would hide the clouds.
+      axis.legend(fontsize="x-small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    else:
+      axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
     axis.set_title(name, loc="left", fontsize="medium")
     axis.set_xlabel(xlabel)
     axis.set_ylabel(ylabel)
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-    # Below the axis: six lines of numbers would hide the clouds.
-    axis.legend(fontsize="x-small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
   return figure
 
 

@@ -21,7 +21,8 @@ from jaxreg.train import sources, toolbox
 from jaxreg.train.averages import AVERAGES
 from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.methods import METHODS
-from jaxreg.train.optimizer import MASKS, OPTIMIZERS, SCHEDULES
+from jaxreg.train.optimizer import MASKS, OPTIMIZERS
+from jaxreg.train.schedule import SCHEDULES
 
 Random = np.random.Generator
 Arguments = list[str]
