@@ -1,5 +1,7 @@
 """The figures of the analyses of flatness hold the numbers they were given."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,9 @@ def test_power_laws_show_points_lines_and_slopes():
   np.testing.assert_allclose(line.get_ydata(), [3, 3 / 64], rtol=1e-5)
   assert line.get_label() == "p: slope -2.00 [-2.00, -2.00], r -1.00 [-1.00, -1.00]"
   assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
+  nothing = plots.power_laws({"a": {"p": (x + np.inf, y, fit)}}, xlabels=["F"], ylabels=["v"])
+  nothing.savefig(io.BytesIO())
+  assert nothing.axes[0].texts[0].get_text() == "no finite values"
   with pytest.raises(ValueError, match="panels must be at least one"):
     plots.power_laws({}, xlabels=[], ylabels=[])
 
