@@ -67,12 +67,12 @@ def _main(arguments, said):
   with open(said, "w") as stream, open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), 1)
     os.dup2(stream.fileno(), 2)
-  from jaxreg.train import loop
+  from jaxreg.train import loop, order
 
   loop.save_figures = lambda *_: []  # they take longer than these runs
   # A step takes no time at all, and then most signals would come before or after all steps.
-  indices = loop.batch_indices
-  loop.batch_indices = lambda *args, **options: time.sleep(0.02) or indices(*args, **options)
+  indices = order.batch_indices
+  order.batch_indices = lambda *args, **options: time.sleep(0.02) or indices(*args, **options)
   sys.argv = ["run.py", *arguments]
   try:
     runpy.run_path(str(runs.ROOT / "run.py"), run_name="__main__")

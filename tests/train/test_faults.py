@@ -25,7 +25,7 @@ import runs
 from fuzz_cases import damage_file, pick
 from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train import checkpoint, loop
+from jaxreg.train import checkpoint, loop, order
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.config import base_config, flatten
 from jaxreg.train.log import read_records
@@ -148,7 +148,7 @@ class Here:
     spec = importlib.util.spec_from_file_location("run_for_faults", runs.ROOT / "run.py")
     self.module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(self.module)
-    replicas_of, make_evaluate, indices = loop.replicas_of, loop.make_evaluate, loop.batch_indices
+    replicas_of, make_evaluate, indices = loop.replicas_of, loop.make_evaluate, order.batch_indices
     load_data, data, made, measured = loop.load_data, [], {}, {}
 
     def kept_replicas(config, mesh, program):
@@ -174,12 +174,14 @@ class Here:
       "load_data": lambda config: data[0] if data else data.append(load_data(config)) or data[0],
       "replicas_of": kept_replicas,
       "make_evaluate": kept_evaluate,
-      "batch_indices": hooked,
-      "make_mesh": lambda: jax.make_mesh((1,), ("data",), (AxisType.Auto,), devices=jax.devices()[:1]),
+      "make_mesh": lambda model: jax.make_mesh(
+        (1, model), ("data", "model"), (AxisType.Auto,) * 2, devices=jax.devices()[:1]
+      ),
       "save_figures": lambda *_: [],
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},
     }.items():
       patch.setattr(loop, name, value)
+    patch.setattr(order, "batch_indices", hooked)
 
   def __call__(self, workdir, *more):
     """The exit status, and what was said on stderr."""
