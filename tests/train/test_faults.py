@@ -322,7 +322,10 @@ def test_metrics_cut_in_the_middle_of_a_line(bench, here):
 
 
 def test_a_clock_that_jumps(bench, here):
+  """Orbax waits by that clock: a jump in a save may end the run, which then says so and goes on."""
   random = np.random.default_rng(4)
+  here.whole  # noqa: B018
+  most, failed = 0, 0
   for number in range(TRIES):
     workdir = bench.new()
     stop = int(random.integers(1, STEPS))
@@ -330,10 +333,16 @@ def test_a_clock_that_jumps(bench, here):
       children.let_the_clock_jump(number, patch)
       here.before = lambda at, stop=stop: os.kill(os.getpid(), signal.SIGTERM) if at == stop else None
       status, said = here(workdir)
+    if status == 1:
+      failed += 1
+      own_line(said, "a checkpoint cannot be saved")
+      most = max(most, steps_made(workdir) - saved_step(workdir))
+    else:
       assert status == 143, said
       assert saved_step(workdir) == stop
-      here.complete(workdir)
-  bench.row("the clock jumps by up to a day, and SIGTERM", TRIES, 0)
+    here.complete(workdir)
+  assert most <= 2 * STEPS_PER_EPOCH
+  bench.row("the clock jumps by up to a day, and SIGTERM", TRIES, most, f"{failed} failed, with status 1")
 
 
 def test_a_limit_on_the_size_of_files(bench, here):
