@@ -179,7 +179,7 @@ def test_the_first_process_alone_logs_and_every_step_once(said):
   assert len(list((workdir / "tensorboard").iterdir())) == 1
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_one_process_gives_the_same(whole, tmp_path, devices):
   workdir = tmp_path / "run"
   train_one([], workdir, devices=devices)
@@ -243,6 +243,7 @@ def test_images_of_a_folder_go_on_bitwise_after_kills(tmp_path):
   assert_same(workdir, tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
   """Data order, augmentation and masks by position in the global batch: here on 8 devices, there on 2 x 2."""
   with socket.socket() as probe:
@@ -275,6 +276,7 @@ def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
   assert ours["indices, 0, True"].tobytes() != ours["indices, 4, True"].tobytes()
 
 
+@pytest.mark.slow
 def test_a_state_split_over_two_processes(tmp_path):
   """Each saves its shards; one process without a mesh goes on from them."""
   mesh = ["--config.mesh.model=2", "--config.mesh.shard=('head','fsdp')", "--config.mesh.min_size=64"]
@@ -310,6 +312,7 @@ def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):
   assert_same(workdir, whole)
 
 
+@pytest.mark.slow
 def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(tmp_path):
   """JAX's service says yes to one step only, which may lie within a dispatch."""
   workdir = tmp_path / "run"
@@ -323,6 +326,7 @@ def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(tmp_path):
   assert STEPS_PER_EPOCH <= max(checkpoint.good_steps(workdir)) < STEPS
 
 
+@pytest.mark.slow
 def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, tmp_path):
   workdir = tmp_path / "run"
   arguments = [*ARGUMENTS, "--workdir", workdir]
@@ -348,6 +352,7 @@ def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, tmp_path):
   assert_close(workdir, whole)
 
 
+@pytest.mark.slow
 def test_replicas_and_evaluation(tmp_path):
   """Replicas under two processes are those of one, and so is what a later evaluation says."""
   arguments = ["--config.replicas=2", "--config.epochs=5"]

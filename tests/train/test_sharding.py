@@ -189,7 +189,7 @@ SLOW = [
   [
     pytest.param("softmax", "head", marks=pytest.mark.thorough),
     pytest.param("dropmax", "both", marks=pytest.mark.thorough),
-    pytest.param("group_softmax", "both", marks=pytest.mark.thorough),
+    pytest.param("group_softmax", "both", marks=pytest.mark.slow),
     *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
   ],
 )
