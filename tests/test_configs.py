@@ -195,6 +195,7 @@ def test_the_full_step_can_be_built(choice, override):
   assert program.num_steps == config.epochs * program.steps_per_epoch > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("choice", [choice for choice in CHOICES if choice.startswith("flatness_")])
 def test_the_rows_of_an_analysis_can_be_built(choice):
   config = cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config

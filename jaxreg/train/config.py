@@ -152,8 +152,9 @@ def base_config() -> Config:
       *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
       *(("alpha",) if name == "p_norm_sgd" else ()),
     )
-    inner = {"inner": "sgd"} if name in optimizer.WRAPPERS else {}
-    config.optimizer[name] = ConfigDict({**inner, **options(function, skip=skip)})
+    config.optimizer[name] = options(function, skip=skip)
+    if name in optimizer.WRAPPERS:
+      config.optimizer[name].inner = "sgd"
   # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
   config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)
   config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})

@@ -130,7 +130,7 @@ def test_widths_below_1_are_refused(widths):
 )
 def test_another_initialisation_is_refused(model):
   arguments = {} if isinstance(model, models.SoftmaxHead) else {"train": False}
-  with pytest.raises(ValueError, match="initializer must be 'glorot' or 'tutorial', got 'he'"):
+  with pytest.raises(ValueError, match="initializer must be 'glorot', 'lecun' or 'tutorial', got 'he'"):
     jax.eval_shape(functools.partial(initialise, model, **arguments), jax.random.key(0), jnp.zeros((2, 7)))
 
 

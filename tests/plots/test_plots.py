@@ -477,6 +477,7 @@ class TestRetainMaps:
       plots.retain_maps(**arguments)
 
 
+@pytest.mark.thorough
 def test_works_in_threads():
   with ThreadPoolExecutor(3) as pool:
     pngs = list(pool.map(lambda _: render(plots.diagnostics(make_records(8))), range(3)))

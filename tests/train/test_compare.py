@@ -152,7 +152,7 @@ def test_rows_and_grid():
     ({"compare.rows": ("a: epochs=1.5",)}, r"^compare\.rows: 'epochs=1\.5' sets 1\.5, where a int"),
     ({"compare.grid": ("b: seed=1",)}, r"^compare\.grid: got 'b: seed=1'; the rows are"),
     ({"compare.grid": ("seed=",)}, r"^compare\.grid: got 'seed='; give field=value$"),
-    ({"compare.grid": ("model.name=MLP,VGG",)}, r"^compare, row 'softmax' with model\.name=VGG: model\.name"),
+    ({"compare.grid": ("model.name=MLP,VGX",)}, r"^compare, row 'softmax' with model\.name=VGX: model\.name"),
     ({"compare.rows": ("a: method.name=nothing",)}, r"^compare, row 'a': method\.name: got 'nothing'"),
     ({"compare.rows": ("a: model.MLP.dropout_rate=1.5",)}, r"^compare, row 'a': config: rate must lie"),
     ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),

@@ -309,6 +309,7 @@ def test_noam_out_of_range(fields, message):
     runs.make_config({"optimizer.schedule.name": "noam", **fields})
 
 
+@pytest.mark.thorough
 def test_unbalanced_networks_are_the_same_function():
   fields = {"method.name": "softmax", "model.MLP.widths": (16, 8)}
   data = setup.load_data(runs.make_config(fields)).describe()
@@ -448,6 +449,7 @@ def test_sam_of_the_trainer_looks_at_the_same_batch(axis_name):
   np.testing.assert_allclose(got, wanted, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_optimizers_that_need_the_loss():
   g, loss = COEFFICIENTS * START, 0.5 * (COEFFICIENTS * START**2).sum()
   got = steps_of("polyak_sgd", {"variant": "sps"}, learning_rate=0.5)

@@ -81,7 +81,7 @@ def test_every_one_reaches_the_step():
   values = {name: float(metrics[name][0] / metrics[name][1]) for name in REGULARIZERS}
   assert all(np.isfinite(value) for value in values.values())
   # The two biases are still 0, and nothing has moved from where it began.
-  assert {name for name, value in values.items() if value == 0} == {"tying", "l2_sp"}
+  assert {name for name, value in values.items() if value == 0} == {"learned_dropout", "tying", "l2_sp"}
   loss = sum(values.values()) + metrics["nll"][0] / metrics["nll"][1]
   assert metrics["loss"][0] / metrics["loss"][1] == pytest.approx(float(loss), rel=1e-5)
 
