@@ -152,9 +152,10 @@ def base_config() -> Config:
       *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
       *(("alpha",) if name == "p_norm_sgd" else ()),
     )
-    config.optimizer[name] = options(function, skip=skip)
+    fields = options(function, skip=skip)
     if name in optimizer.WRAPPERS:
-      config.optimizer[name].inner = "sgd"
+      fields.inner = "sgd"
+    config.optimizer[name] = fields
   # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
   config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)
   config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
