@@ -56,6 +56,7 @@ def power_laws(
     if axis.lines:
       axis.set_xscale("log")
       axis.set_yscale("log")
+      axis.tick_params(axis="x", which="minor", labelrotation=45, labelsize="x-small")
       # Below the axis: six lines of numbers would hide the clouds.
       axis.legend(fontsize="x-small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     else:
