@@ -88,12 +88,14 @@ def check(kind, main, capsys, monkeypatch, tmp_path, request, cases):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("finished_run")  # made before nothing can be trained any more
 @pytest.mark.parametrize("kind", fuzz_cases.KINDS)
 def test_a_few_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
   check(kind, main, capsys, monkeypatch, tmp_path, request, 2)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("finished_run")
 @pytest.mark.parametrize("kind", fuzz_cases.KINDS)
 def test_many_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
   check(kind, main, capsys, monkeypatch, tmp_path, request, CASES)
