@@ -78,7 +78,7 @@ def test_variance_falls_with_flatness():
   assert slopes["isotropic"][1] > -0.1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.claim("flatness", "figure 3", "the projected variance grows with the Hessian's eigenvalue")
 def test_projected_variance_grows_with_curvature():
   params, batch = _trained()

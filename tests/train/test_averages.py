@@ -98,7 +98,7 @@ def test_the_results_are_those_of_the_best_copy(stopped):
   assert results["val/error"] < recorded[-1]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_early_stopping_resumes_where_it_was(tmp_path, stopped, monkeypatch):
   """Interrupted in the middle, it stops at the same step with the same state."""
   folder, results = stopped

@@ -90,7 +90,7 @@ def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
   assert "compare: run 4 of 4: small, 3 seeds" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, monkeypatch):
   workdir = tmp_path / "run"
   original, calls = order.batch_indices, []

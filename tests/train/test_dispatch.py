@@ -48,9 +48,8 @@ def dispatched(monkeypatch):
   return made
 
 
-@pytest.mark.parametrize(
-  "form", [pytest.param("loop", marks=pytest.mark.thorough), pytest.param("vmap", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["loop", "vmap"])
 def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, dispatched, form):
   """Three, in epochs of four steps: whole dispatches and single steps take turns."""
   fields = {**FIELDS, "replicas": 2, "replicas_by": form}

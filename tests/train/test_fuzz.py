@@ -90,8 +90,8 @@ def check(kind, main, capsys, monkeypatch, tmp_path, request, cases):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("finished_run")  # made before nothing can be trained any more
 @pytest.mark.parametrize("kind", fuzz_cases.KINDS)
-def test_a_few_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
-  check(kind, main, capsys, monkeypatch, tmp_path, request, 2)
+def test_one_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
+  check(kind, main, capsys, monkeypatch, tmp_path, request, 1)
 
 
 @pytest.mark.slow

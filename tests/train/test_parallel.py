@@ -57,7 +57,7 @@ def test_pmap_trains_dropmax_and_augments(tmp_path):
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
   ("wrappings", "fields"),
-  [(("jit", "jit", "jit"), {}), (("pmap", "jit", "pmap"), PLAIN)],
+  [(("jit", "jit", "jit"), {}), pytest.param(("pmap", "jit", "pmap"), PLAIN, marks=pytest.mark.slow)],
   ids=["jit", "pmap"],
 )
 def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(

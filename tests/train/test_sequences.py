@@ -96,7 +96,7 @@ def test_the_loss_is_the_mean_over_the_tokens(folder):
   assert found["ece"]["count"].sum() == counts.sum()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_padding_to_a_greater_length_changes_nothing(folder):
   longer = {"source_length": 16, "target_length": 15}
   (one, ours), (other, theirs) = stepped(folder), stepped(folder, **longer)

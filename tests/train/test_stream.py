@@ -449,7 +449,7 @@ def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
   assert results["test/nll"] == pytest.approx(-log_probs[np.arange(12), test.labels].mean(), rel=1e-5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   file = tmp_path / "images" / "train" / "cat" / "000.PNG"
   file.write_bytes(file.read_bytes()[:40])
