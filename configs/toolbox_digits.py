@@ -96,14 +96,19 @@ TOOLBOX = {
   "weight_norm": {"model.MLP.layer": "weight_norm"},
   "spectral_norm": {"model.MLP.layer": "spectral_norm"},
   **{
-    name: {**SMALL_RESNET, "model.CifarResNet.dropout": name, "model.CifarResNet.dropout_rate": 0.1}
-    for name in ("spatial_dropout", "drop_block")
+    name: {
+      **SMALL_RESNET,
+      "model.CifarResNet.dropout": name,
+      "model.CifarResNet.dropout_rate": rate,
+      "model.CifarResNet.block_size": 2,
+    }
+    for name, rate in (("spatial_dropout", 0.1), ("drop_block", 0.02))
   },
   **{
     name: {**SMALL_RESNET, "model.CifarResNet.branch_noise": name}
     for name in ("stochastic_depth", "shake_drop", "shake_shake")
   },
-  "token_dropout": {"model.name": "RNN", "model.RNN.num_kept": 6},
+  "token_dropout": {"model.name": "RNN", "model.RNN.num_kept": 7, "optimizer.learning_rate": 0.005},
   "recurrent_dropout": {
     "model.name": "RNN",
     "model.RNN.dropout_rate": 0.3,
