@@ -50,6 +50,7 @@ def main(argv: list[str]) -> int:
     print(f"run.py: error: {error}", file=sys.stderr)
     return 1
   except train.Interrupted as stop:
+    _ignore_signals()
     print(f"run.py: {stop}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -59,8 +60,18 @@ def main(argv: list[str]) -> int:
       os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
   except KeyboardInterrupt:
-    print(INTERRUPTED, file=sys.stderr)
+    _ignore_signals()
+    print(INTERRUPTED, file=sys.stderr, flush=True)
+    if __name__ == "__main__":
+      os._exit(130)  # without waiting for threads that save
     return 130
+
+
+def _ignore_signals() -> None:
+  """All is said, and what is left takes a moment."""
+  if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGINT):
+      signal.signal(number, signal.SIG_IGN)
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -75,5 +86,5 @@ if __name__ == "__main__":
   signal.signal(signal.SIGTERM, _terminate)
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
   status = main(sys.argv[1:])
-  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes a moment
+  _ignore_signals()
   sys.exit(status)

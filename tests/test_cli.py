@@ -452,6 +452,22 @@ def test_the_job_does_not_change_the_work_directory(monkeypatch):
   assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
 
 
+def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(cli, "restore_config", lambda config, *_: config)
+  data = ["--config.data.name=npz", "--config.data.npz.path=here.npz"]
+  trained = default_workdir(*data)
+  trained.mkdir(parents=True)
+  (trained / "config.json").touch()
+  for asked in ([], ["--config.evaluate.mc_samples=3"], ["--config.eval_batch_size=7"]):
+    assert default_workdir("--config.job=evaluate", *data, *asked) == trained
+    assert default_workdir("--config.job=evaluate", *data[:1], *asked) != trained
+  # Of a run that was made without saying where the data are, the place may be given now.
+  for said in (data[:1], data):
+    elsewhere = default_workdir("--config.job=evaluate", "--config.seed=1", *said)
+    assert elsewhere == default_workdir("--config.seed=1", *data[:1])
+
+
 def test_evaluating_where_nothing_was_trained(refuses):
   message = "runs/dropmax_digits has no config.json: nothing was trained there"
   refuses(["--config.job=evaluate"], message)

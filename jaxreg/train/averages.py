@@ -54,17 +54,24 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
     raise ValueError(f"average.swa.every must be at least 0, got {every}")
   first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
-  def step(state: averaging.SWAState, params: Params, number: Array) -> averaging.SWAState:
+  def init(params: Params) -> tuple[averaging.SWAState, Array]:
+    return averaging.swa_init(params), jnp.int32(first)
+
+  def step(
+    kept: tuple[averaging.SWAState, Array], params: Params, number: Array
+  ) -> tuple[averaging.SWAState, Array]:
+    state, begun = kept
+    # A run that is made longer begins again: what it has so far is of another's last part.
+    state = jax.tree.map(lambda x: jnp.where((begun == first) & (number > first), x, 0), state)
     # The last one counts, wherever the first was.
     takes = (number > first) & ((num_steps - number) % period == 0)
-    state = jax.lax.cond(takes, averaging.swa_update, _keep, state, params)
-    # A run that is made longer begins again.
-    return jax.tree.map(lambda x: jnp.where(number > first, x, 0), state)
+    return jax.lax.cond(takes, averaging.swa_update, _keep, state, params), jnp.int32(first)
 
-  def mean(state: averaging.SWAState, params: Params) -> Params:
+  def mean(kept: tuple[averaging.SWAState, Array], params: Params) -> Params:
+    state, _ = kept
     return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.mean, params)
 
-  return Average(averaging.swa_init, mean, step)
+  return Average(init, mean, step)
 
 
 def ema(*, decay: float = 0.999) -> Average:

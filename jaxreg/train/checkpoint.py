@@ -61,7 +61,10 @@ class Checkpoints:
   def __enter__(self) -> "Checkpoints":
     return self
 
-  def __exit__(self, *exception: object) -> None:
+  def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+    if kind is KeyboardInterrupt:  # at once: what is half written has no manifest, and will be removed
+      self._thread.shutdown(wait=False, cancel_futures=True)
+      return
     try:
       self.wait()
     finally:

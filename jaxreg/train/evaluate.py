@@ -16,7 +16,6 @@ from jaxreg.train.metrics import merge, prediction_metrics, summarize, to_host
 from jaxreg.train.program import Program
 from jaxreg.train.replicas import Loop, Vmap
 from jaxreg.train.state import TrainState
-from jaxreg.train.step import prediction_key
 from jaxreg.train.stream import in_turn
 
 
@@ -100,11 +99,9 @@ def outputs_over(
   def run(state, arrays, batch, number):
     batch = gather(arrays, batch)
     outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
-    key = prediction_key(state, number)
-    log_probs = program.method.predict(key, **outputs, **program.predict_options)
     # A head may hand over more, such as its kernel, which is no example's.
     logits = {name: value for name, value in outputs.items() if name.endswith("logits")}
-    return {**logits, "log_probs": log_probs}
+    return {**logits, "log_probs": program.predict_step(state, batch, number)}
 
   parts = [
     jax.device_get(run(state, source.arrays, batch, jnp.uint32(number)))

@@ -87,6 +87,7 @@ def restore_states(config: Config, workdir: Path) -> Restored:
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))
   description = dataset.describe()
+  processes.same("data", description)
   program = build(config, description)
 
   def pick() -> int:

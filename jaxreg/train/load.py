@@ -33,7 +33,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`, of sequences
     `[batch, length, classes]`. The inputs must be as the data
     source stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
-    for predictions that sample masks; by default it is that of the run.
+    for predictions that sample masks, as `evaluate.mc_samples` does too; by default it is that of the run.
 
   Raises:
     RunError: if nothing usable is there.
@@ -44,14 +44,11 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   """
   program, state, data = restore_run(Path(workdir), checkpoint, replica)
 
-  @jax.jit
-  def run(params: Any, model_state: Any, inputs: Array, key: Key) -> Array:
-    outputs, _ = program.apply_fn(params, model_state, inputs, key=None, train=False)
-    return program.method.predict(key, **outputs, **program.predict_options)
+  run = jax.jit(program.predict_fn)
 
   def predict(inputs: Any, *, key: Key | None = None) -> Array:
     key = jax.random.clone(state.key) if key is None else key
-    return run(state.params, state.model_state, _checked(inputs, data), key)
+    return run(state, _checked(inputs, data), key)
 
   return predict
 
@@ -128,9 +125,11 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
       raise RunError(f"checkpoint: {workdir} has no good one of step {checkpoint}; there is {kept}")
     return checkpoint
   if checkpoint == "best":
-    steps = {step: metrics[metric] for step, metrics in steps.items() if metrics}
+    measured = {step: metrics[metric] for step, metrics in steps.items() if metrics}
+    if measured:
+      return min(measured, key=lambda step: (measured[step], -step))
     if steps:
-      return min(steps, key=lambda step: (steps[step], -step))
+      raise RunError(f"checkpoint: {workdir} has none yet that was measured on the val split; give 'latest'")
   elif checkpoint != "latest":
     raise RunError(f"checkpoint: must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:

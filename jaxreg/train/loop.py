@@ -80,6 +80,8 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
         print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
         return {"results": results}
       held.enter_context(workdirs.locked(workdir))
+      if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked
+        raise RunError(f"--workdir: another run has begun in {workdir}; give another")
       return {"remark": remark}
 
     claimed = processes.first(claim)
@@ -193,6 +195,8 @@ def _run(
         if stop:
           saved.wait()
           raise Interrupted(interrupt.received, step)
+        if evaluates or saves:
+          recorder.restart()
       if over and step < program.num_steps:
         log.say(f"stopped early at step {step}: {config.checkpoint.best} has not improved")
 

@@ -21,7 +21,7 @@ from jaxreg.train.objective import make_objective
 from jaxreg.train.optimizer import make_optimizer, unbalance
 from jaxreg.train.schedule import make_schedule
 from jaxreg.train.state import TrainState
-from jaxreg.train.step import make_eval_step, make_predict_step, make_train_step
+from jaxreg.train.step import make_eval_step, make_predict_fn, make_predict_step, make_train_step
 from jaxreg.train.terms import TERMS
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
@@ -35,8 +35,9 @@ class Program:
     model: the Linen module.
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
-    predict_step: `(state, batch, number) -> log_probs`, with the state's `params`.
-    eval_step: `(state, batch, number) -> metrics`, of the same.
+    predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`.
+    predict_step: `(state, batch, number) -> log_probs`, of the same, with keys of the run.
+    eval_step: `(state, batch, number) -> metrics`, of those.
     extras: what the state holds beside the parameters, and which of them are predicted with.
     ensemble: so many replicas in a row predict together.
     method: the row of `METHODS`.
@@ -49,6 +50,7 @@ class Program:
   model: models.Classifier
   apply_fn: ApplyFn
   train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
+  predict_fn: Callable[..., Array]
   predict_step: Callable[..., Array]
   eval_step: Callable[..., dict[str, Any]]
   extras: Extras
@@ -180,9 +182,10 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     average=average if config.average.name == "ema" else None,
     scale=data["scale"],
   )
-  predict_step = make_predict_step(
+  predict_fn = make_predict_fn(
     apply_fn, method, method_options["predict"], mc_samples=config.evaluate.mc_samples
   )
+  predict_step = make_predict_step(predict_fn)
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   if abstract.model_state and config.average.name in ("swa", "ema"):
     raise ValueError(
@@ -201,6 +204,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     model=model,
     apply_fn=apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
+    predict_fn=predict_fn,
     predict_step=predict_step,
     eval_step=make_eval_step(predict_step),
     extras=extras,

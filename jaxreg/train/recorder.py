@@ -25,12 +25,18 @@ class Recorder:
     self._log, self._every, self._examples = log, every, examples
     self._pending: tuple[range, Any] | None = None
     self._total: Any = None
-    self._steps, self._since = 0, time.monotonic()
+    # When the last steps were done; unknown at first, so that compiling counts for no speed.
+    self._since: float | None = None
+    self._steps, self._seconds = 0, 0.0
 
   def add(self, steps: range, metrics: Any) -> None:
     """Takes the metrics of steps that were just dispatched, and reads those of the dispatch before."""
     self.flush()
     self._pending = (steps, metrics)
+
+  def restart(self) -> None:
+    """Steps are timed from now on: what went on since the last ones was no training."""
+    self._since = time.monotonic()
 
   def flush(self) -> None:
     """Reads what is pending.
@@ -42,6 +48,10 @@ class Recorder:
       return
     (steps, metrics), self._pending = self._pending, None
     metrics = to_host(metrics)
+    now = time.monotonic()
+    if self._since is not None:
+      self._steps, self._seconds = self._steps + len(steps), self._seconds + now - self._since
+    self._since = now
     for position, step in enumerate(steps):
       # Of one dispatch of several steps, the axis after that of the replicas.
       at = (slice(None), position) if len(steps) > 1 else slice(None)
@@ -49,18 +59,19 @@ class Recorder:
       counted = {name: value for name, value in of_step.items() if value[1].all()}
       check_finite(step, {name: total / count for name, (total, count) in counted.items()})
       self._total = merge(self._total, of_step)
-      self._steps += 1
       self._log.step()
       if step % self._every == 0:
         self.write(step)
 
   def write(self, step: int) -> None:
     """Writes the means since the last record, if there were steps since."""
+    if self._total is None:
+      return
+    values = {name: float(np.mean(runs)) for name, runs in summarize(self._total, "train").items()}
     if self._steps:
-      speed = self._steps * self._examples / (time.monotonic() - self._since)
-      means = {name: float(np.mean(runs)) for name, runs in summarize(self._total, "train").items()}
-      self._log.write(step, {**means, "train/examples_per_second": speed})
-      self._total, self._steps, self._since = None, 0, time.monotonic()
+      values["train/examples_per_second"] = self._steps * self._examples / self._seconds
+    self._log.write(step, values)
+    self._total, self._steps, self._seconds = None, 0, 0.0
 
 
 def largest_parts(states: Any) -> dict[str, np.ndarray]:

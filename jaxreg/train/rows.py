@@ -88,6 +88,8 @@ def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: i
   Raises:
     RunError: naming the row and the field.
   """
+  if config.replicas not in (1, config.ensemble):
+    raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
   # Deep: what one row sets is nothing to the next.
   cell: Config = config.copy_and_resolve_references()
   members = fields.get("ensemble", config.ensemble)

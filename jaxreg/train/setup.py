@@ -154,7 +154,7 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     }
     jax.eval_shape(program.train_step, state, batch)
     jax.eval_shape(program.eval_step, state, batch, 0)
-  except (ValueError, TypeError, ZeroDivisionError, FlaxError) as error:
+  except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     chosen = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
     raise RunError(f"config: {str(error).splitlines()[0]} (with {chosen})") from error
   for field, value in relevant(flatten(config)).items():

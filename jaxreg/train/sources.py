@@ -67,9 +67,9 @@ def idx(
       f"data.idx.path: {folder} has {len(examples.inputs)} images but {len(examples.labels)} labels"
     )
   num_classes = _count_classes(examples.labels, f"data.idx.path: {folder}, training labels")
-  if per_class < 0 or not 0 < num_validation < len(examples):
+  if per_class < 0 or not (per_class or 0 < num_validation < len(examples)):
     raise RunError(
-      f"data.idx: per_class must be at least 0 and num_validation in [1, {len(examples) - 1}], "
+      f"data.idx: per_class must be at least 0 and, without it, num_validation in [1, {len(examples) - 1}], "
       f"got {per_class} and {num_validation}"
     )
   if num_train and (per_class or not 0 < num_train <= len(examples) - num_validation):

@@ -130,30 +130,40 @@ def prediction_key(state: TrainState, number: Array) -> Key:
   return jax.random.fold_in(jax.random.fold_in(key, state.step), number)
 
 
-def make_predict_step(
+def make_predict_fn(
   apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
-) -> Callable[[TrainState, Batch, Array], Array]:
-  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones.
+) -> Callable[[TrainState, Array, Key], Array]:
+  """Builds `predict_fn(state, inputs, key) -> log_probs`.
 
   With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
   """
 
-  def predict(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
+  def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
     noisy = noise_key is not None
     outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
     return method.predict(key, **outputs, **predict_options)
 
-  def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
-    key = prediction_key(state, number)
+  def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
     if not mc_samples:
-      return predict(state, batch["inputs"], None, key)
+      return once(state, inputs, None, key)
     if state.model_state:
       raise ValueError(
         "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation, whose training "
         "mode noise needs"
       )
-    draw = lambda key: predict(state, batch["inputs"], *jax.random.split(key))
+    draw = lambda key: once(state, inputs, *jax.random.split(key))
     return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+
+  return predict_fn
+
+
+def make_predict_step(
+  predict_fn: Callable[[TrainState, Array, Key], Array],
+) -> Callable[[TrainState, Batch, Array], Array]:
+  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones."""
+
+  def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
+    return predict_fn(state, batch["inputs"], prediction_key(state, number))
 
   return predict_step
 

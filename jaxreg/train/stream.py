@@ -24,6 +24,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.data import Source, padded_indices
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.images import Images
 from jaxreg.train.order import Order
 
@@ -88,7 +89,17 @@ def decoded(
     batches = grain.experimental.WithOptionsIterDataset(batches, messages)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
     batches = batches.mp_prefetch(options, worker_init_fn=_of_its_parent)
-  return contextlib.closing(iter(batches))
+
+  def arrays() -> Iterator[np.ndarray]:
+    with contextlib.closing(iter(batches)) as stream:
+      try:
+        yield from stream
+      except RuntimeError as error:  # of grain, where a worker is gone
+        raise RunError(
+          f"data.stream.workers: {one_line(error)}; the same command continues from the last checkpoint"
+        ) from error
+
+  return contextlib.closing(arrays())
 
 
 @contextlib.contextmanager
@@ -156,9 +167,10 @@ def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.nda
 
 
 def _of_its_parent(number: int, count: int) -> None:
-  """In a worker: Ctrl-C is the parent's business, and when that is killed, it goes too."""
+  """In a worker: signals are the parent's business, which ends it; and when that is killed, it goes too."""
   del number, count
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  for told in (signal.SIGINT, signal.SIGTERM):  # a terminal and a batch system tell the whole group
+    signal.signal(told, signal.SIG_IGN)
   parent = multiprocessing.parent_process()
   if parent is not None:
 

@@ -25,17 +25,27 @@ FREE = re.compile(
   r"|mesh\."
 )
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
-FREE_TO_EVALUATE = re.compile(
-  r"job$|evaluate\.|translate\.|compare\.|flatness\.|compilation_cache$|mesh\.|eval_batch_size$|method\.\w+\.predict\.|data\.\w+\.(path|data_dir|manual_dir|workers)$"
-)
+_FREE_TO_PREDICT = rf"{FREE.pattern}|evaluate\.|eval_batch_size$|method\.\w+\.predict\."
+FREE_TO_EVALUATE = re.compile(rf"{_FREE_TO_PREDICT}|data\.\w+\.(path|data_dir|manual_dir|workers)$")
 # A longer or shorter run of the same thing, which continues under the new schedule; or from here on the other
 # wrapping of the same step.
 CONTINUES = ("epochs", "steps", "parallel")
 
 
 def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
-  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run."""
-  free = FREE_TO_EVALUATE if overrides.get("job") in ("evaluate", "translate") else FREE
+  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
+
+  An evaluation's is the one that is there of what was trained with the same fields, but for those of the
+  evaluation.
+  """
+  named = lambda free: _named(config_path, overrides, free)
+  if overrides.get("job") not in ("evaluate", "translate"):
+    return named(FREE)
+  folders = [named(free) for free in (FREE, re.compile(_FREE_TO_PREDICT), FREE_TO_EVALUATE)]
+  return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
+
+
+def _named(config_path: str, overrides: Mapping[str, Any], free: re.Pattern[str]) -> Path:
   path, _, argument = config_path.partition(":")
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":

@@ -41,6 +41,19 @@ def test_swa_is_the_mean_of_the_last_iterates():
       np.testing.assert_allclose(shown[last - 1][name], wanted, rtol=1e-12)
 
 
+def test_swa_of_a_run_made_longer_begins_again():
+  params = jax.tree.map(np.float32, iterates(12))
+  shorter, longer = (
+    averages.swa(start=0.75, every=1, num_steps=number, steps_per_epoch=4) for number in (10, 12)
+  )
+  state = shorter.init(params[0])
+  for step, leaf in enumerate(params, 1):
+    state = (shorter if step <= 10 else longer).step(state, leaf, jnp.int32(step))
+  # Alone it would take those after 9; what the shorter run took, those after 8, is none of them.
+  for name, found in longer.params(state, params[-1]).items():
+    np.testing.assert_allclose(found, np.mean([p[name] for p in params[10:]], axis=0), rtol=1e-6)
+
+
 def test_ema_begins_with_the_plain_mean_and_then_forgets():
   with jax.enable_x64(True):
     params = iterates(6)
@@ -161,6 +174,6 @@ def test_a_longer_run_averages_its_own_iterates(tmp_path):
   """Continued with more epochs, SWA begins again: as many iterates as the longer run alone has."""
   fields = {**SMALL, "average.name": "swa", "average.swa.start": 0.5}
   train.train(runs.make_config({**fields, "epochs": 4}), tmp_path / "run")
-  assert runs.final_state(tmp_path / "run")["extras"]["average"].count == 2
+  assert runs.final_state(tmp_path / "run")["extras"]["average"][0].count == 2
   train.train(runs.make_config({**fields, "epochs": 12}), tmp_path / "run")
-  assert runs.final_state(tmp_path / "run")["extras"]["average"].count == 6
+  assert runs.final_state(tmp_path / "run")["extras"]["average"][0].count == 6

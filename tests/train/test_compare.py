@@ -157,6 +157,7 @@ def test_rows_and_grid():
     ({"compare.rows": ("a: model.MLP.dropout_rate=1.5",)}, r"^compare, row 'a': config: rate must lie"),
     ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),
+    ({"replicas": 3}, r"replicas: job=compare has so many as it needs; leave it out, got 3$"),
   ],
 )
 def test_a_mistake_is_told_before_anything_is_trained(tmp_path, monkeypatch, fields, message):

@@ -1,5 +1,6 @@
 """Which examples make a batch, and where they come from."""
 
+import dataclasses
 import functools
 import gzip
 import itertools
@@ -300,9 +301,14 @@ def test_as_many_labels_as_images(tmp_path, part):
 @pytest.mark.parametrize("options", [{"per_class": -1}, {"num_validation": 0}, {"num_validation": 60}])
 def test_idx_options_out_of_range(idx_folder, options):
   with pytest.raises(
-    train.RunError, match=r"data\.idx: per_class must be at least 0 and num_validation in \[1, 59\]"
+    train.RunError,
+    match=r"data\.idx: per_class must be at least 0 and, without it, num_validation in \[1, 59\]",
   ):
     load_idx(idx_folder, **options)
+
+
+def test_num_validation_is_not_looked_at_with_per_class(idx_folder):
+  assert len(load_idx(idx_folder, per_class=1, num_validation=10**6).train) == 3
 
 
 @pytest.mark.parametrize("per_class", [11, 1000])
@@ -545,6 +551,16 @@ def test_smaller_subsets_lie_in_larger_ones_and_seeds_differ():
 def test_a_subset_that_is_not_there(options, message):
   with pytest.raises(train.RunError, match=message):
     sources.digits().subset(**options)
+
+
+def test_a_split_without_any_of_the_classes_is_refused():
+  digits = sources.digits()
+  one = digits.subset(num_classes=2).train.inputs  # of the classes that seed 0 draws
+  kept = np.array([any((image == other).all() for other in one) for image in digits.train.inputs])
+  classes = np.unique(digits.train.labels[kept])
+  without = dataclasses.replace(digits, val=digits.val.take(~np.isin(digits.val.labels, classes)))
+  with pytest.raises(train.RunError, match=r"^data\.subset: the val split has no example of the classes"):
+    without.subset(num_classes=2)
 
 
 def test_limited_takes_the_first_of_each_split():

@@ -1,5 +1,6 @@
 """Getting a trained model back."""
 
+import importlib
 import json
 
 import jax
@@ -7,8 +8,11 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg import train
+from jaxreg import calibration, train
 from jaxreg.train import checkpoint, sources
+
+# The package's attribute of that name is the function.
+loading = importlib.import_module("jaxreg.train.load")
 
 
 def results(workdir):
@@ -57,6 +61,12 @@ def test_the_best_checkpoint(finished_run):
   config = runs.make_config({"job": "evaluate", "evaluate.checkpoint": "best", "evaluate.split": "val"})
   evaluated = train.evaluate(config, finished_run)
   assert evaluated == {"step": best, **steps[best]}
+
+
+def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatch):
+  monkeypatch.setattr(loading, "good_steps", lambda workdir: {3: None})
+  with pytest.raises(train.RunError, match=r"^checkpoint: .* has none yet that was measured .*'latest'$"):
+    train.load(finished_copy, checkpoint="best")
 
 
 def test_evaluation_of_the_latest_is_that_of_training(finished_run):
@@ -135,6 +145,19 @@ def test_sampled_predictions_without_a_key_use_that_of_the_run_every_time(sampli
   images = sources.digits().test.inputs[:6]
   predict = train.load(sampling_copy)
   np.testing.assert_array_equal(predict(images), predict(images))
+
+
+@pytest.mark.thorough
+def test_what_is_predicted_by_sampled_noise_is_so_everywhere(tmp_path):
+  fields = {"method.name": "softmax", "model.MLP.dropout_rate": 0.9, "evaluate.mc_samples": 2, "epochs": 1}
+  trained = train.train(runs.make_config(fields), tmp_path / "run")
+  bins = json.loads((tmp_path / "run" / "reliability.json").read_text())
+  bins = {name: np.array(sums) for name, sums in bins.items()}
+  assert float(calibration.ece(bins)) == pytest.approx(trained["test/ece"], rel=1e-5)
+  predict, images = train.load(tmp_path / "run"), sources.digits().test.inputs[:6]
+  one, other = (np.asarray(predict(images, key=jax.random.key(seed))) for seed in (1, 2))
+  assert np.abs(one - other).max() > 1e-3
+  np.testing.assert_allclose(np.exp(one).sum(-1), 1, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Metrics are read one step late, and a loss that is not finite stops the run."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,26 @@ def test_means_over_intervals_one_step_late():
   recorder.write(5)
   assert [(step, values["train/loss"]) for step, values in log.records] == [(2, 1.5), (4, 3.5), (5, 5.0)]
   assert all(values["train/examples_per_second"] > 0 for _, values in log.records)
+
+
+def test_the_speed_is_that_of_the_steps_alone(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(time, "monotonic", lambda: now[0])
+  log = FakeLog()
+  recorder = Recorder(log, every=3, examples=4)
+  for step in range(1, 10):
+    # A step takes a second, the compiler a minute before the first, an evaluation a minute after the fifth.
+    now[0] += 61.0 if step == 1 else 1.0
+    recorder.add(range(step, step + 1), metrics(1.0))
+    if step == 5:
+      now[0] += 1.0
+      recorder.flush()
+      now[0] += 60.0
+      recorder.restart()
+      now[0] -= 1.0  # the step that follows was not dispatched ahead
+  now[0] += 1.0
+  recorder.flush()
+  assert [values["train/examples_per_second"] for _, values in log.records] == [4.0, 4.0, 4.0]
 
 
 def test_means_are_weighted_by_their_counts():

@@ -1,8 +1,10 @@
 """Images decoded batch by batch: their pixels, their order on any processes from any step, runs on them."""
 
 import io
+import multiprocessing
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -403,6 +405,25 @@ def test_worker_processes_give_the_same(noisy):
   whole = feed_of(noisy, mesh, stop=7)
   worked = feed_of(noisy.decoded_by(size=6, resize=8, workers=2), mesh, start=2, stop=7)
   assert_equal({name: x[2:] for name, x in whole.items()}, worked)
+
+
+@pytest.mark.thorough
+def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
+  """SIGTERM reaches the whole group of processes, and the run still has to end its step."""
+  dataset = noisy.decoded_by(size=6, resize=8, workers=1)
+  mesh = setup.make_mesh()
+  source = data.make_source(mesh, dataset.train, resident=False)
+  order = Order(range(3, 4), len(dataset.train), 8)
+  others = multiprocessing.active_children()
+  with stream.make_feed(mesh, source, order, start=0, stop=10**6) as feed:
+    feed(range(1, 2))
+    (worker,) = [child for child in multiprocessing.active_children() if child not in others]
+    os.kill(worker.pid, signal.SIGTERM)
+    time.sleep(0.5)
+    assert worker.is_alive()
+    worker.kill()
+    with pytest.raises(RunError, match=r"^data\.stream\.workers: [^\n]+; the same command continues"):
+      list(map(feed, (range(step, step + 1) for step in range(2, 1000))))
 
 
 # Runs.

@@ -1,5 +1,6 @@
 """TFDS sets read and prepared without TensorFlow, held against TFDS itself and the official files."""
 
+import fcntl
 import functools
 import gzip
 import hashlib
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from tensorflow_datasets.core.download.checksums import UrlInfo
 
 from jaxreg.train import setup, sources, tfds_builders, tfds_source, tfds_stream
 from jaxreg.train.errors import RunError
+from jaxreg.train.tfds_builders import _prepare
 
 CIFAR10 = "cifar10/3.0.2"
 SMALL = {"train": "train[:200]", "test": "test[:50]"}
@@ -616,6 +619,18 @@ def test_of_processes_that_are_killed_or_start_together_one_prepares(tmp_path, d
 )
 def test_a_wrong_option_is_named_with_the_right_ones(root, options, mentions):
   fails(*mentions, **{"data_dir": str(root), **SMALL, **options})
+
+
+def test_one_process_at_a_time_prepares_a_set_of_tfds_own(tmp_path, monkeypatch):
+  def builder(reference, *, data_dir):
+    with (data_dir / "downloads" / f".{reference}.lock").open() as lock, pytest.raises(BlockingIOError):
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return types.SimpleNamespace(download_and_prepare=lambda **_: prepared.append(reference))
+
+  prepared = []
+  monkeypatch.setattr(tensorflow_datasets, "builder", builder)
+  _prepare._prepare_stock("food101", tmp_path / "tfds", "")
+  assert prepared == ["food101"]
 
 
 @pytest.mark.parametrize("name", ["food101", "emnist/balanced"])

@@ -91,8 +91,12 @@ def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
 
 
 def _prepare_stock(reference: str, root: Path, manual_dir: str) -> None:
-  # TFDS writes beside the data set's folder and renames: what is interrupted is not there.
-  with contextlib.redirect_stdout(sys.stderr):
+  # TFDS writes beside the data set's folder and renames: what is interrupted is not there, and where it is
+  # prepared by now nothing is done.
+  downloads = root / "downloads"
+  downloads.mkdir(parents=True, exist_ok=True)
+  lock = downloads / f".{reference.replace('/', '-')}.lock"
+  with _one_process(lock), contextlib.redirect_stdout(sys.stderr):
     tfds.builder(reference, data_dir=root).download_and_prepare(
       download_config=tfds.download.DownloadConfig(
         manual_dir=Path(manual_dir).expanduser() if manual_dir else None, try_download_gcs=False
