@@ -123,7 +123,9 @@ def block(params, batch, closed):
 
 
 def noise_block(params, batch, key, masks):
-  return flatness.dense_noise_covariance(head(params), *layer(params, batch), batch, key=key, num_masks=masks)
+  return flatness.dense_noise_covariance(
+    head(params), *layer(params, batch), batch, key=key, num_masks=masks, chunk_size=500
+  )
 
 
 @partial(jax.jit, static_argnums=3)

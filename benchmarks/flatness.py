@@ -110,12 +110,12 @@ def hessian(bench):
 
 
 def noise(bench):
-  side, chunk = bench.side, bench.examples // 10
-  ours = {f"dense_noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in (2, 8, 32)}
+  side, chunk, counts = bench.side, bench.examples // 20, (2, 8, 16, 32)
+  ours = {f"dense_noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in counts}
   loop = {"samples": bench.samples, "drawn": bench.drawn}
   structured = {
     f"the same in PyTorch, {k} masks": ("covariance_structured", {"masks": k, "chunk": chunk})
-    for k in (2, 8, 32)
+    for k in counts
   }
   sampled = f"sample_gradients, N = {bench.samples}"
   runs = {**ours, sampled: lambda: side.sampled_covariance(bench.samples)}
@@ -123,7 +123,7 @@ def noise(bench):
   curvature = side.block()
   reference = float(curvature.inner(side.noise_block(bench.masks, seed=1000)))
   deviations = {}
-  for k, name in zip((2, 8, 32), ours, strict=True):
+  for k, name in zip(counts, ours, strict=True):
     deviations[name] = [float(curvature.inner(side.noise_block(k, seed=s))) for s in range(bench.seeds)]
   matrix = curvature.matrix()
   traces = [side.sampled_trace(matrix, bench.samples, seed=s) for s in range(bench.seeds)]
