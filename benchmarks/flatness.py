@@ -114,8 +114,7 @@ def noise(bench):
   ours = {f"dense_noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in counts}
   loop = {"samples": bench.samples, "drawn": bench.drawn}
   structured = {
-    f"the same in PyTorch, {k} masks": ("covariance_structured", {"masks": k, "chunk": chunk})
-    for k in counts
+    f"the same in PyTorch, {k} masks": ("covariance_structured", {"masks": k, "chunk": chunk}) for k in counts
   }
   sampled = f"sample_gradients, N = {bench.samples}"
   runs = {**ours, sampled: lambda: side.sampled_covariance(bench.samples)}

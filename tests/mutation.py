@@ -1034,8 +1034,8 @@ MUTATIONS = [
     ),
     (
       "covariance not centred",
-      "drawn = drawn - drawn.mean(axis=0, keepdims=True)",
-      "drawn = drawn - 0 * drawn.mean(axis=0, keepdims=True)",
+      "drawn = drawn - drawn.mean(axis=1, keepdims=True)",
+      "drawn = drawn - 0 * drawn.mean(axis=1, keepdims=True)",
       "test_dense_noise_covariance_enumerated",
     ),
   ),

@@ -82,7 +82,8 @@ class Log:
     if self._bar is not None:
       tqdm.write(line, file=sys.stderr)
     else:
-      print(line, file=sys.stderr, flush=True)
+      # In one piece: no signal comes between a line and its end.
+      print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
   def _time_left(self, step: int) -> str:
     done = step - self._start
