@@ -107,13 +107,14 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
   assert setup.steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("devices", "fields"),
   [
-    pytest.param(8, {}, marks=pytest.mark.slow),
-    pytest.param(1, {}, marks=pytest.mark.slow),
-    pytest.param(8, {"parallel": "pmap"}, marks=pytest.mark.slow),
-    pytest.param(8, {"replicas": 2, "steps_per_dispatch": 4}, marks=pytest.mark.thorough),
+    (8, {}),
+    (1, {}),
+    (8, {"parallel": "pmap"}),
+    (8, {"replicas": 2, "steps_per_dispatch": 4}),
   ],
   ids=str,
 )

@@ -244,7 +244,7 @@ def test_gradients_are_summed_over_the_devices_once_a_step():
   assert sorted(sorted(map(int, shape)) for shape in gradients) == sorted(map(sorted, kernels))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_goes_on_under_another_mesh(tmp_path, monkeypatch, capsys, finished_run):
   """Head over the model axis, then parameters over the data axis, then whole: what is saved is the same."""

@@ -447,7 +447,7 @@ def interrupt_at(monkeypatch, step):
   return lambda: monkeypatch.setattr(loop, "dispatches", original)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
   """By threads, then a worker process, then threads again; and every test image counts once."""
