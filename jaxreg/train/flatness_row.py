@@ -146,7 +146,7 @@ class Row:
       # Of what is left to the last components, most is rounding, and dead units have none.
       each["mask"] = each["variances"] > options.tolerance * each["variances"][0]
       fits[kind] = {
-        f"{factor:.3g}": _fit(widths, each["variances"], each["mask"])
+        analyses.factor_name(factor): _fit(widths, each["variances"], each["mask"])
         for factor, widths in zip(options.factors, each["width"], strict=True)
       }
       summary[kind] = {

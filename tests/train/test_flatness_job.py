@@ -32,7 +32,7 @@ FIELDS = {
   "flatness.profile.directions": 2,
   "flatness.profile.points": 5,
   "flatness.variance_flatness.samples": 30,
-  "flatness.variance_flatness.factors": (1.5, 2.0),
+  "flatness.variance_flatness.factors": (2.0, 2.001),
   "flatness.variance_flatness.directions": 6,
   "flatness.projected_variance.samples": 20,
   "flatness.alignment.noises": ("keep 0.8: model.MLP.dropout_rates=(0.0,0.2)",),
@@ -67,7 +67,9 @@ def test_what_is_written(analysed):
   assert rows["dropout"]["parameters"] == 8 * 6 + 6
   assert rows["dropout"]["examples"] == 128
   assert set(rows["dropout"]["variance_flatness"]) == {"trajectory", "gradients", "isotropic control"}
-  assert set(rows["dropout"]["variance_flatness"]["gradients"]["fits"]) == {"1.5", "2"}
+  fits = rows["dropout"]["variance_flatness"]["gradients"]["fits"]
+  assert list(fits) == ["2", "2.001"]
+  assert fits["2"]["slope"] != fits["2.001"]["slope"]
   assert rows["plain"]["profile"]["0.5"]["flatter_than"]["of"] == 2
   assert rows["plain"]["alignment"]["keep 0.8"]["points"] == 2
   assert "rise at ±0.5" in train.report({"rows": rows}, runs.make_config(FIELDS), workdir)
