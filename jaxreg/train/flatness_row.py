@@ -16,7 +16,7 @@ from tqdm import tqdm
 from jaxreg import flatness
 from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import good_steps
+from jaxreg.train.checkpoint import good_steps, seal
 from jaxreg.train.config import Config, base_config
 from jaxreg.train.data import Split, batch_indices, gather, place
 from jaxreg.train.errors import RunError
@@ -47,7 +47,8 @@ class Row:
     self.split = self.dataset.train.take(slice(options.examples or None))
     self.where = tuple(options.where)
     # What is kept belongs to these parameters, examples and draws.
-    identity = [str(folder.resolve()), self.step, options.replica, len(self.split), self.where, options.seed]
+    saved = [str(folder.resolve()), self.step, seal(folder, self.step), options.replica]
+    identity = [*saved, len(self.split), self.where, options.seed]
     self.kept = kept_in / f"{folder.name}-{_name(identity)}"
 
   def analyse(self) -> dict[str, Any]:

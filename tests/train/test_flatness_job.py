@@ -1,6 +1,7 @@
 """The job flatness: what it finds against JAX's own derivatives, and that nothing is computed twice."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import jax
@@ -221,6 +222,38 @@ def test_a_mistake_is_told_before_anything_is_trained(tmp_path, fields, message)
   with pytest.raises(train.RunError, match=message):
     train.flatness(runs.make_config({**FIELDS, **fields}), tmp_path / "run")
   assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def on_a_file(tmp_path, no_figures):
+  """A run on vectors of a file, at a rate at which no float32 changes; `analyse(**more)`, what is found of it."""
+  generator = np.random.default_rng(0)
+  x, y = generator.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+  arrays = {
+    f"{kind}_{part}": data for part in ("train", "val", "test") for kind, data in [("x", x), ("y", y)]
+  }
+  np.savez(tmp_path / "old.npz", **arrays)
+  fields = {"job": "train", "method.name": "softmax", "epochs": 1, "data.limit": 0, "data.name": "npz"}
+  fields |= {"data.npz.path": str(tmp_path / "old.npz"), "optimizer.learning_rate": 1e-30}
+  asked = {"job": "flatness", "flatness.workdir": str(tmp_path / "run"), "flatness.profile.directions": 1}
+
+  def analyse(workdir="found", **more):
+    config = runs.make_config({**asked, **more})
+    return train.flatness(config, tmp_path / workdir)["rows"]["run"]
+
+  train.train(runs.make_config(fields), tmp_path / "run")
+  return fields, arrays, analyse
+
+
+@pytest.mark.thorough
+def test_what_is_kept_is_not_that_of_a_run_trained_again(on_a_file, tmp_path):
+  fields, _, analyse = on_a_file
+  before = analyse()
+  shutil.rmtree(tmp_path / "run")
+  train.train(runs.make_config({**fields, "seed": 1}), tmp_path / "run")
+  after = analyse()
+  assert after["step"] == before["step"]
+  assert after == analyse("anew") != before
 
 
 def test_blocks_go_on_where_they_were(tmp_path):
