@@ -38,11 +38,12 @@ class Row:
   def __init__(self, config: Config, folder: Path, kept_in: Path):
     self.config, self.folder = config, folder
     self.options = options = config.flatness
-    self.run = workdirs.restore_config(base_config(), folder)
+    self.run = workdirs.restore_config(base_config(), folder, workdirs.places(config))
     _check_plain(self.run, options)
+    self.dataset = load_data(self.run)
+    workdirs.check_same(folder, self.run, self.dataset.describe(), workdirs.FREE_TO_EVALUATE)
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
-    self.dataset = load_data(self.run)
     self.mesh = make_mesh()
     self.split = self.dataset.train.take(slice(options.examples or None))
     self.where = tuple(options.where)

@@ -246,6 +246,19 @@ def on_a_file(tmp_path, no_figures):
 
 
 @pytest.mark.thorough
+def test_the_data_of_a_run_may_move_but_not_change(on_a_file, tmp_path):
+  _, arrays, analyse = on_a_file
+  before = analyse()
+  (tmp_path / "old.npz").rename(tmp_path / "new.npz")
+  with pytest.raises(train.RunError, match=r"data\.npz\.path: got '.*old\.npz', which is not a file"):
+    analyse()
+  assert analyse(**{"data.npz.path": str(tmp_path / "new.npz")}) == before
+  np.savez(tmp_path / "old.npz", **{**arrays, "x_train": -arrays["x_train"]})
+  with pytest.raises(train.RunError, match="was made with other data: crc32"):
+    analyse()
+
+
+@pytest.mark.thorough
 def test_what_is_kept_is_not_that_of_a_run_trained_again(on_a_file, tmp_path):
   fields, _, analyse = on_a_file
   before = analyse()
