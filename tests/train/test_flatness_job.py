@@ -4,6 +4,7 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import image_files
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -215,6 +216,13 @@ def test_a_run_of_one_s_own(analysed, tmp_path):
     ({"flatness.alignment.noises": ()}, r"flatness\.alignment\.noises: give at least one"),
     ({"flatness.workdir": "somewhere"}, r"flatness\.rows, flatness\.workdir: give either"),
     ({"flatness.rows": ("a: model.MLP.widths=(8,)",)}, "selects no parameter"),
+    ({"flatness.where": (1,)}, "row 'dropout': a pattern must be a glob.*got 1"),
+    ({"flatness.rows": ("a:",)}, "row 'a': .*the run draws no noise, and variance_flatness, projected_"),
+    ({"optimizer.schedule.name": "cosine"}, "for 30 steps more, from step 8 on, .* rate comes to 0"),
+    ({"optimizer.schedule.name": "cosine", "flatness.checkpoint": "best"}, "from step 0 on, .* comes to 0"),
+    ({"flatness.replica": 1}, r"flatness\.replica: must be below 1, got 1"),
+    ({"average.name": "ema"}, r"at runs with average\.name=none"),
+    ({"data.bootstrap": True}, r"data\.bootstrap=False"),
     ({"flatness.workdir": "nowhere", "flatness.rows": ()}, "nowhere"),
   ],
 )
@@ -224,9 +232,21 @@ def test_a_mistake_is_told_before_anything_is_trained(tmp_path, fields, message)
   assert not (tmp_path / "run").exists()
 
 
+def test_of_streamed_images_only_profiles_are_made(tmp_path):
+  """Their crops are drawn anew at every step, which a trajectory would have to draw, too."""
+  images = image_files.make_folder(tmp_path / "images", splits={"train": 40, "val": 6})
+  streamed = {
+    **{"data.name": "image_folder", "data.image_folder.path": str(images)},
+    **{"data.stream.size": 8, "data.stream.resize": 8},
+  }
+  with pytest.raises(train.RunError, match=r"only profile can be asked for, got profile, variance_flatness"):
+    train.flatness(runs.make_config({**FIELDS, **streamed}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def on_a_file(tmp_path, no_figures):
-  """A run on vectors of a file, at a rate at which no float32 changes; `analyse(**more)`, what is found of it."""
+  """A run on vectors of a file, at a rate at which no float32 changes, and `analyse(**more)` of it."""
   generator = np.random.default_rng(0)
   x, y = generator.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
   arrays = {
@@ -267,6 +287,15 @@ def test_what_is_kept_is_not_that_of_a_run_trained_again(on_a_file, tmp_path):
   after = analyse()
   assert after["step"] == before["step"]
   assert after == analyse("anew") != before
+
+
+@pytest.mark.thorough
+def test_where_nothing_varies_is_told_before_the_analyses(on_a_file):
+  _, _, analyse = on_a_file
+  sampled = {"flatness.analyses": ("projected_variance",), "flatness.where": ("*kernel",)}
+  sampled["flatness.projected_variance.samples"] = 5
+  with pytest.raises(train.RunError, match="parameters along the trajectory are the same in all 5 samples"):
+    analyse(**sampled)
 
 
 def test_blocks_go_on_where_they_were(tmp_path):
