@@ -87,4 +87,7 @@ if __name__ == "__main__":
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
   status = main(sys.argv[1:])
   _ignore_signals()
+  sys.stdout.flush()
+  if status and not jax.distributed.is_initialized():
+    os._exit(status)  # without waiting for threads of a save that failed, or was given up
   sys.exit(status)

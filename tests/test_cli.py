@@ -408,6 +408,14 @@ def test_list_shows_every_config_in_a_line(run, capsys):
   assert all(len(line.split()) > 4 for line in lines)
 
 
+def test_list_goes_on_past_a_file_that_is_no_python(tmp_path):
+  (tmp_path / "a.py").write_text("def (")
+  (tmp_path / "b.py").write_text('"""Of b."""')
+  (tmp_path / "c.py").write_bytes(b"\xff")
+  lines = cli.parse(["--list"], tmp_path).text.splitlines()
+  assert [line.split()[1:] for line in lines] == [[], ["Of", "b."], []]
+
+
 # The work directory.
 
 

@@ -34,6 +34,11 @@ def profile(
   return {"alphas": np.asarray(alphas), **found}
 
 
+def factor_name(factor: float) -> str:
+  """All digits of it: two factors that are nearly the same are two."""
+  return str(factor).removesuffix(".0")
+
+
 def gradient_samples(subject: Subject, kept: Kept, key: Key, num: int) -> np.ndarray:
   """Gradients under noise at the subject's parameters, `[num, size]`."""
   block = lambda first, number: {"samples": subject.gradients(jax.random.clone(key), first, number)}
@@ -74,7 +79,7 @@ def variance_flatness(
         found = subject.intervals(_padded(rows[first : first + number]), factor)
         return {name: value[:number] for name, value in found._asdict().items()}
 
-      by_factor.append(kept.blocks(f"{kind}-{factor:.3g}", len(rows), block, size=BLOCK))
+      by_factor.append(kept.blocks(f"{kind}-{factor_name(factor)}", len(rows), block, size=BLOCK))
     stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
     found[kind] = {"variances": np.asarray(parts.variances)[chosen], **stacked}
   return found

@@ -130,6 +130,12 @@ def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
   return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
 
 
+def seal(workdir: Path, step: int) -> str:
+  """The digest of a good checkpoint with its metrics: of another training, another one."""
+  manifest = json.loads((_folders(workdir)[1] / f"{step}.json").read_text())
+  return manifest["seal"]
+
+
 def restore(workdir: Path, step: int, like: Any) -> Any:
   """The state saved at `step`, with the structure, shapes, dtypes and shardings of the abstract state `like`.
 

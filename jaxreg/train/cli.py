@@ -181,6 +181,9 @@ def _files(configs: Path) -> list[Path]:
 def _list(configs: Path) -> str:
   lines = []
   for file in _files(configs):
-    doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+    try:
+      doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+    except (SyntaxError, ValueError):  # of one that is being written
+      doc = ""
     lines.append(f"{configs.name}/{file.name:24} {doc.splitlines()[0] if doc else ''}\n")
   return "".join(lines)

@@ -37,15 +37,20 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
   masks are enumerated, so of at most 16 classes.
 
   Raises:
-    RunError: if the method is not DropMax, the inputs are no images, or as `train`.
+    RunError: if the method is not DropMax, the inputs are no array of images, or as `train`.
   """
   if config.method.name != "dropmax":
     raise RunError(f"method.name: these are figures of 'dropmax', got {config.method.name!r}")
-  results = train(config, workdir)
-  dataset = load_data(config)
+  dataset = processes.everywhere(lambda: load_data(config))
   test = dataset.test
   if test.inputs.ndim != 4:
     raise RunError(f"data.name: the figures need images, got inputs of shape {test.inputs.shape[1:]}")
+  if dataset.streams():
+    raise RunError(
+      "data.name: the figures need images in one array, and those of "
+      f"{config.data.name} are decoded batch by batch"
+    )
+  results = train(config, workdir)
   outputs = load_outputs(workdir)
   heads = {name: np.asarray(value) for name, value in outputs(test.inputs).items()}
   figures = {
@@ -104,8 +109,9 @@ def _equilibrium(heads: dict[str, np.ndarray], labels: np.ndarray) -> Any:
 
 def _monte_carlo(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray) -> Any:
   scores = _difficulty(heads, labels)
-  of_class_1 = np.flatnonzero(labels == 1)
-  easy = of_class_1[scores[of_class_1].argmax()]
+  shown = int(np.unique(labels)[:2].max())  # a 1, where there are any
+  members = np.flatnonzero(labels == shown)
+  easy = members[scores[members].argmax()]
   noisy = np.stack([_distorted(inputs[easy], level) for level in NOISE])
   found = outputs(noisy)
   target = np.full(len(NOISE), labels[easy])
@@ -123,7 +129,7 @@ def _monte_carlo(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray,
   return plots.monte_carlo(
     both,
     title=f"{SAMPLES} masks",
-    xlabels=("noise on a 1, part of the largest pixel",) * 2 + ("rank by probability of the truth",),
+    xlabels=(f"noise on a {shown}, part of the largest pixel",) * 2 + ("rank by probability of the truth",),
   )
 
 

@@ -13,7 +13,7 @@ from jaxreg.train.checks import check
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.flatness_figures import make_figures
-from jaxreg.train.flatness_row import Row, rises
+from jaxreg.train.flatness_row import Row, check_plain, check_samples, rises
 from jaxreg.train.loop import train
 from jaxreg.train.rows import folder_name, make_cell, parse_fields
 from jaxreg.train.setup import build, load_data
@@ -69,13 +69,22 @@ def _rows(config: Config) -> dict[str, Config]:
   for label, row in fields.items():
     try:
       cells[label] = make_cell(config, label, row, seeds=1)
-      check(cells[label])
-      _check(cells[label])
-      program = build(cells[label], load_data(cells[label]).describe())
-      selected(program.abstract.params, tuple(cells[label].flatness.where))
-    except (RunError, ValueError) as error:
+      _check_row(cells[label])
+    except (RunError, ValueError, TypeError) as error:
       raise RunError(f"flatness, row {label!r}: {error}") from error
   return cells
+
+
+def _check_row(cell: Config) -> None:
+  """What would be told of the row once it is trained, if that can be known before."""
+  check(cell)
+  _check(cell)
+  options, dataset = cell.flatness, load_data(cell)
+  check_plain(cell, options, dataset)
+  program = build(cell, dataset.describe())
+  selected(program.abstract.params, tuple(options.where))
+  # The best checkpoint may be any.
+  check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
 
 
 def _check(config: Config) -> None:

@@ -16,9 +16,9 @@ from tqdm import tqdm
 from jaxreg import flatness
 from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import good_steps
+from jaxreg.train.checkpoint import good_steps, seal
 from jaxreg.train.config import Config, base_config
-from jaxreg.train.data import Split, batch_indices, gather, place
+from jaxreg.train.data import Dataset, Split, batch_indices, gather, place
 from jaxreg.train.errors import RunError
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
@@ -26,7 +26,7 @@ from jaxreg.train.program import Program
 from jaxreg.train.rows import make_cell, parse_fields
 from jaxreg.train.setup import build, load_data, make_mesh
 from jaxreg.train.state import TrainState
-from jaxreg.train.subject import Subject, make_subjects, with_weights
+from jaxreg.train.subject import Subject, draws_noise, make_subjects, with_weights
 
 SAMPLED = ("variance_flatness", "projected_variance")
 RISES = (0.5, 1.0)  # distances at which the rise of the profile is reported
@@ -38,16 +38,19 @@ class Row:
   def __init__(self, config: Config, folder: Path, kept_in: Path):
     self.config, self.folder = config, folder
     self.options = options = config.flatness
-    self.run = workdirs.restore_config(base_config(), folder)
-    _check_plain(self.run, options)
+    self.run = workdirs.restore_config(base_config(), folder, workdirs.places(config))
+    self.dataset = load_data(self.run)
+    workdirs.check_same(folder, self.run, self.dataset.describe(), workdirs.FREE_TO_EVALUATE)
+    check_plain(self.run, options, self.dataset)
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
-    self.dataset = load_data(self.run)
+    check_samples(self.program, options, self.dataset, self.step)
     self.mesh = make_mesh()
     self.split = self.dataset.train.take(slice(options.examples or None))
     self.where = tuple(options.where)
     # What is kept belongs to these parameters, examples and draws.
-    identity = [str(folder.resolve()), self.step, options.replica, len(self.split), self.where, options.seed]
+    saved = [str(folder.resolve()), self.step, seal(folder, self.step), options.replica]
+    identity = [*saved, len(self.split), self.where, options.seed]
     self.kept = kept_in / f"{folder.name}-{_name(identity)}"
 
   def analyse(self) -> dict[str, Any]:
@@ -100,11 +103,13 @@ class Row:
         file=sys.stderr,
       )
     # Drawn once, for the analysis that wants most: fewer are the first of them.
-    most = max(self.options[name].samples for name in SAMPLED if name in self.options.analyses)
+    most = _most_samples(self.options)
     kept = Kept(self.kept / f"samples-{most}")
     key = jax.random.key(self.options.seed)
     gradients = analyses.gradient_samples(subject, kept, key, most)[:num]
+    _check_vary("gradients", gradients)
     trajectory = kept.arrays("trajectory", lambda: {"samples": self.trajectory(most)})["samples"][:num]
+    _check_vary("parameters along the trajectory", trajectory)
     control = analyses.isotropic_samples(gradients, self.options.seed)
     return {"trajectory": trajectory, "gradients": gradients, "isotropic control": control}
 
@@ -146,7 +151,7 @@ class Row:
       # Of what is left to the last components, most is rounding, and dead units have none.
       each["mask"] = each["variances"] > options.tolerance * each["variances"][0]
       fits[kind] = {
-        f"{factor:.3g}": _fit(widths, each["variances"], each["mask"])
+        analyses.factor_name(factor): _fit(widths, each["variances"], each["mask"])
         for factor, widths in zip(options.factors, each["width"], strict=True)
       }
       summary[kind] = {
@@ -207,14 +212,61 @@ class Row:
     return series, summary
 
 
-def _check_plain(run: Config, options: Any) -> None:
-  """The trajectory of a training is followed from its last parameters, batch by batch of its examples."""
+def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
+  """The trajectory of a training is followed from its last parameters, batch by batch of its examples.
+
+  Raises:
+    RunError: for a run of which that, or what `flatness.replica` asks for, cannot be.
+  """
+  if not options.replica < run.replicas:
+    raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
   plain = run.average.name == "none" and not run.data.bootstrap and not run.data.unlabelled.batch_size
-  if run.ensemble > 1 or (not plain and set(options.analyses) != {"profile"}):
+  only_profiles = set(options.analyses) == {"profile"}
+  if run.ensemble > 1 or (not plain and not only_profiles):
     raise RunError(
       "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
       "data.bootstrap=False and no unlabelled examples; give another run"
     )
+  # Its crops are drawn anew at every step.
+  if dataset.streams() and not only_profiles:
+    raise RunError(
+      f"flatness.analyses: of images that are decoded batch by batch, as by data.{run.data.name}, only "
+      f"profile can be asked for, got {', '.join(options.analyses)}"
+    )
+
+
+def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -> None:
+  """Where samples are asked for, the gradients must vary, and so must the parameters after `step`.
+
+  Raises:
+    RunError: for a run without noise, or one that comes to a stand.
+  """
+  sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
+  if not sampled:
+    return
+  if not draws_noise(program, _arrays(dataset.train.take(slice(2)))):
+    raise RunError(
+      f"flatness.analyses: the run draws no noise, and {sampled} looks at its variance; give a run with "
+      "dropout or other noise, or other analyses"
+    )
+  most = _most_samples(options)
+  # A schedule that has come to 0 stays there.
+  if program.schedule(step + most - 1) == 0:
+    raise RunError(
+      f"flatness.analyses: {sampled} follows the training for {most} steps more, from step {step} on, where "
+      "its learning rate comes to 0; give a run with another optimizer.schedule, or other analyses"
+    )
+
+
+def _check_vary(what: str, samples: np.ndarray) -> None:
+  if not np.ptp(samples, axis=0).any():
+    raise RunError(
+      f"flatness.where: the {what} are the same in all {len(samples)} samples; give another where or run"
+    )
+
+
+def _most_samples(options: Any) -> int:
+  return max(options[name].samples for name in SAMPLED if name in options.analyses)
 
 
 def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxreg import augment, models
 from jaxreg.train import toolbox
@@ -42,6 +43,7 @@ class Program:
     ensemble: so many replicas in a row predict together.
     method: the row of `METHODS`.
     loss_options, predict_options: options of the loss and of the prediction rule.
+    schedule: `step -> learning rate`.
     steps_per_epoch, num_steps: the length of the run.
     abstract: the state's shapes and dtypes.
   """
@@ -58,6 +60,7 @@ class Program:
   method: Method
   loss_options: dict[str, Any]
   predict_options: dict[str, Any]
+  schedule: optax.Schedule
   steps_per_epoch: int
   num_steps: int
   abstract: TrainState
@@ -212,6 +215,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     method=method,
     loss_options=method_options["loss"],
     predict_options=method_options["predict"],
+    schedule=schedule,
     steps_per_epoch=steps_per_epoch,
     num_steps=num_steps,
     abstract=abstract,

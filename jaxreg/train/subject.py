@@ -133,6 +133,20 @@ def with_weights(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   return {**batch, "weights": (counts * (len(counts) / counts.sum())).astype(np.float32)}
 
 
+def draws_noise(program: Program, batch: Batch) -> bool:
+  """Whether the network or its loss on a training batch draws random numbers; `batch` is for its shapes."""
+  state = program.abstract
+
+  def terms(key: Key, params: Params, model_state: ModelState, batch: Batch) -> dict[str, Array]:
+    apply_key, loss_key = jax.random.split(key)
+    outputs, _ = program.apply_fn(params, model_state, batch["inputs"], key=apply_key, train=True)
+    return program.method.loss(loss_key, labels=batch["labels"], **outputs, **program.loss_options)
+
+  # Keys are handed on without noise, too; bits are made of them where something is drawn.
+  traced = jax.make_jaxpr(terms)(jax.random.key(0), state.params, state.model_state, batch)
+  return "random_bits" in str(traced)
+
+
 def make_subjects(
   program: Program, params: Params, batch: Batch, where: tuple[str, ...]
 ) -> Callable[[TrainState], Subject]:

@@ -24,9 +24,11 @@ FREE = re.compile(
   r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
   r"|mesh\."
 )
+# Where the data are, and what reads them.
+PLACES = re.compile(r"data\.\w+\.(path|data_dir|manual_dir|workers)$")
 # An evaluation may also predict in another way, in other batches, and find the data in another place.
 _FREE_TO_PREDICT = rf"{FREE.pattern}|evaluate\.|eval_batch_size$|method\.\w+\.predict\."
-FREE_TO_EVALUATE = re.compile(rf"{_FREE_TO_PREDICT}|data\.\w+\.(path|data_dir|manual_dir|workers)$")
+FREE_TO_EVALUATE = re.compile(rf"{_FREE_TO_PREDICT}|{PLACES.pattern}")
 # A longer or shorter run of the same thing, which continues under the new schedule; or from here on the other
 # wrapping of the same step.
 CONTINUES = ("epochs", "steps", "parallel")
@@ -198,6 +200,13 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
         f"--workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
       ) from None
   return config.lock()
+
+
+def places(config: Config) -> dict[str, Any]:
+  """Where `config` says that the data are, other than by default: overrides of a run whose data moved."""
+  defaults = flatten(base_config())
+  given = {field: value for field, value in flatten(config).items() if PLACES.match(field)}
+  return {field: value for field, value in given.items() if value != defaults[field]}
 
 
 def _differences(

@@ -2,15 +2,19 @@
 
 import sys
 
+import image_files
 import jax
 import numpy as np
 import oracles
 import pytest
 import runs
+from matplotlib.text import Text
 
 from jaxreg import train
 from jaxreg.train.dropmax_figures import KEEP_PROBS, SAMPLES, sampled_probs
 
+# The name of the module is that of its function, too.
+figures_module = sys.modules["jaxreg.train.dropmax_figures"]
 pytestmark = pytest.mark.thorough
 
 
@@ -26,8 +30,7 @@ def test_all_are_drawn_from_a_finished_run(finished_copy):
 
 @pytest.mark.slow
 def test_with_too_many_classes_to_enumerate_the_others_are_drawn(finished_copy, monkeypatch):
-  # The name of the module is that of its function, too.
-  monkeypatch.setattr(sys.modules["jaxreg.train.dropmax_figures"], "MAX_CLASSES", 9)
+  monkeypatch.setattr(figures_module, "MAX_CLASSES", 9)
   train.dropmax_figures(runs.make_config({"job": "dropmax_figures"}), finished_copy)
   assert (finished_copy / "figures" / "contours.png").exists()
   assert not (finished_copy / "figures" / "gradients.png").exists()
@@ -38,6 +41,29 @@ def test_another_method_is_refused(tmp_path):
   with pytest.raises(train.RunError, match=r"^method\.name: these are figures of 'dropmax', got 'softmax'$"):
     train.dropmax_figures(config, tmp_path / "run")
   assert not (tmp_path / "run").exists()
+
+
+def test_what_are_no_images_in_one_array_is_refused(tmp_path):
+  images = image_files.make_folder(tmp_path / "images", splits={"train": 40, "val": 6})
+  stream = {"data.name": "image_folder", "data.image_folder.path": str(images)}
+  stream |= {"data.stream.size": 8, "data.stream.resize": 8}
+  x, y = np.zeros((60, 4), np.float32), np.arange(60) % 3
+  np.savez(tmp_path / "vectors.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+  vectors = {"data.name": "npz", "data.npz.path": str(tmp_path / "vectors.npz")}
+  for fields, message in ((stream, "are decoded batch by batch"), (vectors, r"got inputs of shape \(4,\)")):
+    with pytest.raises(train.RunError, match=message):
+      train.dropmax_figures(runs.make_config({"job": "dropmax_figures", **fields}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("labels", "shown"), [([0, 1, 2, 1], 1), ([0, 2, 2, 0], 2), ([2, 2, 2, 2], 2)])
+def test_a_class_that_occurs_is_shown(labels, shown):
+  rng = np.random.default_rng(0)
+  head = lambda x: {name: rng.normal(size=(len(x), 3)) for name in ("logits", "retain_logits")}
+  inputs = rng.integers(0, 16, (4, 8, 8, 1)).astype(np.uint8)
+  figure = figures_module._monte_carlo(head, head(inputs), inputs, np.array(labels))
+  texts = {text.get_text() for text in figure.findobj(Text)}
+  assert f"noise on a {shown}, part of the largest pixel" in texts
 
 
 @pytest.mark.parametrize("label", [None, 1])

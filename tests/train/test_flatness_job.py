@@ -1,8 +1,10 @@
 """The job flatness: what it finds against JAX's own derivatives, and that nothing is computed twice."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
+import image_files
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +34,7 @@ FIELDS = {
   "flatness.profile.directions": 2,
   "flatness.profile.points": 5,
   "flatness.variance_flatness.samples": 30,
-  "flatness.variance_flatness.factors": (1.5, 2.0),
+  "flatness.variance_flatness.factors": (2.0, 2.001),
   "flatness.variance_flatness.directions": 6,
   "flatness.projected_variance.samples": 20,
   "flatness.alignment.noises": ("keep 0.8: model.MLP.dropout_rates=(0.0,0.2)",),
@@ -67,7 +69,9 @@ def test_what_is_written(analysed):
   assert rows["dropout"]["parameters"] == 8 * 6 + 6
   assert rows["dropout"]["examples"] == 128
   assert set(rows["dropout"]["variance_flatness"]) == {"trajectory", "gradients", "isotropic control"}
-  assert set(rows["dropout"]["variance_flatness"]["gradients"]["fits"]) == {"1.5", "2"}
+  fits = rows["dropout"]["variance_flatness"]["gradients"]["fits"]
+  assert list(fits) == ["2", "2.001"]
+  assert fits["2"]["slope"] != fits["2.001"]["slope"]
   assert rows["plain"]["profile"]["0.5"]["flatter_than"]["of"] == 2
   assert rows["plain"]["alignment"]["keep 0.8"]["points"] == 2
   assert "rise at ±0.5" in train.report({"rows": rows}, runs.make_config(FIELDS), workdir)
@@ -212,6 +216,13 @@ def test_a_run_of_one_s_own(analysed, tmp_path):
     ({"flatness.alignment.noises": ()}, r"flatness\.alignment\.noises: give at least one"),
     ({"flatness.workdir": "somewhere"}, r"flatness\.rows, flatness\.workdir: give either"),
     ({"flatness.rows": ("a: model.MLP.widths=(8,)",)}, "selects no parameter"),
+    ({"flatness.where": (1,)}, "row 'dropout': a pattern must be a glob.*got 1"),
+    ({"flatness.rows": ("a:",)}, "row 'a': .*the run draws no noise, and variance_flatness, projected_"),
+    ({"optimizer.schedule.name": "cosine"}, "for 30 steps more, from step 8 on, .* rate comes to 0"),
+    ({"optimizer.schedule.name": "cosine", "flatness.checkpoint": "best"}, "from step 0 on, .* comes to 0"),
+    ({"flatness.replica": 1}, r"flatness\.replica: must be below 1, got 1"),
+    ({"average.name": "ema"}, r"at runs with average\.name=none"),
+    ({"data.bootstrap": True}, r"data\.bootstrap=False"),
     ({"flatness.workdir": "nowhere", "flatness.rows": ()}, "nowhere"),
   ],
 )
@@ -219,6 +230,72 @@ def test_a_mistake_is_told_before_anything_is_trained(tmp_path, fields, message)
   with pytest.raises(train.RunError, match=message):
     train.flatness(runs.make_config({**FIELDS, **fields}), tmp_path / "run")
   assert not (tmp_path / "run").exists()
+
+
+def test_of_streamed_images_only_profiles_are_made(tmp_path):
+  """Their crops are drawn anew at every step, which a trajectory would have to draw, too."""
+  images = image_files.make_folder(tmp_path / "images", splits={"train": 40, "val": 6})
+  streamed = {
+    **{"data.name": "image_folder", "data.image_folder.path": str(images)},
+    **{"data.stream.size": 8, "data.stream.resize": 8},
+  }
+  with pytest.raises(train.RunError, match=r"only profile can be asked for, got profile, variance_flatness"):
+    train.flatness(runs.make_config({**FIELDS, **streamed}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def on_a_file(tmp_path, no_figures):
+  """A run on vectors of a file, at a rate at which no float32 changes, and `analyse(**more)` of it."""
+  generator = np.random.default_rng(0)
+  x, y = generator.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+  arrays = {
+    f"{kind}_{part}": data for part in ("train", "val", "test") for kind, data in [("x", x), ("y", y)]
+  }
+  np.savez(tmp_path / "old.npz", **arrays)
+  fields = {"job": "train", "method.name": "softmax", "epochs": 1, "data.limit": 0, "data.name": "npz"}
+  fields |= {"data.npz.path": str(tmp_path / "old.npz"), "optimizer.learning_rate": 1e-30}
+  asked = {"job": "flatness", "flatness.workdir": str(tmp_path / "run"), "flatness.profile.directions": 1}
+
+  def analyse(workdir="found", **more):
+    config = runs.make_config({**asked, **more})
+    return train.flatness(config, tmp_path / workdir)["rows"]["run"]
+
+  train.train(runs.make_config(fields), tmp_path / "run")
+  return fields, arrays, analyse
+
+
+@pytest.mark.thorough
+def test_the_data_of_a_run_may_move_but_not_change(on_a_file, tmp_path):
+  _, arrays, analyse = on_a_file
+  before = analyse()
+  (tmp_path / "old.npz").rename(tmp_path / "new.npz")
+  with pytest.raises(train.RunError, match=r"data\.npz\.path: got '.*old\.npz', which is not a file"):
+    analyse()
+  assert analyse(**{"data.npz.path": str(tmp_path / "new.npz")}) == before
+  np.savez(tmp_path / "old.npz", **{**arrays, "x_train": -arrays["x_train"]})
+  with pytest.raises(train.RunError, match="was made with other data: crc32"):
+    analyse()
+
+
+@pytest.mark.thorough
+def test_what_is_kept_is_not_that_of_a_run_trained_again(on_a_file, tmp_path):
+  fields, _, analyse = on_a_file
+  before = analyse()
+  shutil.rmtree(tmp_path / "run")
+  train.train(runs.make_config({**fields, "seed": 1}), tmp_path / "run")
+  after = analyse()
+  assert after["step"] == before["step"]
+  assert after == analyse("anew") != before
+
+
+@pytest.mark.thorough
+def test_where_nothing_varies_is_told_before_the_analyses(on_a_file):
+  _, _, analyse = on_a_file
+  sampled = {"flatness.analyses": ("projected_variance",), "flatness.where": ("*kernel",)}
+  sampled["flatness.projected_variance.samples"] = 5
+  with pytest.raises(train.RunError, match="parameters along the trajectory are the same in all 5 samples"):
+    analyse(**sampled)
 
 
 def test_blocks_go_on_where_they_were(tmp_path):
