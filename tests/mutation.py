@@ -373,11 +373,11 @@ MUTATIONS = [
     "tests/test_typing.py",
     (
       "NaN passes",
-      "if not ((low < value",
-      "if value == value and not ((low < value",
+      "if not ((low < known",
+      "if known == known and not ((low < known",
       "test_check_range_refuses_by_name",
     ),
-    ("closed below", "low < value if open_low", "low <= value if open_low", "test_check_range_open_below"),
+    ("closed below", "low < known if open_low", "low <= known if open_low", "test_check_range_open_below"),
     ("not widened", "jnp.promote_types(x.dtype, jnp.float32)", "x.dtype", "test_check_wide"),
     ("always float32", "jnp.promote_types(x.dtype, jnp.float32)", "jnp.float32", "test_check_wide"),
     (
