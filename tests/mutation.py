@@ -407,8 +407,8 @@ MUTATIONS = [
     ),
     (
       "floor",
-      "math.log(eps)), math.log(eps))",
-      "math.log(eps)), 0.0)",
+      "jnp.where(probs == 0, math.log(eps),",
+      "jnp.where(probs == 0, 0.0,",
       "test_the_log_probabilities_have_a_floor",
     ),
   ),
@@ -1173,13 +1173,13 @@ MUTATIONS = [
     ),
     (
       "gradient of a zero norm",
-      "jnp.where(largest > 0, jnp.sqrt(jnp.where(largest > 0, squared, 1)), 0)",
+      "jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squared)))",
       "jnp.sqrt(squared)",
       "test_a_group_of_zeros_has_a_gradient_of_zero",
     ),
     (
       "norm not scaled",
-      "safe = jnp.where(largest > 0, largest, 1)",
+      "safe = jnp.where(zero, 1, largest)",
       "safe = jnp.ones_like(largest)",
       "test_a_norm_neither_overflows_nor_vanishes",
     ),
@@ -1752,8 +1752,8 @@ MUTATIONS = [
     "tests/reparam/test_weight_norm.py",
     (
       "squared norm",
-      "jnp.sqrt(jnp.where(square > 0, square, 1))",
-      "jnp.where(square > 0, square, 1)",
+      "jnp.sqrt(jnp.where(square == 0, 1, square))",
+      "jnp.where(square == 0, 1, square)",
       "test_lengths_are_g_and_directions_are_v",
     ),
   ),
@@ -2602,14 +2602,14 @@ MUTATIONS = [
     "tests/optim/test_trust_region.py",
     (
       "0/0",
-      "return jnp.where(by > 0, x / jnp.where(by > 0, by, 1), 0).astype(x.dtype)",
+      "return jnp.where(by == 0, 0, x / jnp.where(by == 0, 1, by)).astype(x.dtype)",
       "return (x / by).astype(x.dtype)",
       "test_a_zero_gradient_is_no_step",
     ),
     (
       "sign of the largest",
-      "jnp.where(jnp.abs(g) == top, jnp.sign(g), 0)",
-      "jnp.where(jnp.abs(g) == top, 1.0, 0)",
+      "jnp.where(jnp.abs(g) < top, 0, jnp.sign(g))",
+      "jnp.where(jnp.abs(g) < top, 0, 1.0)",
       "test_beats_every_sampled_direction",
     ),
     (
@@ -2660,8 +2660,8 @@ MUTATIONS = [
     ),
     (
       "times the diagonal",
-      "g / jnp.where(by > 0, by, 1)",
-      "g * jnp.where(by > 0, by, 1)",
+      "g / jnp.where(by <= 0, 1, by)",
+      "g * jnp.where(by <= 0, 1, by)",
       "test_forms_of_one_metric_agree",
     ),
   ),

@@ -159,7 +159,8 @@ def prox_group_lasso(
     axes = unit_axes(name, w, axis)
     norms, at = norm(w, axes), threshold * group_factor(w, axes, size_weighted)
     factor = jax.nn.relu(norms - at) / jnp.where(norms > 0, norms, 1)
-    return jnp.where(norms > at, w * factor, 0)
+    # Not `norms > at`, which is false for NaN: it would become 0.
+    return jnp.where(norms <= at, 0, w * factor)
 
   return map_selected(shrink, params, mask)
 
@@ -189,7 +190,7 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
     Blumensath and Davies, `Iterative Thresholding for Sparse Approximations`, 2008.
   """
   threshold = jnp.sqrt(2 * _threshold(step, weight))
-  return map_selected(lambda _, w: jnp.where(jnp.abs(w) > threshold, w, 0), params, mask)
+  return map_selected(lambda _, w: jnp.where(jnp.abs(w) <= threshold, 0, w), params, mask)
 
 
 def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = everything) -> Params:

@@ -150,6 +150,12 @@ def test_a_group_of_zeros_has_a_gradient_of_zero():
   assert np.isnan(jax.grad(jnp.linalg.norm)(jnp.zeros(3))).all()  # what a plain norm would do
 
 
+def test_a_group_of_nan_costs_nan():
+  w = {"kernel": jnp.ones((3, 4)).at[0, 0].set(jnp.nan)}
+  assert np.isnan(group_lasso(w))
+  np.testing.assert_array_equal(np.isnan(jax.grad(group_lasso)(w)["kernel"]), np.arange(4) < np.ones((3, 1)))
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_a_norm_neither_overflows_nor_vanishes(size):
   w = jnp.full((4, 1), size)
