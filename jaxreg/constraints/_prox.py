@@ -232,7 +232,7 @@ def proximal(
   Args:
     prox: `(params, step) -> params`, with its weight bound by `functools.partial`.
     learning_rate: of the chain before, a number or an Optax schedule.
-    mask: which leaves it acts on; the others are updated as they come.
+    mask: which leaves it acts on; the others are updated as they come, and `prox` does not see them (None).
 
   Returns:
     An Optax transform that needs `params`.
@@ -275,20 +275,24 @@ def replace_updates(
   """Updates that lead to `function(params + updates)` where `mask` is true."""
   if params is None:
     raise ValueError("params must be given to update, got None")
-  moved = jax.tree.map(lambda p, u: wide(p) + wide(u), params, updates)
 
-  def replace(taken: bool, p: Array, u: Array, before: Array, after: Array) -> Array:
-    if not taken:
-      return u
+  def replace(p: Array, u: Array, before: Array, after: Array) -> Array:
     # What was not moved keeps its update, bit for bit. w + (0 - w) is 0 in every dtype: zeros are exact.
     return jnp.where(after == before, u, (after - wide(p)).astype(jnp.result_type(u)))
 
-  leaves, tree = jax.tree.flatten(updates)
-  if not leaves:
+  new, tree = jax.tree.flatten(updates)
+  if not new:
     return updates  # a group that `optax.partition` left empty
-  rows = (chosen(params, mask), jax.tree.leaves(params), leaves)
-  ends = (jax.tree.leaves(moved), jax.tree.leaves(function(moved)))
-  return jax.tree.unflatten(tree, [replace(*row) for row in zip(*rows, *ends, strict=True)])
+  leaves, structure = jax.tree.flatten(params)
+  places = [place for place, taken in enumerate(chosen(params, mask)) if taken]
+  # None is no leaf: the function sees what is selected, under its name, and nothing else.
+  moved = [None] * len(leaves)
+  for i in places:
+    moved[i] = wide(leaves[i]) + wide(new[i])
+  ends = jax.tree.leaves(function(jax.tree.unflatten(structure, moved)))
+  for i, after in zip(places, ends, strict=True):
+    new[i] = replace(leaves[i], new[i], moved[i], after)
+  return jax.tree.unflatten(tree, new)
 
 
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:

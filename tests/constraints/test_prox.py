@@ -161,6 +161,15 @@ def test_what_is_not_selected_is_updated_as_it_comes():
   assert not optax.apply_updates(params, got)["kernel"].any()
 
 
+def test_the_operator_sees_only_what_is_selected():
+  """Axes that the bias has not: all weights are 1, so that a filter's norm is the root of its size."""
+  params = {"kernel": jnp.ones((3, 3, 2, 4)), "bias": jnp.zeros(4)}
+  tx = proximal(functools.partial(prox_group_lasso, weight=0.1, axis=(0, 1, 2)), 0.1)
+  updates, _ = tx.update(jax.tree.map(jnp.zeros_like, params), tx.init(params), params)
+  np.testing.assert_allclose(updates["kernel"], -0.01, rtol=1e-5)
+  np.testing.assert_array_equal(updates["bias"], 0)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_zeros_are_exact_in_every_dtype(dtype):
   rng = np.random.default_rng(1)
