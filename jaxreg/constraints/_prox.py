@@ -285,11 +285,10 @@ def replace_updates(
     return updates  # a group that `optax.partition` left empty
   leaves, structure = jax.tree.flatten(params)
   places = [place for place, taken in enumerate(chosen(params, mask)) if taken]
+  moved = {i: wide(leaves[i]) + wide(new[i]) for i in places}
   # None is no leaf: the function sees what is selected, under its name, and nothing else.
-  moved = [None] * len(leaves)
-  for i in places:
-    moved[i] = wide(leaves[i]) + wide(new[i])
-  ends = jax.tree.leaves(function(jax.tree.unflatten(structure, moved)))
+  shown = jax.tree.unflatten(structure, [moved.get(i) for i in range(len(leaves))])
+  ends = jax.tree.leaves(function(shown))
   for i, after in zip(places, ends, strict=True):
     new[i] = replace(leaves[i], new[i], moved[i], after)
   return jax.tree.unflatten(tree, new)

@@ -37,7 +37,7 @@ def gd_filter(eigvals: ArrayLike, *, learning_rate: ArrayLike, steps: ArrayLike)
   eigvals = check_wide(eigvals, "eigvals")
   check_range(learning_rate, "learning_rate", low=0, open_low=True)
   check_range(steps, "steps", low=0)
-  product, steps = learning_rate * eigvals, jnp.asarray(steps)
+  product, steps = jnp.asarray(learning_rate * eigvals), jnp.asarray(steps)
   slow = product < 0.5
   # 1 - (1 - x)^tau loses its digits where x is small.
   small = -jnp.expm1(steps * jnp.log1p(-jnp.where(slow, product, 0)))
@@ -86,7 +86,7 @@ def early_stopping_alpha(
   eigvals = check_wide(eigvals, "eigvals")
   reached = gd_filter(eigvals, learning_rate=learning_rate, steps=steps)
   # Not 1 - reached, of which nothing is left late in the descent.
-  to_go = _to_go(learning_rate * eigvals, jnp.asarray(steps))
+  to_go = _to_go(jnp.asarray(learning_rate * eigvals), jnp.asarray(steps))
   curved = reached > 0
   return jnp.where(curved, eigvals * to_go / jnp.where(curved, reached, 1), simple).astype(eigvals.dtype)
 
