@@ -1,10 +1,12 @@
 """The names of types used throughout, and the argument checks that every public function begins with."""
 
+import operator
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
@@ -110,7 +112,9 @@ def check_range(
   """
   if isinstance(value, Tracer):
     return
-  if not ((low < value if open_low else low <= value) and value <= high):
+  # On the host: inside jit a comparison of arrays is traced, even where their values are known.
+  known = np.asarray(value) if isinstance(value, jax.Array) else value
+  if not ((low < known if open_low else low <= known) and known <= high):
     bracket = "(" if open_low else "["
     raise ValueError(f"{name} must lie in {bracket}{low:g}, {high:g}], got {value}")
 
@@ -124,5 +128,5 @@ def check_count(value: Any, name: str) -> None:
   """
   if isinstance(value, bool) or not hasattr(value, "__index__"):
     raise TypeError(f"{name} must be an integer, got {value!r}")
-  if value < 1:
+  if operator.index(value) < 1:
     raise ValueError(f"{name} must be at least 1, got {value}")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg.typing import check_floating, check_key, check_labels, check_range, check_wide
+from jaxreg.typing import check_count, check_floating, check_key, check_labels, check_range, check_wide
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -122,3 +122,19 @@ def test_check_range_without_bounds_refuses_nan_only():
 def test_check_range_lets_tracers_pass():
   function = jax.jit(lambda rate: (check_range(rate, "rate", low=0, high=1), rate)[1])
   assert function(7.0) == 7.0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int32", "uint8"])
+def test_check_range_knows_arrays_inside_jit(dtype):
+  """They are not traced, though a comparison of them would be."""
+  inside, outside = jnp.ones((), dtype), jnp.full((), 2, dtype)
+  jax.jit(lambda: check_range(inside, "rate", low=0, high=1))()
+  with pytest.raises(ValueError, match=r"rate must lie in \[0, 1\], got 2"):
+    jax.jit(lambda: check_range(outside, "rate", low=0, high=1))()
+
+
+def test_check_count_knows_arrays_inside_jit():
+  one, none = jnp.int32(1), jnp.int32(0)
+  jax.jit(lambda: check_count(one, "num"))()
+  with pytest.raises(ValueError, match="num must be at least 1, got 0"):
+    jax.jit(lambda: check_count(none, "num"))()

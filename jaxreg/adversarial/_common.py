@@ -50,6 +50,6 @@ def lengths(delta: Array) -> Array:
 
 
 def unit(delta: Array, otherwise: Array | float = 0.0) -> Array:
-  """Each example divided by its norm; `otherwise` where that is 0."""
+  """Each example divided by its norm; `otherwise` where that is 0, NaN where it is NaN."""
   norm = lengths(delta)
-  return jnp.where(norm > 0, delta / jnp.where(norm > 0, norm, 1), otherwise)
+  return jnp.where(norm == 0, otherwise, delta / jnp.where(norm == 0, 1, norm))

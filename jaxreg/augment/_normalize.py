@@ -40,5 +40,6 @@ def normalize(
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise TypeError(f"inputs must be floating, got {x.dtype}; scale them first")
   shape = (1, 1, 1, -1)
-  mean, std = (jnp.reshape(jnp.asarray(value, x.dtype), shape) for value in (mean, std))
-  return {**batch, "inputs": (x - mean) / std}
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  mean, std = (jnp.reshape(jnp.asarray(value, wide), shape) for value in (mean, std))
+  return {**batch, "inputs": ((x - mean) / std).astype(x.dtype)}

@@ -159,7 +159,8 @@ def prox_group_lasso(
     axes = unit_axes(name, w, axis)
     norms, at = norm(w, axes), threshold * group_factor(w, axes, size_weighted)
     factor = jax.nn.relu(norms - at) / jnp.where(norms > 0, norms, 1)
-    return jnp.where(norms > at, w * factor, 0)
+    # Not `norms > at`, which is false for NaN: it would become 0.
+    return jnp.where(norms <= at, 0, w * factor)
 
   return map_selected(shrink, params, mask)
 
@@ -189,7 +190,7 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
     Blumensath and Davies, `Iterative Thresholding for Sparse Approximations`, 2008.
   """
   threshold = jnp.sqrt(2 * _threshold(step, weight))
-  return map_selected(lambda _, w: jnp.where(jnp.abs(w) > threshold, w, 0), params, mask)
+  return map_selected(lambda _, w: jnp.where(jnp.abs(w) <= threshold, 0, w), params, mask)
 
 
 def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = everything) -> Params:
@@ -231,7 +232,7 @@ def proximal(
   Args:
     prox: `(params, step) -> params`, with its weight bound by `functools.partial`.
     learning_rate: of the chain before, a number or an Optax schedule.
-    mask: which leaves it acts on; the others are updated as they come.
+    mask: which leaves it acts on; the others are updated as they come, and `prox` does not see them (None).
 
   Returns:
     An Optax transform that needs `params`.
@@ -274,20 +275,23 @@ def replace_updates(
   """Updates that lead to `function(params + updates)` where `mask` is true."""
   if params is None:
     raise ValueError("params must be given to update, got None")
-  moved = jax.tree.map(lambda p, u: wide(p) + wide(u), params, updates)
 
-  def replace(taken: bool, p: Array, u: Array, before: Array, after: Array) -> Array:
-    if not taken:
-      return u
+  def replace(p: Array, u: Array, before: Array, after: Array) -> Array:
     # What was not moved keeps its update, bit for bit. w + (0 - w) is 0 in every dtype: zeros are exact.
     return jnp.where(after == before, u, (after - wide(p)).astype(jnp.result_type(u)))
 
-  leaves, tree = jax.tree.flatten(updates)
-  if not leaves:
+  new, tree = jax.tree.flatten(updates)
+  if not new:
     return updates  # a group that `optax.partition` left empty
-  rows = (chosen(params, mask), jax.tree.leaves(params), leaves)
-  ends = (jax.tree.leaves(moved), jax.tree.leaves(function(moved)))
-  return jax.tree.unflatten(tree, [replace(*row) for row in zip(*rows, *ends, strict=True)])
+  leaves, structure = jax.tree.flatten(params)
+  places = [place for place, taken in enumerate(chosen(params, mask)) if taken]
+  moved = {i: wide(leaves[i]) + wide(new[i]) for i in places}
+  # None is no leaf: the function sees what is selected, under its name, and nothing else.
+  shown = jax.tree.unflatten(structure, [moved.get(i) for i in range(len(leaves))])
+  ends = jax.tree.leaves(function(shown))
+  for i, after in zip(places, ends, strict=True):
+    new[i] = replace(leaves[i], new[i], moved[i], after)
+  return jax.tree.unflatten(tree, new)
 
 
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:

@@ -1,6 +1,8 @@
 """All masks of dropout, and how probable each of them is."""
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, check_count, check_range
@@ -66,7 +68,9 @@ def mask_probs(masks: ArrayLike, *, keep_prob: ArrayLike) -> Array:
   keep = jnp.asarray(keep_prob, jnp.promote_types(jnp.result_type(keep_prob, float), jnp.float32))
   if keep.shape not in ((), masks.shape[-1:]):
     raise ValueError(f"keep_prob must be a scalar or {masks.shape[-1:]}, got {keep.shape}")
-  if keep.ndim == 0:
-    check_range(keep_prob, "keep_prob", low=0, high=1)
+  if not isinstance(keep_prob, Tracer):
+    known = np.asarray(keep_prob)
+    for end in (known.min(initial=1), known.max(initial=0)):
+      check_range(end, "keep_prob", low=0, high=1)
   keep = jnp.broadcast_to(keep, masks.shape)
   return jnp.where(masks, keep, 1 - keep).prod(axis=-1)

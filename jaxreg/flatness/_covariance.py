@@ -40,6 +40,7 @@ def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
     `[size, size]`.
 
   Raises:
+    TypeError: if `samples` are not floating.
     ValueError: if `samples` has another rank, or too few rows for `ddof`.
 
   Example:
@@ -76,6 +77,7 @@ def principal_components(
     `PrincipalComponents`.
 
   Raises:
+    TypeError: if `samples` are not floating or `num` is no integer.
     ValueError: if `samples` has another rank, or `num` is out of range.
 
   Example:
@@ -129,6 +131,7 @@ def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int =
     `[k]`.
 
   Raises:
+    TypeError: if `samples` or `directions` are not floating.
     ValueError: if the shapes do not fit.
 
   Example:

@@ -114,6 +114,7 @@ def dense_hessian(
     A `DenseBlock`; `matrix()` has the order of `subset` on a Flax `Dense` (bias, then kernel).
 
   Raises:
+    TypeError: if an array is not floating or `key` no typed key.
     ValueError: if shapes do not fit.
 
   Example:
@@ -177,6 +178,7 @@ def dense_noise_covariance(
     A `DenseBlock`.
 
   Raises:
+    TypeError: if an array is not floating, `key` no typed key or `num_masks` no integer.
     ValueError: if shapes do not fit, or for fewer than 2 draws.
 
   Example:
@@ -236,6 +238,7 @@ def dense_interval_flatness(
     `IntervalFlatness`.
 
   Raises:
+    TypeError: if an array is not floating or `key` no typed key.
     ValueError: as `interval_flatness`.
 
   Example:

@@ -39,6 +39,7 @@ def filter_normalized_direction(
     A pytree like `params`.
 
   Raises:
+    TypeError: if `key` is no typed key or a selected leaf not floating.
     ValueError: for another `granularity` or `one_dim`, if `where` selects nothing, or if a leaf has no
       `filter_axis`.
 
@@ -107,6 +108,7 @@ def loss_profile(
     `[points]`.
 
   Raises:
+    TypeError: if `alphas` are not floating or `key` is no typed key.
     ValueError: if `direction` is not shaped like `params`, or `alphas` has another rank.
 
   Example:
@@ -148,6 +150,7 @@ def loss_surface(
     `[rows, columns]`.
 
   Raises:
+    TypeError: if `alphas` or `betas` are not floating or `key` is no typed key.
     ValueError: if a direction is not shaped like `params`, or `alphas` or `betas` have another rank.
 
   Example:

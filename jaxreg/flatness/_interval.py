@@ -85,6 +85,7 @@ def interval_flatness(
     `IntervalFlatness`.
 
   Raises:
+    TypeError: if `directions` or a selected leaf are not floating, or `key` is no typed key.
     ValueError: if a shape or number does not fit, or the loss at the parameters is not positive and finite or
       not the same in every call.
 

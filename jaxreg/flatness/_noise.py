@@ -41,9 +41,10 @@ def per_example_noise_covariance(
     chunk_size: examples at once; 1 is fastest on a CPU.
 
   Returns:
-    `[size, size]`.
+    `[size, size]`, float32 or wider.
 
   Raises:
+    TypeError: if `key` is no typed key, a number no integer, or a selected leaf not floating.
     ValueError: for fewer than 2 draws, or if `where` selects nothing.
 
   Example:
@@ -67,6 +68,7 @@ def per_example_noise_covariance(
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
   part = split(params, mask)
+  wide = jnp.promote_types(part.flat.dtype, jnp.float32)
   examples = num_examples(batch)
   chunks = -(-examples // chunk_size)
   # The last chunk is filled up with examples that count for nothing.
@@ -76,12 +78,12 @@ def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
     one = jax.tree.map(lambda x: x[jnp.minimum(number, examples - 1)][None], batch)
     keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
     gradient = jax.grad(lambda flat, key: scalar_loss(loss_fn, part.merge(flat), one, key))
-    drawn = jax.vmap(gradient, in_axes=(None, 0))(part.flat, keys)
+    drawn = jax.vmap(gradient, in_axes=(None, 0))(part.flat, keys).astype(wide)
     return jnp.where(number < examples, drawn - drawn.mean(axis=0, keepdims=True), 0)
 
   def add(total: Array, numbers: Array) -> tuple[Array, None]:
     drawn = jax.vmap(centred)(numbers).reshape(-1, part.flat.size)
     return total + drawn.T @ drawn, None
 
-  total, _ = jax.lax.scan(add, jnp.zeros((part.flat.size,) * 2, part.flat.dtype), index)
+  total, _ = jax.lax.scan(add, jnp.zeros((part.flat.size,) * 2, wide), index)
   return total / ((num_masks - 1) * examples**2)

@@ -86,6 +86,7 @@ def hvp(
     handed to a compiled function, parameters and data are arguments and not constants.
 
   Raises:
+    TypeError: if a selected leaf is not floating, or in a product `key` no typed key.
     ValueError: if `where` selects nothing.
 
   Example:
@@ -124,6 +125,7 @@ def gauss_newton(
     As `hvp`.
 
   Raises:
+    TypeError: if a selected leaf is not floating, or in a product `key` no typed key.
     ValueError: if `where` selects nothing.
 
   Example:
@@ -157,6 +159,7 @@ def hessian(
     `[size, size]`, symmetric.
 
   Raises:
+    TypeError: if a selected leaf is not floating, or in a product `key` no typed key.
     ValueError: if `where` selects nothing.
 
   Example:

@@ -63,6 +63,7 @@ def hessian_variance_alignment(
     `Alignment`; the ratio does not depend on the scale of either.
 
   Raises:
+    TypeError: if `covariance` or `samples` are not floating.
     ValueError: if arguments are missing, too many, or do not fit.
 
   Example:
@@ -131,6 +132,7 @@ def power_law_fit(
     `PowerLaw`; NaN with fewer than 4 points or an `x` that does not vary.
 
   Raises:
+    TypeError: if `x` or `y` are not floating.
     ValueError: if shapes do not fit or `confidence` is outside (0, 1).
 
   Example:

@@ -42,6 +42,7 @@ def sample_gradients(
     `[num, size]`.
 
   Raises:
+    TypeError: if `key` is no typed key, `num` no integer or a selected leaf not floating.
     ValueError: if `where` selects nothing or `num` is below 1.
 
   Example:
@@ -94,6 +95,7 @@ def sample_trajectory(
     The state at the end, and `[num, size]`. Consecutive steps are correlated, and may drift.
 
   Raises:
+    TypeError: if `key` is no typed key, `num` no integer or a selected leaf not floating.
     ValueError: if `where` selects nothing, `num` is below 1, or `step_fn` returns anything but a state.
 
   Example:

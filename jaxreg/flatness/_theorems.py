@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.flatness._subset import Where, subset
-from jaxreg.typing import Array, Params, check_count, check_floating, check_range
+from jaxreg.typing import Array, Params, check_count, check_range, check_wide
 
 # `(params, x) -> (contributions [m], output bias)` of one example `x`.
 ContributionFn = Callable[[Params, Array], tuple[Array, Array]]
@@ -236,7 +236,7 @@ def dropout_covariance_exact(
     contribution_fn, merge(flat), inputs, targets, keep_prob=keep_prob
   )
   with jax.default_matmul_precision("highest"):
-    mean = jax.grad(loss)(flat)
+    mean = _wide(jax.grad(loss)(flat))
   return _mean_form(second_moment, *arguments) - jnp.outer(mean, mean)
 
 
@@ -322,6 +322,7 @@ def _outputs(
   """Residuals `[n]` and contributions `[n, m]`."""
   with jax.default_matmul_precision("highest"):
     contributions, bias = jax.vmap(contribution_fn, (None, 0))(params, inputs)
+  contributions, bias = _wide(contributions), _wide(bias)
   return contributions.sum(axis=-1) + bias - targets, contributions
 
 
@@ -343,7 +344,7 @@ def _mean_form(
   # The last chunk is filled up with copies of the last example that do not count.
   pad = lambda x: jnp.pad(x, [(0, chunks * size - number)] + [(0, 0)] * (x.ndim - 1), mode="edge")
   cut = lambda x: x.reshape(chunks, size, *x.shape[1:])
-  counts = (jnp.arange(chunks * size) < number).astype(flat.dtype)
+  counts = (jnp.arange(chunks * size) < number).astype(_wide(flat).dtype)
 
   def example(x: Array, y: Array, counts: Array) -> tuple[Array, Array]:
     def outputs(flat: Array) -> tuple[Array, Array]:
@@ -351,7 +352,7 @@ def _mean_form(
       values = jnp.concatenate([(contributions.sum() + bias)[None], contributions])
       return values, values
 
-    jacobian, values = jax.jacrev(outputs, has_aux=True)(flat)
+    jacobian, values = map(_wide, jax.jacrev(outputs, has_aux=True)(flat))
     return jacobian, counts * (coefficients(values[0] - y, values[1:]) @ jacobian)
 
   def add(total: Array, chunk: tuple[Array, Array, Array]) -> tuple[Array, None]:
@@ -359,7 +360,7 @@ def _mean_form(
     return total + (left.T @ right).astype(total.dtype), None
 
   with jax.default_matmul_precision("highest"):
-    start = jnp.zeros((flat.size, flat.size), flat.dtype)
+    start = jnp.zeros((flat.size, flat.size), counts.dtype)
     total, _ = jax.lax.scan(add, start, (cut(pad(inputs)), cut(pad(targets)), cut(counts)))
   # Symmetric but for rounding, which an eigendecomposition should not see.
   return (total + total.T) / (2 * number)
@@ -369,7 +370,7 @@ def _check(
   contribution_fn: ContributionFn, params: Params, inputs: ArrayLike, targets: ArrayLike, keep_prob: ArrayLike
 ) -> tuple[Array, Array]:
   check_range(keep_prob, "keep_prob", low=0, high=1, open_low=True)
-  inputs, targets = jnp.asarray(inputs), check_floating(targets, "targets")
+  inputs, targets = jnp.asarray(inputs), check_wide(targets, "targets")
   if inputs.ndim == 0 or len(inputs) == 0:
     raise ValueError(f"inputs must have shape [n, ...] with n at least 1, got {inputs.shape}")
   if targets.shape != inputs.shape[:1]:
@@ -383,3 +384,7 @@ def _check(
   raise ValueError(
     f"contribution_fn must return contributions [m] and a scalar output bias of one example, got {shapes}"
   )
+
+
+def _wide(x: Array) -> Array:
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -25,7 +25,7 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
     t1: in [0, 1]; static.
     t2: at least 1; static. Both 1: the cross-entropy.
 
@@ -50,7 +50,9 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   if t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
   log_probs = bi_tempered_log_probs(logits, t2=t2)
-  target = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+  # A negative index would count from the end; past the end it gives NaN.
+  index = jnp.where(labels < 0, logits.shape[-1], labels)
+  target = jnp.take_along_axis(log_probs, index[..., None], axis=-1)[..., 0]
   fit = -target if t1 == 1 else -jnp.expm1((1 - t1) * target) / (1 - t1)
   return fit - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 

@@ -154,11 +154,12 @@ def _angles(
 def _unit(x: Array) -> Array:
   # Divided by its largest entry first, so that no square under- or overflows; which changes no direction.
   largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=-1, keepdims=True))
-  x = x / jnp.where(largest > 0, largest, 1)
-  norm = _norm(x)
-  return x / jnp.where(norm > 0, norm, 1)
+  zero = largest == 0
+  # What is 0 has no direction, and no gradient to one.
+  x = jnp.where(zero, 0, x / jnp.where(zero, 1, largest))
+  return x / jnp.where(zero, 1, _norm(x))
 
 
 def _norm(x: Array) -> Array:
   square = jnp.square(x).sum(axis=-1, keepdims=True)
-  return jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+  return jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square)))

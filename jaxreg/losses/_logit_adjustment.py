@@ -1,5 +1,6 @@
 """Cross-entropy for classes of unequal frequency."""
 
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.losses._softmax import softmax_cross_entropy
@@ -40,5 +41,7 @@ def logit_adjustment(
   logits = check_wide(logits, "logits")
   log_prior = check_wide(log_prior, "log_prior", shape=logits.shape[-1:])
   check_range(strength, "strength", low=0)
+  # 0 times the -inf of a class that never occurs is NaN.
+  log_prior = jnp.where(jnp.isneginf(log_prior) & (jnp.asarray(strength) == 0), 0, log_prior)
   adjustment = (strength * log_prior).reshape(*[1] * (logits.ndim - 1), -1)
   return softmax_cross_entropy(logits + adjustment, labels)

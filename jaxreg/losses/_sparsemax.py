@@ -77,7 +77,7 @@ def sparsemax_probs(logits: ArrayLike) -> Array:
     Martins and Astudillo, `From Softmax to Sparsemax`, 2016, algorithm 1.
   """
   excess = _excess(check_wide(logits, "logits"))
-  return jnp.where(excess > 0, excess, 0)
+  return jnp.where(excess <= 0, 0, excess)
 
 
 def sparsemax_log_probs(logits: ArrayLike, *, eps: float = 1e-20) -> Array:
@@ -107,8 +107,8 @@ def sparsemax_log_probs(logits: ArrayLike, *, eps: float = 1e-20) -> Array:
   check_range(eps, "eps", low=0, high=1, open_low=True)
   probs = sparsemax_probs(logits)
   # Double where: the derivative of log at 0 must not meet the branch that is not taken.
-  log_probs = jnp.log(jnp.where(probs > 0, probs, 1))
-  floored = jnp.where(probs > 0, jnp.logaddexp(log_probs, math.log(eps)), math.log(eps))
+  log_probs = jnp.log(jnp.where(probs == 0, 1, probs))
+  floored = jnp.where(probs == 0, math.log(eps), jnp.logaddexp(log_probs, math.log(eps)))
   return floored - math.log1p(probs.shape[-1] * eps)
 
 

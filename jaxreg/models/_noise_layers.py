@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax.core import Tracer
 from jax.typing import ArrayLike
@@ -198,4 +199,5 @@ def _disturbed(
 
 
 def _is_zero(size: ArrayLike) -> bool:
-  return not isinstance(size, Tracer) and bool(size == 0)
+  # On the host: inside jit a comparison of arrays is traced, even where their values are known.
+  return not isinstance(size, Tracer) and bool(np.asarray(size) == 0)

@@ -60,7 +60,7 @@ def drop_block(
   mask = drop_block_mask(key, shape, rate=rate, block_size=block_size)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
-  return jnp.where(mask, x * jnp.asarray(scale, x.dtype), jnp.zeros_like(x))
+  return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
 def drop_block_mask(

@@ -44,7 +44,8 @@ def dropout(
   keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
-  return jnp.where(mask, x * jnp.asarray(scale, x.dtype), jnp.zeros_like(x))
+  # Rounded once, at the end: in bfloat16 the scale of rate 0.1 is off by 0.2 %.
+  return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
 def dropout_mask(key: Key, shape: tuple[int, ...] | list[int], *, rate: ArrayLike) -> Array:
@@ -78,7 +79,8 @@ def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Arr
   """
   x = check_floating(x, "x")
   check_range(rate, "rate", low=0, high=1)
-  return x if inverted else x * jnp.asarray(1.0 - rate, x.dtype)
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  return x if inverted else (x * jnp.asarray(1.0 - rate, wide)).astype(x.dtype)
 
 
 def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:

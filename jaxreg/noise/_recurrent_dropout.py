@@ -14,8 +14,10 @@ def recurrent_dropout(
   .. math:: y_t = \frac{m \odot x_t}{1 - \text{rate}}, \qquad m \sim \mathrm{Ber}(1 - \text{rate})
     \ \text{once for all}\ t
 
-  For the inputs of a recurrent network. Its hidden state is made inside the scan: draw
-  `mask = dropout(key, jnp.ones(h.shape), rate=rate)` before it and use `h * mask` in every step.
+  The variational dropout of Gal and Ghahramani, which others call locked dropout; not the dropout of the
+  recurrent state that Semeniuta et al. (2016) and Keras call recurrent. For the inputs of a recurrent
+  network. Its hidden state is made inside the scan: draw `mask = dropout(key, jnp.ones(h.shape), rate=rate)`
+  before it and use `h * mask` in every step.
 
   Args:
     key: one draw for the whole of `x`.

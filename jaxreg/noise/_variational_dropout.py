@@ -66,7 +66,9 @@ def variational_dropout_kl(log_alpha: ArrayLike) -> Array:
     log_alpha: any shape, floating.
 
   Returns:
-    The same shape, float32 or wider: sum it, count each weight, divide by the number of training examples.
+    The same shape, float32 or wider: sum it, once for each `alpha` with noise of its own (where the weights
+    that read an input share its noise, as in `variational_dropout`, once an input), and divide by the number
+    of training examples.
 
   Raises:
     TypeError: if `log_alpha` is not floating.

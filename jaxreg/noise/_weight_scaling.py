@@ -46,6 +46,7 @@ def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> 
 
   def scaled(leaf: ArrayLike, name: str) -> Array:
     leaf = check_floating(leaf, name or "params")
-    return leaf * jnp.asarray(keep_prob, leaf.dtype)
+    wide = jnp.promote_types(leaf.dtype, jnp.float32)
+    return (leaf * jnp.asarray(keep_prob, wide)).astype(leaf.dtype)
 
   return tree.unflatten([scaled(leaf, n) if c else leaf for leaf, n, c in zip(leaves, names, taken)])

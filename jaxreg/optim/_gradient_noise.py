@@ -22,7 +22,7 @@ def gradient_noise(
 
   Args:
     key: typed, of all noise. Without it `update` needs another `key` in every step, which is also how several
-      runs in one program get noise of their own.
+      runs in one program get noise of their own; one given to `update` is used in any case.
     eta: the variance at the first step, at least 0; the paper chooses of 0.01, 0.3 and 1.
     gamma: how fast it falls, at least 0.
 
@@ -56,13 +56,13 @@ def gradient_noise(
 
   def update(updates, state, params=None, *, key: Key | None = None, **extra_args):
     del extra_args
-    if impl is not None:
-      # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
-      key = jax.random.wrap_key_data(state.rng_key, impl=impl)
-    elif key is None:
+    own = key is None
+    if own and impl is None:
       raise ValueError("key must be given to gradient_noise or to update")
+    # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
+    key = jax.random.wrap_key_data(state.rng_key, impl=impl) if own else check_key(key)
     wide_updates, after = noise.update(jax.tree.map(wide, updates), state._replace(rng_key=key), params)
-    data = () if impl is None else jax.random.key_data(after.rng_key)  # type: ignore[union-attr]
+    data = jax.random.key_data(after.rng_key) if own else state.rng_key  # type: ignore[union-attr]
     return as_updates(wide_updates, updates), after._replace(rng_key=data)  # type: ignore[union-attr]
 
   return optax.GradientTransformationExtraArgs(init, update)

@@ -165,6 +165,6 @@ def _diagonal(diagonal: Any) -> Solve:
 
 
 def quotient(g: Array, by: Any) -> Array:
-  """Entries where the metric is 0 do not move."""
+  """Entries where the metric is 0 do not move; where it is NaN they become it."""
   by = jnp.asarray(by, g.dtype)
-  return jnp.where(by > 0, g / jnp.where(by > 0, by, 1), 0)
+  return jnp.where(by <= 0, 0, g / jnp.where(by <= 0, 1, by))

@@ -41,14 +41,16 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
   check_range(p, "p", low=1, open_low=True)
   check_range(alpha, "alpha", low=0, open_low=True)
 
-  def power(g: Array) -> Array:
+  def power(g: Array, largest: ArrayLike) -> Array:
     # alpha and |g| meet before the power, which makes either of them overflow for p near 1.
     size = (jnp.abs(g) * jnp.asarray(alpha, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
-    return jnp.sign(g) * jnp.minimum(size, jnp.finfo(g.dtype).max)
+    return jnp.sign(g) * jnp.minimum(size, largest)
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
-    return as_updates(jax.tree.map(lambda g: power(wide(g)), updates), updates), state
+    # The largest number of what came in: that of float32 is infinite in bfloat16.
+    new = jax.tree.map(lambda g: power(wide(g), jnp.finfo(jnp.result_type(g)).max), updates)
+    return as_updates(new, updates), state
 
   return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 

@@ -40,8 +40,8 @@ def reparameterize(
     inner: what steps in `y`. It sees `y` as its parameters.
     forward: `A`, `[size, size]` over all parameters in the order of `jax.flatten_util.ravel_pytree`, which
       must be invertible; or a function `y -> x`, differentiable, between trees of the same structure.
-    inverse: `x -> y` of a function `forward`. Without it `forward` must be linear, and `inner` do without
-      parameters.
+    inverse: `x -> y` of a function `forward`. Without it `forward` must be linear, but for a constant, and
+      `inner` do without parameters.
 
   Returns:
     An Optax transform.
@@ -82,7 +82,8 @@ def reparameterize(
     if linear:
       pulled = _transposed(forward, gradient)
       steps, inner_state = tx.update(pulled, state.inner, y, **extra_args)
-      new = forward(steps)
+      # Not forward(steps), which would add the constant of an affine map at every step.
+      new = jax.jvp(forward, (jax.tree.map(jnp.zeros_like, steps),), (steps,))[1]
     else:
       if y is None:
         raise ValueError("params must be given to update with a forward that is not linear, got None")

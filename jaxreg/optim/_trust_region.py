@@ -154,7 +154,7 @@ def steepest(grads: Any, blocks: str, norm: str) -> Any:
     return jax.tree.map(jnp.sign, grads)
   largest = _over_blocks(jnp.max, jax.tree.map(jnp.abs, grads), blocks)
   if norm == "l1":
-    ends = jax.tree.map(lambda g, top: jnp.where(jnp.abs(g) == top, jnp.sign(g), 0), grads, largest)
+    ends = jax.tree.map(lambda g, top: jnp.where(jnp.abs(g) < top, 0, jnp.sign(g)), grads, largest)
     return jax.tree.map(_divide, ends, _over_blocks(jnp.sum, jax.tree.map(jnp.abs, ends), blocks))
   # By the largest entry first, so that squares neither vanish nor overflow.
   scaled = jax.tree.map(_divide, grads, largest)
@@ -211,8 +211,8 @@ def _axes(tree: Any, blocks: str) -> list[tuple[int, ...]]:
 
 
 def _divide(x: Array, by: Array) -> Array:
-  """With 0/0 = 0, and nothing where there is nothing to divide by."""
-  return jnp.where(by > 0, x / jnp.where(by > 0, by, 1), 0).astype(x.dtype)
+  """With 0/0 = 0, and nothing where there is nothing to divide by; NaN stays NaN."""
+  return jnp.where(by == 0, 0, x / jnp.where(by == 0, 1, by)).astype(x.dtype)
 
 
 def _times(tree: Any, factors: Any) -> Any:

@@ -72,9 +72,11 @@ def norm(x: Array, axes: tuple[int, ...]) -> Array:
   Divided by the largest entry first, so that squares neither overflow nor vanish.
   """
   largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=axes, keepdims=True, initial=0))
-  safe = jnp.where(largest > 0, largest, 1)
+  # Not `largest > 0`, which is false for NaN: its norm would be 0.
+  zero = largest == 0
+  safe = jnp.where(zero, 1, largest)
   squared = jnp.square(x / safe).sum(axis=axes, keepdims=True)
-  return safe * jnp.where(largest > 0, jnp.sqrt(jnp.where(largest > 0, squared, 1)), 0)
+  return safe * jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squared)))
 
 
 def floating(leaf: Array, name: str) -> Array:

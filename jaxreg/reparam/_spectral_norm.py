@@ -25,7 +25,8 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
 
   Returns:
     The normalised kernel, in the shape and dtype of `kernel`, and the next `u`. `sigma` is never above the
-    largest singular value, so the result's is never below 1. A zero kernel stays zero.
+    largest singular value, so the result's is never below 1. A zero kernel stays zero
+    and leaves `u` as it is.
 
   Raises:
     TypeError: if an array is not floating or `num_iters` not an integer.
@@ -48,10 +49,11 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
   # Scaled to entries of at most 1, so that squares neither overflow nor vanish. The quotient is the same.
   matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
   fixed = jax.lax.stop_gradient(matrix)
-  left, right = fixed[:, 0], jax.lax.stop_gradient(u).astype(wide)
+  left, right = _unit(fixed[:, 0]), jax.lax.stop_gradient(u).astype(wide)
   for _ in range(num_iters):
-    left = _unit(fixed @ right)
-    right = _unit(fixed.T @ left)
+    # From a vector of 0 no iteration comes back.
+    left = _unit(fixed @ right, otherwise=left)
+    right = _unit(fixed.T @ left, otherwise=right)
   sigma = left @ (matrix @ right)
   return (matrix / _or_one(sigma)).reshape(kernel.shape).astype(kernel.dtype), right.astype(u.dtype)
 
@@ -83,8 +85,9 @@ def _check(kernel: ArrayLike) -> Array:
   return kernel
 
 
-def _unit(x: Array) -> Array:
-  return x / _or_one(jnp.sqrt(jnp.square(x).sum()))
+def _unit(x: Array, otherwise: Array | float = 0.0) -> Array:
+  length = jnp.sqrt(jnp.square(x).sum())
+  return jnp.where(length == 0, otherwise, x / _or_one(length))
 
 
 def _or_one(x: Array) -> Array:

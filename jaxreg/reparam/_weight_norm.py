@@ -37,7 +37,7 @@ def weight_norm(v: ArrayLike, g: ArrayLike) -> Array:
   v = _check(v)
   g = check_floating(g, "g", shape=v.shape[-1:])
   scaled, norm, _ = _scaled(v)
-  length = jnp.where(norm > 0, g / jnp.where(norm > 0, norm, 1), 0)
+  length = jnp.where(norm == 0, 0, g / jnp.where(norm == 0, 1, norm))
   return (scaled * jnp.broadcast_to(length, v.shape)).astype(v.dtype)
 
 
@@ -77,6 +77,6 @@ def _scaled(v: Array) -> tuple[Array, Array, Array]:
   wide = v.astype(jnp.promote_types(v.dtype, jnp.float32))
   inputs = tuple(range(v.ndim - 1))
   largest = jax.lax.stop_gradient(jnp.abs(wide).max(axis=inputs))
-  wide = wide / jnp.broadcast_to(jnp.where(largest > 0, largest, 1), v.shape)
+  wide = wide / jnp.broadcast_to(jnp.where(largest == 0, 1, largest), v.shape)
   square = jnp.square(wide).sum(axis=inputs)
-  return wide, jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0), largest
+  return wide, jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square))), largest

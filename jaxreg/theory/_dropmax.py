@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.ensembles._masks import dropout_masks
 from jaxreg.losses._dropmax import dropmax_masked_logits, is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, check_count, check_labels, check_range, check_wide
@@ -43,7 +44,7 @@ def dropmax_masks(num_classes: int) -> Array:
     raise ValueError(
       f"num_classes must be at most {MAX_CLASSES}, got {num_classes}: all 2^K masks are enumerated"
     )
-  return (jnp.arange(2**num_classes)[:, None] >> jnp.arange(num_classes)[None]) & 1 == 1
+  return dropout_masks(num_classes)
 
 
 def dropmax_expected_nll(

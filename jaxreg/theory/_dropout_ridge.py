@@ -38,7 +38,7 @@ def dropout_ridge(X: ArrayLike, y: ArrayLike, *, keep_prob: ArrayLike, inverted:
   """
   X, y, p = _check(X, y, keep_prob)
   # As least squares: twice as many digits as the normal equations keep. Only the diagonal of the added rows
-  # counts; a feature's root mean square times its number of examples.
+  # counts; the root of a feature's sum of squares over the examples.
   penalty = jnp.sqrt(1 - p) * jnp.diag(jnp.sqrt(jnp.square(X).sum(axis=0)))
   rows = jnp.concatenate([jnp.sqrt(p) * X, penalty])
   targets = jnp.concatenate([y / jnp.sqrt(p), jnp.zeros((X.shape[1], *y.shape[1:]), y.dtype)])

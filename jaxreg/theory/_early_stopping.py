@@ -37,13 +37,11 @@ def gd_filter(eigvals: ArrayLike, *, learning_rate: ArrayLike, steps: ArrayLike)
   eigvals = check_wide(eigvals, "eigvals")
   check_range(learning_rate, "learning_rate", low=0, open_low=True)
   check_range(steps, "steps", low=0)
-  product, steps = learning_rate * eigvals, jnp.asarray(steps)
+  product, steps = jnp.asarray(learning_rate * eigvals), jnp.asarray(steps)
   slow = product < 0.5
   # 1 - (1 - x)^tau loses its digits where x is small.
   small = -jnp.expm1(steps * jnp.log1p(-jnp.where(slow, product, 0)))
-  left = 1 - jnp.where(slow, 1, product)
-  sign = jnp.where((left < 0) & (steps % 2 == 1), -1, 1)
-  return jnp.where(slow, small, 1 - sign * jnp.abs(left) ** steps.astype(left.dtype))
+  return jnp.where(slow, small, 1 - _to_go(product, steps))
 
 
 def early_stopping_alpha(
@@ -87,10 +85,10 @@ def early_stopping_alpha(
     return simple
   eigvals = check_wide(eigvals, "eigvals")
   reached = gd_filter(eigvals, learning_rate=learning_rate, steps=steps)
+  # Not 1 - reached, of which nothing is left late in the descent.
+  to_go = _to_go(jnp.asarray(learning_rate * eigvals), jnp.asarray(steps))
   curved = reached > 0
-  return jnp.where(curved, eigvals * (1 - reached) / jnp.where(curved, reached, 1), simple).astype(
-    eigvals.dtype
-  )
+  return jnp.where(curved, eigvals * to_go / jnp.where(curved, reached, 1), simple).astype(eigvals.dtype)
 
 
 def early_stopping_steps(
@@ -133,3 +131,12 @@ def early_stopping_steps(
   rate = -jnp.log1p(-jnp.where(curved, product, 0.5))
   exact = jnp.log1p(eigvals / alpha) / rate
   return jnp.where(curved, exact, jnp.where(product > 0, jnp.nan, simple)).astype(eigvals.dtype)
+
+
+def _to_go(product: Array, steps: Array) -> Array:
+  """`(1 - x)^tau`, with its digits where `x` is small and where it is above 1."""
+  slow = product < 0.5
+  small = jnp.exp(steps * jnp.log1p(-jnp.where(slow, product, 0)))
+  left = 1 - jnp.where(slow, 1, product)
+  sign = jnp.where((left < 0) & (steps % 2 == 1), -1, 1)
+  return jnp.where(slow, small, sign * jnp.abs(left) ** steps.astype(left.dtype))

@@ -137,9 +137,11 @@ def _terms(
     direction = jnp.zeros_like(at).at[index].set(length)
     slope = lambda x: jax.jvp(predict, (x,), (direction,))[1]
     first, second = jax.jvp(slope, (at,), (direction,))
-    return (sums[0] + jnp.square(first), sums[1] + second), None
+    return (sums[0] + jnp.square(first.astype(wide)), sums[1] + second.astype(wide)), None
 
-  zeros = jnp.zeros_like(predicted)
+  # In bfloat16 a sum of ones ends at 256.
+  wide = jnp.promote_types(predicted.dtype, jnp.float32)
+  zeros = jnp.zeros(predicted.shape, wide)
   (squares, laplacian), _ = jax.lax.scan(add, (zeros, zeros), (jnp.asarray(where), lengths))
   total = lambda x: variance * x.reshape(x.shape[0], -1).sum(axis=-1)
   return {"gradient": total(squares), "laplacian": total((predicted - targets) * laplacian)}

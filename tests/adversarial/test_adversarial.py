@@ -57,6 +57,13 @@ def test_fgsm_clips_last_and_stays_where_there_is_no_gradient():
   np.testing.assert_allclose(moved, [[0.3, 0.5], [1.0, 0.5]], rtol=1e-6)
 
 
+def test_an_attack_without_a_known_gradient_is_nan():
+  loss = lambda x: x[:, 0] * jnp.array([1.0, jnp.nan])
+  for kind in ("linf", "l2"):
+    moved = adversarial.pgd(key(), loss, jnp.ones((2, 3)), eps=0.2, step_size=0.1, num_steps=2, norm=kind)
+    np.testing.assert_array_equal(np.isnan(moved)[:, 0], [False, True])
+
+
 def test_one_step_of_pgd_is_fgsm_and_a_target_turns_it_round():
   def steps(x):
     options = {"eps": 0.3, "step_size": 0.3, "num_steps": 1, "random_start": False}

@@ -85,6 +85,10 @@ def test_normalize_standardises_channels():
   mean, std = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
   got = np.asarray(augment.normalize(None, b, mean=mean, std=std)["inputs"])
   np.testing.assert_allclose(got, (x - mean) / std, rtol=1e-5, atol=1e-5)
+  narrow = {"inputs": jnp.ones((1, 1, 1, 3), jnp.bfloat16)}
+  got = augment.normalize(None, narrow, mean=0.9, std=0.1)["inputs"]
+  assert got.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(got, 1)  # 0.9 rounded to bfloat16 would give 1.016
   with pytest.raises(TypeError, match="inputs must be floating, got uint8"):
     augment.normalize(None, batch(), mean=0.0, std=1.0)
 

@@ -84,7 +84,22 @@ def test_soft_threshold_at_its_limits():
   # At the kink too the derivative is one of the two sides', not their mean.
   slope = jax.grad(lambda x: soft_threshold(x, threshold=1.0).sum())(x)
   np.testing.assert_array_equal(slope, [1, 0, 0, 1])
-  assert np.isnan(soft_threshold(jnp.array([jnp.nan]), threshold=1.0)).all()
+
+
+@pytest.mark.parametrize(
+  "prox",
+  [
+    functools.partial(prox_l1, weight=0.1),
+    functools.partial(prox_elastic_net, weight=0.1, ratio=0.5),
+    functools.partial(prox_group_lasso, weight=0.1, axis=0),
+    functools.partial(prox_l0, weight=0.1),
+    prox_non_negative,
+  ],
+)
+def test_nan_stays_nan(prox):
+  got = np.asarray(prox(jnp.array([[jnp.nan, 1.0], [2.0, 1.0]]), 0.1))
+  assert np.isnan(got[0, 0])
+  assert np.isfinite(got[:, 1]).all()
 
 
 HESSIAN, OPTIMUM, ALPHA = np.array([2.0, 0.5, 1.0]), np.array([1.0, -0.6, 0.3]), 0.4
@@ -144,6 +159,15 @@ def test_what_is_not_selected_is_updated_as_it_comes():
   got = chain.update(gradient, chain.init(params), params)[0]
   np.testing.assert_array_equal(got["bias"], want["bias"])
   assert not optax.apply_updates(params, got)["kernel"].any()
+
+
+def test_the_operator_sees_only_what_is_selected():
+  """Axes that the bias has not: all weights are 1, so that a filter's norm is the root of its size."""
+  params = {"kernel": jnp.ones((3, 3, 2, 4)), "bias": jnp.zeros(4)}
+  tx = proximal(functools.partial(prox_group_lasso, weight=0.1, axis=(0, 1, 2)), 0.1)
+  updates, _ = tx.update(jax.tree.map(jnp.zeros_like, params), tx.init(params), params)
+  np.testing.assert_allclose(updates["kernel"], -0.01, rtol=1e-5)
+  np.testing.assert_array_equal(updates["bias"], 0)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])

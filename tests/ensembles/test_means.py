@@ -152,6 +152,10 @@ def test_what_does_not_fit_is_refused():
     ensembles.dropout_masks(17)
   with pytest.raises(ValueError, match="keep_prob"):
     ensembles.mask_probs(jnp.ones((4, 2), bool), keep_prob=1.5)
+  for wrong in (-0.1, 1.5, jnp.nan):
+    keep = jnp.array([0.5, wrong])
+    with pytest.raises(ValueError, match="keep_prob must lie in"):
+      jax.jit(lambda masks, keep=keep: ensembles.mask_probs(masks, keep_prob=keep))(jnp.ones((4, 2), bool))
   with pytest.raises(ValueError, match="keep_prob"):
     ensembles.mask_probs(jnp.ones((4, 2), bool), keep_prob=jnp.ones(3))
   with pytest.raises(TypeError, match="masks must be bool"):

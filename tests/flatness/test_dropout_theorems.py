@@ -178,6 +178,15 @@ def test_a_is_twice_the_mean_loss():
 # Theorem 1.
 
 
+def test_many_narrow_examples_are_all_counted():
+  """With keep_prob 1/2 an output w x has the mean Hessian (1 + (1 - p) / p) x^2: a sum of twos."""
+  hidden = lambda w, x: (w * x, jnp.zeros((), w.dtype))
+  ones = jnp.ones((1000, 1), jnp.bfloat16)
+  got = theorems.dropout_hessian(hidden, ones[0], ones, ones[:, 0], keep_prob=0.5, chunk_size=1)
+  assert got.dtype == jnp.float32
+  np.testing.assert_array_equal(got, 2)
+
+
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.claim(

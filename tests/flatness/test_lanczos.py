@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
+from matfree import stochtrace
 
 from jaxreg import flatness
 
@@ -128,6 +129,19 @@ def test_xtrace_is_exact_for_a_matrix_of_low_rank():
   )
   assert float(found.mean) == pytest.approx(10, rel=1e-9)
   assert float(found.standard_error) < 1e-6
+
+
+@pytest.mark.thorough
+def test_standard_error_of_xtrace():
+  """The leave-one-out estimates' own, over num - 1, as the paper has it."""
+  matrix, _ = _matrix(1 / np.arange(1.0, 21))
+  matvec, like, key = lambda v: matrix @ v, jnp.zeros(20), jax.random.key(0)
+  found = flatness.operator_trace(matvec, like, key=key, num=4, method="xtrace")
+  with jax.numpy_rank_promotion("allow"):
+    samples = stochtrace.sampler_sphere(like, num=4)(jax.random.clone(key))
+    each = np.asarray(stochtrace.leave_one_out_xtrace()(matvec, samples))
+  assert each.shape == (4,)
+  np.testing.assert_allclose(found.standard_error, each.std(ddof=1) / 2, rtol=1e-6)
 
 
 @pytest.mark.thorough

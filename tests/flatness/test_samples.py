@@ -151,3 +151,13 @@ def test_bad_arguments():
     flatness.principal_components(jnp.zeros((3, 5)), num=4)
   with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
     flatness.per_example_noise_covariance(nets.loss_fn, {}, jnp.zeros(3), key=jax.random.key(0), num_masks=1)
+
+
+def test_many_narrow_examples_are_all_counted():
+  sign = lambda key: jax.random.rademacher(key, (1,), jnp.bfloat16)
+  loss = lambda params, batch, *, key: (params * sign(key)).sum() + batch.sum()
+  params, batch = jnp.ones(1, jnp.bfloat16), jnp.zeros(2000, jnp.bfloat16)
+  got = flatness.per_example_noise_covariance(loss, params, batch, key=jax.random.key(0))
+  assert got.dtype == jnp.float32
+  # Half of the pairs differ, which count 2 each: the standard error is 1 / sqrt(2000).
+  np.testing.assert_allclose(2000 * got, 1, atol=4 / np.sqrt(2000))

@@ -40,6 +40,11 @@ def test_the_loss_is_bounded_and_its_slope_vanishes_far_out():
   assert slope[1, 0] < 10 * slope[0, 0]
 
 
+@pytest.mark.parametrize("label", [-1, 3, 99])
+def test_an_unknown_label_is_nan(label):
+  assert np.isnan(losses.bi_tempered(jnp.zeros((1, 3)), jnp.array([label]), t1=0.5, t2=1.0)[0])
+
+
 def test_refusals():
   for options, name in (({"t1": 1.5}, "t1"), ({"t2": 0.5}, "t2")):
     with pytest.raises(ValueError, match=f"{name} must lie in"):

@@ -36,6 +36,16 @@ def test_arcface_widens_the_angle_and_never_pays_for_a_wider_one():
   assert np.abs(slope).max() < 4  # twice the scale: an angle changes by at most one a unit
 
 
+def test_features_of_0_have_no_gradient_and_nan_stays_nan():
+  kernel, labels = jnp.array([[2.0, -3.0], [1.0, 0.5]]), jnp.array([0, 1])
+  x = jnp.array([[0.0, 0.0], [jnp.nan, 1.0]])
+  slopes = lambda f: jax.vmap(jax.value_and_grad(lambda x, y: f(x, kernel, y)))(x, labels)
+  for loss, slope in jit(lambda: [slopes(f) for f in (losses.cosface, losses.arcface)])():
+    np.testing.assert_array_equal(np.isnan(loss), [False, True])
+    np.testing.assert_array_equal(slope[0], 0)
+    assert np.isnan(slope[1]).all()
+
+
 def test_refusals():
   x, kernel, labels = jnp.ones((2, 4)), jnp.ones((4, 3)), jnp.array([0, 1])
   for function in (losses.cosface, losses.arcface):

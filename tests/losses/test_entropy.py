@@ -35,6 +35,10 @@ def test_weights_of_nothing_are_the_cross_entropy():
   prior = jnp.log(jnp.array([0.5, 0.2, 0.3]))
   np.testing.assert_array_equal(losses.confidence_penalty(LOGITS, LABELS, weight=0.0), want)
   np.testing.assert_array_equal(losses.logit_adjustment(LOGITS, LABELS, prior, strength=0.0), want)
+  never = jnp.array([0.0, -jnp.inf, 0.0])  # a class without examples
+  traced = jax.jit(lambda strength: losses.logit_adjustment(LOGITS, LABELS, never, strength=strength))
+  for got in (losses.logit_adjustment(LOGITS, LABELS, never, strength=0.0), traced(0.0)):
+    np.testing.assert_allclose(got, want, rtol=1e-6)
   equal = losses.logit_adjustment(LOGITS, LABELS, jnp.full(3, 7.0))  # as frequent, and not normalised
   np.testing.assert_allclose(equal, want, rtol=1e-5)
 

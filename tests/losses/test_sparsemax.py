@@ -81,6 +81,11 @@ def test_the_log_probabilities_have_a_floor():
   assert np.isfinite(gradient).all()
 
 
+def test_nan_stays_nan():
+  for function in (losses.sparsemax_probs, losses.sparsemax_log_probs):
+    assert np.isnan(function(jnp.array([jnp.nan, 1.0, 0.0]))).all()
+
+
 @pytest.mark.parametrize("label", [-1, 3, 99])
 def test_an_unknown_label_is_nan(label):
   assert np.isnan(losses.sparsemax(np.zeros((1, 3), np.float32), np.array([label]))[0])

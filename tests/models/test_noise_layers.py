@@ -78,6 +78,16 @@ def test_a_traced_rate_takes_the_place_of_the_layers(name):
   np.testing.assert_array_equal(run(0.0), X)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_known_array_is_a_rate_inside_jit_too(name):
+  layer, function = LAYERS[name]
+  size = "std" if hasattr(layer, "std") else "rate"
+  none, some = jnp.float32(0.0), jnp.float32(0.3)
+  run = lambda rate, **rngs: jax.jit(lambda: layer.apply({}, X, train=True, rngs=rngs, **{size: rate}))()
+  np.testing.assert_array_equal(run(none), X)
+  np.testing.assert_allclose(run(some, dropout=jax.random.key(0)), function(stream(layer)), rtol=1e-5)
+
+
 def test_spatial_axes_are_those_between_batch_and_channels():
   for shape in ((4, 50, 6), (4, 3, 3, 3, 6)):
     got = models.SpatialDropout(0.5).apply(

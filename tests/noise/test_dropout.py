@@ -178,3 +178,24 @@ def test_bfloat16_keeps_its_dtype_and_the_mask_of_float32():
   wide = noise.dropout(jax.random.key(8), x.astype(jnp.float32), rate=0.5)
   assert narrow.dtype == jnp.bfloat16
   np.testing.assert_array_equal(narrow.astype(jnp.float32), wide)
+
+
+@pytest.mark.parametrize(
+  ("function", "factor"),
+  [
+    (lambda x: noise.dropout(jax.random.key(8), x, rate=0.1), 1 / 0.9),
+    (
+      lambda x: noise.drop_block(jax.random.key(8), x[:, None, None], rate=0.1, block_size=1)[:, 0, 0],
+      1 / 0.9,
+    ),
+    (lambda x: noise.dropout_mean(x, rate=0.1, inverted=False), 0.9),
+    (lambda x: noise.scale_weights(x, keep_prob=0.9, mask=True), 0.9),
+  ],
+)
+def test_bfloat16_is_rounded_once(function, factor):
+  x = jnp.arange(1, 257, dtype=jnp.bfloat16)
+  got = np.asarray(function(x), np.float64)
+  kept = got != 0
+  assert kept.mean() > 0.8
+  # Half of a last place: the significand has 8 bits.
+  np.testing.assert_allclose(got[kept], factor * np.arange(1.0, 257)[kept], rtol=2**-8)

@@ -62,6 +62,13 @@ def test_forms_of_one_metric_agree(x64):
   )
 
 
+def test_nan_stays_nan_and_a_metric_of_0_does_not_move():
+  tx = lambda metric: scale_by_mahalanobis(diagonal=metric)
+  np.testing.assert_array_equal(step(tx(jnp.ones(2)), jnp.array([jnp.nan, 3.0])), [np.nan, 3.0])
+  move = jit(lambda metric: tx(metric).update(jnp.ones(3), optax.EmptyState())[0])
+  np.testing.assert_array_equal(move(jnp.array([jnp.nan, 0.0, 0.5])), [np.nan, 0.0, 2.0])
+
+
 @pytest.mark.thorough
 def test_trees_and_leaves(x64):
   _, m, g, _ = draw(2)
@@ -116,6 +123,8 @@ def test_a_quarter_of_the_step(x64):
   np.testing.assert_allclose(got, -ALPHA * g / 4, rtol=1e-14)
   linear = step(reparameterize(optax.sgd(ALPHA), lambda y: y / 2), g)
   np.testing.assert_allclose(linear, -ALPHA * g / 4, rtol=1e-15)
+  affine = step(reparameterize(optax.sgd(ALPHA), lambda y: y / 2 + 1), g)
+  np.testing.assert_allclose(affine, -ALPHA * g / 4, rtol=1e-15)
 
 
 @pytest.mark.claim(

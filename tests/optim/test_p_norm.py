@@ -1,6 +1,7 @@
 """p-norm descent: against a search of the printed proximal problem, and at its ends."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -86,6 +87,13 @@ def test_odd_and_finite_towards_one():
     assert up[-1] == 0
   # alpha and the gradient meet before either overflows.
   np.testing.assert_allclose(step(scale_by_p_norm(p=1.0001, alpha=0.5), np.float32([2.0])), 1.0, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_what_overflows_is_held_at_the_largest_number_of_its_dtype(dtype):
+  largest = float(jnp.finfo(dtype).max)
+  got = step(scale_by_p_norm(p=1.01), jnp.array([30.0, -30.0, 1.0], dtype))
+  np.testing.assert_array_equal(got.astype(np.float64), [largest, -largest, 1])
 
 
 def test_refusals():

@@ -133,3 +133,15 @@ def test_gradient_noise_has_the_schedule_of_optax():
   assert isinstance(tx, optax.GradientTransformationExtraArgs)
   with pytest.raises(ValueError, match="eta must lie in"):
     optim.gradient_noise(key=jax.random.key(1), eta=-1.0)
+
+
+def test_the_key_of_a_step_wins_over_the_constructors():
+  g = jnp.zeros(3)
+  own, without = optim.gradient_noise(key=jax.random.key(1)), optim.gradient_noise()
+  state = own.init(g)
+  keys = jax.random.split(jax.random.key(2), 3)
+  several, after = jax.vmap(lambda key: own.update(g, state, key=key))(keys)
+  assert len(np.unique(several)) == 9
+  np.testing.assert_array_equal(after.rng_key, jnp.stack([state.rng_key] * 3))
+  want = jax.vmap(lambda key: without.update(g, without.init(g), key=key)[0])(jax.random.clone(keys))
+  np.testing.assert_array_equal(several, want)

@@ -150,6 +150,24 @@ def test_a_zero_gradient_is_no_step(blocks, norm):
     np.testing.assert_array_equal(x, 0)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("blocks", ["global", "leaf", "unit", "element"])
+def test_nan_stays_nan(blocks, norm):
+  """As in `g / norm(g)` by itself: what hides it takes the step of a gradient that nobody has."""
+  g = {"bias": np.ones(2, np.float32), "kernel": np.float32([[np.nan, 1.0], [1.0, 1.0]])}
+  got = step(trust_region(EPS, blocks=blocks, norm=norm), g)
+  block = "element" if norm == "linf" else blocks  # the sign, whatever the block
+  lost = {
+    "global": [[True, True], [True, True]],
+    "leaf": [[True, True], [True, True]],
+    "unit": [[True, False], [True, False]],
+    "element": [[True, False], [False, False]],
+  }[block]
+  np.testing.assert_array_equal(np.isnan(got["kernel"]), lost)
+  assert (np.isnan(got["bias"]) == (block == "global")).all()
+
+
 def test_ties_share_the_step_of_the_l1_ball():
   got = step(trust_region(1.0, norm="l1"), np.float32([2.0, -2.0, 1.0, 0.0]))
   np.testing.assert_array_equal(got, [-0.5, 0.5, 0, 0])

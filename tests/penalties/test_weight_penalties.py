@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from flax import nnx
 
-from jaxreg import paths, penalties
+from jaxreg import noise, paths, penalties
 from jaxreg.penalties import group_lasso, l1, l2, orthogonality, penalized
 
 ALPHA, RATE = 0.3, 0.1
@@ -150,6 +150,12 @@ def test_a_group_of_zeros_has_a_gradient_of_zero():
   assert np.isnan(jax.grad(jnp.linalg.norm)(jnp.zeros(3))).all()  # what a plain norm would do
 
 
+def test_a_group_of_nan_costs_nan():
+  w = {"kernel": jnp.ones((3, 4)).at[0, 0].set(jnp.nan)}
+  assert np.isnan(group_lasso(w))
+  np.testing.assert_array_equal(np.isnan(jax.grad(group_lasso)(w)["kernel"]), np.arange(4) < np.ones((3, 1)))
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_a_norm_neither_overflows_nor_vanishes(size):
   w = jnp.full((4, 1), size)
@@ -221,6 +227,14 @@ def test_the_most_likely_precision(x64):
   np.testing.assert_allclose(slope, 0, atol=1e-12)
   slope = jax.grad(lambda a: penalties.laplace_prior(params, rate=a))(1 / np.abs(w).mean())
   np.testing.assert_allclose(slope, 0, atol=1e-12)
+
+
+def test_learned_dropout_finds_the_leaves_of_an_nnx_state():
+  layer = {"kernel": jnp.ones((2, 2)), "log_alpha": jnp.zeros(2), "rate_logit": jnp.ones(())}
+  state = nnx.State({"Dense_0": {name: nnx.Param(leaf) for name, leaf in layer.items()}})
+  assert "Dense_0/log_alpha/value" in paths.leaf_names(state)
+  want = 2 * noise.variational_dropout_kl(0.0) + noise.concrete_dropout_kl(layer["kernel"], rate_logit=1.0)
+  np.testing.assert_allclose(penalties.learned_dropout(state), want, rtol=1e-6)
 
 
 @pytest.mark.thorough

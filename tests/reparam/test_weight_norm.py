@@ -44,6 +44,11 @@ def test_a_dead_unit_has_no_weights_and_finite_gradients():
   np.testing.assert_array_equal(reparam.weight_norm(v, jnp.ones(2))[:, 1], 0)
 
 
+def test_a_unit_of_nan_is_all_nan():
+  v = jnp.ones((3, 2)).at[1, 0].set(jnp.nan)
+  np.testing.assert_array_equal(np.isnan(reparam.weight_norm(v, jnp.ones(2))), [[True, False]] * 3)
+
+
 def test_any_scale():
   for scale in (1e-30, 1e30):
     v = scale * jax.random.normal(jax.random.key(0), (4, 3))

@@ -44,6 +44,13 @@ def negative_bound(o, ph, q, t):
   return weights @ nll + oracles.bernoulli_kl(q, ph).sum()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16"])
+def test_labels_may_be_narrow(dtype):
+  o, ph, q, _ = random_inputs(3, (10,), classes=10)
+  labels = np.arange(10)
+  np.testing.assert_array_equal(optimum(o, ph, q, labels.astype(dtype)), optimum(o, ph, q, labels))
+
+
 def log_evidence(o, ph, t):
   masks = oracles.all_masks(len(o))
   prior = oracles.mask_probabilities(masks, oracles.sigmoid(ph))

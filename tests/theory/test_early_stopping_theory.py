@@ -58,6 +58,15 @@ def test_the_exact_penalty_and_the_exact_steps(x64):
   assert np.ptp(alphas) > 0.1  # one penalty does not do for all eigenvalues
 
 
+@pytest.mark.parametrize("steps", [30, 31])
+def test_the_exact_penalty_keeps_its_digits_late_in_the_descent(steps):
+  """From slow ones past the one that arrives in a step to those that alternate."""
+  eigvals = np.float32([0.1, 0.75, 1.0, 1.25, 2.0, 2.5, 3.0])
+  alphas = theory.early_stopping_alpha(learning_rate=0.5, steps=steps, eigvals=eigvals)
+  left = (1 - 0.5 * eigvals.astype(np.float64)) ** steps
+  np.testing.assert_allclose(alphas, eigvals * left / (1 - left), rtol=1e-5)
+
+
 @pytest.mark.claim(
   "regularization",
   WHERE,

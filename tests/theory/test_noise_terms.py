@@ -148,6 +148,14 @@ def test_of_several_outputs_it_is_the_frobenius_norm_and_only_of_noisy_leaves():
   np.testing.assert_allclose(terms["laplacian"], -square * ((np.sin(a) - y) * np.sin(a)).sum(1), rtol=1e-10)
 
 
+def test_many_narrow_weights_are_all_counted():
+  params, x = {"kernel": jnp.ones(1000, jnp.bfloat16)}, jnp.ones((1, 1000), jnp.bfloat16)
+  linear = lambda params, x: x @ params["kernel"]
+  terms = theory.weight_noise_terms(linear, params, x, jnp.zeros(1), variance=1.0)
+  assert terms["gradient"].dtype == jnp.float32
+  np.testing.assert_array_equal(terms["gradient"], 1000)  # |x|^2
+
+
 def test_what_does_not_fit_is_refused():
   linear = lambda w, x: x @ w
   call = lambda **options: theory.weight_noise_terms(
