@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from jaxreg import train
-from jaxreg.train.data import Split, make_source
+from jaxreg.train.data import Split
+from jaxreg.train.placement import make_source
 from jaxreg.train.replicas import make_replicas
 from jaxreg.train.setup import build, make_mesh
 

@@ -24,8 +24,9 @@ from _steps import alternate, median_and_quartiles
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.data import Dataset, Split, make_source
+from jaxreg.train.data import Dataset, Split
 from jaxreg.train.log import Silent
+from jaxreg.train.placement import make_source
 from jaxreg.train.recorder import Recorder
 from jaxreg.train.replicas import make_replicas
 from jaxreg.train.setup import build, load_data, make_mesh, make_order

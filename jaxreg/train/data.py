@@ -1,18 +1,12 @@
-"""A data set, which examples make which batch, and how they reach the devices."""
+"""A data set on the host: its splits, checked, cut and described."""
 
 import dataclasses
 import functools
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from jaxreg import ensembles
 from jaxreg.train.errors import RunError
 from jaxreg.train.images import Decoding, Images
 
@@ -249,30 +243,6 @@ class Dataset:
     return self
 
 
-def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -> np.ndarray:
-  """Which examples make the batch of a step: `[batch_size]`, int32, the same in every process.
-
-  Each epoch is a fresh permutation, of which the last incomplete batch is left out.
-  """
-  steps_per_epoch = num_examples // batch_size
-  epoch, position = divmod(step, steps_per_epoch)
-  start = position * batch_size
-  return _permutation(seed, epoch, num_examples)[start : start + batch_size]
-
-
-@functools.lru_cache(maxsize=128)  # the replicas have one each
-def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-  generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-  return generator.permutation(num_examples).astype(np.int32)
-
-
-@functools.lru_cache(maxsize=128)
-def bootstrap(seed: int, num_examples: int) -> np.ndarray:
-  """The resampled set of the run with this seed, `[num_examples]`."""
-  key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"bootstrap"))
-  return np.asarray(ensembles.bootstrap_indices(key, num_examples=num_examples, num_members=1)[0])
-
-
 def _crc32(*arrays: np.ndarray) -> int:
   return functools.reduce(lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), arrays, 0)
 
@@ -297,61 +267,3 @@ def hold_out(examples: Split, fraction: float, where: str) -> tuple[Split, Split
   except ValueError as error:
     raise RunError(f"{where}: got {fraction}: {error}") from error
   return examples.take(np.sort(kept)), examples.take(np.sort(held))
-
-
-def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Every example once, in order, as `(indices, weights)` of one size; the padding has weight 0."""
-  for start in range(0, num_examples, batch_size):
-    index = np.arange(start, start + batch_size, dtype=np.int32)
-    yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)
-
-
-def place(mesh: jax.sharding.Mesh, tree: Any, spec: P) -> Any:
-  """Puts host arrays, the same in every process, on the devices of `mesh`: `P()` a copy on each, `P("data")`
-  a slice on each. A process hands over only what its own devices hold."""
-  sharding = NamedSharding(mesh, spec)
-  return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]), tree)
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-  """A split from which batches are made: of examples that lie on every device, or of some of the host's.
-
-  Attributes:
-    split: the examples on the host.
-    arrays: the same on the devices, or empty.
-  """
-
-  split: Split
-  arrays: dict[str, jax.Array]
-
-  def __len__(self) -> int:
-    return len(self.split)
-
-  def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-    """What has to reach the devices for the batch of these examples: their indices, or themselves."""
-    if self.arrays:
-      return {"indices": indices}
-    return {"inputs": self.split.inputs[indices], "labels": self.split.labels[indices].astype(np.int32)}
-
-
-def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:
-  """Places a whole split on every device if it is to be `resident`."""
-  arrays = {"inputs": split.inputs, "labels": split.labels.astype(np.int32)} if resident else {}
-  return Source(split, place(mesh, arrays, P()))
-
-
-def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """The batch that `Source.batch` stands for, inside a compiled step.
-
-  Without weights, they are all 1. Those of a sequence are its own at each label, and 0 where that is padding.
-  """
-  batch = dict(batch)
-  if "indices" in batch:
-    indices = batch.pop("indices")
-    batch |= {name: array[indices] for name, array in arrays.items()}
-  labels = batch["labels"]
-  weights = batch.pop("weights", jnp.ones(labels.shape[:1], jnp.float32))
-  if labels.ndim > 1:
-    weights = jnp.where(labels >= 0, weights[:, None], 0)
-  return {**batch, "weights": weights}

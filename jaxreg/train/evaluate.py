@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
-from jaxreg.train.data import Source, gather, place
 from jaxreg.train.metrics import merge, prediction_metrics, summarize, to_host
+from jaxreg.train.placement import Source, gather, place
 from jaxreg.train.program import Program
 from jaxreg.train.replicas import Loop, Vmap
 from jaxreg.train.state import TrainState

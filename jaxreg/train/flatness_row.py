@@ -18,10 +18,12 @@ from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import good_steps, seal
 from jaxreg.train.config import Config, base_config
-from jaxreg.train.data import Dataset, Split, batch_indices, gather, place
+from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
+from jaxreg.train.order import batch_indices
+from jaxreg.train.placement import gather, place
 from jaxreg.train.program import Program
 from jaxreg.train.rows import make_cell, parse_fields
 from jaxreg.train.setup import build, load_data, make_mesh

@@ -11,11 +11,12 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, restore
 from jaxreg.train.compare import markdown
 from jaxreg.train.config import Config, flatten
-from jaxreg.train.data import Dataset, make_source
+from jaxreg.train.data import Dataset
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.flatness_figures import markdown as flatness_lines
 from jaxreg.train.load import pick_step
 from jaxreg.train.metrics import averaged, shown
+from jaxreg.train.placement import make_source
 from jaxreg.train.program import Program
 from jaxreg.train.replicas import Loop, Vmap, stacked
 from jaxreg.train.setup import build, is_resident, load_data, make_mesh, replicas_of

@@ -16,13 +16,14 @@ from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore, write_json
 from jaxreg.train.config import Config, flatten
-from jaxreg.train.data import Dataset, make_source
+from jaxreg.train.data import Dataset
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import bins_over, make_evaluate, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import open_log
 from jaxreg.train.metrics import averaged
+from jaxreg.train.placement import make_source
 from jaxreg.train.pretrained import load_backbone, with_backbone
 from jaxreg.train.program import Program
 from jaxreg.train.recorder import Recorder, check_finite, largest_parts

@@ -1,10 +1,14 @@
-"""Which examples make the batch of a step, for every replica."""
+"""Which examples make which batch: of a training step for every replica, and of an evaluation."""
 
 import dataclasses
+import functools
+import zlib
+from collections.abc import Iterator
 
+import jax
 import numpy as np
 
-from jaxreg.train.data import batch_indices
+from jaxreg import ensembles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,3 +43,34 @@ class Order:
         row = np.concatenate([row, self.num_examples + batch_indices(seed + 2**32, step, **other)])
       rows.append(row)
     return np.stack(rows)
+
+
+def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -> np.ndarray:
+  """Which examples make the batch of a step: `[batch_size]`, int32, the same in every process.
+
+  Each epoch is a fresh permutation, of which the last incomplete batch is left out.
+  """
+  steps_per_epoch = num_examples // batch_size
+  epoch, position = divmod(step, steps_per_epoch)
+  start = position * batch_size
+  return _permutation(seed, epoch, num_examples)[start : start + batch_size]
+
+
+@functools.lru_cache(maxsize=128)  # the replicas have one each
+def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+  generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+  return generator.permutation(num_examples).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=128)
+def bootstrap(seed: int, num_examples: int) -> np.ndarray:
+  """The resampled set of the run with this seed, `[num_examples]`."""
+  key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"bootstrap"))
+  return np.asarray(ensembles.bootstrap_indices(key, num_examples=num_examples, num_members=1)[0])
+
+
+def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Every example once, in order, as `(indices, weights)` of one size; the padding has weight 0."""
+  for start in range(0, num_examples, batch_size):
+    index = np.arange(start, start + batch_size, dtype=np.int32)
+    yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)

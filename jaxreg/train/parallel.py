@@ -7,7 +7,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.data import gather, place
+from jaxreg.train.placement import gather, place
 from jaxreg.train.sharding import gathered_layout
 from jaxreg.train.state import TrainState
 

@@ -9,9 +9,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg.paths import leaf_names
-from jaxreg.train.data import place
 from jaxreg.train.errors import RunError
 from jaxreg.train.load import restore_run
+from jaxreg.train.placement import place
 from jaxreg.train.program import Program
 from jaxreg.train.state import TrainState
 

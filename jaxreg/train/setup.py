@@ -10,9 +10,9 @@ from jax.sharding import AxisType
 
 from jaxreg.train import sources
 from jaxreg.train.config import Config, flatten, relevant
-from jaxreg.train.data import Dataset, bootstrap, is_tokens
+from jaxreg.train.data import Dataset, is_tokens
 from jaxreg.train.errors import RunError
-from jaxreg.train.order import Order
+from jaxreg.train.order import Order, bootstrap
 from jaxreg.train.program import Program, make_program
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.sharding import make_layout

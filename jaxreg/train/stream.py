@@ -23,10 +23,10 @@ from absl import flags
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.data import Source, padded_indices
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.images import Images
-from jaxreg.train.order import Order
+from jaxreg.train.order import Order, padded_indices
+from jaxreg.train.placement import Source
 
 MOST_THREADS = 16
 AHEAD = 2  # batches that a worker has ready

@@ -16,11 +16,11 @@ from tqdm import tqdm
 from jaxreg import models
 from jaxreg.train.checkpoint import write_json
 from jaxreg.train.config import Config
-from jaxreg.train.data import Source, gather, make_source
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import batches
 from jaxreg.train.job import restore_states
 from jaxreg.train.metrics import averaged
+from jaxreg.train.placement import Source, gather, make_source
 from jaxreg.train.program import Program
 from jaxreg.train.setup import is_resident
 from jaxreg.train.state import TrainState

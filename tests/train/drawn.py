@@ -13,7 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import augment, losses, noise
 from jaxreg.train import processes, setup
-from jaxreg.train.data import Split, batch_indices, gather, make_source, place
+from jaxreg.train.data import Split
+from jaxreg.train.order import batch_indices
+from jaxreg.train.placement import gather, make_source, place
 
 SEED, EXAMPLES, SIZE = 3, 100, 32
 

@@ -12,7 +12,8 @@ import pytest
 
 from jaxreg import train
 from jaxreg.train import sources
-from jaxreg.train.data import Dataset, Split, _permutation, batch_indices, padded_indices
+from jaxreg.train.data import Dataset, Split
+from jaxreg.train.order import _permutation, batch_indices, padded_indices
 
 IDX_NAMES = {
   "train_images": "train-images-idx3-ubyte",

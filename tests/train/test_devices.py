@@ -11,8 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import losses
 from jaxreg.train import setup
-from jaxreg.train.data import batch_indices, make_source
+from jaxreg.train.order import batch_indices
 from jaxreg.train.parallel import make_step
+from jaxreg.train.placement import make_source
 
 STEPS, SEED = 10, 7
 OTHERS = [pytest.param(4, marks=pytest.mark.slow), 8]

@@ -12,7 +12,8 @@ from scipy.special import log_softmax
 
 from jaxreg import train
 from jaxreg.train import data, setup, sources
-from jaxreg.train.data import Dataset, Split, gather
+from jaxreg.train.data import Dataset, Split
+from jaxreg.train.placement import gather
 
 QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
 

@@ -13,9 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
 from jaxreg.train import setup
-from jaxreg.train.data import batch_indices, make_source
 from jaxreg.train.job import restore_states
+from jaxreg.train.order import batch_indices
 from jaxreg.train.parallel import make_step
+from jaxreg.train.placement import make_source
 from jaxreg.train.sharding import gathered_layout, make_layout, parse, stacked_layout
 from jaxreg.train.state import TrainState
 

@@ -13,10 +13,11 @@ from image_files import make_folder, noise
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train import checkpoint, data, loop, setup, sources, stream
+from jaxreg.train import checkpoint, loop, placement, setup, sources, stream
+from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop
-from jaxreg.train.order import Order
+from jaxreg.train.order import Order, batch_indices
 
 
 def triangle(length, low, high, size):
@@ -170,8 +171,8 @@ def test_validation_is_a_stratified_part_of_train(folder):
 
 
 def test_subsets_and_flipped_labels_are_those_of_arrays(dataset):
-  decode = lambda split: data.Split(np.asarray(split.inputs), split.labels)
-  arrays = data.Dataset(*map(decode, dataset.splits().values()), num_classes=2, scale=255.0)
+  decode = lambda split: Split(np.asarray(split.inputs), split.labels)
+  arrays = Dataset(*map(decode, dataset.splits().values()), num_classes=2, scale=255.0)
   changes = {
     "limited": lambda x: x.limited(5),
     "subset": lambda x: x.subset(per_class=7, seed=1),
@@ -296,7 +297,7 @@ def test_a_damaged_image_is_named(folder, damage, suffix):
 
 def feed_of(dataset, mesh, *, start=0, stop=10, seeds=(3,), batch_size=8, steps=1):
   """All batches of those steps, `[steps, replicas, batch, ...]`, a dispatch making `steps` of them."""
-  source = data.make_source(mesh, dataset.train, resident=False)
+  source = placement.make_source(mesh, dataset.train, resident=False)
   order = Order(range(seeds[0], seeds[-1] + 1), len(dataset.train), batch_size)
   with stream.make_feed(mesh, source, order, start=start, stop=stop) as feed:
     if steps == 1:
@@ -318,7 +319,7 @@ def test_batches_are_those_of_the_order(dataset):
   images = np.asarray(dataset.train.inputs)
   for replica, seed in enumerate((3, 4)):
     for step in range(9):
-      index = data.batch_indices(seed, step, num_examples=len(dataset.train), batch_size=8)
+      index = batch_indices(seed, step, num_examples=len(dataset.train), batch_size=8)
       inputs, labels = (batches[name][step, replica] for name in ("inputs", "labels"))
       np.testing.assert_array_equal(inputs[:, 0, 0], images[index, 0, 0])
       np.testing.assert_array_equal(labels, dataset.train.labels[index])
@@ -350,7 +351,7 @@ def test_an_image_is_cut_by_seed_step_and_position(noisy):
   """As `random_crop` cuts it with the generator that is promised."""
   whole = feed_of(noisy, setup.make_mesh(), stop=3)["inputs"][:, 0]
   for step in range(3):
-    index = data.batch_indices(3, step, num_examples=len(noisy.train), batch_size=8)
+    index = batch_indices(3, step, num_examples=len(noisy.train), batch_size=8)
     for position in range(8):
       with Image.open(
         io.BytesIO(noisy.train.inputs.store.read(noisy.train.inputs.numbers[index[position]]))
@@ -370,8 +371,8 @@ def test_an_image_is_cut_by_seed_step_and_position(noisy):
 def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, parts):
   mesh = setup.make_mesh()
   whole = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
-  training, testing = data.make_source(mesh, noisy.train, resident=False), noisy.test
-  evaluated = list(stream.in_turn(mesh, data.Source(testing, {}), 8))
+  training, testing = placement.make_source(mesh, noisy.train, resident=False), noisy.test
+  evaluated = list(stream.in_turn(mesh, placement.Source(testing, {}), 8))
   for positions in np.split(np.arange(8), parts):
     monkeypatch.setattr(stream, "local_positions", lambda *_, positions=positions: positions)
     part = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
@@ -379,7 +380,9 @@ def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, pa
     np.testing.assert_array_equal(part["inputs"][:, :, positions], whole["inputs"][:, :, positions])
     others = np.setdiff1d(np.arange(8), positions)
     assert not part["inputs"][:, :, others].any()
-    for batch, all_of_it in zip(stream.in_turn(mesh, data.Source(testing, {}), 8), evaluated, strict=True):
+    for batch, all_of_it in zip(
+      stream.in_turn(mesh, placement.Source(testing, {}), 8), evaluated, strict=True
+    ):
       np.testing.assert_array_equal(batch["inputs"][positions], all_of_it["inputs"][positions])
       np.testing.assert_array_equal(batch["weights"], all_of_it["weights"])
   assert len(training) == len(noisy.train)
@@ -390,7 +393,7 @@ def test_the_positions_of_a_process_are_those_of_its_devices():
 
 
 def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
-  batches = list(stream.in_turn(setup.make_mesh(), data.Source(noisy.train, {}), 16))
+  batches = list(stream.in_turn(setup.make_mesh(), placement.Source(noisy.train, {}), 16))
   inputs, labels, weights = (np.concatenate([b[k] for b in batches]) for k in ("inputs", "labels", "weights"))
   number = len(noisy.train)
   assert len(weights) == 48
@@ -412,7 +415,7 @@ def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
   """SIGTERM reaches the whole group of processes, and the run still has to end its step."""
   dataset = noisy.decoded_by(size=6, resize=8, workers=1)
   mesh = setup.make_mesh()
-  source = data.make_source(mesh, dataset.train, resident=False)
+  source = placement.make_source(mesh, dataset.train, resident=False)
   order = Order(range(3, 4), len(dataset.train), 8)
   others = multiprocessing.active_children()
   with stream.make_feed(mesh, source, order, start=0, stop=10**6) as feed:

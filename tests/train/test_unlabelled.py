@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train import data
+from jaxreg.train.order import batch_indices, bootstrap
 from jaxreg.train.setup import load_data, make_order
 
 FIELDS = {
@@ -53,7 +53,7 @@ def test_every_batch_has_so_many_of_each():
 def test_without_them_the_batches_are_as_they_were():
   config = runs.make_config({"data.limit": 0})
   dataset = load_data(config)
-  wanted = data.batch_indices(0, 5, num_examples=len(dataset.train), batch_size=32)
+  wanted = batch_indices(0, 5, num_examples=len(dataset.train), batch_size=32)
   np.testing.assert_array_equal(make_order(config, dataset)(5), wanted[None])
 
 
@@ -66,7 +66,7 @@ def test_a_resampled_set_has_as_many_examples_some_of_them_twice():
     np.concatenate([order(epoch * steps + step) for step in range(steps)], axis=1) for epoch in range(2)
   ]
   for replica in range(2):
-    members = set(data.bootstrap(replica, number))
+    members = set(bootstrap(replica, number))
     # 1 - 1/e of them.
     assert len(members) / number == pytest.approx(0.632, abs=0.03)
     for epoch in epochs:
