@@ -421,7 +421,7 @@ def dropmax_diagnostics(
     "posterior_nontarget": others(jax.nn.sigmoid(posterior)),
     "kept_nontarget": others((log_mask > math.log(0.5)).astype(logits.dtype).mean(axis=0)),
     # The square root has no derivative at 0.
-    "logit_grad_norm": jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0),
+    "logit_grad_norm": jnp.where(squared == 0, 0, jnp.sqrt(jnp.where(squared == 0, 1, squared))),
   }
 
 

@@ -211,4 +211,4 @@ def dropmax_gradient_norms(
 
 def _norm(squared: Array) -> Array:
   # The square root has no derivative at 0.
-  return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
+  return jnp.where(squared == 0, 0, jnp.sqrt(jnp.where(squared == 0, 1, squared)))

@@ -166,7 +166,7 @@ def dropmax_mean_field(
     "deviation_kept": deviation(kept, mask_log_probs(on)),
     "deviation_dropped": deviation(~kept, mask_log_probs(off)),
     # The square root has no derivative at 0.
-    "nll_std": jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1)), 0),
+    "nll_std": jnp.where(variance <= 0, 0, jnp.sqrt(jnp.where(variance <= 0, 1, variance))),
   }
 
 

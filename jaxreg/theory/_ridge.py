@@ -124,7 +124,7 @@ def l2_shrinkage(eigvals: ArrayLike, *, alpha: ArrayLike) -> Array:
   eigvals = check_wide(eigvals, "eigvals")
   check_range(alpha, "alpha", low=0)
   total = eigvals + alpha
-  return jnp.where(total > 0, eigvals / jnp.where(total > 0, total, 1), 0)
+  return jnp.where(total <= 0, 0, eigvals / jnp.where(total <= 0, 1, total))
 
 
 def l2_solution(hessian: ArrayLike, w_star: ArrayLike, *, alpha: ArrayLike) -> Array:
@@ -231,7 +231,7 @@ def ridge_bias_variance(
   kept = l2_shrinkage(eigvals, alpha=alpha)
   # kept / (lambda + alpha), which at 0 / 0 is 0: what has no curvature is not learnt, and has no noise.
   total = eigvals + alpha
-  variance = jnp.where(total > 0, kept / jnp.where(total > 0, total, 1), 0).sum()
+  variance = jnp.where(total <= 0, 0, kept / jnp.where(total <= 0, 1, total)).sum()
   return {"bias_squared": jnp.square((1 - kept) * w_star).sum(), "variance": jnp.square(noise) * variance}
 
 
