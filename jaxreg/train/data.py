@@ -125,10 +125,8 @@ class Dataset:
     number = np.full(self.num_classes, -1)
     number[classes] = np.arange(len(classes))
 
-    def of_classes(name: str, split: Split) -> Split:
+    def of_classes(split: Split) -> Split:
       kept = split.take(number[split.labels] >= 0)
-      if not len(kept):
-        raise RunError(f"data.subset: the {name} split has no example of the classes {classes}; give others")
       return Split(kept.inputs, number[kept.labels])
 
     train, rest = self.train, self.rest
@@ -141,9 +139,15 @@ class Dataset:
       left = train.take(np.sort(np.concatenate([each[per_class:] for each in members])))
       rest = left if rest is None else rest.joined(left)
       train = train.take(np.sort(np.concatenate([each[:per_class] for each in members])))
-    splits = {name: of_classes(name, split) for name, split in (self.splits() | {"train": train}).items()}
+    splits = {name: of_classes(split) for name, split in (self.splits() | {"train": train}).items()}
+    for name, split in splits.items():
+      if not len(split):
+        raise RunError(
+          f"data.subset.num_classes: the {name} split has no example of the {len(classes)} classes that "
+          f"data.subset.seed={seed} draws; give another"
+        )
     if rest is not None:
-      splits["rest"] = of_classes("rest", rest)
+      splits["rest"] = of_classes(rest)
     return dataclasses.replace(self, **splits, num_classes=len(classes))
 
   def with_flipped_labels(self, *, rate: float = 0.0, seed: int = 0) -> "Dataset":

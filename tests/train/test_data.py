@@ -560,7 +560,7 @@ def test_a_split_without_any_of_the_classes_is_refused():
   kept = np.array([any((image == other).all() for other in one) for image in digits.train.inputs])
   classes = np.unique(digits.train.labels[kept])
   without = dataclasses.replace(digits, val=digits.val.take(~np.isin(digits.val.labels, classes)))
-  with pytest.raises(train.RunError, match=r"^data\.subset: the val split has no example of the classes"):
+  with pytest.raises(train.RunError, match=r"^data\.subset\.num_classes: the val split has no example of the 2 classes"):
     without.subset(num_classes=2)
 
 
