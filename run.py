@@ -87,7 +87,11 @@ if __name__ == "__main__":
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
   status = main(sys.argv[1:])
   _ignore_signals()
-  sys.stdout.flush()
+  try:
+    sys.stdout.flush()
+  except OSError as error:  # of a full disk, or a pipe that nobody reads
+    print(f"run.py: error: {error}", file=sys.stderr, flush=True)
+    os._exit(status or 1)
   if status and not jax.distributed.is_initialized():
     os._exit(status)  # without waiting for threads of a save that failed, or was given up
   sys.exit(status)

@@ -66,7 +66,7 @@ def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None)
 
 
 def check_labels(labels: ArrayLike, scores: Array, name: str = "logits") -> Array:
-  """Returns integer `labels` as an array shaped like `scores` without its last axis.
+  """Returns integer `labels` as an array of 32 bits or more, shaped like `scores` without its last axis.
 
   Raises:
     TypeError: if `labels` are not integers.
@@ -80,7 +80,8 @@ def check_labels(labels: ArrayLike, scores: Array, name: str = "logits") -> Arra
       f"labels must have the shape of {name} without the class axis, "
       f"got labels {labels.shape} for {name} {scores.shape}"
     )
-  return labels
+  # In 8 bits, what is computed with labels wraps around: `1 << label`, or a number of classes as a label.
+  return labels.astype(jnp.promote_types(labels.dtype, jnp.int32))
 
 
 def check_key(key: Key) -> Key:

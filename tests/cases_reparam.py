@@ -24,10 +24,10 @@ def _unit(x):
 
 def _spectral_norm(a):
   matrix = a.kernel.reshape(-1, a.kernel.shape[-1])
-  right = a.u
+  left, right = _unit(matrix[:, np.abs(matrix).max(axis=0).argmax()]), a.u
   for _ in range(2):
-    left = _unit(matrix @ right)
-    right = _unit(matrix.T @ left)
+    left = _unit(matrix @ right) if (matrix @ right).any() else left
+    right = _unit(matrix.T @ left) if (matrix.T @ left).any() else right
   sigma = left @ matrix @ right
   return (a.kernel / sigma if sigma > 0 else a.kernel), right
 

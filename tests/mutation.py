@@ -1507,7 +1507,12 @@ MUTATIONS = [
       "matrix - added * jnp.eye",
       "test_minimum_and_its_shrinkage",
     ),
-    ("shrinkage upside down", "0, eigvals / jnp.where", "0, alpha / jnp.where", "test_limits_of_the_shrinkage"),
+    (
+      "shrinkage upside down",
+      "0, eigvals / jnp.where",
+      "0, alpha / jnp.where",
+      "test_limits_of_the_shrinkage",
+    ),
     (
       "bias and variance",
       "jnp.square((1 - kept) * w_star)",

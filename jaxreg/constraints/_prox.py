@@ -232,7 +232,8 @@ def proximal(
   Args:
     prox: `(params, step) -> params`, with its weight bound by `functools.partial`.
     learning_rate: of the chain before, a number or an Optax schedule.
-    mask: which leaves it acts on; the others are updated as they come, and `prox` does not see them (None).
+    mask: which leaves it acts on; the others are updated as they come, and `prox` does not see them (None),
+      so that a mask of its own has to be a function.
 
   Returns:
     An Optax transform that needs `params`.
@@ -280,10 +281,10 @@ def replace_updates(
     # What was not moved keeps its update, bit for bit. w + (0 - w) is 0 in every dtype: zeros are exact.
     return jnp.where(after == before, u, (after - wide(p)).astype(jnp.result_type(u)))
 
-  new, tree = jax.tree.flatten(updates)
-  if not new:
+  if not jax.tree.leaves(updates):
     return updates  # a group that `optax.partition` left empty
   leaves, structure = jax.tree.flatten(params)
+  new = structure.flatten_up_to(updates)
   places = [place for place, taken in enumerate(chosen(params, mask)) if taken]
   moved = {i: wide(leaves[i]) + wide(new[i]) for i in places}
   # None is no leaf: the function sees what is selected, under its name, and nothing else.
@@ -291,7 +292,7 @@ def replace_updates(
   ends = jax.tree.leaves(function(shown))
   for i, after in zip(places, ends, strict=True):
     new[i] = replace(leaves[i], new[i], moved[i], after)
-  return jax.tree.unflatten(tree, new)
+  return jax.tree.unflatten(structure, new)
 
 
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:

@@ -49,9 +49,9 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
   # Scaled to entries of at most 1, so that squares neither overflow nor vanish. The quotient is the same.
   matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
   fixed = jax.lax.stop_gradient(matrix)
-  left, right = _unit(fixed[:, 0]), jax.lax.stop_gradient(u).astype(wide)
+  # From a vector of 0 no iteration comes back: then it begins with the column that has the largest entry.
+  left, right = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()]), jax.lax.stop_gradient(u).astype(wide)
   for _ in range(num_iters):
-    # From a vector of 0 no iteration comes back.
     left = _unit(fixed @ right, otherwise=left)
     right = _unit(fixed.T @ left, otherwise=right)
   sigma = left @ (matrix @ right)

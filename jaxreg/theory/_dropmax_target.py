@@ -64,7 +64,7 @@ def dropmax_optimal_target_logit(
   log_others = mask_log_probs(fix_target(q_logits, labels, "kept"))
   is_target = is_target_of(labels, logits)
   # The likelihood with the target dropped, at the mask that keeps it: the same mask without that bit.
-  bit = 1 << labels[..., None].astype(jnp.int32)  # 8 bits are too few for 9 classes
+  bit = 1 << labels[..., None]
   nll = mask_nll(logits, labels)
   number = jnp.arange(nll.shape[-1])[(None,) * labels.ndim]
   dropped = jnp.take_along_axis(nll, number & ~bit, axis=-1)

@@ -55,17 +55,18 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
   first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
   def init(params: Params) -> tuple[averaging.SWAState, Array]:
-    return averaging.swa_init(params), jnp.int32(first)
+    return averaging.swa_init(params), jnp.int32(num_steps)
 
   def step(
     kept: tuple[averaging.SWAState, Array], params: Params, number: Array
   ) -> tuple[averaging.SWAState, Array]:
-    state, begun = kept
+    state, length = kept
     # A run that is made longer begins again: what it has so far is of another's last part.
-    state = jax.tree.map(lambda x: jnp.where((begun == first) & (number > first), x, 0), state)
+    own = (length == num_steps) & (number > first)
+    state = jax.tree.map(lambda x: jnp.where(own, x, 0), state)
     # The last one counts, wherever the first was.
     takes = (number > first) & ((num_steps - number) % period == 0)
-    return jax.lax.cond(takes, averaging.swa_update, _keep, state, params), jnp.int32(first)
+    return jax.lax.cond(takes, averaging.swa_update, _keep, state, params), jnp.int32(num_steps)
 
   def mean(kept: tuple[averaging.SWAState, Array], params: Params) -> Params:
     state, _ = kept

@@ -62,16 +62,19 @@ class Checkpoints:
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-    if kind is KeyboardInterrupt:  # at once: what is half written has no manifest, and will be removed
-      self._thread.shutdown(wait=False, cancel_futures=True)
-      return
+    at_once = kind is KeyboardInterrupt  # what is half written has no manifest, and will be removed
     try:
-      self.wait()
+      if not at_once:
+        self.wait()
+    except KeyboardInterrupt:
+      at_once = True
+      raise
     finally:
-      self._thread.shutdown()
+      self._thread.shutdown(wait=not at_once, cancel_futures=at_once)
       # After a failed save it fails once more, over the error that tells why.
       with contextlib.suppress(Exception):
-        self._orbax.close()
+        if not at_once:
+          self._orbax.close()
 
   def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
     """Starts saving `state`, which may be donated right after; does nothing if that step is there.

@@ -19,7 +19,7 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.log import read_records
 from jaxreg.train.loop import train
 from jaxreg.train.metrics import averaged, shown
-from jaxreg.train.rows import Row, folder_name, make_cell, parse_rows
+from jaxreg.train.rows import Row, check_replicas, folder_name, make_cell, parse_rows
 from jaxreg.train.setup import build, check_devices, load_data
 
 METRICS = ("test/error", "test/nll", "test/ece")
@@ -131,6 +131,7 @@ def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -
 
 def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
   """Everything that can be told before hours of training."""
+  check_replicas(config)
   described: dict[str, dict[str, Any]] = {}
   for row, setting in cells:
     cell = _cell(config, row, setting, seeds=config.compare.seeds)

@@ -15,7 +15,7 @@ from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.flatness_figures import make_figures
 from jaxreg.train.flatness_row import Row, check_plain, check_samples, rises
 from jaxreg.train.loop import train
-from jaxreg.train.rows import folder_name, make_cell, parse_fields
+from jaxreg.train.rows import check_replicas, folder_name, make_cell, parse_fields
 from jaxreg.train.setup import build, load_data
 
 ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
@@ -64,6 +64,7 @@ def _rows(config: Config) -> dict[str, Config]:
       raise RunError("flatness.rows, flatness.workdir: give either rows to train or a run to look at")
     _check(config)
     return {Path(options.workdir).name: config}
+  check_replicas(config)
   fields = parse_fields(config, options.rows, "flatness.rows") if options.rows else {"run": {}}
   cells = {}
   for label, row in fields.items():

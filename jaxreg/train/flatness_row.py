@@ -230,10 +230,11 @@ def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
       "data.bootstrap=False and no unlabelled examples; give another run"
     )
   # Its crops are drawn anew at every step.
-  if dataset.streams() and not only_profiles:
+  sampled = [name for name in SAMPLED if name in options.analyses]
+  if dataset.streams() and sampled:
     raise RunError(
-      f"flatness.analyses: of images that are decoded batch by batch, as by data.{run.data.name}, only "
-      f"profile can be asked for, got {', '.join(options.analyses)}"
+      f"flatness.analyses: images that are decoded batch by batch, as by data.{run.data.name}, have no "
+      f"trajectory, which {', '.join(sampled)} follows; leave it out"
     )
 
 

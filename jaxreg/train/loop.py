@@ -196,7 +196,7 @@ def _run(
         if stop:
           saved.wait()
           raise Interrupted(interrupt.received, step)
-        if evaluates or saves:
+        if steps and (evaluates or saves):
           recorder.restart()
       if over and step < program.num_steps:
         log.say(f"stopped early at step {step}: {config.checkpoint.best} has not improved")

@@ -48,10 +48,7 @@ class Recorder:
       return
     (steps, metrics), self._pending = self._pending, None
     metrics = to_host(metrics)
-    now = time.monotonic()
-    if self._since is not None:
-      self._steps, self._seconds = self._steps + len(steps), self._seconds + now - self._since
-    self._since = now
+    before, self._since = self._since, time.monotonic()
     for position, step in enumerate(steps):
       # Of one dispatch of several steps, the axis after that of the replicas.
       at = (slice(None), position) if len(steps) > 1 else slice(None)
@@ -59,6 +56,9 @@ class Recorder:
       counted = {name: value for name, value in of_step.items() if value[1].all()}
       check_finite(step, {name: total / count for name, (total, count) in counted.items()})
       self._total = merge(self._total, of_step)
+      if before is not None:
+        self._steps += 1
+        self._seconds += (self._since - before) / len(steps)
       self._log.step()
       if step % self._every == 0:
         self.write(step)

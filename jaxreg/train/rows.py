@@ -82,14 +82,22 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
   return rows
 
 
+def check_replicas(config: Config) -> None:
+  """Checks that `replicas` is not asked for where the job sets it.
+
+  Raises:
+    RunError: if it is.
+  """
+  if config.replicas not in (1, config.ensemble):
+    raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
+
+
 def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
   """The configuration of one run: `config` with `fields` set; ensembles have replicas for every member.
 
   Raises:
     RunError: naming the row and the field.
   """
-  if config.replicas not in (1, config.ensemble):
-    raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
   # Deep: what one row sets is nothing to the next.
   cell: Config = config.copy_and_resolve_references()
   members = fields.get("ensemble", config.ensemble)

@@ -170,6 +170,13 @@ def test_the_operator_sees_only_what_is_selected():
   np.testing.assert_array_equal(updates["bias"], 0)
 
 
+def test_updates_of_other_leaves_are_not_mixed_up():
+  params = {"a": jnp.ones(2), "b": jnp.zeros(2)}
+  tx = proximal(functools.partial(prox_l1, weight=1.0), 0.1, mask=lambda name: True)
+  with pytest.raises(ValueError, match="key"):
+    tx.update({"b": jnp.ones(2)}, tx.init(params), params)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_zeros_are_exact_in_every_dtype(dtype):
   rng = np.random.default_rng(1)

@@ -88,11 +88,12 @@ def test_any_scale(scale):
 def test_power_iteration_outlives_a_vector_of_0():
   old = jnp.array([0.6, 0.8])
   np.testing.assert_array_equal(reparam.spectral_norm(jnp.zeros((3, 2)), old)[1], old)
-  kernel = jnp.array([[2.0, 0.0], [1.0, 0.0]])
-  for start in ([0.0, 0.0], [0.0, 1.0]):  # the second is mapped to 0
-    normalised, u = reparam.spectral_norm(kernel, jnp.array(start))
-    np.testing.assert_allclose(normalised, kernel / np.sqrt(5), rtol=1e-6)
-    np.testing.assert_allclose(u, [1, 0], rtol=1e-6)
+  for alive in (0, 1):
+    kernel = jnp.zeros((2, 2)).at[:, alive].set(jnp.array([2.0, 1.0]))
+    for start in (jnp.zeros(2), jnp.eye(2)[1 - alive]):  # the second is mapped to 0
+      normalised, u = reparam.spectral_norm(kernel, start)
+      np.testing.assert_allclose(normalised, kernel / np.sqrt(5), rtol=1e-6)
+      np.testing.assert_allclose(u, np.eye(2)[alive], rtol=1e-6)
 
 
 def test_what_does_not_fit_is_refused():

@@ -43,15 +43,16 @@ def test_swa_is_the_mean_of_the_last_iterates():
 
 def test_swa_of_a_run_made_longer_begins_again():
   params = jax.tree.map(np.float32, iterates(12))
-  shorter, longer = (
-    averages.swa(start=0.75, every=1, num_steps=number, steps_per_epoch=4) for number in (10, 12)
-  )
-  state = shorter.init(params[0])
-  for step, leaf in enumerate(params, 1):
-    state = (shorter if step <= 10 else longer).step(state, leaf, jnp.int32(step))
-  # Alone it would take those after 9; what the shorter run took, those after 8, is none of them.
-  for name, found in longer.params(state, params[-1]).items():
-    np.testing.assert_allclose(found, np.mean([p[name] for p in params[10:]], axis=0), rtol=1e-6)
+  # The second begins its average at the same step, and takes others.
+  for length, every, own in ((12, 1, (11, 12)), (11, 2, (11,))):
+    shorter, longer = (
+      averages.swa(start=0.75, every=every, num_steps=number, steps_per_epoch=4) for number in (10, length)
+    )
+    state = shorter.init(params[0])
+    for step, leaf in enumerate(params[:length], 1):
+      state = (shorter if step <= 10 else longer).step(state, leaf, jnp.int32(step))
+    for name, found in longer.params(state, params[-1]).items():
+      np.testing.assert_allclose(found, np.mean([params[step - 1][name] for step in own], axis=0), rtol=1e-6)
 
 
 def test_ema_begins_with_the_plain_mean_and_then_forgets():

@@ -554,13 +554,23 @@ def test_a_subset_that_is_not_there(options, message):
     sources.digits().subset(**options)
 
 
+def test_a_subset_may_leave_nothing_over(idx_folder):
+  whole = load_idx(idx_folder)
+  assert not len(whole.rest)
+  assert len(np.unique(whole.subset(num_classes=2).train.labels)) == 2
+  balanced = load_idx(idx_folder, per_class=2)
+  assert len(balanced.subset(per_class=2).train) == len(balanced.train)
+
+
 def test_a_split_without_any_of_the_classes_is_refused():
   digits = sources.digits()
   one = digits.subset(num_classes=2).train.inputs  # of the classes that seed 0 draws
   kept = np.array([any((image == other).all() for other in one) for image in digits.train.inputs])
   classes = np.unique(digits.train.labels[kept])
   without = dataclasses.replace(digits, val=digits.val.take(~np.isin(digits.val.labels, classes)))
-  with pytest.raises(train.RunError, match=r"^data\.subset\.num_classes: the val split has no example of the 2 classes"):
+  with pytest.raises(
+    train.RunError, match=r"^data\.subset\.num_classes: the val split has no example of the 2 classes"
+  ):
     without.subset(num_classes=2)
 
 

@@ -232,14 +232,14 @@ def test_a_mistake_is_told_before_anything_is_trained(tmp_path, fields, message)
   assert not (tmp_path / "run").exists()
 
 
-def test_of_streamed_images_only_profiles_are_made(tmp_path):
+def test_of_streamed_images_there_is_no_trajectory(tmp_path):
   """Their crops are drawn anew at every step, which a trajectory would have to draw, too."""
   images = image_files.make_folder(tmp_path / "images", splits={"train": 40, "val": 6})
   streamed = {
     **{"data.name": "image_folder", "data.image_folder.path": str(images)},
     **{"data.stream.size": 8, "data.stream.resize": 8},
   }
-  with pytest.raises(train.RunError, match=r"only profile can be asked for, got profile, variance_flatness"):
+  with pytest.raises(train.RunError, match=r"no trajectory, which variance_flatness"):
     train.flatness(runs.make_config({**FIELDS, **streamed}), tmp_path / "run")
   assert not (tmp_path / "run").exists()
 

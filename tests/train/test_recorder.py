@@ -67,6 +67,19 @@ def test_the_speed_is_that_of_the_steps_alone(monkeypatch):
   assert [values["train/examples_per_second"] for _, values in log.records] == [4.0, 4.0, 4.0]
 
 
+def test_the_steps_of_one_dispatch_have_its_speed(monkeypatch):
+  now = [0.0]
+  monkeypatch.setattr(time, "monotonic", lambda: now[0])
+  log = FakeLog()
+  recorder = Recorder(log, every=1, examples=4)
+  recorder.restart()
+  values = (jnp.ones((1, 3)), jnp.ones((1, 3)))
+  recorder.add(range(1, 4), {"loss": values})
+  now[0] += 6.0
+  recorder.flush()
+  assert [record["train/examples_per_second"] for _, record in log.records] == [2.0] * 3
+
+
 def test_means_are_weighted_by_their_counts():
   log = FakeLog()
   recorder = Recorder(log, every=2, examples=4)
