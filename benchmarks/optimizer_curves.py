@@ -1,6 +1,6 @@
 """Training loss against the step, balanced and unbalanced starts, from a finished comparison of optimizers.
 
-    python benchmarks/optimizer_curves.py runs/compare_optimizers_mnist5k-compare
+    python benchmarks/optimizer_curves.py runs/compare_optimizers_mnist5k-HASH
 
 Writes `figures/optimizers.png` into the folder and prints the table of docs/sgd.md.
 """

@@ -51,7 +51,10 @@ TOOLBOX = {
   "gradient_penalty": _chosen("regularizers", "gradient_penalty", weight=0.1),
   "jacobian_penalty": _chosen("regularizers", "jacobian_penalty", weight=0.01),
   "l1_activity": _chosen("regularizers", "l1_activity", weight=1e-3),
-  "kl_sparsity": _chosen("regularizers", "kl_sparsity", weight=1e-2, target=0.1),
+  "kl_sparsity": {
+    **_chosen("regularizers", "kl_sparsity", weight=1e-2, target=0.1),
+    "model.MLP.activation": "sigmoid",
+  },
   "r_drop": {**_chosen("regularizers", "r_drop", weight=1.0), "model.MLP.dropout_rate": 0.3},
   **{
     # Ten images of each class with their labels, and all others without.

@@ -28,7 +28,7 @@ class MLP(nn.Module):
     dropout_rates: instead of `dropout_rate`, one for each hidden layer, 0 for none.
     dropout: on the hidden units, the function of `jaxreg.noise`: `dropout`, `gaussian_dropout`, and for
       `activation="selu"` `alpha_dropout`.
-    activation: `relu`, `selu` or `tanh`.
+    activation: `relu`, `selu`, `tanh` or `sigmoid`.
     layer: `dense`; `weight_norm`, `spectral_norm`; or, with a dropout of their inputs that learns its rates
       and needs `penalties.learned_dropout` in the loss, `concrete_dropout`, `variational_dropout`.
 
@@ -57,7 +57,7 @@ class MLP(nn.Module):
         f"hidden layers, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
       )
     _one_of("dropout", self.dropout, ("dropout", "gaussian_dropout", "alpha_dropout"))
-    _one_of("activation", self.activation, ("relu", "selu", "tanh"))
+    _one_of("activation", self.activation, ("relu", "selu", "tanh", "sigmoid"))
     _one_of("layer", self.layer, ("dense", *LAYERS))
     x = flatten(x)
     if train and self.input_dropout_rate:

@@ -39,7 +39,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
     confidence, correct, count = (
       np.asarray(bins[name], float) for name in ("confidence", "correct", "count")
     )
-    total = max(count.sum(), 1)
+    total = count.sum() or 1
     error = np.abs(correct - confidence).sum() / total
     some = count > 0
     mean_confidence = confidence[some] / count[some]

@@ -66,7 +66,8 @@ def sweep(
         label=line,
       )
     axis.set_xscale("log")
-    axis.set_xticks(values, [f"{value:g}" for value in values])
+    ticks = sorted({value for points in series.values() for value in points})
+    axis.set_xticks(ticks, [f"{value:g}" for value in ticks])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(xlabel)
     axis.set_title(label, loc="left", fontsize="medium")

@@ -130,6 +130,18 @@ def check(config: Config) -> None:
       "model.unbalance: must be 0 without hidden layers, with pretrained.workdir and with "
       f"method.name={' or '.join(COSINES)}, got {config.model.unbalance}"
     )
+  if config.model.unbalance and not _is_plain(config.model.MLP):
+    raise RunError(
+      "model.unbalance: must be 0 but for model.MLP.activation=relu and layer=dense, of which the function "
+      f"stays the same, got {config.model.MLP.activation} and {config.model.MLP.layer}"
+    )
+  if "kl_sparsity" in config.regularizers.names and (
+    config.model.name != "MLP" or config.model.MLP.activation != "sigmoid"
+  ):
+    raise RunError(
+      "regularizers.names: kl_sparsity is for activations between 0 and 1; give model.name=MLP and "
+      f"model.MLP.activation=sigmoid, got {config.model.name} and {config.model.MLP.activation}"
+    )
   rates = config.model.MLP.dropout_rates
   if rates and (len(rates) != len(widths) or config.model.MLP.dropout_rate):
     raise RunError(
@@ -141,7 +153,7 @@ def check(config: Config) -> None:
   _in_range(config, "optimizer.learning_rate", 0, above=True)
   for field in ("optimizer.clip_norm", "optimizer.weight_decay.rate", "optimizer.schedule.warmup_epochs"):
     _in_range(config, field, 0)
-  for name in optimizer.OPTIMIZERS:
+  for name in set(optimizer.OPTIMIZERS) - set(optimizer.OURS):  # ours check their own, some of which may be 1
     for field in ("b1", "b2", "decay", "momentum"):
       value = config.optimizer[name].get(field)
       if value is not None and not 0 <= value < 1:
@@ -203,11 +215,30 @@ def _check_optimizer(config: Config) -> None:
       "optimizer.name: lbfgs searches along the loss itself, which weight_decay, clip_norm and constraints "
       "would change; leave them at 0, or give regularizers.names=('l2',)"
     )
+  coupled = chosen.weight_decay.rate and not chosen.weight_decay.decoupled
+  if name == "polyak_sgd" and (chosen.clip_norm or coupled):
+    raise RunError(
+      "optimizer.name: polyak_sgd compares the loss with its own gradient, which clip_norm and coupled "
+      "weight_decay would change; leave them at 0, or give regularizers.names=('l2',)"
+    )
+  of_paths = config.model.name != "RNN" and (config.model.name != "MLP" or _is_plain(config.model.MLP))
+  if name == "path_sgd" and not of_paths:
+    raise RunError(
+      "optimizer.name: path_sgd is for networks of ReLU and plain layers, without recurrence, not "
+      f"model.name={config.model.name} as it is set"
+    )
+  if chosen.name == "gradient_noise" and name in ("noisy_sgd", "sgld"):
+    raise RunError(f"optimizer.gradient_noise.inner: {name} draws the same noise itself; give another")
   if name == "lbfgs" and (config.parallel == "pmap" or config.accumulate > 1 or chosen.name != name):
     raise RunError(
       "optimizer.name: lbfgs evaluates whole batches, by itself; give parallel=jit, accumulate=1 and "
       f"optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
     )
+
+
+def _is_plain(mlp: Config) -> bool:
+  """Whether factors of a unit can move between the layers before and after it."""
+  return mlp.activation == "relu" and mlp.layer == "dense"
 
 
 def _check_stream(stream: Config) -> None:

@@ -228,7 +228,7 @@ def _run(
     results["replicas"] = {"seed": firsts, **{name: values.tolist() for name, values in runs.items()}}
 
   def finish() -> None:
-    terms = program.method.terms
+    terms = (*program.method.terms, *config.regularizers.names)
     save_figures(workdir, config.method.name, seeds, terms, bins, outputs, dataset.test.labels)
     write_json(workdir / "reliability.json", {name: np.asarray(sums).tolist() for name, sums in bins.items()})
     # Last: a run with results is done.

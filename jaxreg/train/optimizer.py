@@ -1,7 +1,7 @@
 """Optax chains from options."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -41,7 +41,7 @@ def mahalanobis(
   Raises:
     ValueError: if an entry is no such pair, or the number is not above 0.
   """
-  return optim.mahalanobis(learning_rate, solve=_divided(dict(map(_entry, metric))))
+  return optim.mahalanobis(learning_rate, solve=_divided(list(map(_entry, metric))))
 
 
 def gradient_noise(
@@ -139,14 +139,16 @@ def make_optimizer(
     options |= {"weight_decay": weight_decay, "mask": decays}
   rate = "max_learning_rate" if "max_learning_rate" in asked else "learning_rate"
   step = function(**{rate: schedule(0) if name in NUMBERS else schedule}, **options)
-  if wrapper is not None:
-    name, settings = wrapper
-    step = WRAPPERS[name](step, **settings)
   chain = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)
   if weight_decay and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
+  if wrapper is not None:
+    inner, (name, settings) = name, wrapper
+    if name == "sam":  # steps with the gradient at another place, and that is to be clipped and decayed
+      step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
+    step = WRAPPERS[name](step, **settings)
   chain[name] = step
   if weight_decay and decoupled and not own_decay:
     chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
@@ -164,10 +166,10 @@ def _entry(text: str) -> tuple[str, float]:
   return entry
 
 
-def _divided(metric: Mapping[str, float]) -> Callable[..., Any]:
+def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Any]:
   def solve(updates: Params, params: Params, **extra_args: Any) -> Params:
     by = jax.tree.map(lambda _: 1.0, updates)
-    for names, number in metric.items():
+    for names, number in metric:
       pick = lambda before, named, number=number: number if named else before
       by = jax.tree.map(pick, by, paths.select(updates, names))
     return jax.tree.map(jnp.divide, updates, by)

@@ -112,8 +112,8 @@ def l1_activity(key: Key, view: View) -> Array:
 
 
 def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
-  """`penalties.kl_sparsity` of the features, summed over units, whose means are over the batch or, where it
-  is divided among devices by `pmap` or by `accumulate`, over a part."""
+  """`penalties.kl_sparsity` of the features, all between 0 and 1, summed over units; their means are over the
+  batch or, where it is divided among devices by `pmap` or by `accumulate`, over a part."""
   del key
   features = view.features.reshape(len(view.features), -1)
   return penalties.kl_sparsity(features, target=target, weights=view.weights.astype(features.dtype)).sum()

@@ -422,10 +422,10 @@ COEFFICIENTS = np.array([1.0, 4.0, 0.5])
 START = np.array([0.5, -0.2, 1.0])
 
 
-def steps_of(name, options, *, wrapper=None, learning_rate=0.1, steps=1, axis_name=None):
+def steps_of(name, options, *, learning_rate=0.1, steps=1, axis_name=None, **more):
   """Parameters of 0.5 sum c w^2 after some steps of the trainer's."""
   schedule = optax.constant_schedule(learning_rate)
-  optimizer = make_optimizer(name, schedule, options, wrapper=wrapper)
+  optimizer = make_optimizer(name, schedule, options, **more)
 
   def objective(params, state, batch, key):
     # Devices see different parts of it, which weigh differently.
@@ -454,6 +454,14 @@ def test_sam_of_the_trainer_looks_at_the_same_batch(axis_name):
   np.testing.assert_allclose(got, wanted, rtol=1e-12)
 
 
+def test_sam_decays_and_clips_the_gradient_that_it_steps_with():
+  g = COEFFICIENTS * START
+  there = COEFFICIENTS * (START + 0.3 * g / np.linalg.norm(g))
+  clipped = there * min(1, 0.5 / np.linalg.norm(there))
+  got = steps_of("sgd", {}, wrapper=("sam", {"rho": 0.3}), clip_norm=0.5, weight_decay=0.2, mask="everything")
+  np.testing.assert_allclose(got, START - 0.1 * (clipped + 0.2 * START), rtol=1e-12)
+
+
 @pytest.mark.thorough
 def test_optimizers_that_need_the_loss():
   g, loss = COEFFICIENTS * START, 0.5 * (COEFFICIENTS * START**2).sum()
@@ -465,7 +473,7 @@ def test_optimizers_that_need_the_loss():
 
 
 def test_a_metric_by_names_and_other_coordinates():
-  got = steps_of("mahalanobis", {"metric": ("*bias: 7", "w: 4.0")})
+  got = steps_of("mahalanobis", {"metric": ("w: 4.0", "*: 3", "*bias: 7", "w: 4.0")})
   np.testing.assert_allclose(got, START - 0.1 * COEFFICIENTS * START / 4, rtol=1e-12)
   y = np.arcsinh(START / 0.3)
   moved = y - 0.1 * COEFFICIENTS * START * 0.3 * np.cosh(y)
@@ -479,12 +487,34 @@ def test_a_metric_by_names_and_other_coordinates():
 
 
 @pytest.mark.parametrize(
+  "fields",
+  [
+    {"model.unbalance": 1.0, "model.MLP.activation": "tanh"},
+    {"model.unbalance": 1.0, "model.MLP.layer": "weight_norm"},
+    {"optimizer.name": "path_sgd", "model.MLP.activation": "selu"},
+    {"optimizer.name": "path_sgd", "model.name": "RNN"},
+    {"regularizers.names": ("kl_sparsity",)},
+  ],
+  ids=str,
+)
+def test_networks_that_do_not_fit_are_refused(fields):
+  with pytest.raises(RunError, match=r"(is for|must be 0)"):
+    runs.make_config({"method.name": "softmax", **fields})
+
+
+def test_an_average_of_ours_may_be_flat():
+  runs.make_config({"optimizer.name": "adaptive", "optimizer.adaptive.b2": 1.0})
+
+
+@pytest.mark.parametrize(
   ("fields", "message"),
   [
     ({"sam.inner": "sam"}, r"optimizer\.sam\.inner: .*'sam'"),
     ({"name": "rprop", "schedule.name": "cosine"}, r"optimizer\.schedule: rprop takes .* got cosine"),
     ({"name": "lbfgs", "clip_norm": 1.0}, "lbfgs searches along the loss itself"),
     ({"name": "sam", "sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
+    ({"name": "polyak_sgd", "clip_norm": 1.0}, "polyak_sgd compares the loss with its own gradient"),
+    ({"name": "gradient_noise", "gradient_noise.inner": "noisy_sgd"}, "noisy_sgd draws the same noise"),
   ],
 )
 def test_optimizers_that_do_not_go_together(fields, message):
