@@ -172,7 +172,8 @@ def test_the_operator_sees_only_what_is_selected():
 
 def test_updates_of_other_leaves_are_not_mixed_up():
   params = {"a": jnp.ones(2), "b": jnp.zeros(2)}
-  tx = proximal(functools.partial(prox_l1, weight=1.0), 0.1, mask=lambda name: True)
+  all_of = lambda params: jax.tree.map(lambda _: True, params)
+  tx = proximal(functools.partial(prox_l1, weight=1.0), 0.1, mask=all_of)
   with pytest.raises(ValueError, match="key"):
     tx.update({"b": jnp.ones(2)}, tx.init(params), params)
 
