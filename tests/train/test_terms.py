@@ -34,6 +34,7 @@ def fields(*names):
     "method.name": "softmax",
     "model.MLP.widths": (),  # softmax regression
     "model.MLP.dropout_rate": 0.0,
+    "model.MLP.activation": "sigmoid",  # of no layer here; kl_sparsity asks for it
     "optimizer.name": "sgd",
     "regularizers.names": names,
     "average.name": "ema",
