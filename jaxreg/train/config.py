@@ -167,8 +167,9 @@ def base_config() -> Config:
   config.optimizer.schedule.cosine = ConfigDict({"final": 0.0})
   config.optimizer.schedule.noam = ConfigDict({"d_model": 50, "warmup_steps": 4000})
 
-  # every: epochs; keep: so many of the latest, and the best by this metric.
-  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error"})
+  # every: epochs; keep: so many of the latest, and the best by this metric. wait: the next step does, so
+  # that a kill costs no more steps than lie between two; else they are written beside the training.
+  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error", "wait": True})
   # latest | best; train | val | test; mc_samples: predictions are means over so many draws of the noise.
   config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
   # Of the checkpoint and split above; length_penalty 0: the most probable hypothesis.

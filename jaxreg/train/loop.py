@@ -193,8 +193,9 @@ def _run(
             over = _all_stopped(state)
         if saves or over or stop:
           saved.save(step, replicas.pack(state), values)
+          if stop or config.checkpoint.wait:
+            saved.wait()
         if stop:
-          saved.wait()
           raise Interrupted(interrupt.received, step)
         if steps and (evaluates or saves):
           recorder.restart()

@@ -56,6 +56,32 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   assert list(checkpoint.good_steps(tmp_path / "run")) == [2]
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_step_waits_for_the_checkpoint_before_it(finished_run, tmp_path, monkeypatch, wait):
+  """A kill then loses no more than the steps between two saves; beside the training, up to twice as many."""
+  workdir, there = tmp_path / "run", {}
+  write_json = checkpoint.write_json
+  monkeypatch.setattr(checkpoint, "write_json", lambda *what: time.sleep(0.2) or write_json(*what))
+
+  class Recorder(loop.Recorder):
+    def add(self, steps, metrics):
+      there[steps[-1]] = max(checkpoint.good_steps(workdir), default=0)
+      super().add(steps, metrics)
+
+  monkeypatch.setattr(loop, "Recorder", Recorder)
+  undo = runs.interrupt_at(monkeypatch, 14)
+  with pytest.raises(train.Interrupted):
+    train.train(runs.make_config({"checkpoint.wait": wait}), workdir)
+  undo()
+  assert set(there) == set(range(1, 15))
+  due = {step: (step - 1) // runs.STEPS_PER_EPOCH * runs.STEPS_PER_EPOCH for step in there}
+  assert all(there[step] <= due[step] for step in there)
+  assert (there == due) == wait
+  # How it is saved is no part of what the run is.
+  train.train(runs.make_config(), workdir)
+  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(finished_run))
+
+
 @pytest.mark.parametrize(
   "average",
   [
