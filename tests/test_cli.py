@@ -510,9 +510,7 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
 
 def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   """In this process, with little to compile."""
-  from jaxreg.train import loop
-
-  monkeypatch.setattr(loop, "save_figures", lambda *_: [])
+  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
   arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
   assert run.main(arguments) == 0

@@ -1,4 +1,4 @@
-"""The trainer behind `run.py`: a program of pure steps, in the order config, setup, loop.
+"""The trainer behind `run.py`: a program of pure steps, in the order config, setup, training, loop.
 
 `train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
 """
@@ -11,9 +11,10 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.flatness import flatness
 from jaxreg.train.job import evaluate, report
 from jaxreg.train.load import load, load_outputs
-from jaxreg.train.loop import Interrupted, train
+from jaxreg.train.loop import Interrupted
 from jaxreg.train.methods import METHODS, Method
 from jaxreg.train.state import TrainState
+from jaxreg.train.training import train
 from jaxreg.train.translate import translate
 
 __all__ = [

@@ -17,10 +17,10 @@ from jaxreg.train.checks import check
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.log import read_records
-from jaxreg.train.loop import train
 from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.rows import Row, check_replicas, folder_name, make_cell, parse_rows
 from jaxreg.train.setup import build, check_devices, load_data
+from jaxreg.train.training import train
 
 METRICS = ("test/error", "test/nll", "test/ece")
 

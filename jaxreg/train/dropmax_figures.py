@@ -17,8 +17,8 @@ from jaxreg.train.config import Config
 from jaxreg.train.data import Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.load import load_outputs
-from jaxreg.train.loop import train
 from jaxreg.train.setup import load_data
+from jaxreg.train.training import train
 
 SAMPLES = 1000
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as parts of the largest pixel

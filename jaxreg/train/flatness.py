@@ -14,9 +14,9 @@ from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.flatness_figures import make_figures
 from jaxreg.train.flatness_row import Row, check_plain, check_samples, rises
-from jaxreg.train.loop import train
 from jaxreg.train.rows import check_replicas, folder_name, make_cell, parse_fields
 from jaxreg.train.setup import build, load_data
+from jaxreg.train.training import train
 
 ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
 

@@ -67,9 +67,9 @@ def _main(arguments, said):
   with open(said, "w") as stream, open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), 1)
     os.dup2(stream.fileno(), 2)
-  from jaxreg.train import loop, order
+  from jaxreg.train import order, results
 
-  loop.save_figures = lambda *_: []  # they take longer than these runs
+  results.save_figures = lambda *_: []  # they take longer than these runs
   # A step takes no time at all, and then most signals would come before or after all steps.
   indices = order.batch_indices
   order.batch_indices = lambda *args, **options: time.sleep(0.02) or indices(*args, **options)

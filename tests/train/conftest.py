@@ -8,7 +8,6 @@ import runs
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxreg import train
-from jaxreg.train import loop
 
 COMPILING = {
   "jax_persistent_cache_min_compile_time_secs": 0,
@@ -35,7 +34,7 @@ def compile_once(tmp_path_factory):
 @pytest.fixture
 def no_figures(monkeypatch):
   """Figures take longer than these runs; `test_log.py` draws them once."""
-  monkeypatch.setattr(loop, "save_figures", lambda *_: [])
+  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ import runs
 from scipy import stats
 
 from jaxreg import train
-from jaxreg.train import loop, order
+from jaxreg.train import order, training
 from jaxreg.train.rows import make_cell, parse_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -27,7 +27,7 @@ FIELDS = {
 def compared(tmp_path_factory, compile_once):
   workdir = tmp_path_factory.mktemp("compared") / "run"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, "save_figures", lambda *_: [])
+    patch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
     train.compare(runs.make_config(FIELDS), workdir)
   return workdir
 
@@ -83,7 +83,7 @@ def test_means_intervals_and_paired_differences(compared):
 def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
   before = {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}
   assert len(before) == 4
-  monkeypatch.setattr(loop, "_run", lambda *_: pytest.fail("nothing is left to run"))
+  monkeypatch.setattr(training, "_prepare", lambda *_: pytest.fail("nothing is left to run"))
   again = train.compare(runs.make_config(FIELDS), compared)
   assert json.loads(json.dumps(again)) == read(compared, "compare.json")
   assert before == {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}

@@ -7,7 +7,7 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train import checkpoint, job, loop, recorder, setup
+from jaxreg.train import checkpoint, job, recorder, setup, training
 from jaxreg.train.loop import dispatches
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -121,7 +121,7 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
 def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fields):
   """A set that is larger than `data.resident_gib`."""
   mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-  for module in (loop, job):
+  for module in (training, job):
     monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})

@@ -25,7 +25,7 @@ import runs
 from fuzz_cases import damage_file, pick
 from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train import checkpoint, loop, order
+from jaxreg.train import checkpoint, order, results, training
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.config import base_config, flatten
 from jaxreg.train.log import read_records
@@ -148,8 +148,8 @@ class Here:
     spec = importlib.util.spec_from_file_location("run_for_faults", runs.ROOT / "run.py")
     self.module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(self.module)
-    replicas_of, make_evaluate, indices = loop.replicas_of, loop.make_evaluate, order.batch_indices
-    load_data, data, made, measured = loop.load_data, [], {}, {}
+    replicas_of, make_evaluate, indices = training.replicas_of, training.make_evaluate, order.batch_indices
+    load_data, data, made, measured = training.load_data, [], {}, {}
 
     def kept_replicas(config, mesh, program):
       if id(program) not in made:
@@ -177,10 +177,13 @@ class Here:
       "make_mesh": lambda model: jax.make_mesh(
         (1, model), ("data", "model"), (AxisType.Auto,) * 2, devices=jax.devices()[:1]
       ),
+    }.items():
+      patch.setattr(training, name, value)
+    for name, value in {
       "save_figures": lambda *_: [],
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},
     }.items():
-      patch.setattr(loop, name, value)
+      patch.setattr(results, name, value)
     patch.setattr(order, "batch_indices", hooked)
 
   def __call__(self, workdir, *more):

@@ -11,7 +11,7 @@ import pytest
 import runs
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxreg.train import flatness_row, job, loop
+from jaxreg.train import flatness_row, job, training
 
 CASES = 20  # of each kind
 
@@ -31,7 +31,7 @@ def main(monkeypatch):
     raise Accepted
 
   for where, name in (
-    (loop, "_run"),
+    (training, "_prepare"),
     (job, "make_evaluate"),
     (flatness_row.Row, "analyse"),
     (jax.distributed, "initialize"),

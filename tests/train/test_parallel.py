@@ -9,7 +9,7 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train import loop, setup
+from jaxreg.train import setup, training
 
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
 
@@ -18,7 +18,7 @@ def on_devices(monkeypatch, number):
   """From here on, runs are on so many of the devices."""
   devices = jax.devices()[:number]
   mesh = jax.make_mesh((number, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
-  for module in (loop, setup):
+  for module in (training, setup):
     monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
 
 

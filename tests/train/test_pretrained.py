@@ -8,7 +8,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import loop, pretrained
+from jaxreg.train import pretrained, setup, training
 from jaxreg.train.load import restore_run
 from jaxreg.train.setup import build, load_data
 
@@ -62,7 +62,7 @@ def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, no_figure
   train.train(runs.make_config({**fields, "epochs": 1}), parts)
   missing = pytest.MonkeyPatch()
   with missing.context() as patched:
-    patched.setattr(loop, "load_backbone", lambda *_, **__: pytest.fail("it was loaded again"))
+    patched.setattr(training, "load_backbone", lambda *_, **__: pytest.fail("it was loaded again"))
     train.train(runs.make_config(fields), parts)
   for ours, theirs in zip(
     *(jax.tree.leaves(runs.final_state(w)["params"]) for w in (whole, parts)), strict=True
@@ -84,7 +84,7 @@ def test_averages_of_batch_norm_come_too():
     program,
     state.replace(params=zeros(state.params), model_state=zeros(state.model_state)),
     ones(backbone),
-    loop.make_mesh(),
+    setup.make_mesh(),
   )
   assert all((x == 1).all() for x in jax.tree.leaves(started.params["backbone"]))
   assert all((x == 0).all() for x in jax.tree.leaves(started.params["head"]))

@@ -13,7 +13,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import checkpoint, loop, sources
+from jaxreg.train import checkpoint, loop, sources, training
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 
@@ -199,8 +199,8 @@ def test_the_same_command_again_gives_the_same_results_without_training(finished
   def forbidden(*_, **__):
     raise AssertionError("it should not train")
 
-  monkeypatch.setattr(loop, "Checkpoints", forbidden)
-  monkeypatch.setattr(loop, "make_evaluate", forbidden)
+  monkeypatch.setattr(training, "Checkpoints", forbidden)
+  monkeypatch.setattr(training, "make_evaluate", forbidden)
   before = runs.snapshot(finished_run)
   results = train.train(runs.make_config(), finished_run)
   assert results == json.loads((finished_run / "results.json").read_text())

@@ -1,0 +1,144 @@
+"""A run in its work directory: claimed, restored, trained, measured."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxreg.train import processes
+from jaxreg.train import workdir as workdirs
+from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore
+from jaxreg.train.config import Config, flatten
+from jaxreg.train.data import Dataset
+from jaxreg.train.errors import RunError
+from jaxreg.train.evaluate import make_evaluate
+from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.log import open_log
+from jaxreg.train.loop import Interrupted, Run, train_steps
+from jaxreg.train.metrics import averaged
+from jaxreg.train.placement import make_source
+from jaxreg.train.pretrained import load_backbone, with_backbone
+from jaxreg.train.program import Program
+from jaxreg.train.recorder import check_finite
+from jaxreg.train.replicas import Loop, Vmap, stacked
+from jaxreg.train.results import write_results
+from jaxreg.train.setup import (
+  build,
+  check_devices,
+  is_resident,
+  load_data,
+  make_mesh,
+  make_order,
+  replicas_of,
+)
+from jaxreg.train.stream import make_feed
+
+
+def train(config: Config, workdir: Path) -> dict[str, Any]:
+  """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
+
+  Means over the replicas, if there are several, with a `..._ci95` beside each and the single values under
+  `replicas`. Of several processes each calls this with the same arguments, and a work directory that all see.
+
+  Raises:
+    RunError: for a mistake in the configuration, the data or the work directory, and for a loss that is
+      not finite.
+    Interrupted: on SIGTERM or Ctrl-C, after saving.
+  """
+  # Everything is loaded, checked and traced before the work directory is touched.
+  processes.same("config", flatten(config))
+  dataset = processes.everywhere(lambda: load_data(config))
+  description = dataset.describe()
+  processes.same("data", description)
+  check_devices(config)
+  program = build(config, description)
+  replicas = replicas_of(config, make_mesh(config.mesh.model), program)
+  backbone = None
+  if config.pretrained.workdir and not good_steps(workdir):
+    pretrained = config.pretrained.to_dict()
+    backbone = processes.everywhere(lambda: load_backbone(program, **pretrained))
+  with contextlib.ExitStack() as held:
+
+    def claim() -> dict[str, Any]:
+      remark = workdirs.claim(workdir, config, description, program.num_steps)
+      if (workdir / "results.json").is_file():
+        results = workdirs.read(workdir, "results.json")
+        print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
+        return {"results": results}
+      held.enter_context(workdirs.locked(workdir))
+      if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked
+        raise RunError(f"--workdir: another run has begun in {workdir}; give another")
+      return {"remark": remark}
+
+    claimed = processes.first(claim)
+    if "results" in claimed:
+      return claimed["results"]
+    run = _prepare(config, dataset, program, replicas)
+    return _train(run, workdir, dataset, backbone, claimed["remark"])
+
+
+def _prepare(config: Config, dataset: Dataset, program: Program, replicas: Vmap | Loop) -> Run:
+  # Placement: a copy of the data on each device if they fit, a slice of each batch; the state as
+  # `mesh.shard` says, by default a copy too.
+  resident = is_resident(config, dataset)
+  splits = dataset.splits() | {"train": dataset.training()}
+  data = {name: make_source(replicas.mesh, split, resident=resident) for name, split in splits.items()}
+  interrupt = Interrupt()
+  evaluate = make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told)
+  return Run(config, program, replicas, data, make_order(config, dataset), interrupt, evaluate)
+
+
+def _train(
+  run: Run, workdir: Path, dataset: Dataset, backbone: dict[str, Any] | None, remark: str | None
+) -> dict[str, Any]:
+  config, program = run.config, run.program
+  with (
+    run.interrupt,
+    Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
+  ):
+    step = saved.latest or 0
+    states = _restored(run, workdir, step) if step else _initial(run, backbone)
+    with (
+      make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
+      open_log(workdir, start=step, program=program) as log,
+    ):
+      if remark:
+        log.say(remark)
+      beginning = f"resuming at step {step} of" if step else "training"
+      log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
+      step, states, val = train_steps(run, step, states, feed, saved, log)
+      runs = _measure(run, states, val)
+      if runs is None:
+        saved.wait()
+        raise Interrupted(run.interrupt.received, step)
+      check_finite(step, runs)
+      log.write(step, {name: value for name, value in averaged(runs).items() if "test/" in name})
+  labels = dataset.test.labels
+  return write_results(config, workdir, program, run.replicas, step, states, run.data["test"], labels, runs)
+
+
+def _restored(run: Run, workdir: Path, step: int) -> Any:
+  layout = run.replicas.stacked_layout
+  like = abstract(stacked(run.program.abstract, len(run.seeds)), layout)
+  return run.replicas.unpack(restore(workdir, step, like))
+
+
+def _initial(run: Run, backbone: dict[str, Any] | None) -> Any:
+  init = jax.jit(jax.vmap(run.program.init), out_shardings=run.replicas.stacked_layout)
+  state = init(np.array(run.seeds, np.uint32))
+  if backbone is not None:
+    state = with_backbone(run.program, state, backbone, run.replicas.mesh)
+  return run.replicas.unpack(state)
+
+
+def _measure(run: Run, states: Any, val: dict[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
+  """The metrics of what is predicted with in the end, each `[replicas]`; None once a signal has come."""
+  # Those of the last evaluation may be of what the training goes on from; and a run that was killed after its
+  # last step has none.
+  if val is None or run.program.extras.evaluated:
+    val = run.evaluate(states, run.data["val"], "val")
+  test = val and run.evaluate(states, run.data["test"], "test")
+  return val and test and val | test
