@@ -85,7 +85,7 @@ def _check_schedule(chosen: Config) -> None:
 
 def _check_optimizer(config: Config) -> None:
   chosen = config.optimizer
-  name = chosen[chosen.name].get("inner", chosen.name)
+  name = optimizer.step_name(chosen)
   if name in optimizer.NUMBERS and (chosen.schedule.name != "constant" or chosen.schedule.warmup_epochs):
     raise RunError(
       f"optimizer.schedule: {name} takes one number and finds its own rates; give name=constant and "

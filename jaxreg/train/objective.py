@@ -4,7 +4,7 @@ import functools
 import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,70 +39,128 @@ def make_objective(
   `(params, extras) -> scalar` and the `terms`, which see the inputs divided by `scale` and what `features_fn`
   gives, are added to the mean over the examples. Every term is a metric, and the loss is their sum.
   """
-  diagnose_options = {}
-  if method.diagnose is not None:
-    known = inspect.signature(method.diagnose).parameters
-    diagnose_options = {name: value for name, value in loss_options.items() if name in known}
-
-  def method_terms(key: Key, labels: Array, shares: Array | None, outputs: Mapping[str, Any]) -> Any:
-    loss = functools.partial(method.loss, key, **outputs, **loss_options)
-    if shares is None:
-      return loss(labels=labels)
-    each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(labels)
-    return jax.tree.map(lambda values: (shares * values).sum(axis=1), each)
+  terms_of = functools.partial(_method_terms, method, loss_options)
+  view_of = _make_view_fn(
+    apply_fn, method, loss_options, predict_options, features_fn=features_fn, average=average, scale=scale
+  )
+  diagnose = _make_diagnose_fn(method, loss_options)
 
   def objective(params, state, batch, key):
     apply_key, loss_key, predict_key, augment_key = jax.random.split(key, 4)
     for number, augment in enumerate(augmentations):
       batch = augment(jax.random.fold_in(augment_key, number), batch)
-    labels, shares = batch["labels"], None
-    # What an example of weight 0 holds may be anything: it must not reach the gradient as 0 * NaN.
-    weights = all_weights = batch["weights"]
-    if jnp.issubdtype(labels.dtype, jnp.floating):
-      shares, labels = jax.lax.top_k(labels, 2)
-    else:
-      weights = jnp.where(labels >= 0, weights, 0)
-      labels = jnp.where(weights != 0, labels, 0)
-    present = (all_weights != 0).any(axis=tuple(range(1, all_weights.ndim)))
-    inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
-    outputs, model_state = apply_fn(params, state.model_state, inputs, key=apply_key, train=True)
-    values = method_terms(loss_key, labels, shares, outputs)
-    metrics = {name: weighted(value, weights) for name, value in values.items()}
-    count = weights.sum()
+    seen = _seen(batch)
+    outputs, model_state = apply_fn(params, state.model_state, seen.inputs, key=apply_key, train=True)
+    values = terms_of(loss_key, seen, outputs)
+    metrics = {name: weighted(value, seen.weights) for name, value in values.items()}
+    count = seen.weights.sum()
     # As if each example had it: so parts of a batch, and devices, add up to one penalty.
     for name, penalty in (penalties or {}).items():
       metrics[name] = (penalty(params, state.extras) * count, count)
     if terms:
-      view = make_view(params, state, inputs, labels, shares, all_weights, outputs, apply_key, loss_key)
+      view = view_of(params, state, seen, outputs, apply_key, loss_key)
       for name, term in terms.items():
         term_key = jax.random.fold_in(augment_key, zlib.crc32(name.encode()))
         value = term.weight * term.function(term_key, view)
         if value.ndim:
           # A mean over its own examples, with the count of those that have labels.
-          total, number = weighted(value, weights if term.needs_labels else all_weights)
+          total, number = weighted(value, seen.weights if term.needs_labels else seen.all_weights)
           metrics[name] = (total * (count / jnp.where(number > 0, number, 1)), count)
         else:
           metrics[name] = (value * count, count)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
     loss = total / jnp.where(count > 0, count, 1)
     metrics["loss"] = (total, count)
-    first = labels if shares is None else labels[:, 0]
     log_probs = method.predict(predict_key, **outputs, **predict_options)
-    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == first, weights)
-    if method.diagnose is not None:
-      # The loss's own key: what is reported is what the loss drew.
-      same_key = jax.random.clone(loss_key)
-      diagnostics = method.diagnose(same_key, labels=first, **outputs, **diagnose_options)
-      metrics |= {name: weighted(value, weights) for name, value in diagnostics.items()}
+    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == seen.first_labels, seen.weights)
+    # The loss's own key: what is reported is what the loss drew.
+    metrics |= diagnose(jax.random.clone(loss_key), seen, outputs)
     return loss, (model_state, jax.lax.stop_gradient(metrics))
 
-  def make_view(params, state, inputs, labels, shares, weights, outputs, apply_key, loss_key) -> View:
+  return objective
+
+
+class _Seen(NamedTuple):
+  """What the loss sees of a batch.
+
+  Attributes:
+    inputs: 0 where nothing of an example counts.
+    labels: `[batch]`, of the mixed the two of each `[batch, 2]`.
+    shares: of those two, or None.
+    weights: 0 for examples without a label too.
+    all_weights: of the examples, with a label or without.
+  """
+
+  inputs: Array
+  labels: Array
+  shares: Array | None
+  weights: Array
+  all_weights: Array
+
+  @property
+  def first_labels(self) -> Array:
+    return self.labels if self.shares is None else self.labels[:, 0]
+
+
+def _seen(batch: Batch) -> _Seen:
+  labels, shares = batch["labels"], None
+  # What an example of weight 0 holds may be anything: it must not reach the gradient as 0 * NaN.
+  weights = all_weights = batch["weights"]
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    shares, labels = jax.lax.top_k(labels, 2)
+  else:
+    weights = jnp.where(labels >= 0, weights, 0)
+    labels = jnp.where(weights != 0, labels, 0)
+  present = (all_weights != 0).any(axis=tuple(range(1, all_weights.ndim)))
+  inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
+  return _Seen(inputs, labels, shares, weights, all_weights)
+
+
+def _method_terms(
+  method: Method, options: Mapping[str, Any], key: Key, seen: _Seen, outputs: Mapping[str, Any]
+) -> dict[str, Array]:
+  """The terms of the method's loss for each example, `[batch]`."""
+  loss = functools.partial(method.loss, key, **outputs, **options)
+  if seen.shares is None:
+    return loss(labels=seen.labels)
+  each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(seen.labels)
+  return jax.tree.map(lambda values: (seen.shares * values).sum(axis=1), each)
+
+
+def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+  """Builds `diagnose(key, seen, outputs) -> metrics`, of the same options as the loss."""
+  function = method.diagnose
+  if function is None:
+    return lambda key, seen, outputs: {}
+  known = inspect.signature(function).parameters
+  options = {name: value for name, value in loss_options.items() if name in known}
+
+  def diagnose(key: Key, seen: _Seen, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    values = function(key, labels=seen.first_labels, **outputs, **options)
+    return {name: weighted(value, seen.weights) for name, value in values.items()}
+
+  return diagnose
+
+
+def _make_view_fn(
+  apply_fn: ApplyFn,
+  method: Method,
+  loss_options: Mapping[str, Any],
+  predict_options: Mapping[str, Any],
+  *,
+  features_fn: ApplyFn | None,
+  average: Average | None,
+  scale: float,
+) -> Callable[..., View]:
+  """Builds what the terms may ask of the network, `(params, state, seen, outputs, apply_key, loss_key)`."""
+
+  def make_view(params, state, seen, outputs, apply_key, loss_key) -> View:
     def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
       return apply_fn(params, state.model_state, x * scale, key=noise, train=noise is not None)[0]
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
       same_key = jax.random.clone(loss_key)
-      values = method_terms(same_key, labels, shares, outputs_fn(params, x, noise))
+      values = _method_terms(method, loss_options, same_key, seen, outputs_fn(params, x, noise))
       return sum(values.values(), start=jnp.zeros(()))
 
     def log_probs_fn(x: Array, noise: Key | None, params: Params = params) -> Array:
@@ -114,15 +172,15 @@ def make_objective(
     if features_fn is not None:
       # The pass of the loss once more, which the compiler makes once.
       same_key = jax.random.clone(apply_key)
-      features, _ = features_fn(params, state.model_state, inputs, key=same_key, train=True)
+      features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True)
     teacher_fn = None
     if average is not None:
       kept = {"params": params, "model_state": state.model_state}
       teacher = average.params(state.extras["average"], kept)["params"]
       teacher_fn = lambda x: jax.lax.stop_gradient(log_probs_fn(x, None, teacher))
     return View(
-      inputs=inputs / scale,
-      weights=weights,
+      inputs=seen.inputs / scale,
+      weights=seen.all_weights,
       log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
       features=features,
       noise=None if state.model_state else jax.random.clone(apply_key),
@@ -131,4 +189,4 @@ def make_objective(
       teacher_fn=teacher_fn,
     )
 
-  return objective
+  return make_view

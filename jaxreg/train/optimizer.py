@@ -89,6 +89,11 @@ OPTIMIZERS = {**STEPS, **WRAPPERS}
 NUMBERS = ("polyak_sgd", "rprop", "sm3")
 
 
+def step_name(chosen: Mapping[str, Any]) -> str:
+  """The one of `STEPS` that `config.optimizer` names, alone or within a wrapper."""
+  return chosen[chosen["name"]].get("inner", chosen["name"])
+
+
 def make_optimizer(
   name: str,
   schedule: optax.Schedule,
