@@ -28,7 +28,7 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
     color = f"C{number}"
     both.plot(values["steps"], values["trace"], color=color, label=label)
     both.plot(values["steps"], values["isotropic"], ":", color=color)
-    least = float(np.min(values["ratio"]))
+    least = np.asarray(values["ratio"]).min()
     ratio.plot(values["steps"], values["ratio"], color=color, label=f"{label}: least {least:.1f}")
   both.set_ylabel(r"Tr$(H \Sigma)$ solid, Tr$(H \bar\Sigma)$ dotted")
   ratio.set_ylabel("ratio")

@@ -37,13 +37,13 @@ def descent_paths(
   figure = new_figure(4.2 * len(planes), 4.2, title)
   axes = np.atleast_1d(figure.subplots(1, len(planes)))
   for axis, (name, (x, y, values, paths)) in zip(axes, planes.items(), strict=True):
-    values = np.asarray(values)
+    x, y, values = np.asarray(x), np.asarray(y), np.asarray(values)
     levels = values.min() + np.ptp(values) * np.linspace(0.03, 1, 12) ** 2
-    axis.contour(np.asarray(x), np.asarray(y), values, levels=levels, colors="gray", linewidths=0.6)
+    axis.contour(x, y, values, levels=levels, colors="gray", linewidths=0.6)
     for number, (label, path) in enumerate(paths.items()):
       path = np.asarray(path)
       axis.plot(*path.T, "o-", color=f"C{number}", markersize=3, linewidth=1, label=label)
-    axis.set(xlim=(np.min(x), np.max(x)), ylim=(np.min(y), np.max(y)), aspect="equal")
+    axis.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()), aspect="equal")
     if labels and name in labels:
       axis.set_xlabel(labels[name][0])
       axis.set_ylabel(labels[name][1])

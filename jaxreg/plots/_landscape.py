@@ -70,7 +70,7 @@ def final_losses(
     raise ValueError(f"losses and errors must have the same labels, got {list(losses)} and {list(errors)}")
   figure = new_figure(5.4, 0.95 * len(losses) + 1, title)
   axes = np.atleast_1d(figure.subplots(len(losses), 1, sharex=True))
-  edges = np.linspace(0, max(float(np.max(x)) for x in losses.values()), 41)
+  edges = np.linspace(0, max(np.asarray(x).max() for x in losses.values()), 41)
   for axis, (label, values) in zip(axes, losses.items(), strict=True):
     values, failed = np.asarray(values), np.asarray(errors[label])
     axis.hist(values, edges, weights=np.full(values.size, 1 / values.size), color="C0", alpha=0.8)

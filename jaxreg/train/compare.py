@@ -12,10 +12,10 @@ import numpy as np
 from jaxreg import plots
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import write_json
 from jaxreg.train.checks import check
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import write_json
 from jaxreg.train.log import read_records
 from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.rows import Row, check_replicas, folder_name, make_cell, parse_rows

@@ -12,11 +12,11 @@ from scipy.special import expit
 from jaxreg import losses, plots, theory
 from jaxreg.theory._dropmax import MAX_CLASSES
 from jaxreg.train import processes
-from jaxreg.train.checkpoint import good_steps
 from jaxreg.train.config import Config
 from jaxreg.train.data import Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.load import load_outputs
+from jaxreg.train.manifest import good_steps
 from jaxreg.train.setup import load_data
 from jaxreg.train.training import train
 

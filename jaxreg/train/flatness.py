@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from jaxreg.flatness._subset import selected
-from jaxreg.train.checkpoint import write_json
 from jaxreg.train.checks import check
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import write_json
 from jaxreg.train.flatness_figures import make_figures
 from jaxreg.train.flatness_row import Row, check_plain, check_samples, rises
 from jaxreg.train.rows import check_replicas, folder_name, make_cell, parse_fields

@@ -16,12 +16,12 @@ from tqdm import tqdm
 from jaxreg import flatness
 from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import good_steps, seal
 from jaxreg.train.config import Config, base_config
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
+from jaxreg.train.manifest import good_steps, seal
 from jaxreg.train.order import batch_indices
 from jaxreg.train.placement import gather, place
 from jaxreg.train.program import Program

@@ -10,9 +10,10 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import abstract, good_steps, restore
+from jaxreg.train.checkpoint import abstract, restore
 from jaxreg.train.config import base_config
 from jaxreg.train.errors import RunError
+from jaxreg.train.manifest import good_steps
 from jaxreg.train.program import Program
 from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import build

@@ -8,11 +8,11 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg.train import processes
-from jaxreg.train.checkpoint import write_json
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import bins_over, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
+from jaxreg.train.files import write_json
 from jaxreg.train.metrics import averaged
 from jaxreg.train.placement import Source
 from jaxreg.train.program import Program

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxreg.train import processes
 from jaxreg.train import workdir as workdirs
-from jaxreg.train.checkpoint import Checkpoints, abstract, good_steps, restore
+from jaxreg.train.checkpoint import Checkpoints, abstract, restore
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset
 from jaxreg.train.errors import RunError
@@ -18,6 +18,7 @@ from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import open_log
 from jaxreg.train.loop import Interrupted, Run, train_steps
+from jaxreg.train.manifest import good_steps
 from jaxreg.train.metrics import averaged
 from jaxreg.train.placement import make_source
 from jaxreg.train.pretrained import load_backbone, with_backbone

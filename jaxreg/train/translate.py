@@ -14,10 +14,10 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from jaxreg import models
-from jaxreg.train.checkpoint import write_json
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import batches
+from jaxreg.train.files import write_json
 from jaxreg.train.job import restore_states
 from jaxreg.train.metrics import averaged
 from jaxreg.train.placement import Source, gather, make_source

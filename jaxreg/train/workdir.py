@@ -15,9 +15,10 @@ from typing import Any
 import jax
 
 import jaxreg
-from jaxreg.train.checkpoint import good_steps, write_json
 from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import write_json
+from jaxreg.train.manifest import good_steps
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
 FREE = re.compile(

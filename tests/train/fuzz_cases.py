@@ -19,7 +19,7 @@ from jaxreg import train
 from jaxreg.train import config as configs
 from jaxreg.train import sources, toolbox
 from jaxreg.train.averages import AVERAGES
-from jaxreg.train.checkpoint import good_steps
+from jaxreg.train.manifest import good_steps
 from jaxreg.train.methods import METHODS
 from jaxreg.train.optimizer import MASKS, OPTIMIZERS
 from jaxreg.train.schedule import SCHEDULES

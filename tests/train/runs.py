@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train import checkpoint, order
+from jaxreg.train import checkpoint, manifest, order
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 from jaxreg.train.replicas import stacked
@@ -47,7 +47,7 @@ def final_state(workdir, step=None):
   """A saved state on the host: params, optimizer state, the key as numbers; each with an axis of replicas."""
   config = workdirs.restore_config(train.base_config(), workdir)
   program = build(config, workdirs.read(workdir, "data.json"))
-  step = max(checkpoint.good_steps(workdir)) if step is None else step
+  step = max(manifest.good_steps(workdir)) if step is None else step
   like = stacked(program.abstract, config.replicas)
   like = checkpoint.abstract(like, SingleDeviceSharding(jax.devices()[0]))
   state = checkpoint.restore(workdir, step, like)

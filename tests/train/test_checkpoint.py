@@ -12,8 +12,9 @@ import runs
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train import checkpoint
-from jaxreg.train.checkpoint import Checkpoints, good_steps
+from jaxreg.train import checkpoint, files
+from jaxreg.train.checkpoint import Checkpoints
+from jaxreg.train.manifest import good_steps
 from jaxreg.train.state import TrainState
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
@@ -251,10 +252,10 @@ def test_a_save_may_be_followed_by_donation(tmp_path):
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
   file = tmp_path / "sub" / "x.json"
-  checkpoint.write_json(file, {"a": 1})
+  files.write_json(file, {"a": 1})
   assert json.loads(file.read_text()) == {"a": 1}
   with pytest.raises(TypeError):
-    checkpoint.write_json(file, {"b": object()})
+    files.write_json(file, {"b": object()})
   assert json.loads(file.read_text()) == {"a": 1}
 
 

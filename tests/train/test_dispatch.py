@@ -7,7 +7,7 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train import checkpoint, job, recorder, setup, training
+from jaxreg.train import job, manifest, recorder, setup, training
 from jaxreg.train.loop import dispatches
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -72,7 +72,7 @@ def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, disp
   config = runs.make_config({**fields, "steps_per_dispatch": 3})
   assert train.train(config, workdir) == several
   (workdir / "results.json").unlink()
-  for step in checkpoint.good_steps(workdir):
+  for step in manifest.good_steps(workdir):
     if step > 8:
       (workdir / "manifests" / f"{step}.json").unlink()
   capsys.readouterr()

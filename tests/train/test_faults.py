@@ -25,7 +25,7 @@ import runs
 from fuzz_cases import damage_file, pick
 from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train import checkpoint, order, results, training
+from jaxreg.train import checkpoint, manifest, order, results, training
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.config import base_config, flatten
 from jaxreg.train.log import read_records
@@ -58,7 +58,7 @@ def steps_made(workdir):
 
 
 def saved_step(workdir):
-  return max(checkpoint.good_steps(workdir), default=0)
+  return max(manifest.good_steps(workdir), default=0)
 
 
 def own_line(said, *allowed):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train import checkpoint
+from jaxreg.train import manifest
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_killed_at_random_moments(tmp_path):
         process.send_signal(signal.SIGKILL)
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL
-        there = max(checkpoint.good_steps(workdir), default=0)
+        there = max(manifest.good_steps(workdir), default=0)
         kills.append((round(delay, 2), phase(workdir, err), there))
       else:
         assert process.returncode == 0, err
@@ -91,7 +91,7 @@ def test_killed_while_saving_and_at_the_very_end(tmp_path):
     time.sleep(random.uniform(0, 0.05))
     process.kill()
     process.communicate()
-    kills.append((wanted, process.returncode, max(checkpoint.good_steps(workdir), default=0)))
+    kills.append((wanted, process.returncode, max(manifest.good_steps(workdir), default=0)))
     assert wanted in said
     assert process.returncode == -signal.SIGKILL
     assert not (workdir / "results.json").exists()

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from jaxreg import calibration, train
-from jaxreg.train import checkpoint, sources
+from jaxreg.train import manifest, sources
 
 # The package's attribute of that name is the function.
 loading = importlib.import_module("jaxreg.train.load")
@@ -47,7 +47,7 @@ def test_inputs_of_another_shape_are_refused(finished_run, shape):
 
 
 def test_the_best_checkpoint(finished_run):
-  steps = checkpoint.good_steps(finished_run)
+  steps = manifest.good_steps(finished_run)
   errors = {step: values["val/error"] for step, values in steps.items()}
   best = min(errors, key=lambda step: (errors[step], -step))
   # Otherwise this would test nothing: choose another seed then.
@@ -84,7 +84,7 @@ def test_report(finished_run):
 
 
 def test_the_checkpoint_of_a_step(finished_run):
-  steps = checkpoint.good_steps(finished_run)
+  steps = manifest.good_steps(finished_run)
   val = sources.digits().limited(128).val
   for step, metrics in steps.items():
     predicted = train.load(finished_run, checkpoint=step)(val.inputs).argmax(-1)

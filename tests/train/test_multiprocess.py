@@ -20,7 +20,7 @@ from image_files import make_folder, noise
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train import checkpoint
+from jaxreg.train import manifest
 from jaxreg.train import workdir as workdirs
 
 pytestmark = pytest.mark.multiprocess
@@ -87,7 +87,7 @@ def without_gloo(out):
 def wait_for(workdir, step, *processes):
   """Until a checkpoint of that step or a later one is whole; the processes are to be at work till then."""
   deadline = time.monotonic() + TIMEOUT
-  while max(checkpoint.good_steps(workdir), default=0) < step:
+  while max(manifest.good_steps(workdir), default=0) < step:
     assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
     assert time.monotonic() < deadline
     time.sleep(0.02)
@@ -200,7 +200,7 @@ def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, tmp_path):
         pair.processes[1 - number].wait(GRACE)
     assert [process.returncode for process in pair.processes][number] == -signal.SIGKILL
     assert not (workdir / "results.json").exists()
-    stopped.append(max(checkpoint.good_steps(workdir)))
+    stopped.append(max(manifest.good_steps(workdir)))
     assert stopped[-2] < stopped[-1] < STEPS
   _, _, (err, _) = train_two([], workdir)
   assert f"resuming at step {stopped[-1]} of {STEPS}" in err
@@ -236,7 +236,7 @@ def test_images_of_a_folder_go_on_bitwise_after_kills(tmp_path):
     while any(map(is_alive, started)):
       assert time.monotonic() < deadline, "a killed run leaves its workers behind"
       time.sleep(0.1)
-    stopped.append(max(checkpoint.good_steps(workdir)))
+    stopped.append(max(manifest.good_steps(workdir)))
     assert stopped[-2] < stopped[-1] < total
   _, _, (err, _) = train_two(images, workdir)
   assert f"resuming at step {stopped[-1]} of {total}" in err
@@ -300,7 +300,7 @@ def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):
     status, out, errs = pair.finish()
   assert status == [143, 143], errs
   assert out == ""
-  step = max(checkpoint.good_steps(workdir))
+  step = max(manifest.good_steps(workdir))
   assert STEPS_PER_EPOCH <= step < STEPS
   for err in errs:
     assert runs.own_lines(err) == [
@@ -323,7 +323,7 @@ def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(tmp_path):
     pair.processes[0].terminate()
     status, _, errs = pair.finish()
   assert status == [143, 143], errs
-  assert STEPS_PER_EPOCH <= max(checkpoint.good_steps(workdir)) < STEPS
+  assert STEPS_PER_EPOCH <= max(manifest.good_steps(workdir)) < STEPS
 
 
 @pytest.mark.slow
@@ -338,14 +338,14 @@ def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, tmp_path):
   finally:
     process.kill()
   assert process.returncode == 143
-  first = max(checkpoint.good_steps(workdir))
+  first = max(manifest.good_steps(workdir))
   with Pair(arguments, tmp_path) as pair:
     wait_for(workdir, first + 1, *pair.processes)
     pair.processes[0].terminate()
     status, _, errs = pair.finish()
   assert status == [143, 143], errs
   assert f"resuming at step {first} of {STEPS}" in errs[0]
-  second = max(checkpoint.good_steps(workdir))
+  second = max(manifest.good_steps(workdir))
   assert first < second < STEPS
   _, err = train_one([], workdir)
   assert f"resuming at step {second} of {STEPS}" in err

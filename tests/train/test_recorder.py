@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import checkpoint
+from jaxreg.train import manifest
 from jaxreg.train.log import read_records
 from jaxreg.train.recorder import Recorder, check_finite, largest_parts
 
@@ -133,7 +133,7 @@ def test_a_run_whose_loss_explodes_stops_and_keeps_its_last_good_checkpoint(tmp_
       train.train(config, workdir)
     assert "learning_rate" in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert list(checkpoint.good_steps(workdir)) == [4]
+    assert list(manifest.good_steps(workdir)) == [4]
     assert not (workdir / "results.json").exists()
   # Nothing that is not a number was written.
   assert [r["step"] for r in read_records(workdir) if "train/loss" in r][:4] == [1, 2, 3, 4]
@@ -149,4 +149,4 @@ def test_parameters_that_are_not_finite_are_not_saved(tmp_path, no_figures):
   fields |= {"optimizer.weight_decay.rate": 1e10, "batch_size": 128}
   with pytest.raises(train.RunError, match=r"^step 1: params = (nan|inf); stopped"):
     train.train(runs.make_config(fields), tmp_path / "run")
-  assert checkpoint.good_steps(tmp_path / "run") == {}
+  assert manifest.good_steps(tmp_path / "run") == {}

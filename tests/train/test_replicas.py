@@ -10,7 +10,7 @@ import runs
 from scipy import stats
 
 from jaxreg import models, train
-from jaxreg.train import checkpoint, sources
+from jaxreg.train import manifest, sources
 from jaxreg.train.log import read_records
 from jaxreg.train.metrics import averaged
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
@@ -143,7 +143,7 @@ def test_resuming_is_bitwise(tmp_path, capsys, form):
   assert train.train(config, workdir) == whole
   # As a kill after the second epoch leaves it.
   (workdir / "results.json").unlink()
-  for step in checkpoint.good_steps(workdir):
+  for step in manifest.good_steps(workdir):
     if step > 8:
       (workdir / "manifests" / f"{step}.json").unlink()
   capsys.readouterr()

@@ -13,7 +13,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import checkpoint, loop, sources, training
+from jaxreg.train import checkpoint, loop, manifest, sources, training
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.log import read_records
 
@@ -32,14 +32,14 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
       train.train(runs.make_config(), workdir)
     undo()
     assert stopped.value.status == 143
-    assert max(checkpoint.good_steps(workdir)) == stop
+    assert max(manifest.good_steps(workdir)) == stop
     assert not (workdir / "results.json").exists()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
   capsys.readouterr()
   results = train.train(runs.make_config(), workdir)
   assert f"resuming at step {stops[-1]} of {STEPS}" in capsys.readouterr().err
 
-  assert max(checkpoint.good_steps(workdir)) == STEPS
+  assert max(manifest.good_steps(workdir)) == STEPS
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(finished_run))
   assert results == json.loads((finished_run / "results.json").read_text())
   assert results == json.loads((workdir / "results.json").read_text())
@@ -53,19 +53,19 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   with pytest.raises(train.Interrupted) as stopped:
     train.train(runs.make_config(), tmp_path / "run")
   assert stopped.value.status == 130
-  assert list(checkpoint.good_steps(tmp_path / "run")) == [2]
+  assert list(manifest.good_steps(tmp_path / "run")) == [2]
 
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_step_waits_for_the_checkpoint_before_it(finished_run, tmp_path, monkeypatch, wait):
   """A kill then loses no more than the steps between two saves; beside the training, up to twice as many."""
   workdir, there = tmp_path / "run", {}
-  write_json = checkpoint.write_json
-  monkeypatch.setattr(checkpoint, "write_json", lambda *what: time.sleep(0.2) or write_json(*what))
+  vouch = checkpoint.vouch
+  monkeypatch.setattr(checkpoint, "vouch", lambda *what: time.sleep(0.2) or vouch(*what))
 
   class Recorder(loop.Recorder):
     def add(self, steps, metrics):
-      there[steps[-1]] = max(checkpoint.good_steps(workdir), default=0)
+      there[steps[-1]] = max(manifest.good_steps(workdir), default=0)
       super().add(steps, metrics)
 
   monkeypatch.setattr(loop, "Recorder", Recorder)
@@ -110,13 +110,13 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
     with pytest.raises(train.Interrupted) as stopped:
       train.train(config, tmp_path / "run")
     assert stopped.value.status == 143
-    steps.append(max(checkpoint.good_steps(tmp_path / "run")))
+    steps.append(max(manifest.good_steps(tmp_path / "run")))
     assert not (tmp_path / "run" / "results.json").exists()
   assert steps == [4, 8, 8]
   train.train(config, tmp_path / "run")
   runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(tmp_path / "whole"))
   assert runs.records(tmp_path / "run") == runs.records(tmp_path / "whole")
-  assert checkpoint.good_steps(tmp_path / "run") == checkpoint.good_steps(tmp_path / "whole")
+  assert manifest.good_steps(tmp_path / "run") == manifest.good_steps(tmp_path / "whole")
   results = [workdirs.read(tmp_path / name, "results.json") for name in ("run", "whole")]
   assert results[0] == results[1]
 
@@ -142,7 +142,7 @@ def test_records_of_longer_intervals_begin_anew_only_where_the_run_stopped(tmp_p
 def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsys):
   workdir = tmp_path / "run"
   train.train(runs.make_config({"epochs": 3}), workdir)
-  assert max(checkpoint.good_steps(workdir)) == 12
+  assert max(manifest.good_steps(workdir)) == 12
   capsys.readouterr()
   results = train.train(runs.make_config(), workdir)
   said = capsys.readouterr().err
@@ -253,7 +253,7 @@ def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
     process = runs.start(arguments, tmp_path, optimised=False)
     deadline = time.monotonic() + 120
     # Wait until it trains, past what was there.
-    while max(checkpoint.good_steps(workdir), default=0) <= past:
+    while max(manifest.good_steps(workdir), default=0) <= past:
       assert process.poll() is None, process.communicate()
       assert time.monotonic() < deadline
       time.sleep(0.1)
@@ -264,7 +264,7 @@ def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
 
   status, err = stop(signal.SIGTERM, past=0)
   assert status == 143
-  first = max(checkpoint.good_steps(workdir))
+  first = max(manifest.good_steps(workdir))
   assert runs.own_lines(err) == [
     f"run.py: stopped at step {first} and saved; the same command continues from there"
   ]
@@ -272,7 +272,7 @@ def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
   status, err = stop(signal.SIGINT, past=first)
   assert status == 130
   assert f"resuming at step {first} of 400000" in err
-  second = max(checkpoint.good_steps(workdir))
+  second = max(manifest.good_steps(workdir))
   assert second > first
   assert runs.own_lines(err) == [
     f"run.py: stopped at step {second} and saved; the same command continues from there"

@@ -13,7 +13,7 @@ from image_files import make_folder, noise
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train import checkpoint, loop, placement, setup, sources, stream
+from jaxreg.train import loop, manifest, placement, setup, sources, stream
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop
@@ -462,7 +462,7 @@ def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
     with pytest.raises(train.Interrupted):
       train.train(config(workers), workdir)
     undo()
-    assert max(checkpoint.good_steps(workdir)) == stop
+    assert max(manifest.good_steps(workdir)) == stop
   assert train.train(config(), workdir) == results
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
 
