@@ -13,6 +13,7 @@ from jaxreg.train.subject import Subject
 from jaxreg.typing import Array, Key
 
 BLOCK = 250  # directions or samples between two savings
+RISES = (0.5, 1.0)  # distances at which the rise of a profile is reported
 MASKS = 32  # draws for each example where a covariance is wanted without the bias of few samples
 
 
@@ -32,6 +33,15 @@ def profile(
 
   found = kept.blocks("profile", directions, along, size=1)
   return {"alphas": np.asarray(alphas), **found}
+
+
+def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """By distance, how much the loss rises there, mean of both sides: `[directions]`."""
+  alphas, losses = profile["alphas"], profile["losses"]
+  at = lambda alpha: losses[:, np.abs(alphas - alpha).argmin()]
+  # A reach of 1 in float32 may fall short of it by a rounding.
+  reached = [distance for distance in RISES if distance <= alphas.max() * (1 + 1e-6)]
+  return {f"{distance:g}": (at(distance) + at(-distance)) / 2 - at(0.0) for distance in reached}
 
 
 def factor_name(factor: float) -> str:

@@ -8,12 +8,14 @@ from typing import Any
 import jax
 
 from jaxreg.flatness._subset import selected
+from jaxreg.train.analyses import rises
 from jaxreg.train.checks import check
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import write_json
+from jaxreg.train.flatness_checks import check_plain, check_samples
 from jaxreg.train.flatness_figures import make_figures
-from jaxreg.train.flatness_row import Row, check_plain, check_samples, rises
+from jaxreg.train.flatness_row import Row
 from jaxreg.train.rows import check_replicas, folder_name, make_cell, parse_fields
 from jaxreg.train.setup import build, load_data
 from jaxreg.train.training import train

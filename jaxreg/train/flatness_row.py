@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from jaxreg import flatness
 from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.config import Config, base_config
-from jaxreg.train.data import Dataset, Split
-from jaxreg.train.errors import RunError
+from jaxreg.train.flatness_checks import check_plain, check_samples, check_vary, host_batch, most_samples
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
 from jaxreg.train.manifest import good_steps, seal
@@ -28,10 +26,7 @@ from jaxreg.train.program import Program
 from jaxreg.train.rows import make_cell, parse_fields
 from jaxreg.train.setup import build, load_data, make_mesh
 from jaxreg.train.state import TrainState
-from jaxreg.train.subject import Subject, draws_noise, make_subjects, with_weights
-
-SAMPLED = ("variance_flatness", "projected_variance")
-RISES = (0.5, 1.0)  # distances at which the rise of the profile is reported
+from jaxreg.train.subject import Subject, make_subjects, with_weights
 
 
 class Row:
@@ -78,7 +73,7 @@ class Row:
   def batch(self) -> dict[str, Any]:
     """The examples, a slice on each device where they can be shared out."""
     spec = P("data") if len(self.split) % self.mesh.size == 0 else P()
-    return place(self.mesh, with_weights(_arrays(self.split)), spec)
+    return place(self.mesh, with_weights(host_batch(self.split)), spec)
 
   def placed(self, state: TrainState) -> TrainState:
     return jax.device_put(state, NamedSharding(self.mesh, P()))
@@ -105,13 +100,13 @@ class Row:
         file=sys.stderr,
       )
     # Drawn once, for the analysis that wants most: fewer are the first of them.
-    most = _most_samples(self.options)
+    most = most_samples(self.options)
     kept = Kept(self.kept / f"samples-{most}")
     key = jax.random.key(self.options.seed)
     gradients = analyses.gradient_samples(subject, kept, key, most)[:num]
-    _check_vary("gradients", gradients)
+    check_vary("gradients", gradients)
     trajectory = kept.arrays("trajectory", lambda: {"samples": self.trajectory(most)})["samples"][:num]
-    _check_vary("parameters along the trajectory", trajectory)
+    check_vary("parameters along the trajectory", trajectory)
     control = analyses.isotropic_samples(gradients, self.options.seed)
     return {"trajectory": trajectory, "gradients": gradients, "isotropic control": control}
 
@@ -121,7 +116,7 @@ class Row:
     size = self.run.batch_size
     full = size == len(split)
     sizes = {"num_examples": len(split), "batch_size": size}
-    batch = place(self.mesh, _arrays(split), P()) if full else None
+    batch = place(self.mesh, host_batch(split), P()) if full else None
 
     @jax.jit
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
@@ -132,7 +127,7 @@ class Row:
     start = int(state.step)
     for number in tqdm(range(num), desc="trajectory", leave=False, disable=None):
       if not full:
-        batch = _arrays(
+        batch = host_batch(
           split.take(batch_indices(self.run.seed + self.options.replica, start + number, **sizes))
         )
       state, flat = step(state, batch)
@@ -214,73 +209,6 @@ class Row:
     return series, summary
 
 
-def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
-  """The trajectory of a training is followed from its last parameters, batch by batch of its examples.
-
-  Raises:
-    RunError: for a run of which that, or what `flatness.replica` asks for, cannot be.
-  """
-  if not options.replica < run.replicas:
-    raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
-  plain = run.average.name == "none" and not run.data.bootstrap and not run.data.unlabelled.batch_size
-  only_profiles = set(options.analyses) == {"profile"}
-  if run.ensemble > 1 or (not plain and not only_profiles):
-    raise RunError(
-      "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
-      "data.bootstrap=False and no unlabelled examples; give another run"
-    )
-  # Its crops are drawn anew at every step.
-  sampled = [name for name in SAMPLED if name in options.analyses]
-  if dataset.streams() and sampled:
-    raise RunError(
-      f"flatness.analyses: images that are decoded batch by batch, as by data.{run.data.name}, have no "
-      f"trajectory, which {', '.join(sampled)} follows; leave it out"
-    )
-
-
-def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -> None:
-  """Where samples are asked for, the gradients must vary, and so must the parameters after `step`.
-
-  Raises:
-    RunError: for a run without noise, or one that comes to a stand.
-  """
-  sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
-  if not sampled:
-    return
-  if not draws_noise(program, _arrays(dataset.train.take(slice(2)))):
-    raise RunError(
-      f"flatness.analyses: the run draws no noise, and {sampled} looks at its variance; give a run with "
-      "dropout or other noise, or other analyses"
-    )
-  most = _most_samples(options)
-  # A schedule that has come to 0 stays there.
-  if program.schedule(step + most - 1) == 0:
-    raise RunError(
-      f"flatness.analyses: {sampled} follows the training for {most} steps more, from step {step} on, where "
-      "its learning rate comes to 0; give a run with another optimizer.schedule, or other analyses"
-    )
-
-
-def _check_vary(what: str, samples: np.ndarray) -> None:
-  if not np.ptp(samples, axis=0).any():
-    raise RunError(
-      f"flatness.where: the {what} are the same in all {len(samples)} samples; give another where or run"
-    )
-
-
-def _most_samples(options: Any) -> int:
-  return max(options[name].samples for name in SAMPLED if name in options.analyses)
-
-
-def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """By distance, how much the loss rises there, mean of both sides: `[directions]`."""
-  alphas, losses = profile["alphas"], profile["losses"]
-  at = lambda alpha: losses[:, np.abs(alphas - alpha).argmin()]
-  # A reach of 1 in float32 may fall short of it by a rounding.
-  reached = [distance for distance in RISES if distance <= alphas.max() * (1 + 1e-6)]
-  return {f"{distance:g}": (at(distance) + at(-distance)) / 2 - at(0.0) for distance in reached}
-
-
 def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw:
   with jax.enable_x64(True):
     return jax.device_get(flatness.power_law_fit(x.astype(np.float64), y.astype(np.float64), mask=mask))
@@ -288,10 +216,6 @@ def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw:
 
 def _numbers(fit: flatness.PowerLaw) -> dict[str, Any]:
   return {name: np.asarray(value).tolist() for name, value in fit._asdict().items()}
-
-
-def _arrays(split: Split) -> dict[str, np.ndarray]:
-  return {"inputs": np.asarray(split.inputs), "labels": split.labels.astype(np.int32)}
 
 
 def _name(options: Any) -> str:

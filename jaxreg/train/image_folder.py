@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data import Dataset, Split, hold_out
+from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.images import Images
+from jaxreg.train.subsets import hold_out
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 

@@ -16,6 +16,7 @@ from jaxreg.train.order import Order, bootstrap
 from jaxreg.train.program import Program, make_program
 from jaxreg.train.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.sharding import make_layout
+from jaxreg.train.subsets import flip_labels, hide_labels, subset
 
 
 def load_data(config: Config) -> Dataset:
@@ -26,9 +27,9 @@ def load_data(config: Config) -> Dataset:
   """
   name = config.data.name
   data = getattr(sources, name)(**config.data[name]).decoded_by(**config.data.stream)
-  data = data.checked(f"data.{name}").subset(**config.data.subset).limited(config.data.limit)
-  data = data.with_flipped_labels(**config.data.flipped_labels)
-  return data.with_unlabelled() if config.data.unlabelled.batch_size else data.without_rest()
+  data = subset(data.checked(f"data.{name}"), **config.data.subset).limited(config.data.limit)
+  data = flip_labels(data, **config.data.flipped_labels)
+  return hide_labels(data) if config.data.unlabelled.batch_size else data.without_rest()
 
 
 def make_mesh(model: int = 1) -> jax.sharding.Mesh:

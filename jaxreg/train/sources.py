@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data import Dataset, Split, hold_out
+from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.image_folder import image_folder as image_folder
 from jaxreg.train.mnist_variations import vary
+from jaxreg.train.subsets import hold_out
 from jaxreg.train.text import parallel_text as parallel_text
 from jaxreg.train.tfds_source import tfds as tfds
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxreg.train.data import Dataset, Split, hold_out
+from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.subsets import hold_out
 from jaxreg.train.tfds_cache import cached
 from jaxreg.train.tfds_stream import CHUNK, in_chunks, streamed
 

@@ -16,6 +16,7 @@ from jaxreg.train.data import Dataset
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.lock import locked
 from jaxreg.train.log import open_log
 from jaxreg.train.loop import Interrupted, Run, train_steps
 from jaxreg.train.manifest import good_steps
@@ -69,7 +70,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
         results = workdirs.read(workdir, "results.json")
         print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
         return {"results": results}
-      held.enter_context(workdirs.locked(workdir))
+      held.enter_context(locked(workdir))
       if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked
         raise RunError(f"--workdir: another run has begun in {workdir}; give another")
       return {"remark": remark}

@@ -1,14 +1,12 @@
 """The work directory: whose it is, and what it remembers."""
 
-import contextlib
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import jaxreg
 from jaxreg.train.config import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import write_json
+from jaxreg.train.lock import locked
 from jaxreg.train.manifest import good_steps
 
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
@@ -151,29 +150,6 @@ def read(workdir: Path, name: str) -> Any:
   if name == "results.json" and "step" not in content:
     raise RunError(f"--workdir: {file} is damaged (it has no step); {hint}")
   return content
-
-
-@contextlib.contextmanager
-def locked(workdir: Path) -> Iterator[None]:
-  """Keeps a second run out of `workdir`; a run that was killed holds nothing up.
-
-  Of several processes the first one locks. The kernel keeps the lock, and lets go when the process is gone.
-  On NFS, Linux asks the server, but some servers and mount options lock within one machine only.
-
-  Raises:
-    RunError: if another run is at work there, or the folder cannot be written.
-  """
-  with contextlib.ExitStack() as held:
-    try:
-      stream = held.enter_context(open(workdir / "lock", "w"))
-      fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise RunError(
-        f"--workdir: another run is at work in {workdir}; wait for it or give another"
-      ) from error
-    except OSError as error:
-      raise RunError(f"--workdir: {workdir} cannot be locked ({error}); give another") from error
-    yield
 
 
 def _is_untouched(workdir: Path) -> bool:

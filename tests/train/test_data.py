@@ -14,6 +14,7 @@ from jaxreg import train
 from jaxreg.train import sources
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.order import _permutation, batch_indices, padded_indices
+from jaxreg.train.subsets import flip_labels, subset
 
 IDX_NAMES = {
   "train_images": "train-images-idx3-ubyte",
@@ -514,31 +515,31 @@ def test_npz_scale_out_of_range(tmp_path, scale):
 @pytest.mark.parametrize(("num_classes", "per_class"), [(0, 20), (3, 0), (5, 20), (10, 100)])
 def test_a_subset_has_as_many_of_each_class(num_classes, per_class):
   digits = sources.digits()
-  subset = digits.subset(num_classes=num_classes, per_class=per_class, seed=4)
-  assert subset.num_classes == (num_classes or 10)
-  for name, split in subset.splits().items():
-    assert set(split.labels) == set(range(subset.num_classes))
+  taken = subset(digits, num_classes=num_classes, per_class=per_class, seed=4)
+  assert taken.num_classes == (num_classes or 10)
+  for name, split in taken.splits().items():
+    assert set(split.labels) == set(range(taken.num_classes))
     if name == "train" and per_class:
       np.testing.assert_array_equal(np.bincount(split.labels), per_class)
   # The examples are the set's own, each once; the classes keep their order.
   pixels = {image.tobytes(): label for image, label in zip(digits.train.inputs, digits.train.labels)}
-  found = [(int(k), int(pixels[x.tobytes()])) for x, k in zip(subset.train.inputs, subset.train.labels)]
-  assert len({x.tobytes() for x in subset.train.inputs}) == len(subset.train)
+  found = [(int(k), int(pixels[x.tobytes()])) for x, k in zip(taken.train.inputs, taken.train.labels)]
+  assert len({x.tobytes() for x in taken.train.inputs}) == len(taken.train)
   pairs = sorted(set(found))
-  assert len(pairs) == subset.num_classes
+  assert len(pairs) == taken.num_classes
   assert [old for _, old in pairs] == sorted(old for _, old in pairs)
   kept = [old for _, old in pairs]
-  assert len(subset.test) == np.isin(digits.test.labels, kept).sum()
+  assert len(taken.test) == np.isin(digits.test.labels, kept).sum()
 
 
 def test_smaller_subsets_lie_in_larger_ones_and_seeds_differ():
   digits = sources.digits()
-  images = lambda **options: {x.tobytes() for x in digits.subset(**options).train.inputs}
+  images = lambda **options: {x.tobytes() for x in subset(digits, **options).train.inputs}
   assert images(num_classes=2, per_class=10) < images(num_classes=5, per_class=10)
   assert images(num_classes=5, per_class=10) < images(num_classes=5, per_class=30) < images(per_class=30)
   assert images(per_class=10) != images(per_class=10, seed=1)
   assert images(per_class=10) == images(per_class=10)
-  assert digits.subset() is digits
+  assert subset(digits) is digits
 
 
 @pytest.mark.parametrize(
@@ -551,27 +552,27 @@ def test_smaller_subsets_lie_in_larger_ones_and_seeds_differ():
 )
 def test_a_subset_that_is_not_there(options, message):
   with pytest.raises(train.RunError, match=message):
-    sources.digits().subset(**options)
+    subset(sources.digits(), **options)
 
 
 def test_a_subset_may_leave_nothing_over(idx_folder):
   whole = load_idx(idx_folder)
   assert not len(whole.rest)
-  assert len(np.unique(whole.subset(num_classes=2).train.labels)) == 2
+  assert len(np.unique(subset(whole, num_classes=2).train.labels)) == 2
   balanced = load_idx(idx_folder, per_class=2)
-  assert len(balanced.subset(per_class=2).train) == len(balanced.train)
+  assert len(subset(balanced, per_class=2).train) == len(balanced.train)
 
 
 def test_a_split_without_any_of_the_classes_is_refused():
   digits = sources.digits()
-  one = digits.subset(num_classes=2).train.inputs  # of the classes that seed 0 draws
+  one = subset(digits, num_classes=2).train.inputs  # of the classes that seed 0 draws
   kept = np.array([any((image == other).all() for other in one) for image in digits.train.inputs])
   classes = np.unique(digits.train.labels[kept])
   without = dataclasses.replace(digits, val=digits.val.take(~np.isin(digits.val.labels, classes)))
   with pytest.raises(
     train.RunError, match=r"^data\.subset\.num_classes: the val split has no example of the 2 classes"
   ):
-    without.subset(num_classes=2)
+    subset(without, num_classes=2)
 
 
 def test_limited_takes_the_first_of_each_split():
@@ -603,7 +604,7 @@ def test_describe_notices_one_pixel_one_label_and_their_order():
 
 def test_flipped_labels_are_another_class_and_only_of_the_training_split():
   whole = sources.digits()
-  flipped = whole.with_flipped_labels(rate=0.2, seed=1)
+  flipped = flip_labels(whole, rate=0.2, seed=1)
   differ = flipped.train.labels != whole.train.labels
   assert differ.sum() == round(0.2 * len(whole.train))
   assert set(flipped.train.labels) == set(range(10))
@@ -614,9 +615,9 @@ def test_flipped_labels_are_another_class_and_only_of_the_training_split():
   mean = differ.sum() / 9
   assert shifts[0] == 0
   assert np.abs(shifts[1:] - mean).max() < 4 * np.sqrt(mean)
-  again, other = (whole.with_flipped_labels(rate=0.2, seed=seed).train.labels for seed in (1, 2))
+  again, other = (flip_labels(whole, rate=0.2, seed=seed).train.labels for seed in (1, 2))
   np.testing.assert_array_equal(again, flipped.train.labels)
   assert (other != again).any()
-  assert whole.with_flipped_labels() is whole
+  assert flip_labels(whole) is whole
   with pytest.raises(train.RunError, match=r"data\.flipped_labels\.rate: must lie in \[0, 1\], got 2"):
-    whole.with_flipped_labels(rate=2)
+    flip_labels(whole, rate=2)

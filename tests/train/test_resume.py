@@ -15,6 +15,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import checkpoint, loop, manifest, sources, training
 from jaxreg.train import workdir as workdirs
+from jaxreg.train.lock import locked
 from jaxreg.train.log import read_records
 
 evaluate = sys.modules["jaxreg.train.evaluate"]  # of the same name, there is a function
@@ -288,7 +289,7 @@ def test_a_run_at_work_keeps_its_files(tmp_path):
   workdirs.claim(workdir, config, data, 24)
   before = (workdir / "config.json").read_text()
   with (
-    workdirs.locked(workdir),
+    locked(workdir),
     pytest.raises(train.RunError, match="another run is at work"),
   ):
     workdirs.claim(workdir, other, data, 24)
@@ -309,5 +310,5 @@ def test_why_there_is_no_lock_is_told(tmp_path, monkeypatch, number, message):
     raise OSError(number, os.strerror(number))
 
   monkeypatch.setattr(fcntl, "flock", flock)
-  with pytest.raises(train.RunError, match=message), workdirs.locked(tmp_path):
+  with pytest.raises(train.RunError, match=message), locked(tmp_path):
     pass

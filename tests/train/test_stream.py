@@ -18,6 +18,7 @@ from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop
 from jaxreg.train.order import Order, batch_indices
+from jaxreg.train.subsets import flip_labels, hide_labels, subset
 
 
 def triangle(length, low, high, size):
@@ -175,9 +176,9 @@ def test_subsets_and_flipped_labels_are_those_of_arrays(dataset):
   arrays = Dataset(*map(decode, dataset.splits().values()), num_classes=2, scale=255.0)
   changes = {
     "limited": lambda x: x.limited(5),
-    "subset": lambda x: x.subset(per_class=7, seed=1),
-    "flipped": lambda x: x.with_flipped_labels(rate=0.3, seed=2),
-    "unlabelled": lambda x: x.subset(per_class=7, seed=1).with_unlabelled(),
+    "subset": lambda x: subset(x, per_class=7, seed=1),
+    "flipped": lambda x: flip_labels(x, rate=0.3, seed=2),
+    "unlabelled": lambda x: hide_labels(subset(x, per_class=7, seed=1)),
   }
   for change in changes.values():
     lazy, plain = change(dataset), change(arrays)
