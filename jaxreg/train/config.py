@@ -73,26 +73,7 @@ def base_config() -> Config:
   config.compilation_cache = True  # keep compiled programs in the work directory, for the next start
   config.log_every = 50  # steps between training records
 
-  config.data = ConfigDict(
-    # digits | idx | npz | tfds | image_folder | parallel_text; limit: per split, 0: all; larger sets than
-    # resident_gib stay on the host
-    {"name": "digits", "limit": 0, "resident_gib": 4.0}
-  )
-  # Of num_classes classes per_class training examples each, drawn by seed; 0: all.
-  config.data.subset = ConfigDict({"num_classes": 0, "per_class": 0, "seed": 0})
-  # So many of the training labels are replaced by another class, drawn by seed.
-  config.data.flipped_labels = ConfigDict({"rate": 0.0, "seed": 0})
-  # Each run trains on as many examples as there are, drawn with replacement by its seed.
-  config.data.bootstrap = False
-  # So many of the training examples that are left over join each batch, without their labels.
-  config.data.unlabelled = ConfigDict({"batch_size": 0})
-  # Of image_folder, and of tfds with stream=True, whose images are decoded batch by batch: crops of size, in
-  # training of an area and aspect within bounds and maybe flipped, else the centre once the shorter side is
-  # resize; by so many workers, which are processes, or 0 for threads.
-  config.data.stream = options(Decoding)
-  for name in sources.SOURCES:
-    config.data[name] = options(getattr(sources, name))
-
+  config.data = _data()
   # names: applied in this order to the stored inputs of training batches; mean and std, a value per channel,
   # to all inputs once they are scaled.
   config.augment = ConfigDict({"names": (), "mean": (), "std": ()})
@@ -134,9 +115,47 @@ def base_config() -> Config:
       }
     )
 
-  config.optimizer = ConfigDict(
-    {"name": "adam", "learning_rate": 1e-3, "clip_norm": 0.0}
-  )  # clip_norm 0: none
+  config.optimizer = _optimizer()
+  # every: epochs; keep: so many of the latest, and the best by this metric. wait: the next step does, so
+  # that a kill costs no more steps than lie between two; else they are written beside the training.
+  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error", "wait": True})
+  # latest | best; train | val | test; mc_samples: predictions are means over so many draws of the noise.
+  config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
+  # Of the checkpoint and split above; length_penalty 0: the most probable hypothesis.
+  config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
+  # rows: methods, or "label: field=value ..."; grid: "field=value,value,..." or "label: field=value,...":
+  # searched from one seed by `choose` on the validation split before all `seeds` are trained.
+  config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})
+  config.flatness = _flatness()
+  return config.lock()
+
+
+def _data() -> Config:
+  fields: Config = ConfigDict(
+    # digits | idx | npz | tfds | image_folder | parallel_text; limit: per split, 0: all; larger sets than
+    # resident_gib stay on the host
+    {"name": "digits", "limit": 0, "resident_gib": 4.0}
+  )
+  # Of num_classes classes per_class training examples each, drawn by seed; 0: all.
+  fields.subset = ConfigDict({"num_classes": 0, "per_class": 0, "seed": 0})
+  # So many of the training labels are replaced by another class, drawn by seed.
+  fields.flipped_labels = ConfigDict({"rate": 0.0, "seed": 0})
+  # Each run trains on as many examples as there are, drawn with replacement by its seed.
+  fields.bootstrap = False
+  # So many of the training examples that are left over join each batch, without their labels.
+  fields.unlabelled = ConfigDict({"batch_size": 0})
+  # Of image_folder, and of tfds with stream=True, whose images are decoded batch by batch: crops of size, in
+  # training of an area and aspect within bounds and maybe flipped, else the centre once the shorter side is
+  # resize; by so many workers, which are processes, or 0 for threads.
+  fields.stream = options(Decoding)
+  for name in sources.SOURCES:
+    fields[name] = options(getattr(sources, name))
+  return fields
+
+
+def _optimizer() -> Config:
+  # clip_norm 0: none.
+  fields: Config = ConfigDict({"name": "adam", "learning_rate": 1e-3, "clip_norm": 0.0})
   for name, function in optimizer.OPTIMIZERS.items():
     # What has a field above the choices, or none but a function can be.
     skip = (
@@ -152,34 +171,24 @@ def base_config() -> Config:
       *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
       *(("alpha",) if name == "p_norm_sgd" else ()),
     )
-    fields = options(function, skip=skip)
+    fields[name] = options(function, skip=skip)
     if name in optimizer.WRAPPERS:
-      fields.inner = "sgd"
-    config.optimizer[name] = fields
+      fields[name].inner = "sgd"
   # names: what comes last in the chain, in this order, on the parameters that `mask` selects.
-  config.optimizer.constraints = _named(constraints, toolbox.CONSTRAINTS)
-  config.optimizer.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
-  config.optimizer.schedule = ConfigDict(
-    {"name": "constant", "warmup_epochs": 0.0}
-  )  # constant | step | cosine | noam
-  # Boundaries in epochs, or with `relative` as fractions of the run.
-  config.optimizer.schedule.step = ConfigDict({"boundaries": (), "factor": 0.1, "relative": False})
-  config.optimizer.schedule.cosine = ConfigDict({"final": 0.0})
-  config.optimizer.schedule.noam = ConfigDict({"d_model": 50, "warmup_steps": 4000})
+  fields.constraints = _named(constraints, toolbox.CONSTRAINTS)
+  fields.weight_decay = ConfigDict({"rate": 0.0, "decoupled": False, "mask": "kernels_only"})
+  # constant | step | cosine | noam; boundaries in epochs, or with `relative` as fractions of the run.
+  fields.schedule = ConfigDict({"name": "constant", "warmup_epochs": 0.0})
+  fields.schedule.step = ConfigDict({"boundaries": (), "factor": 0.1, "relative": False})
+  fields.schedule.cosine = ConfigDict({"final": 0.0})
+  fields.schedule.noam = ConfigDict({"d_model": 50, "warmup_steps": 4000})
+  return fields
 
-  # every: epochs; keep: so many of the latest, and the best by this metric. wait: the next step does, so
-  # that a kill costs no more steps than lie between two; else they are written beside the training.
-  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error", "wait": True})
-  # latest | best; train | val | test; mc_samples: predictions are means over so many draws of the noise.
-  config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
-  # Of the checkpoint and split above; length_penalty 0: the most probable hypothesis.
-  config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
-  # rows: methods, or "label: field=value ..."; grid: "field=value,value,..." or "label: field=value,...":
-  # searched from one seed by `choose` on the validation split before all `seeds` are trained.
-  config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})
+
+def _flatness() -> Config:
   # rows: "label: field=value ...", each trained and looked at; workdir: or a run that is there already.
   # where: names of parameters; examples: so many of the first training examples, 0 for all.
-  config.flatness = ConfigDict(
+  fields: Config = ConfigDict(
     {
       "rows": (),
       "workdir": "",
@@ -191,15 +200,15 @@ def base_config() -> Config:
       "seed": 0,
     }
   )
-  config.flatness.profile = ConfigDict({"directions": 5, "points": 51, "reach": 1.0, "granularity": "layer"})
+  fields.profile = ConfigDict({"directions": 5, "points": 51, "reach": 1.0, "granularity": "layer"})
   # directions: so many of the components, 0 for all; tolerance: smaller parts of the largest do not count.
-  config.flatness.variance_flatness = ConfigDict(
+  fields.variance_flatness = ConfigDict(
     {"samples": 3000, "factors": (2.0,), "directions": 0, "tolerance": 1e-9}
   )
-  config.flatness.projected_variance = ConfigDict({"samples": 1000, "eigenpairs": 0, "tolerance": 1e-6})
+  fields.projected_variance = ConfigDict({"samples": 1000, "eigenpairs": 0, "tolerance": 1e-6})
   # noises: "label: field=value ...", added for a moment to a training without them, at every checkpoint.
-  config.flatness.alignment = ConfigDict({"noises": (), "num_masks": 8})
-  return config.lock()
+  fields.alignment = ConfigDict({"noises": (), "num_masks": 8})
+  return fields
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
