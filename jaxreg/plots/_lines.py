@@ -81,8 +81,9 @@ def _confidence(
     return
   _, half = read(both, f"{name}_ci95")
   ends = np.sort([convert(values - half), convert(values + half)], axis=0)
-  # An interval that reaches below zero has no end on a logarithmic axis: cut a decade below the line.
-  low = np.where(convert(values) > 0, np.maximum(ends[0], convert(values) / 10), ends[0])
+  # An interval that reaches below zero has no end on a logarithmic axis, as lines that stay above it may get
+  # one: cut a decade below the line.
+  low = np.maximum(ends[0], convert(values) / 10) if (convert(values) > 0).all() else ends[0]
   axis.fill_between(epochs, low, ends[1], color=drawn.get_color(), alpha=0.2, linewidth=0)
   drawn.set_label(f"{drawn.get_label()}, 95 % confidence")
 

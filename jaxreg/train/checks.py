@@ -152,11 +152,13 @@ def _check_layers(mlp: Config) -> None:
 
 
 def _check_optimizer(chosen: Config) -> None:
-  for name in set(optimizer.OPTIMIZERS) - set(optimizer.OURS):  # ours check their own, some of which may be 1
+  for name in optimizer.OPTIMIZERS:
+    ours = name in optimizer.OURS  # averages that may be flat
     for field in ("b1", "b2", "decay", "momentum"):
       value = chosen[name].get(field)
-      if value is not None and not 0 <= value < 1:
-        raise RunError(f"optimizer.{name}.{field}: must be at least 0 and below 1, got {value}")
+      if value is not None and not (0 <= value < 1 or (ours and value == 1)):
+        allowed = "from 0 to 1" if ours else "at least 0 and below 1"
+        raise RunError(f"optimizer.{name}.{field}: must be {allowed}, got {value}")
   for field, value in flatten(chosen, "optimizer.").items():
     if isinstance(value, float) and not math.isfinite(value):
       raise RunError(f"{field}: must be finite, got {value}")

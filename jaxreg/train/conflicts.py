@@ -66,12 +66,10 @@ def _check_model(config: Config) -> None:
       "model.unbalance: must be 0 but for model.MLP.activation=relu and layer=dense, of which the function "
       f"stays the same, got {model.MLP.activation} and {model.MLP.layer}"
     )
-  if "kl_sparsity" in config.regularizers.names and (
-    model.name != "MLP" or model.MLP.activation != "sigmoid"
-  ):
+  if "kl_sparsity" in config.regularizers.names and not (model.name == "MLP" and _is_sigmoid(model.MLP)):
     raise RunError(
-      "regularizers.names: kl_sparsity is for activations between 0 and 1; give model.name=MLP and "
-      f"model.MLP.activation=sigmoid, got {model.name} and {model.MLP.activation}"
+      "regularizers.names: kl_sparsity is for activations between 0 and 1; give model.name=MLP, with hidden "
+      "layers, activation=sigmoid and no dropout"
     )
 
 
@@ -97,10 +95,10 @@ def _check_optimizer(config: Config) -> None:
       "would change; leave them at 0, or give regularizers.names=('l2',)"
     )
   coupled = chosen.weight_decay.rate and not chosen.weight_decay.decoupled
-  if name == "polyak_sgd" and (chosen.clip_norm or coupled):
+  if name == "polyak_sgd" and (chosen.clip_norm or coupled or chosen.name in ("sam", "gradient_noise")):
     raise RunError(
-      "optimizer.name: polyak_sgd compares the loss with its own gradient, which clip_norm and coupled "
-      "weight_decay would change; leave them at 0, or give regularizers.names=('l2',)"
+      "optimizer.name: polyak_sgd compares the loss with its own gradient, which clip_norm, coupled "
+      "weight_decay, sam and gradient_noise would change; leave them out, or give regularizers.names=('l2',)"
     )
   of_paths = config.model.name != "RNN" and (config.model.name != "MLP" or _is_plain(config.model.MLP))
   if name == "path_sgd" and not of_paths:
@@ -115,6 +113,11 @@ def _check_optimizer(config: Config) -> None:
       "optimizer.name: lbfgs evaluates whole batches, by itself; give parallel=jit, accumulate=1 and "
       f"optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
     )
+
+
+def _is_sigmoid(mlp: Config) -> bool:
+  """Whether what the head is given lies between 0 and 1, and in the mean over examples, too."""
+  return bool(mlp.widths) and mlp.activation == "sigmoid" and not (mlp.dropout_rate or any(mlp.dropout_rates))
 
 
 def _is_plain(mlp: Config) -> bool:

@@ -13,7 +13,7 @@ from jaxreg.train.checks import check
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import write_json
-from jaxreg.train.flatness_checks import check_plain, check_samples
+from jaxreg.train.flatness_checks import check_plain, check_samples, noisy_programs
 from jaxreg.train.flatness_figures import make_figures
 from jaxreg.train.flatness_row import Row
 from jaxreg.train.rows import check_replicas, folder_name, make_cell, parse_fields
@@ -86,6 +86,8 @@ def _check_row(cell: Config) -> None:
   check_plain(cell, options, dataset)
   program = build(cell, dataset.describe())
   selected(program.abstract.params, tuple(options.where))
+  if "alignment" in options.analyses:
+    noisy_programs(cell, cell, program, dataset)
   # The best checkpoint may be any.
   check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
 
@@ -95,12 +97,8 @@ def _check(config: Config) -> None:
   for name in options.analyses:
     if name not in ANALYSES:
       raise unknown("flatness.analyses", name, ANALYSES)
-  if "alignment" in options.analyses:
-    if not options.alignment.noises:
-      raise RunError(
-        "flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis"
-      )
-    parse_fields(config, options.alignment.noises, "flatness.alignment.noises")
+  if "alignment" in options.analyses and not options.alignment.noises:
+    raise RunError("flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis")
 
 
 def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None:

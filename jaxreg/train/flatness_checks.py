@@ -4,10 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from jaxreg.train.checks import check
 from jaxreg.train.config import Config
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.program import Program
+from jaxreg.train.rows import make_cell, parse_fields
+from jaxreg.train.setup import build
 from jaxreg.train.subject import draws_noise
 
 SAMPLED = ("variance_flatness", "projected_variance")
@@ -48,8 +51,8 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
     return
   if not draws_noise(program, host_batch(dataset.train.take(slice(2)))):
     raise RunError(
-      f"flatness.analyses: the run draws no noise, and {sampled} looks at its variance; give a run with "
-      "dropout or other noise, or other analyses"
+      f"flatness.analyses: neither the run's network nor its method's loss draws noise, and {sampled} looks "
+      "at its variance; give a run with dropout or other noise there, or other analyses"
     )
   most = most_samples(options)
   # A schedule that has come to 0 stays there.
@@ -58,6 +61,28 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
       f"flatness.analyses: {sampled} follows the training for {most} steps more, from step {step} on, where "
       "its learning rate comes to 0; give a run with another optimizer.schedule, or other analyses"
     )
+
+
+def noisy_programs(
+  config: Config, run: Config, program: Program, dataset: Dataset
+) -> dict[str, tuple[dict[str, Any], Program]]:
+  """By label what `flatness.alignment.noises` adds to a run, and the program of the run with that.
+
+  Raises:
+    RunError: for what cannot be added, makes another network of it, or draws nothing.
+  """
+  where, made = "flatness.alignment.noises", {}
+  state = lambda program: (program.abstract.params, program.abstract.model_state)
+  for label, fields in parse_fields(config, config.flatness.alignment.noises, where).items():
+    cell = make_cell(run, label, fields, seeds=1)
+    check(cell)
+    noisy = build(cell, dataset.describe())
+    if state(noisy) != state(program):
+      raise RunError(f"{where}: {label!r} makes another network of it; give noise alone")
+    if not draws_noise(noisy, host_batch(dataset.train.take(slice(2)))):
+      raise RunError(f"{where}: with {label!r} neither the network nor the method's loss draws noise")
+    made[label] = (fields, noisy)
+  return made
 
 
 def check_vary(what: str, samples: np.ndarray) -> None:

@@ -16,15 +16,21 @@ from jaxreg import flatness
 from jaxreg.train import analyses
 from jaxreg.train import workdir as workdirs
 from jaxreg.train.config import Config, base_config
-from jaxreg.train.flatness_checks import check_plain, check_samples, check_vary, host_batch, most_samples
+from jaxreg.train.flatness_checks import (
+  check_plain,
+  check_samples,
+  check_vary,
+  host_batch,
+  most_samples,
+  noisy_programs,
+)
 from jaxreg.train.kept import Kept
 from jaxreg.train.load import pick_step, restore_run, restore_state
 from jaxreg.train.manifest import good_steps, seal
 from jaxreg.train.order import batch_indices
 from jaxreg.train.placement import gather, place
 from jaxreg.train.program import Program
-from jaxreg.train.rows import make_cell, parse_fields
-from jaxreg.train.setup import build, load_data, make_mesh
+from jaxreg.train.setup import load_data, make_mesh
 from jaxreg.train.state import TrainState
 from jaxreg.train.subject import Subject, make_subjects, with_weights
 
@@ -42,6 +48,8 @@ class Row:
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
     check_samples(self.program, options, self.dataset, self.step)
+    aligned = "alignment" in options.analyses
+    self.noisy = noisy_programs(config, self.run, self.program, self.dataset) if aligned else {}
     self.mesh = make_mesh()
     self.split = self.dataset.train.take(slice(options.examples or None))
     self.where = tuple(options.where)
@@ -182,9 +190,7 @@ class Row:
     options = self.options.alignment
     steps = sorted(good_steps(self.folder))
     series, summary = {}, {}
-    for label, fields in parse_fields(self.config, options.noises, "flatness.alignment.noises").items():
-      noisy = make_cell(self.run, label, fields, seeds=1)
-      program = build(noisy, self.dataset.describe())
+    for label, (fields, program) in self.noisy.items():
       subjects = make_subjects(program, subject.params, self.batch(), self.where)
       kept = Kept(self.kept / f"alignment-{_name(options)}")
 

@@ -108,9 +108,11 @@ def train_steps(
         over = _all_stopped(states)
     if saves or over or stop:
       saved.save(step, run.replicas.pack(states), values)
-      if stop or config.checkpoint.wait:
+      if config.checkpoint.wait:
         saved.wait()
+      stop = stop or run.interrupt.told()
     if stop:
+      saved.wait()
       raise Interrupted(run.interrupt.received, step)
     if steps:
       recorder.restart()

@@ -111,6 +111,7 @@ def make_optimizer(
 
   Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too);
   decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
+  `sam` goes to its other place along the gradient alone; the gradient there is what is clipped and decayed.
 
   Args:
     name: one of `STEPS`.

@@ -98,6 +98,9 @@ def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: i
   Raises:
     RunError: naming the row and the field.
   """
+  for field in ("job", "replicas"):
+    if field in fields:
+      raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
   # Deep: what one row sets is nothing to the next.
   cell: Config = config.copy_and_resolve_references()
   members = fields.get("ensemble", config.ensemble)

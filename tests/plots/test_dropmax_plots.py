@@ -74,6 +74,21 @@ def test_means_of_replicas_have_a_band():
   assert any("10 ± 2 %" in line.get_label() for line in error.lines)
 
 
+@pytest.mark.parametrize(
+  ("values", "low"), [([0.5, 0.1, -0.01, -0.5], [-0.5, -0.9, -1.01, -1.5]), ([4.0, 0.5], [3.0, 0.05])]
+)
+def test_a_band_is_cut_where_the_axis_may_be_logarithmic(values, low):
+  records = [
+    {"epoch": e, "train/loss": value, "train/loss_ci95": 1.0, "train/nll": value, "train/kl": 0.0}
+    for e, value in enumerate(values, 1)
+  ]
+  (axis, *_) = draws(plots.terms(records, ("nll", "kl")))
+  (band,) = axis.collections
+  vertices = band.get_paths()[0].vertices
+  for e, (value, end) in enumerate(zip(values, low, strict=True), 1):
+    np.testing.assert_allclose(np.unique(vertices[vertices[:, 0] == e, 1]), [end, value + 1])
+
+
 def test_reliability_shows_accuracy_against_confidence():
   probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], np.float32)
   labels = np.array([0, 1, 1, 0])
@@ -86,6 +101,11 @@ def test_reliability_shows_accuracy_against_confidence():
   assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
   error = (0.4 + 2 * 0.25 + 0.1) / 4
   assert f"ECE {100 * error:.2f} %" in line.get_label()
+  # Weights need not be counts.
+  light = {name: np.asarray(sums) / 8 for name, sums in bins.items()}
+  upper, lower = draws(plots.reliability({"test": light}))
+  assert any(f"ECE {100 * error:.2f} %" in str(line.get_label()) for line in upper.lines)
+  assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
   many = plots.reliability({str(number): bins for number in range(8)})
   upper, _ = draws(many)
   assert upper.get_legend() is None

@@ -496,7 +496,7 @@ def test_sweep_draws_means_intervals_and_the_reference():
   runs = lambda *errors: {"error": errors, "nll": [e / 10 for e in errors]}
   series = {
     "I sorted": {2: runs(0.1, 0.2, 0.3), 8: runs(0.2, 0.2, 0.2)},
-    "II sorted": {2: runs(0.4, 0.4, 0.4), 8: runs(0.5, 0.7, 0.6)},
+    "II sorted": {2: runs(0.4, 0.4, 0.4), 16: runs(0.5, 0.7, 0.6)},
   }
   metrics = {"error": ("error (%)", 100), "nll": ("NLL", 1)}
   figure = plots.sweep(series, ("softmax", runs(0.2, 0.4)), metrics, xlabel="groups", title="t")
@@ -506,10 +506,11 @@ def test_sweep_draws_means_intervals_and_the_reference():
   np.testing.assert_allclose(lines["softmax"].get_ydata(), 30)
   found = {container.get_label(): container for container in first.containers}
   assert list(found) == list(series)
-  for label, means in (("I sorted", (20, 20)), ("II sorted", (40, 60))):
+  np.testing.assert_array_equal(first.get_xticks(), [2, 8, 16])
+  for label, means, values in (("I sorted", (20, 20), (2, 8)), ("II sorted", (40, 60), (2, 16))):
     line, _, (bars,) = found[label].lines
     np.testing.assert_allclose(line.get_ydata(), means)
-    np.testing.assert_allclose(line.get_xdata(), [2, 8], rtol=0.05)
+    np.testing.assert_allclose(line.get_xdata(), values, rtol=0.05)
     low, high = np.array([segment[:, 1] for segment in bars.get_segments()]).T
     np.testing.assert_allclose((low + high) / 2, means)
   # Student's t of three runs: 4.303 standard errors.

@@ -1,7 +1,9 @@
 """A checkpoint that is not what was saved is not used, whatever happened to it."""
 
+import concurrent.futures
 import json
 import shutil
+import threading
 import warnings
 
 import jax
@@ -315,3 +317,20 @@ def test_no_good_checkpoint_is_said(finished_copy):
   damage_all(finished_copy)
   with pytest.raises(train.RunError, match="has no good checkpoint"):
     train.load(finished_copy)
+
+
+def test_ctrl_c_in_the_last_wait_does_not_wait(tmp_path):
+  """A second one, while a save is being finished: what is half written has no manifest."""
+  told, done = threading.Event(), threading.Event()
+
+  class Saving(concurrent.futures.Future):
+    def result(self, timeout=None):
+      raise KeyboardInterrupt
+
+  saved = open_checkpoints(tmp_path)
+  saved._thread.submit(lambda: (told.wait(60), done.set()))
+  saved._saving = Saving()
+  with pytest.raises(KeyboardInterrupt):
+    saved.__exit__(None, None, None)
+  assert not done.is_set()
+  told.set()

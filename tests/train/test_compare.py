@@ -151,6 +151,7 @@ def test_rows_and_grid():
     ({"compare.rows": ("a: seed",)}, r"^compare\.rows: got 'seed'; give field=value$"),
     ({"compare.rows": ("a: epochs=1.5",)}, r"^compare\.rows: 'epochs=1\.5' sets 1\.5, where a int"),
     ({"compare.grid": ("b: seed=1",)}, r"^compare\.grid: got 'b: seed=1'; the rows are"),
+    ({"compare.rows": ("a: replicas=3",)}, r"^replicas: is the same in all rows; leave it out of 'a'"),
     ({"compare.grid": ("seed=",)}, r"^compare\.grid: got 'seed='; give field=value$"),
     ({"compare.grid": ("model.name=MLP,VGX",)}, r"^compare, row 'softmax' with model\.name=VGX: model\.name"),
     ({"compare.rows": ("a: method.name=nothing",)}, r"^compare, row 'a': method\.name: got 'nothing'"),

@@ -208,16 +208,26 @@ def test_a_run_of_one_s_own(analysed, tmp_path):
   assert runs.snapshot(folder) == before
 
 
+def noises(entry):
+  return {"flatness.alignment.noises": (entry,)}
+
+
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
+    ({"flatness.variance_flatness.factors": (2.0, 2)}, r"variance_flatness\.factors: must be different ones"),
     ({"flatness.analyses": ("profle",)}, r"flatness\.analyses: got 'profle'.*did you mean 'profile'"),
     ({"flatness.where": ("Conv_0/*",)}, r"where: 'Conv_0/\*' selects no parameter; there are backbone"),
     ({"flatness.alignment.noises": ()}, r"flatness\.alignment\.noises: give at least one"),
+    (noises("x: model.MLP.widths=(9,4)"), r"noises: 'x' makes another network of it"),
+    (noises("x: method.name=dropmax"), r"noises: 'x' makes another network of it"),
+    (noises("x: model.MLP.dropout_rates=(0.0,2.0)"), r"dropout_rates: must be numbers from 0 to 1"),
+    (noises("x: noise.names=('weight_nois',)"), r"noise\.names: got 'weight_nois'"),
+    (noises("x: model.MLP.dropout_rates=(0.0,0.0)"), r"with 'x' neither the network nor the method's loss"),
     ({"flatness.workdir": "somewhere"}, r"flatness\.rows, flatness\.workdir: give either"),
     ({"flatness.rows": ("a: model.MLP.widths=(8,)",)}, "selects no parameter"),
     ({"flatness.where": (1,)}, "row 'dropout': a pattern must be a glob.*got 1"),
-    ({"flatness.rows": ("a:",)}, "row 'a': .*the run draws no noise, and variance_flatness, projected_"),
+    ({"flatness.rows": ("a:",)}, "row 'a': .*loss draws noise, and variance_flatness, projected_"),
     ({"optimizer.schedule.name": "cosine"}, "for 30 steps more, from step 8 on, .* rate comes to 0"),
     ({"optimizer.schedule.name": "cosine", "flatness.checkpoint": "best"}, "from step 0 on, .* comes to 0"),
     ({"flatness.replica": 1}, r"flatness\.replica: must be below 1, got 1"),

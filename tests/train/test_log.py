@@ -47,6 +47,14 @@ def test_what_a_run_leaves_behind(finished_run):
   assert config == train.flatten(runs.make_config())
 
 
+def test_the_figure_of_terms_has_the_regularizers(tmp_path, monkeypatch):
+  asked = []
+  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *arguments: asked.append(arguments[3]))
+  fields = {"method.name": "softmax", "regularizers.names": ("l2", "l1"), "epochs": 1}
+  train.train(runs.make_config(fields), tmp_path / "run")
+  assert asked == [("nll", "l2", "l1")]
+
+
 def test_tensorboard_has_the_scalars(finished_run):
   (file,) = (finished_run / "tensorboard").glob("events.out.tfevents.*")
   content = file.read_bytes()

@@ -486,6 +486,13 @@ def test_a_metric_by_names_and_other_coordinates():
     steps_of("sgd", {}, wrapper=("reparameterize", {"coordinates": "x"}))
 
 
+KL_SPARSITY = {
+  "regularizers.names": ("kl_sparsity",),
+  "model.MLP.activation": "sigmoid",
+  "model.MLP.dropout_rate": 0.0,
+}
+
+
 @pytest.mark.parametrize(
   "fields",
   [
@@ -494,6 +501,9 @@ def test_a_metric_by_names_and_other_coordinates():
     {"optimizer.name": "path_sgd", "model.MLP.activation": "selu"},
     {"optimizer.name": "path_sgd", "model.name": "RNN"},
     {"regularizers.names": ("kl_sparsity",)},
+    {**KL_SPARSITY, "model.MLP.widths": ()},
+    {**KL_SPARSITY, "model.MLP.dropout_rate": 0.5},
+    {**KL_SPARSITY, "model.MLP.widths": (8, 8), "model.MLP.dropout_rates": (0.0, 0.5)},
   ],
   ids=str,
 )
@@ -503,7 +513,11 @@ def test_networks_that_do_not_fit_are_refused(fields):
 
 
 def test_an_average_of_ours_may_be_flat():
+  runs.make_config(KL_SPARSITY)
   runs.make_config({"optimizer.name": "adaptive", "optimizer.adaptive.b2": 1.0})
+  for name, allowed in {"adaptive": "from 0 to 1", "adam": "at least 0 and below 1"}.items():
+    with pytest.raises(RunError, match=rf"^optimizer\.{name}\.b2: must be {allowed}, got 1\.5$"):
+      runs.make_config({f"optimizer.{name}.b2": 1.5})
 
 
 @pytest.mark.parametrize(
@@ -514,6 +528,7 @@ def test_an_average_of_ours_may_be_flat():
     ({"name": "lbfgs", "clip_norm": 1.0}, "lbfgs searches along the loss itself"),
     ({"name": "sam", "sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
     ({"name": "polyak_sgd", "clip_norm": 1.0}, "polyak_sgd compares the loss with its own gradient"),
+    ({"name": "sam", "sam.inner": "polyak_sgd"}, "polyak_sgd compares the loss with its own gradient"),
     ({"name": "gradient_noise", "gradient_noise.inner": "noisy_sgd"}, "noisy_sgd draws the same noise"),
   ],
 )

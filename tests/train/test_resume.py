@@ -49,6 +49,22 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
   assert ours == theirs
 
 
+def test_told_while_it_waits_for_a_save_it_makes_no_step_more(tmp_path, monkeypatch):
+  vouch, vouched = checkpoint.vouch, []
+
+  def told(workdir, step, metrics):
+    vouched.append(step)
+    os.kill(os.getpid(), signal.SIGTERM)
+    vouch(workdir, step, metrics)
+
+  monkeypatch.setattr(checkpoint, "vouch", told)
+  step = runs.STEPS_PER_EPOCH
+  with pytest.raises(train.Interrupted, match=f"stopped at step {step} and saved"):
+    train.train(runs.make_config(), tmp_path / "run")
+  assert vouched == [step]
+  assert runs.records(tmp_path / "run")[-1]["step"] == step
+
+
 def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   runs.interrupt_at(monkeypatch, 2, signal.SIGINT)
   with pytest.raises(train.Interrupted) as stopped:
