@@ -34,7 +34,6 @@ def fields(*names):
     "method.name": "softmax",
     "model.MLP.widths": (),  # softmax regression
     "model.MLP.dropout_rate": 0.0,
-    "model.MLP.activation": "sigmoid",  # of no layer here; kl_sparsity asks for it
     "optimizer.name": "sgd",
     "regularizers.names": names,
     "average.name": "ema",
@@ -50,7 +49,11 @@ def stepped():
 
   The first examples have labels, the others -1, and one of each kind weighs nothing.
   """
-  built = setup.build(runs.make_config(fields(*TERMS)), sources.digits().describe())
+  config = runs.make_config(fields(*(name for name in TERMS if name != "kl_sparsity")))
+  # On the inputs, which lie in [0, 1], too: a configuration is refused that has no hidden layer for it.
+  config.regularizers.names = tuple(TERMS)
+  config.regularizers.kl_sparsity.weight = WEIGHT
+  built = setup.build(config, sources.digits().describe())
   digits = sources.digits().train
   labels = np.where(np.arange(SIZE) < LABELLED, digits.labels[:SIZE], -1).astype(np.int32)
   weights = np.ones(SIZE, np.float32)
