@@ -60,10 +60,7 @@ def main(argv: list[str]) -> int:
       os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
   except KeyboardInterrupt:
-    _ignore_signals()
-    print(INTERRUPTED, file=sys.stderr, flush=True)
-    if __name__ == "__main__":
-      os._exit(130)  # without waiting for threads that save
+    print(INTERRUPTED, file=sys.stderr)
     return 130
 
 
@@ -74,16 +71,21 @@ def _ignore_signals() -> None:
       signal.signal(number, signal.SIG_IGN)
 
 
-def _terminate(number: int, frame: object) -> None:
-  """SIGTERM while nothing is trained, so that nothing is to be saved; the loop has a handler of its own."""
+def _end(number: int, frame: object) -> None:
+  """Signals while nothing is trained, so that nothing is to be saved, and a second Ctrl-C.
+
+  The loop has handlers of its own. An exception would be lost where one happens to be in a destructor, and
+  what is half written is removed by the next run.
+  """
   del frame
-  # An exception would be lost where one happens to be in a destructor.
+  _ignore_signals()
   print(INTERRUPTED, file=sys.stderr, flush=True)
   os._exit(128 + number)
 
 
 if __name__ == "__main__":
-  signal.signal(signal.SIGTERM, _terminate)
+  for each in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(each, _end)
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
   status = main(sys.argv[1:])
   _ignore_signals()

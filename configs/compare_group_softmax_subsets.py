@@ -13,6 +13,7 @@ search; type II predicts with its logits divided by 8. DIR has the four idx file
 
 from configs.compare_group_softmax import row
 from jaxreg.train import Config, base_config
+from jaxreg.train.errors import unknown
 
 CLASSES = {"classes2": 2, "classes5": 5, "classes10": 10}
 IMAGES = {"images10": 10, "images30": 30, "images100": 100, "images300": 300}
@@ -20,7 +21,7 @@ IMAGES = {"images10": 10, "images30": 30, "images100": 100, "images300": 300}
 
 def get_config(variant: str = "classes10") -> Config:
   if variant not in {**CLASSES, **IMAGES}:
-    raise ValueError(f"argument must be one of {', '.join({**CLASSES, **IMAGES})}, got {variant!r}")
+    raise unknown("argument", variant, {**CLASSES, **IMAGES})
   config = base_config()
   config.data.name = "idx"
   config.data.subset.num_classes = CLASSES.get(variant, 10)

@@ -26,6 +26,7 @@ nothing is chosen on it. No run of it was made here, and its time is not measure
 
 from configs._photographs import group_softmax, tfds
 from jaxreg.train import Config
+from jaxreg.train.errors import unknown
 
 SCHEDULES = {
   "all": ("I", (30.0, 60.0, 90.0), 120),
@@ -40,7 +41,7 @@ SCHEDULES = {
 
 def get_config(variant: str = "all") -> Config:
   if variant not in SCHEDULES:
-    raise ValueError(f"argument must be one of {', '.join(SCHEDULES)}, got {variant!r}")
+    raise unknown("argument", variant, SCHEDULES)
   config = group_softmax(*SCHEDULES[variant])
   tfds(config, "imagenet2012", test="validation")
   if variant.startswith("classes"):

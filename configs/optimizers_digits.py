@@ -10,6 +10,7 @@ rescaled at the start, which path_sgd does not notice. `compare_optimizers_mnist
 
 from configs.softmax_digits import get_config as softmax_digits
 from jaxreg.train import Config
+from jaxreg.train.errors import unknown
 
 
 def _chosen(name: str, learning_rate: float, **options: object) -> dict[str, object]:
@@ -48,7 +49,7 @@ OPTIMIZERS = {
 
 def get_config(name: str = "path_sgd") -> Config:
   if name not in OPTIMIZERS:
-    raise ValueError(f"argument must be one of {', '.join(OPTIMIZERS)}, got {name!r}")
+    raise unknown("argument", name, OPTIMIZERS)
   config = softmax_digits()
   config.model.MLP.widths = (64, 64)
   config.model.MLP.dropout_rate = 0.0

@@ -9,6 +9,7 @@ An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. `compare_toolbox_mnist1k` com
 
 from configs.softmax_digits import get_config as softmax_digits
 from jaxreg.train import Config
+from jaxreg.train.errors import unknown
 
 
 def _chosen(group: str, name: str, **options: object) -> dict[str, object]:
@@ -149,7 +150,7 @@ TOOLBOX = {
 
 def get_config(name: str = "l2") -> Config:
   if name not in TOOLBOX:
-    raise ValueError(f"argument must be one of {', '.join(TOOLBOX)}, got {name!r}")
+    raise unknown("argument", name, TOOLBOX)
   config = softmax_digits()
   config.model.MLP.widths = (64, 64)
   config.model.MLP.dropout_rate = 0.0

@@ -165,9 +165,9 @@ def test_there_are_configs():
 def test_the_full_step_can_be_built(choice, override):
   arguments = ["--config", f"{CONFIGS}/{choice}"]
   arguments += [f"--config.method.name={override}"] if override else []
-  if choice != "group_softmax_imagenet.py":  # which is traced as it is
-    arguments += ["--config.model.ResNet.depth=18"]
   config = cli.parse(arguments, CONFIGS).config
+  if choice != "group_softmax_imagenet.py":  # which is traced as it is
+    config.model.ResNet.depth = 18
   assert override in (None, config.method.name)
   # The method comes first in the name of the file; of the transformer, whose dropout is what it is for and no
   # method, the model; of an analysis, the analysis.

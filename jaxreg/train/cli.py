@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import difflib
+import functools
 import importlib.util
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from jaxreg.train.checks import check
-from jaxreg.train.config import Config, base_config, flatten
+from jaxreg.train.config import Config, base_config, chooser, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.processes import PEER_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
@@ -30,7 +32,8 @@ USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [-
   --peer_timeout SECONDS
               after so long without a sign of life, a process counts as lost and the others stop; default 100
   --list      the configs, one line each
-  --help      this, and the fields of the chosen config
+  --help      this, and the fields of the chosen config that are read as it stands
+  --helpfull  also those of other methods, models, optimizers, ...
 
 exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by SIGTERM, or 130 by Ctrl-C, and
 saved: the same command continues. Faults and what becomes of a run: docs/faults.md
@@ -69,8 +72,10 @@ def parse(argv: list[str], configs: Path) -> Call:
   path = given or str(configs / "dropmax_digits.py")
   config, doc = _load(path, configs)
   if {"--help", "-h", "--helpfull", "-help"} & set(rest):
-    fields = "\n".join(f"  --config.{name}={value}" for name, value in flatten(config).items())
-    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{fields}\n")
+    fields = flatten(config)
+    shown = fields if "--helpfull" in rest else relevant(fields)
+    lines = "\n".join(f"  --config.{name}={value}" for name, value in shown.items())
+    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{lines}\n")
 
   _check_names(rest, config)
   values = flags.FlagValues()
@@ -87,7 +92,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     left = values(["run.py", *rest])[1:]
     config, overrides = defined.value, config_flags.get_override_values(values["config"])
   except (flags.Error, ValueError, TypeError, KeyError, AttributeError) as error:
-    raise RunError(" ".join(str(error).split())) from error
+    raise RunError(" ".join(str(error).split()) + _flag_meant(error, config)) from error
   if left:
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
@@ -95,6 +100,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   if config.job in ("evaluate", "translate") and not given:
     config = restore_config(config, workdir, overrides)
   check(config)
+  _check_read(overrides, config)
   return Call(
     config=config,
     workdir=workdir,
@@ -121,20 +127,27 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _load(path: str, configs: Path) -> tuple[Config, str]:
-  file, colon, argument = path.partition(":")
-  if not Path(file).is_file():
-    raise unknown("--config", file, [f"{configs.name}/{config.name}" for config in _files(configs)])
+  name, colon, argument = path.partition(":")
+  # One of ours also from another folder, and by its bare name.
+  places = (Path(name), configs / Path(name).name, configs / f"{Path(name).name}.py")
+  file = next((place for place in places if place.is_file()), None)
+  if file is None:
+    raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
   try:
     spec = importlib.util.spec_from_file_location("config", file)
     if spec is None or spec.loader is None:
       raise ValueError("it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    if colon and not inspect.signature(module.get_config).parameters:
+      raise RunError(f"takes no argument, got {argument!r}")
     config = module.get_config(argument) if colon else module.get_config()
     if not isinstance(config, ConfigDict):
       got = "nothing" if config is None else f"a {type(config).__name__}"
       raise TypeError(f"get_config must return what base_config makes, got {got}")
     config.lock()
+  except RunError as error:
+    raise RunError(f"--config {path}: {error}") from error
   except (Exception, SystemExit) as error:  # A config is a user's program: anything can be wrong with it.
     raise RunError(f"--config {path}: {one_line(error)}") from error
   _check_fields(path, config)
@@ -168,10 +181,27 @@ def _check_names(arguments: list[str], config: Config) -> None:
     raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --help lists all")
 
 
+def _check_read(overrides: Mapping[str, Any], config: Config) -> None:
+  """What is set must be read; the rows of a comparison or of flatness may choose what reads it."""
+  flat = flatten(config)
+  for field in overrides if config.job in ("train", "evaluate", "translate") else ():
+    if chosen := chooser(field, flat):
+      value = functools.reduce(lambda part, name: part[name], chosen.split("."), config)
+      raise RunError(
+        f"--config.{field}: nothing reads it with {chosen}={value}; name it there, or leave it out"
+      )
+
+
 def _meant(field: str, known: Mapping[str, Any]) -> str:
   near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
   near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
-  return f"; did you mean {' or '.join(near)}?" if near else ""
+  return f"; did you mean {' or '.join(near[:4])}?" if near else ""
+
+
+def _flag_meant(error: Exception, config: Config) -> str:
+  """For a flag that is a field without its `config.`."""
+  name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
+  return f"; did you mean --config.{name}?" if name in flatten(config) else ""
 
 
 def _files(configs: Path) -> list[Path]:

@@ -224,19 +224,35 @@ def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
 
 def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
   """A flat configuration without the options of what is not chosen, which nothing reads."""
-  choices = {
-    "data": sources.SOURCES,
-    "model": BACKBONES,
-    "method": tuple(METHODS),
-    "optimizer": tuple(optimizer.OPTIMIZERS),
-    "optimizer.schedule": schedule.SCHEDULES,
-    "average": averages.AVERAGES,
-  }
-  read = {group: {flat.get(f"{group}.name")} for group in choices}
-  read["optimizer"].add(flat.get(f"optimizer.{flat.get('optimizer.name')}.inner"))
-  unread = [
-    f"{group}.{name}." for group, names in choices.items() for name in names if name not in read[group]
-  ]
-  for group, names in {"augment": AUGMENTATIONS, **toolbox.CHOSEN}.items():
-    unread += [f"{group}.{name}." for name in names if name not in flat.get(f"{group}.names", ())]
-  return {field: value for field, value in flat.items() if not field.startswith(tuple(unread))}
+  return {field: value for field, value in flat.items() if chooser(field, flat) is None}
+
+
+def chooser(field: str, flat: Mapping[str, Any]) -> str | None:
+  """The field whose choice leaves this option of a flat configuration unread; None if it is read."""
+  for group, known in ONE_OF.items():
+    name = _option_of(field, group)
+    inner = flat.get(f"{group}.{flat.get(f'{group}.name')}.inner")
+    if name in known and name not in (flat.get(f"{group}.name"), inner):
+      return f"{group}.name"
+  for group, known in SOME_OF.items():
+    name = _option_of(field, group)
+    if name in known and name not in flat.get(f"{group}.names", ()):
+      return f"{group}.names"
+  return None
+
+
+ONE_OF = {
+  "data": sources.SOURCES,
+  "model": BACKBONES,
+  "method": tuple(METHODS),
+  "optimizer": tuple(optimizer.OPTIMIZERS),
+  "optimizer.schedule": schedule.SCHEDULES,
+  "average": averages.AVERAGES,
+}
+SOME_OF = {"augment": AUGMENTATIONS, **toolbox.CHOSEN}
+
+
+def _option_of(field: str, group: str) -> str | None:
+  """Of `group.name.option`, the name."""
+  name, dot, _ = field.removeprefix(f"{group}.").partition(".")
+  return name if dot and field.startswith(f"{group}.") else None

@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 
 
 class Interrupt:
-  """A context manager; `received` is the first signal's number, or None. A second Ctrl-C acts at once.
+  """A context manager; `received` is the first signal's number, or None. A second Ctrl-C is the program's.
 
   Several processes have to stop at the same step, whichever of them is told: there JAX's own service takes
   SIGTERM and agrees on the step, and Ctrl-C is passed on to it. (Orbax's policy for preemption asks the same
@@ -54,9 +54,9 @@ class Interrupt:
     return jax.process_count() == 1 and self.received is not None
 
   def _handle(self, number: int, frame: FrameType | None) -> None:
-    del frame
     if self.received is not None and number == signal.SIGINT:
-      raise KeyboardInterrupt
+      before = self._previous[number]
+      (before if callable(before) else signal.default_int_handler)(number, frame)
     self.received = number
     if jax.process_count() > 1:
       os.kill(os.getpid(), signal.SIGTERM)

@@ -134,5 +134,5 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   elif checkpoint != "latest":
     raise RunError(f"checkpoint: must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
-    raise RunError(f"--workdir: {workdir} has no good checkpoint; train first, or give another")
+    raise RunError(f"workdir: {workdir} has no good checkpoint; train first, or give another")
   return max(steps)

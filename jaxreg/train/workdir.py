@@ -116,14 +116,10 @@ def check_same(
   difference = _differences(relevant(saved), relevant(flatten(config)), free)
   changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
   if difference:
-    raise RunError(
-      f"--workdir: {workdir} belongs to another configuration: {_show(difference)}; give another --workdir"
-    )
+    raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
   difference = _differences(flatten(read(workdir, "data.json")), flatten(data), free)
   if difference:
-    raise RunError(
-      f"--workdir: {workdir} was made with other data: {_show(difference)}; give another --workdir"
-    )
+    raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
   return changed
 
 
@@ -134,21 +130,21 @@ def read(workdir: Path, name: str) -> Any:
     RunError: if it is not there or cannot be read.
   """
   file = workdir / name
-  hint = "give another --workdir"
+  hint = "give another"
   if name == "results.json":
     hint = "remove it, and the same command makes it again"
   if not file.is_file():
     raise RunError(
-      f"--workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
+      f"workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
     )
   try:
     content = json.loads(file.read_text())
   except (ValueError, OSError) as error:
-    raise RunError(f"--workdir: {file} is damaged ({error}); {hint}") from error
+    raise RunError(f"workdir: {file} is damaged ({error}); {hint}") from error
   if not isinstance(content, dict):
-    raise RunError(f"--workdir: {file} is damaged (it is not a table); {hint}")
+    raise RunError(f"workdir: {file} is damaged (it is not a table); {hint}")
   if name == "results.json" and "step" not in content:
-    raise RunError(f"--workdir: {file} is damaged (it has no step); {hint}")
+    raise RunError(f"workdir: {file} is damaged (it has no step); {hint}")
   return content
 
 
@@ -174,7 +170,7 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
       )
     except (KeyError, TypeError):
       raise RunError(
-        f"--workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
+        f"workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
       ) from None
   return config.lock()
 

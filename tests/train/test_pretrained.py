@@ -98,7 +98,7 @@ def test_averages_of_batch_norm_come_too():
       {"model.MLP.widths": (9,)},
       r"pretrained.workdir: the backbone of .* is another one: its params/backbone",
     ),
-    ({"pretrained.workdir": "nowhere"}, "pretrained: --workdir: nowhere has no config.json"),
+    ({"pretrained.workdir": "nowhere"}, "pretrained: workdir: nowhere has no config.json"),
     ({"pretrained.replica": 1}, "pretrained: replica: must be at least 0 and below 1, got 1"),
   ],
 )
