@@ -125,6 +125,12 @@ def test_arguments_of_configs(refuses, config, message):
   refuses(["--config", config], message)
 
 
+@pytest.mark.parametrize("rate", ["1.5", "-0.1", "nan"])
+def test_rates_of_a_model(refuses, rate):
+  message = f"model.MLP.dropout_rate: must lie from 0 to 1, got {rate}"
+  refuses([f"--config.model.MLP.dropout_rate={rate}"], message)
+
+
 def test_a_flag_that_is_a_field(refuses):
   refuses(["--epochs=3"], "Unknown command line flag 'epochs'; did you mean --config.epochs?")
 

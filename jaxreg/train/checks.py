@@ -112,6 +112,7 @@ def check(config: Config) -> None:
       _in_range(config, f"regularizers.{name}.limit", 0)
   _check_augment(config.augment)
   _check_stream(config.data.stream)
+  _check_rates(config.model.name, config.model[config.model.name])
   _check_layers(config.model.MLP)
   _check_optimizer(config.optimizer)
   _check_factors(config.flatness.variance_flatness.factors)
@@ -136,6 +137,12 @@ def _check_stream(stream: Config) -> None:
     if not (numbers and 0 < bounds[0] <= bounds[1] <= most and bounds[1] < math.inf):
       allowed = "two numbers in order, above 0" + (f" and at most {most}" if most == 1 else "")
       raise RunError(f"data.stream.{field}: must be {allowed}, got {bounds!r}")
+
+
+def _check_rates(name: str, model: Config) -> None:
+  for field, value in model.items():
+    if field.endswith("_rate") and not 0 <= value <= 1:
+      raise RunError(f"model.{name}.{field}: must lie from 0 to 1, got {value}")
 
 
 def _check_layers(mlp: Config) -> None:

@@ -49,6 +49,8 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
     what += f", {number} {each}, mean ± 95 % confidence interval"
   elif members > 1:
     what += f", an ensemble of {members}"
+  if config.job == "dropmax_figures":
+    lines.append(f"in {workdir}: figures/, and what the training left")
   if config.job == "train":
     lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
   return "\n".join([what, *lines])

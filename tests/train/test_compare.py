@@ -155,7 +155,10 @@ def test_rows_and_grid():
     ({"compare.grid": ("seed=",)}, r"^compare\.grid: got 'seed='; give field=value$"),
     ({"compare.grid": ("model.name=MLP,VGX",)}, r"^compare, row 'softmax' with model\.name=VGX: model\.name"),
     ({"compare.rows": ("a: method.name=nothing",)}, r"^compare, row 'a': method\.name: got 'nothing'"),
-    ({"compare.rows": ("a: model.MLP.dropout_rate=1.5",)}, r"^compare, row 'a': config: rate must lie"),
+    (
+      {"compare.rows": ("a: model.MLP.dropout_rate=1.5",)},
+      r"^compare, row 'a': model\.MLP\.dropout_rate: must lie from 0 to 1",
+    ),
     ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),
     ({"replicas": 3}, r"replicas: job=compare has so many as it needs; leave it out, got 3$"),
