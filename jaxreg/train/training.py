@@ -142,5 +142,7 @@ def _measure(run: Run, states: Any, val: dict[str, np.ndarray] | None) -> dict[s
   # last step has none.
   if val is None or run.program.extras.evaluated:
     val = run.evaluate(states, run.data["val"], "val")
-  test = val and run.evaluate(states, run.data["test"], "test")
-  return val and test and val | test
+  if val is None:
+    return None
+  test = run.evaluate(states, run.data["test"], "test")
+  return None if test is None else val | test
