@@ -70,9 +70,9 @@ def _main(arguments, said):
   from jaxreg.train import order, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
-  # A step takes no time at all, and then most signals would come before or after all steps.
+  # A step takes no time at all, and then most signals would come in a save, or before or after all steps.
   indices = order.batch_indices
-  order.batch_indices = lambda *args, **options: time.sleep(0.02) or indices(*args, **options)
+  order.batch_indices = lambda *args, **options: time.sleep(0.06) or indices(*args, **options)
   sys.argv = ["run.py", *arguments]
   try:
     runpy.run_path(str(runs.ROOT / "run.py"), run_name="__main__")
