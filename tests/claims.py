@@ -47,7 +47,8 @@ MEASURED = {
     (
       "table 1, MNIST-1K",
       "DropMax has a lower test error than softmax (5.32 against 7.09 %)",
-      "holds with LeNet and the released schedule, 5 seeds: 3.61 ± 0.13 against 4.54 ± 0.28 % (docs/results.md)",
+      "holds with LeNet and the released schedule, 5 seeds: 3.61 ± 0.13 against 4.54 ± 0.28 % "
+      "(docs/results.md)",
     ),
     (
       "poster, calibration",
@@ -58,7 +59,8 @@ MEASURED = {
     (
       "table 1, CIFAR",
       "DropMax has a lower test error than softmax",
-      "not decided: on 8 % of CIFAR-10 and 560 steps DropMax loses (docs/results.md); the whole set was not trained",
+      "not decided: on 8 % of CIFAR-10 and 560 steps DropMax loses (docs/results.md); the whole set was not "
+      "trained",
     ),
   ],
   "flatness": [
