@@ -47,18 +47,20 @@ MEASURED = {
     (
       "table 1, MNIST-1K",
       "DropMax has a lower test error than softmax (5.32 against 7.09 %)",
-      "holds with LeNet and the released schedule, 5 seeds: 3.61 ± 0.13 against 4.54 ± 0.28 % (README)",
+      "holds with LeNet and the released schedule, 5 seeds: 3.61 ± 0.13 against 4.54 ± 0.28 % "
+      "(docs/results.md)",
     ),
     (
       "poster, calibration",
       "DropMax is better calibrated than softmax",
       "holds on MNIST-1K (ECE 0.99 ± 0.13 against 1.69 ± 0.13 %), not on digits (2.86 ± 0.35 against "
-      "1.44 ± 0.28 %), where it is underconfident (README)",
+      "1.44 ± 0.28 %), where it is underconfident (docs/results.md)",
     ),
     (
       "table 1, CIFAR",
       "DropMax has a lower test error than softmax",
-      "not decided: on 8 % of CIFAR-10 and 560 steps DropMax loses (README); the whole set was not trained",
+      "not decided: on 8 % of CIFAR-10 and 560 steps DropMax loses (docs/results.md); the whole set was not "
+      "trained",
     ),
   ],
   "flatness": [

@@ -1,4 +1,4 @@
-"""What the README shows runs, and every method is in its table."""
+"""What the README and the pages behind it show runs and exists, and every method is in its table."""
 
 import importlib
 import itertools
@@ -15,6 +15,7 @@ from jaxreg.train import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+RESULTS, COMPARISON = ((ROOT / f"docs/{name}.md").read_text() for name in ("results", "comparison"))
 PAGES = ("README.md", "docs/flatness.md")
 BLOCKS = [
   (page, number, code)
@@ -36,18 +37,18 @@ def test_a_snippet_runs(page, number, code, tmp_path, monkeypatch):
   exec(compile(code, f"{page}, python block {number}", "exec"), {"__name__": "snippet"})
 
 
-def table(header):
+def table(page, header):
   """The rows of the table that begins with this line."""
-  lines = README.splitlines()
+  lines = page.splitlines()
   first = next((n for n, line in enumerate(lines) if line.startswith(header)), None)
-  assert first is not None, f"README.md has no table {header!r}"
+  assert first is not None, f"no table {header!r}"
   return list(itertools.takewhile(lambda line: line.startswith("|"), lines[first + 2 :]))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_has_a_row_in_the_table(method):
   """Where something in backticks is its name: `losses.dropmax`, `method.name=softmax`."""
-  rows = table("| method |")
+  rows = table(README, "| method |")
   assert len(rows) >= len(METHODS)
   named = [
     row for row in rows if any(re.search(rf"\b{method}\b", code) for code in re.findall("`(.*?)`", row))
@@ -68,7 +69,7 @@ def names_in(cell):
 
 
 def test_what_the_features_table_calls_jaxreg_s_exists():
-  rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table("| feature |")]
+  rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table(COMPARISON, "| feature |")]
   assert {len(row) for row in rows} == {7}
   rows = [row for row in rows if not row[0].startswith("**")]
   assert len(rows) > 50
@@ -85,8 +86,9 @@ def test_what_the_features_table_calls_jaxreg_s_exists():
         assert (ROOT / name).exists(), f"no {name}"
 
 
-def test_paths_that_the_readme_names_exist():
-  named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", README))
+@pytest.mark.parametrize("page", [README, RESULTS], ids=["README", "results"])
+def test_paths_that_a_page_names_exist(page):
+  named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", page))
   assert named
   assert {path for path in named if not (ROOT / path).exists()} == set()
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -35,23 +36,39 @@ def log_scale(axis: Axes, *, min_ratio: float = 1.0) -> None:
     axis.set_ylim(bottom=0)
     return
   low, high = max(positive.min(), 1e-6 * positive.max()), positive.max()
-  # 1-2-5 ticks where they fit, so that an axis of less than a decade has labels, too.
-  digits = (1, 2, 5) if high < 300 * low else (1,)
   if positive.size == values.size:
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
+    log_ticks(axis.yaxis, low, high)
   else:
     axis.set_yscale("symlog", linthresh=low, linscale=0.3)
     axis.set_ylim(bottom=0)
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    ticks = np.outer(decades, digits).ravel()
+    ticks = np.outer(decades, _digits(low, high)).ravel()
     axis.set_yticks([0, *ticks[(ticks >= low) & (ticks <= axis.get_ylim()[1])]])
-  axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-  axis.yaxis.set_minor_formatter(NullFormatter())
+    _plain(axis.yaxis)
+
+
+def log_ticks(axis: Axis, low: float, high: float) -> None:
+  """Plain numbers as the ticks of a logarithmic axis whose values go from `low` to `high`."""
+  axis.set_major_locator(LogLocator(subs=_digits(low, high), numticks=12))
+  _plain(axis)
+
+
+def _digits(low: float, high: float) -> tuple[int, ...]:
+  # 1-2-5 ticks where they fit, so that an axis of less than a decade has labels, too.
+  return (1, 2, 5) if high < 300 * low else (1,)
+
+
+def _plain(axis: Axis) -> None:
+  axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+  axis.set_minor_formatter(NullFormatter())
 
 
 def finish(axis: Axes, title: str, *, legend: bool = True) -> None:
-  """Title, grid, legend and the label of the epochs; an axis without a line says so."""
+  """Title, grid, legend and the label of the epochs; an axis without a line says so.
+
+  Lines of one point each have no range of their own: the axes then begin at 0.
+  """
   axis.set_title(title, loc="left", fontsize="medium")
   axis.spines[["top", "right"]].set_visible(False)
   axis.grid(alpha=0.3)
@@ -61,6 +78,19 @@ def finish(axis: Axes, title: str, *, legend: bool = True) -> None:
     axis.set(xticks=[], yticks=[])
   elif legend or any(x.get_gid() == NOT_FINITE for x in axis.lines):
     axis.legend(fontsize="small", framealpha=0.8)
+  _frame_single_points(axis)
+
+
+def _frame_single_points(axis: Axes) -> None:
+  drawn = [np.stack(x.get_data(), axis=1) for x in axis.lines if x.get_transform() == axis.transData]
+  if not drawn or any(len(points) > 1 for points in drawn):
+    return
+  epochs, values = np.concatenate(drawn).T
+  axis.set_xlim(0, 1.1 * epochs.max() or 1)
+  if axis.get_autoscaley_on() and np.isfinite(values).any():
+    axis.set_yscale("linear")
+    low, high = 1.1 * min(0, np.nanmin(values)), 1.1 * max(0, np.nanmax(values))
+    axis.set_ylim(low, high if high > low else 1)
 
 
 def note_averages(figure: Figure, blocks: Iterable[int]) -> None:

@@ -46,7 +46,7 @@ def contours(
   for axis, (name, values) in zip(axes, probs.items(), strict=True):
     values = np.asarray(values)
     classes = values.shape[-1]
-    levels = np.linspace(1 / classes, 1, 11)
+    levels = np.arange(20 // classes, 21) / 20
     filled = axis.contourf(x, y, values.max(-1), levels=levels, cmap="Greys_r", alpha=0.8)
     for k in range(classes):
       color = f"C{k}"
@@ -55,5 +55,7 @@ def contours(
       chosen = labels == k
       axis.plot(points[chosen, 0], points[chosen, 1], "o", color=color, markersize=2.5, markeredgewidth=0)
     axis.set_title(name, loc="left", fontsize="medium")
-  figure.colorbar(filled, ax=axes, label="largest class probability", shrink=0.8)
+  # Every second edge of the grey bands, from 1 down.
+  ticks = levels[::-2]
+  figure.colorbar(filled, ax=axes, ticks=ticks, label="largest class probability", shrink=0.8)
   return figure

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from jaxreg.plots._axes import finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line
-from jaxreg.plots._series import Records
+from jaxreg.plots._series import Records, masked
 
 
 def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
@@ -41,7 +41,8 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   for axis in (nll, error):
     log_scale(axis)
   # One legend for both axes, beside them: eight methods would cover what they name.
-  finish(nll, "NLL (nats): thin, training; thick, validation", legend=False)
+  note = "\nDropMax's training likelihood is under sampled masks" if any(map(masked, runs.values())) else ""
+  finish(nll, f"NLL (nats): thin, training; thick, validation{note}", legend=False)
   finish(error, "validation error (%)", legend=False)
   figure.legend(
     *error.get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False

@@ -8,18 +8,20 @@ from matplotlib.figure import Figure
 
 from jaxreg.plots._axes import finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line, stars
-from jaxreg.plots._series import Records, read
+from jaxreg.plots._series import Records, masked, read
 
 
 def curves(records: Records, *, title: str = "") -> Figure:
   """Likelihood and error of training and validation over epochs, with the learning rate below.
 
   The likelihood and not the objective, which may be negative (see `terms`). Axes are logarithmic as far as
-  the values allow; a star is the test result.
+  the values allow; a star is the test result. DropMax's training likelihood is under sampled masks that keep
+  the target, which makes it higher than that of a prediction: the label says so, and what lies between the
+  lines is not overfitting alone.
 
   Args:
     records: dicts with `epoch` and any of `train/nll`, `val/nll`, `test/nll` (nats), `train/accuracy`,
-      `val/error`, `test/error` (fractions) and `train/learning_rate`.
+      `val/error`, `test/error` (fractions) and `train/learning_rate`; `train/neg_entropy` marks DropMax.
     title: above the figure.
 
   Returns:
@@ -37,8 +39,9 @@ def curves(records: Records, *, title: str = "") -> Figure:
   percent = lambda fraction: 100 * fraction
   train: dict[str, Any] = {"label": "train", "color": "tab:blue", "linewidth": 1}
   val: dict[str, Any] = {"label": "val", "color": "tab:orange"}
+  sampled: dict[str, Any] = {"label": "train (sampled mask)"} if masked(records) else {}
   blocks = [
-    line(nll, records, "train/nll", **train),
+    line(nll, records, "train/nll", **train | sampled),
     line(nll, records, "val/nll", **val),
     # No band: a batch has few errors, often none, and the percentiles would jump between two values.
     line(error, records, "train/accuracy", convert=lambda x: percent(1 - x), band=False, **train),
@@ -67,6 +70,6 @@ def _learning_rate(axis: Axes, records: Records) -> None:
       axis.set_yscale("log")
       axis.set_yticks(levels, [f"{level:g}" for level in levels])
       axis.set_yticks([], minor=True)
-    else:
+    elif len(rates) > 1:
       axis.set_ylim(bottom=0)
   finish(axis, "learning rate", legend=False)

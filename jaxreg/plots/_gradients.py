@@ -29,7 +29,7 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
   if not groups:
     raise ValueError("groups must have at least one, got none")
   steps = np.asarray(steps)
-  figure = new_figure(1.5 + 4.5 * len(groups), 4, title)
+  figure = new_figure(2.5 + 4.5 * len(groups), 4, title)
   axes = figure.subplots(1, len(groups), squeeze=False)[0]
   for axis, (name, series) in zip(axes, groups.items(), strict=True):
     for label, values in series.items():
@@ -43,5 +43,8 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel("mean norm of the gradient in the logits")
-  axes[0].legend(frameon=False, fontsize="small")
+  # Beside the axes: on them it would cover a curve.
+  figure.legend(
+    *axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False
+  )
   return figure

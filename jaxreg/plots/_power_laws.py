@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import log_ticks, new_figure
 
 MAX_POINTS = 3000
+FEW_POINTS = 300
 
 
 def power_laws(
@@ -19,6 +20,8 @@ def power_laws(
   title: str = "",
 ) -> Figure:
   """A panel for each kind of data, in it a cloud and a dashed line for each setting.
+
+  Panels whose labels are the same have one axis, so that their sizes compare.
 
   Args:
     panels: by title, and by label of the setting, `(x, y, fit)`, where the fit has `slope`, `intercept`,
@@ -41,7 +44,8 @@ def power_laws(
       f"{len(xlabels)} xlabels and {len(ylabels)} ylabels"
     )
   figure = new_figure(5.2 * len(panels), 5.2, title)
-  axes = figure.subplots(1, len(panels), squeeze=False)[0]
+  same_x, same_y = len(set(xlabels)) == 1, len(set(ylabels)) == 1
+  axes = figure.subplots(1, len(panels), squeeze=False, sharex=same_x, sharey=same_y)[0]
   for axis, (name, series), xlabel, ylabel in zip(axes, panels.items(), xlabels, ylabels, strict=True):
     for number, (label, (x, y, fit)) in enumerate(series.items()):
       x, y = np.asarray(x, float), np.asarray(y, float)
@@ -49,23 +53,29 @@ def power_laws(
       x, y = x[shown], y[shown]
       every = max(1, len(x) // MAX_POINTS)
       if len(x):
-        axis.plot(x[::every], y[::every], ".", markersize=2.5, color=f"C{number}", alpha=0.4, linewidth=0)
+        size = 6 if len(x) <= FEW_POINTS else 2.5
+        axis.plot(x[::every], y[::every], ".", markersize=size, color=f"C{number}", alpha=0.4, linewidth=0)
         ends = np.array([x.min(), x.max()])
         line = np.exp(float(fit.intercept)) * ends ** float(fit.slope)
         axis.plot(ends, line, "--", color=f"C{number}", linewidth=1.2, label=f"{label}: {describe(fit)}")
     if axis.lines:
       axis.set_xscale("log")
       axis.set_yscale("log")
-      axis.tick_params(axis="x", which="minor", labelrotation=45, labelsize="x-small")
       # Below the axis: six lines of numbers would hide the clouds.
       axis.legend(fontsize="x-small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     else:
       axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
     axis.set_title(name, loc="left", fontsize="medium")
     axis.set_xlabel(xlabel)
-    axis.set_ylabel(ylabel)
+    if axis is axes[0] or not same_y:
+      axis.set_ylabel(ylabel)
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
+  # Once all is drawn, as an axis may span several panels.
+  for axis in axes:
+    if axis.lines:
+      log_ticks(axis.xaxis, *axis.get_xlim())
+      log_ticks(axis.yaxis, *axis.get_ylim())
   return figure
 
 

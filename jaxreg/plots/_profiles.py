@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import log_ticks, new_figure
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
@@ -42,7 +42,9 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
       axis.fill_between(alphas, low, mean + spread, color=f"C{number}", alpha=0.2, linewidth=0)
       axis.plot(alphas, mean, color=f"C{number}", label=label)
   axes[1].set_yscale("log")
-  for axis in axes:
+  log_ticks(axes[1].yaxis, *axes[1].get_ylim())
+  for axis, name in zip(axes, ("linear scale", "log scale"), strict=True):
+    axis.set_title(name, loc="left", fontsize="medium")
     axis.set_xlabel(r"$\alpha$")
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.grid(alpha=0.3)

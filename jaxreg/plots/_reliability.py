@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import log_ticks, new_figure
 
 
 def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Figure:
@@ -65,6 +65,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   lower.set_title("examples (%)", loc="left", fontsize="medium")
   # Most are in the last bin; the others would be invisible beside it.
   lower.set_yscale("log")
+  log_ticks(lower.yaxis, *lower.get_ylim())
   lower.set_xlabel("confidence")
   for axis in (upper, lower):
     axis.spines[["top", "right"]].set_visible(False)

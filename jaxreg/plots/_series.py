@@ -34,6 +34,11 @@ def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
   return epochs, np.array([record[name] for _, record in found], dtype=float)
 
 
+def masked(records: Records) -> bool:
+  """Whether `train/nll` is DropMax's: under sampled masks, which always keep the target."""
+  return any("train/neg_entropy" in record for record in records)
+
+
 def average(epochs: np.ndarray, values: np.ndarray) -> Series:
   """Means over consecutive records, as few as bring the number of points to `MAX_POINTS`.
 

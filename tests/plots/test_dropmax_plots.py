@@ -34,6 +34,20 @@ def test_comparison_shows_runs_means_and_intervals():
     plots.comparison({})
 
 
+def test_comparison_ends_where_no_value_can_lie():
+  wide = {name: [0.05, 0.4] for name in ("test/error", "test/nll", "test/ece")}
+  figure = plots.comparison({"softmax": wide})
+  error, nll, ece = draws(figure)
+  assert error.get_xlim() == ece.get_xlim() == (0, 100)
+  assert nll.get_xlim()[0] == 0
+  assert nll.get_xlim()[1] > 2
+  assert "Dots: single runs. Bars: their mean and its 95 %" in figure.get_supxlabel()
+  # The axes are not stretched to 0 and 100 where the runs agree.
+  close = {name: [0.1, 0.1001] for name in wide}
+  low, high = draws(plots.comparison({"softmax": close}))[0].get_xlim()
+  assert 9 < low < 10 < high < 11
+
+
 def test_convergence_shows_every_run():
   records = [{"epoch": e, "val/error": 0.5 / e, "val/nll": 1.0 / e, "train/nll": 0.9 / e} for e in (1, 2, 4)]
   axes = draws(plots.convergence({"a": records, "b": records}))
@@ -44,6 +58,9 @@ def test_convergence_shows_every_run():
   np.testing.assert_allclose(thick.get_ydata(), [1, 0.5, 0.25])
   assert thin.get_linewidth() < thick.get_linewidth()
   np.testing.assert_allclose(axes[1].lines[0].get_ydata(), [50, 25, 12.5])
+  assert axes[0].get_title(loc="left") == "NLL (nats): thin, training; thick, validation"
+  axes = draws(plots.convergence({"a": records, "b": [records[0] | {"train/neg_entropy": -1.0}]}))
+  assert "sampled masks" in axes[0].get_title(loc="left")
   with pytest.raises(ValueError, match="runs"):
     plots.convergence({})
 
@@ -52,6 +69,8 @@ def test_gradients_have_an_axis_a_group():
   groups = {"low": {"softmax": [1, 0.5], "dropmax": [0.8, 0.2]}, "all": {"softmax": [0.1, 0.01]}}
   low, every = draws(plots.gradients([10, 20], groups))
   assert [axis.get_title(loc="left") for axis in (low, every)] == ["low", "all"]
+  assert low.get_legend() is None
+  assert [text.get_text() for text in low.figure.legends[0].get_texts()] == ["softmax", "dropmax"]
   np.testing.assert_array_equal(low.lines[1].get_xdata(), [10, 20])
   np.testing.assert_array_equal(low.lines[1].get_ydata(), [0.8, 0.2])
   with pytest.raises(ValueError, match="groups"):
@@ -101,6 +120,8 @@ def test_reliability_shows_accuracy_against_confidence():
   assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
   error = (0.4 + 2 * 0.25 + 0.1) / 4
   assert f"ECE {100 * error:.2f} %" in line.get_label()
+  # 25 and 50 %: less than a decade, which has no power of ten.
+  assert {"30", "40"} <= {label.get_text() for label in lower.get_yticklabels()}
   # Weights need not be counts.
   light = {name: np.asarray(sums) / 8 for name, sums in bins.items()}
   upper, lower = draws(plots.reliability({"test": light}))
@@ -146,10 +167,14 @@ def test_contours_change_where_the_predicted_class_does():
   axis = np.linspace(-1, 1, 41)
   right = np.broadcast_to((axis[None] + 1) / 2, (41, 41))
   probs = np.stack([1 - right, right], -1)
-  panel, *_ = draws(plots.contours((axis, axis), {"a": probs}, np.zeros((2, 2)), np.array([0, 1])))
+  panel, bar = draws(plots.contours((axis, axis), {"a": probs}, np.zeros((2, 2)), np.array([0, 1])))
   boundaries = [c for c in panel.collections if c.get_paths() and len(c.get_paths()) == 1]
   crossing = np.concatenate([path.vertices for c in boundaries for path in c.get_paths()])
   assert np.abs(crossing[:, 0]).max() < 1e-6
   assert len(panel.lines) == 2
+  np.testing.assert_allclose(np.sort(bar.get_yticks()), [0.5, 0.6, 0.7, 0.8, 0.9, 1])
+  thirds = np.concatenate([probs, np.zeros((41, 41, 1))], -1)
+  *_, bar = draws(plots.contours((axis, axis), {"a": thirds}, np.zeros((2, 2)), np.array([0, 1])))
+  np.testing.assert_allclose(np.sort(bar.get_yticks()), [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1])
   with pytest.raises(ValueError, match="probs"):
     plots.contours((axis, axis), {}, np.zeros((2, 2)), np.array([0, 1]))

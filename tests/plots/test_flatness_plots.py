@@ -19,7 +19,11 @@ def test_profiles_show_mean_band_and_each_direction():
     np.testing.assert_allclose(drawn[2], losses.mean(axis=0))
     np.testing.assert_allclose(drawn[5], losses.mean(axis=0) / 2)
   assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["plain", "dropout"]
+  assert [axis.get_title(loc="left") for axis in figure.axes] == ["linear scale", "log scale"]
   assert figure.axes[1].get_yscale() == "log"
+  figure = plots.profiles(alphas, {"plain": 2.2 + 0.1 * losses})
+  figure.canvas.draw()
+  assert "2.4" in [label.get_text() for label in figure.axes[1].get_yticklabels()]
   with pytest.raises(ValueError, match=r"plain must be \[directions, 5\], got \(2, 3\)"):
     plots.profiles(alphas, {"plain": losses[:, :3]})
 
@@ -34,11 +38,32 @@ def test_power_laws_show_points_lines_and_slopes():
   np.testing.assert_allclose(line.get_ydata(), [3, 3 / 64], rtol=1e-5)
   assert line.get_label() == "p: slope -2.00 [-2.00, -2.00], r -1.00 [-1.00, -1.00]"
   assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
+  assert points.get_markersize() > 4
   nothing = plots.power_laws({"a": {"p": (x + np.inf, y, fit)}}, xlabels=["F"], ylabels=["v"])
   nothing.savefig(io.BytesIO())
   assert nothing.axes[0].texts[0].get_text() == "no finite values"
   with pytest.raises(ValueError, match="panels must be at least one"):
     plots.power_laws({}, xlabels=[], ylabels=[])
+
+
+def test_power_laws_with_the_same_labels_have_one_axis():
+  x, rng = np.geomspace(0.1, 2, 400), np.random.default_rng(0)
+  panels = {}
+  for kind, size in (("dropout", 1), ("isotropic", 1e-3)):
+    y = size * x**2 * np.exp(rng.normal(0, 0.1, 400))
+    panels[kind] = {"p": (x, y, flatness.power_law_fit(x, y))}
+  figure = plots.power_laws(panels, xlabels=["F", "F"], ylabels=["v", "v"])
+  figure.canvas.draw()
+  first, second = figure.axes
+  assert first.get_ylim() == second.get_ylim()
+  assert first.get_xlim() == second.get_xlim()
+  assert [first.get_ylabel(), second.get_ylabel()] == ["v", ""]
+  assert first.lines[0].get_markersize() < 4
+  assert {"0.1", "0.2", "0.5", "1", "2"} <= {label.get_text() for label in first.get_xticklabels()}
+  assert not any(label.get_text() for label in first.get_xticklabels(minor=True))
+  apart = plots.power_laws(panels, xlabels=["F", "F"], ylabels=["v", "w"])
+  assert apart.axes[0].get_ylim() != apart.axes[1].get_ylim()
+  assert apart.axes[1].get_ylabel() == "w"
 
 
 def test_alignment_shows_both_traces_and_the_least_ratio():

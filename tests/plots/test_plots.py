@@ -105,6 +105,14 @@ class TestAllOverRecords:
     assert drawn or (softmax and plot is plots.diagnostics)
     assert all(x.get_marker() == "o" for x in drawn)
 
+  def test_one_record_has_axes_from_zero(self, plot):
+    for axis in plot(make_records(1, test=False)).axes:
+      drawn = [x for x in lines(axis).values() if len(x.get_xdata()) == 1]
+      assert axis.get_xlim() == pytest.approx((0, 1.1 * 0.25))
+      low, high = axis.get_ylim()
+      assert low <= 0 <= high
+      assert all(low < x.get_ydata()[0] < high for x in drawn)
+
   def test_leaves_the_records_alone(self, plot):
     records = make_records()
     before = json.dumps(records)
@@ -137,7 +145,7 @@ class TestCurves:
   def test_lines_are_the_records(self):
     records = make_records()
     nll, error, rate = plots.curves(records).axes
-    assert_line(lines(nll)["train"], *column(records, "train/nll"))
+    assert_line(lines(nll)["train (sampled mask)"], *column(records, "train/nll"))
     assert_line(lines(nll)["val"], *column(records, "val/nll"))
     epochs, accuracy = column(records, "train/accuracy")
     assert_line(lines(error)["train"], epochs, 100 - 100 * accuracy)
@@ -154,7 +162,12 @@ class TestCurves:
 
   def test_missing_val_and_test(self):
     nll, error, _ = plots.curves(make_records(val=False, test=False)).axes
-    assert legend(nll) == legend(error) == ["train"]
+    assert legend(nll) == ["train (sampled mask)"]
+    assert legend(error) == ["train"]
+
+  def test_only_the_likelihood_of_dropmax_is_under_masks(self):
+    nll, error, _ = plots.curves(make_records(softmax=True, test=False)).axes
+    assert legend(nll) == legend(error) == ["train", "val"]
 
   def test_softmax_without_accuracy_or_rate(self):
     records = [{"step": i, "epoch": i, "train/loss": 1 / i, "train/nll": 1 / i} for i in range(1, 5)]
@@ -169,12 +182,14 @@ class TestCurves:
     nll = plots.curves(records).axes[0]
     epochs = np.array([r["epoch"] for r in records])
     assert_line(
-      lines(nll)["train"],
+      lines(nll)["train (sampled mask)"],
       epochs,
       [math.nan if i in (3, 5, 9) else r["train/nll"] for i, r in enumerate(records)],
     )
-    np.testing.assert_array_equal(crosses(nll)["train: 3 not finite"].get_xdata(), epochs[[3, 5, 9]])
-    assert lines(nll)["train"].get_markevery() == [4]  # alone between two gaps
+    np.testing.assert_array_equal(
+      crosses(nll)["train (sampled mask): 3 not finite"].get_xdata(), epochs[[3, 5, 9]]
+    )
+    assert lines(nll)["train (sampled mask)"].get_markevery() == [4]  # alone between two gaps
     assert nll.get_yscale() == "log"
 
   def test_not_finite_test(self):
@@ -216,11 +231,11 @@ class TestCurves:
     nll = plots.curves(records).axes[0]
     finite = np.where(np.isfinite(values), values, math.nan).reshape(MAX_POINTS, 10)
     keep = [i for i in range(MAX_POINTS) if i != 1]
-    drawn = lines(nll)["train"]
+    drawn = lines(nll)["train (sampled mask)"]
     np.testing.assert_allclose(drawn.get_ydata()[keep], np.nanmean(finite[keep], axis=1))
     assert math.isnan(drawn.get_ydata()[1])
     np.testing.assert_allclose(drawn.get_xdata(), column(records, "epoch")[0].reshape(MAX_POINTS, 10).mean(1))
-    assert "train: 12 not finite" in crosses(nll)
+    assert "train (sampled mask): 12 not finite" in crosses(nll)
     [band] = nll.collections
     low, high = np.quantile(finite[5], (0.1, 0.9))
     vertices = np.concatenate([path.vertices for path in band.get_paths()])
@@ -228,7 +243,7 @@ class TestCurves:
 
   def test_last_block_may_be_short(self):
     records = make_records(MAX_POINTS + 1, val=False, test=False)
-    drawn = lines(plots.curves(records).axes[0])["train"]
+    drawn = lines(plots.curves(records).axes[0])["train (sampled mask)"]
     assert len(drawn.get_xdata()) == MAX_POINTS // 2 + 1
     assert drawn.get_ydata()[-1] == records[-1]["train/nll"]
 
