@@ -38,12 +38,12 @@ def forkserver(folder: Path):
 
 
 class Child:
-  """`run.py` at work with these arguments; what it says is in a file."""
+  """`run.py` at work with these arguments; what it says is in a file. With a seed its clock jumps."""
 
-  def __init__(self, context, arguments, said: Path):
+  def __init__(self, context, arguments, said: Path, clock: int | None = None):
     self.said = said
     said.touch()
-    self.process = context.Process(target=_main, args=([str(a) for a in arguments], str(said)))
+    self.process = context.Process(target=_main, args=([str(a) for a in arguments], str(said), clock))
     self.process.start()
 
   def alive(self) -> bool:
@@ -63,7 +63,7 @@ class Child:
     return self.process.exitcode, self.said.read_text()
 
 
-def _main(arguments, said):
+def _main(arguments, said, clock):
   with open(said, "w") as stream, open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), 1)
     os.dup2(stream.fileno(), 2)
@@ -73,6 +73,8 @@ def _main(arguments, said):
   # A step takes no time at all, and then most signals would come in a save, or before or after all steps.
   indices = order.batch_indices
   order.batch_indices = lambda *args, **options: time.sleep(0.06) or indices(*args, **options)
+  if clock is not None:
+    _let_the_clock_jump(clock)
   sys.argv = ["run.py", *arguments]
   try:
     runpy.run_path(str(runs.ROOT / "run.py"), run_name="__main__")
@@ -93,7 +95,7 @@ def limited_files(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def let_the_clock_jump(seed, patch):
+def _let_the_clock_jump(seed):
   """`time.time`, and what Orbax has of `datetime`, by up to a day to and fro at every fifth look."""
   numbers, real, now = random.Random(seed), time.time, datetime.datetime.now
   off = 0.0
@@ -110,5 +112,4 @@ def let_the_clock_jump(seed, patch):
       return now(tz) + datetime.timedelta(seconds=jumping() - real())
 
   module = types.SimpleNamespace(datetime=Jumping, timezone=datetime.timezone, timedelta=datetime.timedelta)
-  patch.setattr(time, "time", jumping)
-  patch.setattr(checkpoint_manager, "datetime", module)
+  time.time, checkpoint_manager.datetime = jumping, module

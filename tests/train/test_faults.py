@@ -329,30 +329,6 @@ def test_metrics_cut_in_the_middle_of_a_line(bench, here):
   bench.row("`metrics.jsonl` cut in a line", TRIES, 0, "repaired, nothing to say")
 
 
-def test_a_clock_that_jumps(bench, here):
-  """Orbax waits by that clock: a jump in a save may end the run, which then says so and goes on."""
-  random = np.random.default_rng(4)
-  here.whole  # noqa: B018
-  most, failed = 0, 0
-  for number in range(TRIES):
-    workdir = bench.new()
-    stop = int(random.integers(1, STEPS))
-    with pytest.MonkeyPatch.context() as patch:
-      children.let_the_clock_jump(number, patch)
-      here.before = lambda at, stop=stop: os.kill(os.getpid(), signal.SIGTERM) if at == stop else None
-      status, said = here(workdir)
-    if status == 1:
-      failed += 1
-      own_line(said, "a checkpoint cannot be saved")
-      most = max(most, steps_made(workdir) - saved_step(workdir))
-    else:
-      assert status == 143, said
-      assert saved_step(workdir) == stop
-    here.complete(workdir)
-  assert most <= STEPS_PER_EPOCH
-  bench.row("the clock jumps by up to a day, and SIGTERM", TRIES, most, f"{failed} failed, with status 1")
-
-
 def test_a_limit_on_the_size_of_files(bench, here):
   random = np.random.default_rng(5)
   here.whole  # noqa: B018
@@ -452,10 +428,10 @@ class Children:
     self.bench = bench
     self.context = children.forkserver(bench.folder / "compiled")
 
-  def start(self, workdir, *more):
+  def start(self, workdir, *more, clock=None):
     self.bench.count += 1
     arguments = [*ARGUMENTS, "--workdir", workdir, *more]
-    return children.Child(self.context, arguments, self.bench.folder / f"said{self.bench.count}")
+    return children.Child(self.context, arguments, self.bench.folder / f"said{self.bench.count}", clock)
 
   @property
   def whole(self):
@@ -513,6 +489,31 @@ def test_signals(bench, apart, fault, numbers, wanted):
   print(fault, at)
   assert len(set(at) - {0, STEPS}) >= 5
   bench.row(fault, tries, most, f"status {wanted}")
+
+
+def test_a_clock_that_jumps(bench, apart):
+  """Orbax waits by that clock: a jump in a save may end the run, which then says so and goes on."""
+  random = np.random.default_rng(4)
+  most, failed = 0, 0
+  for number in range(TRIES):
+    workdir = bench.new()
+    child = apart.start(workdir, clock=number)
+    wait_for_records(workdir, int(random.integers(1, STEPS)), child)
+    child.signal(signal.SIGTERM)
+    status, said = child.finish()
+    lost = steps_made(workdir) - saved_step(workdir)
+    if status == 1:
+      failed += 1
+      own_line(said, "a checkpoint cannot be saved")
+    else:
+      assert (status, lost) == (143, 0), said
+    most = max(most, lost)
+    status, said = apart.start(workdir).finish()
+    assert status == 0, said
+    bench.check(workdir, apart.whole)
+  assert failed
+  assert most <= STEPS_PER_EPOCH
+  bench.row("the clock jumps by up to a day, and SIGTERM", TRIES, most, f"{failed} failed, with status 1")
 
 
 def test_a_killed_peer(bench, apart):
