@@ -39,7 +39,7 @@ def test_killed_at_random_moments(tmp_path):
   assert status == 0, err
   expected = runs.final_state(tmp_path / "whole")
   results = json.loads((tmp_path / "whole" / "results.json").read_text())
-  assert results["step"] == int(expected["step"]) == EPOCHS * (1078 // 64)
+  assert results["step"] == expected["step"].item() == EPOCHS * (1078 // 64)
 
   random = np.random.default_rng(0)
   kills, finished, number = [], 0, 0
