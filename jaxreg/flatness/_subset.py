@@ -63,6 +63,8 @@ def selected(params: Params, where: Where) -> tuple[bool, ...]:
     raise ValueError(f"where: is empty and selects no parameter; there are {', '.join(names)}")
   mask = tuple(any(each) for each in zip(*chosen, strict=True))
   for name, leaf, taken in zip(names, jax.tree.leaves(params), mask, strict=True):
+    if taken:
+      paths.check_no_function(leaf, name)
     if taken and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
       raise TypeError(f"where: {name} must be floating, got {jnp.result_type(leaf)}")
   return mask
