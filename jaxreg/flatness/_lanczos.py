@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis, as_pytree
+from jaxreg.flatness._subset import check_no_tree
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range
 
 Matvec = Callable[[Array], Array]
@@ -317,6 +318,7 @@ def _operator(matvec: Matvec, like: Array) -> Matvec:
 
 
 def _like(like: ArrayLike) -> Array:
+  check_no_tree(like, "like", "a vector [size], as hvp(...).like is", "flat")
   like = check_floating(like, "like")
   if like.ndim != 1 or not like.size:
     raise ValueError(f"like must be a vector [size], got shape {like.shape}")
