@@ -2,7 +2,7 @@
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -98,6 +98,21 @@ def check_key(key: Key) -> Key:
   if key.ndim:
     raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
   return key
+
+
+def check_batch(batch: Any, *names: str) -> None:
+  """Checks that a batch has what is needed of it.
+
+  Raises:
+    TypeError: if it is no mapping.
+    ValueError: if one of `names` is not in it.
+  """
+  wanted = " and ".join(repr(name) for name in names)
+  if not isinstance(batch, Mapping):
+    raise TypeError(f"batch must be a mapping with {wanted}, got a {type(batch).__name__}")
+  for name in names:
+    if name not in batch:
+      raise ValueError(f"batch must have {name!r}, got {sorted(batch)}")
 
 
 def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, LossFn, Params, check_floating, check_loss_fn, check_range
+from jaxreg.typing import Array, Key, LossFn, Params, check_batch, check_floating, check_loss_fn, check_range
 
 
 def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: ArrayLike = 0.5) -> LossFn:
@@ -54,8 +54,7 @@ def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: Arra
   draws = next(iter(inspect.signature(attack).parameters), None) == "key"
 
   def mixed(params: Params, batch: Mapping[str, Any], *, key: Key | None = None) -> Array:
-    if "inputs" not in batch:
-      raise ValueError(f"batch must have 'inputs', got {sorted(batch)}")
+    check_batch(batch, "inputs")
     attack_key, loss_key = (None, None) if key is None else jax.random.split(key)
 
     def loss_at(x: Array) -> Array:
