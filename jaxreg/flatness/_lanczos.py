@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -155,7 +155,7 @@ def operator_trace(
   Raises:
     TypeError: if `like` is not floating, `key` no typed key or `num` no integer.
     ValueError: for another method, or `num` out of range.
-    ImportError: without matfree (`pip install jaxreg[flatness]`).
+    ModuleNotFoundError: without matfree (`pip install jaxreg[flatness]`).
 
   Example:
     >>> operator_trace(lambda v: jnp.array([1.0, 5.0]) * v, jnp.zeros(2), key=jax.random.key(0)).mean
@@ -170,15 +170,24 @@ def operator_trace(
   check_count(num, "num")
   if method not in ("hutchinson", "xtrace"):
     raise ValueError(f"method must be one of hutchinson, xtrace, got {method!r}")
+  _stochtrace()  # before anything is traced
   if num < 2 or (method == "xtrace" and num > like.size):
     raise ValueError(f"num must be at least 2, and for xtrace at most the size {like.size}, got {num}")
   return _trace(num, method, _operator(matvec, like), like, key)
 
 
+def _stochtrace() -> Any:
+  try:
+    from matfree import stochtrace
+  except ModuleNotFoundError as error:
+    message = "operator_trace needs matfree: pip install 'jaxreg[flatness]'"
+    raise ModuleNotFoundError(message, name=error.name, path=error.path) from error
+  return stochtrace
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def _trace(num, method, matvec, like, key):
-  from matfree import stochtrace
-
+  stochtrace = _stochtrace()
   if method == "hutchinson":
     sampler = stochtrace.sampler_signs(like, num=num)
     estimate = stochtrace.estimator_monte_carlo_mean_and_sem(stochtrace.monte_carlo_trace(), sampler)
