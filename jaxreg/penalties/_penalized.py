@@ -91,7 +91,7 @@ def penalized_terms(
     named[_free(_name(term[1]), named)] = term
 
   def by_name(params: Params, batch: Batch, *, key: Key | None = None) -> Any:
-    value = loss_fn(params, batch, key=key)
+    value: Any = loss_fn(params, batch, key=key)
     loss, aux = _with_aux(value) if has_aux else (value, None)
     if not jax.tree_util.all_leaves([loss]):
       raise TypeError(
