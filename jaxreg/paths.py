@@ -1,4 +1,18 @@
-"""Parameters by name: leaves are called `Dense_0/kernel`, and masks are trees of booleans chosen by name."""
+"""Parameters by name: leaves are called `Dense_0/kernel`, and masks are trees of booleans chosen by name.
+
+The last part of a name says how a leaf lies, where nothing else does:
+
+- `kernel`, in Flax: `[..., in, out]`, units on the last axis;
+- `embedding`, in Flax: `[rows, size]`, one vector a row;
+- `weight`, and `weight_ih` and `weight_hh` of recurrent cells, in Equinox and PyTorch: `[out, in, ...]`,
+  units on the first axis; of an embedding that is one vector a row too. With one axis it is the scale of a
+  normalisation.
+
+So `kernels_only`, the usual default mask, takes the first two, and the third where it has two axes or more;
+`incoming_axes`, the default of `axis`, goes by the same names. Give `mask` (`everything`, `select`) and
+`axis` for what is called or lies otherwise: PyTorch's transposed convolutions, `[in, out, ...]`, or the scale
+of a LayerNorm over several axes, which is called `weight` and is no kernel.
+"""
 
 import fnmatch
 import re
@@ -6,8 +20,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 Pattern = str | re.Pattern[str] | Callable[[str], bool]
+
+UNITS_FIRST = ("weight", "weight_ih", "weight_hh")
 
 
 def leaf_names(tree: Any) -> list[str]:
@@ -56,12 +73,18 @@ def chosen(params: Any, mask: Any) -> list[bool]:
     mask: a tree of bools with the structure of `params`, or a function from `params` to one.
 
   Raises:
+    TypeError: if it is a name, or selects a leaf that is a function.
     ValueError: if it has another structure, or selects nothing: what acts on nothing says nothing either.
 
   Example:
     >>> chosen({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, kernels_only)
     [False, True]
   """
+  if isinstance(mask, str):
+    raise TypeError(
+      "mask must be a tree of bools or a function that gives one; by name it is "
+      f"paths.select(params, {mask!r}), got {mask!r}"
+    )
   tree = mask(params) if callable(mask) else mask
   if jax.tree.structure(tree) != jax.tree.structure(params):
     raise ValueError(
@@ -71,8 +94,29 @@ def chosen(params: Any, mask: Any) -> list[bool]:
   taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
   if not any(taken):
     names = ", ".join(name or "one without a name" for name in leaf_names(params)) or "none"
-    raise ValueError(f"mask selects no parameter of params; there are {names}")
+    usual = (
+      ". kernels_only, the usual default, takes leaves named kernel or embedding, and those named weight "
+      "that have two axes or more; for others give mask=paths.everything or mask=paths.select(params, name)"
+    )
+    hint = usual if mask is kernels_only else ""
+    raise ValueError(f"mask selects no parameter of params; there are {names}{hint}")
+  for name, leaf, one in zip(leaf_names(params), jax.tree.leaves(params), taken, strict=True):
+    if one:
+      check_no_function(leaf, name)
   return taken
+
+
+def check_no_function(leaf: Any, name: str) -> None:
+  """Equinox's models hold their activation functions as leaves, beside the parameters.
+
+  Raises:
+    TypeError: if `leaf` is a function.
+  """
+  if callable(leaf):
+    raise TypeError(
+      f"params/{name} is a function and no array: take the arrays alone, in Equinox "
+      "eqx.filter(model, eqx.is_array) or eqx.partition(model, eqx.is_array)[0]"
+    )
 
 
 def everything(params: Any) -> Any:
@@ -83,21 +127,28 @@ def everything(params: Any) -> Any:
 def kernels_only(params: Any) -> Any:
   """The usual mask of weight decay: kernels and embeddings, no biases and no normalisation scales.
 
+  That is leaves named `kernel` or `embedding`, and those named `weight`, `weight_ih` or `weight_hh`, as in
+  Equinox and PyTorch, if they have two axes or more: with one axis they are scales.
+
   Example:
     >>> kernels_only({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
     {'Dense_0': {'bias': False, 'kernel': True}}
   """
-  return select(params, lambda name: _segments(name)[-1] in ("kernel", "embedding"))
+
+  def taken(path: Any, leaf: Any) -> bool:
+    last = _segments(_name(path))[-1]
+    return last in ("kernel", "embedding") or (last in UNITS_FIRST and np.ndim(leaf) > 1)
+
+  return jax.tree_util.tree_map_with_path(taken, params)
 
 
 def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
-  """The axes of a parameter that hold the weights coming into one unit, by Flax's conventions.
+  """The axes of a parameter that hold the weights coming into one unit, by the conventions of its name.
 
-  All but the last for dense and convolutional kernels and for the output projection of attention; of its
-  query, key and value kernels `[features, heads, size]` the first; of an embedding the last, one vector a
-  row.
-  A single axis is one unit. Kernels that lie otherwise (transposed convolutions, PyTorch's `[out, in]`) need
-  their axes given.
+  In Flax all but the last for dense and convolutional kernels and for the output projection of attention; of
+  its query, key and value kernels `[features, heads, size]` the first; of an embedding the last, one vector a
+  row. In Equinox and PyTorch, where it is called `weight`, `weight_ih` or `weight_hh`, all but the first.
+  A single axis is one unit. Kernels that lie otherwise (transposed convolutions) need their axes given.
 
   Args:
     name: of the leaf.
@@ -109,10 +160,14 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
   Example:
     >>> incoming_axes("Conv_0/kernel", 4), incoming_axes("attention/query/kernel", 3)
     ((0, 1, 2), (0,))
+    >>> incoming_axes("layers/0/weight", 4)
+    (1, 2, 3)
   """
   *above, last = _segments(name)
   if last == "embedding":
     return tuple(range(ndim))[-1:]
+  if last in UNITS_FIRST and ndim > 1:
+    return tuple(range(1, ndim))
   if ndim == 3 and above and above[-1] in ("query", "key", "value"):
     return (0,)
   return tuple(range(max(ndim - 1, min(ndim, 1))))

@@ -1,7 +1,8 @@
 """The names of types used throughout, and the argument checks that every public function begins with."""
 
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -22,7 +23,8 @@ Mask = Callable[[Params], Any]
 class LossFn(Protocol):
   """`(params, batch, *, key) -> scalar`; `batch` is any pytree and always an argument, never a closure.
 
-  Where a function says so, `key=None` asks for no noise.
+  `key` is always given, by its name, and a loss without noise ignores it. Where a function says so,
+  `key=None` asks for no noise.
   """
 
   def __call__(self, params: Params, batch: Batch, *, key: Key | None) -> Array: ...
@@ -96,6 +98,41 @@ def check_key(key: Key) -> Key:
   if key.ndim:
     raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
   return key
+
+
+def check_batch(batch: Any, *names: str) -> None:
+  """Checks that a batch has what is needed of it.
+
+  Raises:
+    TypeError: if it is no mapping.
+    ValueError: if one of `names` is not in it.
+  """
+  wanted = " and ".join(repr(name) for name in names)
+  if not isinstance(batch, Mapping):
+    raise TypeError(f"batch must be a mapping with {wanted}, got a {type(batch).__name__}")
+  for name in names:
+    if name not in batch:
+      raise ValueError(f"batch must have {name!r}, got {sorted(batch)}")
+
+
+def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
+  """Checks that `loss_fn` can be called as `LossFn` says.
+
+  Raises:
+    TypeError: if it is no function, or does not take `(params, batch, *, key)`.
+  """
+  if not callable(loss_fn):
+    raise TypeError(f"{name} must be a function (params, batch, *, key), got {loss_fn!r}")
+  try:
+    signature = inspect.signature(loss_fn)
+  except ValueError:  # some built-in functions do not say what they take
+    return
+  try:
+    signature.bind(None, None, key=None)
+  except TypeError as error:
+    raise TypeError(
+      f"{name} must take (params, batch, *, key), also if it ignores key, got one of {signature}: {error}"
+    ) from None
 
 
 def check_range(

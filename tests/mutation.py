@@ -27,6 +27,13 @@ def _table(file: str, tests: str, *rows: tuple[str, str, str, str]) -> list[Muta
   return [Mutation(name, file, old, new, f"{tests}::{test}") for name, old, new, test in rows]
 
 
+# What tells `dropmax_terms` from `dropmax`, which has the same options.
+DROPMAX_TERMS = (
+  "  kl_weight: float | Array = 1.0,\n  entropy_weight: float | Array = 1.0,\n"
+  "  auxiliary_weight: float | Array = 1.0,\n"
+  '  class_reduction: Literal["sum", "mean"] = "sum",\n) -> dict'
+)
+
 MUTATIONS = [
   *_table(
     "losses/_dropmax.py",
@@ -107,8 +114,8 @@ MUTATIONS = [
     ),
     (
       "default temperature",
-      "temperature: ArrayLike = 0.1,\n  num_samples: int = 1,\n  kl_weight",
-      "temperature: ArrayLike = 0.5,\n  num_samples: int = 1,\n  kl_weight",
+      "temperature: ArrayLike = 0.1,\n  num_samples: int = 1,\n" + DROPMAX_TERMS,
+      "temperature: ArrayLike = 0.5,\n  num_samples: int = 1,\n" + DROPMAX_TERMS,
       "test_default_temperature_is_a_tenth",
     ),
     (

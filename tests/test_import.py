@@ -43,6 +43,29 @@ def test_subpackages_load_on_first_use():
   assert done.stdout.split() == ["softmax_cross_entropy", "dropout"]
 
 
+@pytest.mark.parametrize(
+  ("statement", "missing", "extra"),
+  [
+    ("from jaxreg import models", "flax", "train"),
+    ("from jaxreg import plots", "matplotlib", "train"),
+    ("import jaxreg; jaxreg.train", "flax", "train"),
+    (
+      "import jax; from jaxreg import flatness; "
+      "flatness.operator_trace(lambda v: v, jax.numpy.ones(2), key=jax.random.key(0))",
+      "matfree",
+      "flatness",
+    ),
+  ],
+)
+def test_what_is_not_installed_is_named_with_its_extra(statement, missing, extra):
+  hide = f"import sys\nsys.modules['{missing}'] = None"
+  done = subprocess.run([sys.executable, "-c", f"{hide}\n{statement}"], capture_output=True, text=True)
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith("ModuleNotFoundError: ")
+  assert f"needs {missing}" in last
+  assert last.endswith(f"pip install 'jaxreg[{extra}]'")
+
+
 def test_a_wrong_name_is_answered_with_the_right_ones():
   with pytest.raises(AttributeError, match="looses") as error:
     _ = jaxreg.looses

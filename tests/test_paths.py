@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from jaxreg import paths
+from jaxreg import flatness, paths, penalties
 
 TREE = {
   "Dense_0": {"kernel": 1.0, "bias": 2.0},
@@ -130,6 +130,46 @@ def test_kernels_only_leaves_biases_and_scales_out():
     "bias": False,
     "my_kernel": False,
   }
+
+
+def test_kernels_only_takes_the_weights_of_an_equinox_model():
+  """Named `weight` all: of layers, cells and embeddings it is a kernel, of a normalisation it is a scale."""
+  keys = jax.random.split(jax.random.key(0), 4)
+  model = {
+    "conv": eqx.nn.Conv2d(2, 5, 3, key=keys[0]),
+    "norm": eqx.nn.GroupNorm(1, 5),
+    "cell": eqx.nn.GRUCell(5, 4, key=keys[1]),
+    "embed": eqx.nn.Embedding(7, 4, key=keys[2]),
+    "mlp": eqx.nn.MLP(4, 2, 3, 1, key=keys[3]),
+  }
+  want = {"conv/weight", "cell/weight_ih", "cell/weight_hh", "embed/weight"}
+  want |= {"mlp/layers/0/weight", "mlp/layers/1/weight"}
+  for tree in (model, eqx.filter(model, eqx.is_array)):
+    names = paths.leaf_names(tree)
+    assert {n for n, taken in zip(names, paths.chosen(tree, paths.kernels_only)) if taken} == want
+  assert "norm/weight" in names
+
+
+@pytest.mark.parametrize(
+  ("mask", "error", "message"),
+  [
+    (paths.kernels_only, ValueError, r"there are b, w\. kernels_only.* kernel or embedding.*everything"),
+    (lambda params: paths.select(params, "v"), ValueError, r"there are b, w$"),
+    ("w", TypeError, r"paths\.select\(params, 'w'\)"),
+    ({"w": True}, ValueError, "structure of params"),
+  ],
+)
+def test_chosen_says_what_to_give_instead(mask, error, message):
+  with pytest.raises(error, match=message):
+    paths.chosen({"w": 1.0, "b": 2.0}, mask)
+
+
+def test_a_function_among_the_selected_leaves_is_named():
+  model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+  for use in (lambda m: penalties.l2(m, mask=paths.everything), flatness.subset):
+    with pytest.raises(TypeError, match=r"params/activation is a function.*eqx\.filter\(model"):
+      use(model)
+  penalties.l2(model)  # which takes the weights alone
 
 
 def test_no_branches_leaves_prior_and_residual_out():

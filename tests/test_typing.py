@@ -1,5 +1,6 @@
 """The argument checks: what they pass, what they refuse, and what they say."""
 
+import functools
 import math
 
 import jax
@@ -7,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg.typing import check_count, check_floating, check_key, check_labels, check_range, check_wide
+from jaxreg import adversarial, flatness, penalties
+from jaxreg.typing import (
+  check_count,
+  check_floating,
+  check_key,
+  check_labels,
+  check_loss_fn,
+  check_range,
+  check_wide,
+)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -91,6 +101,36 @@ def test_check_key_refuses_what_is_no_typed_key(make):
 def test_check_key_refuses_several():
   with pytest.raises(ValueError, match=r"single key.*\(3,\).*vmap"):
     check_key(jax.random.split(jax.random.key(0), 3))
+
+
+@pytest.mark.parametrize(
+  "loss_fn",
+  [
+    lambda params, batch, *, key: 0.0,
+    lambda params, batch, key=None: 0.0,
+    lambda *args, **kwargs: 0.0,
+    jax.jit(lambda params, batch, *, key: 0.0),
+    functools.partial(lambda scale, params, batch, *, key: 0.0, 2.0),
+  ],
+)
+def test_check_loss_fn_passes(loss_fn):
+  check_loss_fn(loss_fn)
+
+
+@pytest.mark.parametrize(
+  "use",
+  [
+    check_loss_fn,
+    lambda loss_fn: penalties.penalized(loss_fn, (0.1, penalties.l2)),
+    lambda loss_fn: adversarial.adversarial_loss(loss_fn, lambda loss, x: x),
+    lambda loss_fn: flatness.hvp(loss_fn, jnp.ones(2), None),
+    lambda loss_fn: flatness.chunked(loss_fn, 2),
+    lambda loss_fn: flatness.loss_profile(loss_fn, jnp.ones(2), jnp.ones(2), jnp.ones(2), None),
+  ],
+)
+def test_a_loss_without_a_key_is_told_of_it(use):
+  with pytest.raises(TypeError, match=r"loss_fn must take \(params, batch, \*, key\).*got one of \(w, x\)"):
+    use(lambda w, x: w.sum())
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 0.5, 1, np.float32(1.0), jnp.float32(0.25)])

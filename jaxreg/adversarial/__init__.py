@@ -1,4 +1,7 @@
-"""Inputs made worse for a model: `(key, loss_fn, x, *, ...) -> x`.
+"""Inputs made worse for a model: `([key,] loss_fn, x, *, ...) -> x`.
+
+`fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` begin at random. `vat_loss`, with the
+arguments of the last, gives its penalty, `[batch]`.
 
 `loss_fn(x) -> [batch]` is any loss, one value an example, each of its own example alone: so no batch
 statistics. The caller closes over parameters and labels, and over the key of any noise, so that it is the

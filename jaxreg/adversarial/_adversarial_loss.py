@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, LossFn, Params, check_floating, check_range
+from jaxreg.typing import Array, Key, LossFn, Params, check_batch, check_floating, check_loss_fn, check_range
 
 
 def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: ArrayLike = 0.5) -> LossFn:
@@ -32,7 +32,7 @@ def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: Arra
     A function of the signature of `loss_fn`; its value is float32 or wider.
 
   Raises:
-    TypeError: if `attack` is not a function.
+    TypeError: if `attack` is not a function, or `loss_fn` none of these arguments.
     ValueError: if `mix` is outside [0, 1].
 
   Example:
@@ -47,14 +47,14 @@ def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: Arra
     Goodfellow, Shlens and Szegedy, `Explaining and Harnessing Adversarial Examples`, 2015.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
+  check_loss_fn(loss_fn)
   if not callable(attack):
     raise TypeError(f"attack must be a function, got {attack!r}")
   check_range(mix, "mix", low=0, high=1)
   draws = next(iter(inspect.signature(attack).parameters), None) == "key"
 
   def mixed(params: Params, batch: Mapping[str, Any], *, key: Key | None = None) -> Array:
-    if "inputs" not in batch:
-      raise ValueError(f"batch must have 'inputs', got {sorted(batch)}")
+    check_batch(batch, "inputs")
     attack_key, loss_key = (None, None) if key is None else jax.random.split(key)
 
     def loss_at(x: Array) -> Array:

@@ -1,6 +1,7 @@
 """Augmentation on the device: `(key, batch, *, ...) -> batch`.
 
-`batch["inputs"]` are `[batch, height, width, channels]`, the rest of the batch is what labels come with.
+A batch is a mapping: `batch["inputs"]` are `[batch, height, width, channels]`, `batch["labels"]` are needed
+where they are mixed, and the rest is left alone.
 
 Every example draws its own transformation, all of them in one draw from the key; the dtype (uint8 or
 floating) is kept. Mixing makes the labels soft, `[batch, classes]`; the others pass labels on as they come.

@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key
+from jaxreg.typing import Array, Key, check_batch
 
 
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
   """`batch["labels"]` as `[batch, classes]`: one-hot, or as they are where they are soft already.
 
   Raises:
-    ValueError: if there are none, or integers come without their number of classes.
+    TypeError: if the batch is no mapping.
+    ValueError: if there are none or no inputs, or integers come without their number of classes.
   """
-  if "labels" not in batch:
-    raise ValueError(f"batch must have 'labels', got {sorted(batch)}")
+  check_batch(batch, "inputs", "labels")
   labels = jnp.asarray(batch["labels"])
   if jnp.issubdtype(labels.dtype, jnp.floating):
     if labels.ndim < 2:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import weighted_examples
+from jaxreg.calibration._weights import predictions
 from jaxreg.typing import Array
 
 
@@ -25,7 +25,7 @@ def brier(
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit.
+    ValueError: if shapes do not fit, or a value of `log_probs` is known and above 0.
 
   Example:
     >>> brier(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
@@ -34,6 +34,6 @@ def brier(
   References:
     Brier, `Verification of forecasts expressed in terms of probability`, 1950.
   """
-  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  log_probs, labels, weights = predictions(log_probs, labels, weights)
   error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
   return (weights * (error**2).sum(axis=-1)).sum(), weights.sum()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.calibration._ece import bin_index, ece
-from jaxreg.calibration._weights import weighted_examples
+from jaxreg.calibration._weights import predictions
 from jaxreg.typing import Array, check_count
 
 
@@ -28,7 +28,7 @@ def classwise_bins(
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or `num_bins` is below 1.
+    ValueError: if shapes do not fit, a value of `log_probs` is known and above 0, or `num_bins` is below 1.
 
   Example:
     >>> bins = classwise_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
@@ -40,7 +40,7 @@ def classwise_bins(
     Nixon et al., `Measuring Calibration in Deep Learning`, 2019, section 3.
   """
   check_count(num_bins, "num_bins")
-  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  log_probs, labels, weights = predictions(log_probs, labels, weights)
   num_classes = log_probs.shape[-1]
   probs = jnp.exp(log_probs).reshape(-1, num_classes)
   target = jax.nn.one_hot(labels.ravel(), num_classes, dtype=probs.dtype)

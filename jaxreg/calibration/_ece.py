@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import weighted_examples
+from jaxreg.calibration._weights import predictions
 from jaxreg.typing import Array, check_count, check_wide
 
 
@@ -27,7 +27,7 @@ def ece_bins(
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or `num_bins` is below 1.
+    ValueError: if shapes do not fit, a value of `log_probs` is known and above 0, or `num_bins` is below 1.
 
   Example:
     >>> bins = ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
@@ -38,7 +38,7 @@ def ece_bins(
     Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
   check_count(num_bins, "num_bins")
-  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  log_probs, labels, weights = predictions(log_probs, labels, weights)
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
   index = bin_index(confidence, num_bins)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import weighted_examples
+from jaxreg.calibration._weights import predictions
 from jaxreg.typing import Array
 
 
@@ -22,12 +22,12 @@ def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = 
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit.
+    ValueError: if shapes do not fit, or a value of `log_probs` is known and above 0.
 
   Example:
     >>> nll(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
     (Array(0.6931472, dtype=float32), Array(1., dtype=float32))
   """
-  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  log_probs, labels, weights = predictions(log_probs, labels, weights)
   picked = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
   return -(weights * picked).sum(), weights.sum()

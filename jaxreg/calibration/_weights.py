@@ -1,9 +1,32 @@
 """What every statistic begins with: its arguments, checked, and the weights of the examples."""
 
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, check_labels, check_wide
+
+# Rounding leaves the largest of nearly certain log-probabilities above 0, but not so far.
+ROUNDING = 1e-2
+
+
+def predictions(
+  log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None
+) -> tuple[Array, Array, Array]:
+  """As `weighted_examples`, where what counts must be log-probabilities and nothing else.
+
+  Raises:
+    ValueError: if one is above 0 and its value known, as that of a probability or a logit.
+  """
+  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  largest = log_probs.max(initial=-jnp.inf)
+  # Not `<=`, which is false for NaN.
+  if not isinstance(largest, Tracer) and largest > ROUNDING:
+    raise ValueError(
+      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities, "
+      "jax.nn.log_softmax of logits"
+    )
+  return log_probs, labels, weights
 
 
 def weighted_examples(

@@ -22,7 +22,7 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
     limit: `c` > 0.
     axis: axes of one unit's weights, the same for all leaves; by default those of its incoming weights
       (`paths.incoming_axes`): all but the last of dense and convolutional kernels, the first of an
-      attention's query, key and value, the last of an embedding.
+      attention's query, key and value, the last of an embedding, all but the first of Equinox's `weight`.
     mask: which leaves are bounded; by default kernels and embeddings.
 
   Returns:

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_loss_fn
 
 
 def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
@@ -26,13 +26,15 @@ def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
     that what is compiled for one serves for all.
 
   Raises:
-    TypeError, ValueError: if `chunk_size` is no positive integer.
+    TypeError: if `loss_fn` does not take these arguments, or `chunk_size` is no integer.
+    ValueError: if `chunk_size` is below 1.
 
   Example:
     >>> loss = chunked(lambda params, batch, *, key: (params * batch).mean(), 2)
     >>> loss(jnp.float32(2.0), jnp.arange(5.0), key=None)
     Array(4., dtype=float32)
   """
+  check_loss_fn(loss_fn)
   check_count(chunk_size, "chunk_size")
   return _chunked(loss_fn, int(chunk_size))
 

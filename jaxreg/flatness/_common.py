@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key, check_loss_fn
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,9 +40,10 @@ def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) 
   """The loss, with the same noise in every call.
 
   Raises:
-    TypeError: if `key` is no typed key, or there is none and the loss wants one.
+    TypeError: if `key` is no typed key, there is none and the loss wants one, or `loss_fn` takes none.
     ValueError: if the loss is no scalar.
   """
+  check_loss_fn(loss_fn)
   try:
     loss = loss_fn(params, batch, key=same(key))
   except TypeError as error:

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg.flatness._common import analysis, scalar_loss
-from jaxreg.flatness._subset import Where, selected
+from jaxreg.flatness._subset import Where, no_tree, selected
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_key
 
 
@@ -98,7 +98,8 @@ def loss_profile(
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; `key=None` asks for no noise.
     params: any pytree.
-    direction: a pytree like `params`.
+    direction: a pytree like `params`, as `filter_normalized_direction` gives; a vector `v` becomes one by
+      `subset(jax.tree.map(jnp.zeros_like, params), where).merge(v)`.
     alphas: `[points]`.
     batch: passed on.
     key: passed on.
@@ -108,7 +109,8 @@ def loss_profile(
     `[points]`.
 
   Raises:
-    TypeError: if `alphas` are not floating or `key` is no typed key.
+    TypeError: if `direction` is a vector and `params` a tree, `alphas` are not floating or `key` is no typed
+      key.
     ValueError: if `direction` is not shaped like `params`, or `alphas` has another rank.
 
   Example:
@@ -150,7 +152,7 @@ def loss_surface(
     `[rows, columns]`.
 
   Raises:
-    TypeError: if `alphas` or `betas` are not floating or `key` is no typed key.
+    TypeError: if `directions` are no two trees, `alphas` or `betas` not floating or `key` no typed key.
     ValueError: if a direction is not shaped like `params`, or `alphas` or `betas` have another rank.
 
   Example:
@@ -165,6 +167,8 @@ def loss_surface(
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
   """
   alphas, betas = _points(alphas, "alphas"), _points(betas, "betas")
+  if not (no_tree(directions) and len(directions) == 2):
+    raise TypeError(f"directions must be two trees like params, got one {type(directions).__name__}")
   first, second = (_like(direction, params) for direction in directions)
   points = jnp.stack(jnp.meshgrid(alphas, betas, indexing="ij"), axis=-1).reshape(-1, 2)
   values = _surface(loss_fn, batch_size, params, (first, second), points, batch, key)
@@ -190,13 +194,19 @@ def _points(x: ArrayLike, name: str) -> Array:
 
 
 def _like(direction: Params, params: Params) -> Params:
+  if jax.tree_util.all_leaves([direction]) and not jax.tree_util.all_leaves([params]):
+    raise TypeError(
+      f"direction must be a tree like params, got an array of shape {jnp.shape(direction)}; of a vector "
+      "subset(jax.tree.map(jnp.zeros_like, params), where).merge(vector) makes one"
+    )
   got, want = (
     {name: jnp.shape(x) for name, x in zip(paths.leaf_names(tree), jax.tree.leaves(tree), strict=True)}
     for tree in (direction, params)
   )
   if got != want:
-    wrong = sorted(name for name in got.keys() | want.keys() if got.get(name) != want.get(name))
+    wrong = min(name for name in got.keys() | want.keys() if got.get(name) != want.get(name))
+    found, wanted = (shapes.get(wrong, "nothing") for shapes in (got, want))
     raise ValueError(
-      f"direction must be shaped like params, got {got.get(wrong[0])} for {want.get(wrong[0])} at {wrong[0]}"
+      f"direction must be shaped like params, got {found} for {wanted} at {wrong or 'the one leaf'}"
     )
   return direction

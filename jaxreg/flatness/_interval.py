@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis, scalar_loss
-from jaxreg.flatness._subset import Where, selected, split
+from jaxreg.flatness._subset import Where, check_no_tree, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
 
 MAX_STEPS = 200  # of either search; with the default growth a factor of 1e35
@@ -69,7 +69,8 @@ def interval_flatness(
     loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as
       `losses.softmax_cross_entropy`.
     params: any pytree.
-    directions: `[k, size]` in the order of `subset(params, where).flat`; unit vectors in the paper.
+    directions: `[k, size]` in the order of `subset(params, where).flat`; unit vectors in the paper. Of a tree
+      like `params` that is `subset(tree, where).flat[None]`.
     batch: passed on.
     where: the parameters that move.
     key: passed on.
@@ -244,11 +245,12 @@ def crossing(
 
 def check_directions(directions: ArrayLike, size: int) -> Array:
   """Returns `directions` if they are `[k, size]`."""
+  check_no_tree(directions, "directions", f"rows [k, {size}]", "flat[None]")
   directions = check_floating(directions, "directions")
   if directions.ndim != 2 or directions.shape[1] != size or not len(directions):
     raise ValueError(
       f"directions must be [k, {size}], a row for each and as long as the parameters that where selects, "
-      f"got {directions.shape}"
+      f"got {directions.shape}" + ("; directions[None] is one row" if directions.shape == (size,) else "")
     )
   return directions
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis, as_pytree
+from jaxreg.flatness._subset import check_no_tree
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range
 
 Matvec = Callable[[Array], Array]
@@ -154,7 +155,7 @@ def operator_trace(
   Raises:
     TypeError: if `like` is not floating, `key` no typed key or `num` no integer.
     ValueError: for another method, or `num` out of range.
-    ImportError: without matfree (`pip install jaxreg[flatness]`).
+    ModuleNotFoundError: without matfree (`pip install jaxreg[flatness]`).
 
   Example:
     >>> operator_trace(lambda v: jnp.array([1.0, 5.0]) * v, jnp.zeros(2), key=jax.random.key(0)).mean
@@ -169,15 +170,24 @@ def operator_trace(
   check_count(num, "num")
   if method not in ("hutchinson", "xtrace"):
     raise ValueError(f"method must be one of hutchinson, xtrace, got {method!r}")
+  _stochtrace()  # before anything is traced
   if num < 2 or (method == "xtrace" and num > like.size):
     raise ValueError(f"num must be at least 2, and for xtrace at most the size {like.size}, got {num}")
   return _trace(num, method, _operator(matvec, like), like, key)
 
 
+def _stochtrace() -> Any:
+  try:
+    from matfree import stochtrace
+  except ModuleNotFoundError as error:
+    message = "operator_trace needs matfree: pip install 'jaxreg[flatness]'"
+    raise ModuleNotFoundError(message, name=error.name, path=error.path) from error
+  return stochtrace
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def _trace(num, method, matvec, like, key):
-  from matfree import stochtrace
-
+  stochtrace = _stochtrace()
   if method == "hutchinson":
     sampler = stochtrace.sampler_signs(like, num=num)
     estimate = stochtrace.estimator_monte_carlo_mean_and_sem(stochtrace.monte_carlo_trace(), sampler)
@@ -317,6 +327,7 @@ def _operator(matvec: Matvec, like: Array) -> Matvec:
 
 
 def _like(like: ArrayLike) -> Array:
+  check_no_tree(like, "like", "a vector [size], as hvp(...).like is", "flat")
   like = check_floating(like, "like")
   if like.ndim != 1 or not like.size:
     raise ValueError(f"like must be a vector [size], got shape {like.shape}")

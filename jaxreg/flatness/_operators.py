@@ -1,6 +1,7 @@
 """Curvature as a linear operator: products with the Hessian or the Gauss-Newton matrix, never the matrix."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.flatness._common import analysis, same, scalar_loss
-from jaxreg.flatness._subset import Where, selected, split
-from jaxreg.typing import Array, Batch, Key, LossFn, Params
+from jaxreg.flatness._subset import Where, check_no_tree, selected, split
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_loss_fn
 
 
 @partial(
@@ -25,6 +26,9 @@ class Hessian:
   key: Key | None
   loss_fn: LossFn
   mask: tuple[bool, ...]
+
+  def __repr__(self) -> str:
+    return _short(self)
 
   @property
   def like(self) -> Array:
@@ -54,6 +58,9 @@ class GaussNewton:
   outer_loss_fn: Callable[..., Array]
   mask: tuple[bool, ...]
 
+  def __repr__(self) -> str:
+    return _short(self)
+
   @property
   def like(self) -> Array:
     """As for `Hessian`."""
@@ -75,7 +82,8 @@ def hvp(
   r"""The Hessian of a loss as a function :math:`v \mapsto H v`, forward over reverse.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable in forward mode too.
+    loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable in forward mode too; `key` is always
+      given, by its name, also to a loss that ignores it.
     params: any pytree.
     batch: passed on.
     where: the parameters that count; the others stand still.
@@ -86,7 +94,8 @@ def hvp(
     handed to a compiled function, parameters and data are arguments and not constants.
 
   Raises:
-    TypeError: if a selected leaf is not floating, or in a product `key` no typed key.
+    TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
+      typed key.
     ValueError: if `where` selects nothing.
 
   Example:
@@ -97,6 +106,7 @@ def hvp(
   References:
     Pearlmutter, `Fast Exact Multiplication by the Hessian`, 1994.
   """
+  check_loss_fn(loss_fn)
   return Hessian(params, batch, key, loss_fn, selected(params, where))
 
 
@@ -125,7 +135,8 @@ def gauss_newton(
     As `hvp`.
 
   Raises:
-    TypeError: if a selected leaf is not floating, or in a product `key` no typed key.
+    TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
+      typed key.
     ValueError: if `where` selects nothing.
 
   Example:
@@ -136,6 +147,7 @@ def gauss_newton(
   References:
     Schraudolph, `Fast Curvature Matrix-Vector Products for Second-Order Gradient Descent`, 2002.
   """
+  check_loss_fn(outputs_fn, "outputs_fn")
   return GaussNewton(params, batch, key, outputs_fn, outer_loss_fn, selected(params, where))
 
 
@@ -159,7 +171,8 @@ def hessian(
     `[size, size]`, symmetric.
 
   Raises:
-    TypeError: if a selected leaf is not floating, or in a product `key` no typed key.
+    TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
+      typed key.
     ValueError: if `where` selects nothing.
 
   Example:
@@ -195,7 +208,15 @@ def _materialize(batch_size, operator):
   return (matrix + matrix.T) / 2
 
 
+def _short(operator: Hessian | GaussNewton) -> str:
+  """Without the values of parameters and data, which may be millions."""
+  leaves = zip(jax.tree.leaves(operator.params), operator.mask)
+  size = sum(math.prod(jnp.shape(leaf)) for leaf, taken in leaves if taken)
+  return f"{type(operator).__name__}([{size}] -> [{size}])"
+
+
 def _vector(vector: Array, like: Array) -> Array:
+  check_no_tree(vector, "vector", f"a vector of shape {like.shape}", "flat")
   if jnp.shape(vector) != like.shape:
     raise ValueError(f"vector must have shape {like.shape}, got {jnp.shape(vector)}")
   return jnp.asarray(vector, like.dtype)

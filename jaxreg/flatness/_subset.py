@@ -63,9 +63,26 @@ def selected(params: Params, where: Where) -> tuple[bool, ...]:
     raise ValueError(f"where: is empty and selects no parameter; there are {', '.join(names)}")
   mask = tuple(any(each) for each in zip(*chosen, strict=True))
   for name, leaf, taken in zip(names, jax.tree.leaves(params), mask, strict=True):
+    if taken:
+      paths.check_no_function(leaf, name)
     if taken and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
       raise TypeError(f"where: {name} must be floating, got {jnp.result_type(leaf)}")
   return mask
+
+
+def no_tree(x: Any) -> bool:
+  """Whether `x` can be an array; lists pass for arrays."""
+  return jax.tree_util.all_leaves([x]) or isinstance(x, list | tuple)
+
+
+def check_no_tree(x: Any, name: str, wanted: str, way: str) -> None:
+  """Directions are trees in one place and vectors in another.
+
+  Raises:
+    TypeError: if `x` is a tree of arrays.
+  """
+  if not no_tree(x):
+    raise TypeError(f"{name} must be {wanted}, got a tree; subset(tree, where).{way} makes one of it")
 
 
 def split(params: Params, mask: tuple[bool, ...]) -> Subset:
@@ -74,6 +91,7 @@ def split(params: Params, mask: tuple[bool, ...]) -> Subset:
   flat, unravel = ravel_pytree([leaf for leaf, taken in zip(leaves, mask, strict=True) if taken])
 
   def merge(vector: Array) -> Any:
+    check_no_tree(vector, "vector", f"a vector of shape {flat.shape}, as flat is", "flat")
     if jnp.shape(vector) != flat.shape:
       raise ValueError(f"vector must have shape {flat.shape}, as flat has, got {jnp.shape(vector)}")
     new = iter(unravel(vector))

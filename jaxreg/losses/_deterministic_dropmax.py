@@ -1,7 +1,5 @@
 """Deterministic DropMax: deterministic attention whose retain probabilities are taught the labels."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -12,18 +10,31 @@ from jaxreg.typing import Array, check_labels, check_range, check_wide
 
 
 def deterministic_dropmax(
-  logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, **options: Any
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  auxiliary_weight: float | Array = 1.0,
 ) -> Array:
-  """The loss of deterministic DropMax: the sum of `deterministic_dropmax_terms`, which see.
+  """The loss of deterministic DropMax: the sum of `deterministic_dropmax_terms`, which has the formulas.
+
+  Args:
+    logits: `o`, `[..., classes]`, floating.
+    retain_logits: logits of `rho`, same shape.
+    labels: `[...]`, integer.
+    auxiliary_weight: of the second term.
 
   Returns:
-    `[...]`, in nats.
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError, ValueError: as `deterministic_dropmax_terms`.
 
   Example:
     >>> deterministic_dropmax(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
     (4,)
   """
-  terms = deterministic_dropmax_terms(logits, retain_logits, labels, **options)
+  terms = deterministic_dropmax_terms(logits, retain_logits, labels, auxiliary_weight=auxiliary_weight)
   return terms["nll"] + terms["auxiliary"]
 
 

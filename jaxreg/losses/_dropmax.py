@@ -7,7 +7,7 @@ Everything is in logit space. The names, with the paper's symbols:
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -96,21 +96,56 @@ def dropmax(
   retain_logits: ArrayLike,
   residual_logits: ArrayLike,
   labels: ArrayLike,
-  **options: Any,
+  *,
+  posterior_logits: ArrayLike | None = None,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  kl_weight: float | Array = 1.0,
+  entropy_weight: float | Array = 1.0,
+  auxiliary_weight: float | Array = 1.0,
+  class_reduction: Literal["sum", "mean"] = "sum",
 ) -> Array:
-  """The DropMax loss: the sum of `dropmax_terms`, which see for the arguments and options.
+  """The DropMax loss: the sum of `dropmax_terms`, which has the formulas.
 
   It is normally negative late in training: the entropy term's floor is `-log 2` a class.
 
+  Args:
+    key: for the masks.
+    logits: `o`, `[..., classes]`, floating.
+    retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
+    residual_logits: `r`, what the posterior adds to them, same shape.
+    labels: `[...]`, integer.
+    posterior_logits: logits of `g`; default `stop_gradient(retain_logits) + residual_logits`.
+    temperature: of the relaxation, positive.
+    num_samples: masks per example.
+    kl_weight, entropy_weight, auxiliary_weight: of the terms; 1 in the paper.
+    class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes.
+
   Returns:
-    `[...]`, in nats.
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError, ValueError: as `dropmax_terms`.
 
   Example:
     >>> o = ph = rh = jnp.zeros((4, 10))
     >>> dropmax(jax.random.key(0), o, ph, rh, jnp.zeros(4, int)).shape
     (4,)
   """
-  terms = dropmax_terms(key, logits, retain_logits, residual_logits, labels, **options)
+  terms = dropmax_terms(
+    key,
+    logits,
+    retain_logits,
+    residual_logits,
+    labels,
+    posterior_logits=posterior_logits,
+    temperature=temperature,
+    num_samples=num_samples,
+    kl_weight=kl_weight,
+    entropy_weight=entropy_weight,
+    auxiliary_weight=auxiliary_weight,
+    class_reduction=class_reduction,
+  )
   return terms["nll"] + terms["kl"] + terms["neg_entropy"] + terms["auxiliary"]
 
 

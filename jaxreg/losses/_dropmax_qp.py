@@ -1,7 +1,5 @@
 """DropMax without a posterior of its own: the masks are sampled from the prior, q = p."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,17 +9,37 @@ from jaxreg.typing import Array, Key, check_labels, check_range, check_wide
 
 
 def dropmax_qp(
-  key: Key, logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, **options: Any
+  key: Key,
+  logits: ArrayLike,
+  retain_logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  temperature: ArrayLike = 0.1,
+  num_samples: int = 1,
+  entropy_weight: float | Array = 1.0,
 ) -> Array:
-  """The loss of DropMax with q = p: the sum of `dropmax_qp_terms`, which see.
+  """The loss of DropMax with q = p: the sum of `dropmax_qp_terms`, which has the formulas.
+
+  Args:
+    key: for the masks.
+    logits: `o`, `[..., classes]`, floating.
+    retain_logits: logits of the retain probabilities `rho`, same shape.
+    labels: `[...]`, integer.
+    temperature: of the relaxation, positive.
+    num_samples: masks per example.
+    entropy_weight: of the entropy term.
 
   Returns:
-    `[...]`, in nats; negative late in training, as DropMax's.
+    `[...]`, in nats, float32 or wider; negative late in training, as DropMax's.
+
+  Raises:
+    TypeError, ValueError: as `dropmax_qp_terms`.
 
   Example:
     >>> dropmax_qp(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
     (4,)
   """
+  options = {"temperature": temperature, "num_samples": num_samples, "entropy_weight": entropy_weight}
   terms = dropmax_qp_terms(key, logits, retain_logits, labels, **options)
   return terms["nll"] + terms["kl"] + terms["neg_entropy"]
 

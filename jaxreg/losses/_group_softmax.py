@@ -23,7 +23,7 @@ Form = Literal["auto", "dense", "scan", "gather"]
 def group_softmax(
   features: ArrayLike,
   kernel: ArrayLike,
-  bias: ArrayLike,
+  bias: ArrayLike | None,
   labels: ArrayLike,
   *,
   num_groups: int | Sequence[int] = 8,
@@ -58,7 +58,7 @@ def group_softmax(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    bias: `b`, `[classes]`, floating.
+    bias: `b`, `[classes]`, floating; None for a head without one.
     labels: `y`, `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
     num_groups: `G`, or the sizes of the groups, that of the smallest scores first; static. If it does not
       divide the features, the last groups have one more.
@@ -90,7 +90,7 @@ def group_softmax(
 def group_softmax_and_logits(
   features: ArrayLike,
   kernel: ArrayLike,
-  bias: ArrayLike,
+  bias: ArrayLike | None,
   labels: ArrayLike,
   *,
   num_groups: int | Sequence[int] = 8,

@@ -15,7 +15,7 @@ from jaxreg.typing import Array, Key, check_count, check_floating, check_key, ch
 
 
 def discriminative_scores(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
   r"""How much each feature speaks for the label against the mean of the other classes: the paper's rule.
 
@@ -28,7 +28,7 @@ def discriminative_scores(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    bias: `[classes]`, floating; not used.
+    bias: `[classes]`, floating, or None; not used.
     labels: `[...]`, integer.
     num_groups: not used.
 
@@ -55,7 +55,7 @@ def discriminative_scores(
 
 
 def posterior_scores(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
   r"""As `discriminative_scores`, but the other classes weigh what the whole softmax gives them.
 
@@ -85,7 +85,7 @@ def posterior_scores(
 
 
 def rival_scores(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
   r"""How much each feature speaks for the label against the likeliest other class.
 
@@ -112,7 +112,7 @@ def rival_scores(
 
 
 def interleaved_scores(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
   """The discriminative ranks dealt out like cards: every group gets features of every kind.
 
@@ -142,7 +142,13 @@ def interleaved_scores(
 
 
 def random_scores(
-  key: Key, features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+  key: Key,
+  features: ArrayLike,
+  kernel: ArrayLike,
+  bias: ArrayLike | None,
+  labels: ArrayLike,
+  *,
+  num_groups: int = 2,
 ) -> Array:
   """Random groups for each example, drawn anew with each key: a control for `discriminative_scores`.
 
@@ -169,7 +175,7 @@ def random_scores(
 
 
 def fixed_scores(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike, *, num_groups: int = 2
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
   """The features in their order, the same groups for every example: a control.
 
@@ -260,16 +266,18 @@ def group_sizes(num_features: int, num_groups: int | Sequence[int]) -> tuple[int
   return (size,) * (num_groups - larger) + (size + 1,) * larger
 
 
-def _checked(features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike) -> tuple[Array, ...]:
+def _checked(
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike
+) -> tuple[Array, ...]:
   features, kernel, bias, labels = check_arguments(features, kernel, bias, labels)
   dtype = jnp.promote_types(jnp.promote_types(features.dtype, kernel.dtype), jnp.float32)
   return *(x.astype(dtype) for x in (features, kernel, bias)), labels
 
 
 def check_arguments(
-  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike, labels: ArrayLike
+  features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
-  """The four arrays, checked."""
+  """The four arrays, checked; zeros where there is no bias."""
   features = check_floating(features, "features")
   kernel = check_floating(kernel, "kernel")
   if features.ndim == 0 or kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
@@ -277,6 +285,7 @@ def check_arguments(
       "kernel must have shape [features, classes] for features [..., features], "
       f"got kernel {kernel.shape} for features {features.shape}"
     )
+  bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if bias is None else bias
   bias = check_floating(bias, "bias", shape=kernel.shape[1:])
   return features, kernel, bias, check_labels(labels, features, "features")
 

@@ -21,7 +21,8 @@ def dropout(
   Args:
     key: one draw for the whole of `x`.
     x: any shape, floating.
-    rate: probability of dropping, in [0, 1]; may be traced, so it can follow a schedule.
+    rate: probability of dropping, in [0, 1]; may be traced, so it can follow a schedule. A traced one is not
+      checked: above 1 it gives zeros, below 0 a smaller `x`.
     inverted: whether the kept entries are scaled to keep the mean.
     shared_axes: axes along which one mask is shared, for instance the positions of a feature map.
 

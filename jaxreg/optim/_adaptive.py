@@ -81,7 +81,10 @@ def adaptive(
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
-    b1, b2, debias, anneal: as for `scale_by_adaptive`.
+    b1: decay of the numerator's average; `None` for the gradient itself.
+    b2: decay of the denominator's; 1 for the flat mean over all steps.
+    debias: whether the weights of an average sum to 1, so that the first step is `-epsilon sign(g)`.
+    anneal: divide by the root of the number of steps.
 
   Returns:
     An Optax transform.

@@ -96,13 +96,17 @@ def mahalanobis(
 
   Args:
     learning_rate: `alpha`, a number or an Optax schedule.
-    dense, diagonal, solve: as for `scale_by_mahalanobis`.
+    dense: `M`, `[size, size]`, symmetric and positive definite, over all parameters in the order of
+      `jax.flatten_util.ravel_pytree`; or a tree of such matrices, one for each leaf.
+    diagonal: a tree like the parameters, or a number, above 0; entries where it is 0 do not move.
+    solve: `(updates, params, **extra_args) -> updates`, the product with the inverse.
 
   Returns:
     An Optax transform.
 
   Raises:
-    TypeError, ValueError: as `scale_by_mahalanobis`.
+    TypeError: if a matrix is not floating, or `solve` not a function.
+    ValueError: if not just one form is given, or a matrix that is known is not positive definite.
 
   Example:
     >>> tx = mahalanobis(0.5, diagonal=jnp.array([1.0, 4.0]))

@@ -109,7 +109,9 @@ def scale_by_path(
   dead edges are bounded, and invariance to rescaling is lost.
 
   Args:
-    apply, input_shape, p: as for `path_kappa`.
+    apply: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation.
+    input_shape: of one example, without the batch.
+    p: of the paths' norm, at least 1.
     eps: at least 0.
     mask: which leaves are divided; the gradients of the others pass unchanged. In the place of
       `optax.masked`, since `apply` needs all parameters.
@@ -167,13 +169,19 @@ def path_sgd(
 
   Args:
     learning_rate: `eta`, a number or an Optax schedule.
-    apply, input_shape, p, eps, mask: as for `scale_by_path`.
+    apply: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation.
+    input_shape: of one example, without the batch.
+    p: of the paths' norm, at least 1.
+    eps: added to `kappa`, at least 0: bounds the steps of nearly dead edges; above 0 equivalent networks no
+      longer stay so.
+    mask: which leaves are divided by `kappa`; those of the others take plain gradient steps.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError, ValueError: as `scale_by_path`.
+    TypeError: if `apply` is not a function.
+    ValueError: if an option is out of range; in `update`, without `params`.
 
   Example:
     Two networks of the same function, steps of the same function:

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
-from jaxreg.optim._trust_region import as_updates
+from jaxreg.optim._trust_region import as_updates, check_transform
 from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Params, check_wide
 
@@ -47,7 +47,7 @@ def reparameterize(
     An Optax transform.
 
   Raises:
-    TypeError: if `forward` is neither.
+    TypeError: if `forward` is neither, or `inner` no Optax transform.
     ValueError: if the matrix is not square or, where it is known, singular, or `forward` needs an inverse.
 
   Example:
@@ -61,6 +61,7 @@ def reparameterize(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Gradient Descent under
     Reparameterization.
   """
+  check_transform(inner)
   tx = optax.with_extra_args_support(inner)
   matrix = None
   if not callable(forward):

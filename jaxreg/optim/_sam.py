@@ -7,7 +7,7 @@ import jax
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, steepest
+from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, check_transform, steepest
 from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Params, check_range
 
@@ -38,6 +38,7 @@ def sam(
     An Optax transform whose `update` needs `params` and `grad_fn`.
 
   Raises:
+    TypeError: if `inner` is no Optax transform.
     ValueError: for unknown blocks or a negative `rho`; in `update`, without `params` or `grad_fn`.
 
   Example:
@@ -58,6 +59,7 @@ def sam(
   References:
     Foret et al., `Sharpness-Aware Minimization for Efficiently Improving Generalization`, 2021, Eq. 2.
   """
+  check_transform(inner)
   _one_of(blocks, "blocks", BLOCKS)
   check_range(rho, "rho", low=0)
   tx = optax.with_extra_args_support(inner)

@@ -122,13 +122,19 @@ def trust_region(
 
   Args:
     learning_rate: `epsilon`, the radius; a number or an Optax schedule.
-    blocks, norm, numerator_decay, denominator_decay, debias: as for `scale_by_trust_region`.
+    blocks: what is normalised together: `global`, everything; `leaf`, each array; `unit`, the incoming
+      weights of each unit (`paths.incoming_axes`); `element`, each number.
+    norm: of the region, `l2`, `l1`, `linf` or `rms`; what they are says `scale_by_trust_region`.
+    numerator_decay: of an exponential average of the gradient; `None` for none, 1 for the flat mean.
+    denominator_decay: of an exponential average of the squared norms, divided by in the place of the norm of
+      the numerator; for `l2` and `rms`; `None` for none.
+    debias: whether the weights of an average sum to 1 from the first step on.
 
   Returns:
     An Optax transform.
 
   Raises:
-    ValueError: as `scale_by_trust_region`.
+    ValueError: for an unknown name, a decay out of range, or `denominator_decay` with another norm.
 
   Example:
     >>> tx = trust_region(0.5, blocks="global")
@@ -217,6 +223,16 @@ def _divide(x: Array, by: Array) -> Array:
 
 def _times(tree: Any, factors: Any) -> Any:
   return jax.tree.map(jnp.multiply, tree, factors)
+
+
+def check_transform(inner: Any) -> None:
+  """Checks what steps within another transform.
+
+  Raises:
+    TypeError: if it is no Optax transform, for instance a learning rate.
+  """
+  if not (callable(getattr(inner, "init", None)) and callable(getattr(inner, "update", None))):
+    raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {inner!r}")
 
 
 def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> None:

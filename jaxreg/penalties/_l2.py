@@ -24,7 +24,7 @@ def l2(params: Params, *, mask: Mask = kernels_only) -> Array:
     A scalar, float32 or wider.
 
   Raises:
-    TypeError: if a selected leaf is not floating.
+    TypeError: if a selected leaf is not floating, or `mask` is a name.
     ValueError: if `mask` selects nothing or gives another tree.
 
   Example:

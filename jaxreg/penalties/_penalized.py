@@ -2,16 +2,20 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_loss_fn, check_range
 
 Term = tuple[ArrayLike, Callable[[Params], Array]]
 
 
-def penalized(loss_fn: LossFn, *terms: Term) -> LossFn:
+def penalized(
+  loss_fn: LossFn | Callable[..., tuple[Array, Any]], *terms: Term, has_aux: bool = False
+) -> Callable[..., Any]:
   r"""A loss function with weighted penalties on the parameters added.
 
   .. math:: \tilde J(\theta) = J(\theta) + \sum_i \alpha_i \Omega_i(\theta)
@@ -20,16 +24,19 @@ def penalized(loss_fn: LossFn, *terms: Term) -> LossFn:
   weight that follows a schedule build the function inside the step, from the weight at that step.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`.
+    loss_fn: `(params, batch, *, key) -> scalar`; `key` is always given, by its name, also to a loss that
+      ignores it.
     *terms: pairs of a weight, at least 0, and a function `params -> scalar`. Options of a penalty go in by
       `functools.partial`.
+    has_aux: whether `loss_fn` gives `(scalar, aux)`, as for `jax.grad`; then so does the result.
 
   Returns:
-    A function of the same signature as `loss_fn`; its value is float32 or wider.
+    A function of the same signature as `loss_fn`, with `key=None` as default; its value is float32 or wider.
 
   Raises:
-    TypeError: if a term is not a pair with a function.
-    ValueError: if a weight is negative.
+    TypeError: if a term is not a pair with a function, or `loss_fn` does not take these arguments; in a call,
+      if the loss is a tuple or not floating, or with `has_aux` no pair.
+    ValueError: if a weight is negative; in a call, if the loss is no scalar.
 
   Example:
     >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()
@@ -40,24 +47,30 @@ def penalized(loss_fn: LossFn, *terms: Term) -> LossFn:
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, parameter norm penalties.
   """
-  terms_fn = penalized_terms(loss_fn, *terms)
+  terms_fn = penalized_terms(loss_fn, *terms, has_aux=has_aux)
 
-  def total(params: Params, batch: Batch, *, key: Key | None = None) -> Array:
-    return functools.reduce(jnp.add, terms_fn(params, batch, key=key).values())
+  def total(params: Params, batch: Batch, *, key: Key | None = None) -> Any:
+    values = terms_fn(params, batch, key=key)
+    add_up = lambda values: functools.reduce(jnp.add, values.values())
+    return (add_up(values[0]), values[1]) if has_aux else add_up(values)
 
   return total
 
 
-def penalized_terms(loss_fn: LossFn, *terms: Term) -> Callable[..., dict[str, Array]]:
+def penalized_terms(
+  loss_fn: LossFn | Callable[..., tuple[Array, Any]], *terms: Term, has_aux: bool = False
+) -> Callable[..., Any]:
   """As `penalized`, but each term by name; their sum is the penalised loss.
 
   Args:
     loss_fn: as for `penalized`.
     *terms: as for `penalized`.
+    has_aux: as for `penalized`.
 
   Returns:
-    `(params, batch, *, key) -> {"loss": ..., name of a penalty: weight times its value, ...}`. The second of
-    two of the same name is called `l2_2`, and so on.
+    `(params, batch, *, key) -> {"loss": ..., name of a penalty: weight times its value, ...}`, with `has_aux`
+    a pair of that and what came with the loss. The second of two of the same name is called `l2_2`, and so
+    on.
 
   Raises:
     TypeError, ValueError: as `penalized`.
@@ -69,6 +82,7 @@ def penalized_terms(loss_fn: LossFn, *terms: Term) -> Callable[..., dict[str, Ar
     >>> terms({"kernel": jnp.array([2.0])}, jnp.array([1.0]), key=None)
     {'loss': Array(2., dtype=float32), 'l2': Array(1., dtype=float32), 'l1': Array(0.5, dtype=float32)}
   """
+  check_loss_fn(loss_fn)
   named: dict[str, Term] = {}
   for term in terms:
     if not (isinstance(term, tuple) and len(term) == 2 and callable(term[1])):
@@ -76,12 +90,25 @@ def penalized_terms(loss_fn: LossFn, *terms: Term) -> Callable[..., dict[str, Ar
     check_range(term[0], "weight", low=0)
     named[_free(_name(term[1]), named)] = term
 
-  def by_name(params: Params, batch: Batch, *, key: Key | None = None) -> dict[str, Array]:
-    loss = check_floating(loss_fn(params, batch, key=key), "the value of loss_fn", shape=())
+  def by_name(params: Params, batch: Batch, *, key: Key | None = None) -> Any:
+    value: Any = loss_fn(params, batch, key=key)
+    loss, aux = _with_aux(value) if has_aux else (value, None)
+    if not jax.tree_util.all_leaves([loss]):
+      raise TypeError(
+        f"the loss must be a scalar, got a {type(loss).__name__}; (loss, aux) needs has_aux=True"
+      )
+    loss = check_floating(loss, "the value of loss_fn", shape=())
     values = {"loss": loss.astype(jnp.promote_types(loss.dtype, jnp.float32))}
-    return values | {name: jnp.multiply(weight, penalty(params)) for name, (weight, penalty) in named.items()}
+    values |= {name: jnp.multiply(weight, penalty(params)) for name, (weight, penalty) in named.items()}
+    return (values, aux) if has_aux else values
 
   return by_name
+
+
+def _with_aux(value: Any) -> tuple[Array, Any]:
+  if not (isinstance(value, tuple) and len(value) == 2):
+    raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
+  return value
 
 
 def _name(penalty: Callable) -> str:

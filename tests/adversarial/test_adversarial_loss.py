@@ -106,6 +106,8 @@ def test_refusals():
   with pytest.raises(ValueError, match="mix must lie in"):
     adversarial.adversarial_loss(loss_fn, adversarial.fgsm, mix=2.0)
   mixed = adversarial.adversarial_loss(loss_fn, functools.partial(adversarial.fgsm, eps=0.1))
+  with pytest.raises(TypeError, match="batch must be a mapping with 'inputs', got a tuple"):
+    mixed(W, (X, 0), key=None)
   with pytest.raises(ValueError, match="batch must have 'inputs'"):
     mixed(W, {"x": X}, key=None)
   with pytest.raises(TypeError, match="inputs must be floating"):

@@ -120,6 +120,9 @@ def test_bad_arguments(name):
   function = STOCHASTIC[name]
   with pytest.raises(ValueError, match=r"inputs must be images .* got \(2, 3\)"):
     function(key(), {"inputs": jnp.zeros((2, 3))})
+  for pair in (jnp.ones((2, 4, 4, 1)), (jnp.ones((2, 4, 4, 1)), jnp.zeros(2, int)), None):
+    with pytest.raises(TypeError, match="batch must be a mapping with 'inputs', got a"):
+      function(key(), pair)
   with pytest.raises(ValueError, match="batch must have 'inputs'"):
     function(key(), {"image": jnp.zeros((2, 3))})
   with pytest.raises(TypeError, match="key must be a typed key"):

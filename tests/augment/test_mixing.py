@@ -83,6 +83,10 @@ def test_refusals(function):
     function(key(), b)
   with pytest.raises(ValueError, match="alpha must lie in"):
     function(key(), b, num_classes=6, alpha=0.0)
+  with pytest.raises(TypeError, match=r"batch must be a mapping with 'inputs'.*got a tuple"):
+    function(key(), (b["inputs"], b["labels"]), num_classes=6)
+  with pytest.raises(ValueError, match=r"batch must have 'inputs', got \['labels'\]"):
+    function(key(), {"labels": b["labels"]}, num_classes=6)
   with pytest.raises(ValueError, match="batch must have 'labels'"):
     function(key(), {"inputs": b["inputs"]})
   with pytest.raises(ValueError, match=r"soft labels must be \[batch, classes\]"):

@@ -182,6 +182,18 @@ def test_misfits_are_refused(function):
     function(np.ones((3, K), int), np.zeros(3, int))
 
 
+@pytest.mark.parametrize("function", ["nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins"])
+def test_probabilities_and_logits_are_no_log_probabilities(function):
+  function = getattr(calibration, function)
+  probs, labels = jnp.array([[0.7, 0.3], [0.2, 0.8]]), jnp.array([0, 1])
+  for x in (probs, 5 * probs):
+    with pytest.raises(ValueError, match=r"log_probs must be log-probabilities, at most 0, got (0\.8|4):"):
+      function(x, labels)
+  function(jnp.log(probs) + 1e-4, labels)  # rounding
+  function(probs, labels, weights=jnp.zeros(2))  # padding may be anything
+  jax.jit(function)(probs, labels)  # whose values are not known
+
+
 def test_bins_below_one_are_refused():
   log_probs, labels, _ = predictions()
   with pytest.raises(ValueError, match="num_bins"):

@@ -12,7 +12,7 @@ from contract import jit
 from flax import linen as nn
 from flax import nnx
 
-from jaxreg import paths
+from jaxreg import paths, penalties
 from jaxreg.constraints import max_norm, min_max_norm, unit_norm
 
 
@@ -127,6 +127,7 @@ def test_incoming_axes_of_real_modules():
   assert paths.incoming_axes("kernel", conv["kernel"].ndim) == (0, 1, 2)
   embed = jax.eval_shape(nn.Embed(7, 4).init, jax.random.key(0), jnp.ones((1,), jnp.int32))["params"]
   assert paths.incoming_axes("embed/embedding", embed["embedding"].ndim) == (1,)
+  assert [paths.incoming_axes("layers/0/weight", ndim) for ndim in (1, 2, 4)] == [(0,), (1,), (1, 2, 3)]
   assert paths.incoming_axes("kernel", 1) == (0,)
   assert paths.incoming_axes("kernel", 0) == ()
   # A name within NNX's state.
@@ -144,9 +145,37 @@ def test_the_same_call_on_nnx_and_equinox():
   np.testing.assert_allclose(projected.kernel[...], want, rtol=1e-6)
   equinox = eqx.tree_at(lambda m: m.weight, eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.asarray(kernel.T))
   arrays, static = eqx.partition(equinox, eqx.is_array)
-  weight = lambda params: paths.select(params, "weight")
-  projected = eqx.combine(max_norm(arrays, limit=2.5, axis=1, mask=weight), static)
+  projected = eqx.combine(max_norm(arrays, limit=2.5), static)
   np.testing.assert_allclose(projected.weight, want.T, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "layer",
+  [
+    lambda key: eqx.nn.Linear(3, 2, key=key),
+    lambda key: eqx.nn.Conv2d(3, 4, 2, key=key),
+    lambda key: eqx.nn.ConvTranspose2d(3, 4, 2, key=key),
+    lambda key: eqx.nn.Embedding(5, 3, key=key),
+  ],
+)
+def test_units_of_equinox_are_rows(layer):
+  layer = layer(jax.random.key(0))
+  rows = lambda layer: np.asarray(layer.weight, np.float64).reshape(layer.weight.shape[0], -1)
+  norms = np.linalg.norm(rows(layer), axis=1)
+  limit = np.median(norms)
+  got = {
+    "unit": unit_norm(layer),
+    "max": max_norm(layer, limit=limit),
+    "between": min_max_norm(layer, low=limit, high=limit),
+  }
+  want = {"unit": np.ones_like(norms), "max": np.minimum(norms, limit), "between": np.full_like(norms, limit)}
+  for name, projected in got.items():
+    np.testing.assert_allclose(np.linalg.norm(rows(projected), axis=1), want[name], rtol=1e-6)
+  np.testing.assert_allclose(penalties.group_lasso(layer, size_weighted=False), norms.sum(), rtol=1e-6)
+  matrix = rows(layer)
+  gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+  off = np.square(gram - np.eye(len(gram))).sum()
+  np.testing.assert_allclose(penalties.orthogonality(layer), off, rtol=1e-5)
 
 
 def test_limits_may_be_traced():

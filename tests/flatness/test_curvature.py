@@ -262,10 +262,21 @@ def test_sharded_examples_give_the_same():
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
+def test_operators_show_their_size_alone():
+  params, batch = nets.make_params(), nets.make_batch()
+  product = flatness.hvp(nets.loss_fn, params, batch, where=WHERE)
+  assert repr(product) == "Hessian([28] -> [28])"
+  outer = lambda outputs, batch: (outputs**2).mean()
+  gauss_newton = flatness.gauss_newton(nets.loss_fn, outer, params, batch, where=WHERE)
+  assert str(gauss_newton) == "GaussNewton([28] -> [28])"
+
+
 def test_bad_arguments():
   params, batch = nets.make_params(), nets.make_batch()
   with pytest.raises(ValueError, match=r"vector must have shape \(28,\), got \(3,\)"):
     flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(jnp.ones(3))
+  with pytest.raises(TypeError, match=r"vector must be a vector of shape \(28,\), got a tree; subset"):
+    flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(params)
   with pytest.raises(ValueError, match=r"preactivations must be \[n, units\] and inputs \[n, inputs\]"):
     flatness.dense_hessian(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2)), None)
   with pytest.raises(ValueError, match="batch must have 3 examples, as preactivations have, got 40"):

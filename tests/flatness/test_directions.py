@@ -75,6 +75,17 @@ def test_bad_arguments():
     ValueError, match=r"direction must be shaped like params, got \(9,\) for \(4,\) at Dense_1/bias"
   ):
     flatness.loss_profile(nets.loss_fn, params, direction, jnp.zeros(2), nets.make_batch(dtype=np.float32))
+  with pytest.raises(ValueError, match=r"got nothing for \(2,\) at the one leaf"):
+    flatness.loss_profile(nets.loss_fn, jnp.ones(2), params, jnp.zeros(2), None)
+  flat = flatness.subset(params).flat
+  for run in (
+    lambda: flatness.loss_profile(nets.loss_fn, params, flat, jnp.zeros(2), None),
+    lambda: flatness.loss_surface(nets.loss_fn, params, (flat, flat), jnp.zeros(2), jnp.zeros(2), None),
+  ):
+    with pytest.raises(TypeError, match=rf"got an array of shape \({flat.size},\).*merge"):
+      run()
+  with pytest.raises(TypeError, match="directions must be two trees like params, got one dict"):
+    flatness.loss_surface(nets.loss_fn, params, params, jnp.zeros(2), jnp.zeros(2), None)
   with pytest.raises(ValueError, match=r"alphas must be \[points\], got \(\)"):
     flatness.loss_profile(nets.loss_fn, params, params, 0.5, None)
   with pytest.raises(ValueError, match=r"betas must be \[points\], got \(2, 2\)"):

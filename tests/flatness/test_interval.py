@@ -159,6 +159,15 @@ def test_bad_arguments(options, message):
     _width(lambda t: 1 + t**2, **options)
 
 
+def test_directions_are_rows():
+  params = {"a": jnp.ones(2), "b": jnp.ones(3)}
+  loss = lambda params, batch, *, key: 1 + (params["a"] ** 2).sum()
+  with pytest.raises(TypeError, match=r"directions must be rows \[k, 5\], got a tree; subset.*flat\[None\]"):
+    flatness.interval_flatness(loss, params, params, None)
+  with pytest.raises(ValueError, match=r"got \(5,\); directions\[None\] is one row"):
+    flatness.interval_flatness(loss, params, flatness.subset(params).flat, None)
+
+
 def test_a_loss_of_zero_has_no_multiple():
   with pytest.raises(ValueError, match=r"loss_fn must be positive and finite at params, got 0\.0"):
     _width(lambda t: t**2)

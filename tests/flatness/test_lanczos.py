@@ -188,6 +188,8 @@ def test_operators_that_are_none_are_refused():
 
 def test_bad_arguments():
   key = jax.random.key(0)
+  with pytest.raises(TypeError, match=r"like must be a vector \[size\], as hvp\(...\)\.like is, got a tree"):
+    flatness.top_eigenpairs(lambda v: v, {"a": jnp.zeros(8)}, key=key)
   with pytest.raises(ValueError, match=r"num_matvecs must lie in \[num, size\] = \[5, 8\], got 4"):
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num=5, num_matvecs=4)
   with pytest.raises(ValueError, match="which must be one of largest, smallest, magnitude, got 'top'"):

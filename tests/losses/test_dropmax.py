@@ -120,6 +120,22 @@ def test_loss_is_the_sum_of_its_terms():
   np.testing.assert_allclose(total, sum(np.asarray(p, np.float64) for p in parts.values()), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["dropmax", "dropmax_qp", "deterministic_dropmax"])
+def test_a_loss_takes_the_options_of_its_terms(name):
+  """And names them itself, and itself in what it says to another."""
+  loss, terms = (getattr(losses, n) for n in (name, f"{name}_terms"))
+  assert inspect.signature(loss).parameters == inspect.signature(terms).parameters
+  scores = [jnp.array([[0.5, -1.0, 2.0]])] * (3 if name == "dropmax" else 2)
+  other = {"temperature": 0.3, "num_samples": 3, "kl_weight": 2.0, "entropy_weight": 3.0}
+  other |= {"auxiliary_weight": 5.0, "posterior_logits": scores[0] + 1, "class_reduction": "mean"}
+  options = {n: value for n, value in other.items() if n in inspect.signature(loss).parameters}
+  arguments = lambda: [jax.random.key(0), *scores, jnp.array([1])][name == "deterministic_dropmax" :]
+  want = sum(np.asarray(term) for term in terms(*arguments(), **options).values())
+  np.testing.assert_allclose(loss(*arguments(), **options), want, rtol=1e-6)
+  with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'temprature'"):
+    loss(*arguments(), temprature=0.3)
+
+
 def test_weights_scale_their_own_term_only():
   arrays = random_inputs(3, dtype=np.float32)
   plain = terms(*arrays)

@@ -30,6 +30,17 @@ def softmax_loss(features, kernel, bias, labels):
   return np.logaddexp.reduce(logits, axis=-1) - np.take_along_axis(logits, labels[:, None], -1)[:, 0]
 
 
+def test_a_head_without_a_bias():
+  features, kernel, _, labels = head(3, dtype=np.float32)
+  options = {"num_groups": 3, "grouping": losses.fixed_scores}
+  groups = np.broadcast_to(np.repeat(np.arange(3), 4), features.shape)
+  got, logits = losses.group_softmax_and_logits(features, kernel, None, labels, **options)
+  want = oracles.group_softmax(features, kernel, np.zeros(6), labels, groups, 3)
+  np.testing.assert_allclose(got, want, rtol=1e-4)
+  np.testing.assert_allclose(logits, features @ kernel, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(losses.group_softmax(features, kernel, None, labels, **options), got)
+
+
 def given(groups):
   """The rule whose scores give these groups."""
   return lambda *_, num_groups: jnp.asarray(groups, jnp.float32)

@@ -64,6 +64,12 @@ def test_sam_survives_a_gradient_of_zero():
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("make", [optim.sam, lambda inner: optim.reparameterize(inner, lambda y: y)])
+def test_what_is_within_is_a_transform(make):
+  with pytest.raises(TypeError, match=r"inner must be an Optax transform, such as optax\.sgd.*got 0\.1"):
+    make(0.1)
+
+
 def test_sam_leaves_batch_statistics_alone():
   """The second gradient has no side effect: statistics are those of the first pass."""
   x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)), jnp.float32)

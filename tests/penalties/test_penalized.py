@@ -131,3 +131,35 @@ def test_a_weight_is_not_negative_and_a_loss_a_scalar():
     penalized(loss_fn, (-0.1, l2))
   with pytest.raises(ValueError, match="the value of loss_fn must have shape"):
     penalized(lambda params, batch, *, key: jnp.ones(3), (0.1, l2))({"kernel": jnp.ones(2)}, None)
+
+
+def test_what_comes_with_the_loss_comes_with_the_penalised_one(x64):
+  """As `jax.value_and_grad` has it, with BatchNorm's statistics for instance."""
+  params, batch = network()
+  with_aux = lambda params, batch, *, key: (loss_fn(params, batch, key=key), {"seen": batch["y"].size})
+  step = jax.jit(jax.value_and_grad(penalized(with_aux, (ALPHA, l2), has_aux=True), has_aux=True))
+  (loss, aux), grads = step(params, batch)
+  w = [np.asarray(params[layer]["kernel"]) for layer in params]
+  squares = sum((x**2).sum() for x in w)
+  np.testing.assert_allclose(loss, loss_fn(params, batch) + ALPHA / 2 * squares, rtol=1e-12)
+  assert aux == {"seen": 8}
+  want = jax.grad(loss_fn)(params, batch)["Dense_0"]["kernel"] + ALPHA * w[0]
+  np.testing.assert_allclose(grads["Dense_0"]["kernel"], want, rtol=1e-12)
+  terms, aux = penalized_terms(with_aux, (ALPHA, l2), has_aux=True)(params, batch)
+  assert list(terms) == ["loss", "l2"]
+  assert aux == {"seen": 8}
+
+
+@pytest.mark.parametrize(
+  ("value", "has_aux", "message"),
+  [
+    ((1.0, 2.0), False, r"the loss must be a scalar, got a tuple; \(loss, aux\) needs has_aux=True"),
+    (1.0, True, r"must return \(loss, aux\) with has_aux=True, got a float"),
+    ((1.0, 2.0, 3.0), True, r"must return \(loss, aux\)"),
+    (((1.0, 2.0), 3.0), True, "the loss must be a scalar, got a tuple"),
+  ],
+)
+def test_a_loss_comes_with_the_rest_as_a_pair_or_alone(value, has_aux, message):
+  objective = penalized(lambda params, batch, *, key: value, (0.1, l2), has_aux=has_aux)
+  with pytest.raises(TypeError, match=message):
+    objective({"kernel": jnp.ones(2)}, None)
