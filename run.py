@@ -11,6 +11,7 @@ import jax
 
 from jaxreg import train
 from jaxreg.train import cli, processes
+from jaxreg.train.interrupt import Interrupt
 
 JOBS = {
   "train": train.train,
@@ -60,7 +61,10 @@ def main(argv: list[str]) -> int:
       os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
   except KeyboardInterrupt:
-    print(INTERRUPTED, file=sys.stderr)
+    _ignore_signals()
+    print(INTERRUPTED, file=sys.stderr, flush=True)
+    if __name__ == "__main__":
+      os._exit(130)  # without waiting for threads that save
     return 130
 
 
@@ -72,20 +76,20 @@ def _ignore_signals() -> None:
 
 
 def _end(number: int, frame: object) -> None:
-  """Signals while nothing is trained, so that nothing is to be saved, and a second Ctrl-C.
+  """SIGTERM while nothing is trained, so that nothing is to be saved, and a second Ctrl-C while something is.
 
-  The loop has handlers of its own. An exception would be lost where one happens to be in a destructor, and
-  what is half written is removed by the next run.
+  An exception would be lost where one happens to be in a destructor.
   """
   del frame
-  _ignore_signals()
-  print(INTERRUPTED, file=sys.stderr, flush=True)
-  os._exit(128 + number)
+  try:
+    os.write(2, f"{INTERRUPTED}\n".encode())
+  finally:  # also where nobody reads that
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":
-  for each in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(each, _end)
+  signal.signal(signal.SIGTERM, _end)
+  Interrupt.again = staticmethod(_end)
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
   status = main(sys.argv[1:])
   _ignore_signals()

@@ -124,7 +124,8 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
   if not callable(loss_fn):
     raise TypeError(f"{name} must be a function (params, batch, *, key), got {loss_fn!r}")
   try:
-    signature = inspect.signature(loss_fn)
+    # A wrapper may take what the function that it wraps does not.
+    signature = inspect.signature(loss_fn, follow_wrapped=not inspect.isfunction(loss_fn))
   except ValueError:  # some built-in functions do not say what they take
     return
   try:

@@ -127,8 +127,13 @@ def test_arguments_of_configs(refuses, config, message):
 
 @pytest.mark.parametrize("rate", ["1.5", "-0.1", "nan"])
 def test_rates_of_a_model(refuses, rate):
-  message = f"model.MLP.dropout_rate: must lie from 0 to 1, got {rate}"
+  message = f"model.MLP.dropout_rate: must lie in [0, 1], got {rate}"
   refuses([f"--config.model.MLP.dropout_rate={rate}"], message)
+
+
+def test_a_config_of_ours_is_not_taken_for_one_of_another_folder(refuses, tmp_path):
+  for name in ("nowhere/softmax_digits.py", f"{tmp_path}/softmax_digits"):
+    refuses(["--config", name], f"--config: got '{name}', allowed are ")
 
 
 def test_a_flag_that_is_a_field(refuses):
@@ -152,7 +157,7 @@ def test_unknown_config_file(refuses):
     ("--config.optimizer.learnin_rate=0.1", "did you mean optimizer.learning_rate"),
     ("--config.momentum=0.9", "optimizer.sgd.momentum"),
     ("--config.method.dropmax.loss.temprature=1", "did you mean method.dropmax.loss.temperature"),
-    ("--config.xyzzy=1", "--help lists all"),
+    ("--config.xyzzy=1", "--helpfull lists all"),
   ],
 )
 @pytest.mark.parametrize("apart", [False, True])

@@ -111,6 +111,7 @@ def test_check_key_refuses_several():
     lambda *args, **kwargs: 0.0,
     jax.jit(lambda params, batch, *, key: 0.0),
     functools.partial(lambda scale, params, batch, *, key: 0.0, 2.0),
+    functools.wraps(lambda params, batch: 0.0)(lambda params, batch, *, key: 0.0),
   ],
 )
 def test_check_loss_fn_passes(loss_fn):

@@ -167,9 +167,10 @@ def loss_surface(
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
   """
   alphas, betas = _points(alphas, "alphas"), _points(betas, "betas")
-  if not (no_tree(directions) and len(directions) == 2):
+  pair = tuple(directions) if no_tree(directions) else ()
+  if len(pair) != 2:
     raise TypeError(f"directions must be two trees like params, got one {type(directions).__name__}")
-  first, second = (_like(direction, params) for direction in directions)
+  first, second = (_like(direction, params) for direction in pair)
   points = jnp.stack(jnp.meshgrid(alphas, betas, indexing="ij"), axis=-1).reshape(-1, 2)
   values = _surface(loss_fn, batch_size, params, (first, second), points, batch, key)
   return values.reshape(len(alphas), len(betas))

@@ -142,7 +142,7 @@ def _check_stream(stream: Config) -> None:
 def _check_rates(name: str, model: Config) -> None:
   for field, value in model.items():
     if field.endswith("_rate") and not 0 <= value <= 1:
-      raise RunError(f"model.{name}.{field}: must lie from 0 to 1, got {value}")
+      raise RunError(f"model.{name}.{field}: must lie in [0, 1], got {value}")
 
 
 def _check_layers(mlp: Config) -> None:

@@ -40,6 +40,10 @@ saved: the same command continues. Faults and what becomes of a run: docs/faults
 """
 
 
+# The jobs of one run, which reads what its configuration chooses; rows of the others may choose differently.
+ALONE = ("train", "evaluate", "translate")
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
   """What the command line asks for; `text` is all there is to do for `--help` and `--list`.
@@ -73,7 +77,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   config, doc = _load(path, configs)
   if {"--help", "-h", "--helpfull", "-help"} & set(rest):
     fields = flatten(config)
-    shown = fields if "--helpfull" in rest else relevant(fields)
+    shown = relevant(fields) if config.job in ALONE and "--helpfull" not in rest else fields
     lines = "\n".join(f"  --config.{name}={value}" for name, value in shown.items())
     return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{lines}\n")
 
@@ -128,8 +132,9 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 
 def _load(path: str, configs: Path) -> tuple[Config, str]:
   name, colon, argument = path.partition(":")
-  # One of ours also from another folder, and by its bare name.
-  places = (Path(name), configs / Path(name).name, configs / f"{Path(name).name}.py")
+  places = [Path(name)]
+  if str(Path(name).parent) in (".", configs.name):  # one of ours, also from elsewhere and by its bare name
+    places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]
   file = next((place for place in places if place.is_file()), None)
   if file is None:
     raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
@@ -178,13 +183,13 @@ def _check_names(arguments: list[str], config: Config) -> None:
       first = sorted(inside, key=lambda other: other.count("."))[:10]
       more = ", ..." if len(inside) > len(first) else ""
       raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(first)}{more}")
-    raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --help lists all")
+    raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --helpfull lists all")
 
 
 def _check_read(overrides: Mapping[str, Any], config: Config) -> None:
   """What is set must be read; the rows of a comparison or of flatness may choose what reads it."""
   flat = flatten(config)
-  for field in overrides if config.job in ("train", "evaluate", "translate") else ():
+  for field in overrides if config.job in ALONE else ():
     if chosen := chooser(field, flat):
       value = functools.reduce(lambda part, name: part[name], chosen.split("."), config)
       raise RunError(

@@ -3,20 +3,25 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
 
 
 class Interrupt:
-  """A context manager; `received` is the first signal's number, or None. A second Ctrl-C is the program's.
+  """A context manager; `received` is the first signal's number, or None.
 
   Several processes have to stop at the same step, whichever of them is told: there JAX's own service takes
   SIGTERM and agrees on the step, and Ctrl-C is passed on to it. (Orbax's policy for preemption asks the same
   service, and would add nothing but a save at another place.)
   """
 
+  # What a second Ctrl-C does. A program may put something in its place: an exception is lost where one
+  # happens to be in a destructor.
+  again: Callable[[int, FrameType | None], Any] = staticmethod(signal.default_int_handler)
   # The last number that this process asked the service for, over all runs that it makes.
   _asked: int | None = None
 
@@ -55,8 +60,7 @@ class Interrupt:
 
   def _handle(self, number: int, frame: FrameType | None) -> None:
     if self.received is not None and number == signal.SIGINT:
-      before = self._previous[number]
-      (before if callable(before) else signal.default_int_handler)(number, frame)
+      self.again(number, frame)
     self.received = number
     if jax.process_count() > 1:
       os.kill(os.getpid(), signal.SIGTERM)
