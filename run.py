@@ -7,6 +7,11 @@ import sys
 import warnings
 from pathlib import Path
 
+if __name__ == "__main__":
+  # What follows takes seconds, and would tell in many lines that it was ended.
+  for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, lambda number, _: os._exit(128 + number))
+
 import jax
 
 from jaxreg import train
@@ -88,6 +93,7 @@ def _end(number: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   signal.signal(signal.SIGTERM, _end)
   Interrupt.again = staticmethod(_end)
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
