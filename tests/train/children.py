@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import runpy
+import signal
 import sys
 import time
 import types
@@ -50,6 +51,8 @@ class Child:
     return self.process.is_alive()
 
   def signal(self, number: int) -> None:
+    while self.process.is_alive() and not _begun(self.said).exists():  # it is no program yet
+      time.sleep(0.005)
     if self.process.is_alive():
       os.kill(self.process.pid, number)
 
@@ -63,10 +66,16 @@ class Child:
     return self.process.exitcode, self.said.read_text()
 
 
+def _begun(said) -> Path:
+  return Path(f"{said}-begun")
+
+
 def _main(arguments, said, clock):
   with open(said, "w") as stream, open(os.devnull, "w") as nowhere:
     os.dup2(nowhere.fileno(), 1)
     os.dup2(stream.fileno(), 2)
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
+  _begun(said).touch()
   from jaxreg.train import order, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
