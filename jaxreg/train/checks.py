@@ -45,6 +45,7 @@ AT_LEAST = {
   "eval_every": 1,
   "eval_batch_size": 1,
   "log_every": 1,
+  "watch.steps": 0,
   "steps_per_dispatch": 0,
   "replicas": 1,
   "ensemble": 1,

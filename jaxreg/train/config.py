@@ -72,6 +72,9 @@ def base_config() -> Config:
   config.precision = "float32"  # float32 | bfloat16: of the layers; parameters, losses and masks are float32
   config.compilation_cache = True  # keep compiled programs in the work directory, for the next start
   config.log_every = 50  # steps between training records
+  # steps: a warning after so many steps in a row without learning (accuracy near chance, DropMax's retain
+  # probabilities of target and wrong classes equal); 0: none.
+  config.watch = ConfigDict({"steps": 500})
 
   config.data = _data()
   # names: applied in this order to the stored inputs of training batches; mean and std, a value per channel,

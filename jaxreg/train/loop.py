@@ -21,6 +21,7 @@ from jaxreg.train.recorder import Recorder, check_finite, largest_parts
 from jaxreg.train.replicas import Loop, Vmap
 from jaxreg.train.setup import steps_per_dispatch
 from jaxreg.train.stream import Feed
+from jaxreg.train.watch import Watch
 
 
 class Interrupted(Exception):
@@ -72,7 +73,14 @@ def train_steps(
   dispatch = _make_dispatch(run, feed)
   observe = program.extras.evaluated and run.replicas.make_update(program.extras.evaluated)
   over = observe is not None and _all_stopped(states)
-  recorder = Recorder(log, every=config.log_every, examples=config.batch_size * len(run.seeds))
+  watch = Watch(
+    log.say,
+    steps=config.watch.steps,
+    num_classes=program.model.head.num_classes,
+    clipped=config.optimizer.clip_norm > 0,
+  )
+  examples = config.batch_size * len(run.seeds)
+  recorder = Recorder(log, every=config.log_every, examples=examples, watch=watch)
   val = None
   ahead = dispatches(step, program.num_steps, steps_per_dispatch(config), (eval_steps, save_steps))
   if step and not saved.measured and (step % eval_steps == 0 or step == program.num_steps):

@@ -11,6 +11,7 @@ import numpy as np
 from jaxreg.train.errors import RunError
 from jaxreg.train.log import Log, Silent
 from jaxreg.train.metrics import merge, summarize, to_host
+from jaxreg.train.watch import Watch
 from jaxreg.typing import Array
 
 
@@ -21,10 +22,11 @@ class Recorder:
   stay exactly one step behind.
   """
 
-  def __init__(self, log: Log | Silent, *, every: int, examples: int):
-    self._log, self._every, self._examples = log, every, examples
+  def __init__(self, log: Log | Silent, *, every: int, examples: int, watch: Watch | None = None):
+    self._log, self._every, self._examples, self._watch = log, every, examples, watch
     self._pending: tuple[range, Any] | None = None
     self._total: Any = None
+    self._recorded = 0  # steps in the total
     # When the last steps were done; unknown at first, so that compiling counts for no speed.
     self._since: float | None = None
     self._steps, self._seconds = 0, 0.0
@@ -56,6 +58,7 @@ class Recorder:
       counted = {name: value for name, value in of_step.items() if value[1].all()}
       check_finite(step, {name: total / count for name, (total, count) in counted.items()})
       self._total = merge(self._total, of_step)
+      self._recorded += 1
       if before is not None:
         self._steps += 1
         self._seconds += (self._since - before) / len(steps)
@@ -67,11 +70,14 @@ class Recorder:
     """Writes the means since the last record, if there were steps since."""
     if self._total is None:
       return
-    values = {name: float(np.mean(runs)) for name, runs in summarize(self._total, "train").items()}
+    of_replicas = summarize(self._total, "train")
+    values = {name: float(np.mean(runs)) for name, runs in of_replicas.items()}
     if self._steps:
       values["train/examples_per_second"] = self._steps * self._examples / self._seconds
     self._log.write(step, values)
-    self._total, self._steps, self._seconds = None, 0, 0.0
+    if self._watch is not None:
+      self._watch.see(self._recorded, of_replicas)
+    self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0
 
 
 def largest_parts(states: Any) -> dict[str, np.ndarray]:

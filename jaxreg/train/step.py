@@ -84,13 +84,22 @@ def make_train_step(
       value_fn=_value_fn(objective, gather, state, batch, key),
     )
     params = optax.apply_updates(state.params, updates)
-    metrics["grad_norm"] = (optax.tree.norm(grads), jnp.float32(1))
+    metrics |= {name: (norm, jnp.float32(1)) for name, norm in gradient_norms(grads).items()}
     metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
     changes = {"params": params, "model_state": model_state, "opt_state": opt_state}
     new = state.replace(step=state.step + 1, **changes)
     return (new if extras is None else extras.update(state, new)), metrics
 
   return train_step
+
+
+def gradient_norms(grads: Params) -> dict[str, Array]:
+  """The gradient's norm, and that of its parts: the backbone and each layer of the head."""
+  norms = {"grad_norm": optax.tree.norm(grads)}
+  if isinstance(grads, Mapping) and {"backbone", "head"} == grads.keys():
+    parts = {"backbone": grads["backbone"], **grads["head"]}
+    norms |= {f"grad_norm_{name}": optax.tree.norm(part) for name, part in parts.items()}
+  return norms
 
 
 def _value_fn(

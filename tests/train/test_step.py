@@ -265,12 +265,15 @@ def test_the_loss_is_the_sum_of_its_terms():
 def test_what_is_reported():
   state, metrics = jitted()(start(), batch())
   always = {"loss", "accuracy", "grad_norm", "learning_rate"}
+  parts = {f"grad_norm_{part}" for part in ("backbone", "classifier", "prior", "residual")}
   dropmax = {"retain_target", "retain_nontarget", "posterior_nontarget", "kept_nontarget", "logit_grad_norm"}
-  assert set(metrics) == always | set(program().method.terms) | dropmax
+  assert set(metrics) == always | parts | set(program().method.terms) | dropmax
   assert metrics["learning_rate"][0] == 0.5
   # SGD with coupled decay of kernels at rate 0.5: the biases moved by half of their gradients.
   assert int(state.step) == 1
   assert 0 < float(metrics["grad_norm"][0]) < 100
+  squares = [float(metrics[name][0]) ** 2 for name in parts]
+  np.testing.assert_allclose(sum(squares), float(metrics["grad_norm"][0]) ** 2, rtol=1e-5)
 
 
 def test_the_gradient_is_that_of_the_mean():

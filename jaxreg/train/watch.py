@@ -1,0 +1,55 @@
+"""Warns when a run does not learn."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+NEAR_CHANCE = 1.5  # times the accuracy of a guess
+ALIKE = 0.05  # a difference of retain probabilities; healthy runs reach 0.1 within their first epoch
+
+
+class Watch:
+  """Warns, once for each sign, when a replica shows it for `steps` steps in a row; it stops nothing.
+
+  The signs are a training accuracy near chance and, with DropMax, mean retain probabilities of target and
+  wrong classes that stay equal: then no mask tells the classes apart.
+
+  Args:
+    warn: takes the line.
+    steps: length of the stretch; 0 for no warning.
+    num_classes: a guess is right once in so many times.
+    clipped: whether the run clips its gradients already, which changes the advice.
+  """
+
+  def __init__(self, warn: Callable[[str], None], *, steps: int, num_classes: int, clipped: bool):
+    self._warn, self._steps, self._chance = warn, steps, 1 / num_classes
+    self._advice = "a lower optimizer.learning_rate" if clipped else "optimizer.clip_norm=1.0"
+    self._stretch = {"accuracy": 0, "retain": 0}
+
+  def see(self, steps: int, values: Mapping[str, np.ndarray]) -> None:
+    """Takes the means over the last `steps` steps, `[replicas]` each, by names such as `train/accuracy`."""
+    if not self._steps:
+      return
+    accuracy = values.get("train/accuracy")
+    if accuracy is not None:
+      if self._lasts("accuracy", steps, accuracy.min() < NEAR_CHANCE * self._chance):
+        self._say(f"training accuracy is {accuracy.min():.1%}, where a guess reaches {self._chance:.1%}")
+    target, wrong = values.get("train/retain_target"), values.get("train/retain_nontarget")
+    if target is not None and wrong is not None:
+      worst = np.abs(target - wrong).argmin()
+      if self._lasts("retain", steps, abs(target[worst] - wrong[worst]) < ALIKE):
+        self._say(
+          f"DropMax retains target ({target[worst]:.2f}) and wrong classes ({wrong[worst]:.2f}) alike, so its "
+          "masks know no class"
+        )
+
+  def _lasts(self, sign: str, steps: int, shown: bool) -> bool:
+    """Whether the stretch of this sign has just reached its length."""
+    before = self._stretch[sign]
+    self._stretch[sign] = before + steps if shown else 0
+    return before < self._steps <= self._stretch[sign]
+
+  def _say(self, what: str) -> None:
+    self._warn(
+      f"warning: for {self._steps} steps {what}; the first steps were probably too large: try {self._advice}"
+    )

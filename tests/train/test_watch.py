@@ -1,0 +1,63 @@
+"""A run that does not learn is told so, once, and goes on."""
+
+import numpy as np
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train.watch import Watch
+
+
+def warnings(*seen, steps=100, clipped=False):
+  said = []
+  watch = Watch(said.append, steps=steps, num_classes=10, clipped=clipped)
+  for values in seen:
+    watch.see(50, {f"train/{name}": np.atleast_1d(value) for name, value in values.items()})
+  return said
+
+
+def test_accuracy_near_chance_for_the_whole_stretch():
+  [said] = warnings({"accuracy": 0.11}, {"accuracy": 0.149}, {"accuracy": 0.10}, {"accuracy": 0.10})
+  assert "for 100 steps" in said
+  assert "14.9%" in said
+  assert "a guess reaches 10.0%" in said
+  assert "optimizer.clip_norm" in said
+
+
+@pytest.mark.parametrize("seen", [[0.11], [0.11, 0.16, 0.11], [0.5] * 9])
+def test_no_warning_while_it_learns(seen):
+  assert not warnings(*({"accuracy": x} for x in seen))
+
+
+def test_one_collapsed_replica_of_three_is_enough():
+  [said] = warnings(*[{"accuracy": [0.5, 0.1, 0.6]}] * 2)
+  assert "10.0%" in said
+
+
+def test_retain_probabilities_that_stay_equal():
+  """The collapsed run of the measurements, and a healthy one."""
+  alike = {"accuracy": 0.2, "retain_target": 0.345, "retain_nontarget": 0.341}
+  [said] = warnings(alike, alike, alike)
+  assert "(0.34)" in said
+  assert "DropMax" in said
+  assert not warnings(*[{"accuracy": 0.2, "retain_target": 0.495, "retain_nontarget": 0.304}] * 3)
+
+
+def test_the_advice_depends_on_what_is_done_already():
+  [said] = warnings({"accuracy": 0.1}, {"accuracy": 0.1}, clipped=True)
+  assert "clip_norm" not in said
+  assert "optimizer.learning_rate" in said
+
+
+def test_none_where_none_is_wanted():
+  assert not warnings(*[{"accuracy": 0.1}] * 9, steps=0)
+
+
+def test_a_run_that_cannot_learn_is_told_and_ends(tmp_path, capfd):
+  """A rate of 1e-9 learns nothing: one line, and the run goes on to its end."""
+  fields = {"optimizer.learning_rate": 1e-9, "watch.steps": 10}
+  train.train(runs.make_config(fields), tmp_path)
+  said = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
+  assert any("retains target" in line for line in said)
+  assert len(said) <= 2
+  assert (tmp_path / "results.json").is_file()
