@@ -39,6 +39,16 @@ def group_softmax(kind: str, drops: tuple[float, ...], epochs: int) -> Config:
   return config
 
 
+def he_preprocessing(config: Config) -> None:
+  """The training crops of He et al., 2016, section 3.4, which the supplement's B.1 calls standard.
+
+  The shorter side is drawn from 256 to 480, the crop from anywhere in the image or its mirror image, and one
+  colour is added. Their mean is subtracted per pixel; here, as in all our configs, per channel.
+  """
+  config.data.stream.sides = (256, 480)
+  config.augment.names = ("lighting",)
+
+
 def dropmax(drops: tuple[float, ...], epochs: int, weight_decay: float) -> Config:
   """Appendix C of Lee et al., 2018, for AWA and CUB-200-2011, but for the data; `drops` are epochs."""
   config = photographs(depth=18)

@@ -12,6 +12,7 @@ from jaxreg.augment._compose import compose
 from jaxreg.augment._cutmix import cutmix
 from jaxreg.augment._cutout import cutout, random_erasing
 from jaxreg.augment._flip import flip
+from jaxreg.augment._lighting import lighting
 from jaxreg.augment._mixup import mixup
 from jaxreg.augment._normalize import normalize
 from jaxreg.augment._rand_augment import rand_augment
@@ -24,6 +25,7 @@ __all__ = [
   "cutmix",
   "cutout",
   "flip",
+  "lighting",
   "mixup",
   "normalize",
   "pad_crop",

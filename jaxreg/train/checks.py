@@ -132,6 +132,11 @@ def _check_augment(chosen: Config) -> None:
 def _check_stream(stream: Config) -> None:
   if stream.resize < stream.size:
     raise RunError(f"data.stream.resize: must be at least size={stream.size}, got {stream.resize}")
+  sides = stream.sides
+  if sides and not (len(sides) == 2 and all(isinstance(side, int) for side in sides)):
+    raise RunError(f"data.stream.sides: must be () or two whole numbers, got {sides!r}")
+  if sides and not stream.size <= sides[0] <= sides[1]:
+    raise RunError(f"data.stream.sides: must be in order and at least size={stream.size}, got {sides!r}")
   for field, most in (("area", 1), ("aspect", math.inf)):
     bounds = stream[field]
     numbers = len(bounds) == 2 and all(isinstance(value, int | float) for value in bounds)

@@ -17,7 +17,7 @@ Config = Any
 BACKBONES = ("MLP", "RNN", "LeNet", "TutorialCNN", "CifarResNet", "ResNet", "VGG", "VGG9", "Transformer")
 AUGMENTATIONS = (
   *("pad_crop", "flip", "translate", "rotate", "scale", "cutout", "random_erasing"),
-  *("rand_augment", "mixup", "cutmix"),
+  *("lighting", "rand_augment", "mixup", "cutmix"),
 )
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")

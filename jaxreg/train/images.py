@@ -22,6 +22,8 @@ class Decoding:
     resize: the shorter side before the centre crop of evaluation.
     area: for training, bounds of the crop's area as a fraction of the image's.
     aspect: for training, bounds of the crop's width over its height.
+    sides: for training, bounds of the shorter side to which the image is scaled before a crop of `size` from
+      anywhere in it, instead of crops by area and aspect; () for those.
     flip: for training, mirror every other image.
     workers: processes that decode; with 0, threads of this one do.
   """
@@ -30,6 +32,7 @@ class Decoding:
   resize: int = 256
   area: tuple[float, float] = (0.08, 1.0)
   aspect: tuple[float, float] = (0.75, 4 / 3)
+  sides: tuple[int, ...] = ()
   flip: bool = True
   workers: int = 0
 
@@ -105,14 +108,7 @@ class Images:
         rgb = image.convert("RGB")
         if generator is None:
           return centre_crop(rgb, size=self.decoding.size, resize=self.decoding.resize)
-        return random_crop(
-          generator,
-          rgb,
-          size=self.decoding.size,
-          area=self.decoding.area,
-          aspect=self.decoding.aspect,
-          flip=self.decoding.flip,
-        )
+        return self._draw(generator, rgb)
     except UnidentifiedImageError as error:
       raise RunError(
         f"{self.store.name(number)} cannot be decoded (it is no image that Pillow knows)"
@@ -120,17 +116,42 @@ class Images:
     except Exception as error:  # Pillow has no error that all damages share
       raise RunError(f"{self.store.name(number)} cannot be decoded ({one_line(error)})") from error
 
+  def _draw(self, generator: np.random.Generator, image: Any) -> np.ndarray:
+    how = self.decoding
+    if how.sides:
+      return scaled_crop(generator, image, size=how.size, sides=how.sides, flip=how.flip)
+    return random_crop(generator, image, size=how.size, area=how.area, aspect=how.aspect, flip=how.flip)
+
 
 def centre_crop(image: Any, *, size: int, resize: int) -> np.ndarray:
   """The centre `[size, size, 3]` of a Pillow image whose shorter side was made `resize` long."""
+  image = _scaled(image, resize)
+  left, top = ((side - size) // 2 for side in image.size)
+  return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+def scaled_crop(
+  generator: np.random.Generator, image: Any, *, size: int, sides: tuple[int, ...], flip: bool
+) -> np.ndarray:
+  """A part `[size, size, 3]` of a Pillow image whose shorter side is drawn from the whole numbers in `sides`.
+
+  References:
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4.
+  """
+  low, high = sides
+  image = _scaled(image, int(generator.integers(low, high + 1)))
+  left, top = (int(generator.integers(side - size + 1)) for side in image.size)
+  mirrored = generator.random() < 0.5
+  pixels = np.asarray(image.crop((left, top, left + size, top + size)))
+  return np.ascontiguousarray(pixels[:, ::-1]) if flip and mirrored else pixels
+
+
+def _scaled(image: Any, shorter: int) -> Any:
+  """A Pillow image with its shorter side made `shorter` long."""
   from PIL import Image
 
-  shorter = min(image.size)
-  width, height = (max(resize, round(side * resize / shorter)) for side in image.size)
-  if (width, height) != image.size:
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-  left, top = (width - size) // 2, (height - size) // 2
-  return np.asarray(image.crop((left, top, left + size, top + size)))
+  size = tuple(max(shorter, round(side * shorter / min(image.size))) for side in image.size)
+  return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
 
 
 def random_crop(

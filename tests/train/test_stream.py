@@ -16,7 +16,7 @@ from jaxreg import train
 from jaxreg.train import loop, manifest, placement, setup, sources, stream
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
-from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop
+from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
 from jaxreg.train.order import Order, batch_indices
 from jaxreg.train.subsets import flip_labels, hide_labels, subset
 
@@ -114,6 +114,50 @@ def test_a_random_crop_is_its_box_resized():
     box = draw_box(np.random.default_rng(seed), 47, 30, **options)
     found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), size=12, flip=False, **options)
     np.testing.assert_allclose(found, resized(pixels, box, (12, 12)), rtol=0, atol=1.01)
+
+
+def test_a_scaled_crop_has_a_drawn_shorter_side_and_a_drawn_place():
+  pixels = noise(4, 30, 47)
+  sides, places = [], []
+  for seed in range(300):
+    found = scaled_crop(
+      np.random.default_rng(seed), Image.fromarray(pixels), size=12, sides=(14, 17), flip=False
+    )
+    drawn = np.random.default_rng(seed)
+    side = drawn.integers(14, 18)
+    width, height = round(47 * side / 30), side
+    left, top = drawn.integers(width - 11), drawn.integers(height - 11)
+    if seed < 20:
+      whole = resized(pixels, (0, 0, 47, 30), (width, height))
+      np.testing.assert_allclose(found, whole[top : top + 12, left : left + 12], rtol=0, atol=1.01)
+    sides.append(side)
+    places.append((left, top))
+  assert set(sides) == {14, 15, 16, 17}
+  # Places from one edge to the other: 0 to 27 - 12 across, 0 to 17 - 12 down.
+  assert np.array(places).min(axis=0).tolist() == [0, 0]
+  assert np.array(places).max(axis=0).tolist() == [15, 5]
+
+
+def test_scaled_crops_are_mirrored_every_other_time():
+  pixels = noise(5, 12, 12)
+  whole = [
+    scaled_crop(np.random.default_rng(seed), Image.fromarray(pixels), size=12, sides=(12, 12), flip=True)
+    for seed in range(400)
+  ]
+  mirrored = [np.array_equal(found, pixels[:, ::-1]) for found in whole]
+  assert all(flipped or np.array_equal(found, pixels) for flipped, found in zip(mirrored, whole))
+  assert abs(np.mean(mirrored) - 0.5) < 4 * 0.5 / np.sqrt(400)
+
+
+def test_a_store_of_images_draws_the_crops_that_are_asked_for(folder):
+  pixels = noise(6, 10, 10)
+  Image.fromarray(pixels).save(folder / "train" / "cat" / "000.PNG")
+  images = sources.image_folder(str(folder)).decoded_by(size=6, resize=10, sides=(10, 10)).train.inputs
+  windows = np.lib.stride_tricks.sliding_window_view(pixels, (6, 6, 3))[:, :, 0]
+  found = images.cut(0, np.random.default_rng(0))
+  assert any((windows == side).all((2, 3, 4)).sum() == 1 for side in (found, found[:, ::-1]))
+  # An evaluation takes the centre.
+  np.testing.assert_array_equal(images.cut(0), pixels[2:8, 2:8])
 
 
 def test_boxes_have_the_areas_aspects_and_places_that_are_asked_for():
@@ -264,6 +308,10 @@ def test_a_class_without_images_or_of_one_split_only_is_named(folder):
     ("area", (0.0, 1.0), "data.stream.area"),
     ("area", (0.5, 1.1), "at most 1"),
     ("area", (0.5, 0.1), "data.stream.area"),
+    ("sides", (480,), "data.stream.sides"),
+    ("sides", (480, 256), "data.stream.sides: must be in order and at least size=224"),
+    ("sides", (100, 256), "data.stream.sides: must be in order and at least size=224"),
+    ("sides", (256.5, 480), "data.stream.sides"),
     ("aspect", (1.0,), "data.stream.aspect"),
     ("aspect", (1.0, float("inf")), "data.stream.aspect"),
     ("aspect", ("a", "b"), "data.stream.aspect"),

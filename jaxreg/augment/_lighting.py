@@ -1,0 +1,66 @@
+"""Colour noise along the principal components of natural images."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment._images import images
+from jaxreg.typing import Array, Key, check_key, check_range
+
+# Of ImageNet's pixels, in units of the whole range: red, green and blue down, components across.
+EIGENVALUES = (0.2175, 0.0188, 0.0045)
+EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
+
+
+def lighting(
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  std: ArrayLike = 0.1,
+  value_range: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+  r"""Adds one colour to all pixels of an image: the colour of another light.
+
+  .. math:: x \leftarrow x + \sum_j \alpha_j \lambda_j v_j, \qquad \alpha_j \sim N(0, \text{std}^2)
+
+  The eigenvalues and eigenvectors are those of the colours of ImageNet's pixels.
+
+  Args:
+    key: one draw of `[batch, 3]`.
+    batch: `inputs` `[batch, height, width, 3]`, red, green, blue, uint8 or floating; the rest stays.
+    std: of `alpha`, at least 0.
+    value_range: the least and largest value of a pixel, to which the result is clipped; by default 0 and 255
+      of uint8, else 0 and 1.
+
+  Returns:
+    The batch with changed inputs, of the same shape and dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key, or the inputs are neither uint8 nor floating.
+    ValueError: if the inputs are not images of three channels, or `std` is negative.
+
+  Example:
+    >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}
+    >>> lighting(jax.random.key(0), batch, std=0.0)["inputs"].ravel()
+    Array([0.5, 0.5, 0.5], dtype=float32)
+
+  References:
+    Krizhevsky, Sutskever and Hinton, `ImageNet Classification with Deep Convolutional Neural Networks`, 2012,
+    section 4.1. He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4, names it.
+  """
+  x = images(batch)
+  if x.shape[-1] != 3:
+    raise ValueError(f"inputs must have three channels, red, green and blue, got {x.shape}")
+  is_bytes = x.dtype == jnp.uint8
+  if not (is_bytes or jnp.issubdtype(x.dtype, jnp.floating)):
+    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  check_range(std, "std", low=0)
+  low, high = value_range or ((0.0, 255.0) if is_bytes else (0.0, 1.0))
+  alphas = std * jax.random.normal(check_key(key), (x.shape[0], 3))
+  components = jnp.array(EIGENVECTORS) * jnp.array(EIGENVALUES)[None, :]
+  colours: Array = (high - low) * alphas @ components.T
+  y = jnp.clip(x.astype(jnp.float32) + colours[:, None, None, :], low, high)
+  return {**batch, "inputs": (jnp.round(y) if is_bytes else y).astype(x.dtype)}
