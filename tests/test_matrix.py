@@ -82,6 +82,7 @@ ELSEWHERE = {
   "theory/test_dropmax_equilibrium.py": "theory.dropmax_equilibrium",
   "theory/test_dropmax_gradient.py": "theory.dropmax_condition_1 theory.dropmax_gradient_norms "
   "theory.dropmax_regularizer theory.dropmax_target_gradients",
+  "theory/test_dropmax_nontarget.py": "theory.dropmax_nontarget_gradients",
   "theory/test_dropmax_posterior.py": "theory.dropmax_marginal_logits theory.dropmax_mask_posterior "
   "theory.dropmax_mean_field",
   "theory/test_dropmax_target.py": "theory.dropmax_learn_posterior theory.dropmax_optimal_target_logit",

@@ -10,6 +10,7 @@ from jaxreg.theory._dropmax_gradient import (
   dropmax_regularizer,
   dropmax_target_gradients,
 )
+from jaxreg.theory._dropmax_nontarget import dropmax_nontarget_gradients
 from jaxreg.theory._dropmax_posterior import (
   dropmax_marginal_logits,
   dropmax_mask_posterior,
@@ -58,6 +59,7 @@ __all__ = [
   "dropmax_mask_posterior",
   "dropmax_masks",
   "dropmax_mean_field",
+  "dropmax_nontarget_gradients",
   "dropmax_optimal_target_logit",
   "dropmax_regularizer",
   "dropmax_target_gradients",
