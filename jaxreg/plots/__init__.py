@@ -15,6 +15,7 @@ from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._ellipses import ellipses
 from jaxreg.plots._equilibrium import equilibrium
 from jaxreg.plots._features import features
+from jaxreg.plots._first_steps import first_steps
 from jaxreg.plots._flat_minima import flat_minima
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._landscape import final_losses, stationary_points
@@ -45,6 +46,7 @@ __all__ = [
   "equilibrium",
   "features",
   "final_losses",
+  "first_steps",
   "flat_minima",
   "gradients",
   "monte_carlo",
