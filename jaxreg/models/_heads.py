@@ -54,6 +54,8 @@ class DropMaxHead(nn.Module):
     initializer: `glorot` or `tutorial`.
     stop_gradient: `activations` (the released code) or `parameters` (the poster).
     branch_only: keeps the gradients of the two mask branches out of the backbone.
+    initial_keep_prob: if not 0, every class begins with this retain probability for every example: the
+      branches' kernels begin at zero. Near 1 the head begins as a softmax (ours, for warm starts).
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018.
@@ -63,13 +65,20 @@ class DropMaxHead(nn.Module):
   initializer: str = "glorot"
   stop_gradient: Literal["activations", "parameters"] = "activations"
   branch_only: bool = False
+  initial_keep_prob: float = 0.0
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
-    branches = [
-      _Affine(self.num_classes, self.initializer, name=name) for name in ("classifier", "prior", "residual")
+    biases = {"classifier": None, "prior": None, "residual": None}
+    if self.initial_keep_prob:
+      if not 0 < self.initial_keep_prob < 1:
+        raise ValueError(f"initial_keep_prob must be at least 0 and below 1, got {self.initial_keep_prob}")
+      biases["prior"] = math.log(self.initial_keep_prob / (1 - self.initial_keep_prob))
+      biases["residual"] = 0.0
+    weights = [
+      _Affine(self.num_classes, self.initializer, initial_bias=bias, name=name)(features.shape[-1])
+      for name, bias in biases.items()
     ]
-    weights = [branch(features.shape[-1]) for branch in branches]
     return losses.dropmax_heads(
       features, *weights, stop_gradient=self.stop_gradient, branch_only=self.branch_only
     )
@@ -157,15 +166,22 @@ class TaskHeads(nn.Module):
 
 
 class _Affine(nn.Module):
-  """The kernel, and a bias, of an affine layer, for a function that needs them rather than its output."""
+  """The kernel, and a bias, of an affine layer, for a function that needs them rather than its output.
+
+  With `initial_bias` the layer begins as that constant.
+  """
 
   num_classes: int
   initializer: str
   bias: bool = True
+  initial_bias: float | None = None
 
   @nn.compact
   def __call__(self, num_features: int) -> dict[str, Array]:
     init = initializers(self.initializer)
+    if self.initial_bias is not None:
+      zeros, constant = nn.initializers.zeros_init(), nn.initializers.constant(self.initial_bias)
+      init = {"kernel_init": zeros, "bias_init": constant}
     weights = {"kernel": self.param("kernel", init["kernel_init"], (num_features, self.num_classes))}
     if self.bias:
       weights["bias"] = self.param("bias", init["bias_init"], (self.num_classes,))

@@ -327,3 +327,19 @@ def test_a_rate_of_0_drops_nothing_after_its_layer():
 def test_rates_that_do_not_fit_the_layers_are_refused(options, got):
   with pytest.raises(ValueError, match=f"dropout_rates must be empty or.*{got}|{got}.*hidden"):
     abstract_params(models.MLP((8, 8), **options), (2, 7))
+
+
+def test_a_warm_start_keeps_every_class_with_the_same_probability():
+  head = models.DropMaxHead(6, initial_keep_prob=0.9)
+  plain = models.DropMaxHead(6)
+  features = 10 * np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+  params, before = (initialise(each, jax.random.key(0), features)["params"] for each in (head, plain))
+  outputs = head.apply({"params": params}, features)
+  np.testing.assert_allclose(jax.nn.sigmoid(outputs["retain_logits"]), 0.9, rtol=1e-6)
+  np.testing.assert_array_equal(outputs["residual_logits"], 0)
+  np.testing.assert_array_equal(params["classifier"]["kernel"], before["classifier"]["kernel"])
+  # Equal retain probabilities: what is predicted is the softmax.
+  predicted = losses.dropmax_log_probs(outputs["logits"], outputs["retain_logits"])
+  np.testing.assert_allclose(predicted, jax.nn.log_softmax(outputs["logits"]), rtol=1e-5, atol=1e-6)
+  with pytest.raises(ValueError, match=r"at least 0 and below 1, got 1\.5"):
+    initialise(models.DropMaxHead(6, initial_keep_prob=1.5), jax.random.key(0), features)

@@ -38,5 +38,5 @@ def test_a_column_for_each_recipe_and_a_row_for_each_question():
 
 
 def test_a_recipe_without_dropmax_is_refused():
-  with pytest.raises(ValueError, match="'new'.*must have a run of 'DropMax', got softmax"):
+  with pytest.raises(ValueError, match=r"'new'.*must have a run of 'DropMax', got softmax"):
     plots.first_steps({"new": {"softmax": []}})
