@@ -131,6 +131,12 @@ def augmented(name: str, **options: Any) -> Row:
   return row(f"augment.{name}", IMAGES, call, output="same")
 
 
+def lit(key, x):
+  """Three of the channels are colours."""
+  out = augment.lighting(key, {"inputs": x[..., :3]}, value_range=(-8.0, 8.0))["inputs"]
+  return {"inputs": jnp.concatenate([out, x[..., 3:]], axis=-1), "labels": x[:, 0, 0]}
+
+
 def composed(key, x):
   both = augment.compose(augment.flip, functools.partial(augment.cutout, size=2))
   return both(key, {"inputs": x})["inputs"]
@@ -198,6 +204,7 @@ ROWS = (
   augmented("cutout", size=2),
   augmented("random_erasing"),
   augmented("rand_augment", value_range=(-8.0, 8.0)),
+  row("augment.lighting", IMAGES, lit, output="same"),
   augmented("mixup"),
   augmented("cutmix"),
   row("augment.compose", IMAGES, composed, output="same"),
