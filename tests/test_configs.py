@@ -12,7 +12,7 @@ import pytest
 
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli, setup
-from jaxreg.train.rows import make_cell, parse_fields
+from jaxreg.train.rows import make_cell, parse_fields, parse_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -21,6 +21,9 @@ MNIST_SIZES = {"1k": (1000, 1000), "5k": (5000, 5000), "55k": (55000, 5000)}
 ARGUMENTS = {
   "dropmax_mnist.py": [f"{size}{rest}" for size in MNIST_SIZES for rest in ("", "-appendix")],
   "dropmax_figures.py": [None, "digits", "mnist1k"],
+  "compare_dropmax_cifar10.py": [None, "small", "remedies"],
+  "compare_dropmax_mnist1k.py": [None, "appendix"],
+  "compare_dropmax_mnist5k.py": [None, "appendix"],
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
   "compare_group_softmax_subsets.py": ["classes2", "images300"],
   "flatness_fnn_mnist.py": [None, "profile"],
@@ -31,7 +34,7 @@ ARGUMENTS = {
   "optimizers_digits.py": [None, "exact_adam", "normalized_leaves", "sam", "sgld"],
   "toolbox_digits.py": [None, "max_norm", "weight_noise", "rnn_weight_noise"],
   "compare_group_softmax.py": ["digits", "mnist1k", "mnist5k", "cifar10"],
-  "group_softmax_imagenet.py": [None, "classes100", "images100"],
+  "group_softmax_imagenet.py": [None, "classes100", "images100", "all-he"],
   "group_softmax_food101.py": ["scratch", "finetuned"],
 }
 # The sets of photographs: classes, images for training and for testing. TFDS says how many, and the sources
@@ -50,6 +53,7 @@ CHOICES = [
 # But for their numbers of classes and their schedules the same program as another.
 ALIKE = (
   *("group_softmax_imagenet.py:classes100", "group_softmax_imagenet.py:images100", "softmax_imagenet.py"),
+  "group_softmax_imagenet.py:all-he",
   *("group_softmax_food101.py:finetuned", "group_softmax_caltech256.py", "group_softmax_sun397.py"),
   "dropmax_awa2.py",
 )
@@ -281,6 +285,20 @@ def test_the_appendix():
     assert (config.model.name, config.batch_size, config.epochs) == ("TutorialCNN", 50, epochs)
     assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
     assert config.optimizer.schedule.name == "constant"
+    decay = config.optimizer.weight_decay
+    assert (decay.rate, decay.decoupled, decay.mask) == (1e-4, False, "no_branches")
+
+
+@pytest.mark.parametrize("choice", ["mnist1k.py:appendix", "mnist5k.py:appendix"])
+def test_the_search_of_the_appendix(choice):
+  """Its weight decay is searched in {0, 1e-5, 1e-4, 1e-3}, for both methods, on the validation split."""
+  config = cli.parse(["--config", f"{CONFIGS}/compare_dropmax_{choice}"], CONFIGS).config
+  assert (config.job, config.compare.choose) == ("compare", "val/error")
+  assert config.compare.seeds >= 3
+  assert {"softmax", "dropmax"} <= set(config.compare.rows)
+  rates = {0.0, 1e-5, 1e-4, 1e-3}
+  for row in parse_rows(config):
+    assert {setting["optimizer.weight_decay.rate"] for setting in row.grid} == rates
 
 
 # Data set, argument: classes, thousands of training images, the epochs where the rate drops, all epochs.
@@ -332,21 +350,33 @@ def test_the_set_ups_of_group_softmax(name, argument):
     assert differ == {"method.name"}
 
 
-@pytest.mark.parametrize(
-  ("name", "drops", "epochs", "decay"),
-  [("awa2", (150, 250), 300, 1e-4), ("cub200", (200, 300), 400, 1e-3)],
-)
-def test_the_set_ups_of_dropmax(name, drops, epochs, decay):
-  """Lee et al., 2018, appendix C."""
-  config, _ = of_photographs(f"dropmax_{name}")
-  assert (config.model.name, config.model.ResNet.depth) == ("ResNet", 18)
-  assert (config.batch_size, config.epochs) == (125, epochs)
-  schedule = config.optimizer.schedule
-  assert (schedule.name, schedule.step.boundaries, schedule.step.factor) == ("step", drops, 0.1)
-  rule = config.optimizer.weight_decay
-  found = (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.sgd.momentum, rule.rate)
-  assert found == ("sgd", 1e-2, 0.9, decay)
-  assert rule.mask == "no_branches"
+# Config: model, batch, epochs, learning rate, the epochs where it drops, weight decay.
+APPENDIX_C = {
+  "dropmax_cifar10": ("CifarResNet", 128, 200, 0.1, (80, 120, 160), 1e-4),
+  "dropmax_cifar100": ("CifarResNet", 128, 200, 0.1, (80, 120, 160), 1e-4),
+  "dropmax_awa2": ("ResNet", 125, 300, 1e-2, (150, 250), 1e-4),
+  "dropmax_cub200": ("ResNet", 125, 400, 1e-2, (200, 300), 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", APPENDIX_C)
+def test_the_set_ups_of_dropmax(name):
+  """Lee et al., 2018, appendix C, every number; and what we add to it."""
+  config = cli.parse(["--config", f"{CONFIGS}/{name}.py"], CONFIGS).config
+  chosen, decay = config.optimizer, config.optimizer.weight_decay
+  step, rates = chosen.schedule.step, (chosen.learning_rate, chosen.schedule.step.boundaries)
+  assert (config.model.name, config.batch_size, config.epochs, *rates, decay.rate) == APPENDIX_C[name]
+  assert (chosen.name, chosen.sgd.momentum, chosen.sgd.nesterov) == ("sgd", 0.9, False)
+  assert (chosen.schedule.name, step.factor, step.relative) == ("step", 0.1, False)
+  assert (chosen.schedule.warmup_epochs, config.steps, config.method.name) == (0, 0, "dropmax")
+  # By the released code: coupled, and on everything but the mask branches.
+  assert (decay.mask, decay.decoupled) == ("no_branches", False)
+  # A depth of 32 and ResNet-18: ours, and its authors' word.
+  assert config.model[config.model.name].depth == (18 if config.model.name == "ResNet" else 32)
+  assert chosen.clip_norm == 1.0  # ours
+  loss = config.method.dropmax.loss
+  weights = (loss.kl_weight, loss.entropy_weight, loss.auxiliary_weight)
+  assert (loss.temperature, loss.num_samples, loss.class_reduction, *weights) == (0.1, 1, "sum", 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -365,3 +395,12 @@ def test_photographs_are_preprocessed_as_usual_and_none_is_held_out(name, argume
   assert source.train == "train"
   assert source.val == source.test != "train"
   assert config.evaluate.checkpoint == "latest"
+
+
+def test_the_preprocessing_that_the_supplement_cites():
+  """He et al., 2016, section 3.4: the shorter side from 256 to 480, crops of 224, flips, colour noise."""
+  plain, he = (of_photographs("group_softmax_imagenet", argument)[0] for argument in (None, "all-he"))
+  assert (he.data.stream.sides, he.data.stream.size, he.data.stream.flip) == ((256, 480), 224, True)
+  assert (he.augment.names, he.augment.lighting.std) == (("lighting",), 0.1)
+  plain, he = train.flatten(plain), train.flatten(he)
+  assert {field for field in plain if plain[field] != he[field]} == {"data.stream.sides", "augment.names"}

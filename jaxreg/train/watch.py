@@ -31,16 +31,15 @@ class Watch:
     if not self._steps:
       return
     accuracy = values.get("train/accuracy")
-    if accuracy is not None:
-      if self._lasts("accuracy", steps, accuracy.min() < NEAR_CHANCE * self._chance):
-        self._say(f"training accuracy is {accuracy.min():.1%}, where a guess reaches {self._chance:.1%}")
+    if accuracy is not None and self._lasts("accuracy", steps, accuracy.min() < NEAR_CHANCE * self._chance):
+      self._say(f"training accuracy is {accuracy.min():.1%}, where a guess reaches {self._chance:.1%}")
     target, wrong = values.get("train/retain_target"), values.get("train/retain_nontarget")
     if target is not None and wrong is not None:
       worst = np.abs(target - wrong).argmin()
       if self._lasts("retain", steps, abs(target[worst] - wrong[worst]) < ALIKE):
         self._say(
-          f"DropMax retains target ({target[worst]:.2f}) and wrong classes ({wrong[worst]:.2f}) alike, so its "
-          "masks know no class"
+          f"DropMax retains target ({target[worst]:.2f}) and wrong classes ({wrong[worst]:.2f}) alike, "
+          "so its masks know no class"
         )
 
   def _lasts(self, sign: str, steps: int, shown: bool) -> bool:
