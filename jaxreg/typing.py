@@ -122,7 +122,7 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
     TypeError: if it is no function, or does not take `(params, batch, *, key)`.
   """
   if not callable(loss_fn):
-    raise TypeError(f"{name} must be a function (params, batch, *, key), got {loss_fn!r}")
+    raise TypeError(f"{name} must be a function (params, batch, *, key), got {one_line(loss_fn)}")
   try:
     # A wrapper may take what the function that it wraps does not.
     signature = inspect.signature(loss_fn, follow_wrapped=not inspect.isfunction(loss_fn))
@@ -134,6 +134,12 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
     raise TypeError(
       f"{name} must take (params, batch, *, key), also if it ignores key, got one of {signature}: {error}"
     ) from None
+
+
+def one_line(value: Any) -> str:
+  """A value in a message: its repr, or its type alone where the repr is long, as that of a module is."""
+  text = repr(value)
+  return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def check_range(

@@ -374,6 +374,12 @@ MUTATIONS = [
       '("kernel",)',
       "test_kernels_only_leaves_biases_and_scales_out",
     ),
+    (
+      "modules are called",
+      "mask(params) if _is_function(mask)",
+      "mask(params) if callable(mask)",
+      "test_a_module_of_bools_is_a_mask_and_is_not_called",
+    ),
   ),
   *_table(
     "typing.py",

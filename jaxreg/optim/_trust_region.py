@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxreg import paths
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
 from jaxreg.penalties._leaves import unit_axes, wide
-from jaxreg.typing import Array
+from jaxreg.typing import Array, one_line
 
 BLOCKS = ("global", "leaf", "unit", "element")
 NORMS = ("l2", "l1", "linf", "rms")
@@ -232,7 +232,7 @@ def check_transform(inner: Any) -> None:
     TypeError: if it is no Optax transform, for instance a learning rate.
   """
   if not (callable(getattr(inner, "init", None)) and callable(getattr(inner, "update", None))):
-    raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {inner!r}")
+    raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {one_line(inner)}")
 
 
 def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> None:

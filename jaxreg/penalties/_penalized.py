@@ -8,7 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_loss_fn, check_range
+from jaxreg.typing import (
+  Array,
+  Batch,
+  Key,
+  LossFn,
+  Params,
+  check_floating,
+  check_loss_fn,
+  check_range,
+  one_line,
+)
 
 Term = tuple[ArrayLike, Callable[[Params], Array]]
 
@@ -86,7 +96,9 @@ def penalized_terms(
   named: dict[str, Term] = {}
   for term in terms:
     if not (isinstance(term, tuple) and len(term) == 2 and callable(term[1])):
-      raise TypeError(f"terms must be pairs of a weight and a function of the parameters, got {term!r}")
+      raise TypeError(
+        f"terms must be pairs of a weight and a function of the parameters, got {one_line(term)}"
+      )
     check_range(term[0], "weight", low=0)
     named[_free(_name(term[1]), named)] = term
 

@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused():
     noise.weight_noise(key, PARAMS, std=0.1, kind="uniform")
   with pytest.raises(ValueError, match="std"):
     noise.weight_noise(key, PARAMS, std=-0.1)
-  with pytest.raises(ValueError, match="mask selects no parameter of params; there are one without a name"):
+  with pytest.raises(ValueError, match="mask selects no parameter of params; params is a single array"):
     noise.weight_noise(key, jnp.ones(3), std=0.1)
   with pytest.raises(TypeError, match="params must be floating"):
     noise.weight_noise(key, jnp.ones(3, int), std=0.1, mask=paths.everything)
