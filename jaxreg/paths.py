@@ -9,9 +9,9 @@ The last part of a name says how a leaf lies, where nothing else does:
   normalisation.
 
 So `kernels_only`, the usual default mask, takes the first two, and the third where it has two axes or more;
-`incoming_axes`, the default of `axis`, goes by the same names. Give `mask` (`everything`, `select`) and
-`axis` for what is called or lies otherwise: PyTorch's transposed convolutions, `[in, out, ...]`, or the scale
-of a LayerNorm over several axes, which is called `weight` and is no kernel.
+`incoming_axes`, the default of `axis`, and `unit_axis` go by the same names. Give `mask` (`everything`,
+`select`) and `axis` for what is called or lies otherwise: PyTorch's transposed convolutions,
+`[in, out, ...]`, or the scale of a LayerNorm over several axes, which is called `weight` and is no kernel.
 """
 
 import fnmatch
@@ -175,6 +175,29 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
   if ndim == 3 and above and above[-1] in ("query", "key", "value"):
     return (0,)
   return tuple(range(max(ndim - 1, min(ndim, 1))))
+
+
+def unit_axis(name: str, shape: tuple[int, ...]) -> int:
+  """The axis that counts a layer's units, in its kernel, bias or scale, by the conventions of its name.
+
+  The last. In Equinox and PyTorch, where a kernel is called `weight`, `weight_ih` or `weight_hh`, the first;
+  so too in the bias of an Equinox convolution, `[out, 1, 1]`. An embedding that is called `weight` is
+  indistinguishable from such a kernel: its units count as its rows.
+
+  Args:
+    name: of the leaf.
+    shape: of the leaf.
+
+  Returns:
+    0 or -1.
+
+  Example:
+    >>> unit_axis("Conv_0/kernel", (3, 3, 2, 8)), unit_axis("layers/0/weight", (8, 2, 3, 3))
+    (-1, 0)
+  """
+  last = _segments(name)[-1]
+  spread_bias = last == "bias" and set(shape[1:]) == {1}
+  return 0 if len(shape) > 1 and (last in UNITS_FIRST or spread_bias) else -1
 
 
 def no_branches(params: Any) -> Any:

@@ -1224,6 +1224,22 @@ MUTATIONS = [
   ),
   *_table(
     "paths.py",
+    "tests/test_symmetry.py",
+    (
+      "units last whatever the name",
+      "last in UNITS_FIRST or spread_bias",
+      "spread_bias",
+      "test_square_weights_have_their_units_on_the_first_axis",
+    ),
+    (
+      "units of a convolution's bias last",
+      "(last in UNITS_FIRST or spread_bias)",
+      "last in UNITS_FIRST",
+      "test_square_weights_have_their_units_on_the_first_axis",
+    ),
+  ),
+  *_table(
+    "paths.py",
     "tests/penalties/test_weight_penalties.py",
     (
       "all but the first axis",
@@ -2763,7 +2779,7 @@ MUTATIONS = [
     "tests/test_symmetry.py",
     (
       "outgoing weights as they were",
-      "over = lambda x, axis: (x / shape(x, axis)).astype(x.dtype)",
+      "over = lambda x, axis: (x / _along(scales, x, axis)).astype(x.dtype)",
       "over = lambda x, axis: x",
       "test_rescaled_units_are_the_same_function_with_other_gradients",
     ),
@@ -2775,14 +2791,20 @@ MUTATIONS = [
     ),
     (
       "channels before positions",
-      "leave(apart, -2)",
-      "leave(apart, -3)",
+      "else (places, units)",
+      "else (units, places)",
       "test_channels_through_pooling_and_flattening",
     ),
     (
+      "positions before channels",
+      "(units, places) if first",
+      "(places, units) if first",
+      "test_square_weights_have_their_units_on_the_first_axis",
+    ),
+    (
       "all units alike",
-      "scales.reshape([1] * (jnp.ndim(x) - 1) + [-1])",
-      "scales[0]",
+      "else _along(scales, x, paths.unit_axis(name, jnp.shape(x)))",
+      "else scales[0]",
       "test_batch_normalisation",
     ),
   ),
