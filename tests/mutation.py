@@ -1006,6 +1006,12 @@ MUTATIONS = [
       "direction * norm(leaf)",
       "test_filters_have_the_norm_of_the_parameters",
     ),
+    (
+      "filters last whatever the name",
+      "paths.incoming_axes(name, leaf.ndim)",
+      'paths.incoming_axes("", leaf.ndim)',
+      "test_filters_of_other_layouts",
+    ),
     ("other side", "x + point[0] * a", "x - point[0] * a", "test_profile_and_surface_of_a_quadratic"),
   ),
   *_table(
@@ -1783,6 +1789,12 @@ MUTATIONS = [
   *_table(
     "reparam/_weight_norm.py",
     "tests/reparam/test_weight_norm.py",
+    (
+      "units last whatever the name",
+      "return v, unit_axes(name, v, axis)",
+      'return v, unit_axes("", v, axis)',
+      "test_units_of_an_equinox_model_are_rows",
+    ),
     (
       "squared norm",
       "jnp.sqrt(jnp.where(square == 0, 1, square))",
@@ -2791,15 +2803,15 @@ MUTATIONS = [
     ),
     (
       "channels before positions",
-      "else (places, units)",
-      "else (units, places)",
+      ", reads).reshape(x.shape)",
+      ", -3).reshape(x.shape)",
       "test_channels_through_pooling_and_flattening",
     ),
     (
       "positions before channels",
-      "(units, places) if first",
-      "(places, units) if first",
-      "test_square_weights_have_their_units_on_the_first_axis",
+      ", reads).reshape(x.shape)",
+      ", 2 if first else -2).reshape(x.shape)",
+      "test_square_weights_have_their_units_on_the_first_axis[_equinox_images]",
     ),
     (
       "all units alike",
