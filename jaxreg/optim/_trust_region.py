@@ -191,6 +191,12 @@ def as_updates(new: Any, updates: Any) -> Any:
   return jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), new, updates)
 
 
+def on_floating(function: Callable[..., Array], tree: Any, *rest: Any) -> Any:
+  """`function` of the leaves that are floating; others, such as counters, stay as they are."""
+  floats = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+  return jax.tree.map(lambda x, *others: function(x, *others) if floats(x) else x, tree, *rest)
+
+
 def _over_blocks(fold: Callable[..., Array], tree: Any, blocks: str) -> Any:
   """`jnp.max` or `jnp.sum`, of values that are at least 0, over each block; axes are kept."""
   leaves, structure = jax.tree.flatten(tree)

@@ -63,6 +63,75 @@ def test_sam_survives_a_gradient_of_zero():
   assert np.isnan(w).any()
 
 
+def test_sam_moves_bfloat16_parameters():
+  """Rounded to bfloat16, rho / sqrt(1000) is nothing beside 1, and the step that of the inner optimizer."""
+  w = jnp.ones(1000, jnp.bfloat16)
+  seen = []
+
+  def slope(w):
+    """Of sum(w) + 500 |w - 1|^2: 1 at the start, and 1000 times as steep as that from there on."""
+    seen.append(w)
+    return 1 + 1000 * (w - 1)
+
+  tx = optim.sam(optax.sgd(0.5), rho=0.05)
+  updates, _ = tx.update(jnp.ones_like(w), tx.init(w), w, grad_fn=slope)
+  assert seen[0].dtype == jnp.float32
+  assert updates.dtype == jnp.bfloat16
+  assert (seen[0] != 1).all()
+  want = -0.5 * (1 + 1000 * 0.05 / np.sqrt(1000))
+  np.testing.assert_allclose(np.float64(updates), want, rtol=2**-8)
+
+
+def test_sam_perturbs_each_of_its_blocks():
+  """Each leaf, unit or number moves by rho of its own norm; together they move by rho."""
+  rng = np.random.default_rng(6)
+  params = {"a": {"kernel": rng.normal(size=(3, 2))}, "b": {"weight": rng.normal(size=(3, 2))}}
+  grads = jax.tree.map(lambda w: rng.normal(size=w.shape), params)
+  length = lambda g, axis=None: np.sqrt((g**2).sum(axis, keepdims=True))
+  whole = np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(grads)))
+  a, b = grads["a"]["kernel"], grads["b"]["weight"]
+  for blocks, directions in {
+    "global": (a / whole, b / whole),
+    "leaf": (a / length(a), b / length(b)),
+    "unit": (a / length(a, 0), b / length(b, 1)),
+    "element": (np.sign(a), np.sign(b)),
+  }.items():
+    tops = []
+    tx = optim.sam(optax.sgd(0.1), rho=0.3, blocks=blocks)
+    tx.update(grads, tx.init(params), params, grad_fn=lambda w, tops=tops: tops.append(w) or w)
+    moved = jax.tree.leaves(jax.tree.map(np.subtract, tops[0], params))
+    for got, direction in zip(moved, directions, strict=True):
+      np.testing.assert_allclose(got, 0.3 * direction, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda: optim.p_norm_sgd(0.1, p=3.0),
+    lambda: optim.sgld(0.1, key=jax.random.key(0)),
+    lambda: optim.gradient_noise(key=jax.random.key(0), eta=100.0),
+    lambda: optim.sam(optax.sgd(0.1)),
+  ],
+)
+def test_integers_beside_the_parameters_stay(make):
+  """Such as counters, which `optax.adam` takes too."""
+  params = {"w": jnp.array([0.5, -2.0]), "count": jnp.array([3, 4])}
+  grads = {"w": jnp.array([1.0, -4.0]), "count": jnp.zeros(2, jnp.int32)}
+  tx, extra = make(), {}
+
+  def grad_fn(top):
+    assert top["count"] is params["count"]
+    return grads
+
+  if tx.update.__module__.endswith("_sam"):
+    extra = {"grad_fn": grad_fn}
+  updates, _ = tx.update(grads, tx.init(params), params, **extra)
+  new = optax.apply_updates(params, updates)
+  np.testing.assert_array_equal(new["count"], params["count"])
+  assert new["count"].dtype == jnp.int32
+  assert (new["w"] != params["w"]).all()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("make", [optim.sam, lambda inner: optim.reparameterize(inner, lambda y: y)])
 def test_what_is_within_is_a_transform(make):
