@@ -2769,10 +2769,28 @@ MUTATIONS = [
     "optim/_sam.py",
     "tests/optim/test_sam_and_noise.py",
     ("downhill", "wide(w) + rho * u", "wide(w) - rho * u", "test_sam_takes_the_gradient_at_the_top"),
+    ("blocks ignored", ', blocks, "l2")', ', "global", "l2")', "test_sam_perturbs_each_of_its_blocks"),
+    ("rounded top", "grad_fn(top)", "grad_fn(as_updates(top, params))", "test_sam_moves_bfloat16_parameters"),
+  ),
+  *_table(
+    "optim/_gradient_noise.py",
+    "tests/optim/test_sam_and_noise.py",
+    (
+      "the same noise at every step",
+      "jax.random.key_data(after.rng_key) if own else state.rng_key",
+      "state.rng_key",
+      "test_gradient_noise_has_the_schedule_of_the_paper",
+    ),
   ),
   *_table(
     "optim/_sgld.py",
     "tests/optim/test_sam_and_noise.py",
+    (
+      "T for its root",
+      "jnp.sqrt(jnp.asarray(step) * temperature)",
+      "jnp.sqrt(jnp.asarray(step)) * temperature",
+      "test_sgld_noise_is_a_function_of_key_and_step",
+    ),
     (
       "a whole step",
       "0.5 * step * num_examples * g",
@@ -2858,6 +2876,7 @@ MUTATIONS = [
       "0.01 * learning_rate",
       "test_adagrad_keeps_its_regret",
     ),
+    ("constant of the bound", "/ (2 * jnp.asarray(", "/ (1 * jnp.asarray(", "test_adagrad_keeps_its_regret"),
   ),
 ]
 
