@@ -2105,6 +2105,7 @@ MUTATIONS = [
       "test_omp_of_other_dictionaries_is_greedy",
     ),
     ("rounding explained", "floor = 10 *", "floor = 0 *", "test_exact_recovery_stops_early"),
+    ("small parts left out", "floor = 10 *", "floor = 1e5 *", "test_exact_recovery_stops_early"),
     (
       "residual sign",
       "residual - q * (q @ residual)",
