@@ -386,9 +386,15 @@ MUTATIONS = [
     "tests/test_typing.py",
     (
       "NaN passes",
-      "if not ((low < known",
-      "if known == known and not ((low < known",
+      "if not np.all((low < known",
+      "if known == known and not np.all((low < known",
       "test_check_range_refuses_by_name",
+    ),
+    (
+      "one entry is enough",
+      "if not np.all(",
+      "if not np.any(",
+      "test_check_range_knows_every_entry_of_an_array",
     ),
     ("closed below", "low < known if open_low", "low <= known if open_low", "test_check_range_open_below"),
     ("not widened", "jnp.promote_types(x.dtype, jnp.float32)", "x.dtype", "test_check_wide"),
@@ -1396,13 +1402,13 @@ MUTATIONS = [
     "tests/penalties/test_penalized.py",
     (
       "penalty subtracted",
-      "jnp.multiply(weight, ",
-      "jnp.multiply(-weight, ",
+      "jnp.multiply(_at(weight, step, name), ",
+      "jnp.multiply(-_at(weight, step, name), ",
       "test_terms_have_names_and_sum_to_the_loss",
     ),
     (
       "weight ignored",
-      "jnp.multiply(weight, ",
+      "jnp.multiply(_at(weight, step, name), ",
       "jnp.multiply(1.0, ",
       "test_weight_zero_is_the_loss_itself",
     ),
@@ -1428,6 +1434,12 @@ MUTATIONS = [
       "schedule stands still",
       "optax.safe_increment(state.count)",
       "state.count",
+      "test_the_threshold_follows_the_schedule",
+    ),
+    (
+      "weight of the first step",
+      "weight(count)",
+      "weight(0 * count)",
       "test_the_threshold_follows_the_schedule",
     ),
     (
