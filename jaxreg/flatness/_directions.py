@@ -70,12 +70,13 @@ def filter_normalized_direction(
     if not taken or (leaf.ndim <= 1 and one_dim == "zero"):
       return jnp.zeros_like(leaf)
     axes = tuple(range(leaf.ndim))
-    if granularity == "filter" and leaf.ndim > 1 and filter_axis is None:
-      axes = paths.incoming_axes(name, leaf.ndim)
-    elif granularity == "filter" and leaf.ndim > 1:
-      if not -leaf.ndim <= filter_axis < leaf.ndim:
+    if granularity == "filter" and leaf.ndim > 1:
+      if filter_axis is None:
+        axes = paths.incoming_axes(name, leaf.ndim)
+      elif -leaf.ndim <= filter_axis < leaf.ndim:
+        axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
+      else:
         raise ValueError(f"filter_axis must be an axis of every kernel, got {filter_axis} for {leaf.shape}")
-      axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
     norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
     direction = jax.random.normal(key, leaf.shape, leaf.dtype)
     return direction / norm(direction) * norm(leaf)
