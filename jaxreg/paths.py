@@ -9,18 +9,21 @@ The last part of a name says how a leaf lies, where nothing else does:
   normalisation.
 
 So `kernels_only`, the usual default mask, takes the first two, and the third where it has two axes or more;
-`incoming_axes`, the default of `axis`, goes by the same names. Give `mask` (`everything`, `select`) and
-`axis` for what is called or lies otherwise: PyTorch's transposed convolutions, `[in, out, ...]`, or the scale
-of a LayerNorm over several axes, which is called `weight` and is no kernel.
+`incoming_axes`, the default of `axis`, and `unit_axis` go by the same names. Give `mask` (`everything`,
+`select`) and `axis` for what is called or lies otherwise: PyTorch's transposed convolutions,
+`[in, out, ...]`, or the scale of a LayerNorm over several axes, which is called `weight` and is no kernel.
 """
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
+
+from jaxreg.typing import one_line
 
 Pattern = str | re.Pattern[str] | Callable[[str], bool]
 
@@ -70,7 +73,8 @@ def chosen(params: Any, mask: Any) -> list[bool]:
 
   Args:
     params: any pytree.
-    mask: a tree of bools with the structure of `params`, or a function from `params` to one.
+    mask: a tree of bools with the structure of `params`, or a function from `params` to one. An Equinox
+      module of bools is a tree, although it can be called.
 
   Raises:
     TypeError: if it is a name, or selects a leaf that is a function.
@@ -85,21 +89,21 @@ def chosen(params: Any, mask: Any) -> list[bool]:
       "mask must be a tree of bools or a function that gives one; by name it is "
       f"paths.select(params, {mask!r}), got {mask!r}"
     )
-  tree = mask(params) if callable(mask) else mask
+  tree = mask(params) if _is_function(mask) else mask
   if jax.tree.structure(tree) != jax.tree.structure(params):
     raise ValueError(
-      "mask must be a tree of bools with the structure of params, or a function that gives one, got "
-      f"{jax.tree.structure(tree)} for {jax.tree.structure(params)}"
+      "mask must be a tree of bools with the structure of params, or a function that gives one, "
+      f"got {_difference(tree, params)}"
     )
   taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
   if not any(taken):
-    names = ", ".join(name or "one without a name" for name in leaf_names(params)) or "none"
+    found = _listed(params)
     usual = (
       ". kernels_only, the usual default, takes leaves named kernel or embedding, and those named weight "
       "that have two axes or more; for others give mask=paths.everything or mask=paths.select(params, name)"
     )
     hint = usual if mask is kernels_only else ""
-    raise ValueError(f"mask selects no parameter of params; there are {names}{hint}")
+    raise ValueError(f"mask selects no parameter of params; {found}{hint}")
   for name, leaf, one in zip(leaf_names(params), jax.tree.leaves(params), taken, strict=True):
     if one:
       check_no_function(leaf, name)
@@ -173,6 +177,29 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
   return tuple(range(max(ndim - 1, min(ndim, 1))))
 
 
+def unit_axis(name: str, shape: tuple[int, ...]) -> int:
+  """The axis that counts a layer's units, in its kernel, bias or scale, by the conventions of its name.
+
+  The last. In Equinox and PyTorch, where a kernel is called `weight`, `weight_ih` or `weight_hh`, the first;
+  so too in the bias of an Equinox convolution, `[out, 1, 1]`. An embedding that is called `weight` is
+  indistinguishable from such a kernel: its units count as its rows.
+
+  Args:
+    name: of the leaf.
+    shape: of the leaf.
+
+  Returns:
+    0 or -1.
+
+  Example:
+    >>> unit_axis("Conv_0/kernel", (3, 3, 2, 8)), unit_axis("layers/0/weight", (8, 2, 3, 3))
+    (-1, 0)
+  """
+  last = _segments(name)[-1]
+  spread_bias = last == "bias" and set(shape[1:]) == {1}
+  return 0 if len(shape) > 1 and (last in UNITS_FIRST or spread_bias) else -1
+
+
 def no_branches(params: Any) -> Any:
   """The mask of DropMax's released code: biases decay too, the two mask branches of the head do not.
 
@@ -180,6 +207,28 @@ def no_branches(params: Any) -> Any:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.
   """
   return select(params, exclude=re.compile(r"(^|/)(prior|residual)/(kernel|bias)$"))
+
+
+def _is_function(mask: Any) -> bool:
+  """Whether a mask is to be called: a module of bools can be called too, but is a tree of its own."""
+  return callable(mask) and (jax.tree_util.all_leaves([mask]) or isinstance(mask, functools.partial))
+
+
+def _listed(params: Any) -> str:
+  names = leaf_names(params)
+  if names == [""]:
+    return "params is a single array, which has no name"
+  return f"there are {', '.join(names) or 'none'}"
+
+
+def _difference(tree: Any, params: Any) -> str:
+  """Where two structures differ: their own text takes many lines for a module."""
+  got, want = leaf_names(tree), leaf_names(params)
+  missing, unknown = ([n or "(no name)" for n in a if n not in b] for a, b in ((want, got), (got, want)))
+  few = lambda names: ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+  lists = [f"{word} {few(names)}" for word, names in (("without", missing), ("with", unknown)) if names]
+  kinds = f"a {type(tree).__name__} for a {type(params).__name__}"
+  return f"{kinds}, {' and '.join(lists) or 'with leaves of the same names'}"
 
 
 def _name(path: Any) -> str:
@@ -208,4 +257,6 @@ def _match(name: str, pattern: Pattern) -> bool:
     return pattern.search(name) is not None
   if callable(pattern):
     return bool(pattern(name))
-  raise TypeError(f"a pattern must be a glob, a compiled regular expression or a callable, got {pattern!r}")
+  raise TypeError(
+    f"a pattern must be a glob, a compiled regular expression or a callable, got {one_line(pattern)}"
+  )

@@ -1,9 +1,13 @@
 """What a network's parameters may become without its function changing, and other coordinates for them.
 
-`incoming` and `outgoing` name the leaves of a layer's own parameters (its kernel, bias, normalisation scale:
-units on the last axis) and of the kernels that read it (units on the axis before the last, as in Flax's dense
-and convolutional kernels; where an image was flattened in between, the rows repeat channel by channel).
-Patterns are those of `paths.select`.
+`incoming` names a layer's own leaves: its kernel, bias and normalisation scale. `outgoing` names the kernels
+that read the layer. Patterns are those of `paths.select`.
+
+The name of a leaf says where its units are, as for the penalties (`paths.unit_axis`). A Flax kernel is
+`[..., in, out]`: its own units are on the last axis, the units that it reads on the axis before. A leaf
+called `weight`, as in Equinox and PyTorch, is `[out, in, ...]`: the first axis and the second. Where an image
+was flattened in between, the inputs of a Flax kernel are positions by channels, and those of a `weight`
+channels by positions. `check_invariance` refuses a change after which the function is another.
 """
 
 from collections.abc import Callable, Iterable
@@ -116,9 +120,8 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoin
     Reparameterization.
   """
   scales = _scales(scales)
-  shape = lambda x, axis: scales.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
-  times = lambda x, axis: (x * shape(x, axis)).astype(x.dtype)
-  over = lambda x, axis: (x / shape(x, axis)).astype(x.dtype)
+  times = lambda x, axis: (x * _along(scales, x, axis)).astype(x.dtype)
+  over = lambda x, axis: (x / _along(scales, x, axis)).astype(x.dtype)
   return _on_units(params, scales.size, incoming, outgoing, times, over)
 
 
@@ -154,11 +157,12 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) ->
   chosen = paths.chosen(params, paths.select(params, incoming))
   leaves, tree = jax.tree.flatten(params)
 
-  def times(x: Array) -> Array:
-    per_unit = scales if scales.ndim == 0 else scales.reshape([1] * (jnp.ndim(x) - 1) + [-1])
+  def times(name: str, x: Array) -> Array:
+    per_unit = scales if scales.ndim == 0 else _along(scales, x, paths.unit_axis(name, jnp.shape(x)))
     return (x * per_unit).astype(jnp.result_type(x))
 
-  return jax.tree.unflatten(tree, [times(x) if taken else x for x, taken in zip(leaves, chosen, strict=True)])
+  rows = zip(paths.leaf_names(params), leaves, chosen, strict=True)
+  return jax.tree.unflatten(tree, [times(name, x) if taken else x for name, x, taken in rows])
 
 
 def invariance_error(apply: Callable[..., Any], params: Params, other: Params, *inputs: Any) -> Array:
@@ -285,8 +289,7 @@ def _scales(scales: ArrayLike, *, number: bool = False) -> Array:
   scales = check_floating(scales, "scales")
   if not (scales.ndim == 1 or (number and scales.ndim == 0)):
     raise ValueError(f"scales must be [units]{' or a number' if number else ''}, got shape {scales.shape}")
-  smallest = scales if isinstance(scales, Tracer) else np.min(scales, initial=np.inf)
-  check_range(smallest, "scales", low=0, open_low=True)
+  check_range(scales, "scales", low=0, open_low=True)
   return scales
 
 
@@ -303,19 +306,29 @@ def _on_units(
   out = paths.chosen(params, paths.select(params, outgoing))
   new = []
   for name, x, comes, goes in zip(paths.leaf_names(params), leaves, into, out, strict=True):
+    first = paths.unit_axis(name, jnp.shape(x)) == 0
     if comes:
-      _check_units(name, x, -1, units)
-      x = enter(x, -1)
+      own = 0 if first else -1
+      _check_units(name, x, own, units, several=False)
+      x = enter(x, own)
     if goes:
-      _check_units(name, x, -2, units)
-      # Rows of a flattened image: positions by channels.
-      apart = x.reshape(*x.shape[:-2], x.shape[-2] // units, units, x.shape[-1])
-      x = leave(apart, -2).reshape(x.shape)
+      reads = 1 if first else -2
+      _check_units(name, x, reads, units, several=True)
+      # The inputs of a flattened image: channels by positions, or positions by channels.
+      places = x.shape[reads] // units
+      split = (units, places) if first else (places, units)
+      before, after = (x.shape[:1], x.shape[2:]) if first else (x.shape[:-2], x.shape[-1:])
+      x = leave(x.reshape(*before, *split, *after), reads).reshape(x.shape)
     new.append(x)
   return jax.tree.unflatten(tree, new)
 
 
-def _check_units(name: str, x: Array, axis: int, units: int) -> None:
-  size = jnp.shape(x)[axis] if jnp.ndim(x) >= -axis else 0
-  if size == 0 or (size != units if axis == -1 else size % units):
+def _along(scales: Array, x: Array, axis: int) -> Array:
+  return scales.reshape([-1 if i == axis % jnp.ndim(x) else 1 for i in range(jnp.ndim(x))])
+
+
+def _check_units(name: str, x: Array, axis: int, units: int, *, several: bool) -> None:
+  ndim = jnp.ndim(x)
+  size = jnp.shape(x)[axis] if -ndim <= axis < ndim else 0
+  if size == 0 or (size % units if several else size != units):
     raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")

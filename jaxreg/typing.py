@@ -122,7 +122,7 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
     TypeError: if it is no function, or does not take `(params, batch, *, key)`.
   """
   if not callable(loss_fn):
-    raise TypeError(f"{name} must be a function (params, batch, *, key), got {loss_fn!r}")
+    raise TypeError(f"{name} must be a function (params, batch, *, key), got {one_line(loss_fn)}")
   try:
     # A wrapper may take what the function that it wraps does not.
     signature = inspect.signature(loss_fn, follow_wrapped=not inspect.isfunction(loss_fn))
@@ -136,6 +136,39 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
     ) from None
 
 
+def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
+  """Checks that `function` needs no more than `takes` arguments, given by position.
+
+  Args:
+    function: what is checked.
+    name: of the argument, for the message.
+    form: what it should be, for the message, such as `params -> params`.
+    takes: how many arguments it is called with.
+
+  Raises:
+    TypeError: if it is no function, or needs other arguments.
+  """
+  if not callable(function):
+    raise TypeError(f"{name} must be a function {form}, got {one_line(function)}")
+  try:
+    signature = inspect.signature(function)
+  except ValueError:  # some built-in functions do not say what they take
+    return
+  try:
+    signature.bind(*[None] * takes)
+  except TypeError as error:
+    called = getattr(function, "__name__", type(function).__name__)
+    raise TypeError(
+      f"{name} must be a function {form}, got {called}: {error}; functools.partial binds options"
+    ) from None
+
+
+def one_line(value: Any) -> str:
+  """A value in a message: its repr, or its type alone where the repr is long, as that of a module is."""
+  text = repr(value)
+  return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
+
+
 def check_range(
   value: Any,
   name: str,
@@ -144,18 +177,19 @@ def check_range(
   high: float = float("inf"),
   open_low: bool = False,
 ) -> None:
-  """Checks a hyper-parameter where its value is known; a traced one passes.
+  """Checks a hyper-parameter where its value is known, each entry of an array; a traced one passes.
 
   Raises:
-    ValueError: if `value` is NaN or outside `[low, high]` (`(low, high]` with `open_low`).
+    ValueError: if an entry of `value` is NaN or outside `[low, high]` (`(low, high]` with `open_low`).
   """
   if isinstance(value, Tracer):
     return
   # On the host: inside jit a comparison of arrays is traced, even where their values are known.
-  known = np.asarray(value) if isinstance(value, jax.Array) else value
-  if not ((low < known if open_low else low <= known) and known <= high):
+  known = value if isinstance(value, int | float) else np.asarray(value)
+  if not np.all((low < known if open_low else low <= known) & (known <= high)):
     bracket = "(" if open_low else "["
-    raise ValueError(f"{name} must lie in {bracket}{low:g}, {high:g}], got {value}")
+    got = f"values from {np.min(known):g} to {np.max(known):g}" if np.ndim(known) else value
+    raise ValueError(f"{name} must lie in {bracket}{low:g}, {high:g}], got {got}")
 
 
 def check_count(value: Any, name: str) -> None:

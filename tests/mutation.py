@@ -374,15 +374,27 @@ MUTATIONS = [
       '("kernel",)',
       "test_kernels_only_leaves_biases_and_scales_out",
     ),
+    (
+      "modules are called",
+      "mask(params) if _is_function(mask)",
+      "mask(params) if callable(mask)",
+      "test_a_module_of_bools_is_a_mask_and_is_not_called",
+    ),
   ),
   *_table(
     "typing.py",
     "tests/test_typing.py",
     (
       "NaN passes",
-      "if not ((low < known",
-      "if known == known and not ((low < known",
+      "if not np.all((low < known",
+      "if known == known and not np.all((low < known",
       "test_check_range_refuses_by_name",
+    ),
+    (
+      "one entry is enough",
+      "if not np.all(",
+      "if not np.any(",
+      "test_check_range_knows_every_entry_of_an_array",
     ),
     ("closed below", "low < known if open_low", "low <= known if open_low", "test_check_range_open_below"),
     ("not widened", "jnp.promote_types(x.dtype, jnp.float32)", "x.dtype", "test_check_wide"),
@@ -1000,6 +1012,12 @@ MUTATIONS = [
       "direction * norm(leaf)",
       "test_filters_have_the_norm_of_the_parameters",
     ),
+    (
+      "filters last whatever the name",
+      "paths.incoming_axes(name, leaf.ndim)",
+      'paths.incoming_axes("", leaf.ndim)',
+      "test_filters_of_other_layouts",
+    ),
     ("other side", "x + point[0] * a", "x - point[0] * a", "test_profile_and_surface_of_a_quadratic"),
   ),
   *_table(
@@ -1218,6 +1236,22 @@ MUTATIONS = [
   ),
   *_table(
     "paths.py",
+    "tests/test_symmetry.py",
+    (
+      "units last whatever the name",
+      "last in UNITS_FIRST or spread_bias",
+      "spread_bias",
+      "test_square_weights_have_their_units_on_the_first_axis",
+    ),
+    (
+      "units of a convolution's bias last",
+      "(last in UNITS_FIRST or spread_bias)",
+      "last in UNITS_FIRST",
+      "test_square_weights_have_their_units_on_the_first_axis",
+    ),
+  ),
+  *_table(
+    "paths.py",
     "tests/penalties/test_weight_penalties.py",
     (
       "all but the first axis",
@@ -1368,13 +1402,13 @@ MUTATIONS = [
     "tests/penalties/test_penalized.py",
     (
       "penalty subtracted",
-      "jnp.multiply(weight, ",
-      "jnp.multiply(-weight, ",
+      "jnp.multiply(_at(weight, step, name), ",
+      "jnp.multiply(-_at(weight, step, name), ",
       "test_terms_have_names_and_sum_to_the_loss",
     ),
     (
       "weight ignored",
-      "jnp.multiply(weight, ",
+      "jnp.multiply(_at(weight, step, name), ",
       "jnp.multiply(1.0, ",
       "test_weight_zero_is_the_loss_itself",
     ),
@@ -1400,6 +1434,12 @@ MUTATIONS = [
       "schedule stands still",
       "optax.safe_increment(state.count)",
       "state.count",
+      "test_the_threshold_follows_the_schedule",
+    ),
+    (
+      "weight of the first step",
+      "weight(count)",
+      "weight(0 * count)",
       "test_the_threshold_follows_the_schedule",
     ),
     (
@@ -1762,6 +1802,12 @@ MUTATIONS = [
     "reparam/_weight_norm.py",
     "tests/reparam/test_weight_norm.py",
     (
+      "units last whatever the name",
+      "return v, unit_axes(name, v, axis)",
+      'return v, unit_axes("", v, axis)',
+      "test_units_of_an_equinox_model_are_rows",
+    ),
+    (
       "squared norm",
       "jnp.sqrt(jnp.where(square == 0, 1, square))",
       "jnp.where(square == 0, 1, square)",
@@ -2071,6 +2117,7 @@ MUTATIONS = [
       "test_omp_of_other_dictionaries_is_greedy",
     ),
     ("rounding explained", "floor = 10 *", "floor = 0 *", "test_exact_recovery_stops_early"),
+    ("small parts left out", "floor = 10 *", "floor = 1e5 *", "test_exact_recovery_stops_early"),
     (
       "residual sign",
       "residual - q * (q @ residual)",
@@ -2735,10 +2782,28 @@ MUTATIONS = [
     "optim/_sam.py",
     "tests/optim/test_sam_and_noise.py",
     ("downhill", "wide(w) + rho * u", "wide(w) - rho * u", "test_sam_takes_the_gradient_at_the_top"),
+    ("blocks ignored", ', blocks, "l2")', ', "global", "l2")', "test_sam_perturbs_each_of_its_blocks"),
+    ("rounded top", "grad_fn(top)", "grad_fn(as_updates(top, params))", "test_sam_moves_bfloat16_parameters"),
+  ),
+  *_table(
+    "optim/_gradient_noise.py",
+    "tests/optim/test_sam_and_noise.py",
+    (
+      "the same noise at every step",
+      "jax.random.key_data(after.rng_key) if own else state.rng_key",
+      "state.rng_key",
+      "test_gradient_noise_has_the_schedule_of_the_paper",
+    ),
   ),
   *_table(
     "optim/_sgld.py",
     "tests/optim/test_sam_and_noise.py",
+    (
+      "T for its root",
+      "jnp.sqrt(jnp.asarray(step) * temperature)",
+      "jnp.sqrt(jnp.asarray(step)) * temperature",
+      "test_sgld_noise_is_a_function_of_key_and_step",
+    ),
     (
       "a whole step",
       "0.5 * step * num_examples * g",
@@ -2757,7 +2822,7 @@ MUTATIONS = [
     "tests/test_symmetry.py",
     (
       "outgoing weights as they were",
-      "over = lambda x, axis: (x / shape(x, axis)).astype(x.dtype)",
+      "over = lambda x, axis: (x / _along(scales, x, axis)).astype(x.dtype)",
       "over = lambda x, axis: x",
       "test_rescaled_units_are_the_same_function_with_other_gradients",
     ),
@@ -2769,14 +2834,20 @@ MUTATIONS = [
     ),
     (
       "channels before positions",
-      "leave(apart, -2)",
-      "leave(apart, -3)",
+      ", reads).reshape(x.shape)",
+      ", -3).reshape(x.shape)",
       "test_channels_through_pooling_and_flattening",
     ),
     (
+      "positions before channels",
+      ", reads).reshape(x.shape)",
+      ", 2 if first else -2).reshape(x.shape)",
+      "test_square_weights_have_their_units_on_the_first_axis[_equinox_images]",
+    ),
+    (
       "all units alike",
-      "scales.reshape([1] * (jnp.ndim(x) - 1) + [-1])",
-      "scales[0]",
+      "else _along(scales, x, paths.unit_axis(name, jnp.shape(x)))",
+      "else scales[0]",
       "test_batch_normalisation",
     ),
   ),
@@ -2818,6 +2889,7 @@ MUTATIONS = [
       "0.01 * learning_rate",
       "test_adagrad_keeps_its_regret",
     ),
+    ("constant of the bound", "/ (2 * jnp.asarray(", "/ (1 * jnp.asarray(", "test_adagrad_keeps_its_regret"),
   ),
 ]
 

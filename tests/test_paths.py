@@ -2,16 +2,19 @@
 
 import collections
 import dataclasses
+import functools
 import re
 
 import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from flax import nnx
 
-from jaxreg import flatness, paths, penalties
+from jaxreg import constraints, flatness, noise, optim, paths, penalties
 
 TREE = {
   "Dense_0": {"kernel": 1.0, "bias": 2.0},
@@ -156,12 +159,78 @@ def test_kernels_only_takes_the_weights_of_an_equinox_model():
     (paths.kernels_only, ValueError, r"there are b, w\. kernels_only.* kernel or embedding.*everything"),
     (lambda params: paths.select(params, "v"), ValueError, r"there are b, w$"),
     ("w", TypeError, r"paths\.select\(params, 'w'\)"),
-    ({"w": True}, ValueError, "structure of params"),
+    ({"w": True}, ValueError, "structure of params.* got a dict for a dict, without b$"),
+    ([True, False], ValueError, "got a list for a dict, without b, w and with 0, 1$"),
+    (
+      eqx.nn.Linear(2, 2, key=jax.random.key(0)),
+      ValueError,
+      "got a Linear for a dict, without b, w and with",
+    ),
   ],
 )
 def test_chosen_says_what_to_give_instead(mask, error, message):
-  with pytest.raises(error, match=message):
+  with pytest.raises(error, match=message) as raised:
     paths.chosen({"w": 1.0, "b": 2.0}, mask)
+  assert "\n" not in str(raised.value)
+
+
+def test_an_array_without_a_name_is_told_so():
+  with pytest.raises(ValueError, match=r"params is a single array, which has no name\. kernels_only.*every"):
+    penalties.l2(jnp.ones(3))
+
+
+def test_messages_take_one_line():
+  model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+  for use in (
+    lambda: penalties.penalized(lambda params, batch, *, key: 0.0, model),  # type: ignore[arg-type]
+    lambda: penalties.penalized({"model": model}),  # type: ignore[arg-type]
+    lambda: optim.sam(model),  # type: ignore[arg-type]
+    lambda: paths.select(model, {"a": 1}.values()),
+    lambda: paths.select({"a": 1}, (model.layers[0].weight,)),
+  ):
+    with pytest.raises(TypeError, match="got ") as raised:
+      use()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+  "use",
+  [
+    penalties.l2,
+    penalties.orthogonality,
+    lambda params, mask: penalties.l2_sp(params, reference=jax.tree.map(jnp.zeros_like, params), mask=mask),
+    functools.partial(constraints.max_norm, limit=0.1),
+    functools.partial(constraints.prox_l1, step=0.1, weight=1.0),
+    lambda params, mask: noise.weight_noise(jax.random.key(0), params, std=0.1, mask=mask),
+    functools.partial(noise.scale_weights, keep_prob=0.5),
+    lambda params, mask: noise.dropconnect_params(jax.random.key(0), params, rate=0.5, mask=mask),
+    lambda params, mask: _a_step(constraints.proximal(constraints.prox_non_negative, 0.1, mask=mask), params),
+  ],
+)
+def test_a_module_of_bools_is_a_mask_and_is_not_called(use):
+  """Equinox's models can be called: those with parameters, and those with the bools of a mask."""
+  params = eqx.filter(eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)), eqx.is_array)
+  pattern = "layers/0/weight"
+  got, want = (
+    use(params, mask=paths.select(params, pattern)),
+    use(params, mask=lambda p: paths.select(p, pattern)),
+  )
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+  if jax.tree.structure(got) == jax.tree.structure(params):
+    moved = [bool((a != b).any()) for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(params))]
+    assert moved == [name == pattern for name in paths.leaf_names(params)]
+
+
+def _a_step(tx, params):
+  updates = jax.tree.map(jnp.zeros_like, params)
+  return optax.apply_updates(params, tx.update(updates, tx.init(params), params)[0])
+
+
+def test_masks_that_are_called():
+  """Functions, and partial functions of either kind: JAX's is a tree, whose leaves are its arguments."""
+  select = lambda pattern, params: paths.select(params, pattern)
+  for mask in (functools.partial(select, "w"), jax.tree_util.Partial(functools.partial(select, "w"))):
+    assert paths.chosen({"w": 1.0, "b": 2.0}, mask) == [False, True]
 
 
 def test_a_function_among_the_selected_leaves_is_named():

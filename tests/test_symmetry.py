@@ -1,5 +1,6 @@
 """Permuted and rescaled networks: the same outputs, other gradients, and which optimizers notice."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -149,6 +150,63 @@ def test_batch_normalisation(x64):
   np.testing.assert_allclose(by_a_number["a"]["kernel"], 3 * params["a"]["kernel"])
 
 
+def _torch_mlp(params, x):
+  hidden = jax.nn.relu(x @ params["0"]["weight"].T + params["0"]["bias"][None])
+  return hidden @ params["2"]["weight"].T + params["2"]["bias"][None]
+
+
+def _torch():
+  shapes = {"0": {"weight": (4, 4), "bias": (4,)}, "2": {"weight": (4, 4), "bias": (4,)}}
+  rng = np.random.default_rng(7)
+  params = jax.tree.map(lambda shape: rng.normal(size=shape), shapes, is_leaf=lambda x: isinstance(x, tuple))
+  return params, _torch_mlp, rng.normal(size=(5, 4)), {"incoming": "0/*", "outgoing": "2/weight"}
+
+
+def _equinox():
+  model = eqx.nn.MLP(4, 4, 4, 2, key=jax.random.key(0))
+  params, static = eqx.partition(model, eqx.is_array)
+  apply = lambda params, x: jax.vmap(eqx.combine(params, static))(x)
+  layer = {"incoming": "layers/0/*", "outgoing": "layers/1/weight"}
+  return params, apply, jax.random.normal(jax.random.key(1), (5, 4)), layer
+
+
+def _equinox_images():
+  """Channels first, the bias of a convolution `[out, 1, 1]`, and a flattened image channel by channel."""
+  keys = jax.random.split(jax.random.key(0), 3)
+  model = eqx.nn.Sequential(
+    [
+      eqx.nn.Conv2d(4, 4, 2, key=keys[0]),
+      eqx.nn.Lambda(jax.nn.relu),
+      eqx.nn.Lambda(jnp.ravel),
+      eqx.nn.Linear(16, 16, key=keys[1]),
+    ]
+  )
+  params, static = eqx.partition(model, eqx.is_array)
+  apply = lambda params, x: jax.vmap(eqx.combine(params, static))(x)
+  layer = {"incoming": "layers/0/*", "outgoing": "layers/3/weight"}
+  return params, apply, jax.random.normal(keys[2], (5, 4, 3, 3)), layer
+
+
+@pytest.mark.parametrize("make", [_torch, _equinox, _equinox_images])
+def test_square_weights_have_their_units_on_the_first_axis(make, x64):
+  """The shapes of `[out, in]` fit either way, so that only the network can tell."""
+  params, apply, x, layer = make()
+  scaled = symmetry.rescale_units(params, np.array([2.0, 0.1, 7.0, 0.5]), **layer)
+  permuted = symmetry.permute_units(params, ORDER, **layer)
+  error = jit(lambda a, b: symmetry.invariance_error(apply, a, b, x))
+  for other in (scaled, permuted):
+    assert error(params, other) < 1e-6
+    assert any((a != b).any() for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other)))
+
+
+def test_a_normalised_weight_is_scaled_row_by_row(x64):
+  params, apply, x, _ = _torch()
+  normalised = lambda params: (lambda z: (z - z.mean(0)[None]) / z.std(0)[None])(apply(params, x))
+  other = symmetry.rescale_normalized(params, np.array([2.0, 0.1, 7.0, 0.5]), incoming="2/*")
+  assert symmetry.invariance_error(normalised, params, other) < 1e-12
+  np.testing.assert_allclose(other["2"]["weight"][1], 0.1 * params["2"]["weight"][1], rtol=1e-12)
+
+
 def test_coordinates(x64):
   rng = np.random.default_rng(5)
   a = rng.normal(size=(4, 4))
@@ -175,6 +233,13 @@ def test_refusals():
     symmetry.permute_units(params, jnp.array([0, 0, 1, 2]), **LAYER)
   with pytest.raises(ValueError, match="b/kernel must have 4 units on axis -2"):
     symmetry.permute_units(params, ORDER, **LAYER)
+  weights = {"a": {"weight": jnp.ones((3, 4))}, "b": {"weight": jnp.ones((2, 5))}}
+  for units, wrong in (
+    (4, "a/weight must have 4 units on axis 0"),
+    (3, "b/weight must have 3 units on axis 1"),
+  ):
+    with pytest.raises(ValueError, match=wrong):
+      symmetry.permute_units(weights, jnp.arange(units), incoming="a/*", outgoing="b/weight")
   with pytest.raises(ValueError, match="scales must lie in"):
     symmetry.rescale_units(params, jnp.array([1.0, -1.0]), **LAYER)
   with pytest.raises(ValueError, match="mask selects no parameter"):

@@ -6,9 +6,10 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from jaxreg import adversarial, flatness, penalties
+from jaxreg import adversarial, constraints, flatness, noise, penalties
 from jaxreg.typing import (
   check_count,
   check_floating,
@@ -18,6 +19,12 @@ from jaxreg.typing import (
   check_range,
   check_wide,
 )
+
+X = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
+
+
+def _loss(params, batch, *, key):
+  return params["kernel"].sum()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -158,6 +165,72 @@ def test_check_range_without_bounds_refuses_nan_only():
   check_range(-math.inf, "weight")
   with pytest.raises(ValueError, match="weight"):
     check_range(math.nan, "weight")
+
+
+def test_check_range_knows_every_entry_of_an_array():
+  for make in (np.asarray, jnp.asarray, list):
+    check_range(make([0.0, 0.5, 1.0]), "rate", low=0, high=1)
+    check_range(make([]), "rate", low=0, high=1)
+    for wrong, got in (([0.5, 1.5], "from 0.5 to 1.5"), ([-0.5, 0.5], "from -0.5"), ([0.5, math.nan], "nan")):
+      with pytest.raises(ValueError, match=rf"^rate must lie in \[0, 1\], got values .*{got}"):
+        check_range(make(wrong), "rate", low=0, high=1)
+
+
+@pytest.mark.parametrize(
+  "use",
+  [
+    lambda v: noise.dropout(jax.random.key(0), X, rate=v[None]),
+    lambda v: noise.alpha_dropout(jax.random.key(0), X, rate=v[None]),
+    lambda v: noise.gaussian_noise(jax.random.key(0), X, std=v[None]),
+    lambda v: noise.weight_noise(jax.random.key(0), {"kernel": X}, std=v[None]),
+    lambda v: adversarial.fgsm(lambda x: (x**2).sum(-1), X, eps=v[:, None]),
+    lambda v: constraints.max_norm({"kernel": X}, limit=v[None]),
+    lambda v: constraints.prox_l1(X, 0.5, weight=v[None]),
+  ],
+)
+def test_options_that_are_arrays_are_the_same_eagerly_and_compiled(use):
+  """One value a feature, or an example: what a check of the range refused where it was not traced."""
+  values = jnp.array([0.1, 0.5, 0.9])
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), use(values), jax.jit(use)(values))
+  with pytest.raises(ValueError, match=r"must lie in .*got values from -1 to 0"):
+    use(jnp.array([0.1, -1.0, 0.5]))
+
+
+@pytest.mark.parametrize(
+  ("use", "message"),
+  [
+    (
+      lambda: constraints.project(constraints.max_norm),
+      "projection must be .*max_norm: .*'limit'; func",
+    ),
+    (lambda: constraints.apply_updates_and_project(X, X, constraints.max_norm), "projection must.*'limit'"),
+    (lambda: constraints.proximal(constraints.prox_l1, 0.1), "prox must be .*prox_l1: .*'weight'; functools"),
+    (
+      lambda: penalties.penalized(_loss, (0.1, penalties.elastic_net)),
+      "penalty must.*elastic_net: .*ratio",
+    ),
+    (lambda: penalties.penalized(_loss, (0.1, penalties.l2_sp)), "penalty must.*l2_sp: .*'reference'"),
+    (
+      lambda: constraints.project(lambda: None),
+      "projection must be a function .*got <lambda>",
+    ),
+  ],
+)
+def test_a_forgotten_option_is_missed_at_once(use, message):
+  with pytest.raises(TypeError, match=message):
+    use()
+
+
+def test_functions_whose_options_are_given_pass():
+  for projection in (
+    functools.partial(constraints.max_norm, limit=1.0),
+    jax.jit(functools.partial(constraints.max_norm, limit=1.0)),
+    constraints.prox_non_negative,
+    optax.projections.projection_l2_ball,
+    lambda params: params,
+  ):
+    constraints.project(projection)
+  constraints.proximal(functools.partial(constraints.prox_l1, weight=0.1), 0.1)
 
 
 def test_check_range_lets_tracers_pass():

@@ -10,7 +10,7 @@ import optax
 from jaxreg.constraints._prox import replace_updates
 from jaxreg.paths import everything
 from jaxreg.penalties._leaves import wide
-from jaxreg.typing import Params
+from jaxreg.typing import Params, check_function
 
 Projection = Callable[[Params], Params]
 
@@ -33,7 +33,7 @@ def project(projection: Projection) -> optax.GradientTransformationExtraArgs:
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError: if `projection` is not a function.
+    TypeError: if `projection` is not a function of the parameters alone, as `max_norm` without its limit.
     ValueError: in `update`, without `params`.
 
   Example:
@@ -49,8 +49,7 @@ def project(projection: Projection) -> optax.GradientTransformationExtraArgs:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, norm penalties as
     constrained optimization (explicit constraints with reprojection).
   """
-  if not callable(projection):
-    raise TypeError(f"projection must be a function params -> params, got {type(projection).__name__}")
+  check_function(projection, "projection", "params -> params", takes=1)
 
   def update(updates, state, params=None, **extra_args):
     del extra_args
@@ -73,14 +72,13 @@ def apply_updates_and_project(params: Params, updates: Any, projection: Projecti
     The new parameters, in their dtypes.
 
   Raises:
-    TypeError: if `projection` is not a function.
+    TypeError: if `projection` is not a function of the parameters alone, as `max_norm` without its limit.
 
   Example:
     >>> halve = lambda params: jax.tree.map(lambda w: w / 2, params)
     >>> apply_updates_and_project(jnp.ones(2, jnp.bfloat16), jnp.ones(2, jnp.bfloat16), halve)
     Array([1, 1], dtype=bfloat16)
   """
-  if not callable(projection):
-    raise TypeError(f"projection must be a function params -> params, got {type(projection).__name__}")
+  check_function(projection, "projection", "params -> params", takes=1)
   moved = projection(jax.tree.map(lambda p, u: wide(p) + wide(u), params, updates))
   return jax.tree.map(lambda p, new: new.astype(jnp.result_type(p)), params, moved)

@@ -1,5 +1,6 @@
 """Proximal operators, and the Optax transform that ends a chain with one."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg.paths import chosen, everything, kernels_only
 from jaxreg.penalties._group_lasso import group_factor
 from jaxreg.penalties._leaves import map_selected, norm, unit_axes, wide
-from jaxreg.typing import Array, Mask, Params, check_floating, check_range
+from jaxreg.typing import Array, Mask, Params, check_floating, check_function, check_range
 
 Prox = Callable[[Params, ArrayLike], Params]
 
@@ -230,7 +231,8 @@ def proximal(
   analogue, as decoupled decay is of L2: not the proximal operator in that optimizer's metric.
 
   Args:
-    prox: `(params, step) -> params`, with its weight bound by `functools.partial`.
+    prox: `(params, step) -> params`, with its weight bound by `functools.partial`: a number, or an Optax
+      schedule of the steps that this transform has taken.
     learning_rate: of the chain before, a number or an Optax schedule.
     mask: which leaves it acts on; the others are updated as they come, and `prox` does not see them (None),
       so that a mask of its own has to be a function.
@@ -239,7 +241,7 @@ def proximal(
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError: if `prox` is not a function.
+    TypeError: if `prox` is not a function of parameters and step alone, as `prox_l1` without its weight.
     ValueError: in `update`, without `params`.
 
   Example:
@@ -254,8 +256,7 @@ def proximal(
     Parikh and Boyd, `Proximal Algorithms`, 2014, section 4.2.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
   """
-  if not callable(prox):
-    raise TypeError(f"prox must be a function (params, step) -> params, got {type(prox).__name__}")
+  check_function(prox, "prox", "(params, step) -> params", takes=2)
 
   def init(params: Params) -> ProximalState:
     chosen(params, mask)  # fails now rather than at the first step
@@ -264,7 +265,8 @@ def proximal(
   def update(updates, state, params=None, **extra_args):
     del extra_args
     step = learning_rate(state.count) if callable(learning_rate) else learning_rate
-    updates = replace_updates(lambda moved: prox(moved, step), updates, params, mask)
+    now = _at(prox, state.count)
+    updates = replace_updates(lambda moved: now(moved, step), updates, params, mask)
     return updates, ProximalState(jnp.asarray(optax.safe_increment(state.count)))
 
   return optax.GradientTransformationExtraArgs(init, update)
@@ -295,6 +297,16 @@ def replace_updates(
   return jax.tree.unflatten(structure, new)
 
 
+def _at(prox: Prox, count: Array) -> Prox:
+  """`prox` with the weight that its schedule has after `count` steps."""
+  weight = prox.keywords.get("weight") if isinstance(prox, functools.partial) else None
+  return functools.partial(prox, weight=weight(count)) if callable(weight) else prox
+
+
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
+  if callable(weight):
+    raise TypeError(
+      "weight must be a number; a schedule is bound to the operator in proximal, which counts steps"
+    )
   check_range(weight, "weight", low=0)
   return jnp.multiply(step, weight)

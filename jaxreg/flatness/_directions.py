@@ -17,7 +17,7 @@ def filter_normalized_direction(
   params: Params,
   *,
   granularity: Literal["layer", "filter"] = "layer",
-  filter_axis: int = -1,
+  filter_axis: int | None = None,
   one_dim: Literal["zero", "keep"] = "zero",
   where: Where = "*",
 ) -> Params:
@@ -29,9 +29,10 @@ def filter_normalized_direction(
   Args:
     key: a typed key.
     params: any pytree of floating arrays.
-    granularity: what a filter is: a whole leaf (the paper, for its fully connected network), or one
-      index along `filter_axis` of it.
-    filter_axis: of the outputs; -1 for Flax's kernels, dense and convolutional, 0 for PyTorch's layout.
+    granularity: what a filter is: a whole leaf (the paper, for its fully connected network), or the incoming
+      weights of one unit.
+    filter_axis: the axis of the units, the same for all leaves; by default the name of a leaf says which
+      weights come into one unit (`paths.incoming_axes`).
     one_dim: `zero` leaves biases and normalisation scales where they are; `keep` treats each as one filter.
     where: which leaves move at all.
 
@@ -64,20 +65,24 @@ def filter_normalized_direction(
   mask = selected(params, where)
   keys = jax.random.split(key, len(leaves))
 
-  def scaled(key: Key, leaf: Array, taken: bool) -> Array:
+  def scaled(key: Key, name: str, leaf: Array, taken: bool) -> Array:
     leaf = jnp.asarray(leaf)
     if not taken or (leaf.ndim <= 1 and one_dim == "zero"):
       return jnp.zeros_like(leaf)
     axes = tuple(range(leaf.ndim))
     if granularity == "filter" and leaf.ndim > 1:
-      if not -leaf.ndim <= filter_axis < leaf.ndim:
+      if filter_axis is None:
+        axes = paths.incoming_axes(name, leaf.ndim)
+      elif -leaf.ndim <= filter_axis < leaf.ndim:
+        axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
+      else:
         raise ValueError(f"filter_axis must be an axis of every kernel, got {filter_axis} for {leaf.shape}")
-      axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
     norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
     direction = jax.random.normal(key, leaf.shape, leaf.dtype)
     return direction / norm(direction) * norm(leaf)
 
-  return jax.tree.unflatten(tree, [scaled(*each) for each in zip(keys, leaves, mask, strict=True)])
+  rows = zip(keys, paths.leaf_names(params), leaves, mask, strict=True)
+  return jax.tree.unflatten(tree, [scaled(*row) for row in rows])
 
 
 @analysis

@@ -84,4 +84,5 @@ def map_selected(
 
 
 def _root_mean_square(leaf: Array) -> Array:
-  return jnp.sqrt(jnp.square(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))).mean())
+  squares = jnp.square(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)))
+  return jnp.sqrt(squares.sum() / max(leaf.size, 1))

@@ -3,10 +3,10 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.optim._trust_region import as_updates
 from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Key, check_key, check_range
 
@@ -18,7 +18,8 @@ def gradient_noise(
 
   .. math:: g_t + N(0, \sigma_t^2), \qquad \sigma_t^2 = \frac{\eta}{t^\gamma}, \quad t = 1, 2, \ldots
 
-  `optax.add_noise`, so composed that it takes part in chains with extra arguments.
+  `optax.add_noise`, so composed that it takes part in chains with extra arguments. Leaves that are not
+  floating get no noise.
 
   Args:
     key: typed, of all noise. Without it `update` needs another `key` in every step, which is also how several
@@ -61,8 +62,13 @@ def gradient_noise(
       raise ValueError("key must be given to gradient_noise or to update")
     # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
     key = jax.random.wrap_key_data(state.rng_key, impl=impl) if own else check_key(key)
-    wide_updates, after = noise.update(jax.tree.map(wide, updates), state._replace(rng_key=key), params)
+    # None is no leaf: counters and other integers get no noise.
+    floats = jax.tree.map(
+      lambda g: wide(g) if jnp.issubdtype(jnp.result_type(g), jnp.floating) else None, updates
+    )
+    noisy, after = noise.update(floats, state._replace(rng_key=key), params)
+    new = jax.tree.map(lambda g, x: g if x is None else x.astype(jnp.result_type(g)), updates, noisy)
     data = jax.random.key_data(after.rng_key) if own else state.rng_key  # type: ignore[union-attr]
-    return as_updates(wide_updates, updates), after._replace(rng_key=data)  # type: ignore[union-attr]
+    return new, after._replace(rng_key=data)  # type: ignore[union-attr]
 
   return optax.GradientTransformationExtraArgs(init, update)

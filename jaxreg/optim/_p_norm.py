@@ -1,11 +1,10 @@
 """Gradient descent whose steps are short in a p-norm."""
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.optim._trust_region import as_updates, with_learning_rate
+from jaxreg.optim._trust_region import as_updates, on_floating, with_learning_rate
 from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, check_range
 
@@ -49,7 +48,7 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
     # The largest number of what came in: that of float32 is infinite in bfloat16.
-    new = jax.tree.map(lambda g: power(wide(g), jnp.finfo(jnp.result_type(g)).max), updates)
+    new = on_floating(lambda g: power(wide(g), jnp.finfo(jnp.result_type(g)).max), updates)
     return as_updates(new, updates), state
 
   return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)

@@ -7,7 +7,7 @@ import jax
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, check_transform, steepest
+from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, check_transform, on_floating, steepest
 from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Params, check_range
 
@@ -28,6 +28,10 @@ def sam(
   With BatchNorm, return only the gradient from `grad_fn` and keep the statistics of the first pass: those of
   the perturbed weights would be counted a second time, and belong to a network that is thrown away. `grad_fn`
   must see the same batch and the same noise as the first gradient, and under `pmap` average over devices.
+
+  `grad_fn` gets its parameters in at least float32: in bfloat16 a usual perturbation, `rho` over the root of
+  the number of weights in each, rounds away, and SAM would be its inner optimizer. So `grad_fn` must not cast
+  them back before it uses them. The inner optimizer gets the gradient in the dtypes of the first one.
 
   Args:
     inner: what steps.
@@ -68,7 +72,8 @@ def sam(
     if params is None or grad_fn is None:
       raise ValueError("params and grad_fn must be given to update")
     direction = steepest(jax.tree.map(wide, updates), blocks, "l2")
-    top = jax.tree.map(lambda w, u: wide(w) + rho * u, params, direction)
-    return tx.update(grad_fn(as_updates(top, params)), state, params, **extra_args)
+    top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
+    # Not rounded to the parameters' dtypes, where nothing may be left of the perturbation.
+    return tx.update(as_updates(grad_fn(top), updates), state, params, **extra_args)
 
   return optax.GradientTransformationExtraArgs(tx.init, update)

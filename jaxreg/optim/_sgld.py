@@ -32,7 +32,9 @@ def sgld(
 
   With the gradient of minus the log posterior over `N` the parameters are samples of the posterior, up to an
   error that falls with the step. A penalty must be that of the prior over `N`. `temperature` 0 is gradient
-  descent. The last transform of a chain: what rescales its noise makes samples of something else.
+  descent. The last transform of a chain: what rescales its noise makes samples of something else. Leaves that
+  are not floating do not move. Keep the parameters in float32: `optax.apply_updates` rounds them to their
+  dtype, and in bfloat16 a step below 1/512 of a weight is lost, its noise too.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
@@ -80,6 +82,8 @@ def sgld(
     std = jnp.sqrt(jnp.asarray(step) * temperature)
 
     def move(g: Array, key: Key) -> Array:
+      if not jnp.issubdtype(g.dtype, jnp.floating):
+        return jnp.zeros_like(g)
       noise = jax.random.normal(key, g.shape, g.dtype)
       return (std * noise - 0.5 * step * num_examples * g).astype(g.dtype)
 

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxreg import paths
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
 from jaxreg.penalties._leaves import unit_axes, wide
-from jaxreg.typing import Array
+from jaxreg.typing import Array, one_line
 
 BLOCKS = ("global", "leaf", "unit", "element")
 NORMS = ("l2", "l1", "linf", "rms")
@@ -191,6 +191,12 @@ def as_updates(new: Any, updates: Any) -> Any:
   return jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), new, updates)
 
 
+def on_floating(function: Callable[..., Array], tree: Any, *rest: Any) -> Any:
+  """`function` of the leaves that are floating; others, such as counters, stay as they are."""
+  floats = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+  return jax.tree.map(lambda x, *others: function(x, *others) if floats(x) else x, tree, *rest)
+
+
 def _over_blocks(fold: Callable[..., Array], tree: Any, blocks: str) -> Any:
   """`jnp.max` or `jnp.sum`, of values that are at least 0, over each block; axes are kept."""
   leaves, structure = jax.tree.flatten(tree)
@@ -232,7 +238,7 @@ def check_transform(inner: Any) -> None:
     TypeError: if it is no Optax transform, for instance a learning rate.
   """
   if not (callable(getattr(inner, "init", None)) and callable(getattr(inner, "update", None))):
-    raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {inner!r}")
+    raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {one_line(inner)}")
 
 
 def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> None:

@@ -1,5 +1,7 @@
 """Co-adaptation: how much the activations of a layer's units go together."""
 
+import math
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -36,9 +38,9 @@ def coadaptation(activations: ArrayLike) -> Array:
   activations = check_wide(activations, "activations")
   if activations.ndim < 2:
     raise ValueError(f"activations must be [..., units], got {activations.shape}")
-  rows = activations.reshape(-1, activations.shape[-1])
+  rows = activations.reshape(math.prod(activations.shape[:-1]), activations.shape[-1])
   # By the largest first, so that no square under- or overflows.
-  largest = jnp.abs(rows).max(axis=0, keepdims=True)
+  largest = jnp.abs(rows).max(axis=0, keepdims=True, initial=0)
   rows = rows / jnp.where(largest > 0, largest, 1)
   centred = rows - rows.mean(axis=0, keepdims=True)
   squares = jnp.square(centred).sum(axis=0)

@@ -104,7 +104,7 @@ def jacobian_penalty(
     normal = jax.random.normal(check_key(key), (num_projections, x.shape[0], size), _wide(outputs.dtype))
     rows = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
     scale = size / num_projections
-  rows = rows.astype(outputs.dtype).reshape(-1, *outputs.shape)
+  rows = rows.astype(outputs.dtype).reshape(len(rows), *outputs.shape)
   return scale * jax.vmap(lambda row: _squares(pull(row)[0]))(rows).sum(axis=0)
 
 

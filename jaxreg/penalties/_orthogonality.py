@@ -45,8 +45,9 @@ def orthogonality(
 
   def of_leaf(name: str, w: Array) -> Array:
     axes = unit_axes(name, w, axis)
-    fan_in = math.prod(w.shape[each] for each in axes)
-    matrix = jnp.moveaxis(w, axes, range(len(axes))).reshape(fan_in, -1)
+    moved = jnp.moveaxis(w, axes, range(len(axes)))
+    # Both sizes by name: without inputs there is no number of units to infer.
+    matrix = moved.reshape(math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :]))
     if matrix.shape[0] < matrix.shape[1]:
       matrix = matrix.T
     # Near the optimum this is a difference of nearly equal numbers: no reduced precision on accelerators.

@@ -8,9 +8,21 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_loss_fn, check_range
+from jaxreg.typing import (
+  Array,
+  Batch,
+  Key,
+  LossFn,
+  Params,
+  check_floating,
+  check_function,
+  check_loss_fn,
+  check_range,
+  one_line,
+)
 
-Term = tuple[ArrayLike, Callable[[Params], Array]]
+Weight = ArrayLike | Callable[[Any], ArrayLike]
+Term = tuple[Weight, Callable[[Params], Array]]
 
 
 def penalized(
@@ -20,23 +32,23 @@ def penalized(
 
   .. math:: \tilde J(\theta) = J(\theta) + \sum_i \alpha_i \Omega_i(\theta)
 
-  A penalty is added once: average what several devices give, for a sum would count it once a device. For a
-  weight that follows a schedule build the function inside the step, from the weight at that step.
+  A penalty is added once: average what several devices give, for a sum would count it once a device.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; `key` is always given, by its name, also to a loss that
       ignores it.
-    *terms: pairs of a weight, at least 0, and a function `params -> scalar`. Options of a penalty go in by
-      `functools.partial`.
+    *terms: pairs of a weight and a function `params -> scalar`. A weight is at least 0, or an Optax schedule.
+      Options of a penalty go in by `functools.partial`.
     has_aux: whether `loss_fn` gives `(scalar, aux)`, as for `jax.grad`; then so does the result.
 
   Returns:
     A function of the same signature as `loss_fn`, with `key=None` as default; its value is float32 or wider.
+    It takes `step` too, a number, which schedules need and which `loss_fn` does not see.
 
   Raises:
-    TypeError: if a term is not a pair with a function, or `loss_fn` does not take these arguments; in a call,
-      if the loss is a tuple or not floating, or with `has_aux` no pair.
-    ValueError: if a weight is negative; in a call, if the loss is no scalar.
+    TypeError: if a term is not a pair with a function of the parameters alone, or `loss_fn` does not take
+      these arguments; in a call, if the loss is a tuple or not floating, or with `has_aux` no pair.
+    ValueError: if a weight is negative; in a call, if the loss is no scalar, or a schedule has no `step`.
 
   Example:
     >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()
@@ -44,13 +56,21 @@ def penalized(
     >>> ridge({"kernel": jnp.array([2.0])}, jnp.array([1.0]), key=None)
     Array(2.2, dtype=float32)
 
+    A weight that grows with the steps:
+
+    >>> import optax
+    >>> from jaxreg.penalties import l2
+    >>> warmed_up = penalized(loss_fn, (optax.linear_schedule(0.0, 0.1, transition_steps=100), l2))
+    >>> warmed_up({"kernel": jnp.array([2.0])}, jnp.array([1.0]), step=50)
+    Array(2.1, dtype=float32)
+
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, parameter norm penalties.
   """
   terms_fn = penalized_terms(loss_fn, *terms, has_aux=has_aux)
 
-  def total(params: Params, batch: Batch, *, key: Key | None = None) -> Any:
-    values = terms_fn(params, batch, key=key)
+  def total(params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None) -> Any:
+    values = terms_fn(params, batch, key=key, step=step)
     add_up = lambda values: functools.reduce(jnp.add, values.values())
     return (add_up(values[0]), values[1]) if has_aux else add_up(values)
 
@@ -68,9 +88,9 @@ def penalized_terms(
     has_aux: as for `penalized`.
 
   Returns:
-    `(params, batch, *, key) -> {"loss": ..., name of a penalty: weight times its value, ...}`, with `has_aux`
-    a pair of that and what came with the loss. The second of two of the same name is called `l2_2`, and so
-    on.
+    `(params, batch, *, key, step) -> {"loss": ..., name of a penalty: weight times its value, ...}`, with
+    `has_aux` a pair of that and what came with the loss. The second of two of the same name is called
+    `l2_2`, and so on.
 
   Raises:
     TypeError, ValueError: as `penalized`.
@@ -86,11 +106,15 @@ def penalized_terms(
   named: dict[str, Term] = {}
   for term in terms:
     if not (isinstance(term, tuple) and len(term) == 2 and callable(term[1])):
-      raise TypeError(f"terms must be pairs of a weight and a function of the parameters, got {term!r}")
-    check_range(term[0], "weight", low=0)
+      raise TypeError(
+        f"terms must be pairs of a weight and a function of the parameters, got {one_line(term)}"
+      )
+    check_function(term[1], "a penalty", "params -> scalar", takes=1)
+    if not callable(term[0]):
+      check_range(term[0], "weight", low=0)
     named[_free(_name(term[1]), named)] = term
 
-  def by_name(params: Params, batch: Batch, *, key: Key | None = None) -> Any:
+  def by_name(params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None) -> Any:
     value: Any = loss_fn(params, batch, key=key)
     loss, aux = _with_aux(value) if has_aux else (value, None)
     if not jax.tree_util.all_leaves([loss]):
@@ -99,10 +123,19 @@ def penalized_terms(
       )
     loss = check_floating(loss, "the value of loss_fn", shape=())
     values = {"loss": loss.astype(jnp.promote_types(loss.dtype, jnp.float32))}
-    values |= {name: jnp.multiply(weight, penalty(params)) for name, (weight, penalty) in named.items()}
+    for name, (weight, penalty) in named.items():
+      values[name] = jnp.multiply(_at(weight, step, name), penalty(params))
     return (values, aux) if has_aux else values
 
   return by_name
+
+
+def _at(weight: Weight, step: ArrayLike | None, name: str) -> ArrayLike:
+  if not callable(weight):
+    return weight
+  if step is None:
+    raise ValueError(f"step must be given: the weight of {name} is a schedule")
+  return weight(step)
 
 
 def _with_aux(value: Any) -> tuple[Array, Any]:

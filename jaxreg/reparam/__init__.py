@@ -1,7 +1,7 @@
 """Weights as functions of what is trained: `(parameters, ...) -> kernel`, and nothing is overwritten.
 
-State that such a function needs is passed in and returned. The last axis of a kernel is that of its units, as
-in Linen's dense and convolutional layers.
+State that such a function needs is passed in and returned. The last axis of a kernel alone is that of its
+units, as in Linen's dense and convolutional layers; for another layout give `axis`, or a tree with names.
 """
 
 from jaxreg.reparam._spectral_norm import spectral_norm, spectral_norm_init

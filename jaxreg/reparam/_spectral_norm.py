@@ -1,13 +1,18 @@
 """Spectral normalisation: a kernel of largest singular value 1."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.penalties._leaves import unit_axes
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key
 
 
-def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tuple[Array, Array]:
+def spectral_norm(
+  kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1, axis: int | tuple[int, ...] | None = None
+) -> tuple[Array, Array]:
   r"""Divides a kernel by its largest singular value, as power iteration has it so far.
 
   .. math:: v \leftarrow \frac{W u}{\|W u\|}, \quad u \leftarrow \frac{W^\top v}{\|W^\top v\|}, \qquad
@@ -19,9 +24,11 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
   matrix, not of the linear map.
 
   Args:
-    kernel: `[..., units]`, floating.
+    kernel: `[..., units]`, floating; with `axis` the units lie on the other axes.
     u: `[units]`, from `spectral_norm_init` or the last call; carries no gradient.
     num_iters: how many iterations.
+    axis: axes of one unit's weights; by default all but the last. Those of Equinox's and PyTorch's
+      convolutions, `[out, in, height, width]`, are `(1, 2, 3)`.
 
   Returns:
     The normalised kernel, in the shape and dtype of `kernel`, and the next `u`. `sigma` is never above the
@@ -30,7 +37,7 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
 
   Raises:
     TypeError: if an array is not floating or `num_iters` not an integer.
-    ValueError: if shapes do not fit or `num_iters` is below 1.
+    ValueError: if shapes do not fit, `num_iters` is below 1 or `axis` not one of `kernel`.
 
   Example:
     >>> kernel = jnp.diag(jnp.array([2., 4.]))
@@ -41,11 +48,16 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
   References:
     Miyato et al., `Spectral Normalization for Generative Adversarial Networks`, 2018, algorithm 1.
   """
-  kernel = _check(kernel)
-  u = check_floating(u, "u", shape=kernel.shape[-1:])
+  kernel, axes = _check(kernel, axis)
+  # The inputs first: a matrix [inputs, units].
+  moved = jnp.moveaxis(kernel, axes, range(len(axes)))
+  shape = math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :])
+  u = check_floating(u, "u", shape=shape[1:])
   check_count(num_iters, "num_iters")
+  if kernel.size == 0:
+    return kernel, u
   wide = jnp.promote_types(kernel.dtype, jnp.float32)
-  matrix = kernel.reshape(-1, kernel.shape[-1]).astype(wide)
+  matrix = moved.reshape(shape).astype(wide)
   # Scaled to entries of at most 1, so that squares neither overflow nor vanish. The quotient is the same.
   matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
   fixed = jax.lax.stop_gradient(matrix)
@@ -55,15 +67,21 @@ def spectral_norm(kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1) -> tup
     left = _unit(fixed @ right, otherwise=left)
     right = _unit(fixed.T @ left, otherwise=right)
   sigma = left @ (matrix @ right)
-  return (matrix / _or_one(sigma)).reshape(kernel.shape).astype(kernel.dtype), right.astype(u.dtype)
+  normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
+  return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
 
 
-def spectral_norm_init(key: Key, kernel: ArrayLike) -> Array:
+def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ...] | None = None) -> Array:
   """A random unit vector `[units]` to start power iteration with, in the dtype of `kernel`.
+
+  Args:
+    key: a typed key.
+    kernel: `[..., units]`, floating.
+    axis: as for `spectral_norm`.
 
   Raises:
     TypeError: if `kernel` is not floating or `key` not a typed key.
-    ValueError: if `kernel` has no axis of inputs.
+    ValueError: if `kernel` has no axis of inputs, or `axis` is not one of it.
 
   Example:
     >>> u = spectral_norm_init(jax.random.key(0), jnp.ones((3, 2)))
@@ -73,16 +91,17 @@ def spectral_norm_init(key: Key, kernel: ArrayLike) -> Array:
   References:
     Miyato et al., `Spectral Normalization for Generative Adversarial Networks`, 2018, algorithm 1.
   """
-  kernel = _check(kernel)
+  kernel, axes = _check(kernel, axis)
   wide = jnp.promote_types(kernel.dtype, jnp.float32)
-  return _unit(jax.random.normal(check_key(key), kernel.shape[-1:], wide)).astype(kernel.dtype)
+  units = math.prod(size for i, size in enumerate(kernel.shape) if i not in axes)
+  return _unit(jax.random.normal(check_key(key), (units,), wide)).astype(kernel.dtype)
 
 
-def _check(kernel: ArrayLike) -> Array:
+def _check(kernel: ArrayLike, axis: int | tuple[int, ...] | None) -> tuple[Array, tuple[int, ...]]:
   kernel = check_floating(kernel, "kernel")
   if kernel.ndim < 2:
     raise ValueError(f"kernel must have shape [..., units] with an axis of inputs, got {kernel.shape}")
-  return kernel
+  return kernel, unit_axes("", kernel, axis)
 
 
 def _unit(x: Array, otherwise: Array | float = 0.0) -> Array:

@@ -1,52 +1,71 @@
 """Weight normalisation: length and direction of each unit's weights apart."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg import paths
+from jaxreg.penalties._leaves import unit_axes
 from jaxreg.typing import Array, check_floating
 
+Axis = int | tuple[int, ...] | None
 
-def weight_norm(v: ArrayLike, g: ArrayLike) -> Array:
+
+def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
   r"""The kernel whose units' incoming weights have the directions of `v` and the lengths `g`.
 
   .. math:: w_u = g_u \frac{v_u}{\|v_u\|}
 
-  Start with `g = weight_norm_init(v)`, which gives `v` back.
+  Start with `g = weight_norm_init(v)`, which gives `v` back. One kernel alone is `[..., units]`; in a tree
+  the name of a kernel says where its units are, as for the penalties: on the first axis of Equinox's and
+  PyTorch's `weight`. A tree holds kernels only, so take them out first::
+
+    kernels, rest = eqx.partition(model, paths.kernels_only(model))
+    model = eqx.combine(weight_norm(kernels, g), rest)
 
   Args:
-    v: `[..., units]`, floating.
-    g: `[units]`, floating; a negative one turns the direction round.
+    v: a kernel, or a pytree of kernels; each has two axes or more, and is floating.
+    g: the lengths `[units]` of each kernel, floating; a negative one turns the direction round.
+    axis: axes of one unit's weights, the same for all kernels; by default those of its incoming weights
+      (`paths.incoming_axes`).
 
   Returns:
-    The kernel, of the shape and dtype of `v`. A unit whose `v` is zero has zero weights and no gradient.
+    The kernels, of the shapes and dtypes of `v`. A unit whose `v` is zero has zero weights and no gradient.
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if shapes do not fit.
+    ValueError: if shapes do not fit, or `axis` is not one of a kernel.
 
   Example:
-    >>> weight_norm(jnp.array([[3., 0.], [4., 2.]]), jnp.array([1., 5.]))
+    >>> v, g = jnp.array([[3., 0.], [4., 2.]]), jnp.array([1., 5.])
+    >>> weight_norm(v, g)
     Array([[0.6, 0. ],
            [0.8, 5. ]], dtype=float32)
+    >>> weight_norm({"weight": v}, {"weight": g})["weight"].round(4)
+    Array([[1.    , 0.    ],
+           [4.4721, 2.2361]], dtype=float32)
 
   References:
     Salimans and Kingma, `Weight Normalization: A Simple Reparameterization to Accelerate Training of Deep
     Neural Networks`, 2016, section 2.
   """
-  v = _check(v)
-  g = check_floating(g, "g", shape=v.shape[-1:])
-  scaled, norm, _ = _scaled(v)
-  length = jnp.where(norm == 0, 0, g / jnp.where(norm == 0, 1, norm))
-  return (scaled * jnp.broadcast_to(length, v.shape)).astype(v.dtype)
+  leaves, tree = jax.tree.flatten(v)
+  rows = zip(paths.leaf_names(v), leaves, tree.flatten_up_to(g), strict=True)
+  return tree.unflatten([_with_lengths(name, v, g, axis) for name, v, g in rows])
 
 
-def weight_norm_init(v: ArrayLike) -> Array:
+def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
   r"""The lengths `[units]` of the units' weights: `weight_norm(v, weight_norm_init(v))` is `v`.
 
+  Args:
+    v: a kernel, or a pytree of kernels.
+    axis: as for `weight_norm`.
+
   Raises:
-    TypeError: if `v` is not floating.
-    ValueError: if `v` has no axis of inputs.
+    TypeError: if a kernel is not floating.
+    ValueError: if a kernel has no axis of inputs, or `axis` is not one of it.
 
   Example:
     >>> weight_norm_init(jnp.array([[3., 0.], [4., 2.]]))
@@ -56,27 +75,43 @@ def weight_norm_init(v: ArrayLike) -> Array:
     Salimans and Kingma, `Weight Normalization: A Simple Reparameterization to Accelerate Training of Deep
     Neural Networks`, 2016.
   """
-  v = _check(v)
-  _, norm, largest = _scaled(v)
-  return (largest * norm).astype(v.dtype)
+  leaves, tree = jax.tree.flatten(v)
+  return tree.unflatten(
+    [_lengths(name, v, axis) for name, v in zip(paths.leaf_names(v), leaves, strict=True)]
+  )
 
 
-def _check(v: ArrayLike) -> Array:
-  v = check_floating(v, "v")
+def _with_lengths(name: str, v: ArrayLike, g: ArrayLike, axis: Axis) -> Array:
+  v, axes = _check(name, v, axis)
+  scaled, norm, _ = _scaled(v, axes)
+  units = tuple(size for i, size in enumerate(v.shape) if i not in axes)
+  g = check_floating(g, f"g/{name}" if name else "g", shape=units).reshape(norm.shape)
+  length = jnp.where(norm == 0, 0, g / jnp.where(norm == 0, 1, norm))
+  return (scaled * jnp.broadcast_to(length, v.shape)).astype(v.dtype)
+
+
+def _lengths(name: str, v: ArrayLike, axis: Axis) -> Array:
+  v, axes = _check(name, v, axis)
+  _, norm, largest = _scaled(v, axes)
+  return (largest * norm).squeeze(axes).astype(v.dtype)
+
+
+def _check(name: str, v: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
+  where = f"v/{name}" if name else "v"
+  v = check_floating(v, where)
   if v.ndim < 2:
-    raise ValueError(f"v must have shape [..., units] with at least one axis of inputs, got {v.shape}")
-  return v
+    raise ValueError(f"{where} must have shape [..., units] with at least one axis of inputs, got {v.shape}")
+  return v, unit_axes(name, v, axis)
 
 
-def _scaled(v: Array) -> tuple[Array, Array, Array]:
-  """`v` over each unit's largest entry, the norms `[units]` of that, and the entries.
+def _scaled(v: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
+  """`v` over each unit's largest entry, the norms of that, and the entries, with axes of size 1 for `axes`.
 
   So the squares neither overflow nor vanish. What is made of the three does not depend on the largest entry,
   which is why no gradient has to go through it. The norm's root has a gradient at 0 too.
   """
   wide = v.astype(jnp.promote_types(v.dtype, jnp.float32))
-  inputs = tuple(range(v.ndim - 1))
-  largest = jax.lax.stop_gradient(jnp.abs(wide).max(axis=inputs))
+  largest = jax.lax.stop_gradient(jnp.abs(wide).max(axis=axes, keepdims=True, initial=0))
   wide = wide / jnp.broadcast_to(jnp.where(largest == 0, 1, largest), v.shape)
-  square = jnp.square(wide).sum(axis=inputs)
+  square = jnp.square(wide).sum(axis=axes, keepdims=True)
   return wide, jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square))), largest

@@ -129,15 +129,18 @@ def test_a_chain_reaches_the_solution_with_exact_zeros(x64):
 
 
 def test_the_threshold_follows_the_schedule(x64):
+  """That of the step, and that of the penalty's weight."""
   schedule = lambda count: 0.3 / (1 + count)
-  tx = optax.chain(optax.sgd(schedule), proximal(functools.partial(prox_l1, weight=ALPHA), schedule))
-  got = train(quadratic, tx, {"kernel": jnp.asarray([0.7, 0.7, -0.7])}, 9)["kernel"]
-  w = np.array([0.7, 0.7, -0.7])
-  for t in range(9):
-    rate = 0.3 / (1 + t)
-    w = w - rate * HESSIAN * (w - OPTIMUM)
-    w = np.sign(w) * np.maximum(np.abs(w) - rate * ALPHA, 0)
-  np.testing.assert_allclose(got, w, rtol=1e-12, atol=1e-15)
+  for weight in (lambda count: ALPHA, lambda count: ALPHA / (2 + count)):
+    prox = functools.partial(prox_l1, weight=weight if weight(1) != ALPHA else ALPHA)
+    tx = optax.chain(optax.sgd(schedule), proximal(prox, schedule))
+    got = train(quadratic, tx, {"kernel": jnp.asarray([0.7, 0.7, -0.7])}, 9)["kernel"]
+    w = np.array([0.7, 0.7, -0.7])
+    for t in range(9):
+      rate = 0.3 / (1 + t)
+      w = w - rate * HESSIAN * (w - OPTIMUM)
+      w = np.sign(w) * np.maximum(np.abs(w) - rate * weight(t), 0)
+    np.testing.assert_allclose(got, w, rtol=1e-12, atol=1e-15)
 
 
 def test_a_learning_rate_that_is_injected(x64):
@@ -211,6 +214,8 @@ def test_units_are_pruned_as_wholes(x64):
 def test_refusals():
   with pytest.raises(TypeError, match="prox must be a function"):
     proximal(0.1, 0.1)  # type: ignore[arg-type]
+  with pytest.raises(TypeError, match="weight must be a number; a schedule is bound"):
+    prox_l1(jnp.ones(2), 0.1, weight=lambda count: 0.1)
   tx = proximal(functools.partial(prox_l1, weight=1.0), 0.1)
   with pytest.raises(ValueError, match="mask selects no parameter"):
     tx.init({"weight": jnp.ones(2)})

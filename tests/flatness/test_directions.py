@@ -34,6 +34,18 @@ def test_filters_have_the_norm_of_the_parameters():
   )
 
 
+def test_filters_of_other_layouts():
+  """By the name of the leaf: rows of a `weight` as in Equinox and PyTorch, vectors of an embedding."""
+  shapes = {"conv": {"weight": (3, 3, 3, 3)}, "dense": {"weight": (4, 4)}, "embed": {"embedding": (4, 4)}}
+  params = jax.tree.map(jnp.ones, shapes, is_leaf=lambda x: isinstance(x, tuple))
+  scale = lambda x: x * jnp.arange(1.0, len(x) + 1).reshape(-1, *[1] * (x.ndim - 1))
+  params = jax.tree.map(scale, params)
+  got = flatness.filter_normalized_direction(jax.random.key(0), params, granularity="filter")
+  for x, direction in zip(jax.tree.leaves(params), jax.tree.leaves(got), strict=True):
+    axes = tuple(range(1, x.ndim))
+    np.testing.assert_allclose(_norm(direction, axes), _norm(x, axes), rtol=1e-5)
+
+
 def test_biases_stay_or_move():
   still = flatness.filter_normalized_direction(jax.random.key(0), PARAMS)
   np.testing.assert_array_equal(still["conv"]["bias"], 0)

@@ -95,6 +95,17 @@ def test_leaves_keep_their_dtypes():
   assert [x.dtype for x in jax.tree.leaves(got)] == [x.dtype for x in jax.tree.leaves(params)]
 
 
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_leaf_of_no_size_is_none_to_disturb(relative):
+  """Eagerly and compiled alike; the others get their noise."""
+  params = {"a": {"kernel": jnp.zeros((0, 3))}, "b": {"kernel": jnp.ones(3)}}
+  noisy = lambda key: noise.weight_noise(key, params, std=0.1, relative=relative)
+  for function in (noisy, jax.jit(noisy)):
+    got = function(jax.random.key(0))
+    assert got["a"]["kernel"].shape == (0, 3)
+    assert (got["b"]["kernel"] != 1).all()
+
+
 def test_what_does_not_fit_is_refused():
   key = jax.random.key(0)
   with pytest.raises(ValueError, match="relative"):
@@ -103,7 +114,7 @@ def test_what_does_not_fit_is_refused():
     noise.weight_noise(key, PARAMS, std=0.1, kind="uniform")
   with pytest.raises(ValueError, match="std"):
     noise.weight_noise(key, PARAMS, std=-0.1)
-  with pytest.raises(ValueError, match="mask selects no parameter of params; there are one without a name"):
+  with pytest.raises(ValueError, match="mask selects no parameter of params; params is a single array"):
     noise.weight_noise(key, jnp.ones(3), std=0.1)
   with pytest.raises(TypeError, match="params must be floating"):
     noise.weight_noise(key, jnp.ones(3, int), std=0.1, mask=paths.everything)

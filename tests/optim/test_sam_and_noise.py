@@ -1,5 +1,7 @@
 """Sharpness-aware steps at zero gradients; Langevin dynamics whose variance is known; noise on gradients."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,6 +65,81 @@ def test_sam_survives_a_gradient_of_zero():
   assert np.isnan(w).any()
 
 
+def test_sam_moves_bfloat16_parameters():
+  """Rounded to bfloat16, rho / sqrt(1000) is nothing beside 1, and the step that of the inner optimizer."""
+  w = jnp.ones(1000, jnp.bfloat16)
+  seen = []
+
+  def slope(w):
+    """Of sum(w) + 500 |w - 1|^2: 1 at the start, and 1000 times as steep as that from there on."""
+    seen.append(w)
+    return 1 + 1000 * (w - 1)
+
+  tx = optim.sam(optax.sgd(0.5), rho=0.05)
+  updates, _ = tx.update(jnp.ones_like(w), tx.init(w), w, grad_fn=slope)
+  assert seen[0].dtype == jnp.float32
+  assert updates.dtype == jnp.bfloat16
+  assert (seen[0] != 1).all()
+  want = -0.5 * (1 + 1000 * 0.05 / np.sqrt(1000))
+  np.testing.assert_allclose(np.float64(updates), want, rtol=2**-8)
+
+
+def test_sam_perturbs_each_of_its_blocks():
+  """Each leaf, unit or number moves by rho of its own norm; together they move by rho."""
+  rng = np.random.default_rng(6)
+  params = {"a": {"kernel": rng.normal(size=(3, 2))}, "b": {"weight": rng.normal(size=(3, 2))}}
+  grads = jax.tree.map(lambda w: rng.normal(size=w.shape), params)
+  length = lambda g, axis=None: np.sqrt((g**2).sum(axis, keepdims=True))
+  whole = np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(grads)))
+  a, b = grads["a"]["kernel"], grads["b"]["weight"]
+  want = {
+    "global": (a / whole, b / whole),
+    "leaf": (a / length(a), b / length(b)),
+    "unit": (a / length(a, 0), b / length(b, 1)),
+    "element": (np.sign(a), np.sign(b)),
+  }
+
+  def top(blocks, grads):
+    seen = []
+    tx = optim.sam(optax.sgd(0.1), rho=0.3, blocks=blocks)
+    tx.update(grads, tx.init(params), params, grad_fn=lambda w: seen.append(w) or w)
+    return seen[0]
+
+  tops = jit(lambda grads: {blocks: top(blocks, grads) for blocks in want})(grads)
+  for blocks, directions in want.items():
+    moved = jax.tree.leaves(jax.tree.map(np.subtract, tops[blocks], params))
+    for got, direction in zip(moved, directions, strict=True):
+      np.testing.assert_allclose(got, 0.3 * direction, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda: optim.p_norm_sgd(0.1, p=3.0),
+    lambda: optim.sgld(0.1, key=jax.random.key(0)),
+    lambda: optim.gradient_noise(key=jax.random.key(0), eta=100.0),
+    lambda: optim.sam(optax.sgd(0.1)),
+  ],
+)
+def test_integers_beside_the_parameters_stay(make):
+  """Such as counters, which `optax.adam` takes too."""
+  params = {"w": jnp.array([0.5, -2.0]), "count": jnp.array([3, 4])}
+  grads = {"w": jnp.array([1.0, -4.0]), "count": jnp.zeros(2, jnp.int32)}
+  tx, extra = make(), {}
+
+  def grad_fn(top):
+    assert top["count"] is params["count"]
+    return grads
+
+  if tx.update.__module__.endswith("_sam"):
+    extra = {"grad_fn": grad_fn}
+  updates, _ = tx.update(grads, tx.init(params), params, **extra)
+  new = optax.apply_updates(params, updates)
+  np.testing.assert_array_equal(new["count"], params["count"])
+  assert new["count"].dtype == jnp.int32
+  assert (new["w"] != params["w"]).all()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("make", [optim.sam, lambda inner: optim.reparameterize(inner, lambda y: y)])
 def test_what_is_within_is_a_transform(make):
@@ -70,21 +147,34 @@ def test_what_is_within_is_a_transform(make):
     make(0.1)
 
 
-def test_sam_leaves_batch_statistics_alone():
-  """The second gradient has no side effect: statistics are those of the first pass."""
-  x = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)), jnp.float32)
+def test_sam_with_batch_normalisation_counts_the_first_pass_alone(x64):
+  """Three steps of the docstring's example, in NumPy: the statistics never see the perturbed weights."""
+  x = np.random.default_rng(0).normal(size=(8, 3)) + 1.0
+  calls = []
 
-  def with_statistics(w, stats):
+  def loss_and_stats(w, stats):
     z = x * w[None, :]
     return jnp.mean(jnp.square(z - z.mean(0)[None, :])), 0.9 * stats + 0.1 * z.mean(0)
 
-  w, stats = jnp.ones(3), jnp.zeros(3)
   tx = optim.sam(optax.sgd(0.1), rho=0.5)
-  grads, after = jax.grad(with_statistics, has_aux=True)(w, stats)
-  again = lambda w: jax.grad(with_statistics, has_aux=True)(w, stats)[0]
-  updates, _ = tx.update(grads, tx.init(w), w, grad_fn=again)
-  np.testing.assert_allclose(after, 0.1 * x.mean(0), rtol=1e-6)
-  assert (np.asarray(updates) != -0.1 * np.asarray(grads)).all()
+
+  def step(w, stats, state):
+    grads, after = jax.grad(loss_and_stats, has_aux=True)(w, stats)
+    again = lambda w: (calls.append(w), jax.grad(loss_and_stats, has_aux=True)(w, stats)[0])[1]
+    updates, state = tx.update(grads, state, w, grad_fn=again)
+    return w + updates, after, state
+
+  w, stats = jnp.array([1.0, -2.0, 0.5]), jnp.zeros(3)
+  state, step = tx.init(w), jit(step)
+  want, seen = np.array([1.0, -2.0, 0.5]), np.zeros(3)
+  slope = lambda w: 2 * w * x.var(0) / 3  # of the mean of w_j^2 var(x_j)
+  for _ in range(3):
+    w, stats, state = step(w, stats, state)
+    seen = 0.9 * seen + 0.1 * x.mean(0) * want
+    want = want - 0.1 * slope(want + 0.5 * slope(want) / np.linalg.norm(slope(want)))
+    np.testing.assert_allclose(w, want, rtol=1e-10)
+    np.testing.assert_allclose(stats, seen, rtol=1e-10)
+  assert len(calls) == 1  # of one trace: a single second pass
 
 
 @pytest.mark.claim(
@@ -111,31 +201,46 @@ def test_sgld_has_the_variance_of_its_recursion(x64):
   np.testing.assert_allclose(want, stationary, rtol=1e-2)
 
 
-@pytest.mark.thorough
+def check_normal(noise, std):
+  """Mean, variance and the fourth moment of `[several]` draws, each within 4 standard errors."""
+  x, n = np.asarray(noise, np.float64).ravel() / std, np.size(noise)
+  for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+    assert abs((x**power).mean() - moment) < 4 * np.sqrt(variance / n), (power, (x**power).mean())
+
+
+def check_unrelated(*draws):
+  for x, y in itertools.combinations(map(np.ravel, draws), 2):
+    assert abs(np.corrcoef(x, y)[0, 1]) < 4 / np.sqrt(x.size)
+
+
 def test_sgld_noise_is_a_function_of_key_and_step():
-  g = {"a": np.zeros(1000, np.float32), "b": np.zeros(1000, np.float32)}
+  """Of standard deviation sqrt(eps T), and another one for each leaf and step."""
+  g = {"a": np.zeros(4000, np.float32), "b": np.zeros(4000, np.float32)}
   tx = optim.sgld(lambda t: 0.25 / (t + 1), key=jax.random.key(0), temperature=4.0)
-  state = tx.init(g)
-  first, state = tx.update(g, state)
-  second, _ = tx.update(g, state)
-  again, _ = tx.update(g, tx.init(g))
+  state, update = tx.init(g), jit(tx.update)
+  first, state = update(g, state)
+  second, _ = update(g, state)
+  again, _ = update(g, tx.init(g))
   np.testing.assert_array_equal(first["a"], again["a"])
-  np.testing.assert_allclose(np.std(first["a"]), 1.0, rtol=0.1)
-  np.testing.assert_allclose(np.std(second["a"]), 0.5**0.5, rtol=0.1)
-  for x, y in ((first["a"], first["b"]), (first["a"], second["a"])):
-    assert abs(np.corrcoef(x, y)[0, 1]) < 0.15
+  check_normal(first["a"], np.sqrt(0.25 * 4))
+  check_normal(second["a"], np.sqrt(0.125 * 4))
+  check_unrelated(first["a"], first["b"], second["a"], second["b"])
   with pytest.raises(TypeError, match="key must be a typed key"):
     optim.sgld(0.1, key=0)  # type: ignore[arg-type]
 
 
-@pytest.mark.thorough
-def test_gradient_noise_has_the_schedule_of_optax():
-  g = np.ones(4000, np.float32)
+def test_gradient_noise_has_the_schedule_of_the_paper():
+  """Normal, of variance eta / t^gamma, added to the gradient, and another one for each leaf and step."""
+  g = {"a": np.ones(4000, np.float32), "b": np.full(4000, -2.0, np.float32)}
   tx = optim.gradient_noise(key=jax.random.key(1), eta=0.09, gamma=2.0)
-  state = tx.init(g)
+  state, update = tx.init(g), jit(tx.update)
+  draws = []
   for t in (1, 2, 3):
-    noisy, state = tx.update(g, state)
-    np.testing.assert_allclose(np.std(noisy - g), 0.3 / t, rtol=0.06)
+    noisy, state = update(g, state)
+    for name in g:
+      draws.append(noisy[name] - g[name])
+      check_normal(draws[-1], 0.3 / t)
+  check_unrelated(*draws)
   assert isinstance(tx, optax.GradientTransformationExtraArgs)
   with pytest.raises(ValueError, match="eta must lie in"):
     optim.gradient_noise(key=jax.random.key(1), eta=-1.0)

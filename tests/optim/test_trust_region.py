@@ -78,9 +78,10 @@ def test_length_is_the_radius(size):
   np.testing.assert_allclose(got, -EPS * np.float64([[0.3, -0.4], [0, 1.2]]) / 1.3, rtol=1e-6)
 
 
-def test_optax_default_does_not_keep_the_length():
-  """It adds 1e-6 to the norm: at a norm of 2e-6 the step is 2/3 of the radius."""
+def test_no_epsilon_shortens_the_step():
+  """Optax's default adds 1e-6 to the norm: at a norm of 2e-6 its step is 2/3 of the radius."""
   g = np.float32([2e-6, 0.0])
+  np.testing.assert_allclose(step(trust_region(EPS), g), [-EPS, 0], rtol=1e-6)
   theirs = optax.chain(optax.normalize_by_update_norm(scale_factor=EPS), optax.scale(-1.0))
   np.testing.assert_allclose(step(theirs, g)[0] / -EPS, 2 / 3, rtol=1e-4)
 

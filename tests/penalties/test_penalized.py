@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from contract import jit
 
@@ -95,6 +96,20 @@ def test_the_key_reaches_the_loss_and_weights_may_be_traced():
   want = loss_fn(params, batch, key=jax.random.key(3)) + ALPHA * l2(params)
   np.testing.assert_allclose(got, want, rtol=1e-6)
   assert abs(float(got) - float(objective(ALPHA, None))) > 1e-3
+
+
+def test_weights_may_be_schedules():
+  params, batch = network()
+  schedule = optax.linear_schedule(0.0, ALPHA, transition_steps=10)
+  terms = jax.jit(penalized_terms(loss_fn, (schedule, l2), (BETA, l1)))
+  for step in (0, 5, 20):
+    got = terms(params, batch, step=step)
+    np.testing.assert_allclose(got["l2"], ALPHA * min(step / 10, 1) * l2(params), rtol=1e-6)
+    np.testing.assert_allclose(got["l1"], BETA * l1(params), rtol=1e-6)
+    total = penalized(loss_fn, (schedule, l2), (BETA, l1))(params, batch, key=None, step=step)
+    np.testing.assert_allclose(total, sum(got.values()), rtol=1e-6)
+  with pytest.raises(ValueError, match="step must be given: the weight of l2 is a schedule"):
+    penalized(loss_fn, (schedule, l2))(params, batch)
 
 
 def test_a_half_precision_loss_is_widened():

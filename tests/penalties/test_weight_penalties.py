@@ -176,6 +176,18 @@ def test_orthonormal_columns_or_rows_cost_nothing(shape, x64):
   np.testing.assert_allclose(orthogonality({"kernel": 2 * w}), 9 * min(fan_in, units), rtol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_layers_without_inputs_or_units_cost_nothing(shape):
+  empty = jnp.zeros(shape)
+  for penalty in (orthogonality, group_lasso, l2):
+    assert penalty({"kernel": empty}) == 0
+  assert penalties.coadaptation(empty) == 0
+  linear = lambda w, x: x @ w
+  np.testing.assert_array_equal(
+    penalties.jacobian_penalty(linear, empty, jnp.ones((2, shape[0]))), np.zeros(2)
+  )
+
+
 def test_the_two_sides_differ_by_a_constant(x64):
   w = np.random.default_rng(3).normal(size=(3, 5))
   wide_side = ((w.T @ w - np.eye(5)) ** 2).sum()

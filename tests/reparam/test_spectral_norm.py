@@ -29,6 +29,19 @@ def test_it_converges_to_a_largest_singular_value_of_1(shape):
   np.testing.assert_allclose(singular(normalised), singular(kernel) / singular(kernel)[0], rtol=1e-3)
 
 
+def test_other_layouts_have_an_axis():
+  """Of a convolution `[out, in, height, width]` it is the norm of the matrix of its rows."""
+  kernel = jax.random.normal(jax.random.key(0), (3, 2, 2, 2))
+  u = reparam.spectral_norm_init(jax.random.key(1), kernel, axis=(1, 2, 3))
+  assert u.shape == (3,)
+  normalised, _ = reparam.spectral_norm(kernel, u, num_iters=100, axis=(1, 2, 3))
+  want = np.linalg.svd(np.asarray(kernel, np.float64).reshape(3, -1), compute_uv=False)
+  np.testing.assert_allclose(normalised, kernel / want[0], rtol=1e-4)
+  for shape in ((0, 3), (3, 0)):
+    empty = jnp.zeros(shape)
+    assert reparam.spectral_norm(empty, jnp.ones(shape[1]))[0].shape == shape
+
+
 def test_many_iterations_are_many_calls():
   kernel = jax.random.normal(jax.random.key(0), (6, 4))
   u = reparam.spectral_norm_init(jax.random.key(1), kernel)

@@ -1,10 +1,11 @@
 """Weight normalisation: lengths and directions apart, per unit, and its gradient."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg import reparam
+from jaxreg import paths, reparam
 
 
 def test_lengths_are_g_and_directions_are_v():
@@ -20,6 +21,34 @@ def test_lengths_are_g_and_directions_are_v():
 def test_it_starts_as_it_was():
   v = jax.random.normal(jax.random.key(0), (4, 5))
   np.testing.assert_allclose(reparam.weight_norm(v, reparam.weight_norm_init(v)), v, rtol=1e-5)
+
+
+def test_units_of_an_equinox_model_are_rows():
+  """Square layers, whose shapes fit either way; biases stay in the rest of the model."""
+  model = eqx.nn.Sequential(
+    [eqx.nn.Linear(3, 3, key=jax.random.key(0)), eqx.nn.Conv2d(2, 2, 2, key=jax.random.key(1))]
+  )
+  kernels, _ = eqx.partition(model, paths.kernels_only(model))
+  g = reparam.weight_norm_init(kernels)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), reparam.weight_norm(kernels, g), kernels
+  )
+  new = reparam.weight_norm(kernels, jax.tree.map(lambda g: jnp.arange(1.0, g.size + 1), g))
+  for layer, lengths in zip(new.layers, g.layers, strict=True):
+    rows = np.asarray(layer.weight, np.float64).reshape(len(layer.weight), -1)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), np.arange(1, len(rows) + 1), rtol=1e-5)
+    assert lengths.weight.shape == rows.shape[:1]
+  # Of an array alone the axis can be given.
+  weight = model.layers[1].weight
+  one = reparam.weight_norm(weight, jnp.array([1.0, 2.0]), axis=(1, 2, 3))
+  np.testing.assert_allclose(one, new.layers[1].weight, rtol=1e-6)
+  np.testing.assert_allclose(reparam.weight_norm_init(weight, axis=(1, 2, 3)), g.layers[1].weight, rtol=1e-6)
+
+
+def test_a_layer_without_inputs_or_units():
+  for shape in ((0, 3), (3, 0)):
+    v = jnp.zeros(shape)
+    assert reparam.weight_norm(v, reparam.weight_norm_init(v)).shape == shape
 
 
 def test_scale_of_v_does_not_matter_and_its_gradient_is_orthogonal_to_it():

@@ -120,13 +120,15 @@ def test_exact_recovery_stops_early():
   W[:, 3], W[:, 7] = 0, W[:, 6]
   h = np.zeros(10, np.float32)
   h[[1, 6]] = 2, -1
-  xs = np.stack([W @ h, np.zeros(40, np.float32), 1e6 * (W @ h), W[:, 0] + W[:, 2]])
+  small = np.float32(W[:, 0] + 1e-4 * np.float64(W[:, 2]))  # a small part is no rounding
+  xs = np.stack([W @ h, np.zeros(40, np.float32), 1e6 * (W @ h), W[:, 0] + W[:, 2], small])
   got, gradient = codes(W, xs, 4, gradients=True)
   assert np.isfinite(gradient).all()
   np.testing.assert_allclose(got[0], h, atol=1e-5)
   np.testing.assert_array_equal(got[1], 0)
   np.testing.assert_allclose(got[2], 1e6 * h, rtol=1e-5)
-  np.testing.assert_array_equal(np.count_nonzero(got, axis=1), [2, 0, 2, 2])
+  np.testing.assert_array_equal(np.count_nonzero(got, axis=1), [2, 0, 2, 2, 2])
+  np.testing.assert_allclose(got[4, [0, 2]], [1, 1e-4], rtol=0.02)
   # vmap is a loop, bfloat16 is widened.
   one = jax.jit(lambda x: sparse.omp(W, x, num_nonzero=4))(xs[0])
   np.testing.assert_allclose(one, got[0], rtol=1e-5, atol=1e-6)

@@ -67,9 +67,10 @@ def test_adagrad_keeps_its_regret(x64):
   for steps in (250, 4000):
     best = np.median(c[:steps], axis=0)
     regret = (np.abs(x[:steps] - c[:steps]) - np.abs(best - c[:steps])).sum()
-    bound = theory.adagrad_regret_bound(
-      g[:steps], learning_rate=rate, diameter=np.abs(x[:steps] - best[None]).max()
-    )
+    diameter = np.abs(x[:steps] - best[None]).max()
+    bound = theory.adagrad_regret_bound(g[:steps], learning_rate=rate, diameter=diameter)
+    sizes = np.sqrt((np.float64(g[:steps]) ** 2).sum(0)).sum()
+    np.testing.assert_allclose(bound, (diameter**2 / (2 * rate) + rate) * sizes, rtol=1e-12)
     assert 0 < regret <= bound
     mean_regret.append((regret / steps, bound / steps))
   # 16 times the steps: the bound on the mean falls to a quarter.
