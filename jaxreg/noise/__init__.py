@@ -1,5 +1,9 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
+With `key=None` they draw nothing: `f(None, x, ...)` is `x`, so a loss function that gets `key=None` has no noise.
+`dropconnect` is then the plain layer, and `shake_shake` the mean of its branches. No test-time factor is
+applied: with `inverted=False` call `dropout_mean`. Samplers of masks need a key.
+
 What multiplies weights takes them too: `dropconnect(key, x, kernel, ...)`, and `weight_noise`,
 `dropconnect_params` and `rnn_weight_noise` a tree of parameters in place of `x`. What is learnt has its cost
 beside it: `concrete_dropout_kl`, `variational_dropout_kl`.

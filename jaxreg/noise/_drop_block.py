@@ -8,7 +8,7 @@ from jaxreg.typing import Array, Key, check_count, check_floating, check_key, ch
 
 
 def drop_block(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   *,
   rate: ArrayLike,
@@ -27,7 +27,7 @@ def drop_block(
   less at the edges, and scales by the fraction that happens to be kept.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: `[..., height, width, channels]`, floating.
     rate: probability of dropping an entry, in [0, 1]; may be traced: the paper lets it grow from 0.
     block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
@@ -57,6 +57,9 @@ def drop_block(
   if x.ndim < 3:
     raise ValueError(f"x must have shape [..., height, width, channels], got {x.shape}")
   shape = (*x.shape[:-1], 1) if shared_channels else x.shape
+  _check_block(rate, block_size, shape)
+  if key is None:
+    return x
   mask = drop_block_mask(key, shape, rate=rate, block_size=block_size)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
@@ -79,13 +82,8 @@ def drop_block_mask(
   References:
     Ghiasi, Lin and Le, `DropBlock: A regularization method for convolutional networks`, 2018, algorithm 1.
   """
-  check_range(rate, "rate", low=0, high=1)
-  block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
-  for size in block:
-    check_count(size, "block_size")
+  block = _check_block(rate, block_size, shape)
   *leading, height, width, channels = shape
-  if len(block) != 2 or block[0] > height or block[1] > width:
-    raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
   # Of a block's 1 - gamma, so that a block of one entry is `dropout_mask`.
   absent = jnp.exp(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
   seeds = jax.random.bernoulli(
@@ -93,3 +91,17 @@ def drop_block_mask(
   )
   window = (*[1] * len(leading), *block, 1)
   return jax.lax.reduce_window(seeds, True, jax.lax.bitwise_and, window, (1,) * len(window), "VALID")
+
+
+def _check_block(
+  rate: ArrayLike, block_size: int | tuple[int, int], shape: tuple[int, ...]
+) -> tuple[int, int]:
+  """Height and width of a block."""
+  check_range(rate, "rate", low=0, high=1)
+  block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+  for size in block:
+    check_count(size, "block_size")
+  height, width = shape[-3:-1]
+  if len(block) != 2 or block[0] > height or block[1] > width:
+    raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
+  return block

@@ -7,7 +7,7 @@ from jaxreg.typing import Array, Key, check_count, check_floating
 
 
 def spatial_dropout(
-  key: Key, x: ArrayLike, *, rate: ArrayLike, num_spatial: int = 2, inverted: bool = True
+  key: Key | None, x: ArrayLike, *, rate: ArrayLike, num_spatial: int = 2, inverted: bool = True
 ) -> Array:
   r"""Sets each channel of each example to zero at all positions at once, with probability `rate`.
 
@@ -16,7 +16,7 @@ def spatial_dropout(
   Neighbouring positions of a feature map are so alike that dropping one by one takes little away.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: `[..., *spatial, channels]`, floating.
     rate: probability of dropping a channel, in [0, 1]; may be traced.
     num_spatial: number of spatial axes: 1 for sequences, 2 for images, 3 for volumes.
