@@ -1,6 +1,6 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
-With `key=None` they draw nothing: `f(None, x, ...)` is `x`, so a loss function that gets `key=None` has no noise.
+With `key=None` they draw nothing: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no noise.
 `dropconnect` is then the plain layer, and `shake_shake` the mean of its branches. No test-time factor is
 applied: with `inverted=False` call `dropout_mean`. Samplers of masks need a key.
 

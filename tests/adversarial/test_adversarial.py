@@ -187,7 +187,7 @@ def test_refusals():
   x = jnp.zeros((3, 4))
   with pytest.raises(TypeError, match="x must be floating"):
     adversarial.fgsm(logistic, jnp.zeros((3, 4), int), eps=0.1)
-  with pytest.raises(ValueError, match=r"loss_fn must give \[batch\]"):
+  with pytest.raises(ValueError, match=r"loss_of_inputs must give \[batch\]"):
     adversarial.fgsm(lambda x: x.sum(), x, eps=0.1)
   with pytest.raises(ValueError, match="eps must lie"):
     adversarial.fgsm(logistic, x, eps=-0.1)
