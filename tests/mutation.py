@@ -1896,11 +1896,12 @@ MUTATIONS = [
     "averaging/_early_stopping.py",
     "tests/averaging/test_early_stopping.py",
     ("one evaluation late", "worse >= patience", "worse > patience", "test_table"),
+    ("gain of the wrong sign", "best - min_delta", "best - sign * min_delta", "test_table"),
     ("the last iterate", "jnp.where(improved, new, old), params", "new, params", "test_table"),
     (
       "NaN improves",
-      "improved = sign * metric < sign * state.best_metric - min_delta",
-      "improved = ~(sign * metric >= sign * state.best_metric - min_delta)",
+      "improved = sign * metric < best - min_delta",
+      "improved = ~(sign * metric >= best - min_delta)",
       "test_table",
     ),
   ),
@@ -2491,8 +2492,8 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "averaging/_mean_teacher.py",
-    "tests/averaging/test_mean_teacher.py",
+    "averaging/_ema.py",
+    "tests/averaging/test_ema.py",
     (
       "slower ramp",
       "1 - 1 / number",
@@ -2501,25 +2502,29 @@ MUTATIONS = [
     ),
     (
       "decay for step",
-      "state.params, 1 - ramped)",
-      "state.params, ramped)",
+      "old, 1 - ramped)",
+      "old, ramped)",
       "test_without_the_ramp_the_start_keeps_its_weight",
     ),
+    ("dtype", "jnp.asarray(average).astype(old.dtype)", "average", "test_dtypes_and_extremes_of_the_decay"),
+  ),
+  *_table(
+    "averaging/_ema.py",
+    "tests/averaging/test_mean_teacher.py",
     (
       "teacher learns",
-      "student = jax.lax.stop_gradient(_copy(params))",
-      "student = _copy(params)",
+      "jax.lax.stop_gradient(new)",
+      "new",
       "test_the_teacher_gets_no_gradient",
     ),
-    ("dtype", "new.astype(old.dtype)", "new", "test_dtypes_and_extremes_of_the_decay"),
   ),
   *_table(
     "adversarial/_adversarial_loss.py",
     "tests/adversarial/test_adversarial_loss.py",
     (
       "shares exchanged",
-      "share * loss_at(x) + (1 - share)",
-      "(1 - share) * loss_at(x) + share",
+      "loss = share * clean + (1 - share) * worse",
+      "loss = (1 - share) * clean + share * worse",
       "test_logistic_regression",
     ),
     (
@@ -2530,8 +2535,8 @@ MUTATIONS = [
     ),
     (
       "down the loss",
-      "of_inputs = lambda x: jnp.broadcast_to(loss_at(x), x.shape[:1])",
-      "of_inputs = lambda x: jnp.broadcast_to(-loss_at(x), x.shape[:1])",
+      "return jnp.broadcast_to(loss_at(x)[0], x.shape[:1])",
+      "return jnp.broadcast_to(-loss_at(x)[0], x.shape[:1])",
       "test_all_clean_and_all_adversarial",
     ),
   ),
