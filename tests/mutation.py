@@ -1753,8 +1753,8 @@ MUTATIONS = [
     "tests/noise/test_weight_scaling.py",
     (
       "one mask for the batch",
-      "dropout_mask(key, shared_shape(x, shared_axes), rate=rate)",
-      "dropout_mask(key, shared_shape(x, (0,)), rate=rate)",
+      "shape = shared_shape(x, shared_axes)",
+      "shape = shared_shape(x, (0,))",
       "test_masks_of_their_own_vary_the_gradient_less_than_a_shared_one",
     ),
   ),
@@ -2100,8 +2100,8 @@ MUTATIONS = [
     "tests/adversarial/test_adversarial.py",
     (
       "sign",
-      "jnp.sign(input_gradient(loss_fn, x)) * eps",
-      "-jnp.sign(input_gradient(loss_fn, x)) * eps",
+      "jnp.sign(input_gradient(loss_of_inputs, x)) * eps",
+      "-jnp.sign(input_gradient(loss_of_inputs, x)) * eps",
       "test_fgsm_is_the_worst_corner_of_logistic_regression",
     ),
   ),
@@ -2126,6 +2126,12 @@ MUTATIONS = [
       "return delta + 2 * jnp.maximum(delta, 0)",
       "test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it",
     ),
+    (
+      "range at the end only",
+      "return inside(_project(delta + rate * _steepest(gradient, norm), radius, norm))",
+      "return _project(delta + rate * _steepest(gradient, norm), radius, norm)",
+      "test_the_ball_is_spent_on_the_coordinates_that_may_move",
+    ),
     ("start", "(batch, size + 2)", "(batch, size + 1)", "test_the_start_is_uniform_in_the_ball"),
   ),
   *_table(
@@ -2148,6 +2154,12 @@ MUTATIONS = [
       "return unit(wide(jax.lax.stop_gradient(product)), otherwise=d)",
       "return d",
       "test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_its_top",
+    ),
+    (
+      "one iteration for the loss",
+      "log_probs_fn, x, clean, eps, num_iters))))",
+      "log_probs_fn, x, clean, eps, 1))))",
+      "test_vat_loss_is_the_divergence_from_a_fixed_prediction",
     ),
     (
       "nothing where flat",
@@ -2181,6 +2193,12 @@ MUTATIONS = [
     "augment/_cutout.py",
     "tests/augment/test_geometry.py",
     (
+      "no fill",
+      "  side = jnp.broadcast_to(jnp.asarray(size, int), (number,))",
+      "  side, fill = jnp.broadcast_to(jnp.asarray(size, int), (number,)), 0",
+      "test_fill_is_what_comes_in[cutout]",
+    ),
+    (
       "not in the middle",
       "height * row).astype(int) - side // 2",
       "height * row).astype(int)",
@@ -2196,6 +2214,12 @@ MUTATIONS = [
   *_table(
     "augment/_rotate.py",
     "tests/augment/test_geometry.py",
+    (
+      "no fill",
+      "rotations(angle), fill=fill)",
+      "rotations(angle), fill=0)",
+      "test_fill_is_what_comes_in[rotate]",
+    ),
     (
       "clockwise",
       "jnp.stack([cos, sin], -1), jnp.stack([-sin, cos], -1)",
@@ -2337,6 +2361,12 @@ MUTATIONS = [
   *_table(
     "augment/_rand_augment.py",
     "tests/augment/test_rand_augment.py",
+    (
+      "one way only",
+      "jax.random.rademacher(for_sign, shape, dtype)",
+      "jnp.ones(shape, dtype)",
+      "test_an_operation_goes_either_way_with_equal_chances",
+    ),
     (
       "in the reverse order",
       "matrices, matrix)",
@@ -2796,9 +2826,21 @@ MUTATIONS = [
     ),
     (
       "positive eigenvalues",
-      "jnp.where(values < -bound, weights, 0)",
-      "jnp.where(values > bound, weights, 0)",
+      "share(values < -bound)",
+      "share(values > bound)",
       "test_the_index_of_known_hessians",
+    ),
+    (
+      "NaN is a minimum",
+      "jnp.where(jnp.isfinite(largest), jnp.where(chosen, weights, 0).sum(), jnp.nan)",
+      "jnp.where(chosen, weights, 0).sum()",
+      "test_a_hessian_that_is_not_finite_has_no_index",
+    ),
+    (
+      "deviation for standard error",
+      "negative.std(ddof=1) / num_probes**0.5",
+      "negative.std(ddof=1)",
+      "test_the_standard_error_is_that_of_a_mean_over_probes",
     ),
     ("no tolerance", "bound = tolerance *", "bound = 0 * tolerance *", "test_the_index_of_known_hessians"),
     (
