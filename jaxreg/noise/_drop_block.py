@@ -14,6 +14,7 @@ def drop_block(
   rate: ArrayLike,
   block_size: int | tuple[int, int] = 7,
   shared_channels: bool = False,
+  channel_axis: int = -1,
   inverted: bool = True,
 ) -> Array:
   r"""Sets square regions of feature maps to zero, so that each entry is dropped with probability `rate`.
@@ -33,6 +34,7 @@ def drop_block(
     block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
     shared_channels: whether the channels of an example share their blocks; the paper found each with its own
       better.
+    channel_axis: which axis has the channels, counted from the end: -3 for `[..., channels, height, width]`.
     inverted: whether the kept entries are scaled to keep the mean.
 
   Returns:
@@ -40,7 +42,8 @@ def drop_block(
 
   Raises:
     TypeError: if `x` is not floating, `key` not a typed key or `block_size` not an integer.
-    ValueError: if `rate` is outside [0, 1], `x` is not an image, or a block is larger than it.
+    ValueError: if `rate` is outside [0, 1], `x` is not an image, `channel_axis` none of its axes, or a block
+      is larger than it.
 
   Example:
     >>> drop_block(jax.random.key(0), jnp.ones((5, 6, 1)), rate=0.3, block_size=2, inverted=False)[..., 0]
@@ -56,11 +59,14 @@ def drop_block(
   x = check_floating(x, "x")
   if x.ndim < 3:
     raise ValueError(f"x must have shape [..., height, width, channels], got {x.shape}")
-  shape = (*x.shape[:-1], 1) if shared_channels else x.shape
+  if channel_axis not in (-3, -2, -1):
+    raise ValueError(f"channel_axis must be -3, -2 or -1, got {channel_axis}")
+  *positions, channels = jnp.moveaxis(x, channel_axis, -1).shape
+  shape = (*positions, 1 if shared_channels else channels)
   _check_block(rate, block_size, shape)
   if key is None:
     return x
-  mask = drop_block_mask(key, shape, rate=rate, block_size=block_size)
+  mask = jnp.moveaxis(drop_block_mask(key, shape, rate=rate, block_size=block_size), -1, channel_axis)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))

@@ -43,7 +43,9 @@ def _named(module: Any, table: Mapping[str, Mapping[str, Any]], **shared: Any) -
   """Which functions of `module`, none at first, on which parameters, and the options of each."""
   fields: Config = ConfigDict({"names": (), "mask": "kernels_only"})
   for name, needed in table.items():
-    known = options(getattr(module, name), skip=("axis", "step", "shared_axes", "num_classes"))
+    known = options(
+      getattr(module, name), skip=("axis", "step", "shared_axes", "channel_axis", "num_classes")
+    )
     fields[name] = ConfigDict({**shared, **known, **needed})
   return fields
 
