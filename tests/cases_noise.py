@@ -6,8 +6,10 @@ import oracles
 from contract import KEY, SCORES, Case, Input
 
 # What the contract cannot hold, because all that a function returns has one dtype there: the checks are made
-# in test_rnn_weight_noise and test_token_dropout.
+# in test_rnn_weight_noise, test_token_dropout and test_layer.
 ELSEWHERE = {
+  "noise.Layer",
+  "noise.layer",
   "noise.label_noise",
   "noise.rnn_weight_noise",
   "noise.rnn_weight_noise_init",
