@@ -43,9 +43,7 @@ def _named(module: Any, table: Mapping[str, Mapping[str, Any]], **shared: Any) -
   """Which functions of `module`, none at first, on which parameters, and the options of each."""
   fields: Config = ConfigDict({"names": (), "mask": "kernels_only"})
   for name, needed in table.items():
-    known = options(
-      getattr(module, name), skip=("axis", "step", "shared_axes", "channel_axis", "num_classes")
-    )
+    known = options(getattr(module, name), skip=("axis", "step", "shared_axes", "num_classes"))
     fields[name] = ConfigDict({**shared, **known, **needed})
   return fields
 
@@ -80,7 +78,8 @@ def base_config() -> Config:
   # to all inputs once they are scaled.
   config.augment = ConfigDict({"names": (), "mean": (), "std": ()})
   for name in AUGMENTATIONS:
-    config.augment[name] = options(getattr(augment, name), skip=("num_classes", "value_range"))
+    skip = ("num_classes", "value_range", "channel_axis")
+    config.augment[name] = options(getattr(augment, name), skip=skip)
 
   # A row of BACKBONES. unbalance: of an MLP, hidden units are rescaled at the start, its function staying the
   # same, by factors whose logarithms have this standard deviation.
