@@ -4,10 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_loss_fn, check_range, loss_and_aux
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_loss_fn, check_range
 
 Term = tuple[ArrayLike, Callable[[Params], Array]]
 
@@ -90,12 +91,24 @@ def penalized_terms(
     named[_free(_name(term[1]), named)] = term
 
   def by_name(params: Params, batch: Batch, *, key: Key | None = None) -> Any:
-    loss, aux = loss_and_aux(loss_fn(params, batch, key=key), has_aux)
+    value: Any = loss_fn(params, batch, key=key)
+    loss, aux = _with_aux(value) if has_aux else (value, None)
+    if not jax.tree_util.all_leaves([loss]):
+      raise TypeError(
+        f"the loss must be a scalar, got a {type(loss).__name__}; (loss, aux) needs has_aux=True"
+      )
+    loss = check_floating(loss, "the value of loss_fn", shape=())
     values = {"loss": loss.astype(jnp.promote_types(loss.dtype, jnp.float32))}
     values |= {name: jnp.multiply(weight, penalty(params)) for name, (weight, penalty) in named.items()}
     return (values, aux) if has_aux else values
 
   return by_name
+
+
+def _with_aux(value: Any) -> tuple[Array, Any]:
+  if not (isinstance(value, tuple) and len(value) == 2):
+    raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
+  return value
 
 
 def _name(penalty: Callable) -> str:
