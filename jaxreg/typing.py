@@ -115,6 +115,23 @@ def check_batch(batch: Any, *names: str) -> None:
       raise ValueError(f"batch must have {name!r}, got {sorted(batch)}")
 
 
+def loss_and_aux(value: Any, has_aux: bool) -> tuple[Array, Any]:
+  """What a loss function returned, as a scalar and what came with it; None without `has_aux`.
+
+  Raises:
+    TypeError: if the loss is a tuple or not floating, or `value` with `has_aux` no pair.
+    ValueError: if the loss is no scalar.
+  """
+  loss, aux = value, None
+  if has_aux:
+    if not (isinstance(value, tuple) and len(value) == 2):
+      raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
+    loss, aux = value
+  if not jax.tree_util.all_leaves([loss]):
+    raise TypeError(f"the loss must be a scalar, got a {type(loss).__name__}; (loss, aux) needs has_aux=True")
+  return check_floating(loss, "the value of loss_fn", shape=()), aux
+
+
 def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
   """Checks that `loss_fn` can be called as `LossFn` says.
 

@@ -71,6 +71,8 @@ class Case:
   )
   gradient: bool = True  # whether all that it returns has the gradient of its value
   mask: bool = False  # masks are the same bit for bit however they are computed
+  # What it gives without a key, where that is not the first of its other arguments as it came.
+  without_key: Callable[[SimpleNamespace], Any] | None = None
   # The largest absolute error in float32 beside the relative 1e-5. A relaxed mask divides a logit of up to
   # 60, rounded to 4e-6, by 0.1: 4e-5, twice.
   atol: float = 1e-5
@@ -642,6 +644,23 @@ def check_keys(case: Case) -> None:
   other = function({**make(case), "key": jax.random.key(1)})
   jax.tree.map(np.testing.assert_array_equal, once, again)
   assert any((a != b).any() for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
+
+
+def check_no_key(case: Case) -> None:
+  """Without a key nothing is drawn: what comes back is the input, or what `without_key` says.
+
+  Options are checked as with a key.
+  """
+  inputs = {**make(case), "key": None}
+  first = next(name for name in case.inputs if name != "key")
+  if case.without_key is None:
+    jax.tree.map(np.testing.assert_array_equal, case(inputs), inputs[first])
+  else:
+    want = case.without_key(SimpleNamespace(**jax.tree.map(oracles.f64, {**inputs, "key": 0})))
+    assert_close(case(inputs), want, rtol=1e-5, atol=case.atol)
+  for name in {"rate", "std", "temperature"} & set(case.options):
+    with pytest.raises(ValueError, match=name):
+      dataclasses.replace(case, options={**case.options, name: -0.5})(inputs)
 
 
 def check_rejections(case: Case) -> None:

@@ -1793,8 +1793,8 @@ MUTATIONS = [
     "tests/noise/test_weight_scaling.py",
     (
       "one mask for the batch",
-      "dropout_mask(key, shared_shape(x, shared_axes), rate=rate)",
-      "dropout_mask(key, shared_shape(x, (0,)), rate=rate)",
+      "shape = shared_shape(x, shared_axes)",
+      "shape = shared_shape(x, (0,))",
       "test_masks_of_their_own_vary_the_gradient_less_than_a_shared_one",
     ),
   ),
@@ -1942,11 +1942,12 @@ MUTATIONS = [
     "averaging/_early_stopping.py",
     "tests/averaging/test_early_stopping.py",
     ("one evaluation late", "worse >= patience", "worse > patience", "test_table"),
+    ("gain of the wrong sign", "best - min_delta", "best - sign * min_delta", "test_table"),
     ("the last iterate", "jnp.where(improved, new, old), params", "new, params", "test_table"),
     (
       "NaN improves",
-      "improved = sign * metric < sign * state.best_metric - min_delta",
-      "improved = ~(sign * metric >= sign * state.best_metric - min_delta)",
+      "improved = sign * metric < best - min_delta",
+      "improved = ~(sign * metric >= best - min_delta)",
       "test_table",
     ),
   ),
@@ -2146,8 +2147,8 @@ MUTATIONS = [
     "tests/adversarial/test_adversarial.py",
     (
       "sign",
-      "jnp.sign(input_gradient(loss_fn, x)) * eps",
-      "-jnp.sign(input_gradient(loss_fn, x)) * eps",
+      "jnp.sign(input_gradient(loss_of_inputs, x)) * eps",
+      "-jnp.sign(input_gradient(loss_of_inputs, x)) * eps",
       "test_fgsm_is_the_worst_corner_of_logistic_regression",
     ),
   ),
@@ -2172,6 +2173,12 @@ MUTATIONS = [
       "return delta + 2 * jnp.maximum(delta, 0)",
       "test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it",
     ),
+    (
+      "range at the end only",
+      "return inside(_project(delta + rate * _steepest(gradient, norm), radius, norm))",
+      "return _project(delta + rate * _steepest(gradient, norm), radius, norm)",
+      "test_the_ball_is_spent_on_the_coordinates_that_may_move",
+    ),
     ("start", "(batch, size + 2)", "(batch, size + 1)", "test_the_start_is_uniform_in_the_ball"),
   ),
   *_table(
@@ -2194,6 +2201,12 @@ MUTATIONS = [
       "return unit(wide(jax.lax.stop_gradient(product)), otherwise=d)",
       "return d",
       "test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_its_top",
+    ),
+    (
+      "one iteration for the loss",
+      "log_probs_fn, x, clean, eps, num_iters))))",
+      "log_probs_fn, x, clean, eps, 1))))",
+      "test_vat_loss_is_the_divergence_from_a_fixed_prediction",
     ),
     (
       "nothing where flat",
@@ -2227,6 +2240,12 @@ MUTATIONS = [
     "augment/_cutout.py",
     "tests/augment/test_geometry.py",
     (
+      "no fill",
+      "  side = jnp.broadcast_to(jnp.asarray(size, int), (number,))",
+      "  side, fill = jnp.broadcast_to(jnp.asarray(size, int), (number,)), 0",
+      "test_fill_is_what_comes_in[cutout]",
+    ),
+    (
       "not in the middle",
       "height * row).astype(int) - side // 2",
       "height * row).astype(int)",
@@ -2242,6 +2261,12 @@ MUTATIONS = [
   *_table(
     "augment/_rotate.py",
     "tests/augment/test_geometry.py",
+    (
+      "no fill",
+      "rotations(angle), fill=fill)",
+      "rotations(angle), fill=0)",
+      "test_fill_is_what_comes_in[rotate]",
+    ),
     (
       "clockwise",
       "jnp.stack([cos, sin], -1), jnp.stack([-sin, cos], -1)",
@@ -2383,6 +2408,12 @@ MUTATIONS = [
   *_table(
     "augment/_rand_augment.py",
     "tests/augment/test_rand_augment.py",
+    (
+      "one way only",
+      "jax.random.rademacher(for_sign, shape, dtype)",
+      "jnp.ones(shape, dtype)",
+      "test_an_operation_goes_either_way_with_equal_chances",
+    ),
     (
       "in the reverse order",
       "matrices, matrix)",
@@ -2538,8 +2569,8 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "averaging/_mean_teacher.py",
-    "tests/averaging/test_mean_teacher.py",
+    "averaging/_ema.py",
+    "tests/averaging/test_ema.py",
     (
       "slower ramp",
       "1 - 1 / number",
@@ -2548,25 +2579,29 @@ MUTATIONS = [
     ),
     (
       "decay for step",
-      "state.params, 1 - ramped)",
-      "state.params, ramped)",
+      "old, 1 - ramped)",
+      "old, ramped)",
       "test_without_the_ramp_the_start_keeps_its_weight",
     ),
+    ("dtype", "jnp.asarray(average).astype(old.dtype)", "average", "test_dtypes_and_extremes_of_the_decay"),
+  ),
+  *_table(
+    "averaging/_ema.py",
+    "tests/averaging/test_mean_teacher.py",
     (
       "teacher learns",
-      "student = jax.lax.stop_gradient(_copy(params))",
-      "student = _copy(params)",
+      "jax.lax.stop_gradient(new)",
+      "new",
       "test_the_teacher_gets_no_gradient",
     ),
-    ("dtype", "new.astype(old.dtype)", "new", "test_dtypes_and_extremes_of_the_decay"),
   ),
   *_table(
     "adversarial/_adversarial_loss.py",
     "tests/adversarial/test_adversarial_loss.py",
     (
       "shares exchanged",
-      "share * loss_at(x) + (1 - share)",
-      "(1 - share) * loss_at(x) + share",
+      "loss = share * clean + (1 - share) * worse",
+      "loss = (1 - share) * clean + share * worse",
       "test_logistic_regression",
     ),
     (
@@ -2577,8 +2612,8 @@ MUTATIONS = [
     ),
     (
       "down the loss",
-      "of_inputs = lambda x: jnp.broadcast_to(loss_at(x), x.shape[:1])",
-      "of_inputs = lambda x: jnp.broadcast_to(-loss_at(x), x.shape[:1])",
+      "return jnp.broadcast_to(loss_at(x)[0], x.shape[:1])",
+      "return jnp.broadcast_to(-loss_at(x)[0], x.shape[:1])",
       "test_all_clean_and_all_adversarial",
     ),
   ),
@@ -2862,9 +2897,21 @@ MUTATIONS = [
     ),
     (
       "positive eigenvalues",
-      "jnp.where(values < -bound, weights, 0)",
-      "jnp.where(values > bound, weights, 0)",
+      "share(values < -bound)",
+      "share(values > bound)",
       "test_the_index_of_known_hessians",
+    ),
+    (
+      "NaN is a minimum",
+      "jnp.where(jnp.isfinite(largest), jnp.where(chosen, weights, 0).sum(), jnp.nan)",
+      "jnp.where(chosen, weights, 0).sum()",
+      "test_a_hessian_that_is_not_finite_has_no_index",
+    ),
+    (
+      "deviation for standard error",
+      "negative.std(ddof=1) / num_probes**0.5",
+      "negative.std(ddof=1)",
+      "test_the_standard_error_is_that_of_a_mean_over_probes",
     ),
     ("no tolerance", "bound = tolerance *", "bound = 0 * tolerance *", "test_the_index_of_known_hessians"),
     (

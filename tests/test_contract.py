@@ -15,6 +15,8 @@ CASES = (*contract.CASES, *cases_losses.CASES, *cases_noise.CASES, *cases_repara
 OWN_RULES = ("losses.bi_tempered", "noise.shake_shake", "noise.shake_drop", "reparam.spectral_norm")
 ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE | cases_losses.ELSEWHERE
 KEYED = [case for case in CASES if case.keyed]
+# Samplers of masks need their key.
+NOISE = [case for case in KEYED if case.function.startswith("noise.") and case.output == "same"]
 SMOOTH = [case for case in CASES if case.smooth]
 DIFFERENTIABLE = [case for case in SMOOTH if case.gradient]
 
@@ -93,6 +95,11 @@ def test_sharded_is_unsharded(case):
 @pytest.mark.parametrize("case", KEYED, ids=str)
 def test_keys(case):
   contract.check_keys(case)
+
+
+@pytest.mark.parametrize("case", NOISE, ids=str)
+def test_without_a_key_there_is_no_noise(case):
+  contract.check_no_key(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -31,6 +31,12 @@ def test_core_imports_nothing_heavy(statement):
   assert not loaded & set(HEAVY)
 
 
+def test_linen_models_load_no_nnx():
+  code = "import sys; from jaxreg import models; print('flax.nnx' in sys.modules, models.NNXNoise.__name__)"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  assert done.stdout.split() == ["False", "NNXNoise"]
+
+
 def test_importing_jaxreg_loads_no_subpackage():
   code = "import sys, jaxreg\nprint([name for name in sys.modules if name.startswith('jaxreg.')])"
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -55,7 +55,6 @@ FOLDERS = (
 # What is not called here: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
 # array to map over. Each is tested in the file named, under its own transformations where they apply.
 ELSEWHERE = {
-  "averaging/test_swa.py": "averaging.swa_init",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
   "ensembles/test_means.py": "ensembles.dropout_masks",
@@ -74,6 +73,7 @@ ELSEWHERE = {
   "flatness.sample_gradients flatness.sample_trajectory",
   "flatness/test_subset.py": "flatness.subset",
   "noise/test_label_noise.py": "noise.label_noise",
+  "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise noise.rnn_weight_noise_init",
   "noise/test_token_dropout.py": "noise.token_dropout_indices",
   "theory/test_running_averages.py": "theory.adagrad_regret_bound theory.ewa_weights theory.ewa_window",
@@ -162,17 +162,22 @@ def noisy_product(params, x, *, key):
   return noise.dropout(key, x, rate=0.5) @ params
 
 
-def scanned(init, update, pick):
-  """A state over iterates, and of the last what `pick` picks."""
+def scanned(init, update):
+  """The parameters that a state over iterates has in the end."""
 
   def call(iterates):
     first = jax.tree.map(lambda leaf: leaf[0], iterates)
-    return pick(jax.lax.scan(lambda state, one: (update(state, one), None), init(first), iterates)[0])
+    return jax.lax.scan(lambda state, one: (update(state, one), None), init(first), iterates)[0].params
 
   return call
 
 
-STOPPING = averaging.early_stopping(patience=3)
+AVERAGES = ("swa", "ema", "mean_teacher")
+STOPPING = functools.partial(averaging.early_stopping_update, patience=3)
+
+
+def started(name):
+  return lambda iterates: getattr(averaging, f"{name}_init")(iterates).params
 
 
 def recalibrated(x, old):
@@ -239,22 +244,23 @@ ROWS = (
   ),
   row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
   row(
-    "averaging.early_stopping",
+    "averaging.early_stopping_update",
     {**ITERATES, "metrics": Input("real", "B")},
     lambda iterates, metrics: scanned(
-      lambda first: STOPPING.init(first[0]),
-      lambda state, one: STOPPING.update(state, one[1], one[0]),
-      lambda state: state.best_params,
+      lambda first: averaging.early_stopping_init(first[0]), lambda state, one: STOPPING(state, *one)
     )((iterates, metrics)),
     output="same",
   ),
-  row("averaging.swa_update", ITERATES, scanned(averaging.swa_init, averaging.swa_update, lambda s: s.mean)),
-  row("averaging.mean_teacher_init", ITERATES, lambda iterates: averaging.mean_teacher_init(iterates).params),
-  row(
-    "averaging.mean_teacher_update",
-    ITERATES,
-    scanned(averaging.mean_teacher_init, averaging.mean_teacher_update, lambda s: s.params),
+  row("averaging.early_stopping_init", ITERATES, started("early_stopping"), output="same"),
+  *(
+    row(
+      f"averaging.{name}_update",
+      ITERATES,
+      scanned(*(getattr(averaging, f"{name}_{part}") for part in ("init", "update"))),
+    )
+    for name in AVERAGES
   ),
+  *(row(f"averaging.{name}_init", ITERATES, started(name)) for name in AVERAGES),
   row(
     "averaging.batch_norm_statistics", {"x": FEATURES, "old": Input("real", "F")}, recalibrated, output="same"
   ),

@@ -1,12 +1,14 @@
-"""Inputs made worse for a model: `([key,] loss_fn, x, *, ...) -> x`.
+"""Inputs made worse for a model: `([key,] loss_of_inputs, x, *, ...) -> x`.
 
 `fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` begin at random. `vat_loss`, with the
 arguments of the last, gives its penalty, `[batch]`.
 
-`loss_fn(x) -> [batch]` is any loss, one value an example, each of its own example alone: so no batch
+`loss_of_inputs(x) -> [batch]` is any loss, one value an example, each of its own example alone: so no batch
 statistics. The caller closes over parameters and labels, and over the key of any noise, so that it is the
-same in every pass. What is added to `x` is a constant to differentiation: train on the result, as
-`adversarial_loss` does for a loss function of parameters and batches.
+same in every pass. `virtual_adversarial` needs no labels: its function is `log_probs_fn(x) -> [batch, ...,
+classes]`. What is added to `x` is a constant to differentiation.
+
+`adversarial_loss` trains on the result. Its `loss_fn` is `(params, batch, *, key) -> scalar`, as everywhere.
 """
 
 from jaxreg.adversarial._adversarial_loss import adversarial_loss

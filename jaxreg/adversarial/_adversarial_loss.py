@@ -8,10 +8,27 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, LossFn, Params, check_batch, check_floating, check_loss_fn, check_range
+from jaxreg.typing import (
+  Array,
+  Key,
+  LossFn,
+  Params,
+  check_batch,
+  check_floating,
+  check_loss_fn,
+  check_range,
+  loss_and_aux,
+)
 
 
-def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: ArrayLike = 0.5) -> LossFn:
+def adversarial_loss(
+  loss_fn: LossFn | Callable[..., tuple[Array, Any]],
+  attack: Callable[..., Array],
+  *,
+  mix: ArrayLike = 0.5,
+  attacked_fn: Callable[..., Array] | None = None,
+  has_aux: bool = False,
+) -> Callable[..., Any]:
   r"""A loss function that trains on adversarial examples too.
 
   .. math:: \tilde J(\theta) = \alpha J(\theta; x) + (1 - \alpha) J(\theta; x'), \qquad
@@ -19,21 +36,27 @@ def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: Arra
 
   `x'` is found anew in every call, for the parameters as they are, and is a constant to differentiation. All
   passes get the same key, so the same noise. A model with BatchNorm should be attacked with its running
-  statistics: with those of the batch, an example meets the others.
+  statistics, by an `attacked_fn`: with those of the batch, an example meets the others.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over examples; `batch["inputs"]` `[batch, ...]`,
       floating, are what the attack moves.
-    attack: `(loss_of_inputs, x) -> x` or, if its first parameter is called `key`, `(key, loss_of_inputs, x)
-      -> x`: `functools.partial(fgsm, eps=0.1)`, `pgd` with its options, or one's own.
+    attack: `(function_of_inputs, x) -> x` or, if its first parameter is called `key`, `(key,
+      function_of_inputs, x) -> x`: `functools.partial(fgsm, eps=0.1)`, `pgd` or `virtual_adversarial` with
+      their options, or one's own.
     mix: `alpha` in [0, 1], the share of the clean inputs.
+    attacked_fn: `(params, batch, *, key) -> [batch, ...]`, what the attack gets as a function of the inputs;
+      by default the loss. `virtual_adversarial` needs one that gives log-probabilities.
+    has_aux: whether `loss_fn` gives `(scalar, aux)`, as for `jax.grad`; then so does the result, with the
+      `aux` of the clean inputs.
 
   Returns:
     A function of the signature of `loss_fn`; its value is float32 or wider.
 
   Raises:
-    TypeError: if `attack` is not a function, or `loss_fn` none of these arguments.
-    ValueError: if `mix` is outside [0, 1].
+    TypeError: if `attack` is not a function, or `loss_fn` or `attacked_fn` does not take these arguments; in
+      a call, if the loss is a tuple or not floating, or with `has_aux` no pair.
+    ValueError: if `mix` is outside [0, 1]; in a call, if the loss is no scalar.
 
   Example:
     >>> loss_fn = lambda w, batch, *, key: jax.nn.softplus(-batch["inputs"] @ w).mean()
@@ -48,28 +71,38 @@ def adversarial_loss(loss_fn: LossFn, attack: Callable[..., Array], *, mix: Arra
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
   check_loss_fn(loss_fn)
+  if attacked_fn is not None:
+    check_loss_fn(attacked_fn, "attacked_fn")
   if not callable(attack):
     raise TypeError(f"attack must be a function, got {attack!r}")
   check_range(mix, "mix", low=0, high=1)
   draws = next(iter(inspect.signature(attack).parameters), None) == "key"
 
-  def mixed(params: Params, batch: Mapping[str, Any], *, key: Key | None = None) -> Array:
+  def mixed(params: Params, batch: Mapping[str, Any], *, key: Key | None = None) -> Any:
     check_batch(batch, "inputs")
     attack_key, loss_key = (None, None) if key is None else jax.random.split(key)
 
-    def loss_at(x: Array) -> Array:
+    def at(function: Callable[..., Any], x: Array) -> Any:
       # Of every pass the same: what the key checker takes for reuse is meant.
       noise = None if loss_key is None else jax.random.clone(loss_key)
-      loss = check_floating(
-        loss_fn(params, {**batch, "inputs": x}, key=noise), "the value of loss_fn", shape=()
-      )
-      return loss.astype(jnp.promote_types(loss.dtype, jnp.float32))
+      return function(params, {**batch, "inputs": x}, key=noise)
+
+    def loss_at(x: Array) -> tuple[Array, Any]:
+      loss, aux = loss_and_aux(at(loss_fn, x), has_aux)
+      return loss.astype(jnp.promote_types(loss.dtype, jnp.float32)), aux
+
+    def of_inputs(x: Array) -> Array:
+      if attacked_fn is not None:
+        return at(attacked_fn, x)
+      # The mean for each example: their sum has the gradient in each input that its own loss has.
+      return jnp.broadcast_to(loss_at(x)[0], x.shape[:1])
 
     x = check_floating(batch["inputs"], "inputs")
-    # The mean for each example: their sum has the gradient in each input that its own loss has.
-    of_inputs = lambda x: jnp.broadcast_to(loss_at(x), x.shape[:1])
     moved = attack(attack_key, of_inputs, x) if draws else attack(of_inputs, x)
+    clean, aux = loss_at(x)
+    worse, _ = loss_at(jax.lax.stop_gradient(moved))
     share = jnp.asarray(mix)
-    return share * loss_at(x) + (1 - share) * loss_at(jax.lax.stop_gradient(moved))
+    loss = share * clean + (1 - share) * worse
+    return (loss, aux) if has_aux else loss
 
   return mixed

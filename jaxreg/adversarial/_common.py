@@ -23,13 +23,13 @@ def wide(x: Array) -> Array:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def input_gradient(loss_fn: LossOfInputs, x: Array) -> Array:
+def input_gradient(loss_of_inputs: LossOfInputs, x: Array) -> Array:
   """The gradient of each example's loss in its own input, itself without gradient."""
 
   def total(x):
-    losses = loss_fn(x)
+    losses = loss_of_inputs(x)
     if losses.shape != x.shape[:1]:
-      raise ValueError(f"loss_fn must give [batch] for a batch of {x.shape[0]}, got {losses.shape}")
+      raise ValueError(f"loss_of_inputs must give [batch] for a batch of {x.shape[0]}, got {losses.shape}")
     return losses.sum()
 
   return wide(jax.lax.stop_gradient(jax.grad(total)(x)))

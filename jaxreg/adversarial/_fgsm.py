@@ -7,7 +7,7 @@ from jaxreg.adversarial._common import Bounds, LossOfInputs, batched, input_grad
 from jaxreg.typing import Array, check_range
 
 
-def fgsm(loss_fn: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = None) -> Array:
+def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = None) -> Array:
   r"""One step of length `eps` along the sign of the loss's gradient in the inputs.
 
   .. math:: x' = x + \epsilon \operatorname{sign}(\nabla_x J(x))
@@ -17,8 +17,8 @@ def fgsm(loss_fn: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = 
   minus the loss of that class.
 
   Args:
-    loss_fn: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters, labels
-      and the key of its noise.
+    loss_of_inputs: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters,
+      labels and the key of its noise.
     x: `[batch, ...]`, floating.
     eps: at least 0, in units of `x`; .007 in the paper's figure.
     clip: the least and largest value that an input may have, applied last.
@@ -28,7 +28,7 @@ def fgsm(loss_fn: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = 
 
   Raises:
     TypeError: if `x` is not floating.
-    ValueError: if `loss_fn` does not give `[batch]` or `eps` is negative.
+    ValueError: if `loss_of_inputs` does not give `[batch]` or `eps` is negative.
 
   Example:
     >>> w, y = jnp.array([1.0, -2.0]), jnp.array([1.0])
@@ -42,4 +42,4 @@ def fgsm(loss_fn: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = 
   """
   x = batched(x)
   check_range(eps, "eps", low=0)
-  return perturbed(x, jnp.sign(input_gradient(loss_fn, x)) * eps, clip)
+  return perturbed(x, jnp.sign(input_gradient(loss_of_inputs, x)) * eps, clip)

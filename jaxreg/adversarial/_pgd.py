@@ -24,7 +24,7 @@ Norm = Literal["linf", "l2", "l1"]
 
 def pgd(
   key: Key | None,
-  loss_fn: LossOfInputs,
+  loss_of_inputs: LossOfInputs,
   x: ArrayLike,
   *,
   eps: ArrayLike,
@@ -45,8 +45,8 @@ def pgd(
 
   Args:
     key: for the start, one draw for all examples; may be None without one.
-    loss_fn: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters, labels
-      and the key of its noise.
+    loss_of_inputs: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters,
+      labels and the key of its noise.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
     eps: radius of the ball, at least 0, in units of `x`.
     step_size: at least 0; a few times `eps / num_steps`.
@@ -61,7 +61,8 @@ def pgd(
 
   Raises:
     TypeError: if `x` is not floating, `num_steps` no integer or, where needed, `key` not a typed key.
-    ValueError: for another `norm`, a negative `eps` or `step_size`, or if `loss_fn` does not give `[batch]`.
+    ValueError: for another `norm`, a negative `eps` or `step_size`, or if `loss_of_inputs` does not give
+      `[batch]`.
 
   Example:
     >>> loss = lambda x: x @ jnp.array([3.0, 4.0])
@@ -86,7 +87,7 @@ def pgd(
     return delta if clip is None else jnp.clip(wide(x) + delta, *clip) - wide(x)
 
   def step(_, delta: Array) -> Array:
-    gradient = input_gradient(loss_fn, perturbed(x, delta, clip))
+    gradient = input_gradient(loss_of_inputs, perturbed(x, delta, clip))
     return inside(_project(delta + rate * _steepest(gradient, norm), radius, norm))
 
   start = jnp.zeros_like(wide(x))

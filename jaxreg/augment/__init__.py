@@ -1,7 +1,8 @@
 """Augmentation on the device: `(key, batch, *, ...) -> batch`.
 
 A batch is a mapping: `batch["inputs"]` are `[batch, height, width, channels]`, `batch["labels"]` are needed
-where they are mixed, and the rest is left alone.
+where they are mixed, and the rest is left alone. Where channels come first, as in Equinox and PyTorch, give
+`channel_axis=1`.
 
 Every example draws its own transformation, all of them in one draw from the key; the dtype (uint8 or
 floating) is kept. Mixing makes the labels soft, `[batch, classes]`; the others pass labels on as they come.

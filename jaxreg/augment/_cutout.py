@@ -9,11 +9,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._boxes import inside_box
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key, check_key, check_range
 
 
-def cutout(key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: float = 0.0) -> dict[str, Any]:
+def cutout(
+  key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: float = 0.0, channel_axis: int = -1
+) -> dict[str, Any]:
   """Fills a square of `size` pixels around a random pixel of each image; what sticks out is cut off.
 
   Args:
@@ -21,6 +23,7 @@ def cutout(key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: fl
     batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
     size: side of the square in pixels, at least 0; a quarter to a half of the image in the paper.
     fill: what is there instead.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with holes in its inputs, of the same dtype.
@@ -38,7 +41,7 @@ def cutout(key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: fl
     DeVries and Taylor, `Improved Regularization of Convolutional Neural Networks with Cutout`, 2017,
     section 3.2.
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   check_range(size, "size", low=0)
   number, height, width, _ = x.shape
   row, column = jax.random.uniform(check_key(key), (2, number))
@@ -46,7 +49,7 @@ def cutout(key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: fl
   top = jnp.floor(height * row).astype(int) - side // 2
   left = jnp.floor(width * column).astype(int) - side // 2
   box = inside_box((height, width), top, left, side, side)
-  return {**batch, "inputs": jnp.where(box, jnp.asarray(fill, x.dtype), x)}
+  return with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)
 
 
 def random_erasing(
@@ -57,6 +60,7 @@ def random_erasing(
   area: tuple[float, float] = (0.02, 0.4),
   max_aspect: float = 1 / 0.3,
   fill: float = 0.0,
+  channel_axis: int = -1,
 ) -> dict[str, Any]:
   """Fills a box of random area, shape and place in each image with probability `rate`.
 
@@ -70,6 +74,7 @@ def random_erasing(
     area: least and largest area of the box, as parts of the image.
     max_aspect: largest ratio of the longer to the shorter side, at least 1.
     fill: what is there instead.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with holes in its inputs, of the same dtype.
@@ -87,7 +92,7 @@ def random_erasing(
   References:
     Zhong et al., `Random Erasing Data Augmentation`, 2020, section 3.2.
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   check_range(rate, "rate", low=0, high=1)
   if len(area) != 2:
     raise ValueError(f"area must be the least and the largest area, got {area}")
@@ -103,4 +108,4 @@ def random_erasing(
   top = jnp.floor(row * (height - rows + 1)).astype(int)
   left = jnp.floor(column * (width - columns + 1)).astype(int)
   box = inside_box((height, width), top, left, rows, columns) & (chosen < rate)[:, None, None, None]
-  return {**batch, "inputs": jnp.where(box, jnp.asarray(fill, x.dtype), x)}
+  return with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)

@@ -7,17 +7,20 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key, check_key, check_range
 
 
-def flip(key: Key, batch: Mapping[str, Any], *, rate: ArrayLike = 0.5) -> dict[str, Any]:
+def flip(
+  key: Key, batch: Mapping[str, Any], *, rate: ArrayLike = 0.5, channel_axis: int = -1
+) -> dict[str, Any]:
   """Mirrors each image left to right with probability `rate`.
 
   Args:
     key: one draw of `[batch]`.
     batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
     rate: probability of a flip, in [0, 1].
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with flipped inputs, of the same dtype.
@@ -31,7 +34,7 @@ def flip(key: Key, batch: Mapping[str, Any], *, rate: ArrayLike = 0.5) -> dict[s
     >>> flip(jax.random.key(0), batch, rate=1.0)["inputs"].ravel()
     Array([2., 1., 0.], dtype=float32)
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   check_range(rate, "rate", low=0, high=1)
   chosen = jax.random.bernoulli(check_key(key), rate, (x.shape[0],))
-  return {**batch, "inputs": jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x)}
+  return with_images(batch, jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x), channel_axis)

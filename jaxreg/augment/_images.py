@@ -1,4 +1,4 @@
-"""The check that every augmentation of images begins with."""
+"""Images of a batch, channels last."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +8,22 @@ import jax.numpy as jnp
 from jaxreg.typing import Array, check_batch
 
 
-def images(batch: Mapping[str, Any]) -> Array:
-  """`batch["inputs"]`, if they are images.
+def images(batch: Mapping[str, Any], channel_axis: int = -1) -> Array:
+  """`batch["inputs"]` as `[batch, height, width, channels]`, wherever its channels are.
 
   Raises:
     TypeError: if the batch is no mapping.
-    ValueError: if there are none, or not `[batch, height, width, channels]`.
+    ValueError: if there are none, or they are not images, or `channel_axis` is not one of their axes.
   """
   check_batch(batch, "inputs")
   x = jnp.asarray(batch["inputs"])
   if x.ndim != 4:
     raise ValueError(f"inputs must be images [batch, height, width, channels], got {x.shape}")
-  return x
+  if channel_axis not in (1, 2, 3, -3, -2, -1):
+    raise ValueError(f"channel_axis must be an axis of inputs after the first, got {channel_axis}")
+  return jnp.moveaxis(x, channel_axis, -1)
+
+
+def with_images(batch: Mapping[str, Any], x: Array, channel_axis: int) -> dict[str, Any]:
+  """The batch with `x`, channels last, where its inputs were."""
+  return {**batch, "inputs": jnp.moveaxis(x, -1, channel_axis)}

@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key
 
 
 def normalize(
-  key: Key | None, batch: Mapping[str, Any], *, mean: ArrayLike, std: ArrayLike
+  key: Key | None, batch: Mapping[str, Any], *, mean: ArrayLike, std: ArrayLike, channel_axis: int = -1
 ) -> dict[str, Any]:
   """Subtracts a mean and divides by a standard deviation, per channel.
 
@@ -22,6 +22,7 @@ def normalize(
     batch: `inputs` `[batch, height, width, channels]`, floating; the rest is left alone.
     mean: `[channels]`, or a scalar.
     std: `[channels]`, or a scalar, positive.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with inputs of the same dtype.
@@ -36,10 +37,10 @@ def normalize(
     Array([1., 1.], dtype=float32)
   """
   del key
-  x = images(batch)
+  x = images(batch, channel_axis)
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise TypeError(f"inputs must be floating, got {x.dtype}; scale them first")
   shape = (1, 1, 1, -1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   mean, std = (jnp.reshape(jnp.asarray(value, wide), shape) for value in (mean, std))
-  return {**batch, "inputs": ((x - mean) / std).astype(x.dtype)}
+  return with_images(batch, ((x - mean) / std).astype(x.dtype), channel_axis)

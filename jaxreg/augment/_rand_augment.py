@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment import _photometric
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
 from jaxreg.augment._rotate import rotations
 from jaxreg.augment._warp import warped
@@ -33,6 +33,7 @@ def rand_augment(
   operations: Sequence[str] = OPERATIONS,
   fill: float = 0.0,
   value_range: tuple[float, float] | None = None,
+  channel_axis: int = -1,
 ) -> dict[str, Any]:
   r"""Applies `num_ops` operations to each image, each drawn from the list with equal chances.
 
@@ -56,6 +57,7 @@ def rand_augment(
     operations: names to draw from; one may come twice, and is then drawn twice as often.
     fill: what comes in from outside.
     value_range: the least and largest value of a pixel; by default 0 and 255 of uint8, else 0 and 1.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
@@ -73,7 +75,7 @@ def rand_augment(
   References:
     Cubuk et al., `RandAugment: Practical Automated Data Augmentation with a Reduced Search Space`, 2020.
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
     raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
   check_count(num_ops, "num_ops")
@@ -98,7 +100,7 @@ def rand_augment(
   wide = wide * (high - low) + low
   if set(operations) & set(GEOMETRIC):
     wide = warped(wide, *_composed(chosen, level, x.shape[1:3]), fill=fill)
-  return {**batch, "inputs": narrowed(wide, x.dtype)}
+  return with_images(batch, narrowed(wide, x.dtype), channel_axis)
 
 
 def _composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:

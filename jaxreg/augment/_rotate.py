@@ -7,13 +7,18 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.augment._warp import warped
 from jaxreg.typing import Array, Key, check_key, check_range
 
 
 def rotate(
-  key: Key, batch: Mapping[str, Any], *, max_degrees: ArrayLike = 15.0, fill: float = 0.0
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  max_degrees: ArrayLike = 15.0,
+  fill: float = 0.0,
+  channel_axis: int = -1,
 ) -> dict[str, Any]:
   """Turns each image about its middle by an angle uniform in `[-max_degrees, max_degrees]`, bilinearly.
 
@@ -24,6 +29,7 @@ def rotate(
     batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
     max_degrees: in [0, 180]; positive angles are counterclockwise.
     fill: what comes in from outside.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with turned inputs, of the same shape and dtype.
@@ -40,10 +46,10 @@ def rotate(
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   check_range(max_degrees, "max_degrees", low=0, high=180)
   angle = jax.random.uniform(check_key(key), (x.shape[0],), minval=-1) * max_degrees
-  return {**batch, "inputs": warped(x, rotations(angle), fill=fill)}
+  return with_images(batch, warped(x, rotations(angle), fill=fill), channel_axis)
 
 
 def rotations(degrees: Array) -> Array:

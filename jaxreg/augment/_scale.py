@@ -7,13 +7,18 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.augment._warp import warped
 from jaxreg.typing import Key, check_key, check_range
 
 
 def scale(
-  key: Key, batch: Mapping[str, Any], *, max_factor: ArrayLike = 1.2, fill: float = 0.0
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  max_factor: ArrayLike = 1.2,
+  fill: float = 0.0,
+  channel_axis: int = -1,
 ) -> dict[str, Any]:
   """Enlarges or reduces each image about its middle by a factor from `1 / max_factor` to `max_factor`.
 
@@ -24,6 +29,7 @@ def scale(
     batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
     max_factor: at least 1.
     fill: what comes in from outside.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with scaled contents, of the same shape and dtype.
@@ -40,8 +46,8 @@ def scale(
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   check_range(max_factor, "max_factor", low=1)
   exponent = jax.random.uniform(check_key(key), (x.shape[0],), minval=-1)
   factor = jnp.exp(exponent * jnp.log(max_factor))
-  return {**batch, "inputs": warped(x, jnp.eye(2)[None] / factor[:, None, None], fill=fill)}
+  return with_images(batch, warped(x, jnp.eye(2)[None] / factor[:, None, None], fill=fill), channel_axis)

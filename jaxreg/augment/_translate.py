@@ -6,11 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key, check_key, check_range
 
 
-def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0.0) -> dict[str, Any]:
+def translate(
+  key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0.0, channel_axis: int = -1
+) -> dict[str, Any]:
   """Shifts each image by up to `max_shift` pixels in both directions, each shift equally likely.
 
   Args:
@@ -18,6 +20,7 @@ def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: f
     batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
     max_shift: in pixels, at least 0 and at most the height and width.
     fill: what comes in from outside.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with shifted inputs, of the same shape and dtype.
@@ -31,14 +34,18 @@ def translate(key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: f
     >>> translate(jax.random.key(0), batch, max_shift=0)["inputs"].sum()
     Array(32., dtype=float32)
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   number, height, width, _ = x.shape
   check_range(max_shift, "max_shift", low=0, high=min(height, width))
   down, right = jax.random.randint(check_key(key), (2, number), -max_shift, max_shift + 1)
-  return {**batch, "inputs": _shift(_shift(x, down, axis=1, fill=fill), right, axis=2, fill=fill)}
+  return with_images(
+    batch, _shift(_shift(x, down, axis=1, fill=fill), right, axis=2, fill=fill), channel_axis
+  )
 
 
-def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0.0) -> dict[str, Any]:
+def pad_crop(
+  key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0.0, channel_axis: int = -1
+) -> dict[str, Any]:
   """Pads each image on all sides and crops it back at a random place: `translate` by up to `padding`.
 
   The CIFAR augmentation of the residual networks.
@@ -48,6 +55,7 @@ def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: floa
     batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
     padding: in pixels.
     fill: the padding's value.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with cropped inputs, of the same shape and dtype.
@@ -64,8 +72,8 @@ def pad_crop(key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: floa
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
   """
-  check_range(padding, "padding", low=0, high=min(images(batch).shape[1:3]))
-  return translate(key, batch, max_shift=padding, fill=fill)
+  check_range(padding, "padding", low=0, high=min(images(batch, channel_axis).shape[1:3]))
+  return translate(key, batch, max_shift=padding, fill=fill, channel_axis=channel_axis)
 
 
 def _shift(x: jax.Array, by: jax.Array, *, axis: int, fill: float) -> jax.Array:

@@ -1,12 +1,12 @@
 """Early stopping with a copy of the best parameters, as a state that goes through `jit` and checkpoints."""
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.averaging._leaves import arrays
 from jaxreg.typing import Array, Params, check_count, check_range, check_wide
 
 
@@ -14,15 +14,15 @@ class EarlyStoppingState(NamedTuple):
   """What early stopping remembers.
 
   Attributes:
-    best_params: a copy of the parameters at the best evaluation; before it, those of the start.
-    best_metric: the metric there; infinite before.
+    params: a copy of the parameters at the best evaluation; before it, those of the start.
+    best_metric: the metric there; NaN before.
     best_step: the number of that evaluation, from 0; -1 before.
     num_evaluations: so far.
     num_worse: evaluations since the best one, all without improvement.
     should_stop: whether the patience has run out; nothing changes from then on.
   """
 
-  best_params: Params
+  params: Params
   best_metric: Array
   best_step: Array
   num_evaluations: Array
@@ -30,44 +30,63 @@ class EarlyStoppingState(NamedTuple):
   should_stop: Array
 
 
-class EarlyStopping(NamedTuple):
-  """`init(params) -> state` and `update(state, metric, params) -> state`."""
+def early_stopping_init(params: Params) -> EarlyStoppingState:
+  """The state before the first evaluation: a copy of the parameters, and no metric.
 
-  init: Callable[[Params], EarlyStoppingState]
-  update: Callable[[EarlyStoppingState, ArrayLike, Params], EarlyStoppingState]
+  Raises:
+    TypeError: if a leaf is not an array.
+
+  Example:
+    >>> early_stopping_init(jnp.ones(1)).params
+    Array([1.], dtype=float32)
+  """
+  zero = jnp.zeros((), jnp.int32)
+  # With its dtype said, so that it does not change with the first update, under scan.
+  none = jnp.asarray(jnp.nan, jnp.result_type(float))
+  return EarlyStoppingState(
+    jax.tree.map(jnp.copy, arrays(params)), none, zero - 1, zero, zero, jnp.zeros((), bool)
+  )
 
 
-def early_stopping(
-  *, patience: int, min_delta: ArrayLike = 0.0, mode: Literal["min", "max"] = "min"
-) -> EarlyStopping:
-  r"""Stops after `patience` evaluations in a row without improvement, and keeps the best parameters.
+def early_stopping_update(
+  state: EarlyStoppingState,
+  params: Params,
+  metric: ArrayLike,
+  *,
+  patience: int,
+  min_delta: ArrayLike = 0.0,
+  mode: Literal["min", "max"] = "min",
+) -> EarlyStoppingState:
+  r"""Keeps the best parameters, and says stop after `patience` evaluations in a row without improvement.
 
   .. math:: \text{improved} \iff m_t < m_{\text{best}} - \delta \quad
     (\text{with mode "max": } m_t > m_{\text{best}} + \delta)
 
-  A tie is no improvement, and neither is NaN, first or later. Use `state.best_params` afterwards: "the latest
-  model" of the lecture is its latest stored copy, not the last iterate. Both functions are pure and run under
-  `jit`, `scan` and `vmap`. Once stopped, a state stays as it is, so replicas may stop at different times.
+  A tie is no improvement, and neither is NaN, first or later. Use `state.params` afterwards: "the latest
+  model" of the lecture is its latest stored copy, not the last iterate. Once stopped, a state stays as it is,
+  so replicas may stop at different times.
 
   Args:
+    state: from `early_stopping_init`, or the update before.
+    params: those that were evaluated.
+    metric: `m`, their scalar on the validation set, floating.
     patience: `P`; the state says stop at exactly the `P`-th evaluation in a row that did not improve.
     min_delta: at least 0, what an improvement must exceed.
     mode: whether the metric is to be small or large.
 
   Returns:
-    An `EarlyStopping` pair. `update` raises TypeError if the metric is not floating and ValueError if it is
-    not a scalar or the parameters are of another structure than those of `init`.
+    The new state; `state.params` are the parameters to use.
 
   Raises:
-    TypeError: if `patience` is not an integer.
-    ValueError: if `patience` is below 1, `min_delta` negative or `mode` neither.
+    TypeError: if `patience` is not an integer or the metric not floating.
+    ValueError: if `patience` is below 1, `min_delta` negative, `mode` neither, the metric no scalar, or the
+      parameters are of another structure than those of the state.
 
   Example:
-    >>> stopping = early_stopping(patience=2)
-    >>> state = stopping.init(jnp.zeros(1))
+    >>> state = early_stopping_init(jnp.zeros(1))
     >>> for epoch, error in enumerate([0.5, 0.3, 0.4, 0.3]):
-    ...   state = stopping.update(state, error, jnp.array([1.0 * epoch]))
-    >>> state.best_params, state.best_step, state.should_stop
+    ...   state = early_stopping_update(state, jnp.array([1.0 * epoch]), error, patience=2)
+    >>> state.params, state.best_step, state.should_stop
     (Array([1.], dtype=float32), Array(1, dtype=int32), Array(True, dtype=bool))
 
   References:
@@ -77,31 +96,21 @@ def early_stopping(
   check_range(min_delta, "min_delta", low=0)
   if mode not in ("min", "max"):
     raise ValueError(f'mode must be "min" or "max", got {mode!r}')
+  given, kept = jax.tree.structure(params), jax.tree.structure(state.params)
+  if given != kept:
+    raise ValueError(f"params must have the structure of those of init, {kept}, got {given}")
   sign = 1 if mode == "min" else -1
-
-  def init(params: Params) -> EarlyStoppingState:
-    zero = jnp.zeros((), jnp.int32)
-    params = jax.tree.map(jnp.asarray, params)
-    # With its dtype said, so that it does not change with the first update, under scan.
-    worst = jnp.asarray(sign * jnp.inf, jnp.result_type(float))
-    return EarlyStoppingState(params, worst, zero - 1, zero, zero, jnp.zeros((), bool))
-
-  def update(state: EarlyStoppingState, metric: ArrayLike, params: Params) -> EarlyStoppingState:
-    given, kept = jax.tree.structure(params), jax.tree.structure(state.best_params)
-    if given != kept:
-      raise ValueError(f"params must have the structure of those of init, {kept}, got {given}")
-    metric = check_wide(metric, "metric", shape=()).astype(state.best_metric.dtype)
-    # Every comparison with NaN is false, so it never improves, and never becomes the best.
-    improved = sign * metric < sign * state.best_metric - min_delta
-    worse = jnp.where(improved, 0, state.num_worse + 1)
-    new = EarlyStoppingState(
-      best_params=jax.tree.map(lambda new, old: jnp.where(improved, new, old), params, state.best_params),
-      best_metric=jnp.where(improved, metric, state.best_metric),
-      best_step=jnp.where(improved, state.num_evaluations, state.best_step),
-      num_evaluations=state.num_evaluations + 1,
-      num_worse=worse,
-      should_stop=worse >= patience,
-    )
-    return jax.tree.map(lambda old, new: jnp.where(state.should_stop, old, new), state, new)
-
-  return EarlyStopping(init, update)
+  metric = check_wide(metric, "metric", shape=()).astype(state.best_metric.dtype)
+  best = jnp.where(state.best_step < 0, jnp.inf, sign * state.best_metric)
+  # Every comparison with NaN is false, so it never improves, and never becomes the best.
+  improved = sign * metric < best - min_delta
+  worse = jnp.where(improved, 0, state.num_worse + 1)
+  new = EarlyStoppingState(
+    params=jax.tree.map(lambda new, old: jnp.where(improved, new, old), params, state.params),
+    best_metric=jnp.where(improved, metric, state.best_metric),
+    best_step=jnp.where(improved, state.num_evaluations, state.best_step),
+    num_evaluations=state.num_evaluations + 1,
+    num_worse=worse,
+    should_stop=worse >= patience,
+  )
+  return jax.tree.map(lambda old, new: jnp.where(state.should_stop, old, new), state, new)

@@ -6,28 +6,28 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreg.averaging._leaves import is_averaged, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, check_range, check_wide
 
 
 class SWAState(NamedTuple):
-  """The mean of the parameters given so far, at least float32, and how many they were."""
+  """The mean of the parameters given so far, its floating leaves at least float32, and how many they were."""
 
-  mean: Params
+  params: Params
   count: Array
 
 
 def swa_init(params: Params) -> SWAState:
-  """The mean of no parameters yet: zeros like `params`, in float32 or wider.
+  """A copy of `params` in float32 or wider, which counts for nothing: the first update replaces it.
 
   Raises:
-    TypeError: if a leaf is not floating.
+    TypeError: if a leaf is not an array.
 
   Example:
-    >>> swa_init(jnp.ones(2, jnp.bfloat16)).mean
-    Array([0., 0.], dtype=float32)
+    >>> swa_init(jnp.ones(2, jnp.bfloat16))
+    SWAState(params=Array([1., 1.], dtype=float32), count=Array(0, dtype=int32))
   """
-  zeros = jax.tree.map(lambda leaf: jnp.zeros_like(check_wide(leaf, "params")), params)
-  return SWAState(zeros, jnp.zeros((), jnp.int32))
+  return SWAState(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
 
 
 def swa_update(state: SWAState, params: Params) -> SWAState:
@@ -35,32 +35,38 @@ def swa_update(state: SWAState, params: Params) -> SWAState:
 
   .. math:: \bar\theta \leftarrow \bar\theta + \frac{\theta - \bar\theta}{n + 1}
 
-  The averaged network needs BatchNorm statistics of its own: `batch_norm_statistics`. For an exponential
-  average, which forgets, take `optax.ema` or `optax.incremental_update`.
+  The averaged network needs BatchNorm statistics of its own: `batch_norm_statistics`. `ema_update` is
+  the exponential average, which forgets.
 
   Args:
     state: from `swa_init`, or the update before.
-    params: the new iterate.
+    params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
 
   Returns:
-    The new state; `state.mean` are the parameters to use.
+    The new state; `state.params` are the parameters to use.
 
   Raises:
-    TypeError: if a leaf is not floating.
+    TypeError: if a leaf is not an array.
 
   Example:
     >>> state = swa_init(jnp.zeros(2))
     >>> for params in (jnp.array([1.0, 2.0]), jnp.array([3.0, 6.0])):
     ...   state = swa_update(state, params)
-    >>> state.mean
+    >>> state.params
     Array([2., 4.], dtype=float32)
 
   References:
     Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, algorithm 1.
   """
   count = state.count + 1
-  step = lambda mean, leaf: mean + (check_wide(leaf, "params") - mean) / count
-  return SWAState(jax.tree.map(step, state.mean, params), count)
+
+  def step(mean: Array, leaf: Array) -> Array:
+    if not is_averaged(leaf):
+      return leaf
+    # The copy that `swa_init` made is no iterate.
+    return jnp.where(state.count > 0, mean + (leaf - mean) / count, leaf)
+
+  return SWAState(jax.tree.map(step, state.params, wide(params)), count)
 
 
 def batch_norm_statistics(
@@ -119,4 +125,4 @@ def batch_norm_statistics(
     state = swa_update(state, jax.tree.map(lambda leaf: leaf / (1 - momentum), moved))
   if not number:
     raise ValueError("batches must hold at least one batch, got none")
-  return jax.tree.map(lambda mean, old: mean.astype(old.dtype), state.mean, model_state)
+  return jax.tree.map(lambda mean, old: mean.astype(old.dtype), state.params, model_state)

@@ -2,8 +2,10 @@
 
 `Classifier(backbone, head)` joins the two; every `__call__` is `(x, *, train)`. Noise is drawn from the
 `dropout` key stream that `apply(..., rngs={"dropout": key})` is given. `greedy_decode` and `beam_decode` find
-sequences under any next-token log-probabilities.
+sequences under any next-token log-probabilities. `NNXNoise` alone is for Flax NNX.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from jaxreg.models._autoencoder import Autoencoder
 from jaxreg.models._classifier import Classifier
@@ -42,6 +44,9 @@ from jaxreg.models._transformer import Transformer, positional_encoding
 from jaxreg.models._tutorial_cnn import TutorialCNN
 from jaxreg.models._vgg import VGG, VGG9
 
+if TYPE_CHECKING:
+  from jaxreg.models._nnx_noise import NNXNoise
+
 __all__ = [
   "MLP",
   "RNN",
@@ -64,6 +69,7 @@ __all__ = [
   "GaussianNoise",
   "GroupSoftmaxHead",
   "LeNet",
+  "NNXNoise",
   "ResNet",
   "SoftmaxHead",
   "SpatialDropout",
@@ -78,3 +84,12 @@ __all__ = [
   "greedy_decode",
   "positional_encoding",
 ]
+
+
+def __getattr__(name: str) -> Any:
+  # Linen does not load NNX, and who trains with Linen need not either.
+  if name == "NNXNoise":
+    from jaxreg.models._nnx_noise import NNXNoise
+
+    return NNXNoise
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,11 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
+With `key=None` they draw nothing: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no noise.
+`dropconnect` is then the plain layer, and `shake_shake` the mean of its branches. No test-time factor is
+applied: with `inverted=False` call `dropout_mean`. Samplers of masks need a key.
+
+`layer` makes a layer of one that Equinox models can hold; Flax has `models.NNXNoise` and Linen's layers.
+
 What multiplies weights takes them too: `dropconnect(key, x, kernel, ...)`, and `weight_noise`,
 `dropconnect_params` and `rnn_weight_noise` a tree of parameters in place of `x`. What is learnt has its cost
 beside it: `concrete_dropout_kl`, `variational_dropout_kl`.
@@ -13,6 +19,7 @@ from jaxreg.noise._dropout import dropout, dropout_mask, dropout_mean
 from jaxreg.noise._gaussian_dropout import gaussian_dropout
 from jaxreg.noise._gaussian_noise import gaussian_noise
 from jaxreg.noise._label_noise import label_noise
+from jaxreg.noise._layer import Layer, layer
 from jaxreg.noise._recurrent_dropout import recurrent_dropout
 from jaxreg.noise._rnn_weight_noise import rnn_weight_noise, rnn_weight_noise_init
 from jaxreg.noise._shake_shake import shake_drop, shake_shake
@@ -24,6 +31,7 @@ from jaxreg.noise._weight_noise import weight_noise
 from jaxreg.noise._weight_scaling import scale_weights
 
 __all__ = [
+  "Layer",
   "alpha_dropout",
   "concrete_dropout",
   "concrete_dropout_kl",
@@ -38,6 +46,7 @@ __all__ = [
   "gaussian_dropout",
   "gaussian_noise",
   "label_noise",
+  "layer",
   "recurrent_dropout",
   "rnn_weight_noise",
   "rnn_weight_noise_init",

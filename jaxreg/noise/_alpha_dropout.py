@@ -4,13 +4,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout_mask, shared_shape
-from jaxreg.typing import Array, Key, check_floating
+from jaxreg.typing import Array, Key, check_floating, check_range
 
 # What SELU tends to at minus infinity: -lambda * alpha of its two constants.
 SATURATION = -1.0507009873554805 * 1.6732632423543772
 
 
-def alpha_dropout(key: Key, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple[int, ...] = ()) -> Array:
+def alpha_dropout(
+  key: Key | None, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple[int, ...] = ()
+) -> Array:
   r"""Sets each entry to SELU's lower limit with probability `rate`, keeping mean 0 and variance 1.
 
   .. math:: y = a (m \odot x + (1 - m)\, \alpha') + b, \qquad m \sim \mathrm{Ber}(q), \qquad
@@ -19,7 +21,7 @@ def alpha_dropout(key: Key, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple
   with `q = 1 - rate`. Inputs of another mean or variance have theirs changed.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: outputs of SELU, any shape, floating.
     rate: probability of dropping, in [0, 1]; may be traced.
     shared_axes: axes along which one mask is shared.
@@ -39,7 +41,11 @@ def alpha_dropout(key: Key, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple
     Klambauer et al., `Self-Normalizing Neural Networks`, 2017, the paragraph on a new dropout technique.
   """
   x = check_floating(x, "x")
-  mask = dropout_mask(key, shared_shape(x, shared_axes), rate=rate)
+  shape = shared_shape(x, shared_axes)
+  check_range(rate, "rate", low=0, high=1)
+  if key is None:
+    return x
+  mask = dropout_mask(key, shape, rate=rate)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 the scale is infinite, and what is left of a dropped entry is its root times 0.
   usual = jnp.where(keep > 0, keep, 1)

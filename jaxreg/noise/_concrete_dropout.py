@@ -12,7 +12,7 @@ _LINEAR_FROM = 40.0
 
 
 def concrete_dropout(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   *,
   rate_logit: ArrayLike,
@@ -30,7 +30,7 @@ def concrete_dropout(
   it nothing keeps the rate from going to 0.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
     rate_logit: `logit p`, a scalar, to be trained.
     temperature: `t`, positive.
@@ -54,7 +54,10 @@ def concrete_dropout(
   wide = jnp.promote_types(x.dtype, jnp.float32)
   logit = check_floating(rate_logit, "rate_logit", shape=()).astype(wide)
   check_range(temperature, "temperature", low=0, open_low=True)
-  noise = jax.random.logistic(check_key(key), shared_shape(x, shared_axes), wide)
+  shape = shared_shape(x, shared_axes)
+  if key is None:
+    return x
+  noise = jax.random.logistic(check_key(key), shape, wide)
   # In logarithms: both 1 - z and 1 - p can be 0 where their quotient is not.
   log_kept = jax.nn.log_sigmoid(-(logit + noise) / temperature) - jax.nn.log_sigmoid(-logit)
   return (x * jnp.exp(log_kept)).astype(x.dtype)

@@ -8,12 +8,13 @@ from jaxreg.typing import Array, Key, check_count, check_floating, check_key, ch
 
 
 def drop_block(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   *,
   rate: ArrayLike,
   block_size: int | tuple[int, int] = 7,
   shared_channels: bool = False,
+  channel_axis: int = -1,
   inverted: bool = True,
 ) -> Array:
   r"""Sets square regions of feature maps to zero, so that each entry is dropped with probability `rate`.
@@ -27,12 +28,13 @@ def drop_block(
   less at the edges, and scales by the fraction that happens to be kept.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: `[..., height, width, channels]`, floating.
     rate: probability of dropping an entry, in [0, 1]; may be traced: the paper lets it grow from 0.
     block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
     shared_channels: whether the channels of an example share their blocks; the paper found each with its own
       better.
+    channel_axis: which axis has the channels, counted from the end: -3 for `[..., channels, height, width]`.
     inverted: whether the kept entries are scaled to keep the mean.
 
   Returns:
@@ -40,7 +42,8 @@ def drop_block(
 
   Raises:
     TypeError: if `x` is not floating, `key` not a typed key or `block_size` not an integer.
-    ValueError: if `rate` is outside [0, 1], `x` is not an image, or a block is larger than it.
+    ValueError: if `rate` is outside [0, 1], `x` is not an image, `channel_axis` none of its axes, or a block
+      is larger than it.
 
   Example:
     >>> drop_block(jax.random.key(0), jnp.ones((5, 6, 1)), rate=0.3, block_size=2, inverted=False)[..., 0]
@@ -56,8 +59,14 @@ def drop_block(
   x = check_floating(x, "x")
   if x.ndim < 3:
     raise ValueError(f"x must have shape [..., height, width, channels], got {x.shape}")
-  shape = (*x.shape[:-1], 1) if shared_channels else x.shape
-  mask = drop_block_mask(key, shape, rate=rate, block_size=block_size)
+  if channel_axis not in (-3, -2, -1):
+    raise ValueError(f"channel_axis must be -3, -2 or -1, got {channel_axis}")
+  *positions, channels = jnp.moveaxis(x, channel_axis, -1).shape
+  shape = (*positions, 1 if shared_channels else channels)
+  _check_block(rate, block_size, shape)
+  if key is None:
+    return x
+  mask = jnp.moveaxis(drop_block_mask(key, shape, rate=rate, block_size=block_size), -1, channel_axis)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
@@ -79,13 +88,8 @@ def drop_block_mask(
   References:
     Ghiasi, Lin and Le, `DropBlock: A regularization method for convolutional networks`, 2018, algorithm 1.
   """
-  check_range(rate, "rate", low=0, high=1)
-  block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
-  for size in block:
-    check_count(size, "block_size")
+  block = _check_block(rate, block_size, shape)
   *leading, height, width, channels = shape
-  if len(block) != 2 or block[0] > height or block[1] > width:
-    raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
   # Of a block's 1 - gamma, so that a block of one entry is `dropout_mask`.
   absent = jnp.exp(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
   seeds = jax.random.bernoulli(
@@ -93,3 +97,17 @@ def drop_block_mask(
   )
   window = (*[1] * len(leading), *block, 1)
   return jax.lax.reduce_window(seeds, True, jax.lax.bitwise_and, window, (1,) * len(window), "VALID")
+
+
+def _check_block(
+  rate: ArrayLike, block_size: int | tuple[int, int], shape: tuple[int, ...]
+) -> tuple[int, int]:
+  """Height and width of a block."""
+  check_range(rate, "rate", low=0, high=1)
+  block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+  for size in block:
+    check_count(size, "block_size")
+  height, width = shape[-3:-1]
+  if len(block) != 2 or block[0] > height or block[1] > width:
+    raise ValueError(f"block_size must fit in a map of {height}x{width}, got {block_size}")
+  return block

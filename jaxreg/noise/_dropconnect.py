@@ -12,7 +12,7 @@ from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_range
 
 
 def dropconnect(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   kernel: ArrayLike,
   *,
@@ -31,7 +31,7 @@ def dropconnect(
   `dropconnect_moments`.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for the plain layer.
     x: `[..., features]`, floating.
     kernel: `[features, units]`, floating.
     rate: probability of dropping a weight, in [0, 1]; may be traced.
@@ -58,11 +58,11 @@ def dropconnect(
   x, kernel = _check(x, kernel)
   check_range(rate, "rate", low=0, high=1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
-  if per_example:
+  if per_example and key is not None:
     kernel = jnp.broadcast_to(kernel, (*x.shape[:-1], *kernel.shape))
   weights = dropout(key, kernel, rate=rate, inverted=False)
   product = jnp.einsum("...f,...fu->...u", x, weights, preferred_element_type=wide)
-  if inverted:
+  if inverted and key is not None:
     product = product / _positive(1 - jnp.asarray(rate, wide))
   return _plus(product, bias, x.dtype)
 
@@ -111,7 +111,7 @@ def dropconnect_moments(
 
 
 def dropconnect_params(
-  key: Key, params: Params, *, rate: ArrayLike, mask: Mask | Any = kernels_only, inverted: bool = True
+  key: Key | None, params: Params, *, rate: ArrayLike, mask: Mask | Any = kernels_only, inverted: bool = True
 ) -> Params:
   """Drops single weights of any model: `apply(dropconnect_params(key, params, rate=0.5), x)`.
 
@@ -119,7 +119,7 @@ def dropconnect_params(
   gradients are those of the clean parameters and nothing of the noise stays in them.
 
   Args:
-    key: one draw for all parameters.
+    key: one draw for all parameters; None for no noise.
     params: any pytree.
     rate: probability of dropping a weight, in [0, 1]; may be traced.
     mask: which leaves: a tree of bools, or a function from `params` to one.
@@ -140,6 +140,7 @@ def dropconnect_params(
   References:
     Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
   """
+  check_range(rate, "rate", low=0, high=1)
   drop = lambda key, leaf: dropout(key, leaf, rate=rate, inverted=inverted)
   return map_selected(drop, key, params, mask)
 

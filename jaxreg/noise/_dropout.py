@@ -8,7 +8,12 @@ from jaxreg.typing import Array, Key, check_floating, check_key, check_range
 
 
 def dropout(
-  key: Key, x: ArrayLike, *, rate: ArrayLike, inverted: bool = True, shared_axes: tuple[int, ...] = ()
+  key: Key | None,
+  x: ArrayLike,
+  *,
+  rate: ArrayLike,
+  inverted: bool = True,
+  shared_axes: tuple[int, ...] = (),
 ) -> Array:
   r"""Sets each entry to zero with probability `rate`.
 
@@ -19,7 +24,7 @@ def dropout(
   multiply the weights by `p = 1 - rate` do.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise, which gives `x` as it is.
     x: any shape, floating.
     rate: probability of dropping, in [0, 1]; may be traced, so it can follow a schedule. A traced one is not
       checked: above 1 it gives zeros, below 0 a smaller `x`.
@@ -41,7 +46,11 @@ def dropout(
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 4.
   """
   x = check_floating(x, "x")
-  mask = dropout_mask(key, shared_shape(x, shared_axes), rate=rate)
+  shape = shared_shape(x, shared_axes)
+  check_range(rate, "rate", low=0, high=1)
+  if key is None:
+    return x
+  mask = dropout_mask(key, shape, rate=rate)
   keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0

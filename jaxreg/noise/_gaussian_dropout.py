@@ -8,7 +8,7 @@ from jaxreg.typing import Array, Key, check_floating, check_range
 
 
 def gaussian_dropout(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   *,
   rate: ArrayLike | None = None,
@@ -23,7 +23,7 @@ def gaussian_dropout(
   Nothing is dropped, and nothing is done at test time.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
     rate: the probability of dropping whose variance is taken, in [0, 1]; may be traced. At rate 1, where the
       variance is infinite, everything is zero, as in `dropout`.
@@ -55,6 +55,6 @@ def gaussian_dropout(
     inside = (rate > 0) & (rate < 1)
     usual = jnp.where(inside, rate, 0.5)
     std = jnp.where(inside, jnp.sqrt(usual / (1 - usual)), 0)
-    x = jnp.where(rate < 1, x, jnp.zeros_like(x))
+    x = x if key is None else jnp.where(rate < 1, x, jnp.zeros_like(x))
   assert std is not None
   return gaussian_noise(key, x, std=std, kind="multiplicative", shared_axes=shared_axes)

@@ -13,7 +13,12 @@ Kind = Literal["additive", "multiplicative"]
 
 
 def gaussian_noise(
-  key: Key, x: ArrayLike, *, std: ArrayLike, kind: Kind = "additive", shared_axes: tuple[int, ...] = ()
+  key: Key | None,
+  x: ArrayLike,
+  *,
+  std: ArrayLike,
+  kind: Kind = "additive",
+  shared_axes: tuple[int, ...] = (),
 ) -> Array:
   r"""Adds Gaussian noise to each entry, or multiplies it by noise of mean 1.
 
@@ -25,7 +30,7 @@ def gaussian_noise(
   `theory.input_noise_terms` has what it is for other models.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
     std: `sigma`, a scalar, at least 0; may be traced, so it can follow a schedule.
     kind: whether the noise is added or multiplied.
@@ -51,8 +56,10 @@ def gaussian_noise(
   x = check_floating(x, "x")
   check_range(std, "std", low=0)
   check_kind(kind)
-  wide = jnp.promote_types(x.dtype, jnp.float32)
-  noise = jnp.asarray(std, wide) * jax.random.normal(check_key(key), shared_shape(x, shared_axes), wide)
+  shape, wide = shared_shape(x, shared_axes), jnp.promote_types(x.dtype, jnp.float32)
+  if key is None:
+    return x
+  noise = jnp.asarray(std, wide) * jax.random.normal(check_key(key), shape, wide)
   return (x + noise if kind == "additive" else x * (1 + noise)).astype(x.dtype)
 
 

@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 from jaxreg.typing import Array, Key, check_count, check_key, check_range
 
 
-def label_noise(key: Key, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
+def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
   r"""Replaces each label, with probability `rate`, by a class drawn from all alike.
 
   .. math:: \tilde y = \begin{cases} y & \text{with probability } 1 - \epsilon \\
@@ -18,7 +18,7 @@ def label_noise(key: Key, labels: ArrayLike, *, num_classes: int, rate: ArrayLik
   `smoothing=rate`, which has no noise; of a loss that is not linear in the targets there is no such form.
 
   Args:
-    key: two draws of the labels' shape: whether, and which class.
+    key: two draws of the labels' shape: whether, and which class; None for no noise.
     labels: `[...]`, integer; negative ones, where there is no label, stay.
     num_classes: `K`; static.
     rate: `eps` in [0, 1]; may be traced.
@@ -42,6 +42,8 @@ def label_noise(key: Key, labels: ArrayLike, *, num_classes: int, rate: ArrayLik
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
   check_range(rate, "rate", low=0, high=1)
+  if key is None:
+    return labels
   whether, which = jax.random.split(check_key(key))
   replaced = (jax.random.uniform(whether, labels.shape) < rate) & (labels >= 0)
   return jnp.where(replaced, jax.random.randint(which, labels.shape, 0, num_classes, labels.dtype), labels)

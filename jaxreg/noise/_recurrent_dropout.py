@@ -7,7 +7,7 @@ from jaxreg.typing import Array, Key, check_floating
 
 
 def recurrent_dropout(
-  key: Key, x: ArrayLike, *, rate: ArrayLike, time_axis: int = -2, inverted: bool = True
+  key: Key | None, x: ArrayLike, *, rate: ArrayLike, time_axis: int = -2, inverted: bool = True
 ) -> Array:
   r"""Drops the same entries at every time step, with probability `rate`.
 
@@ -20,7 +20,7 @@ def recurrent_dropout(
   before it and use `h * mask` in every step.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: sequences, `[..., time, features]`, floating.
     rate: probability of dropping, in [0, 1]; may be traced.
     time_axis: which axis is time.

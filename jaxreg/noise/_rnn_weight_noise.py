@@ -33,7 +33,7 @@ def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
 
 
 def rnn_weight_noise(
-  key: Key,
+  key: Key | None,
   params: Params,
   carry: RNNWeightNoise,
   *,
@@ -53,7 +53,7 @@ def rnn_weight_noise(
   `per="step"`, and always for the first three.
 
   Args:
-    key: the same at every step: the step's number is folded into it.
+    key: the same at every step: the step's number is folded into it; None for no noise.
     params: any pytree, the same at every step.
     carry: what `rnn_weight_noise_init` or the last step returned.
     std: `sigma`, at least 0; may be traced.
@@ -88,6 +88,8 @@ def rnn_weight_noise(
     raise ValueError(f"per must be 'step' or 'sequence', got {per!r}")
   leaves, tree = jax.tree.flatten(params)
   totals, names, taken = tree.flatten_up_to(carry.total), leaf_names(params), chosen(params, mask)
+  if key is None:
+    return params, carry._replace(step=carry.step + 1)
   key = jax.random.fold_in(check_key(key), carry.step if per == "step" else 0)
   keys = jax.random.split(key, len(leaves))
   for i, leaf in enumerate(leaves):

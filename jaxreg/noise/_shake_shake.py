@@ -12,7 +12,7 @@ Per = Literal["example", "batch"]
 
 
 def shake_shake(
-  key: Key,
+  key: Key | None,
   x1: ArrayLike,
   x2: ArrayLike,
   *,
@@ -29,7 +29,7 @@ def shake_shake(
   except with `backward="keep"`, where `beta = alpha`.
 
   Args:
-    key: one draw for all.
+    key: one draw for all; None for no noise, the mean of both branches.
     x1: `[batch, ...]`, floating.
     x2: the other branch, same shape and dtype.
     forward: whether `alpha` is drawn or 1/2.
@@ -63,6 +63,8 @@ def shake_shake(
   if backward not in ("shake", "even", "keep"):
     raise ValueError(f"backward must be 'shake', 'even' or 'keep', got {backward!r}")
   shape, wide = _coefficients(x1, per, "x1"), jnp.promote_types(x1.dtype, jnp.float32)
+  if key is None:
+    return ((x1.astype(wide) + x2) / 2).astype(x1.dtype)
   keys = jax.random.split(check_key(key))
   half = jnp.full(shape, 0.5, wide)
   alpha = jax.random.uniform(keys[0], shape, wide) if forward == "shake" else half
@@ -74,7 +76,7 @@ def shake_shake(
 
 
 def shake_drop(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   *,
   rate: ArrayLike,
@@ -91,7 +93,7 @@ def shake_drop(
   range is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
 
   Args:
-    key: one draw for all.
+    key: one draw for all; None for no noise, which gives `x` as it is.
     x: what a residual branch returns, `[batch, ...]`, floating.
     rate: probability of disturbing the branch, in [0, 1]; may be traced.
     forward: range of `alpha`.
@@ -115,6 +117,8 @@ def shake_drop(
   x = check_floating(x, "x")
   check_range(rate, "rate", low=0, high=1)
   shape, wide = _coefficients(x, per, "x"), jnp.promote_types(x.dtype, jnp.float32)
+  if key is None:
+    return x
   keys = jax.random.split(check_key(key), 3)
   kept = jax.random.bernoulli(keys[0], 1 - jnp.asarray(rate, jnp.float32), shape)
   alpha = jax.random.uniform(keys[1], shape, wide, *forward)

@@ -7,7 +7,13 @@ from jaxreg.typing import Array, Key, check_count, check_floating
 
 
 def spatial_dropout(
-  key: Key, x: ArrayLike, *, rate: ArrayLike, num_spatial: int = 2, inverted: bool = True
+  key: Key | None,
+  x: ArrayLike,
+  *,
+  rate: ArrayLike,
+  num_spatial: int = 2,
+  channel_axis: int = -1,
+  inverted: bool = True,
 ) -> Array:
   r"""Sets each channel of each example to zero at all positions at once, with probability `rate`.
 
@@ -16,10 +22,11 @@ def spatial_dropout(
   Neighbouring positions of a feature map are so alike that dropping one by one takes little away.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: `[..., *spatial, channels]`, floating.
     rate: probability of dropping a channel, in [0, 1]; may be traced.
     num_spatial: number of spatial axes: 1 for sequences, 2 for images, 3 for volumes.
+    channel_axis: which axis has the channels, counted from the end: `-1 - num_spatial` where they come first.
     inverted: whether the kept channels are scaled to keep the mean.
 
   Returns:
@@ -27,7 +34,7 @@ def spatial_dropout(
 
   Raises:
     TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or `x` has too few axes.
+    ValueError: if `rate` is outside [0, 1] `x` has too few axes or `channel_axis` is none of an image.
 
   Example:
     >>> spatial_dropout(jax.random.key(2), jnp.ones((2, 2, 3)), rate=0.5)[0]
@@ -41,5 +48,8 @@ def spatial_dropout(
   check_count(num_spatial, "num_spatial")
   if x.ndim <= num_spatial:
     raise ValueError(f"x must have {num_spatial} spatial axes and one of channels, got {x.shape}")
-  axes = tuple(range(-1 - num_spatial, -1))
+  image = range(-1 - num_spatial, 0)
+  if channel_axis not in image:
+    raise ValueError(f"channel_axis must lie in [{image[0]}, -1], got {channel_axis}")
+  axes = tuple(axis for axis in image if axis != channel_axis)
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)

@@ -9,7 +9,7 @@ from jaxreg.typing import Array, Key, check_floating
 
 
 def stochastic_depth(
-  key: Key,
+  key: Key | None,
   x: ArrayLike,
   *,
   rate: ArrayLike,
@@ -24,7 +24,7 @@ def stochastic_depth(
   Also known as drop path; it is not DropConnect, which is about single weights.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: what a residual branch returns, `[batch, ...]`, floating.
     rate: probability of dropping the branch, in [0, 1]; may be traced.
     per: whether each example has a branch dropped by itself or, as in the paper, all of a batch together.

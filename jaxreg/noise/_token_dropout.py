@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key
 
 
-def token_dropout(key: Key, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
+def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
   r"""Keeps a random subset of the tokens, in their order, of the same size in each sequence.
 
   .. math:: y_i = x_{s_i}, \qquad s_1 < \dots < s_k \ \text{a uniform subset of size}\ k
@@ -17,7 +17,7 @@ def token_dropout(key: Key, x: ArrayLike, *, num_kept: int, num_prefix: int = 0)
   it after the positions were added. Nothing is scaled, and at test time all tokens are used.
 
   Args:
-    key: one draw for the whole of `x`, independent between sequences.
+    key: one draw for the whole of `x`, independent between sequences; None keeps all tokens.
     x: `[..., tokens, features]`, floating.
     num_kept: how many tokens stay, besides the prefix.
     num_prefix: how many leading tokens, such as a class token, always stay.
@@ -40,13 +40,16 @@ def token_dropout(key: Key, x: ArrayLike, *, num_kept: int, num_prefix: int = 0)
   if x.ndim < 2:
     raise ValueError(f"x must have shape [..., tokens, features], got {x.shape}")
   indices = token_dropout_indices(key, x.shape[:-1], num_kept=num_kept, num_prefix=num_prefix)
-  return jnp.take_along_axis(x, indices[..., None], axis=-2)
+  return x if key is None else jnp.take_along_axis(x, indices[..., None], axis=-2)
 
 
-def token_dropout_indices(key: Key, shape: tuple[int, ...], *, num_kept: int, num_prefix: int = 0) -> Array:
+def token_dropout_indices(
+  key: Key | None, shape: tuple[int, ...], *, num_kept: int, num_prefix: int = 0
+) -> Array:
   """Which tokens `token_dropout` keeps: `[..., num_prefix + num_kept]`, increasing; `shape` is [..., tokens].
 
-  For what else goes with the tokens: positions, padding masks, reconstruction targets.
+  For what else goes with the tokens: positions, padding masks, reconstruction targets. All of them where
+  `key` is None.
 
   Raises:
     TypeError: if a number is not an integer or `key` not a typed key.
@@ -65,6 +68,8 @@ def token_dropout_indices(key: Key, shape: tuple[int, ...], *, num_kept: int, nu
   *leading, tokens = shape
   if num_prefix < 0 or num_kept + num_prefix > tokens:
     raise ValueError(f"num_kept must fit in {tokens} tokens beside num_prefix={num_prefix}, got {num_kept}")
+  if key is None:
+    return jnp.broadcast_to(jnp.arange(tokens, dtype=jnp.int32), shape)
   noise = jax.random.uniform(check_key(key), (*leading, tokens - num_prefix))
   chosen = jnp.sort(jnp.argsort(noise, axis=-1)[..., :num_kept].astype(jnp.int32), axis=-1) + num_prefix
   prefix = jnp.broadcast_to(jnp.arange(num_prefix, dtype=jnp.int32), (*leading, num_prefix))

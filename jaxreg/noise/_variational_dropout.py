@@ -7,7 +7,9 @@ from jax.typing import ArrayLike
 from jaxreg.typing import Array, Key, check_floating, check_key, check_wide
 
 
-def variational_dropout(key: Key, x: ArrayLike, *, log_alpha: ArrayLike, max_log_alpha: float = 8.0) -> Array:
+def variational_dropout(
+  key: Key | None, x: ArrayLike, *, log_alpha: ArrayLike, max_log_alpha: float = 8.0
+) -> Array:
   r"""Multiplies each entry by Gaussian noise of mean 1 and a variance that is trained.
 
   .. math:: y = x \odot \bigl(1 + \sqrt{\alpha}\, n\bigr), \qquad n \sim \mathcal{N}(0, 1)
@@ -16,7 +18,7 @@ def variational_dropout(key: Key, x: ArrayLike, *, log_alpha: ArrayLike, max_log
   `variational_dropout_kl` in the loss.
 
   Args:
-    key: one draw for the whole of `x`.
+    key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
     log_alpha: `log(alpha)`, a scalar or one for each entry of the last axis.
     max_log_alpha: `log_alpha` counts as this where it is larger. The first paper has 0, as its approximation
@@ -45,6 +47,8 @@ def variational_dropout(key: Key, x: ArrayLike, *, log_alpha: ArrayLike, max_log
       f"log_alpha must be a scalar or have one entry for each of the last axis of x, "
       f"got {log_alpha.shape} for {x.shape}"
     )
+  if key is None:
+    return x
   std = jnp.exp(jnp.minimum(log_alpha, max_log_alpha) / 2)
   noise = jax.random.normal(check_key(key), x.shape, wide)
   return (x * (1 + jnp.broadcast_to(std, x.shape) * noise)).astype(x.dtype)

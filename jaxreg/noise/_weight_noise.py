@@ -13,7 +13,7 @@ from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, c
 
 
 def weight_noise(
-  key: Key,
+  key: Key | None,
   params: Params,
   *,
   std: ArrayLike,
@@ -31,7 +31,7 @@ def weight_noise(
   `theory.weight_noise_terms` to a squared error.
 
   Args:
-    key: one draw for all parameters.
+    key: one draw for all parameters; None for no noise.
     params: any pytree.
     std: `sigma`, the square root of `eta`, at least 0; may be traced.
     mask: which leaves: a tree of bools, or a function from `params` to one.
@@ -68,13 +68,18 @@ def weight_noise(
 
 
 def map_selected(
-  function: Callable[[Key, Array], Array], key: Key, params: Params, mask: Mask | Any
+  function: Callable[[Key, Array], Array], key: Key | None, params: Params, mask: Mask | Any
 ) -> Params:
-  """`function(key, leaf)` on each leaf that `mask` selects; whichever it selects, a leaf has the same key."""
+  """`function(key, leaf)` on each leaf that `mask` selects; whichever it selects, a leaf has the same key.
+
+  Without a key the parameters stay as they are.
+  """
   leaves, tree = jax.tree.flatten(params)
   taken = chosen(params, mask)
-  keys = jax.random.split(check_key(key), len(leaves))
   names = leaf_names(params)
+  if key is None:
+    return params
+  keys = jax.random.split(check_key(key), len(leaves))
   return tree.unflatten(
     [
       function(keys[i], check_floating(leaf, names[i] or "params")) if taken[i] else leaf

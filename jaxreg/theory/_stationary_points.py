@@ -75,7 +75,7 @@ def hessian_index(
     num_matvecs: products for each probe; by default 64, or the size where that is smaller.
 
   Returns:
-    `HessianIndex` of scalars.
+    `HessianIndex` of scalars; NaN where the Hessian is not finite.
 
   Raises:
     TypeError: if `lanczos` has no typed key.
@@ -213,5 +213,8 @@ def _over(x: Array, by: Array) -> Array:
 def _counts(
   values: Array, tolerance: float, weights: Array, largest: Array | None = None
 ) -> tuple[Array, Array]:
-  bound = tolerance * (jnp.abs(values).max() if largest is None else largest)
-  return jnp.where(values < -bound, weights, 0).sum(), jnp.where(jnp.abs(values) <= bound, weights, 0).sum()
+  largest = jnp.abs(values).max() if largest is None else largest
+  bound = tolerance * largest
+  share = lambda chosen: jnp.where(jnp.isfinite(largest), jnp.where(chosen, weights, 0).sum(), jnp.nan)
+  # Every comparison with NaN is false: counted, it would be positive, and all of them a minimum.
+  return share(values < -bound), share(jnp.abs(values) <= bound)

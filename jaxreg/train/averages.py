@@ -41,9 +41,13 @@ class Average:
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
   """The copy with the best validation metric; the run ends when it has not improved for `patience`
   evaluations."""
-  init, update = averaging.early_stopping(patience=patience, min_delta=min_delta)
-  best = lambda state, params: state.best_params
-  return Average(init, best, evaluated=update, stopped=lambda state: state.should_stop, along=False)
+
+  def evaluated(state: averaging.EarlyStoppingState, metric: Array, params: Params) -> Any:
+    return averaging.early_stopping_update(state, params, metric, patience=patience, min_delta=min_delta)
+
+  best = lambda state, params: state.params
+  stopped = lambda state: state.should_stop
+  return Average(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
 
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Average:
@@ -70,7 +74,7 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
 
   def mean(kept: tuple[averaging.SWAState, Array], params: Params) -> Params:
     state, _ = kept
-    return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.mean, params)
+    return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.params, params)
 
   return Average(init, mean, step)
 
@@ -78,13 +82,13 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
 def ema(*, decay: float = 0.999) -> Average:
   """The exponential mean of the iterates; of the first `1 / (1 - decay)` of them the plain mean."""
 
-  def step(state: averaging.MeanTeacherState, params: Params, _: Array) -> averaging.MeanTeacherState:
-    return averaging.mean_teacher_update(state, params, decay=decay)
+  def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:
+    return averaging.ema_update(state, params, decay=decay)
 
-  def mean(state: averaging.MeanTeacherState, params: Params) -> Params:
+  def mean(state: averaging.EMAState, params: Params) -> Params:
     return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)
 
-  return Average(averaging.mean_teacher_init, mean, step)
+  return Average(averaging.ema_init, mean, step)
 
 
 def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Average:

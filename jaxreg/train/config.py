@@ -81,7 +81,8 @@ def base_config() -> Config:
   # to all inputs once they are scaled.
   config.augment = ConfigDict({"names": (), "mean": (), "std": ()})
   for name in AUGMENTATIONS:
-    config.augment[name] = options(getattr(augment, name), skip=("num_classes", "value_range"))
+    skip = ("num_classes", "value_range", "channel_axis")
+    config.augment[name] = options(getattr(augment, name), skip=skip)
 
   # A row of BACKBONES. unbalance: of an MLP, hidden units are rescaled at the start, its function staying the
   # same, by factors whose logarithms have this standard deviation.

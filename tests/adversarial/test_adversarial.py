@@ -98,6 +98,14 @@ def test_pgd_reaches_the_worst_point_of_the_ball_and_never_leaves_it():
   jax.tree.map(lambda delta: np.testing.assert_array_equal(delta, 0), attack(x, 0.0)[0])
 
 
+def test_the_ball_is_spent_on_the_coordinates_that_may_move():
+  """Of the loss `3 a + 4 b`, where a is at the end of its range: b moves by all of eps."""
+  x = jnp.array([[1.0, 0.5]])
+  options = {"eps": 0.3, "step_size": 0.02, "num_steps": 60, "clip": (0.0, 1.0), "random_start": False}
+  run = lambda x: adversarial.pgd(None, lambda x: x @ jnp.array([3.0, 4.0]), x, norm="l2", **options)
+  np.testing.assert_allclose(jit(run)(x), [[1.0, 0.8]], rtol=2e-3)
+
+
 def test_the_start_is_uniform_in_the_ball():
   """The second moment of a coordinate in three dimensions: 1/3, 1 / (n + 2), 2 / ((n + 1)(n + 2))."""
   options = {"eps": 2.0, "step_size": 0.0, "num_steps": 1}
@@ -137,8 +145,8 @@ def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_i
 def test_vat_loss_is_the_divergence_from_a_fixed_prediction():
   def run(kernel, x):
     model = lambda x: log_probs(x, kernel)
-    moved = adversarial.virtual_adversarial(key(), model, x, eps=0.5)
-    return adversarial.vat_loss(key(), model, x, eps=0.5).sum(), moved
+    moved = adversarial.virtual_adversarial(key(), model, x, eps=0.5, num_iters=3)
+    return adversarial.vat_loss(key(), model, x, eps=0.5, num_iters=3).sum(), moved
 
   with jax.enable_x64(True):
     (value, moved), gradient = jit(jax.value_and_grad(run, has_aux=True))(KERNEL, X)
@@ -187,7 +195,7 @@ def test_refusals():
   x = jnp.zeros((3, 4))
   with pytest.raises(TypeError, match="x must be floating"):
     adversarial.fgsm(logistic, jnp.zeros((3, 4), int), eps=0.1)
-  with pytest.raises(ValueError, match=r"loss_fn must give \[batch\]"):
+  with pytest.raises(ValueError, match=r"loss_of_inputs must give \[batch\]"):
     adversarial.fgsm(lambda x: x.sum(), x, eps=0.1)
   with pytest.raises(ValueError, match="eps must lie"):
     adversarial.fgsm(logistic, x, eps=-0.1)

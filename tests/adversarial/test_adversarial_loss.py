@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from contract import jit
 
-from jaxreg import adversarial, noise
+from jaxreg import adversarial, noise, penalties
 
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(6, 3)), RNG.normal(size=3)
@@ -100,11 +100,51 @@ def test_every_pass_has_the_same_noise():
   np.testing.assert_allclose(got, (clean + worse) / 2, rtol=1e-5)
 
 
+def test_a_virtual_adversarial_attack_of_what_attacked_fn_gives():
+  """Log-probabilities of logits `x w` and `-x w` change most along w: the squared margin is (eps |w|)^2."""
+  w, eps = jnp.asarray(W, jnp.float32), 0.3
+  square = lambda w, batch, *, key: jnp.square(batch["inputs"] @ w).mean()
+
+  def log_probs_fn(w, batch, *, key):
+    logits = noise.dropout(key, batch["inputs"], rate=0.0) @ w
+    return jax.nn.log_softmax(jnp.stack([logits, -logits], axis=-1))
+
+  attack = functools.partial(adversarial.virtual_adversarial, eps=eps)
+  run = lambda **options: jit(
+    lambda key: adversarial.adversarial_loss(square, attack, mix=0.25, **options)(
+      w, {"inputs": jnp.zeros((4, 3))}, key=key
+    )
+  )(jax.random.key(0))
+  np.testing.assert_allclose(run(attacked_fn=log_probs_fn), 0.75 * eps**2 * (W**2).sum(), rtol=1e-5)
+  with pytest.raises(ValueError, match="needs an attacked_fn"):
+    run()
+
+
+def test_what_comes_with_the_loss_is_that_of_the_clean_inputs():
+  batch = {"inputs": jnp.asarray(X), "labels": jnp.asarray(Y)}
+  with_mean = lambda w, batch, *, key: (loss_fn(w, batch, key=key), batch["inputs"].mean(axis=0))
+  attack = functools.partial(adversarial.fgsm, eps=0.3)
+  w = jnp.asarray(W)
+  plain = jax.value_and_grad(adversarial.adversarial_loss(loss_fn, attack))(w, batch)
+  paired = adversarial.adversarial_loss(with_mean, attack, has_aux=True)
+  (loss, mean), gradient = jax.value_and_grad(penalties.penalized(paired, has_aux=True), has_aux=True)(
+    w, batch
+  )
+  jax.tree.map(np.testing.assert_array_equal, (loss, gradient), plain)
+  np.testing.assert_allclose(mean, X.mean(0), rtol=1e-6)
+  with pytest.raises(TypeError, match="needs has_aux=True"):
+    adversarial.adversarial_loss(with_mean, attack)(w, batch, key=None)
+  with pytest.raises(TypeError, match=r"must return \(loss, aux\)"):
+    adversarial.adversarial_loss(loss_fn, attack, has_aux=True)(w, batch, key=None)
+
+
 def test_refusals():
   with pytest.raises(TypeError, match="attack must be a function"):
     adversarial.adversarial_loss(loss_fn, "fgsm")  # pyright: ignore
   with pytest.raises(ValueError, match="mix must lie in"):
     adversarial.adversarial_loss(loss_fn, adversarial.fgsm, mix=2.0)
+  with pytest.raises(TypeError, match="attacked_fn must take"):
+    adversarial.adversarial_loss(loss_fn, adversarial.fgsm, attacked_fn=lambda x: x)
   mixed = adversarial.adversarial_loss(loss_fn, functools.partial(adversarial.fgsm, eps=0.1))
   with pytest.raises(TypeError, match="batch must be a mapping with 'inputs', got a tuple"):
     mixed(W, (X, 0), key=None)

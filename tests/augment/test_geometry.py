@@ -1,5 +1,7 @@
 """Rotations, scalings and holes: against rot90, linear ramps and NumPy loops over the examples."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,10 +54,10 @@ def test_a_ramp_is_turned_and_scaled_about_its_middle():
 
 def test_cutout_is_a_square_around_a_pixel_cut_at_the_edge():
   x = batch()["inputs"]
-  got = np.asarray(jit(lambda b: augment.cutout(key(), b, size=3, fill=0))({"inputs": x})["inputs"])
+  got = np.asarray(jit(lambda b: augment.cutout(key(), b, size=3, fill=7))({"inputs": x})["inputs"])
   row, column = np.asarray(jax.random.uniform(key(), (2, 8)), np.float64) * 7
   for image, want, r, c in zip(got, np.array(x), row.astype(int), column.astype(int), strict=True):
-    want[max(r - 1, 0) : r + 2, max(c - 1, 0) : c + 2] = 0
+    want[max(r - 1, 0) : r + 2, max(c - 1, 0) : c + 2] = 7
     np.testing.assert_array_equal(image, want)
 
 
@@ -73,6 +75,48 @@ def test_random_erasing_takes_its_area_inside_the_image_at_its_rate():
   assert (heights / widths).max() > 2.5
   assert (heights / widths).max() < 4.5  # 1 / 0.3, up to whole pixels
   assert holes.any(0).all()  # everywhere in the image
+
+
+FILLED = {
+  "cutout": {"size": 4},
+  "random_erasing": {"rate": 1.0},
+  "rotate": {"max_degrees": 45.0},
+  "scale": {"max_factor": 2.0},
+  "translate": {},
+  "pad_crop": {},
+  "rand_augment": {"operations": ("translate_x", "rotate"), "value_range": (0.0, 9.0)},
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_fill_is_what_comes_in(name):
+  """Of an image of fives, and nothing else does: no border of zeros."""
+  x = jnp.full((32, 9, 9, 1), 5.0)
+  run = lambda key: getattr(augment, name)(key, {"inputs": x}, fill=9.0, **FILLED[name])["inputs"]
+  got = np.asarray(jit(run)(key(1)))
+  np.testing.assert_allclose([got.min(), got.max()], [5, 9], rtol=1e-5)
+
+
+OTHERS = {"flip": {}, "normalize": {"mean": jnp.arange(3.0), "std": jnp.arange(1.0, 4.0)}}
+
+
+@pytest.mark.parametrize("name", [*FILLED, *OTHERS])
+def test_channels_first_are_channels_last_moved(name):
+  """No two axes of one length; in range of the photometric operations."""
+  x = jnp.asarray(np.random.default_rng(0).uniform(0, 9, (4, 6, 7, 3)), jnp.float32)
+  run = functools.partial(getattr(augment, name), **{**FILLED, **OTHERS}[name])
+
+  def both(key, x):
+    last = run(key, {"inputs": x})["inputs"]
+    first = run(jax.random.clone(key), {"inputs": jnp.moveaxis(x, -1, 1)}, channel_axis=1)["inputs"]
+    return last, first
+
+  last, first = jit(both)(key(2), x)
+  assert first.shape == (4, 3, 6, 7)
+  np.testing.assert_allclose(np.moveaxis(first, 1, -1), last, rtol=1e-6)
+  assert (last != x).any()
+  with pytest.raises(ValueError, match="channel_axis must be an axis of inputs after the first, got 0"):
+    run(key(), {"inputs": x}, channel_axis=0)
 
 
 def test_no_magnitude_is_the_identity_and_dtypes_stay():

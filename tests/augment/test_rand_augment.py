@@ -113,6 +113,14 @@ def test_every_image_draws_operations_of_its_own_with_equal_chances():
   assert abs(inverted.mean() - 6 / 16) < 4 * np.sqrt(6 / 16 * 10 / 16 / 4000)
 
 
+def test_an_operation_goes_either_way_with_equal_chances():
+  """At magnitude 5 brightness is 0.55 or 1.45 times what it was."""
+  x = jnp.full((1000, 1, 1, 1), 100, jnp.uint8)
+  values, counts = np.unique(run(key(3), x, 5.0, operations=("brightness",)), return_counts=True)
+  np.testing.assert_array_equal(values, [55, 145])
+  assert abs(counts[0] - 500) < 4 * np.sqrt(1000 / 4)
+
+
 @pytest.mark.thorough
 def test_magnitude_zero_is_the_identity():
   """Of all but `autocontrast`, which has no magnitude."""

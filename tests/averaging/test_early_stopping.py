@@ -15,16 +15,18 @@ NAN, INF = np.nan, np.inf
 @functools.cache
 def runner(patience, min_delta, mode):
   """States after every evaluation of a sequence, in one scan; the parameters are the evaluation's number."""
-  stopping = averaging.early_stopping(patience=patience, min_delta=min_delta, mode=mode)
+  update = functools.partial(
+    averaging.early_stopping_update, patience=patience, min_delta=min_delta, mode=mode
+  )
 
   def step(state, inputs):
-    state = stopping.update(state, *inputs)
+    state = update(state, *inputs)
     return state, state
 
   def run(metrics):
     params = {"w": jnp.arange(8.0), "n": jnp.arange(8, dtype=jnp.int32)}
     start = jax.tree.map(lambda leaf: -jnp.ones_like(leaf[0]), params)
-    return jax.lax.scan(step, stopping.init(start), (metrics, params))[1]
+    return jax.lax.scan(step, averaging.early_stopping_init(start), (params, metrics))[1]
 
   return jax.jit(run)
 
@@ -42,6 +44,8 @@ TABLE = {
   # Gains add up: against the best that was kept, not the last.
   "small gains add up": ([3, 2.8, 2.4, 2.2, 1.8, 1.6, 1.5, 1.4], 3, 0.5, "min", 7, 4),
   "large is good": ([1, 2, 5, 4, 3, 4, 9, 9], 3, 0.0, "max", 5, 2),
+  "large is good, too small a gain": ([3, 3.1, 3.2, 3.3, 4, 5, 5, 5], 3, 0.5, "max", 3, 0),
+  "large is good, small gains add up": ([3, 3.2, 3.6, 3.8, 4.2, 4.4, 4.5, 4.6], 3, 0.5, "max", 7, 4),
   "large is good, NaN first": ([NAN, -3, -2, INF, 1, 1, 1, 1], 3, 0.0, "max", 6, 3),
 }
 
@@ -60,13 +64,13 @@ def test_table(name):
   np.testing.assert_array_equal(states.should_stop, want)
   assert states.best_step[-1] == best
   # The parameters of the best evaluation, of either dtype, and its metric.
-  assert states.best_params["w"][-1] == states.best_params["n"][-1] == best
-  assert states.best_params["n"].dtype == np.int32
-  nothing = np.inf if mode == "min" else -np.inf
-  assert states.best_metric[-1] == (np.float32(metrics[best]) if best >= 0 else nothing)
+  assert states.params["w"][-1] == states.params["n"][-1] == best
+  assert states.params["n"].dtype == np.int32
+  np.testing.assert_array_equal(states.best_metric[-1], np.float32(metrics[best]) if best >= 0 else NAN)
   # Nothing moves once it has stopped.
   if stops is not None:
-    assert all((leaf[stops:] == leaf[stops]).all() for leaf in jax.tree.leaves(states))
+    for leaf in jax.tree.leaves(states):
+      np.testing.assert_array_equal(leaf[stops:], jnp.broadcast_to(leaf[stops], leaf[stops:].shape))
     assert states.num_worse[-1] == patience
 
 
@@ -76,27 +80,23 @@ def test_jit_is_eager_and_vmap_a_loop():
   got = jax.jit(jax.vmap(run))(metrics)
   for i, row in enumerate(metrics):
     jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), got, run(row))
-  stopping = averaging.early_stopping(patience=3)
-  state = stopping.init(jnp.float32(-1))
+  state = averaging.early_stopping_init(jnp.float32(-1))
   for number, metric in enumerate(metrics[0]):
-    state = stopping.update(state, metric, jnp.float32(number))
-  assert (state.best_params, state.best_metric, state.should_stop) == (2, 3, True)
+    state = averaging.early_stopping_update(state, jnp.float32(number), metric, patience=3)
+  assert (state.params, state.best_metric, state.should_stop) == (2, 3, True)
 
 
 def test_what_does_not_fit_is_refused():
-  for options, error, match in (
-    ({"patience": 0}, ValueError, "patience"),
-    ({"patience": 1.0}, TypeError, "patience"),
-    ({"patience": 1, "min_delta": -1.0}, ValueError, "min_delta"),
-    ({"patience": 1, "mode": "best"}, ValueError, 'mode must be "min" or "max"'),
+  params = {"w": jnp.zeros(2)}
+  state = averaging.early_stopping_init(params)
+  for given, metric, options, error, match in (
+    (params, 3.0, {"patience": 0}, ValueError, "patience"),
+    (params, 3.0, {"patience": 1.0}, TypeError, "patience"),
+    (params, 3.0, {"min_delta": -1.0}, ValueError, "min_delta"),
+    (params, 3.0, {"mode": "best"}, ValueError, 'mode must be "min" or "max"'),
+    (params, 3, {}, TypeError, "metric must be floating"),
+    (params, jnp.ones(2), {}, ValueError, "metric must have shape"),
+    ({"v": jnp.zeros(2)}, 3.0, {}, ValueError, "params must have the structure"),
   ):
     with pytest.raises(error, match=match):
-      averaging.early_stopping(**options)
-  stopping = averaging.early_stopping(patience=1)
-  state = stopping.init({"w": jnp.zeros(2)})
-  with pytest.raises(TypeError, match="metric must be floating"):
-    stopping.update(state, 3, {"w": jnp.zeros(2)})
-  with pytest.raises(ValueError, match="metric must have shape"):
-    stopping.update(state, jnp.ones(2), {"w": jnp.zeros(2)})
-  with pytest.raises(ValueError, match="params must have the structure"):
-    stopping.update(state, 3.0, {"v": jnp.zeros(2)})
+      averaging.early_stopping_update(state, given, metric, **{"patience": 1, **options})

@@ -1,69 +1,11 @@
-"""The teacher against its sums in NumPy, and its part in a loss."""
-
-import functools
+"""The teacher's part in a loss; `test_ema.py` has its average."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jaxreg import averaging, losses
-
-ITERATES = np.random.default_rng(0).normal(size=(9, 3))
-START = np.full(3, 5.0)
-
-
-@functools.partial(jax.jit, static_argnames="ramp")
-def run(start, iterates, decay, ramp=True):
-  """The teachers after each step."""
-
-  def step(state, params):
-    state = averaging.mean_teacher_update(state, params, decay=decay, ramp=ramp)
-    return state, state.params
-
-  return jax.lax.scan(step, averaging.mean_teacher_init(start), iterates)
-
-
-def test_the_plain_mean_first_then_an_exponential_one():
-  """With decay 0.75 the mean of the first four, and from then on a quarter of what is new."""
-  with jax.enable_x64(True):
-    _, got = run(jnp.asarray(START), jnp.asarray(ITERATES), 0.75)
-  want = [ITERATES[: t + 1].mean(0) for t in range(4)]
-  for new in ITERATES[4:]:
-    want.append(0.75 * want[-1] + 0.25 * new)
-  np.testing.assert_allclose(got, want, rtol=1e-12)
-
-
-def test_without_the_ramp_the_start_keeps_its_weight():
-  with jax.enable_x64(True):
-    state, got = run(jnp.asarray(START), jnp.asarray(ITERATES), 0.75, ramp=False)
-  weights = 0.25 * 0.75 ** np.arange(9)[::-1]
-  np.testing.assert_allclose(got[-1], 0.75**9 * START + weights @ ITERATES, rtol=1e-12)
-  assert state.count == 9
-
-
-@pytest.mark.thorough
-def test_optax_s_debiased_average_is_another():
-  """It forgets the start as well, but the last of four weighs more than a quarter."""
-  iterates = jnp.asarray(ITERATES[:4], jnp.float32)
-  ema = optax.ema(0.75, debias=True)
-  state = ema.init(iterates[0])
-  for params in iterates:
-    average, state = ema.update(params, state)
-  weights = 0.75 ** np.arange(4)[::-1]
-  np.testing.assert_allclose(average, weights @ ITERATES[:4] / weights.sum(), rtol=1e-5)
-  assert jnp.abs(average - iterates.mean(0)).max() > 0.01
-
-
-def test_dtypes_and_extremes_of_the_decay():
-  narrow = jnp.asarray(ITERATES, jnp.bfloat16)
-  with jax.enable_x64(True):  # a state that changed its dtype could not be scanned
-    state, got = run({"w": narrow[0]}, {"w": narrow}, 1.0)
-  assert got["w"].dtype == np.float32
-  np.testing.assert_allclose(state.params["w"], np.float64(narrow).mean(0), rtol=1e-5)  # the ramp alone
-  _, got = run(narrow[0], narrow, 0.0)
-  np.testing.assert_array_equal(got, narrow.astype(np.float32))
 
 
 @pytest.mark.claim(
@@ -86,11 +28,3 @@ def test_the_teacher_gets_no_gradient():
   got, want = jax.jit(lambda w: (jax.grad(loss)(w), jax.grad(fixed)(w, 0.5 * w + 0.5)))(student)
   np.testing.assert_allclose(got, want, rtol=1e-5)
   assert jnp.abs(got).max() > 0.01
-
-
-def test_refusals():
-  with pytest.raises(TypeError, match="params must be floating"):
-    averaging.mean_teacher_init({"w": jnp.ones(2, int)})
-  state = averaging.mean_teacher_init(jnp.ones(2))
-  with pytest.raises(ValueError, match="decay must lie in"):
-    averaging.mean_teacher_update(state, jnp.ones(2), decay=1.5)

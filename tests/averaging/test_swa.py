@@ -21,11 +21,11 @@ def test_running_mean_is_the_mean():
   with jax.enable_x64(True):
     got = jax.jit(run)({"w": jnp.asarray(iterates), "b": jnp.asarray(iterates, jnp.bfloat16)})
     assert got.count == 7
-    np.testing.assert_allclose(got.mean["w"], iterates.mean(0), rtol=1e-13)
+    np.testing.assert_allclose(got.params["w"], iterates.mean(0), rtol=1e-13)
     # 7 bfloat16 numbers, averaged in float32.
     narrow = np.asarray(jnp.asarray(iterates, jnp.bfloat16), np.float64)
-    assert got.mean["b"].dtype == np.float32
-  np.testing.assert_allclose(got.mean["b"], narrow.mean(0), rtol=1e-6, atol=1e-6)
+    assert got.params["b"].dtype == np.float32
+  np.testing.assert_allclose(got.params["b"], narrow.mean(0), rtol=1e-6, atol=1e-6)
 
 
 def test_the_mean_of_sgd_s_last_iterates_is_nearer_to_the_minimum():
@@ -42,7 +42,7 @@ def test_the_mean_of_sgd_s_last_iterates_is_nearer_to_the_minimum():
     np.float32(noise)
   )
   # Variances 0.3 / 1.7 of an iterate and about 1 / 2000 of the mean.
-  assert jnp.linalg.norm(state.mean) < 0.1
+  assert jnp.linalg.norm(state.params) < 0.1
   assert jnp.linalg.norm(w) > 0.3
 
 
@@ -98,5 +98,3 @@ def test_what_does_not_fit_is_refused():
     averaging.batch_norm_statistics(apply_fn, None, jnp.zeros(1), [jnp.zeros(1)], momentum=1.0)
   with pytest.raises(TypeError, match="model_state must be floating"):
     averaging.batch_norm_statistics(apply_fn, None, jnp.zeros(1, int), [jnp.zeros(1)])
-  with pytest.raises(TypeError, match="params must be floating"):
-    averaging.swa_init({"w": jnp.zeros(2, int)})

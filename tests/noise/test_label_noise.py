@@ -24,8 +24,9 @@ def test_frequencies_are_those_of_smoothed_targets():
 
 def test_limits_and_examples_without_a_label():
   labels = jnp.array([2, -1, 0], jnp.int8)
-  same = noise.label_noise(jax.random.key(1), labels, num_classes=CLASSES, rate=0.0)
-  np.testing.assert_array_equal(same, labels)
+  for key, rate in ((jax.random.key(1), 0.0), (None, 1.0)):
+    same = noise.label_noise(key, labels, num_classes=CLASSES, rate=rate)
+    np.testing.assert_array_equal(same, labels)
   drawn = [
     np.asarray(noise.label_noise(jax.random.key(seed), labels, num_classes=CLASSES, rate=1.0))
     for seed in range(40)

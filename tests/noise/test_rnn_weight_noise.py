@@ -133,6 +133,7 @@ def test_contract():
   eager = step(jax.random.key(5), params)
   compiled = jax.jit(step)(jax.random.key(5), params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), eager, compiled)
+  jax.tree.map(np.testing.assert_array_equal, step(None, params)[0], params)
   other = step(jax.random.key(6), params)[0]
   assert (other["kernel"] != eager[0]["kernel"]).all()
   keys = jax.random.split(jax.random.key(7), 2)

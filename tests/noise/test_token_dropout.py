@@ -63,6 +63,7 @@ def test_contract_of_the_indices():
   assert eager.dtype == jnp.int32
   np.testing.assert_array_equal(jax.jit(draw)(jax.random.key(5)), eager)
   assert (draw(jax.random.key(6)) != eager).any()
+  np.testing.assert_array_equal(draw(None), np.tile(np.arange(7), (8, 1)))
   keys = jax.random.split(jax.random.key(7), 3)
   several = jax.vmap(draw)(jax.random.clone(keys))
   for i in range(3):

@@ -62,6 +62,26 @@ def test_symmetries_are_zero_eigenvalues(x64):
   np.testing.assert_allclose([at_the_origin.negative, at_the_origin.zero], [0.5, 0])
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_hessian_that_is_not_finite_has_no_index(bad):
+  """One entry is enough. Neither fraction may be a number, which would say minimum."""
+  h = np.diag([1.0, bad, 2.0])
+  dense = theory.hessian_index(quadratic, jnp.zeros(3), h)
+  lanczos = theory.hessian_index(quadratic, jnp.zeros(3), h, method="lanczos", key=jax.random.key(0))
+  assert np.isnan([*dense[:2], *lanczos]).all()
+
+
+def test_the_standard_error_is_that_of_a_mean_over_probes(x64):
+  """One of six eigenvalues is negative: a probe's mass there is Beta(1/2, 5/2), of variance 5/144."""
+  values = symmetric([-1.0, 1, 2, 3, 4, 5])
+  one = lambda key: theory.hessian_index(
+    quadratic, jnp.zeros(6), values, method="lanczos", key=key, num_probes=3
+  )
+  found = jit(jax.vmap(one))(jax.random.split(jax.random.key(1), 3000))
+  np.testing.assert_allclose((found.standard_error**2).mean(), 5 / 144 / 3, rtol=0.06)
+  np.testing.assert_allclose(found.negative.var(), 5 / 144 / 3, rtol=0.06)
+
+
 @pytest.mark.thorough
 def test_lanczos_against_all_eigenvalues(x64):
   values = np.concatenate([np.linspace(-3, -1, 12), np.linspace(1, 9, 28)])

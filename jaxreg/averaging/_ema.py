@@ -1,0 +1,79 @@
+"""The exponential moving average of parameters, which begins as a plain mean."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+
+from jaxreg.averaging._leaves import is_averaged, wide
+from jaxreg.typing import Array, Params, check_range
+
+
+class EMAState(NamedTuple):
+  """The average, its floating leaves at least float32, and how many iterates it has seen."""
+
+  params: Params
+  count: Array
+
+
+def ema_init(params: Params) -> EMAState:
+  """An average that is a copy of the parameters, in float32 or wider.
+
+  Raises:
+    TypeError: if a leaf is not an array.
+
+  Example:
+    >>> ema_init(jnp.ones(2, jnp.bfloat16)).params
+    Array([1., 1.], dtype=float32)
+  """
+  return EMAState(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
+
+
+def ema_update(state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ramp: bool = True) -> EMAState:
+  r"""Moves the average towards one more iterate.
+
+  .. math:: \bar\theta_t = d_t \bar\theta_{t-1} + (1 - d_t) \theta_t, \qquad
+    d_t = \min\Bigl(d, 1 - \frac1t\Bigr) \text{ with the ramp, else } d, \qquad t = 1, 2, \dots
+
+  With the ramp the average is the mean of all iterates while there are fewer than `1 / (1 - d)` of them, and
+  forgets the start, its initial copy included; without it that copy keeps the weight `d^t`. The step is
+  `optax.incremental_update`; `optax.ema` with its debiasing forgets the start too, but its weights fall from
+  the first iterate on. No gradient goes through.
+
+  Args:
+    state: from `ema_init`, or the update before.
+    params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
+    decay: `d` in [0, 1]; may be traced, so it can follow a schedule.
+    ramp: whether to begin with the plain mean.
+
+  Returns:
+    The new state; `state.params` are the parameters to use.
+
+  Raises:
+    TypeError: if a leaf is not an array.
+    ValueError: if `decay` is outside [0, 1].
+
+  Example:
+    >>> state = ema_init(jnp.zeros(1))
+    >>> for params in (jnp.array([1.0]), jnp.array([3.0])):
+    ...   state = ema_update(state, params)
+    >>> state.params, ema_update(state, jnp.array([4.0]), decay=0.5).params
+    (Array([2.], dtype=float32), Array([3.], dtype=float32))
+
+  References:
+    Polyak and Juditsky, `Acceleration of Stochastic Approximation by Averaging`, 1992, for the plain mean.
+  """
+  check_range(decay, "decay", low=0, high=1)
+  count = state.count + 1
+  number = count.astype(jnp.result_type(float))  # else float32 where x64 is on
+  ramped = jnp.minimum(decay, 1 - 1 / number) if ramp else jnp.asarray(decay)
+
+  def moved(old: Array, new: Array) -> Array:
+    if not is_averaged(new):
+      return new
+    average = optax.incremental_update(jax.lax.stop_gradient(new), old, 1 - ramped)
+    return jnp.asarray(average).astype(old.dtype)
+
+  return EMAState(jax.tree.map(moved, state.params, wide(params)), count)

@@ -1,0 +1,40 @@
+"""Which leaves of a model are averaged, and in which dtype."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.paths import leaf_names
+from jaxreg.typing import Array, Params
+
+
+def is_averaged(leaf: Array) -> bool:
+  """Floating leaves are; counters, masks and keys are taken from the newest iterate."""
+  return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def arrays(params: Params) -> Params:
+  """`params` with every leaf as an array.
+
+  Raises:
+    TypeError: if a leaf is not an array; it is named.
+  """
+  leaves, tree = jax.tree.flatten(params)
+  return tree.unflatten([_array(leaf, name or "params") for leaf, name in zip(leaves, leaf_names(params))])
+
+
+def wide(params: Params) -> Params:
+  """`arrays`, what is averaged in float32 or wider: in bfloat16 a mean loses its small steps."""
+  widened = lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+  return jax.tree.map(lambda leaf: widened(leaf) if is_averaged(leaf) else leaf, arrays(params))
+
+
+def _array(leaf: Any, name: str) -> Array:
+  try:
+    return jnp.asarray(leaf)
+  except TypeError:
+    raise TypeError(
+      f"{name} must be an array, got a {type(leaf).__name__}; give the arrays of a model only, "
+      "for instance eqx.filter(model, eqx.is_array)"
+    ) from None

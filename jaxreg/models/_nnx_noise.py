@@ -1,0 +1,60 @@
+"""The functions of `jaxreg.noise` as one NNX module."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxreg.noise._layer import check_options, is_array
+from jaxreg.typing import Array, Key
+
+Source = nnx.Rngs | nnx.RngStream | Key | None
+
+
+class NNXNoise(nnx.Module):
+  """A noise function with its options, used as `nnx.Dropout`: `NNXNoise(noise.dropout, rate=0.1, rngs=rngs)`.
+
+  `model.eval()` turns the noise off, `model.train()` on. The key is that of the `dropout` stream. An option
+  that is an array is an `nnx.Param` and can be trained: `rate_logit` of `noise.concrete_dropout`, with its KL
+  in the loss, or the `kernel` of `noise.dropconnect`.
+
+  Attributes:
+    function: `(key, x, *, ...) -> x`.
+    options: its options that are no arrays.
+    parameters: its options that are.
+    deterministic: whether there is no noise.
+  """
+
+  def __init__(
+    self, function: Callable[..., Any], *, rngs: Source = None, deterministic: bool = False, **options: Any
+  ):
+    check_options(function, options)
+    self.function, self.deterministic = function, deterministic
+    self.options = nnx.static({name: value for name, value in options.items() if not is_array(value)})
+    self.parameters = nnx.data({name: nnx.Param(value) for name, value in options.items() if is_array(value)})
+    self.rngs = nnx.data(_stream(rngs).fork() if rngs is not None else None)
+
+  def __call__(
+    self, *inputs: Array, deterministic: bool | None = None, rngs: Source = None, **options: Any
+  ) -> Array:
+    """Noise of `inputs`, most often one array; an option given here takes the place of the layer's own."""
+    off = self.deterministic if deterministic is None else deterministic
+    own = {name: parameter[...] for name, parameter in self.parameters.items()}
+    return self.function(None if off else self._key(rngs), *inputs, **{**self.options, **own, **options})
+
+  def _key(self, rngs: Source) -> Key:
+    if isinstance(rngs, jax.Array):
+      return rngs
+    source = rngs if rngs is not None else self.rngs
+    if source is None:
+      raise ValueError("rngs must be given to the module or to its call where it is not deterministic")
+    return _stream(source)()
+
+
+def _stream(rngs: Any) -> nnx.RngStream:
+  if isinstance(rngs, nnx.Rngs):
+    return rngs["dropout"]
+  if isinstance(rngs, nnx.RngStream):
+    return rngs
+  raise TypeError(f"rngs must be nnx.Rngs or a stream of it, got a {type(rngs).__name__}")

@@ -1,0 +1,76 @@
+"""Models of NNX and Equinox as they are split: what is averaged, what is taken over, what is refused."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxreg import averaging
+
+PAIRS = {
+  "swa": (averaging.swa_init, averaging.swa_update),
+  "ema": (averaging.ema_init, averaging.ema_update),
+  "mean_teacher": (averaging.mean_teacher_init, averaging.mean_teacher_update),
+  "early_stopping": (
+    averaging.early_stopping_init,
+    functools.partial(averaging.early_stopping_update, metric=jnp.float32(1), patience=1),
+  ),
+}
+by_name = pytest.mark.parametrize("name", PAIRS)
+
+
+class Net(nnx.Module):
+  def __init__(self, rngs):
+    self.linear, self.norm = nnx.Linear(3, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+    self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+  def __call__(self, x):
+    return self.dropout(self.norm(self.linear(x)))
+
+
+@by_name
+@jax.debug_key_reuse(False)  # to choose between two copies of a key is no draw
+def test_all_that_nnx_splits_off(name):
+  """Counters and keys of its noise included: these are the newest, the rest is of float32 and averaged."""
+  init, update = PAIRS[name]
+  model = Net(nnx.Rngs(0))
+  snapshot = lambda: nnx.split(nnx.clone(model))[1]
+  state = jax.jit(update)(init(snapshot()), snapshot())
+  before = np.asarray(model.norm.mean[...])
+  model(jnp.ones((2, 3)))  # which draws, and moves BatchNorm's statistics
+  after = np.asarray(model.norm.mean[...])
+  assert (before != after).all()
+  state = jax.jit(update)(state, snapshot())
+  got = nnx.merge(nnx.split(model)[0], state.params)
+  best = name == "early_stopping"  # a tie is no improvement: the first
+  assert got.dropout.rngs.count[...] == (0 if best else 1)
+  np.testing.assert_allclose(got.norm.mean[...], before if best else (before + after) / 2, rtol=1e-6)
+  got.eval()
+  assert np.isfinite(got(jnp.ones((2, 3)))).all()
+
+
+@by_name
+def test_an_equinox_model_says_which_leaf_is_no_array(name):
+  init, update = PAIRS[name]
+  model = eqx.nn.MLP(2, 3, 4, 1, key=jax.random.key(0))
+  with pytest.raises(TypeError, match=r"^activation must be an array, .* eqx.filter"):
+    init(model)
+  params, static = eqx.partition(model, eqx.is_array)
+  state = update(update(init(params), params), jax.tree.map(lambda leaf: 3 * leaf, params))
+  factor = 1 if name == "early_stopping" else 2
+  want = jax.tree.map(lambda leaf: factor * leaf, params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.params, want)
+  assert eqx.combine(state.params, static)(jnp.ones(2)).shape == (3,)
+
+
+@by_name
+def test_before_any_update_the_parameters_are_a_copy_of_the_start(name):
+  start = {"w": jnp.arange(3.0)}
+  state = PAIRS[name][0](start)
+  np.testing.assert_array_equal(state.params["w"], [0, 1, 2])
+  # A buffer of its own: both may be donated.
+  assert state.params["w"].unsafe_buffer_pointer() != start["w"].unsafe_buffer_pointer()
