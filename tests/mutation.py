@@ -253,8 +253,8 @@ MUTATIONS = [
     "tests/losses/test_label_smoothing.py",
     (
       "smoothing sign",
-      "smoothing * (target - logits.mean(axis=-1))",
-      "smoothing * (logits.mean(axis=-1) - target)",
+      "smoothing * (of_label(logits, labels) - logits.mean(axis=-1))",
+      "smoothing * (logits.mean(axis=-1) - of_label(logits, labels))",
       "test_equals_optax_on_smoothed_labels",
     ),
     ("sum of the logits", "logits.mean(axis=-1)", "logits.sum(axis=-1)", "test_minimum_lies_at_a_finite_gap"),
@@ -402,14 +402,14 @@ MUTATIONS = [
     ("support", "(total - 1) /", "(total + 1) /", "test_no_point_of_the_simplex_is_nearer"),
     (
       "linear part",
-      "(target > 0, 0, -target)",
-      "(target > 0, 0, 0 * target)",
+      "(excess > 0, 0, -excess)",
+      "(excess > 0, 0, 0 * excess)",
       "test_two_classes_have_a_closed_form",
     ),
     (
       "square",
-      "(error**2).sum(axis=-1) / 2",
-      "(error**2).sum(axis=-1)",
+      "spread).sum(axis=-1) / 2",
+      "spread).sum(axis=-1)",
       "test_the_gradient_is_the_gap_between_projection_and_target",
     ),
     (
@@ -473,8 +473,8 @@ MUTATIONS = [
     "tests/losses/test_deterministic_dropmax.py",
     (
       "supervision upside down",
-      "cross_entropy(prior, is_target)",
-      "cross_entropy(-prior, is_target)",
+      "cross_entropy(prior, target)",
+      "cross_entropy(-prior, target)",
       "test_the_supervision_teaches_the_labels",
     ),
     (
@@ -2251,8 +2251,8 @@ MUTATIONS = [
     ),
     (
       "threshold",
-      ">= threshold",
-      "< threshold",
+      "confidence < threshold",
+      "confidence >= threshold",
       "test_pseudo_labels_pass_above_the_threshold_and_teach_one_way",
     ),
   ),

@@ -24,7 +24,7 @@ def mixup(
   .. math:: \tilde x = \lambda x_i + (1 - \lambda) x_j, \quad \tilde y = \lambda y_i + (1 - \lambda) y_j,
     \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha)
 
-  The labels become soft: train with a cross-entropy that takes them, `optax.softmax_cross_entropy`. No label
+  The labels become soft, as `losses.softmax_cross_entropy`, `losses.focal` and others take them. No label
   smoothing is added. Every example of the batch takes part, also one of weight 0.
 
   Args:

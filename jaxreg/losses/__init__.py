@@ -1,5 +1,10 @@
 """Per-example losses: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
 
+Labels are integers `[...]` or, where a loss is defined for them, soft: probabilities `[..., classes]`, as
+`augment.mixup` and `augment.cutmix` make them. The loss is then the mean of its values for the classes, by
+their shares. A loss that needs one class refuses soft labels. A label out of range gives NaN, or raises where
+the labels are a NumPy array or a Python integer.
+
 A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, without `bias` where it has none.
 
 Samplers of a loss's masks and its prediction rule stand beside it. A compound loss has a `<name>_terms`

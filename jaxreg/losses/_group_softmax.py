@@ -59,7 +59,8 @@ def group_softmax(
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `b`, `[classes]`, floating; None for a head without one.
-    labels: `y`, `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `y`, `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy
+      array is refused. Soft labels are refused: the groups are those of one class.
     num_groups: `G`, or the sizes of the groups, that of the smallest scores first; static. If it does not
       divide the features, the last groups have one more.
     kind: `I` or `II`.
