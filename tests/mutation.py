@@ -792,7 +792,7 @@ MUTATIONS = [
     (
       "residual from the target's probability",
       "jnp.where(is_target, -others.sum(axis=-1, keepdims=True), others)",
-      "jnp.where(is_target, jnp.exp(logits - normalizer) - 1, others)",
+      "jnp.where(is_target, jax.nn.softmax(logits) - 1, others)",
       "test_losses_next_to_zero_keep_their_digits",
     ),
     (
@@ -1863,10 +1863,10 @@ MUTATIONS = [
     "ensembles/_mc_predict.py",
     "tests/ensembles/test_mc_predict.py",
     (
-      "information twice",
-      "variance, expected + information,",
-      "variance, expected + 2 * information,",
-      "test_decomposition",
+      "mean overflows",
+      "(outputs / num_samples).sum(axis=0)",
+      "outputs.sum(axis=0) / num_samples",
+      "test_moments_of_huge_outputs_exist_where_the_exact_ones_do",
     ),
     (
       "one key for all draws",
@@ -1882,6 +1882,22 @@ MUTATIONS = [
     ),
   ),
   *_table(
+    "ensembles/_uncertainty.py",
+    "tests/ensembles/test_mc_predict.py",
+    (
+      "information twice",
+      "variance, expected + information,",
+      "variance, expected + 2 * information,",
+      "test_decomposition",
+    ),
+    (
+      "variance of a sample",
+      "variance = average(",
+      "variance = 7 / 6 * average(",
+      "test_uncertainty_of_any_ensemble",
+    ),
+  ),
+  *_table(
     "ensembles/_bagging.py",
     "tests/ensembles/test_means.py",
     ("half of the set", "0, num_examples, ", "0, num_examples // 2, ", "test_bootstrap_indices"),
@@ -1889,6 +1905,12 @@ MUTATIONS = [
       "mean of logits",
       "arithmetic(jax.nn.log_softmax(outputs, axis=-1), weights)",
       "jax.nn.log_softmax(outputs.mean(0), axis=-1)",
+      "test_bag_predict",
+    ),
+    (
+      "weights ignored",
+      "arithmetic(jax.nn.log_softmax(outputs, axis=-1), weights)",
+      "arithmetic(jax.nn.log_softmax(outputs, axis=-1))",
       "test_bag_predict",
     ),
   ),

@@ -9,9 +9,12 @@ same in every pass. What is added to `x` is a constant to differentiation: train
 `adversarial_loss` does for a loss function of parameters and batches.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.adversarial._adversarial_loss import adversarial_loss
 from jaxreg.adversarial._fgsm import fgsm
 from jaxreg.adversarial._pgd import pgd
 from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
 
 __all__ = ["adversarial_loss", "fgsm", "pgd", "vat_loss", "virtual_adversarial"]
+
+suggest_names(globals())

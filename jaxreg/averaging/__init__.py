@@ -4,6 +4,7 @@ Exponential moving averages of parameters are Optax's (`optax.ema`, `optax.incre
 (`nnx.EMA`), and not repeated here but for `mean_teacher_update`, which begins as a plain mean.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.averaging._early_stopping import EarlyStopping, EarlyStoppingState, early_stopping
 from jaxreg.averaging._mean_teacher import MeanTeacherState, mean_teacher_init, mean_teacher_update
 from jaxreg.averaging._swa import SWAState, batch_norm_statistics, swa_init, swa_update
@@ -20,3 +21,5 @@ __all__ = [
   "swa_init",
   "swa_update",
 ]
+
+suggest_names(globals())

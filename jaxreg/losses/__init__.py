@@ -11,6 +11,7 @@ Samplers of a loss's masks and its prediction rule stand beside it. A compound l
 beside it: a dict whose sum it is.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.losses._bi_tempered import bi_tempered, bi_tempered_log_probs
 from jaxreg.losses._confidence_penalty import confidence_penalty
 from jaxreg.losses._consistency import consistency
@@ -113,3 +114,5 @@ __all__ = [
   "uncertainty_weighting",
   "uncertainty_weighting_terms",
 ]
+
+suggest_names(globals())

@@ -50,7 +50,7 @@ def group_softmax(
 
   `form` chooses how it is computed. `scan`: one masked matrix product a group. `gather`: adds up rows of the
   kernel, as many for any `G`; only the softmaxes become more. Both have a gradient of their own, which keeps
-  only the groups and the log-sum-exps and makes the logits again, and take no forward mode. `dense`: all
+  only the groups and makes the logits again, and take no forward mode. `dense`: all
   groups at once by plain autodiff. `auto`: `dense` where what it keeps, `batch * G * (features + classes)`
   numbers, takes at most 1 MiB; else on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes;
   else `scan`.

@@ -12,8 +12,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import losses
 
-pytestmark = pytest.mark.thorough
-
 FORMS = ("dense", "scan", "gather")
 
 
@@ -311,6 +309,21 @@ def test_interleaved_groups_have_features_of_every_kind(features):
 # The forms.
 
 
+def analytic_gradient(features, kernel, bias, labels, groups, sizes, power, weights):
+  """Of the weighted sum of the losses in features, kernel and bias, group by group."""
+  d_features, d_kernel, d_bias = np.zeros_like(features), np.zeros_like(kernel), np.zeros_like(bias)
+  for i, size in enumerate(sizes):
+    member = groups == i
+    masked = np.where(member, features, 0)
+    logits = power * (masked @ kernel + bias * size / sum(sizes))
+    probs = oracles.softmax(logits - logits.max(-1, keepdims=True))
+    residual = weights[:, None] * (probs - oracles.one_hot(labels, len(bias)))
+    d_features += np.where(member, residual @ kernel.T, 0)
+    d_kernel += masked.T @ residual
+    d_bias += size / sum(sizes) * residual.sum(0)
+  return d_features, d_kernel, d_bias
+
+
 @pytest.mark.claim("group_softmax", "Eq. B.2", "the update of x and W: each group's residual, no factor G")
 @pytest.mark.parametrize("kind", ["I", "II"])
 @pytest.mark.parametrize("form", FORMS)
@@ -326,17 +339,45 @@ def test_the_analytic_gradient(x64, form, kind):
     loss = losses.group_softmax(features, kernel, bias, labels, num_groups=3, kind=kind, form=form)
     return (weights * loss).sum()
 
-  d_features, d_kernel, d_bias = np.zeros_like(features), np.zeros_like(kernel), np.zeros_like(bias)
-  for i, size in enumerate(sizes):
-    masked = np.where(groups == i, features, 0)
-    probs = oracles.softmax(power * (masked @ kernel + bias * size / 11))
-    residual = weights[:, None] * (probs - oracles.one_hot(labels, 6))
-    d_features += np.where(groups == i, residual @ kernel.T, 0)
-    d_kernel += masked.T @ residual
-    d_bias += size / 11 * residual.sum(0)
   got = contract.jit(jax.grad(weighted, (0, 1, 2)))(features, kernel, bias)
-  for ours, theirs in zip(got, (d_features, d_kernel, d_bias)):
+  want = analytic_gradient(features, kernel, bias, labels, groups, sizes, power, weights)
+  for ours, theirs in zip(got, want):
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_huge_logits_keep_the_digits_of_the_gradient(form):
+  """Logits of 1e5 that float32 holds exactly, a few quarters apart."""
+  rng = np.random.default_rng(25)
+  features = rng.integers(0, 2, (16, 12)).astype(np.float32)
+  kernel = (2.0**14 * rng.integers(1, 4, (12, 1)) + rng.integers(-2, 3, (12, 6)) / 4).astype(np.float32)
+  labels = rng.integers(0, 6, 16)
+
+  def loss(*arrays):
+    options = {"num_groups": 3, "grouping": losses.fixed_scores, "form": form}
+    return losses.group_softmax(*arrays, labels, **options).sum()
+
+  arrays = (features, kernel, np.zeros(6, np.float32))
+  groups = np.broadcast_to(np.repeat(np.arange(3), 4), features.shape)
+  want = analytic_gradient(*map(np.float64, arrays), labels, groups, (4,) * 3, 3, np.ones(16))
+  for ours, theirs in zip(contract.jit(jax.grad(loss, (0, 1, 2)))(*arrays), want):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_examples_have_no_loss_and_no_gradient(form):
+  features, kernel, bias, labels = head(26, batch=0, dtype=np.float32)
+  run = lambda w: losses.group_softmax(features, w, bias, labels, num_groups=3, form=form)
+  assert run(kernel).shape == (0,)
+  np.testing.assert_array_equal(jax.grad(lambda w: run(w).sum())(kernel), np.zeros_like(kernel))
+
+
+def test_the_whole_logits_carry_no_gradient():
+  *floats, labels = head(27, batch=3, dtype=np.float32)
+  for form in FORMS:
+    run = lambda *f, form=form: losses.group_softmax_and_logits(*f, labels, num_groups=3, form=form)[1].sum()
+    for gradient in jax.grad(run, (0, 1, 2))(*floats):
+      np.testing.assert_array_equal(gradient, 0)
 
 
 def _value_and_gradient(arguments, **options):
@@ -375,7 +416,7 @@ def test_all_forms_agree_in_float64(x64, kind, monkeypatch):
   _check_forms(head(17, batch=21, features=37, classes=70), 5, kind, 1e-10)
 
 
-def test_the_backward_pass_keeps_groups_and_normalizers_only():
+def test_the_backward_pass_keeps_groups_only():
   """At the size of the benchmark: below 1 MB beyond what the caller has anyway."""
   shapes = [(256, 2048), (2048, 1000), (1000,)]
   floats = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -419,7 +460,7 @@ def test_bfloat16_is_multiplied_in_bfloat16_and_summed_in_float32(form):
   for ours, theirs in zip(gradient, exact_gradient):
     assert ours.dtype == jnp.bfloat16
     np.testing.assert_allclose(
-      np.asarray(ours, np.float32), theirs, rtol=0.05, atol=0.02 * np.abs(theirs).max()
+      np.asarray(ours, np.float32), theirs, rtol=0.01, atol=0.005 * np.abs(theirs).max()
     )
 
 
