@@ -112,7 +112,7 @@ def test_moments_are_divided_by_the_number_of_draws_which_come_too():
   keys = jax.random.split(jax.random.key(9), 4)
   # The draw whose key it is.
   of_key = lambda params, x, *, key: draws[
-    (jax.random.key_data(keys) == jax.random.key_data(key)).all(-1).argmax()
+    (jax.random.key_data(keys) == jax.random.key_data(key)[None]).all(-1).argmax()
   ]
   got = ensembles.mc_regress(of_key, None, jnp.zeros(2), key=jax.random.key(9), num_samples=4)
   np.testing.assert_array_equal(got.samples, draws)
