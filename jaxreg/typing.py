@@ -67,23 +67,60 @@ def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def check_labels(labels: ArrayLike, scores: Array, name: str = "logits") -> Array:
+def check_labels(
+  labels: ArrayLike, scores: Array, name: str = "logits", *, num_classes: int | None = None
+) -> Array:
   """Returns integer `labels` as an array of 32 bits or more, shaped like `scores` without its last axis.
+
+  Labels outside `[0, num_classes)`, by default the length of that axis, are refused where that costs nothing:
+  in NumPy arrays and Python integers. A JAX array is not looked at, which would wait for the device.
 
   Raises:
     TypeError: if `labels` are not integers.
-    ValueError: if their shape does not fit.
+    ValueError: if their shape does not fit, or a known label is out of range.
   """
+  known = None if isinstance(labels, jax.Array) else np.asarray(labels)  # a tracer is a jax.Array too
   labels = jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
-    raise TypeError(f"labels must be integers, got {labels.dtype}")
+    hint = "; where one class will do, give labels.argmax(axis=-1)" if labels.ndim == scores.ndim > 0 else ""
+    raise TypeError(f"labels must be integers, got {labels.dtype}{hint}")
+  if num_classes is None:
+    num_classes = scores.shape[-1] if scores.ndim else 0
   if scores.ndim == 0 or labels.shape != scores.shape[:-1]:
+    one_hot = labels.shape == (*scores.shape[:-1], num_classes)
+    hint = "; of one-hot labels give labels.argmax(axis=-1)" if one_hot else ""
     raise ValueError(
       f"labels must have the shape of {name} without the class axis, "
-      f"got labels {labels.shape} for {name} {scores.shape}"
+      f"got labels {labels.shape} for {name} {scores.shape}{hint}"
     )
+  if known is not None and known.size:
+    low, high = known.min(), known.max()
+    if low < 0 or high >= num_classes:
+      raise ValueError(f"labels must lie in [0, {num_classes}), got {low if low < 0 else high}")
   # In 8 bits, what is computed with labels wraps around: `1 << label`, or a number of classes as a label.
   return labels.astype(jnp.promote_types(labels.dtype, jnp.int32))
+
+
+def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
+  """Returns integer `labels` `[...]` as `check_labels` does, or probabilities `[..., classes]`, widened.
+
+  Raises:
+    TypeError: if `labels` are neither.
+    ValueError: if their shape does not fit, a known label is out of range or a known probability negative.
+  """
+  array = jnp.asarray(labels)
+  if not jnp.issubdtype(array.dtype, jnp.floating):
+    return check_labels(labels, logits)
+  if array.ndim == logits.ndim - 1:
+    raise TypeError(
+      f"labels must be integers {array.shape} or probabilities {logits.shape}, "
+      f"got {array.dtype} {array.shape}"
+    )
+  if array.ndim == 0 or array.shape != logits.shape:
+    raise ValueError(f"labels that are probabilities must have shape {logits.shape}, got {array.shape}")
+  if not isinstance(labels, jax.Array) and np.min(labels, initial=0) < 0:
+    raise ValueError(f"labels must be probabilities, at least 0, got {np.min(labels)}")
+  return array.astype(jnp.promote_types(array.dtype, logits.dtype))
 
 
 def check_key(key: Key) -> Key:
@@ -91,13 +128,27 @@ def check_key(key: Key) -> Key:
 
   Raises:
     TypeError: if it is not a typed key, for instance a seed or a raw uint32 array.
+    ValueError: if it is several keys.
   """
   if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-    got = getattr(key, "dtype", type(key).__name__)
-    raise TypeError(f"key must be a typed key, as jax.random.key(0) gives, got {got}")
+    raise TypeError(f"key must be a typed key, as jax.random.key(0) gives, got {_no_key(key)}")
   if key.ndim:
     raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
   return key
+
+
+def _no_key(given: Any) -> str:
+  """What came instead of a key, and the way out."""
+  if given is None:
+    return "None; a key is needed here"
+  dtype, shape = getattr(given, "dtype", None), getattr(given, "shape", ())
+  if dtype is None:
+    return type(given).__name__
+  if dtype == np.uint32 and len(shape) == 1:
+    return f"uint32 {shape}; of a legacy key of jax.random.PRNGKey give jax.random.wrap_key_data(key)"
+  if jnp.issubdtype(dtype, jnp.floating):
+    return f"{dtype} {shape}; is the key forgotten, or not in its place?"
+  return f"{dtype} {shape}"
 
 
 def check_batch(batch: Any, *names: str) -> None:

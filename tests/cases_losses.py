@@ -4,9 +4,14 @@ The checks that compile a case anew for each way of running it are in the slow s
 losses are plain arithmetic along the last axis.
 """
 
+import dataclasses
+from types import SimpleNamespace
+
+import jax
 import numpy as np
 import oracles
-from contract import LABELS, LOG_PROBS, SCORES, Case, Input
+from contract import CASES as CLASSIC
+from contract import LABELS, LOG_PROBS, SCORES, SOFT, Case, Input
 
 MARGIN = {
   "features": Input("real", "BF"),
@@ -36,7 +41,7 @@ def _unit(x, axis):
   return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
 
-def _large_margin(a, weight):
+def large_margin(a, weight):
   """Class by class, as printed."""
   classes, losses = a.logits.shape[-1], []
   for logits, label in zip(a.logits.reshape(-1, classes), a.labels.reshape(-1), strict=True):
@@ -113,7 +118,7 @@ def _uncertain(a):
 ELSEWHERE = {"losses.semi_supervised"}
 TASKS = {task: Input("real", "B", checked=False) for task in ("one", "two")}
 BY_TASK = {task: Input("unit", "", checked=False) for task in ("one", "two")}
-CASES = (
+HARD = (
   Case(
     "losses.focal", {"logits": SCORES, "labels": LABELS}, lambda a: _focal(a, 1.5), {"gamma": 1.5}, atol=1e-4
   ),
@@ -127,7 +132,7 @@ CASES = (
   Case(
     "losses.large_margin",
     {"logits": SCORES, "labels": LABELS},
-    lambda a: _large_margin(a, 0.6),
+    lambda a: large_margin(a, 0.6),
     {"weight": 0.6},
     atol=1e-4,
   ),
@@ -200,3 +205,25 @@ CASES = (
   ),
   Case("losses.uncertainty_weighting_terms", {"losses": TASKS, "log_vars": BY_TASK}, _uncertain),
 )
+
+
+def _soft(case):
+  """The loss of soft labels: the sum of what the classes give, by their shares."""
+
+  def oracle(a):
+    classes = range(a.labels.shape[-1])
+    of_class = lambda k: case.oracle(
+      SimpleNamespace(**{**vars(a), "labels": np.full(a.labels.shape[:-1], k)})
+    )
+    mean = lambda *values: (a.labels * np.stack(values, -1)).sum(-1)
+    return jax.tree.map(mean, *map(of_class, classes))
+
+  return dataclasses.replace(
+    case,
+    inputs={**case.inputs, "labels": Input("soft", "BK")},
+    oracle=oracle,
+    label="-".join(("soft", case.label)).strip("-"),
+  )
+
+
+CASES = (*HARD, *(_soft(case) for case in (*CLASSIC, *HARD) if case.function in SOFT))

@@ -29,6 +29,15 @@ jit = functools.partial(
   jax.jit,
   compiler_options={"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 1},
 )
+# The losses that take probabilities for labels, too; the others name integers.
+SOFT = frozenset(
+  f"losses.{name}"
+  for name in (
+    *("softmax_cross_entropy", "label_smoothing", "focal", "confidence_penalty", "logit_adjustment"),
+    *("bi_tempered", "sparsemax", "deterministic_attention", "deterministic_dropmax"),
+    "deterministic_dropmax_terms",
+  )
+)
 SUBPACKAGES = ("losses", "noise", "calibration", "reparam")
 SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
 # The second shape has two leading axes: `[...]` in a docstring means any number of them.
@@ -39,7 +48,8 @@ SHAPES = (SIZES, {**SIZES, "B": (2, 8), "K": (3,)})
 class Input:
   """An array argument.
 
-  `kind` is key, real, log_prob, label, weight, positive or unit; `dims` are letters of `SIZES`.
+  `kind` is key, real, log_prob, label, soft (labels that are probabilities), weight, positive or unit;
+  `dims` are letters of `SIZES`.
   """
 
   kind: str
@@ -465,6 +475,9 @@ def _value(spec: Input, raw: np.ndarray, classes: int, dtype: Any) -> np.ndarray
     case "log_prob":
       raw = raw - raw.max(-1, keepdims=True)
       return (raw - np.log(np.exp(raw).sum(-1, keepdims=True))).astype(dtype)
+    case "soft":
+      shares = np.where((raw == 0).all(-1, keepdims=True), 1, np.abs(raw))
+      return (shares / shares.sum(-1, keepdims=True)).astype(dtype)
     case "weight":
       return np.maximum(raw, 0).astype(dtype)
     case "positive":
@@ -677,6 +690,13 @@ def check_rejections(case: Case) -> None:
       attempts += [(ValueError, jax.random.split(jax.random.key(0), 2))]
     elif spec.kind == "label":
       attempts += [(TypeError, inputs[name].astype(jnp.float32)), (TypeError, inputs[name] > 0)]
+      if case.function not in SOFT:
+        attempts += [(TypeError, jax.nn.one_hot(inputs[name], SIZES["K"][0]))]
+      if name != first:
+        attempts += [(ValueError, jax.nn.one_hot(inputs[name], SIZES["K"][0], dtype=int))]
+    elif spec.kind == "soft":
+      attempts += [(ValueError, inputs[name].astype(int)), (TypeError, inputs[name] > 0)]
+      attempts += [(TypeError, inputs[name][:, 0]), (ValueError, -np.asarray(inputs[name]))]
     elif spec.kind in ("real", "log_prob"):
       attempts += [(TypeError, jnp.zeros(inputs[name].shape, jnp.int32)), (TypeError, inputs[name] > 0)]
       attempts += [(TypeError, inputs[name].astype(jnp.complex64))]

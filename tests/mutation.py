@@ -253,8 +253,8 @@ MUTATIONS = [
     "tests/losses/test_label_smoothing.py",
     (
       "smoothing sign",
-      "smoothing * (target - logits.mean(axis=-1))",
-      "smoothing * (logits.mean(axis=-1) - target)",
+      "smoothing * (of_label(logits, labels) - logits.mean(axis=-1))",
+      "smoothing * (logits.mean(axis=-1) - of_label(logits, labels))",
       "test_equals_optax_on_smoothed_labels",
     ),
     ("sum of the logits", "logits.mean(axis=-1)", "logits.sum(axis=-1)", "test_minimum_lies_at_a_finite_gap"),
@@ -414,14 +414,14 @@ MUTATIONS = [
     ("support", "(total - 1) /", "(total + 1) /", "test_no_point_of_the_simplex_is_nearer"),
     (
       "linear part",
-      "(target > 0, 0, -target)",
-      "(target > 0, 0, 0 * target)",
+      "(excess > 0, 0, -excess)",
+      "(excess > 0, 0, 0 * excess)",
       "test_two_classes_have_a_closed_form",
     ),
     (
       "square",
-      "(error**2).sum(axis=-1) / 2",
-      "(error**2).sum(axis=-1)",
+      "spread).sum(axis=-1) / 2",
+      "spread).sum(axis=-1)",
       "test_the_gradient_is_the_gap_between_projection_and_target",
     ),
     (
@@ -485,8 +485,8 @@ MUTATIONS = [
     "tests/losses/test_deterministic_dropmax.py",
     (
       "supervision upside down",
-      "cross_entropy(prior, is_target)",
-      "cross_entropy(-prior, is_target)",
+      "cross_entropy(prior, target)",
+      "cross_entropy(-prior, target)",
       "test_the_supervision_teaches_the_labels",
     ),
     (
@@ -804,7 +804,7 @@ MUTATIONS = [
     (
       "residual from the target's probability",
       "jnp.where(is_target, -others.sum(axis=-1, keepdims=True), others)",
-      "jnp.where(is_target, jnp.exp(logits - normalizer) - 1, others)",
+      "jnp.where(is_target, jax.nn.softmax(logits) - 1, others)",
       "test_losses_next_to_zero_keep_their_digits",
     ),
     (
@@ -1909,10 +1909,10 @@ MUTATIONS = [
     "ensembles/_mc_predict.py",
     "tests/ensembles/test_mc_predict.py",
     (
-      "information twice",
-      "variance, expected + information,",
-      "variance, expected + 2 * information,",
-      "test_decomposition",
+      "mean overflows",
+      "(outputs / num_samples).sum(axis=0)",
+      "outputs.sum(axis=0) / num_samples",
+      "test_moments_of_huge_outputs_exist_where_the_exact_ones_do",
     ),
     (
       "one key for all draws",
@@ -1928,6 +1928,22 @@ MUTATIONS = [
     ),
   ),
   *_table(
+    "ensembles/_uncertainty.py",
+    "tests/ensembles/test_mc_predict.py",
+    (
+      "information twice",
+      "variance, expected + information,",
+      "variance, expected + 2 * information,",
+      "test_decomposition",
+    ),
+    (
+      "variance of a sample",
+      "variance = average(",
+      "variance = 7 / 6 * average(",
+      "test_uncertainty_of_any_ensemble",
+    ),
+  ),
+  *_table(
     "ensembles/_bagging.py",
     "tests/ensembles/test_means.py",
     ("half of the set", "0, num_examples, ", "0, num_examples // 2, ", "test_bootstrap_indices"),
@@ -1935,6 +1951,12 @@ MUTATIONS = [
       "mean of logits",
       "arithmetic(jax.nn.log_softmax(outputs, axis=-1), weights)",
       "jax.nn.log_softmax(outputs.mean(0), axis=-1)",
+      "test_bag_predict",
+    ),
+    (
+      "weights ignored",
+      "arithmetic(jax.nn.log_softmax(outputs, axis=-1), weights)",
+      "arithmetic(jax.nn.log_softmax(outputs, axis=-1))",
       "test_bag_predict",
     ),
   ),
@@ -2323,8 +2345,8 @@ MUTATIONS = [
     ),
     (
       "threshold",
-      ">= threshold",
-      "< threshold",
+      "confidence < threshold",
+      "confidence >= threshold",
       "test_pseudo_labels_pass_above_the_threshold_and_teach_one_way",
     ),
   ),

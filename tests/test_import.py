@@ -72,6 +72,28 @@ def test_what_is_not_installed_is_named_with_its_extra(statement, missing, extra
   assert last.endswith(f"pip install 'jaxreg[{extra}]'")
 
 
+@pytest.mark.parametrize(
+  ("module", "wrong", "hint"),
+  [
+    ("losses", "drop_max", "did you mean dropmax"),
+    ("losses", "cross_entropy", "did you mean softmax_cross_entropy"),
+    ("noise", "Dropout", "did you mean dropout"),
+    ("augment", "qqq", "it has .*mixup"),
+    ("theory", "__wrapped__", "$"),
+  ],
+)
+def test_a_wrong_name_in_a_subpackage_is_answered_with_what_is_close(module, wrong, hint):
+  with pytest.raises(AttributeError, match=rf"'jaxreg.{module}' has no attribute '{wrong}'.*({hint})"):
+    getattr(getattr(jaxreg, module), wrong)
+
+
+def test_every_subpackage_of_the_core_suggests_names():
+  for name in set(jaxreg.__all__) - {"models", "plots", "train", "paths", "symmetry", "typing"}:
+    module = getattr(jaxreg, name)
+    with pytest.raises(AttributeError, match="did you mean"):
+      getattr(module, module.__all__[0] + "x")
+
+
 def test_a_wrong_name_is_answered_with_the_right_ones():
   with pytest.raises(AttributeError, match="looses") as error:
     _ = jaxreg.looses

@@ -266,6 +266,7 @@ ROWS = (
   ),
   row("ensembles.arithmetic", {"log_probs": LOG_PROBS}, ensembles.arithmetic),
   row("ensembles.geometric", {"log_probs": LOG_PROBS}, ensembles.geometric),
+  row("ensembles.uncertainty", {"log_probs": LOG_PROBS}, lambda log_probs: ensembles.uncertainty(log_probs)),
   row(
     "ensembles.mask_probs",
     {"keep": Input("unit", "B")},

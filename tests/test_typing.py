@@ -90,6 +90,40 @@ def test_check_labels_refuses_other_shapes(labels, scores):
     check_labels(jnp.zeros(labels, int), jnp.ones(scores), "votes")
 
 
+@pytest.mark.parametrize(
+  ("labels", "error", "hint"),
+  [
+    (np.eye(3, dtype=int), ValueError, "of one-hot labels give labels.argmax"),
+    (jnp.eye(3), TypeError, "must be integers, got float32; where one class will do, give labels.argmax"),
+    (np.array([0, 3, 1]), ValueError, r"must lie in \[0, 3\), got 3"),
+    (np.array([0, -1, 1]), ValueError, r"must lie in \[0, 3\), got -1"),
+  ],
+)
+def test_check_labels_names_the_way_out(labels, error, hint):
+  with pytest.raises(error, match=rf"^labels .*{hint}"):
+    check_labels(labels, jnp.ones((3, 3)))
+
+
+def test_check_labels_does_not_wait_for_a_device():
+  np.testing.assert_array_equal(check_labels(jnp.array([0, 7]), jnp.ones((2, 3))), [0, 7])
+  assert jax.jit(lambda labels: check_labels(labels, jnp.ones((2, 3))))(np.array([0, 7])).shape == (2,)
+
+
+@pytest.mark.parametrize(
+  ("key", "hint"),
+  [
+    (jax.random.PRNGKey(0), r"uint32 \(2,\); of a legacy key.*jax.random.wrap_key_data\(key\)"),
+    (np.zeros(4, np.uint32), "wrap_key_data"),
+    (jnp.ones((4, 3)), r"got float32 \(4, 3\); is the key forgotten"),
+    (None, "None; a key is needed here"),
+    (0, "got int$"),
+  ],
+)
+def test_check_key_names_the_way_out(key, hint):
+  with pytest.raises(TypeError, match=rf"key must be a typed key.*{hint}"):
+    check_key(key)
+
+
 def test_check_key_passes_a_typed_key_on():
   key = jax.random.key(3)
   assert check_key(key) is key

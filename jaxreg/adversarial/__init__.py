@@ -11,9 +11,12 @@ classes]`. What is added to `x` is a constant to differentiation.
 `adversarial_loss` trains on the result. Its `loss_fn` is `(params, batch, *, key) -> scalar`, as everywhere.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.adversarial._adversarial_loss import adversarial_loss
 from jaxreg.adversarial._fgsm import fgsm
 from jaxreg.adversarial._pgd import pgd
 from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
 
 __all__ = ["adversarial_loss", "fgsm", "pgd", "vat_loss", "virtual_adversarial"]
+
+suggest_names(globals())

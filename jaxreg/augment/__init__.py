@@ -9,6 +9,7 @@ floating) is kept. Mixing makes the labels soft, `[batch, classes]`; the others 
 `compose` makes one augmentation of several.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.augment._compose import compose
 from jaxreg.augment._cutmix import cutmix
 from jaxreg.augment._cutout import cutout, random_erasing
@@ -36,3 +37,5 @@ __all__ = [
   "scale",
   "translate",
 ]
+
+suggest_names(globals())

@@ -27,7 +27,8 @@ def cutmix(
   Args:
     key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
     batch: `inputs` `[batch, height, width, channels]`; `labels` `[batch]`, integer, or `[batch, classes]`,
-      floating; the rest is left alone.
+      floating; the rest is left alone. An integer label out of range, such as -1 for none,
+      makes the labels that it is mixed into NaN, or in a NumPy array it is refused.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
 
@@ -36,7 +37,8 @@ def cutmix(
 
   Raises:
     TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images, `alpha` is not above 0 or `num_classes` is missing.
+    ValueError: if the inputs are not images, `alpha` is not above 0, `num_classes` is missing or a known
+      label is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 8, 8, 1)), "labels": jnp.array([0, 1])}

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, Key, check_batch
@@ -13,19 +14,30 @@ from jaxreg.typing import Array, Key, check_batch
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
   """`batch["labels"]` as `[batch, classes]`: one-hot, or as they are where they are soft already.
 
+  A label out of range, such as the -1 of an example without one, makes its row NaN: it has nothing to share.
+
   Raises:
     TypeError: if the batch is no mapping.
-    ValueError: if there are none or no inputs, or integers come without their number of classes.
+    ValueError: if there are none or no inputs, integers come without their number of classes, or those of a
+      NumPy array are out of range.
   """
   check_batch(batch, "inputs", "labels")
-  labels = jnp.asarray(batch["labels"])
+  given = batch["labels"]
+  labels = jnp.asarray(given)
   if jnp.issubdtype(labels.dtype, jnp.floating):
     if labels.ndim < 2:
       raise ValueError(f"soft labels must be [batch, classes], got {labels.shape}")
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
-  return jax.nn.one_hot(labels, num_classes)
+  known = None if isinstance(given, jax.Array) else np.asarray(given)
+  if known is not None and known.size and not (known.min() >= 0 and known.max() < num_classes):
+    raise ValueError(
+      f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "
+      "an example without a label cannot be mixed"
+    )
+  one_hot = jax.nn.one_hot(labels, num_classes)
+  return jnp.where(one_hot.any(axis=-1, keepdims=True), one_hot, jnp.nan)
 
 
 def beta(key: Key, alpha: ArrayLike, number: int) -> Array:

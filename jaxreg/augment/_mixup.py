@@ -24,13 +24,14 @@ def mixup(
   .. math:: \tilde x = \lambda x_i + (1 - \lambda) x_j, \quad \tilde y = \lambda y_i + (1 - \lambda) y_j,
     \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha)
 
-  The labels become soft: train with a cross-entropy that takes them, `optax.softmax_cross_entropy`. No label
+  The labels become soft, as `losses.softmax_cross_entropy`, `losses.focal` and others take them. No label
   smoothing is added. Every example of the batch takes part, also one of weight 0.
 
   Args:
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
     batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer, or `[batch, classes]`,
-      floating; the rest is left alone.
+      floating; the rest is left alone. An integer label out of range, such as -1 for none,
+      makes the labels that it is mixed into NaN, or in a NumPy array it is refused.
     alpha: above 0; towards 0 the examples stay as they are.
     num_classes: needed for integer labels; static.
     per_example: whether each example draws its own share, as here, or the batch one, as in the paper.
@@ -40,7 +41,7 @@ def mixup(
 
   Raises:
     TypeError: if `key` is not a typed key or the inputs are neither uint8 nor floating.
-    ValueError: if `alpha` is not above 0 or `num_classes` is missing.
+    ValueError: if `alpha` is not above 0, `num_classes` is missing or a known label is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 4)), "labels": jnp.array([0, 1])}

@@ -6,6 +6,7 @@ through `jit`, `scan`, `vmap` and checkpoints. Floating leaves are averaged, in 
 arrays, such as the counters and keys of `nnx.split(model)[1]`, the newest are kept.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.averaging._early_stopping import EarlyStoppingState, early_stopping_init, early_stopping_update
 from jaxreg.averaging._ema import EMAState, ema_init, ema_update
 from jaxreg.averaging._mean_teacher import mean_teacher_init, mean_teacher_update
@@ -25,3 +26,5 @@ __all__ = [
   "swa_init",
   "swa_update",
 ]
+
+suggest_names(globals())

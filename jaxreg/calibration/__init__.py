@@ -5,6 +5,7 @@ with `jax.tree.map(jnp.add, ...)` or `psum`, and divide at the end (`ece`, `mce`
 `classwise_ece`). `adaptive_bins` and `fit_temperature` are of the whole set at once.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.calibration._adaptive import adaptive_bins
 from jaxreg.calibration._brier import brier
 from jaxreg.calibration._classwise import classwise_bins, classwise_ece
@@ -26,3 +27,5 @@ __all__ = [
   "reliability",
   "temper",
 ]
+
+suggest_names(globals())

@@ -38,7 +38,8 @@ def weighted_examples(
   may be anything, NaN too, and must reach neither the value nor the gradient.
   """
   log_probs = check_wide(log_probs, "log_probs")
-  labels = check_labels(labels, log_probs, "log_probs")
+  # Not the NumPy array, whose range would be checked: with weight 0 any label will do.
+  labels = check_labels(jnp.asarray(labels), log_probs, "log_probs")
   known = (labels >= 0) & (labels < log_probs.shape[-1])
   if weights is None:
     log_probs = jnp.where(known[..., None], log_probs, jnp.nan)

@@ -4,6 +4,7 @@
 multiplier of a penalty that is to stay within a bound.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.constraints._lagrangian import DualState, dual_init, dual_step, lagrangian
 from jaxreg.constraints._norms import max_norm, min_max_norm, unit_norm
 from jaxreg.constraints._project import apply_updates_and_project, project
@@ -37,3 +38,5 @@ __all__ = [
   "soft_threshold",
   "unit_norm",
 ]
+
+suggest_names(globals())

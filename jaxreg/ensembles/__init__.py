@@ -1,15 +1,18 @@
 """Predictions of many models as one: means of log-probabilities `[members, ..., classes]`, and their spread.
 
 `dropout_masks` and `mask_probs` with a mean enumerate the ensemble that dropout trains; `mc_predict` samples
-it; `bag_predict` is for members of their own, with their parameters stacked, which `ensemble_init` and
+it. `uncertainty` splits the entropy of any ensemble's prediction into that of its members and that between
+them. `bag_predict` is for members of their own, with their parameters stacked, which `ensemble_init` and
 `ensemble_apply` make and train. What the test-time weights of dropout stand for is `noise.scale_weights`.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.ensembles._bagging import bag_predict, bootstrap_indices
 from jaxreg.ensembles._deep import ensemble_apply, ensemble_init
 from jaxreg.ensembles._masks import dropout_masks, mask_probs
-from jaxreg.ensembles._mc_predict import MCMoments, MCResult, mc_predict, mc_regress
+from jaxreg.ensembles._mc_predict import MCMoments, mc_predict, mc_regress
 from jaxreg.ensembles._means import arithmetic, geometric
+from jaxreg.ensembles._uncertainty import MCResult, uncertainty
 
 __all__ = [
   "MCMoments",
@@ -24,4 +27,7 @@ __all__ = [
   "mask_probs",
   "mc_predict",
   "mc_regress",
+  "uncertainty",
 ]
+
+suggest_names(globals())

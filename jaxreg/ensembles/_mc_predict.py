@@ -1,4 +1,4 @@
-"""Monte Carlo prediction: a stochastic model run many times on the same inputs, and its disagreement."""
+"""Monte Carlo prediction: a stochastic model run many times on the same inputs."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -6,35 +6,24 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreg.ensembles._means import arithmetic
+from jaxreg.ensembles._uncertainty import MCResult, uncertainty
 from jaxreg.typing import Array, Batch, Key, Params, check_count, check_key, check_wide
 
 MaskSharing = Literal["independent", "shared"]
 
 
-class MCResult(NamedTuple):
-  """Of a classifier over draws of its noise; entropies in nats.
+class MCMoments(NamedTuple):
+  """Of a regression over draws of its noise.
 
   Attributes:
-    mean_log_probs: `[..., classes]`, the logarithm of the mean probabilities.
-    variance: `[..., classes]`, of the probabilities over the draws (divided by their number).
-    entropy: `[...]`, of the mean: the whole uncertainty.
-    expected_entropy: `[...]`, the mean of the entropies: what no knowledge of the noise takes away.
-    mutual_information: `[...]`, at least 0: the draws' disagreement; the three add up.
+    mean: `[batch, ...]`.
+    variance: `[batch, ...]`, of the draws (divided by their number).
+    samples: `[num_samples, batch, ...]`, the draws: for quantiles, and for plots of single functions.
   """
-
-  mean_log_probs: Array
-  variance: Array
-  entropy: Array
-  expected_entropy: Array
-  mutual_information: Array
-
-
-class MCMoments(NamedTuple):
-  """Of a regression over draws of its noise: its mean, and its variance (divided by their number)."""
 
   mean: Array
   variance: Array
+  samples: Array
 
 
 def mc_predict(
@@ -94,14 +83,7 @@ def mc_predict(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, testing.
   """
   outputs = _draws(apply_fn, params, x, key, num_samples, mask, chunk_size)
-  log_probs = jax.nn.log_softmax(outputs, axis=-1)
-  mean = arithmetic(log_probs)
-  expected = _entropy(log_probs).mean(axis=0)
-  # The mean divergence of the draws from their mean: H[mean] - mean H loses to rounding what is small.
-  apart = jnp.where(jnp.isneginf(log_probs), 0, log_probs - mean[None])
-  information = jax.nn.relu((jnp.exp(log_probs) * apart).sum(axis=-1).mean(axis=0))
-  variance = jnp.exp(log_probs).var(axis=0)
-  return MCResult(mean, variance, expected + information, expected, information)
+  return uncertainty(jax.nn.log_softmax(outputs, axis=-1))
 
 
 def mc_regress(
@@ -125,7 +107,7 @@ def mc_regress(
     params, x, key, num_samples, mask, chunk_size: as in `mc_predict`.
 
   Returns:
-    An `MCMoments`, each `[batch, ...]`, float32 or wider.
+    An `MCMoments`, float32 or wider.
 
   Raises:
     TypeError, ValueError: as `mc_predict`.
@@ -140,7 +122,9 @@ def mc_regress(
     Gal and Ghahramani, `Dropout as a Bayesian Approximation`, 2016.
   """
   outputs = _draws(apply_fn, params, x, key, num_samples, mask, chunk_size)
-  return MCMoments(outputs.mean(axis=0), outputs.var(axis=0))
+  # Divided before they are added: the sum of large outputs may not exist where their mean does.
+  mean = (outputs / num_samples).sum(axis=0)
+  return MCMoments(mean, jnp.square(outputs - mean[None]).mean(axis=0), outputs)
 
 
 def _draws(
@@ -170,8 +154,3 @@ def _draws(
   draw = of_batch if mask == "independent" else of_each
   outputs = jax.vmap(draw)(keys) if chunk_size is None else jax.lax.map(draw, keys, batch_size=chunk_size)
   return check_wide(outputs, "the outputs of apply_fn")
-
-
-def _entropy(log_probs: Array) -> Array:
-  """0 log 0 is 0."""
-  return -(jnp.exp(log_probs) * jnp.where(jnp.isneginf(log_probs), 0, log_probs)).sum(axis=-1)

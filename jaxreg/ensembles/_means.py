@@ -2,6 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, check_wide
@@ -18,14 +20,15 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
   Args:
     log_probs: `[members, ...]`, floating; a density serves too.
     weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: all alike. A
-      member of weight 0 has no effect.
+      member of weight 0 has no effect. A traced negative weight gives NaN.
 
   Returns:
     `[...]`, float32 or wider.
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if `weights` are not `[members]`.
+    ValueError: if `weights` are not `[members]`, or known to be negative or all 0, or if `log_probs` are
+      known to be probabilities: none is negative and they sum to 1 over the last axis.
 
   Example:
     >>> jnp.exp(arithmetic(jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))))
@@ -34,7 +37,7 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout: prediction.
   """
-  log_probs, weights = _members(log_probs, weights)
+  log_probs, weights = members(log_probs, weights)
   counts = weights > 0
   log_probs = jnp.where(counts, log_probs, -jnp.inf)
   # Where no member gives it any probability, the largest is -inf: then 0 takes its place, and nothing is NaN.
@@ -55,15 +58,13 @@ def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
 
   Args:
     log_probs: `[members, ..., classes]`, floating.
-    weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: all alike. A
-      member of weight 0 has no effect.
+    weights: `[members]`, as in `arithmetic`.
 
   Returns:
     `[..., classes]`, log-probabilities, float32 or wider; NaN where every class is vetoed.
 
   Raises:
-    TypeError: if an array is not floating.
-    ValueError: if `weights` are not `[members]`.
+    TypeError, ValueError: as `arithmetic`.
 
   Example:
     >>> jnp.exp(geometric(jnp.log(jnp.array([[0.5, 0.5], [0.8, 0.2]])))).round(4)
@@ -73,19 +74,30 @@ def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout (prediction
     using the geometric mean).
   """
-  log_probs, weights = _members(log_probs, weights)
+  log_probs, weights = members(log_probs, weights)
   return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)
 
 
-def _members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
+def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
   """Both wide, the weights with a sum of 1 and one axis for each of `log_probs`."""
   log_probs = check_wide(log_probs, "log_probs")
   if log_probs.ndim == 0 or log_probs.shape[0] == 0:
     raise ValueError(f"log_probs must be [members, ...], got {log_probs.shape}")
+  if not isinstance(log_probs, Tracer) and _are_probabilities(np.asarray(log_probs)):
+    raise ValueError("log_probs must be log-probabilities, got probabilities: take jnp.log of them")
   if weights is None:
     weights = jnp.ones(log_probs.shape[0], log_probs.dtype)
   weights = check_wide(weights, "weights", shape=log_probs.shape[:1])
+  if not isinstance(weights, Tracer):
+    known = np.asarray(weights)
+    if (known < 0).any() or (known == 0).all():
+      raise ValueError(f"weights must not be negative and not all 0, got {known}")
+  weights = jnp.where((weights < 0).any(), jnp.nan, weights)
   return log_probs, (weights / weights.sum()).reshape(-1, *[1] * (log_probs.ndim - 1))
+
+
+def _are_probabilities(x: np.ndarray) -> bool:
+  return bool((x >= 0).all() and x.size and np.allclose(x.sum(axis=-1, dtype=np.float64), 1, atol=1e-3))
 
 
 def _minus_inf(total: Array) -> Array:

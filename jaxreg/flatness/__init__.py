@@ -6,6 +6,7 @@ Everything works on any pytree of parameters and any `loss_fn(params, batch, *, 
 Stochastic traces need matfree: `pip install jaxreg[flatness]`.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.flatness._chunked import chunked
 from jaxreg.flatness._covariance import (
   PrincipalComponents,
@@ -84,3 +85,5 @@ __all__ = [
   "subset",
   "top_eigenpairs",
 ]
+
+suggest_names(globals())

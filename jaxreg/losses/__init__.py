@@ -1,11 +1,17 @@
 """Per-example losses: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
 
+Labels are integers `[...]` or, where a loss is defined for them, soft: probabilities `[..., classes]`, as
+`augment.mixup` and `augment.cutmix` make them. The loss is then the mean of its values for the classes, by
+their shares. A loss that needs one class refuses soft labels. A label out of range gives NaN, or raises where
+the labels are a NumPy array or a Python integer.
+
 A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, without `bias` where it has none.
 
 Samplers of a loss's masks and its prediction rule stand beside it. A compound loss has a `<name>_terms`
 beside it: a dict whose sum it is.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.losses._bi_tempered import bi_tempered, bi_tempered_log_probs
 from jaxreg.losses._confidence_penalty import confidence_penalty
 from jaxreg.losses._consistency import consistency
@@ -108,3 +114,5 @@ __all__ = [
   "uncertainty_weighting",
   "uncertainty_weighting_terms",
 ]
+
+suggest_names(globals())

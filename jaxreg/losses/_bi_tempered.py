@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.losses._labels import of_label
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
 
 
 def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: float = 1.3) -> Array:
@@ -23,9 +24,12 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   `bi_tempered_log_probs`; the largest is that of the logits. The normaliser is found by Newton's
   method and differentiated implicitly.
 
+  Of soft labels it is the mean over the classes by their shares, as the cross-entropy is. The paper's
+  divergence between labels and probabilities is less by a constant: the tempered entropy of the labels.
+
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     t1: in [0, 1]; static.
     t2: at least 1; static. Both 1: the cross-entropy.
 
@@ -33,7 +37,7 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
     `[...]`, float32 or wider.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
     ValueError: if `t1` or `t2` are out of range or the shapes do not fit.
 
   Example:
@@ -44,17 +48,14 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
     Amid et al., `Robust Bi-Tempered Logistic Loss Based on Bregman Divergences`, 2019, section 2.
   """
   logits = check_wide(logits, "logits")
-  labels = check_labels(labels, logits)
+  labels = check_hard_or_soft_labels(labels, logits)
   check_range(t1, "t1", low=0, high=1)
   check_range(t2, "t2", low=1)
   if t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
   log_probs = bi_tempered_log_probs(logits, t2=t2)
-  # A negative index would count from the end; past the end it gives NaN.
-  index = jnp.where(labels < 0, logits.shape[-1], labels)
-  target = jnp.take_along_axis(log_probs, index[..., None], axis=-1)[..., 0]
-  fit = -target if t1 == 1 else -jnp.expm1((1 - t1) * target) / (1 - t1)
-  return fit - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
+  fit = -log_probs if t1 == 1 else -jnp.expm1((1 - t1) * log_probs) / (1 - t1)
+  return of_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 
 
 def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:

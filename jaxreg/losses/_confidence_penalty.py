@@ -13,18 +13,19 @@ def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLik
   .. math:: \ell = -\log p_t - \beta H(p)
 
   Up to a constant a cross-entropy and a divergence of `p` from the uniform distribution, where label
-  smoothing has the divergence the other way round. The loss can be negative, by at most `beta log K`.
+  smoothing has the divergence the other way round. The loss can be negative, by at most `beta log K`. Only
+  the cross-entropy sees the labels.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     weight: `beta`, at least 0.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
     ValueError: if `weight` is negative or the shapes do not fit.
 
   Example:

@@ -29,7 +29,8 @@ def cosface(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the margin is that of one class.
     margin: `m`, at least 0; 0 is the normalised softmax.
     scale: `s`, above 0.
 
@@ -72,7 +73,8 @@ def arcface(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the margin is that of one class.
     margin: `m`, in radians, from 0, the normalised softmax, to pi.
     scale: `s`, above 0.
 
@@ -143,8 +145,8 @@ def _angles(
   """All cosines `[..., classes]`, the label's sine `[..., 1]`, which class it is, and the labels."""
   check_range(scale, "scale", low=0, open_low=True)
   features = check_wide(features, "features")
-  labels = check_labels(labels, features, "features")
   cosines, x, w = _cosines(features, kernel)
+  labels = check_labels(labels, features, "features", num_classes=w.shape[0])
   of_label = jnp.take(w, labels, axis=0)
   # The length of what is across, not the root of 1 - cos^2: that has no slope at 0, and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label

@@ -4,7 +4,7 @@ from jax.typing import ArrayLike
 
 from jaxreg.losses._dropmax import gated_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_labels, check_wide
+from jaxreg.typing import Array, check_wide
 
 
 def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -19,13 +19,13 @@ def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels:
   Args:
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape; an affine layer on the features that the logits have too.
-    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if the logits are not floating or `labels` not integer.
+    TypeError: if the logits are not floating or `labels` neither integer nor soft.
     ValueError: if shapes do not fit.
 
   Example:
@@ -37,4 +37,4 @@ def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels:
   """
   logits = check_wide(logits, "logits")
   prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
-  return softmax_cross_entropy(gated_logits(logits, prior), check_labels(labels, logits))
+  return softmax_cross_entropy(gated_logits(logits, prior), labels)

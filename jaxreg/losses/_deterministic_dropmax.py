@@ -6,7 +6,8 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg.losses._deterministic_attention import deterministic_attention
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.losses._labels import is_soft
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
 
 
 def deterministic_dropmax(
@@ -21,7 +22,7 @@ def deterministic_dropmax(
   Args:
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     auxiliary_weight: of the second term.
 
   Returns:
@@ -57,14 +58,14 @@ def deterministic_dropmax_terms(
   Args:
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     auxiliary_weight: of the second term.
 
   Returns:
     `nll` and `auxiliary`, weighted, each `[...]` in nats, float32 or wider.
 
   Raises:
-    TypeError: if the logits are not floating or `labels` not integer.
+    TypeError: if the logits are not floating or `labels` neither integer nor soft.
     ValueError: if shapes do not fit or the weight is NaN.
 
   Example:
@@ -77,10 +78,10 @@ def deterministic_dropmax_terms(
   """
   logits = check_wide(logits, "logits")
   prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
-  labels = check_labels(labels, logits)
+  labels = check_hard_or_soft_labels(labels, logits)
   check_range(auxiliary_weight, "auxiliary_weight")
-  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-  auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(prior, is_target))
+  target = labels if is_soft(labels) else jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(prior, target))
   return {
     "nll": deterministic_attention(logits, prior, labels),
     "auxiliary": auxiliary_weight * auxiliary.sum(axis=-1),

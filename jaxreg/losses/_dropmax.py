@@ -114,7 +114,8 @@ def dropmax(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, what the posterior adds to them, same shape.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the mask of one class is fixed.
     posterior_logits: logits of `g`; default `stop_gradient(retain_logits) + residual_logits`.
     temperature: of the relaxation, positive.
     num_samples: masks per example.
@@ -180,7 +181,8 @@ def dropmax_terms(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, what the posterior adds to them, same shape.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the mask of one class is fixed.
     posterior_logits: logits of `g`; default `stop_gradient(retain_logits) + residual_logits`.
     temperature: of the relaxation, positive.
     num_samples: `S`, masks per example.
@@ -242,7 +244,8 @@ def dropmax_log_mask(
   Args:
     key: one draw of `[num_samples, ..., classes]`.
     posterior_logits: `logit g`, `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the mask of one class is fixed.
     temperature: `tau`, positive.
     num_samples: masks per example.
 

@@ -24,7 +24,8 @@ def dropmax_qp(
     key: for the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the mask of one class is fixed.
     temperature: of the relaxation, positive.
     num_samples: masks per example.
     entropy_weight: of the entropy term.
@@ -70,7 +71,8 @@ def dropmax_qp_terms(
     key: for the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the mask of one class is fixed.
     temperature: of the relaxation, positive.
     num_samples: `S`, masks per example.
     entropy_weight: `gamma`. The paper's values are not confirmed; the default is that of DropMax.

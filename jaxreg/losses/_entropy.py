@@ -14,7 +14,7 @@ def entropy(logits: ArrayLike) -> Array:
   .. math:: H(p) = -\sum_k p_k \log p_k
 
   Args:
-    logits: `[..., classes]`, floating.
+    logits: `[..., classes]`, floating; -inf excludes a class.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -30,7 +30,8 @@ def entropy(logits: ArrayLike) -> Array:
     Grandvalet and Bengio, `Semi-supervised Learning by Entropy Minimization`, 2004, section 2.
   """
   log_probs = softmax_log_probs(logits)
-  return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
+  # 0 log 0 is 0.
+  return -(jnp.exp(log_probs) * jnp.where(jnp.isneginf(log_probs), 0, log_probs)).sum(axis=-1)
 
 
 def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95) -> Array:
@@ -49,7 +50,7 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
     threshold: `tau`, in [0, 1].
 
   Returns:
-    `[...]`, in nats, float32 or wider; 0 where the target is not sure.
+    `[...]`, in nats, float32 or wider; 0 where the target is not sure, NaN where logits of either are.
 
   Raises:
     TypeError: if logits are not floating.
@@ -67,5 +68,8 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
   logits = check_wide(logits, "logits")
   target = jax.lax.stop_gradient(check_wide(target_logits, "target_logits", shape=logits.shape))
   check_range(threshold, "threshold", low=0, high=1)
-  sure = jnp.exp(softmax_log_probs(target).max(axis=-1)) >= threshold
-  return jnp.where(sure, softmax_cross_entropy(logits, target.argmax(axis=-1)), 0)
+  confidence = jnp.exp(softmax_log_probs(target).max(axis=-1))
+  loss = softmax_cross_entropy(logits, target.argmax(axis=-1))
+  # A diverged network must show: NaN is not sure, but no 0 either.
+  loss = jnp.where(jnp.isnan(confidence), jnp.nan, loss)
+  return jnp.where((confidence < threshold) & ~jnp.isnan(loss), 0, loss)

@@ -3,8 +3,9 @@
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_range
+from jaxreg.losses._labels import counted, is_soft, of_label
+from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
 
 
 def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Array:
@@ -13,18 +14,19 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
   .. math:: \ell = -(1 - p_t)^\gamma \log p_t
 
   For two classes and one logit there is `optax.losses.sigmoid_focal_loss`. The paper's factor for each class
-  is left to weights.
+  is left to weights. Of soft labels it is the mean over the classes by their shares,
+  `-sum_k y_k (1 - p_k)^gamma log p_k`.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     gamma: at least 0; 0 is the cross-entropy.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
     ValueError: if `gamma` is negative or the shapes do not fit.
 
   Example:
@@ -35,7 +37,14 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
     Lin et al., `Focal Loss for Dense Object Detection`, 2017, section 3.
   """
   check_range(gamma, "gamma", low=0)
-  loss = softmax_cross_entropy(logits, labels)
+  logits = check_wide(logits, "logits")
+  labels = check_hard_or_soft_labels(labels, logits)
+  if is_soft(labels):
+    return of_label(_focal(counted(cross_entropies(logits), labels), gamma), labels)
+  return _focal(softmax_cross_entropy(logits, labels), gamma)
+
+
+def _focal(loss: Array, gamma: ArrayLike) -> Array:
   # The slope of q^gamma at q = 0 is infinite for gamma < 1; times the loss, which is 0 there, it is nothing.
   wrong = -jnp.expm1(-jnp.maximum(loss, jnp.finfo(loss.dtype).tiny))
   return wrong**gamma * loss

@@ -50,7 +50,7 @@ def group_softmax(
 
   `form` chooses how it is computed. `scan`: one masked matrix product a group. `gather`: adds up rows of the
   kernel, as many for any `G`; only the softmaxes become more. Both have a gradient of their own, which keeps
-  only the groups and the log-sum-exps and makes the logits again, and take no forward mode. `dense`: all
+  only the groups and makes the logits again, and take no forward mode. `dense`: all
   groups at once by plain autodiff. `auto`: `dense` where what it keeps, `batch * G * (features + classes)`
   numbers, takes at most 1 MiB; else on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes;
   else `scan`.
@@ -59,7 +59,8 @@ def group_softmax(
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `b`, `[classes]`, floating; None for a head without one.
-    labels: `y`, `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `y`, `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy
+      array is refused. Soft labels are refused: the groups are those of one class.
     num_groups: `G`, or the sizes of the groups, that of the smallest scores first; static. If it does not
       divide the features, the last groups have one more.
     kind: `I` or `II`.

@@ -51,7 +51,7 @@ def scan(
 ) -> tuple[Array, Array]:
   """One masked product after another, made again for the backward pass.
 
-  `G` times the arithmetic of the softmax and a third of that again. Keeps the groups and the log-sum-exps.
+  `G` times the arithmetic of the softmax and a third of that again. Keeps the groups.
   """
   return _scan_forward(features, kernel, bias, labels, groups, sizes, power)[0]
 
@@ -60,33 +60,32 @@ def _scan_forward(features, kernel, bias, labels, groups, sizes, power):
   def one(total, group):
     masked = jnp.where(groups == group[0], features, 0)
     logits = _product(masked, kernel) + group[1][None]
-    loss, normalizer = _loss_and_normalizer(power * logits, labels)
-    return (total[0] + loss / power, total[1] + logits), normalizer
+    loss = softmax_cross_entropy(power * logits, labels)
+    return (total[0] + loss / power, total[1] + logits), None
 
   start = _zeros(features, len(features)), _zeros(features, len(features), kernel.shape[1])
-  result, normalizers = jax.lax.scan(one, start, (_numbers(sizes, groups), _shares(sizes, bias)))
-  return result, (features, kernel, bias, labels, groups, normalizers)
+  result, _ = jax.lax.scan(one, start, (_numbers(sizes, groups), _shares(sizes, bias)))
+  return result, (features, kernel, bias, labels, groups)
 
 
 def _scan_backward(sizes, power, kept, cotangents):
-  features, kernel, bias, labels, groups, normalizers = kept
+  features, kernel, bias, labels, groups = kept
   # The logits are there to be looked at: no gradient comes through them.
   cotangent = cotangents[0][:, None]
 
   def one(total, group):
-    number, share, normalizer = group
+    number, share = group
     member = groups == number
     masked = jnp.where(member, features, 0)
     logits = _product(masked, kernel) + share[None]
-    residual = cotangent * _residual(power * logits, labels, normalizer)
+    residual = cotangent * _residual(power * logits, labels)
     narrow = residual.astype(kernel.dtype)
     d_features = jnp.where(member, _product(narrow, kernel.T), 0)
     d_kernel = _product(masked.T, narrow)
     return (total[0] + d_features, total[1] + d_kernel), residual.sum(axis=0)
 
   start = _zeros(features, *features.shape), _zeros(features, *kernel.shape)
-  groups_of = (_numbers(sizes, groups), _shares(sizes, bias), normalizers)
-  (d_features, d_kernel), d_shares = jax.lax.scan(one, start, groups_of)
+  (d_features, d_kernel), d_shares = jax.lax.scan(one, start, (_numbers(sizes, groups), _shares(sizes, bias)))
   return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
 
 
@@ -106,7 +105,7 @@ def gather(
   """Adds up the kernel's rows of each example's groups, made again for the backward pass.
 
   The products of the softmax and a third of that again, whatever `G` is, but not as matrix products: for
-  CPUs. Keeps the groups and the log-sum-exps.
+  CPUs. Keeps the groups.
   """
   return _gather_forward(features, kernel, bias, labels, groups, sizes, power)[0]
 
@@ -118,25 +117,25 @@ def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
     x, y, o = part
     logits = _gathered_logits(x, kernel, bias, o, sizes)
     labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
-    loss, normalizers = _loss_and_normalizer(power * logits, labels)
-    return loss.sum(axis=1) / power, logits.sum(axis=1), normalizers
+    loss = softmax_cross_entropy(power * logits, labels)
+    return loss.sum(axis=1) / power, logits.sum(axis=1)
 
-  loss, logits, normalizers = jax.lax.map(chunk, _chunks(kernel, sizes, wide, labels, _order(groups)))
+  loss, logits = jax.lax.map(chunk, _chunks(kernel, sizes, wide, labels, _order(groups)))
   join = lambda x: x.reshape(-1, *x.shape[2:])[: len(features)]
-  return (join(loss), join(logits)), (features, kernel, bias, labels, groups, join(normalizers))
+  return (join(loss), join(logits)), (features, kernel, bias, labels, groups)
 
 
 def _gather_backward(sizes, power, kept, cotangents):
-  features, kernel, bias, labels, groups, normalizers = kept
+  features, kernel, bias, labels, groups = kept
   wide = _wide(features)
   kernel_wide = _wide(kernel)
   ones = jnp.ones(kernel.shape[1], kernel_wide.dtype)
 
   def chunk(total, part):
-    x, y, g, o, normalizer, cotangent = part
+    x, y, g, o, cotangent = part
     logits = _gathered_logits(x, kernel, bias, o, sizes)
     labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
-    residual = cotangent[:, None, None] * _residual(power * logits, labels, normalizer[..., None])
+    residual = cotangent[:, None, None] * _residual(power * logits, labels)
 
     def example(of):
       # The barrier keeps the product from being fused into the sum, which then is no longer vectorised.
@@ -152,7 +151,7 @@ def _gather_backward(sizes, power, kept, cotangents):
     return (d_kernel, total[1] + residual.sum(axis=0)), d_features
 
   start = _zeros(features, *kernel.shape), _zeros(features, len(sizes), kernel.shape[1])
-  parts = _chunks(kernel, sizes, wide, labels, groups, _order(groups), normalizers, cotangents[0])
+  parts = _chunks(kernel, sizes, wide, labels, groups, _order(groups), cotangents[0])
   (d_kernel, d_shares), d_features = jax.lax.scan(chunk, start, parts)
   d_features = d_features.reshape(-1, features.shape[1])[: len(features)]
   return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
@@ -193,11 +192,11 @@ def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: 
 
 def _chunks(kernel: Array, sizes: tuple[int, ...], *arrays: Array) -> Any:
   """The examples in parts of equal size, of which the last is filled up with zeros."""
-  batch = len(arrays[0])
+  batch = max(len(arrays[0]), 1)
   most = max(CHUNK // (len(sizes) * kernel.shape[1]) // UNROLL, 1) * UNROLL
   number = -(-batch // most)
   size = -(-batch // (number * UNROLL)) * UNROLL
-  pad = lambda x: jnp.pad(x, [(0, number * size - batch)] + [(0, 0)] * (x.ndim - 1))
+  pad = lambda x: jnp.pad(x, [(0, number * size - len(x))] + [(0, 0)] * (x.ndim - 1))
   return tuple(pad(x).reshape(number, size, *x.shape[1:]) for x in arrays)
 
 
@@ -205,19 +204,16 @@ def _rows(table: Array, rows: Array) -> Array:
   return table.at[rows.astype(jnp.int32)].get(mode="promise_in_bounds")
 
 
-def _loss_and_normalizer(logits: Array, labels: Array) -> tuple[Array, Array]:
-  loss = softmax_cross_entropy(logits, labels)
-  target = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-  return loss, loss + target
+def _residual(logits: Array, labels: Array) -> Array:
+  """Softmax minus one-hot; the target's is minus the sum of the others, which keeps its digits near zero.
 
-
-def _residual(logits: Array, labels: Array, normalizer: Array) -> Array:
-  """Softmax minus one-hot; the target's is minus the sum of the others, which keeps its digits near zero."""
-  if normalizer.ndim < logits.ndim:
-    normalizer = normalizer[..., None]
+  The softmax is made again from the logits. Of a log-sum-exp that the forward pass kept, large logits would
+  leave few digits. A label out of range gives NaN, as it does by autodiff.
+  """
   is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-  others = jnp.where(is_target, 0, jnp.exp(logits - normalizer))
-  return jnp.where(is_target, -others.sum(axis=-1, keepdims=True), others)
+  others = jnp.where(is_target, 0, jax.nn.softmax(logits))
+  residual = jnp.where(is_target, -others.sum(axis=-1, keepdims=True), others)
+  return jnp.where(is_target.any(axis=-1, keepdims=True), residual, jnp.nan)
 
 
 def _cotangents(kept: Any, d_features: Array, d_kernel: Array, d_bias: Array) -> tuple[Any, ...]:

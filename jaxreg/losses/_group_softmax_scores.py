@@ -29,7 +29,7 @@ def discriminative_scores(
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `[classes]`, floating, or None; not used.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`, as the loss has them.
     num_groups: not used.
 
   Returns:
@@ -287,7 +287,7 @@ def check_arguments(
     )
   bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if bias is None else bias
   bias = check_floating(bias, "bias", shape=kernel.shape[1:])
-  return features, kernel, bias, check_labels(labels, features, "features")
+  return features, kernel, bias, check_labels(labels, features, "features", num_classes=kernel.shape[1])
 
 
 def _other_logits(features: Array, kernel: Array, bias: Array, labels: Array) -> Array:

@@ -1,12 +1,12 @@
-"""Cross-entropy with smoothed integer labels."""
+"""Cross-entropy with smoothed labels."""
 
 from typing import Literal
 
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg.losses._labels import of_label
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
 
 
 def label_smoothing(
@@ -18,12 +18,12 @@ def label_smoothing(
     = -\log p_t + \epsilon \Bigl(o_t - \frac1K \sum_k o_k\Bigr)
 
   With `over="others"` the mass goes to the wrong classes only, targets `1 - eps` and `eps / (K - 1)`: the
-  same family at `eps * K / (K - 1)`. Equals `optax.softmax_cross_entropy` on `optax.smooth_labels`, without
-  the one-hot array.
+  same family at `eps * K / (K - 1)`. Of soft labels it is the mean over the classes by their shares. Equals
+  `optax.softmax_cross_entropy` on `optax.smooth_labels`, without the one-hot array.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     smoothing: `eps` in [0, 1].
     over: whether the mass is spread over all classes or over the others.
 
@@ -31,7 +31,7 @@ def label_smoothing(
     `[...]`, in nats.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
     ValueError: for a `smoothing` outside [0, 1], another `over`, or shapes that do not fit.
 
   Example:
@@ -43,7 +43,7 @@ def label_smoothing(
     Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 7.5.1 (`over="others"`).
   """
   logits = check_wide(logits, "logits")
-  labels = check_labels(labels, logits)
+  labels = check_hard_or_soft_labels(labels, logits)
   check_range(smoothing, "smoothing", low=0, high=1)
   classes = logits.shape[-1]
   if over not in ("all", "others"):
@@ -52,5 +52,5 @@ def label_smoothing(
     raise ValueError(f"over='others' needs at least 2 classes, got {classes}")
   if over == "others":
     smoothing = smoothing * classes / (classes - 1)
-  target = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-  return softmax_cross_entropy(logits, labels) + smoothing * (target - logits.mean(axis=-1))
+  loss = softmax_cross_entropy(logits, labels)
+  return loss + smoothing * (of_label(logits, labels) - logits.mean(axis=-1))

@@ -20,7 +20,8 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: the penalty leaves out one class.
     weight: `lambda`, at least 0; 0 is the cross-entropy.
 
   Returns:

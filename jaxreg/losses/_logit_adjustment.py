@@ -19,7 +19,7 @@ def logit_adjustment(
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     log_prior: `log pi`, `[classes]`, floating; from counts their logarithm will do, a constant makes no
       difference.
     strength: `tau`, at least 0; 0 is the cross-entropy.
@@ -28,7 +28,7 @@ def logit_adjustment(
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if `logits` or `log_prior` are not floating or `labels` not integer.
+    TypeError: if `logits` or `log_prior` are not floating or `labels` neither integer nor soft.
     ValueError: if `strength` is negative or the shapes do not fit.
 
   Example:

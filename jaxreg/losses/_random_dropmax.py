@@ -24,7 +24,8 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: one class is always kept.
     keep_prob: probability of keeping a wrong class, in [0, 1]; may be traced.
 
   Returns:
@@ -54,7 +55,7 @@ def random_dropmax_mask(
 
   Args:
     key: one draw of `[..., num_classes]`.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, num_classes)`.
     num_classes: number of classes.
     keep_prob: in [0, 1]; may be traced.
 

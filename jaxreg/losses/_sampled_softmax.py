@@ -33,7 +33,8 @@ def sampled_softmax(
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
+      is refused. Soft labels are refused: one class is always kept.
     fraction: of the classes that are drawn beside the target, in (0, 1]; static.
     correct_proposal: whether the logits of the drawn classes are corrected.
 
@@ -71,7 +72,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
 
   Args:
     key: one draw of `[..., num_classes]`.
-    labels: `[...]`, integer.
+    labels: `[...]`, integer class indices in `[0, num_classes)`.
     num_classes: number of classes.
     fraction: in (0, 1]; static.
 

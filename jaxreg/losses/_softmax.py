@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_labels, check_wide
+from jaxreg.losses._labels import is_soft, of_label
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_wide
 
 
 def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
-  r"""Softmax cross-entropy with integer labels, accurate down to the smallest losses.
+  r"""Softmax cross-entropy with integer or soft labels, accurate down to the smallest losses.
 
-  .. math:: \ell = \log\Bigl(1 + \sum_{k \ne t} e^{o_k - o_t}\Bigr)
+  .. math:: \ell_t = \log\Bigl(1 + \sum_{k \ne t} e^{o_k - o_t}\Bigr), \qquad
+    \ell = \sum_k y_k \ell_k \text{ for soft labels } y
 
   `logsumexp(o) - o_t` cancels: at a loss of 6e-8 it is off by two thirds in float32, its gradient by an
   eighth. Here the target's own term is taken out of the sum first, so value, gradient and Hessian keep their
@@ -18,24 +20,30 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `[...]`, integer class indices in `[0, classes)`, or soft: `[..., classes]`, floating, at least 0
+      and of sum 1, such as those of `augment.mixup`. Of an integer out of range the loss is NaN, or a NumPy
+      array is refused. Soft labels get a gradient, too: stop that of a teacher.
 
   Returns:
     `[...]`, in nats; float32, or float64 for float64 logits.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
-    ValueError: if the shape of `labels` is not that of `logits` without the classes.
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    ValueError: if the shapes do not fit or a known label is out of range.
 
   Example:
     >>> softmax_cross_entropy(jnp.array([[20.0, 0.0]]), jnp.array([0]))
     Array([2.0611537e-09], dtype=float32)
+    >>> softmax_cross_entropy(jnp.array([[20.0, 0.0]]), jnp.array([[0.75, 0.25]]))
+    Array([5.], dtype=float32)
 
   References:
     Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 6.2.2.3.
   """
   logits = check_wide(logits, "logits")
-  labels = check_labels(labels, logits)
+  labels = check_hard_or_soft_labels(labels, logits)
+  if is_soft(labels):
+    return of_label(cross_entropies(logits), labels)
   # A negative index would count from the end; past the end it gives NaN.
   index = jnp.where(labels < 0, logits.shape[-1], labels)
   target = jnp.take_along_axis(logits, index[..., None], axis=-1)
@@ -44,6 +52,19 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   margins = jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits - target)
   top = jax.lax.stop_gradient(jnp.maximum(margins.max(axis=-1), 0))
   return top + jnp.log1p(jnp.expm1(-top) + jnp.exp(margins - top[..., None]).sum(axis=-1))
+
+
+def cross_entropies(logits: Array) -> Array:
+  """`softmax_cross_entropy` of every class, `[..., classes]`, from wide logits; as accurate.
+
+  From the largest logit: `-log p_k = (o_top - o_k) + log(1 + sum of the others' e^(o_j - o_top))`, two terms
+  that are not negative.
+  """
+  top = logits.argmax(axis=-1, keepdims=True)
+  is_top = jax.nn.one_hot(top[..., 0], logits.shape[-1], dtype=bool)
+  gaps = jnp.where(is_top, 0, jnp.take_along_axis(logits, top, axis=-1) - logits)
+  others = jnp.where(is_top, 0, jnp.exp(-gaps)).sum(axis=-1, keepdims=True)
+  return gaps + jnp.log1p(others)
 
 
 def softmax_log_probs(logits: ArrayLike) -> Array:

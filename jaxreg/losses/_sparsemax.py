@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.losses._labels import is_soft, of_label
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
 
 
 def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
-  r"""The sparsemax loss with integer labels: what the logistic loss is to softmax.
+  r"""The sparsemax loss: what the logistic loss is to softmax.
 
   .. math:: \ell = -o_t + \frac12 \sum_{k \in S} (o_k^2 - \tau^2) + \frac12
     = \frac12 \lVert p - y \rVert^2 + \max(\tau - o_t, 0), \qquad \nabla_o \ell = p - y
@@ -20,18 +21,21 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
   Equals `optax.losses.multiclass_sparsemax_loss`, which loses its digits near zero and under a common shift
   of the logits, and takes one leading axis.
 
+  Of soft labels it is the mean over the classes by their shares, with the gradient `p - y` too. The paper's
+  loss of soft labels is less by a constant, `(1 - |y|^2) / 2`.
+
   A baseline of the DropMax paper; that it trains with this loss is not confirmed.
 
   Args:
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; the loss of any other is NaN.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
 
   Returns:
     `[...]`, float32 or wider; no log-likelihood.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
-    ValueError: if the shape of `labels` is not that of `logits` without the classes.
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    ValueError: if the shapes do not fit or a known label is out of range.
 
   Example:
     >>> sparsemax(jnp.array([[0.5, 0.0], [3.0, 0.0], [0.0, 3.0]]), jnp.array([0, 0, 0]))
@@ -41,15 +45,15 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
     Martins and Astudillo, `From Softmax to Sparsemax`, 2016, section 3.
   """
   logits = check_wide(logits, "logits")
-  labels = check_labels(labels, logits)
+  labels = check_hard_or_soft_labels(labels, logits)
   excess = _excess(logits)
-  # A negative index would count from the end; past the end it gives NaN.
-  index = jnp.where(labels < 0, logits.shape[-1], labels)
-  target = jnp.take_along_axis(excess, index[..., None], axis=-1)[..., 0]
-  # Not `maximum`, whose gradient is a half where the target stands on the threshold.
-  below = jnp.where(target > 0, 0, -target)
-  error = jnp.where(excess > 0, excess, 0) - jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-  return (error**2).sum(axis=-1) / 2 + below
+  # Not `maximum`, whose gradient is a half where a class stands on the threshold.
+  below = of_label(jnp.where(excess > 0, 0, -excess), labels)
+  target = labels if is_soft(labels) else jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+  # The mean squared distance to the corners of the simplex: that to their mean, and their spread about it.
+  error = jnp.where(excess > 0, excess, 0) - target
+  spread = target * (1 - target)
+  return (error**2 + spread).sum(axis=-1) / 2 + below
 
 
 def sparsemax_probs(logits: ArrayLike) -> Array:

@@ -11,6 +11,7 @@ What multiplies weights takes them too: `dropconnect(key, x, kernel, ...)`, and 
 beside it: `concrete_dropout_kl`, `variational_dropout_kl`.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.noise._alpha_dropout import alpha_dropout
 from jaxreg.noise._concrete_dropout import concrete_dropout, concrete_dropout_kl
 from jaxreg.noise._drop_block import drop_block, drop_block_mask
@@ -61,3 +62,5 @@ __all__ = [
   "variational_dropout_kl",
   "weight_noise",
 ]
+
+suggest_names(globals())

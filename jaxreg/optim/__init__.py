@@ -5,6 +5,7 @@ own do. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; `optax.
 `optax.adam` are the usual ones.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.optim._adaptive import (
   AdaptiveState,
   adaptive,
@@ -49,3 +50,5 @@ __all__ = [
   "sgld",
   "trust_region",
 ]
+
+suggest_names(globals())

@@ -3,6 +3,7 @@
 Each is without its weight: the objective is the loss plus weight times penalty, as `penalized` builds it.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.penalties._activity import kl_sparsity, l1_activity, sparsity
 from jaxreg.penalties._coadaptation import coadaptation
 from jaxreg.penalties._elastic_net import elastic_net
@@ -36,3 +37,5 @@ __all__ = [
   "sparsity",
   "tying",
 ]
+
+suggest_names(globals())

@@ -4,7 +4,10 @@ State that such a function needs is passed in and returned. The last axis of a k
 units, as in Linen's dense and convolutional layers; for another layout give `axis`, or a tree with names.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.reparam._spectral_norm import spectral_norm, spectral_norm_init
 from jaxreg.reparam._weight_norm import weight_norm, weight_norm_init
 
 __all__ = ["spectral_norm", "spectral_norm_init", "weight_norm", "weight_norm_init"]
+
+suggest_names(globals())

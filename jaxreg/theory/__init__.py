@@ -3,6 +3,7 @@
 For analysis, and as the oracles of tests: nothing here is meant for the inside of a training step.
 """
 
+from jaxreg._names import suggest_names
 from jaxreg.theory._dropmax import dropmax_equilibrium, dropmax_expected_nll, dropmax_masks
 from jaxreg.theory._dropmax_gradient import (
   dropmax_condition_1,
@@ -89,3 +90,5 @@ __all__ = [
   "update_rank",
   "weight_noise_terms",
 ]
+
+suggest_names(globals())

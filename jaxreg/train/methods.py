@@ -26,6 +26,7 @@ class Method:
       default is the loss's.
     terms: the names of the terms.
     diagnose: like `loss`, to per-example quantities that are logged only.
+    soft_labels: whether `loss` takes probabilities `[batch, classes]` for labels, too.
   """
 
   head: Callable[..., Any]
@@ -33,6 +34,7 @@ class Method:
   predict: Callable[..., Array]
   terms: tuple[str, ...] = ("nll",)
   diagnose: Callable[..., dict[str, Array]] | None = None
+  soft_labels: bool = False
 
 
 def _single(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
@@ -153,19 +155,25 @@ def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float) -
 
 
 METHODS = {
-  "softmax": Method(models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax),
+  "softmax": Method(
+    models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax, soft_labels=True
+  ),
   "label_smoothing": Method(
     models.SoftmaxHead,
     _single(losses.label_smoothing, "label_smoothing"),
     _predict_softmax,
     terms=("label_smoothing",),
+    soft_labels=True,
   ),
-  "focal": Method(models.SoftmaxHead, _single(losses.focal, "focal"), _predict_softmax, terms=("focal",)),
+  "focal": Method(
+    models.SoftmaxHead, _single(losses.focal, "focal"), _predict_softmax, terms=("focal",), soft_labels=True
+  ),
   "confidence_penalty": Method(
     models.SoftmaxHead,
     _single(losses.confidence_penalty, "confidence_penalty"),
     _predict_softmax,
     terms=("confidence_penalty",),
+    soft_labels=True,
   ),
   "large_margin": Method(
     models.SoftmaxHead,
@@ -173,7 +181,7 @@ METHODS = {
     _predict_softmax,
     terms=("large_margin",),
   ),
-  "logit_adjustment": Method(models.SoftmaxHead, _logit_adjustment, _predict_softmax),
+  "logit_adjustment": Method(models.SoftmaxHead, _logit_adjustment, _predict_softmax, soft_labels=True),
   "cosface": Method(
     models.CosineHead, _single(losses.cosface, "cosface"), _predict_cosine, terms=("cosface",)
   ),
@@ -185,9 +193,14 @@ METHODS = {
     _single(losses.bi_tempered, "bi_tempered"),
     _predict_bi_tempered,
     terms=("bi_tempered",),
+    soft_labels=True,
   ),
   "sparsemax": Method(
-    models.SoftmaxHead, _single(losses.sparsemax, "sparsemax"), _predict_sparsemax, terms=("sparsemax",)
+    models.SoftmaxHead,
+    _single(losses.sparsemax, "sparsemax"),
+    _predict_sparsemax,
+    terms=("sparsemax",),
+    soft_labels=True,
   ),
   "group_softmax": Method(
     models.GroupSoftmaxHead, _group_softmax, _predict_group_softmax, terms=("group_softmax",)
@@ -195,13 +208,14 @@ METHODS = {
   "sampled_softmax": Method(models.SoftmaxHead, _drawn(losses.sampled_softmax, "nll"), _predict_softmax),
   "random_dropmax": Method(models.SoftmaxHead, _drawn(losses.random_dropmax, "nll"), _predict_softmax),
   "deterministic_attention": Method(
-    models.AttentionHead, _single(losses.deterministic_attention, "nll"), _predict_gated
+    models.AttentionHead, _single(losses.deterministic_attention, "nll"), _predict_gated, soft_labels=True
   ),
   "deterministic_dropmax": Method(
     models.AttentionHead,
     _keyless(losses.deterministic_dropmax_terms),
     _predict_gated,
     terms=("nll", "auxiliary"),
+    soft_labels=True,
   ),
   "dropmax_qp": Method(
     models.AttentionHead, losses.dropmax_qp_terms, _predict_dropmax, terms=("nll", "kl", "neg_entropy")

@@ -29,19 +29,22 @@ def make_objective(
   features_fn: ApplyFn | None = None,
   average: Average | None = None,
   scale: float = 1.0,
+  most_labels: int | None = None,
 ) -> Objective:
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
   A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
   no effect, one of label -1 is without a label. Labels and weights of sequences are `[batch, length]`, and a
-  label of weight 0 has no effect. The augmentations are applied to it in their order; after one that mixes
-  examples, the loss is the mean over the labels of the two, by their shares. The penalties
+  label of weight 0 has no effect. The augmentations are applied to it in their order. After one that mixes
+  examples the labels are probabilities: a method that takes no soft labels has the mean of its losses of the
+  classes, by their shares. `most_labels` says how many classes an example may then have, so that no others
+  are computed; None is all of them. The penalties
   `(params, extras) -> scalar` and the `terms`, which see the inputs divided by `scale` and what `features_fn`
   gives, are added to the mean over the examples. Every term is a metric, and the loss is their sum.
   """
-  terms_of = functools.partial(_method_terms, method, loss_options)
+  terms_of = functools.partial(_method_terms, method, loss_options, most_labels)
   view_of = _make_view_fn(
-    apply_fn, method, loss_options, predict_options, features_fn=features_fn, average=average, scale=scale
+    apply_fn, method, predict_options, terms_of, features_fn=features_fn, average=average, scale=scale
   )
   diagnose = _make_diagnose_fn(method, loss_options)
 
@@ -85,46 +88,54 @@ class _Seen(NamedTuple):
 
   Attributes:
     inputs: 0 where nothing of an example counts.
-    labels: `[batch]`, of the mixed the two of each `[batch, 2]`.
-    shares: of those two, or None.
+    labels: `[batch]`, integer, or of a mixed batch `[batch, classes]`, probabilities.
     weights: 0 for examples without a label too.
     all_weights: of the examples, with a label or without.
   """
 
   inputs: Array
   labels: Array
-  shares: Array | None
   weights: Array
   all_weights: Array
 
   @property
+  def mixed(self) -> bool:
+    return jnp.issubdtype(self.labels.dtype, jnp.floating)
+
+  @property
   def first_labels(self) -> Array:
-    return self.labels if self.shares is None else self.labels[:, 0]
+    """The class with the largest share."""
+    return self.labels.argmax(axis=-1) if self.mixed else self.labels
 
 
 def _seen(batch: Batch) -> _Seen:
-  labels, shares = batch["labels"], None
+  labels = batch["labels"]
   # What an example of weight 0 holds may be anything: it must not reach the gradient as 0 * NaN.
   weights = all_weights = batch["weights"]
-  if jnp.issubdtype(labels.dtype, jnp.floating):
-    shares, labels = jax.lax.top_k(labels, 2)
-  else:
+  if not jnp.issubdtype(labels.dtype, jnp.floating):
     weights = jnp.where(labels >= 0, weights, 0)
     labels = jnp.where(weights != 0, labels, 0)
   present = (all_weights != 0).any(axis=tuple(range(1, all_weights.ndim)))
   inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
-  return _Seen(inputs, labels, shares, weights, all_weights)
+  return _Seen(inputs, labels, weights, all_weights)
 
 
 def _method_terms(
-  method: Method, options: Mapping[str, Any], key: Key, seen: _Seen, outputs: Mapping[str, Any]
+  method: Method,
+  options: Mapping[str, Any],
+  most_labels: int | None,
+  key: Key,
+  seen: _Seen,
+  outputs: Mapping[str, Any],
 ) -> dict[str, Array]:
-  """The terms of the method's loss for each example, `[batch]`."""
+  """The terms of the method's loss for each example, `[batch]`; for all classes of one with the same draw."""
   loss = functools.partial(method.loss, key, **outputs, **options)
-  if seen.shares is None:
+  if method.soft_labels or not seen.mixed:
     return loss(labels=seen.labels)
-  each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(seen.labels)
-  return jax.tree.map(lambda values: (seen.shares * values).sum(axis=1), each)
+  classes = seen.labels.shape[-1]
+  shares, labels = jax.lax.top_k(seen.labels, min(most_labels or classes, classes))
+  each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(labels)
+  return jax.tree.map(lambda values: (shares * values).sum(axis=1), each)
 
 
 def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
@@ -145,8 +156,8 @@ def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callab
 def _make_view_fn(
   apply_fn: ApplyFn,
   method: Method,
-  loss_options: Mapping[str, Any],
   predict_options: Mapping[str, Any],
+  terms_of: Callable[[Key, _Seen, Mapping[str, Any]], dict[str, Array]],
   *,
   features_fn: ApplyFn | None,
   average: Average | None,
@@ -160,7 +171,7 @@ def _make_view_fn(
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
       same_key = jax.random.clone(loss_key)
-      values = _method_terms(method, loss_options, same_key, seen, outputs_fn(params, x, noise))
+      values = terms_of(same_key, seen, outputs_fn(params, x, noise))
       return sum(values.values(), start=jnp.zeros(()))
 
     def log_probs_fn(x: Array, noise: Key | None, params: Params = params) -> Array:

@@ -49,11 +49,13 @@ def make_augmentations(
   config: Config, data: Data, on_labels: Sequence[Callable[..., Any]]
 ) -> list[Callable[[Key, Batch], Batch]]:
   """What is done to a batch, in this order; noise on its labels before what mixes them."""
-  mixing = [name for name in config.augment.names if name in ("mixup", "cutmix")]
-  if len(mixing) > 1:
-    raise ValueError(f"augment.names: only one may mix examples, got {' and '.join(mixing)}")
   of_labels = [_on_labels(noise, data["num_classes"]) for noise in on_labels]
   return of_labels + [_augmentation(config, name, data) for name in config.augment.names]
+
+
+def most_labels(config: Config) -> int:
+  """How many classes the label of an example may have: each mixing of two examples doubles their number."""
+  return 2 ** sum(name in ("mixup", "cutmix") for name in config.augment.names)
 
 
 def make_terms(config: Config, data: Data) -> dict[str, toolbox.Term]:

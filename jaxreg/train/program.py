@@ -107,6 +107,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     features_fn=make_apply(method=lambda model, x, train: model.backbone(x, train=train)),
     average=average if config.average.name == "ema" else None,
     scale=data["scale"],
+    most_labels=parts.most_labels(config),
   )
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], mc_samples=config.evaluate.mc_samples)
   predict_step = make_predict_step(predict_fn)

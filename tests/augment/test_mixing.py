@@ -55,21 +55,57 @@ def test_mixup_s_shares_are_beta_of_each_example_or_of_the_batch():
   assert len(np.unique(one)) <= 4  # a share, what is left of it, and 0 and 1 for like with like
 
 
-@pytest.mark.thorough
+def test_mixing_twice_leaves_the_labels_whole():
+  """At most four classes an example, of sum 1: what the trainer counts on."""
+  b = {"inputs": jnp.zeros((12, 4, 4, 1)), "labels": jnp.arange(12)}
+  one, other = jax.random.split(key(2))
+  twice = lambda b: augment.cutmix(other, augment.mixup(one, b, alpha=1.0, num_classes=12))
+  y = np.asarray(jit(twice)(b)["labels"], np.float64)
+  np.testing.assert_allclose(y.sum(-1), 1, rtol=1e-6)
+  assert (y > 0).sum(-1).max() == 4
+
+
+@pytest.mark.parametrize("label", [-1, 6])
+@pytest.mark.parametrize("function", [augment.mixup, augment.cutmix])
+def test_a_label_out_of_range_does_not_lower_the_sum(function, label):
+  b = marked()
+  labels = b["labels"].at[2].set(label)
+  y = np.asarray(
+    jit(lambda b: function(key(), b, alpha=1.0, num_classes=6))({**b, "labels": labels})["labels"]
+  )
+  assert np.isnan(y[2]).all()
+  np.testing.assert_allclose(y[~np.isnan(y).any(-1)].sum(-1), 1, rtol=1e-6)
+  with pytest.raises(ValueError, match=r"labels must lie in \[0, 6\).*cannot be mixed"):
+    function(key(), {**b, "labels": np.asarray(labels)}, num_classes=6)
+
+
+def test_one_share_of_the_batch_is_the_same_for_all():
+  b = marked()
+  y = np.asarray(
+    jit(lambda b: augment.mixup(key(5), b, alpha=1.0, num_classes=6, per_example=False))(b)["labels"]
+  )
+  other = np.asarray(jax.random.permutation(jax.random.split(key(5))[1], 6))
+  own = y.diagonal()[other != np.arange(6)]
+  assert len(own) > 3
+  np.testing.assert_allclose(own, own[0], rtol=1e-6)
+  assert 0.01 < own[0] < 0.99
+
+
 def test_cutmix_s_labels_are_the_areas_of_its_boxes():
   """Sides floor(9 sqrt(u)) around the pixel floor(9 v), cut at the edges."""
+  number = 24
   b = marked(number=8, dtype=np.uint8, size=9)
-  b = {name: jnp.tile(x, (10, *[1] * (x.ndim - 1))) for name, x in b.items()}
+  b = {name: jnp.tile(x, (3, *[1] * (x.ndim - 1))) for name, x in b.items()}
   out = jit(lambda b: augment.cutmix(key(1), b, num_classes=8))(b)
   before, x, y = np.array(b["inputs"]), np.asarray(out["inputs"]), np.asarray(out["labels"])
   assert x.dtype == np.uint8
   np.testing.assert_allclose(y, (x == 200).mean((1, 2)), atol=1e-6)
   np.testing.assert_array_equal((x == 200).sum(-1), 1)  # every pixel is of one image
   keys = jax.random.split(key(1), 3)
-  side = np.floor(9 * np.sqrt(1 - share(keys[0], 80))).astype(int)
-  start = np.floor(9 * np.asarray(jax.random.uniform(keys[1], (2, 80)))).astype(int) - side // 2
-  other = np.asarray(jax.random.permutation(keys[2], 80))
-  for i in range(80):
+  side = np.floor(9 * np.sqrt(1 - share(keys[0], number))).astype(int)
+  start = np.floor(9 * np.asarray(jax.random.uniform(keys[1], (2, number)))).astype(int) - side // 2
+  other = np.asarray(jax.random.permutation(keys[2], number))
+  for i in range(number):
     want = before[i].copy()
     at = tuple(slice(max(s, 0), max(s + side[i], 0)) for s in start[:, i])
     want[at] = before[other[i]][at]

@@ -122,6 +122,9 @@ def test_bag_predict():
   rows = np.arange(20)
   members, ensemble = -np.log(each[:, rows, labels]).mean(), -got[rows, labels].mean()
   assert ensemble < members - 0.1
+  weights = np.float32([0, 3, 1, 0, 4])
+  weighted = ensembles.bag_predict(apply_fn, {"kernel": kernels}, x, weights=weights)
+  np.testing.assert_allclose(np.exp(weighted), np.einsum("m,mbk->bk", weights / 8, each), rtol=1e-4)
   # One member is that model.
   one = predict(kernels[:1])
   np.testing.assert_allclose(np.exp(one), each[0], rtol=1e-5)
@@ -148,6 +151,12 @@ def test_what_does_not_fit_is_refused():
       mean(log_probs, jnp.ones(3))
     with pytest.raises(ValueError, match="members"):
       mean(jnp.zeros(()))
+    for weights in ([2.0, -1.0], [0.0, 0.0]):
+      with pytest.raises(ValueError, match="weights must not be negative and not all 0, got"):
+        mean(log_probs, jnp.array(weights))
+    with pytest.raises(ValueError, match="log_probs must be log-probabilities, got probabilities"):
+      mean(jnp.full((2, 4), 0.25))
+  assert all(np.isnan(x).all() for x in both(log_probs, jnp.array([2.0, -1.0])))  # traced
   with pytest.raises(ValueError, match="num_units must be at most 16, got 17"):
     ensembles.dropout_masks(17)
   with pytest.raises(ValueError, match="keep_prob"):

@@ -214,7 +214,13 @@ def test_shift_invariant_in_the_logits():
     )
 
 
-def test_finite_at_extreme_logits():
+def log_sigmoid(x):
+  return -np.logaddexp(0, -np.float64(x))
+
+
+def test_values_and_finite_gradients_at_extreme_logits():
+  """By logarithms in float64: there the probabilities are 0 and 1."""
+
   @jit
   def value_and_grads(key, o, ph, rh, y):
     loss, pull = jax.vjp(lambda *arrays: losses.dropmax(key, *arrays, y), o, ph, rh)
@@ -223,8 +229,50 @@ def test_finite_at_extreme_logits():
   for seed in range(5):
     rng = np.random.default_rng(seed)
     o, ph, rh = (rng.choice([-s, 0, s], (8, K)).astype(np.float32) for s in (1e4, 1e3, 1e3))
-    for x in value_and_grads(jax.random.key(seed), o, ph, rh, rng.integers(0, K, 8)):
-      assert np.isfinite(x).all()
+    y = rng.integers(0, K, 8)
+    loss, *gradients, log_probs = value_and_grads(jax.random.key(seed), o, ph, rh, y)
+    assert all(np.isfinite(x).all() for x in gradients)
+
+    other, q, eps = wrong(y, K), np.float64(ph + rh), math.log(1e-20)
+    noise = logit_noise(seed, (8, K), np.float32)
+    gated = o + np.where(other, np.logaddexp(log_sigmoid((q + noise) / 0.1), eps), 0)
+    likelihood = gated[~other] - np.logaddexp.reduce(gated, axis=-1)
+    on = oracles.sigmoid(q) * (log_sigmoid(q) - log_sigmoid(ph))
+    off = oracles.sigmoid(-q) * (log_sigmoid(-q) - log_sigmoid(-ph))
+    want = np.where(other, on + off - log_sigmoid(-rh), -log_sigmoid(ph) - log_sigmoid(rh)).sum(-1)
+    want -= likelihood
+    want += (oracles.sigmoid(ph) * log_sigmoid(ph) + oracles.sigmoid(-ph) * log_sigmoid(-ph)).sum(-1)
+    np.testing.assert_allclose(loss, want, rtol=1e-5, atol=1e-3)
+    gated = o + np.logaddexp(log_sigmoid(ph), eps)
+    want = gated - np.logaddexp.reduce(gated, axis=-1, keepdims=True)
+    np.testing.assert_allclose(log_probs, want, rtol=1e-5, atol=1e-3)
+
+
+def test_terms_of_sure_logits_keep_their_values_and_gradients():
+  """In probabilities, clamped or with an eps, gradients are gone from 17 on, and values end at 16 or 46."""
+  o, y, flat = jnp.zeros((1, 2)), jnp.array([0]), jnp.zeros((1, 2))
+
+  def of_sure(x):
+    both = jnp.stack([x, x])[None]  # the target and another class
+    prior, residual = inner_terms(o, both, flat, y, posterior_logits=flat), inner_terms(o, flat, both, y)
+    return {
+      "target": inner_terms(o, jnp.stack([x, 0.0])[None], flat, y, posterior_logits=flat)["kl"][0],
+      "neg_entropy": prior["neg_entropy"][0] / 2,
+      "auxiliary": residual["auxiliary"][0],
+    }
+
+  x = np.array([-100.0, -60.0, -30.0, -18.0, 18.0, 30.0, 60.0])
+  values, slopes = jit(jax.vmap(lambda x: (of_sure(x), jax.jacrev(of_sure)(x))))(np.float32(x))
+  small = np.exp(-np.abs(x))
+  near, p = np.log1p(small), oracles.sigmoid(x)
+  wants = {
+    "target": (near + np.maximum(-x, 0), -oracles.sigmoid(-x)),
+    "neg_entropy": (-near - np.abs(x) * small / (1 + small), small / (1 + small) ** 2 * x),
+    "auxiliary": (2 * near + np.abs(x), 2 * p - 1),
+  }
+  for name, (value, slope) in wants.items():
+    np.testing.assert_allclose(np.float64(values[name]), value, rtol=1e-5, atol=1e-37, err_msg=name)
+    np.testing.assert_allclose(np.float64(slopes[name]), slope, rtol=1e-5, atol=1e-37, err_msg=name)
 
 
 def test_kl_gradient_does_not_die():
@@ -423,6 +471,14 @@ def test_stop_gradient_variant_is_checked():
   weights, _ = random_heads()
   with pytest.raises(ValueError, match="stop_gradient"):
     losses.dropmax_heads(**weights, stop_gradient="everything")
+
+
+def test_the_whole_prior_activation_is_stopped_by_default():
+  """As in the released code: there is no posterior of its own, whose gradient would reach the features."""
+  weights, _ = random_heads()
+  assert set(losses.dropmax_heads(**weights)) == {"logits", "retain_logits", "residual_logits"}
+  stopped = losses.dropmax_heads(**weights, stop_gradient="activations")
+  jax.tree.map(np.testing.assert_array_equal, losses.dropmax_heads(**weights), stopped)
 
 
 # The likelihood under a mask: 5.7 point 5.
@@ -639,12 +695,18 @@ def test_hard_masks_keep_with_the_prior():
   assert (np.abs(masks.mean(0) - rho) < 4 * np.sqrt(rho * (1 - rho) / 20_000)).all()
 
 
-@pytest.mark.claim("dropmax", "section 4", "prediction needs no label and no sampling")
-def test_prediction_takes_neither_key_nor_label():
-  assert list(inspect.signature(losses.dropmax_log_probs).parameters) == ["logits", "retain_logits"]
+@pytest.mark.usefixtures("x64")
+def test_prediction_has_the_eps():
+  """It decides where all classes are shut: then by the logits alone."""
+  o = np.array([2.0, -1.0, 0.5])
+  shut = losses.dropmax_log_probs(o, jnp.full(3, -1e3))
+  np.testing.assert_allclose(shut, np.log(oracles.softmax(o)), rtol=1e-12)
+  one_open = losses.dropmax_log_probs(o, jnp.array([-1e3, 0.0, -1e3]))
+  np.testing.assert_allclose(one_open[0] - one_open[1], 3 + math.log(1e-20) - math.log(0.5), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim("dropmax", "section 4", "prediction needs no label and no sampling")
 def test_prediction_uses_the_expected_mask():
   o, ph, _, _ = random_inputs(16)
   rho = oracles.sigmoid(ph)

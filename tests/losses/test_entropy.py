@@ -19,6 +19,37 @@ def test_entropy_is_that_of_flat_and_of_sure_predictions():
   )
 
 
+SOFT = jnp.array([[0.5, 0.0, 0.5], [1.0, 0.0, 0.0]])
+MASKED = [
+  ("entropy", ()),
+  *(
+    (name, (labels,)) for name in ("confidence_penalty", "focal", "bi_tempered") for labels in ([2, 0], SOFT)
+  ),
+  ("softmax_cross_entropy", (SOFT,)),
+  ("sparsemax", (SOFT,)),
+]
+
+
+@pytest.mark.parametrize(("name", "labels"), MASKED)
+def test_a_class_with_a_logit_of_minus_infinity_is_as_if_left_out(name, labels):
+  """In value and gradient; where it has a share of soft labels, that is 0."""
+  function = lambda o, *labels: getattr(losses, name)(o, *labels).sum()
+  without = [jnp.array([1, 0]) if isinstance(y, list) else jnp.delete(y, 1, axis=1) for y in labels]
+  labels = [jnp.array(y) for y in labels]
+  masked = LOGITS[:2].at[:, 1].set(-jnp.inf)
+  value, slope = jax.value_and_grad(function)(masked, *labels)
+  want, want_slope = jax.value_and_grad(function)(jnp.delete(LOGITS[:2], 1, axis=1), *without)
+  np.testing.assert_allclose(value, want, rtol=1e-6)
+  np.testing.assert_allclose(slope, np.insert(want_slope, 1, 0, axis=1), atol=1e-6)
+
+
+def test_divergence_shows_in_pseudo_labels():
+  nan, unsure = jnp.array([[jnp.nan, 0.0]]), jnp.array([[0.1, 0.0]])
+  for pair in ((nan, nan), (nan, unsure), (unsure, nan)):
+    assert np.isnan(losses.pseudo_label(*pair)).all()
+  np.testing.assert_array_equal(losses.pseudo_label(unsure, unsure), 0)
+
+
 def test_pseudo_labels_pass_above_the_threshold_and_teach_one_way():
   function = lambda o, target: losses.pseudo_label(o, target, threshold=0.9).sum()
   value, (own, teacher) = jit(jax.value_and_grad(function, (0, 1)))(LOGITS[::-1], LOGITS)

@@ -12,9 +12,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import losses
 
-pytestmark = pytest.mark.thorough
-
 FORMS = ("dense", "scan", "gather")
+
+
+def thorough(*values):
+  return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
 def head(seed, *, batch=40, features=12, classes=6, scale=1.0, dtype=np.float64):
@@ -63,7 +65,7 @@ def x64():
 @pytest.mark.claim(
   "group_softmax", "proposition 1, Eq. A.2", "softmax <= type I <= type II for any partition"
 )
-@pytest.mark.parametrize("sizes", [(6, 6), (4, 4, 4), (1,) * 12, (1, 2, 9), (0, 5, 7), (12, 0)])
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (0, 5, 7), *thorough((6, 6), (1,) * 12, (1, 2, 9), (12, 0))])
 def test_proposition_1_bounds(x64, sizes):
   rng = np.random.default_rng(len(sizes))
   run = contract.jit(
@@ -113,6 +115,7 @@ def test_type_2_is_softmax_minus_agreement(x64):
   np.testing.assert_allclose(loss, softmax - np.log(agree), rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "group_softmax",
   "Eq. A.10",
@@ -132,6 +135,7 @@ def test_type_1_is_softmax_if_all_groups_agree(x64):
   assert (loss > softmax_loss(features, kernel, bias, labels) + 1e-4).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("group_softmax", "Eq. A.12", "the loss falls with the power, and stays a bound up to G")
 def test_power_lowers_the_loss_and_stays_a_bound_up_to_G(x64):
   features, kernel, bias, labels = head(4, batch=300)
@@ -157,7 +161,7 @@ def test_power_lowers_the_loss_and_stays_a_bound_up_to_G(x64):
 @pytest.mark.claim(
   "group_softmax", "Eq. A.2 at zero logits", "log C for softmax and type I, G log C for type II"
 )
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["dense", *thorough("scan", "gather")])
 def test_zero_logits(form):
   x, kernel, bias, labels = np.ones((3, 16)), np.zeros((16, 1000)), np.zeros(1000), np.array([0, 5, 999])
   for kind, expected in (("I", np.log(1000)), ("II", 8 * np.log(1000))):
@@ -167,6 +171,7 @@ def test_zero_logits(form):
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 def test_one_group_is_the_softmax(form):
   features, kernel, bias, labels = head(5, dtype=np.float32)
@@ -224,7 +229,7 @@ def test_the_bias_does_not_change_the_groups(x64):
 
 
 @pytest.mark.claim("group_softmax", "Eq. A.13", "groups are the sorted scores cut into equal parts")
-@pytest.mark.parametrize("num_groups", [1, 2, 5, 7, 33, 64, (0, 3, 60, 1), (64,), (10, 54, 0)])
+@pytest.mark.parametrize("num_groups", [7, (0, 3, 60, 1), *thorough(1, 2, 5, 33, 64, (64,), (10, 54, 0))])
 @pytest.mark.parametrize("ties", [False, True])
 def test_groups_are_the_sorted_scores_cut(num_groups, ties):
   rng = np.random.default_rng(9)
@@ -311,8 +316,23 @@ def test_interleaved_groups_have_features_of_every_kind(features):
 # The forms.
 
 
+def analytic_gradient(features, kernel, bias, labels, groups, sizes, power, weights):
+  """Of the weighted sum of the losses in features, kernel and bias, group by group."""
+  d_features, d_kernel, d_bias = np.zeros_like(features), np.zeros_like(kernel), np.zeros_like(bias)
+  for i, size in enumerate(sizes):
+    member = groups == i
+    masked = np.where(member, features, 0)
+    logits = power * (masked @ kernel + bias * size / sum(sizes))
+    probs = oracles.softmax(logits - logits.max(-1, keepdims=True))
+    residual = weights[:, None] * (probs - oracles.one_hot(labels, len(bias)))
+    d_features += np.where(member, residual @ kernel.T, 0)
+    d_kernel += masked.T @ residual
+    d_bias += size / sum(sizes) * residual.sum(0)
+  return d_features, d_kernel, d_bias
+
+
 @pytest.mark.claim("group_softmax", "Eq. B.2", "the update of x and W: each group's residual, no factor G")
-@pytest.mark.parametrize("kind", ["I", "II"])
+@pytest.mark.parametrize("kind", ["I", *thorough("II")])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_analytic_gradient(x64, form, kind):
   features, kernel, bias, labels = head(15, features=11)
@@ -326,17 +346,45 @@ def test_the_analytic_gradient(x64, form, kind):
     loss = losses.group_softmax(features, kernel, bias, labels, num_groups=3, kind=kind, form=form)
     return (weights * loss).sum()
 
-  d_features, d_kernel, d_bias = np.zeros_like(features), np.zeros_like(kernel), np.zeros_like(bias)
-  for i, size in enumerate(sizes):
-    masked = np.where(groups == i, features, 0)
-    probs = oracles.softmax(power * (masked @ kernel + bias * size / 11))
-    residual = weights[:, None] * (probs - oracles.one_hot(labels, 6))
-    d_features += np.where(groups == i, residual @ kernel.T, 0)
-    d_kernel += masked.T @ residual
-    d_bias += size / 11 * residual.sum(0)
   got = contract.jit(jax.grad(weighted, (0, 1, 2)))(features, kernel, bias)
-  for ours, theirs in zip(got, (d_features, d_kernel, d_bias)):
+  want = analytic_gradient(features, kernel, bias, labels, groups, sizes, power, weights)
+  for ours, theirs in zip(got, want):
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_huge_logits_keep_the_digits_of_the_gradient(form):
+  """Logits of 1e5 that float32 holds exactly, a few quarters apart."""
+  rng = np.random.default_rng(25)
+  features = rng.integers(0, 2, (16, 12)).astype(np.float32)
+  kernel = (2.0**14 * rng.integers(1, 4, (12, 1)) + rng.integers(-2, 3, (12, 6)) / 4).astype(np.float32)
+  labels = rng.integers(0, 6, 16)
+
+  def loss(*arrays):
+    options = {"num_groups": 3, "grouping": losses.fixed_scores, "form": form}
+    return losses.group_softmax(*arrays, labels, **options).sum()
+
+  arrays = (features, kernel, np.zeros(6, np.float32))
+  groups = np.broadcast_to(np.repeat(np.arange(3), 4), features.shape)
+  _, *want = analytic_gradient(*map(np.float64, arrays), labels, groups, (4,) * 3, 3, np.ones(16))
+  for ours, theirs in zip(contract.jit(jax.grad(loss, (1, 2)))(*arrays), want):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("form", ["gather", *thorough("dense", "scan")])
+def test_no_examples_have_no_loss_and_no_gradient(form):
+  features, kernel, bias, labels = head(26, batch=0, dtype=np.float32)
+  run = lambda w: losses.group_softmax(features, w, bias, labels, num_groups=3, form=form)
+  assert run(kernel).shape == (0,)
+  np.testing.assert_array_equal(jax.grad(lambda w: run(w).sum())(kernel), np.zeros_like(kernel))
+
+
+def test_the_whole_logits_carry_no_gradient():
+  *floats, labels = head(27, batch=3, dtype=np.float32)
+  for form in FORMS:
+    run = lambda *f, form=form: losses.group_softmax_and_logits(*f, labels, num_groups=3, form=form)[1].sum()
+    for gradient in jax.grad(run, (0, 1, 2))(*floats):
+      np.testing.assert_array_equal(gradient, 0)
 
 
 def _value_and_gradient(arguments, **options):
@@ -368,6 +416,7 @@ def test_all_forms_agree_in_float32(num_groups, kind):
   )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["I", "II"])
 def test_all_forms_agree_in_float64(x64, kind, monkeypatch):
   # A small chunk, so that `gather` makes several, the last of them filled up.
@@ -375,7 +424,7 @@ def test_all_forms_agree_in_float64(x64, kind, monkeypatch):
   _check_forms(head(17, batch=21, features=37, classes=70), 5, kind, 1e-10)
 
 
-def test_the_backward_pass_keeps_groups_and_normalizers_only():
+def test_the_backward_pass_keeps_groups_only():
   """At the size of the benchmark: below 1 MB beyond what the caller has anyway."""
   shapes = [(256, 2048), (2048, 1000), (1000,)]
   floats = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
@@ -407,6 +456,7 @@ def test_the_form_is_chosen_by_size_and_back_end(monkeypatch):
   assert chosen(256, 64, 2048, 1000) == "scan"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 def test_bfloat16_is_multiplied_in_bfloat16_and_summed_in_float32(form):
   *floats, labels = head(18, batch=16, features=64, classes=70, dtype=np.float32)
@@ -419,10 +469,11 @@ def test_bfloat16_is_multiplied_in_bfloat16_and_summed_in_float32(form):
   for ours, theirs in zip(gradient, exact_gradient):
     assert ours.dtype == jnp.bfloat16
     np.testing.assert_allclose(
-      np.asarray(ours, np.float32), theirs, rtol=0.05, atol=0.02 * np.abs(theirs).max()
+      np.asarray(ours, np.float32), theirs, rtol=0.01, atol=0.005 * np.abs(theirs).max()
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.slow), 8])
 def test_sharded(form, devices):
@@ -462,6 +513,7 @@ def test_second_derivatives_and_forward_mode():
     jax.jvp(lambda x: loss(x, "scan"), (features,), (features,))
 
 
+@pytest.mark.thorough
 def test_labels_out_of_range_are_nan():
   features, kernel, bias, _ = head(21, batch=3, dtype=np.float32)
   for form in FORMS:
@@ -499,6 +551,7 @@ def test_mistakes_are_told(options, error, message):
     losses.group_softmax(*head(23, dtype=np.float32), **options)
 
 
+@pytest.mark.thorough
 def test_a_rule_of_ones_own():
   """Any function of the loss's arguments, here the features themselves; with a key for a random one."""
   features, kernel, bias, labels = head(24, dtype=np.float32)

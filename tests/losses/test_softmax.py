@@ -91,6 +91,23 @@ def test_a_label_past_the_end_gives_nan():
   assert np.isnan(jax.jit(losses.softmax_cross_entropy)(jnp.zeros((1, 3)), jnp.array([3]))).all()
 
 
+@pytest.mark.parametrize("loss", [1e-3, 1e-12])
+def test_one_hot_labels_keep_the_digits_of_integers(loss):
+  logits, target = near_zero(loss, 10)
+  value, gradient = exact(logits, target)
+  got, got_gradient = value_and_grad(logits, jax.nn.one_hot(target, 10))
+  np.testing.assert_allclose(np.float64(got), value, rtol=1e-6)
+  np.testing.assert_allclose(np.float64(got_gradient), gradient, rtol=1e-5)
+
+
+@pytest.mark.parametrize("labels", [[0, 3], [-1, 0], 3])
+def test_a_known_label_out_of_range_is_refused_and_a_device_s_gives_nan(labels):
+  logits = jnp.zeros((*np.shape(labels), 3))
+  with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got (3|-1)"):
+    losses.softmax_cross_entropy(logits, np.asarray(labels))
+  assert np.isnan(losses.softmax_cross_entropy(logits, jnp.asarray(labels))).any()
+
+
 def test_any_integer_labels():
   logits = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
   labels = np.array([0, 1, 2, 1])

@@ -9,7 +9,6 @@ import pytest
 import runs
 
 from jaxreg.train import setup, sources
-from jaxreg.train.objective import make_objective
 from jaxreg.train.terms import TERMS
 
 pytestmark = pytest.mark.thorough
@@ -182,39 +181,6 @@ def test_jacobian_penalty_is_that_of_the_log_probabilities():
   jacobian = kernel.T[None] - (p @ kernel.T)[:, None]
   exact = WEIGHT * mean(np.square(jacobian).sum((1, 2)), weights)
   assert found["jacobian_penalty"] == pytest.approx(exact, rel=0.3)
-
-
-def test_mixed_labels_are_shared_out():
-  """The mean of the losses of two labels, by their shares; of the cross-entropy that with soft targets."""
-  config = runs.make_config(fields())
-  built = setup.build(config, sources.digits().describe())
-  soft = np.zeros((SIZE, 10), np.float32)
-  rng = np.random.default_rng(0)
-  for row in soft:
-    one, other = rng.choice(10, 2, replace=False)
-    share = rng.uniform()
-    row[one], row[other] = share, 1 - share
-  digits = sources.digits().train
-  weights = rng.uniform(0, 2, SIZE).astype(np.float32)
-  batch = {
-    "inputs": digits.inputs[:SIZE],
-    "labels": digits.labels[:SIZE].astype(np.int32),
-    "weights": weights,
-  }
-  objective = make_objective(
-    built.apply_fn,
-    built.method,
-    built.loss_options,
-    built.predict_options,
-    [lambda key, batch: {**batch, "labels": soft}],
-  )
-  state = jax.jit(built.init)(0)
-  loss, (_, metrics) = jax.jit(objective)(state.params, state, batch, jax.random.key(0))
-  layer = state.params["head"]["classifier"]
-  log_p = log_probs(batch["inputs"].reshape(SIZE, -1) / 16.0, np.asarray(layer["kernel"]), 0.0)
-  assert loss == pytest.approx(mean(-(soft * log_p).sum(1), weights), rel=1e-5)
-  right = (log_p.argmax(1) == soft.argmax(1)).astype(float)
-  assert metrics["accuracy"][0] / metrics["accuracy"][1] == pytest.approx(mean(right, weights), rel=1e-5)
 
 
 def test_a_limit_has_a_multiplier():

@@ -1,0 +1,24 @@
+"""A wrong name of a public function is answered with the right one."""
+
+import difflib
+from collections.abc import MutableMapping
+from typing import Any
+
+
+def suggest_names(module: MutableMapping[str, Any]) -> None:
+  """Gives a module, by its `globals()`, an AttributeError that names what is close, or else all there is.
+
+  A call and not a `__getattr__` in the module, from which a type checker would take any name as right.
+  """
+  name_of, names = module["__name__"], module["__all__"]
+
+  def missing(name: str) -> Any:
+    if name.startswith("__"):
+      raise AttributeError(f"module {name_of!r} has no attribute {name!r}", name=name)
+    by_letters = {known.replace("_", "").lower(): known for known in names}
+    close = difflib.get_close_matches(name.replace("_", "").lower(), by_letters, 3)
+    known = " or ".join(by_letters[letters] for letters in close)
+    hint = f"did you mean {known}?" if known else f"it has {', '.join(names)}"
+    raise AttributeError(f"module {name_of!r} has no attribute {name!r}; {hint}", name=name)
+
+  module["__getattr__"] = missing
