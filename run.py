@@ -17,6 +17,7 @@ import jax
 from jaxreg import train
 from jaxreg.train import cli, processes
 from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.user_cache import keep_compiled_programs
 
 JOBS = {
   "train": train.train,
@@ -39,8 +40,6 @@ def main(argv: list[str]) -> int:
     if call.config is None:
       print(call.text, end="")
       return 0
-    if call.config.compilation_cache:
-      jax.config.update("jax_compilation_cache_dir", str(call.workdir.absolute() / "cache"))
     processes.start(
       call.coordinator,
       call.num_processes,
@@ -48,6 +47,8 @@ def main(argv: list[str]) -> int:
       detect=call.distributed,
       peer_timeout=call.peer_timeout,
     )
+    if call.config.compilation_cache:
+      keep_compiled_programs()
     results = JOBS[call.config.job](call.config, call.workdir)
     if processes.is_first():
       print(train.report(results, call.config, call.workdir))

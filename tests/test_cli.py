@@ -29,10 +29,12 @@ def run(monkeypatch, tmp_path):
   spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  before = jax.config.jax_compilation_cache_dir
+  names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+  before = {name: getattr(jax.config, name) for name in names}
   yield module
-  # `main` is for a program of its own, and points the cache of compiled programs at the work directory.
-  jax.config.update("jax_compilation_cache_dir", before)
+  # `main` is for a program of its own, and points the cache of compiled programs at the user's folder.
+  for name, value in before.items():
+    jax.config.update(name, value)
   compilation_cache.reset_cache()
 
 
@@ -581,7 +583,7 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
 
 
 def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
-  """In this process, with little to compile."""
+  """In this process, with little to compile. An evaluation writes to the user's cache, not to the run."""
   monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
   arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
@@ -592,7 +594,17 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   results = json.loads((workdir / "results.json").read_text())
   assert out[0] == "softmax, checkpoint of step 1"
   assert any(line.startswith(f"test  error {results['test/error']:.2%}") for line in out)
+  times = lambda: {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+  before = times()
+  cache = tmp_path / "cache"
+  monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+  jax.config.update("jax_compilation_cache_dir", None)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  compilation_cache.reset_cache()
+  arguments[-1] = "--config.compilation_cache=True"
   assert run.main([*arguments, "--config.job=evaluate", "--config.evaluate.split=val"]) == 0
+  assert times() == before
+  assert list((cache / "jaxreg" / "compiled").glob(f"jax-{jax.__version__}-*/*-cache"))
   out = capsys.readouterr().out.splitlines()
   assert out[0] == "softmax, checkpoint of step 1"
   assert out[1].startswith(f"val   error {results['val/error']:.2%}   NLL {results['val/nll']:.4f}")
