@@ -14,9 +14,10 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.images import decode
 from jaxreg.train.subsets import hold_out
 from jaxreg.train.tfds_cache import cached
-from jaxreg.train.tfds_stream import CHUNK, in_chunks, streamed
+from jaxreg.train.tfds_stream import CHUNK, in_chunks, streamed, undecoded
 
 ORDERS = ("stored", "id")
 FRACTION = "data.tfds.validation_fraction"
@@ -205,23 +206,27 @@ def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> 
 
 
 def _read(builder: Any, split: str, image: str, label: str, order: str) -> Split:
-  return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label, order)
+  channels = builder.info.features[image].shape[-1]
+  return _decode(undecoded(builder, split), f"{builder.name} {split}", channels, image, label, order)
 
 
-def _decode(source: Any, what: str, image: str, label: str, order: str) -> Split:
-  images = np.empty((len(source), *source[0][image].shape), np.uint8)
+def _decode(source: Any, what: str, channels: int, image: str, label: str, order: str) -> Split:
+  # Not by TFDS, which takes the lower 8 of 16 bits, and the numbers of colours for colours.
+  pixels = lambda example: np.atleast_3d(np.asarray(decode(example[image], channels)))
+  images = np.empty((len(source), *pixels(source[0]).shape), np.uint8)
   labels = np.empty(len(source), np.int64)
   ids = [b""] * len(source)
 
   def fill(start: int) -> int:
     chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
     for i, example in enumerate(chunk, start):
-      if example[image].shape != images.shape[1:]:
+      decoded = pixels(example)
+      if decoded.shape != images.shape[1:]:
         raise RunError(
           f"data.tfds.name: the images of {what} have unequal sizes, for instance {images.shape[1:]} and "
-          f"{example[image].shape}; give a set with images of one size"
+          f"{decoded.shape}; give a set with images of one size"
         )
-      images[i], labels[i] = example[image], example[label]
+      images[i], labels[i] = decoded, example[label]
       if order == "id":
         ids[i] = example["id"]
     return len(chunk)
