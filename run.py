@@ -16,6 +16,7 @@ import jax
 
 from jaxreg import train
 from jaxreg.train import cli, processes
+from jaxreg.train.errors import printable
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.user_cache import keep_compiled_programs
 
@@ -51,10 +52,11 @@ def main(argv: list[str]) -> int:
       keep_compiled_programs()
     results = JOBS[call.config.job](call.config, call.workdir)
     if processes.is_first():
-      print(train.report(results, call.config, call.workdir))
+      report = train.report(results, call.config, call.workdir)
+      print("\n".join(map(printable, report.split("\n"))))
     return 0
   except train.RunError as error:
-    print(f"run.py: error: {error}", file=sys.stderr)
+    print(f"run.py: error: {printable(str(error))}", file=sys.stderr)
     return 1
   except train.Interrupted as stop:
     _ignore_signals()
@@ -62,7 +64,7 @@ def main(argv: list[str]) -> int:
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
-    print(f"run.py: error: {message}", file=sys.stderr, flush=True)
+    print(f"run.py: error: {printable(message)}", file=sys.stderr, flush=True)
     if jax.process_count() > 1:
       os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
@@ -97,7 +99,7 @@ if __name__ == "__main__":
   signal.signal(signal.SIGINT, signal.default_int_handler)
   signal.signal(signal.SIGTERM, _end)
   Interrupt.again = staticmethod(_end)
-  warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
+  warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {printable(str(message))}\n"
   status = main(sys.argv[1:])
   _ignore_signals()
   try:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data import Split
+from jaxreg.train.errors import printable
 from jaxreg.train.images import Images
 from jaxreg.train.tfds_cache import cached_labels, fingerprint
 
@@ -73,7 +74,7 @@ def in_chunks(fill: Callable[[int], int], number: int, what: str) -> None:
 
   with (
     concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
-    tqdm(total=number, desc=what, unit="image", disable=not sys.stderr.isatty()) as bar,
+    tqdm(total=number, desc=printable(what), unit="image", disable=not sys.stderr.isatty()) as bar,
   ):
     for done in pool.map(fill, range(0, number, CHUNK)):
       bar.update(done)

@@ -821,7 +821,7 @@ def damaged_files_of_the_run(random, folder, run):
   name = pick(random, ("config.json", "data.json", "results.json"))
   file = run / name
   content = file.read_bytes()
-  whole = json.loads(content)
+  whole = runs.table(file)
   how = pick(random, ("cut", "no table", "no text", "fields", "folder"))
   if how == "cut":
     file.write_bytes(content[: int(random.integers(len(content) - 2))])

@@ -661,6 +661,7 @@ def test_with_tensorflow_the_stock_builder_prepares(monkeypatch, tmp_path):
   assert asked["name"] == ("food101:2.0.0",)
   assert asked["file_format"] == "array_record"
   assert asked["download_config"].manual_dir == Path("files")
+  assert asked["download_config"].force_checksums_validation
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
@@ -706,6 +707,19 @@ def test_an_unreadable_set_is_named_with_what_to_do(root, damage):
     file = {"info": "dataset_info.json", "features": "features.json"}[damage]
     (root / CIFAR10 / file).write_text("{")
   fails(root / CIFAR10, "damaged or incomplete", "prepare it again", data_dir=str(root), test="test[:50]")
+
+
+@pytest.mark.parametrize("field", ["type", "pythonClassName", "python_class_name"])
+def test_a_feature_of_other_people_is_not_imported(root, monkeypatch, field):
+  """TFDS imports the module that a feature names."""
+  file = root / CIFAR10 / "features.json"
+  features = json.loads(file.read_text())
+  features["featuresDict"]["features"]["image"][field] = "evil.module.Image"
+  file.write_text(json.dumps(features))
+  imported = []
+  monkeypatch.setattr("importlib.import_module", lambda name, *_: imported.append(name))
+  fails(file, "not TFDS's own, 'evil.module.Image'", data_dir=str(root), **SMALL)
+  assert imported == []
 
 
 def test_a_folder_that_is_no_prepared_set_is_named(tmp_path, data_dir):
