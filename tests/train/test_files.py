@@ -10,7 +10,6 @@ import pytest
 from jaxreg.train import sources, tfds_cache, unpack
 from jaxreg.train.errors import RunError, printable
 from jaxreg.train.files import local_path
-from jaxreg.train.kept import Kept
 from jaxreg.train.load import load
 
 
@@ -82,23 +81,11 @@ def test_gzipped_files_that_unpack_to_too_much_are_refused(tmp_path, little_memo
   packed = gzip.compress(bytes(2 * 10**6))
   assert len(packed) < 10**4
   (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(packed)
-  with pytest.raises(RunError, match=r"data\.idx\.path: .* it unpacks to more than 1000000 bytes"):
+  with pytest.raises(RunError, match=r"data\.idx\.path: .*it unpacks to more than 1000000 bytes"):
     sources.idx(str(tmp_path))
   (tmp_path / "train.en.gz").write_bytes(packed)
-  with pytest.raises(RunError, match=r"data\.parallel_text\.path: .* it unpacks to more than 1000000 bytes"):
+  with pytest.raises(RunError, match=r"data\.parallel_text\.path: .*it unpacks to more than 1000000 bytes"):
     sources.parallel_text(str(tmp_path), source="en", target="de")
-
-
-def test_a_flipped_bit_of_arrays_is_noticed(tmp_path):
-  """NumPy alone reads up to the last number, and not the checksum behind it."""
-  made = []
-  compute = lambda: made.append(1) or {"x": np.arange(1000.0)}
-  Kept(tmp_path).arrays("a", compute)
-  raw = bytearray((tmp_path / "a.npz").read_bytes())
-  raw[1000] ^= 4
-  (tmp_path / "a.npz").write_bytes(raw)
-  np.testing.assert_array_equal(Kept(tmp_path).arrays("a", compute)["x"], np.arange(1000.0))
-  assert len(made) == 2
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o027])
