@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -95,7 +96,14 @@ def _end(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
+def _uncaught(kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
+  """As Python does; but after a save that failed, writers report to a loop that Orbax has closed."""
+  if kind is not RuntimeError or str(error) != "Event loop is closed":
+    sys.__excepthook__(kind, error, traceback)
+
+
 if __name__ == "__main__":
+  sys.excepthook = _uncaught
   signal.signal(signal.SIGINT, signal.default_int_handler)
   signal.signal(signal.SIGTERM, _end)
   Interrupt.again = staticmethod(_end)

@@ -650,6 +650,14 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     assert "the same command continues" in err
 
 
+def test_writers_of_a_failed_save_say_nothing_and_all_else_is_told(run, capsys):
+  """They come one by one, each with a traceback of its own, before the line that tells of the save."""
+  run._uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
+  assert capsys.readouterr().err == ""
+  run._uncaught(RuntimeError, RuntimeError("Event loop is stopped before Future completed."), None)
+  assert "Event loop is stopped" in capsys.readouterr().err
+
+
 def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   """In this process, with little to compile. An evaluation writes to the user's cache, not to the run."""
   monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
