@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import jax
 
 from jaxreg import train
 from jaxreg.train import cli, processes
+from jaxreg.train.errors import printable
 from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.user_cache import keep_compiled_programs
 
 JOBS = {
   "train": train.train,
@@ -39,8 +42,6 @@ def main(argv: list[str]) -> int:
     if call.config is None:
       print(call.text, end="")
       return 0
-    if call.config.compilation_cache:
-      jax.config.update("jax_compilation_cache_dir", str(call.workdir.absolute() / "cache"))
     processes.start(
       call.coordinator,
       call.num_processes,
@@ -48,12 +49,15 @@ def main(argv: list[str]) -> int:
       detect=call.distributed,
       peer_timeout=call.peer_timeout,
     )
+    if call.config.compilation_cache:
+      keep_compiled_programs()
     results = JOBS[call.config.job](call.config, call.workdir)
     if processes.is_first():
-      print(train.report(results, call.config, call.workdir))
+      report = train.report(results, call.config, call.workdir)
+      print("\n".join(map(printable, report.split("\n"))))
     return 0
   except train.RunError as error:
-    print(f"run.py: error: {error}", file=sys.stderr)
+    print(f"run.py: error: {printable(str(error))}", file=sys.stderr)
     return 1
   except train.Interrupted as stop:
     _ignore_signals()
@@ -61,7 +65,7 @@ def main(argv: list[str]) -> int:
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
-    print(f"run.py: error: {message}", file=sys.stderr, flush=True)
+    print(f"run.py: error: {printable(message)}", file=sys.stderr, flush=True)
     if jax.process_count() > 1:
       os._exit(1)  # without waiting for the others, of which one may be gone
     return 1
@@ -92,11 +96,18 @@ def _end(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
+def _uncaught(kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
+  """As Python does; but after a save that failed, writers report to a loop that Orbax has closed."""
+  if kind is not RuntimeError or str(error) != "Event loop is closed":
+    sys.__excepthook__(kind, error, traceback)
+
+
 if __name__ == "__main__":
+  sys.excepthook = _uncaught
   signal.signal(signal.SIGINT, signal.default_int_handler)
   signal.signal(signal.SIGTERM, _end)
   Interrupt.again = staticmethod(_end)
-  warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
+  warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {printable(str(message))}\n"
   status = main(sys.argv[1:])
   _ignore_signals()
   try:

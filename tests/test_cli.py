@@ -29,10 +29,12 @@ def run(monkeypatch, tmp_path):
   spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  before = jax.config.jax_compilation_cache_dir
+  names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+  before = {name: getattr(jax.config, name) for name in names}
   yield module
-  # `main` is for a program of its own, and points the cache of compiled programs at the work directory.
-  jax.config.update("jax_compilation_cache_dir", before)
+  # `main` is for a program of its own, and points the cache of compiled programs at the user's folder.
+  for name, value in before.items():
+    jax.config.update(name, value)
   compilation_cache.reset_cache()
 
 
@@ -437,6 +439,74 @@ def test_overrides_have_the_type_of_the_field(run, calls):
   assert isinstance(config.optimizer.learning_rate, float)
 
 
+@pytest.mark.parametrize(
+  ("arguments", "widths"),
+  [
+    (["--config.model.MLP.widths=(8,)", "--config.model.MLP.widths=(4,2)"], (4, 2)),
+    (["--config.model.MLP.widths", "(8,)", "--config.model.MLP.widths=16"], (16,)),
+    (["--config.model.MLP.widths=(8,)", "-config.model.MLP.widths", "(5,)", "--config.seed=1"], (5,)),
+  ],
+)
+def test_of_repeated_flags_the_last_one_holds(run, calls, arguments, widths):
+  """ml_collections joins those of tuples."""
+  assert run.main(["--config.epochs=2", *arguments, "--config.epochs=3"]) == 0
+  config = calls[0][1]
+  assert (config.model.MLP.widths, config.epochs) == (widths, 3)
+
+
+@pytest.mark.parametrize(
+  "arguments",
+  [["--workdir=gs://bucket/run"], ["--workdir", "s3://bucket/run"], ["--config=gs://bucket/config.py"]],
+)
+def test_remote_folders_are_refused(refuses, arguments):
+  refuses(arguments, arguments[-1].rpartition("=")[2].partition(":")[0])
+
+
+@pytest.mark.parametrize("given", ["file://{}/a", "~/a"])
+def test_a_work_directory_is_where_people_mean(run, calls, monkeypatch, tmp_path, given):
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert run.main(["--workdir", given.format(tmp_path)]) == 0
+  assert calls[0][2] == tmp_path / "a"
+
+
+@pytest.mark.parametrize("argument", ["../../outside", "/outside", "a/b", "..", "x" * 300, "a\x1b[2Jb"])
+def test_an_argument_of_a_config_stays_in_runs(run, calls, tmp_path, argument):
+  (tmp_path / "mine.py").write_text(
+    "from jaxreg.train import base_config\n\n\ndef get_config(argument):\n  return base_config()\n"
+  )
+  assert run.main(["--config", f"mine.py:{argument}"]) == 0
+  workdir = calls[0][2]
+  assert workdir.parent == Path("runs")
+  assert workdir.name.startswith("mine-")
+  assert len(workdir.name) < 200
+  assert workdir.name.isprintable()
+  assert cli.parse(["--config", f"mine.py:{argument}_"], CONFIGS).workdir != workdir
+
+
+def test_what_a_terminal_would_act_on_is_not_printed(refuses):
+  refuses(
+    ["--config.data.name=npz", "--config.data.npz.path=a\x1b]0;b\x07\u202ec"], "a\\x1b]0;b\\x07\\u202ec"
+  )
+
+
+WRONG_TYPES = {
+  "config.batch_size = None": "batch_size: must be an integer, got None",
+  "config.augment.names = None": "augment.names: must be a tuple, got None",
+  "config.model.name = None": "model.name: must be a text, got None",
+  "with config.ignore_type():\n    config.seed = 1.5": "seed: must be an integer, got 1.5",
+  "with config.ignore_type():\n    config.compilation_cache = 3": "cache: must be True or False, got 3",
+}
+
+
+@pytest.mark.parametrize("line", WRONG_TYPES)
+def test_values_of_wrong_types_in_a_config_are_named(refuses, tmp_path, line):
+  (tmp_path / "mine.py").write_text(
+    f"from jaxreg.train import base_config\n\n\ndef get_config():\n  config = base_config()\n  {line}\n"
+    "  return config\n"
+  )
+  refuses(["--config", "mine.py"], WRONG_TYPES[line])
+
+
 def test_no_arguments_are_the_default_config(run, calls):
   assert run.main([]) == 0
   ((job, config, workdir),) = calls
@@ -580,8 +650,16 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     assert "the same command continues" in err
 
 
+def test_writers_of_a_failed_save_say_nothing_and_all_else_is_told(run, capsys):
+  """They come one by one, each with a traceback of its own, before the line that tells of the save."""
+  run._uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
+  assert capsys.readouterr().err == ""
+  run._uncaught(RuntimeError, RuntimeError("Event loop is stopped before Future completed."), None)
+  assert "Event loop is stopped" in capsys.readouterr().err
+
+
 def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
-  """In this process, with little to compile."""
+  """In this process, with little to compile. An evaluation writes to the user's cache, not to the run."""
   monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
   arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
@@ -592,7 +670,17 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   results = json.loads((workdir / "results.json").read_text())
   assert out[0] == "softmax, checkpoint of step 1"
   assert any(line.startswith(f"test  error {results['test/error']:.2%}") for line in out)
+  times = lambda: {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+  before = times()
+  cache = tmp_path / "cache"
+  monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+  jax.config.update("jax_compilation_cache_dir", None)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+  compilation_cache.reset_cache()
+  arguments[-1] = "--config.compilation_cache=True"
   assert run.main([*arguments, "--config.job=evaluate", "--config.evaluate.split=val"]) == 0
+  assert times() == before
+  assert list((cache / "jaxreg" / "compiled").glob(f"jax-{jax.__version__}-*/*-cache"))
   out = capsys.readouterr().out.splitlines()
   assert out[0] == "softmax, checkpoint of step 1"
   assert out[1].startswith(f"val   error {results['val/error']:.2%}   NLL {results['val/nll']:.4f}")

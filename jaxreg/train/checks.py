@@ -1,12 +1,23 @@
 """The checks of a configuration that need nothing but it: of each field here, of several in `conflicts`."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from jaxreg.train import averages, optimizer, schedule, sources, toolbox
-from jaxreg.train.config import AUGMENTATIONS, BACKBONES, BEST, JOBS, PRECISIONS, SPLITS, Config, flatten
+from jaxreg.train.config import (
+  AUGMENTATIONS,
+  BACKBONES,
+  BEST,
+  JOBS,
+  PRECISIONS,
+  SPLITS,
+  Config,
+  base_config,
+  flatten,
+)
 from jaxreg.train.conflicts import check_conflicts
-from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.errors import RunError, shortened, unknown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
 from jaxreg.train.replicas import FORMS
@@ -90,12 +101,39 @@ AT_LEAST = {
 ABOVE_ZERO = ("optimizer.learning_rate", "regularizers.dual_learning_rate", "flatness.profile.reach")
 
 
+KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "a text", list: "a tuple"}
+
+
+def check_types(fields: Mapping[str, Any]) -> None:
+  """Checks that the known fields of a flat configuration have values of the kinds that their defaults have.
+
+  Raises:
+    RunError: naming the field, what it holds and what is allowed.
+  """
+  for field, default in flatten(base_config()).items():
+    # Without a default, it is a number that may be left out.
+    kind = float if default is None else type(default)
+    value = fields.get(field, default)
+    if not (_is_of(kind, value) or value is default is None):
+      raise RunError(f"{field}: must be {KINDS[kind]}, got {shortened(repr(value), 80)}")
+
+
+def _is_of(kind: type, value: Any) -> bool:
+  if kind is list:
+    return isinstance(value, list | tuple) and all(
+      isinstance(item, str | int | float) or _is_of(list, item) for item in value
+    )
+  allowed = (float, int) if kind is float else kind
+  return isinstance(value, allowed) and (kind is bool or not isinstance(value, bool))
+
+
 def check(config: Config) -> None:
   """Checks names and numbers, and what cannot be together.
 
   Raises:
     RunError: naming the field, what it holds and what is allowed.
   """
+  check_types(flatten(config))
   for field, allowed in CHOICES.items():
     if _get(config, field) not in allowed:
       raise unknown(field, _get(config, field), allowed)

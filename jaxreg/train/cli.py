@@ -6,6 +6,7 @@ import difflib
 import functools
 import importlib.util
 import inspect
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ml_collections import ConfigDict, config_flags
 from jaxreg.train.checks import check
 from jaxreg.train.config import Config, base_config, chooser, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import local_path
 from jaxreg.train.processes import PEER_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
 
@@ -82,6 +84,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{lines}\n")
 
   _check_names(rest, config)
+  rest = _last_tuples(rest, config)
   values = flags.FlagValues()
   flags.DEFINE_string("workdir", None, "", flag_values=values)
   flags.DEFINE_string("coordinator", None, "", flag_values=values)
@@ -100,7 +103,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   if left:
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
-  workdir = Path(values.workdir) if values.workdir else default_workdir(path, overrides)
+  workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if config.job in ("evaluate", "translate") and not given:
     config = restore_config(config, workdir, overrides)
   check(config)
@@ -132,7 +135,7 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 
 def _load(path: str, configs: Path) -> tuple[Config, str]:
   name, colon, argument = path.partition(":")
-  places = [Path(name)]
+  places = [local_path(name, "--config")]
   if str(Path(name).parent) in (".", configs.name):  # one of ours, also from elsewhere and by its bare name
     places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]
   file = next((place for place in places if place.is_file()), None)
@@ -184,6 +187,20 @@ def _check_names(arguments: list[str], config: Config) -> None:
       more = ", ..." if len(inside) > len(first) else ""
       raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(first)}{more}")
     raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --helpfull lists all")
+
+
+def _last_tuples(arguments: list[str], config: Config) -> list[str]:
+  """Without all but the last value of each tuple: ml_collections would join them, where others override."""
+  tuples = {f"config.{field}" for field, value in flatten(config).items() if isinstance(value, list)}
+  last: dict[str, list[str]] = {}
+  others, left = [], iter(arguments)
+  for argument in left:
+    name, equals, _ = argument.lstrip("-").partition("=")
+    if argument.startswith("-") and name in tuples:
+      last[name] = [argument] if equals else [argument, *itertools.islice(left, 1)]
+    else:
+      others.append(argument)
+  return [argument for pair in last.values() for argument in pair] + others
 
 
 def _check_read(overrides: Mapping[str, Any], config: Config) -> None:

@@ -70,7 +70,7 @@ def base_config() -> Config:
   config.mesh = ConfigDict({"model": 1, "shard": (), "min_size": 2**14})
   config.accumulate = 1  # parts of a batch whose gradients are added up, for batches that do not fit
   config.precision = "float32"  # float32 | bfloat16: of the layers; parameters, losses and masks are float32
-  config.compilation_cache = True  # keep compiled programs in the work directory, for the next start
+  config.compilation_cache = True  # keep compiled programs in ~/.cache/jaxreg, for the next start
   config.log_every = 50  # steps between training records
   # steps: a warning after so many steps in a row without learning (accuracy near chance, DropMax's retain
   # probabilities of target and wrong classes equal); 0: none.

@@ -9,8 +9,20 @@ class RunError(Exception):
 
 def one_line(error: BaseException, limit: int = 300) -> str:
   """The message of an error of somebody else's, made one line of at most `limit` characters."""
-  message = " ".join(str(error).split()) or type(error).__name__
-  return message if len(message) <= limit else f"{message[:limit]}..."
+  return shortened(" ".join(str(error).split()) or type(error).__name__, limit)
+
+
+def shortened(text: str, limit: int) -> str:
+  """The first `limit` characters, and dots for the others."""
+  return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def printable(text: str) -> str:
+  """The text with escapes for what a terminal would act on: control characters, changes of direction.
+
+  Names of files, fields and classes come from other people. Ends of lines are escaped too.
+  """
+  return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def unknown(kind: str, given: object, allowed) -> RunError:

@@ -1,18 +1,129 @@
-"""Files that are whole, whatever happens while they are written."""
+"""Files that are whole, whatever happens while they are written, and that tell when they are damaged."""
 
+import errno
+import hashlib
 import json
 import os
+import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxreg.train.errors import RunError
+
+SEAL = "seal"  # the name of the checksum in a table
+DIGITS = 16  # of the 64 of a SHA-256: enough against accidents
+DEPTH = 32  # of tables and lists within each other; Python gives up at some hundreds
+
 
 def write_json(file: Path, value: Any) -> None:
-  """Writes JSON so that the file is either the old one or the new one, whatever happens."""
-  file.parent.mkdir(parents=True, exist_ok=True)
+  """Writes JSON so that the file is either the old one or the new one, whatever happens, and on the disk."""
+  make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
   with open(partial, "w") as stream:
     json.dump(value, stream, indent=2)
     stream.write("\n")
     stream.flush()
     os.fsync(stream.fileno())
-  partial.replace(file)
+  os.replace(partial, file)
+  sync(file.parent)
+
+
+def digest(value: Any) -> str:
+  """The SHA-256 of what JSON keeps of a value, whatever its layout and the order of its fields."""
+  return hashlib.sha256(json.dumps(json.loads(json.dumps(value)), sort_keys=True).encode()).hexdigest()
+
+
+def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
+  """The table with a checksum of itself as its last field: it stays plain JSON."""
+  return {**table, SEAL: digest(table)[:DIGITS]}
+
+
+def parse_json(text: str | bytes) -> Any:
+  """Any JSON that is not nested too deeply.
+
+  Raises:
+    ValueError: if it is something else.
+  """
+  try:
+    value = json.loads(text)
+  except RecursionError:
+    raise ValueError("it is nested too deeply") from None
+  if isinstance(value, dict | list):
+    _check_depth(value, DEPTH)
+  return value
+
+
+def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
+  """The table that is written there, without its checksum.
+
+  Files of earlier versions have no checksum, unless it is `required`, or one of all digits.
+
+  Raises:
+    ValueError: if it is not JSON, not a table, nested too deeply, or does not match its checksum.
+  """
+  table = parse_json(text)
+  if not isinstance(table, dict):
+    raise ValueError("it is not a table")
+  seal = table.pop(SEAL, None)
+  if (required or seal is not None) and seal not in (digest(table), digest(table)[:DIGITS]):
+    raise ValueError("it does not match its own checksum")
+  return table
+
+
+def local_path(given: str | Path, field: str) -> Path:
+  """A path as people give it: `~` is their home, and `file:///a` is `/a`.
+
+  Raises:
+    RunError: if it is not on this machine; `field` says who asked.
+  """
+  text = str(given)
+  scheme, colon, rest = text.partition(":/")
+  if colon and scheme.isalnum() and len(scheme) > 1:
+    if scheme.lower() != "file":
+      raise RunError(
+        f"{field}: got {text!r}, but only folders of this machine can be read and written; mount {scheme}:// "
+        "there, for instance with gcsfuse or s3fs, or copy what is needed"
+      )
+    text = urllib.parse.unquote(f"/{rest.removeprefix('/localhost').lstrip('/')}")
+  try:
+    return Path(text).expanduser()
+  except RuntimeError as error:
+    raise RunError(f"{field}: got {text!r}, whose home folder is not known ({error})") from error
+
+
+def _check_depth(value: Any, left: int) -> None:
+  if not left:
+    raise ValueError("it is nested too deeply")
+  for inner in value.values() if isinstance(value, dict) else value:
+    if isinstance(inner, dict | list):
+      _check_depth(inner, left - 1)
+
+
+def make_folder(folder: Path) -> None:
+  """Makes a folder and those above it, on the disk too."""
+  missing = [each for each in (folder, *folder.parents) if not each.exists()]
+  folder.mkdir(parents=True, exist_ok=True)
+  for each in missing:
+    sync(each.parent)
+
+
+def sync_all(folder: Path) -> None:
+  """Waits until a folder, and all that is in it, is on the disk: a power cut takes what is not."""
+  for path in folder.rglob("*"):
+    sync(path)
+  sync(folder)
+  sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+  """Waits until the contents of a file, or the names in a folder, are on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  except OSError as error:
+    # Some file systems, mostly of a network, have nothing to sync of a folder, and say so by an error.
+    if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+      raise
+  finally:
+    os.close(descriptor)

@@ -12,7 +12,7 @@ from jaxreg.train.analyses import rises
 from jaxreg.train.checks import check
 from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.files import write_json
+from jaxreg.train.files import local_path, write_json
 from jaxreg.train.flatness_checks import check_plain, check_samples, noisy_programs
 from jaxreg.train.flatness_figures import make_figures
 from jaxreg.train.flatness_row import Row
@@ -40,7 +40,7 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   for number, (label, cell) in enumerate(rows.items(), 1):
     print(f"flatness: row {number} of {len(rows)}: {label}", file=sys.stderr, flush=True)
     if config.flatness.workdir:
-      folder = Path(config.flatness.workdir)
+      folder = local_path(config.flatness.workdir, "flatness.workdir")
     else:
       folder = workdir / "rows" / folder_name(label, cell)
       train(cell, folder)

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
 from jaxreg.train.images import Images
 from jaxreg.train.subsets import hold_out
 
@@ -50,7 +51,7 @@ def image_folder(
   test: str = "val",
   validation_fraction: float = 0.1,
 ) -> Dataset:
-  """JPEG and PNG files in `path/<split>/<class>/`, decoded when a batch is made.
+  """JPEG and PNG files, of 8 or 16 bits, in `path/<split>/<class>/`, decoded when a batch is made.
 
   The classes are the names of the folders in `path/<train>`, sorted; every split has the same.
 
@@ -62,7 +63,7 @@ def image_folder(
   Raises:
     RunError: naming the folder at fault and what to do.
   """
-  root = Path(os.path.expanduser(path))
+  root = local_path(path, "data.image_folder.path")
   if not path or not root.is_dir():
     raise RunError(
       f"data.image_folder.path: got {path!r}, which is not a folder; give one with {train}/CLASS/*.jpg"

@@ -11,6 +11,9 @@ from jaxreg.train.errors import RunError, one_line
 
 ATTEMPTS = 10  # to find a crop that fits into the image
 MOST_BYTES = 2**34  # of what is decoded into one array
+FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # Pillow knows forty more, and some of them run other programs
+MOST_PIXELS = 2**26  # of one image: a small file may promise very many
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,18 +103,17 @@ class Images:
     Raises:
       RunError: if it cannot be decoded, naming it.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     number = int(self.numbers[position])
     try:
-      with Image.open(io.BytesIO(self.store.read(number))) as image:
-        rgb = image.convert("RGB")
-        if generator is None:
-          return centre_crop(rgb, size=self.decoding.size, resize=self.decoding.resize)
-        return self._draw(generator, rgb)
+      rgb = decode(self.store.read(number))
+      if generator is None:
+        return centre_crop(rgb, size=self.decoding.size, resize=self.decoding.resize)
+      return self._draw(generator, rgb)
     except UnidentifiedImageError as error:
       raise RunError(
-        f"{self.store.name(number)} cannot be decoded (it is no image that Pillow knows)"
+        f"{self.store.name(number)} cannot be decoded (it is no {', '.join(FORMATS)} image)"
       ) from error
     except Exception as error:  # Pillow has no error that all damages share
       raise RunError(f"{self.store.name(number)} cannot be decoded ({one_line(error)})") from error
@@ -121,6 +123,26 @@ class Images:
     if how.sides:
       return scaled_crop(generator, image, size=how.size, sides=how.sides, flip=how.flip)
     return random_crop(generator, image, size=how.size, area=how.area, aspect=how.aspect, flip=how.flip)
+
+
+def decode(encoded: bytes, channels: int = 3) -> Any:
+  """The image of these bytes as a Pillow image of so many channels, each of 8 bits.
+
+  Of 16 bits, the higher 8 are taken. Without an alpha channel, transparency is left out: the colours stay.
+
+  Raises:
+    Exception: of many kinds, as Pillow has them, if it cannot be decoded.
+  """
+  from PIL import Image
+
+  with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
+    if math.prod(image.size) > MOST_PIXELS:
+      raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
+    if image.mode.startswith("I"):  # of 16 bits: Pillow would cut them off at 255
+      image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:  # else Pillow recommends this, for each image
+      image = image.convert("RGBA")
+    return image.convert(MODES.get(channels, "RGB"))
 
 
 def centre_crop(image: Any, *, size: int, resize: int) -> np.ndarray:

@@ -2,14 +2,15 @@
 
 import os
 import sys
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
+
+from jaxreg.train.errors import printable
+from jaxreg.train.unpack import ERRORS, read_npz
 
 Arrays = dict[str, np.ndarray]
 
@@ -55,10 +56,9 @@ class Kept:
 def _read(file: Path) -> Arrays | None:
   """What is there; of a file that is damaged, nothing."""
   try:
-    with np.load(file) as saved:
-      return dict(saved)
+    return read_npz(file)
   except FileNotFoundError:
     return None
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-    print(f"{file} is damaged and made again", file=sys.stderr)
+  except ERRORS:
+    print(f"{printable(str(file))} is damaged and made again", file=sys.stderr)
     return None

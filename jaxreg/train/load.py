@@ -13,6 +13,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import abstract, restore
 from jaxreg.train.config import base_config
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
 from jaxreg.train.manifest import good_steps
 from jaxreg.train.program import Program
 from jaxreg.train.replicas import stacked
@@ -43,7 +44,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     predict = jaxreg.train.load("runs/dropmax_digits")
     labels = predict(images).argmax(-1)
   """
-  program, state, data = restore_run(Path(workdir), checkpoint, replica)
+  program, state, data = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
 
   run = jax.jit(program.predict_fn)
 
@@ -68,7 +69,7 @@ def load_outputs(
   Raises:
     RunError: if nothing usable is there.
   """
-  program, state, data = restore_run(Path(workdir), checkpoint, replica)
+  program, state, data = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array) -> dict[str, Array]:
@@ -86,7 +87,7 @@ def restore_run(
     RunError: if nothing usable is there.
   """
   config = workdirs.restore_config(base_config(), workdir)
-  data = workdirs.read(workdir, "data.json")
+  data = workdirs.read_data(workdir)
   program = build(config, data)
   step = pick_step(workdir, checkpoint, config.checkpoint.best)
   if not 0 <= replica < config.replicas:

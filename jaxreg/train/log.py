@@ -10,7 +10,8 @@ from typing import Any
 from tqdm import tqdm
 
 from jaxreg.train.board import Board
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, printable
+from jaxreg.train.files import parse_table, sealed, sync
 from jaxreg.train.processes import is_first
 
 
@@ -27,8 +28,10 @@ class Log:
     lines = _read_lines(workdir)
     kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
-    partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    partial.write_text("".join(_line(record) for record in kept))
+    sync(partial)
     partial.replace(self._file)
+    sync(workdir)
     self._stream = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in __exit__)
     self._board = Board(workdir / "tensorboard", start=start)
     self._total, self._steps_per_epoch = total, steps_per_epoch
@@ -64,7 +67,7 @@ class Log:
     """
     record = {"step": step, "epoch": step / self._steps_per_epoch, **values}
     try:
-      self._stream.write(json.dumps(record) + "\n")
+      self._stream.write(_line(record))
       self._board.write(step, values)
     except OSError as error:
       raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
@@ -79,6 +82,7 @@ class Log:
 
   def say(self, line: str) -> None:
     """A line for people, past the bar."""
+    line = printable(line)
     if self._bar is not None:
       tqdm.write(line, file=sys.stderr)
     else:
@@ -145,9 +149,19 @@ def _read_lines(workdir: Path) -> list[dict[str, Any] | None]:
   return [_parse(line) for line in lines]
 
 
+def _line(record: dict[str, Any]) -> str:
+  return json.dumps(sealed(record)) + "\n"
+
+
 def _parse(line: bytes) -> dict[str, Any] | None:
   try:
-    record = json.loads(line)
+    record = parse_table(line)
   except ValueError:
     return None
-  return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+  numbers = all(isinstance(value, float) or _is_small(value) for value in record.values())
+  return record if numbers and _is_small(record.get("step")) and "epoch" in record else None
+
+
+def _is_small(value: Any) -> bool:
+  """Whether it is an integer that NumPy can hold."""
+  return type(value) is int and abs(value) < 2**63

@@ -5,13 +5,12 @@ it, with the digests and the metrics of that step; what does not match is not us
 """
 
 import hashlib
-import json
 import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.files import write_json
+from jaxreg.train.files import digest, parse_table, sealed, sync_all, write_json
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
@@ -29,16 +28,17 @@ def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
 
 def seal(workdir: Path, step: int) -> str:
   """The digest of a good checkpoint with its metrics: of another training, another one."""
-  manifest = json.loads((folders(workdir)[1] / f"{step}.json").read_text())
-  return manifest["seal"]
+  return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
 
 
 def vouch(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
-  """Writes the manifest of a checkpoint that is on the disk; those of deleted ones go."""
+  """Writes the manifest of a checkpoint, once that is on the disk; manifests of deleted ones go."""
   root, manifests = folders(workdir)
   folder = root / str(step)
+  sync_all(folder)
   digests = {str(file.relative_to(folder)): _sha256(file) for file in _files(folder)}
-  write_json(manifests / f"{step}.json", _sealed({"files": digests, "metrics": metrics}))
+  # A flipped bit in the manifest must not pass for a better metric.
+  write_json(manifests / f"{step}.json", sealed({"files": digests, "metrics": metrics}))
   for manifest in manifests.glob("*.json"):
     if not (root / manifest.stem).is_dir():
       manifest.unlink()
@@ -91,19 +91,17 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
   return (f"{wrong[0]} does not match its checksum" if wrong else None), manifest["metrics"]
 
 
-def _sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-  """The manifest with a digest of itself: a flipped bit there must not pass for a better metric."""
-  return {**manifest, "seal": hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()}
-
-
 def _read_manifest(file: Path) -> dict[str, Any]:
-  manifest = json.loads(file.read_text())
-  if not isinstance(manifest, dict):
-    raise ValueError("it is not a table")
-  seal = manifest.pop("seal", None)
-  if _sealed(manifest)["seal"] != seal:
-    raise ValueError("it does not match its own checksum")
+  """Raises ValueError if it is damaged, or is no manifest."""
+  manifest = parse_table(file.read_bytes(), required=True)
+  files, metrics = manifest.get("files"), manifest.get("metrics")
+  if not isinstance(files, dict) or not (metrics is None or _are_numbers(metrics)):
+    raise ValueError("it is no table of files and metrics")
   return manifest
+
+
+def _are_numbers(metrics: Any) -> bool:
+  return isinstance(metrics, dict) and all(isinstance(value, int | float) for value in metrics.values())
 
 
 def _step_folders(root: Path) -> list[Path]:

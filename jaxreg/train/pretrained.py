@@ -1,6 +1,5 @@
 """Fine-tuning: the backbone of another run."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg.paths import leaf_names
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
 from jaxreg.train.load import restore_run
 from jaxreg.train.placement import place
 from jaxreg.train.program import Program
@@ -23,7 +23,7 @@ def load_backbone(program: Program, workdir: str, *, checkpoint: str, replica: i
     RunError: if there is no such checkpoint, or its backbone is not the one of `program`.
   """
   try:
-    _, state, _ = restore_run(Path(workdir), checkpoint, replica)
+    _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
   except RunError as error:
     raise RunError(f"pretrained: {error}") from error
   found, wanted = _backbone(state), _backbone(program.abstract)

@@ -12,7 +12,7 @@ from jaxreg.train.config import Config
 from jaxreg.train.errors import RunError
 from jaxreg.train.evaluate import bins_over, make_sums, outputs_over
 from jaxreg.train.figures import save_figures
-from jaxreg.train.files import write_json
+from jaxreg.train.files import sealed, write_json
 from jaxreg.train.metrics import averaged
 from jaxreg.train.placement import Source
 from jaxreg.train.program import Program
@@ -50,9 +50,10 @@ def write_results(
   def write() -> None:
     terms = (*program.method.terms, *config.regularizers.names)
     save_figures(workdir, config.method.name, seeds, terms, bins, outputs, labels)
-    write_json(workdir / "reliability.json", {name: np.asarray(sums).tolist() for name, sums in bins.items()})
+    reliability = {name: np.asarray(sums).tolist() for name, sums in bins.items()}
+    write_json(workdir / "reliability.json", sealed(reliability))
     # Last: a run with results is done.
-    write_json(workdir / "results.json", results)
+    write_json(workdir / "results.json", sealed(results))
 
   try:
     processes.first(write)

@@ -1,21 +1,19 @@
 """Where data comes from: a function a source, `(**options) -> Dataset`."""
 
-import gzip
 import math
-import os
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
 from jaxreg.train.image_folder import image_folder as image_folder
 from jaxreg.train.mnist_variations import vary
 from jaxreg.train.subsets import hold_out
 from jaxreg.train.text import parallel_text as parallel_text
 from jaxreg.train.tfds_source import tfds as tfds
+from jaxreg.train.unpack import ERRORS, gunzip, read_npz
 
 SOURCES = ("digits", "idx", "npz", "tfds", "image_folder", "parallel_text")
 
@@ -55,7 +53,7 @@ def idx(
     rotation: turn every image by a random angle.
     background: lay every image on random noise. Angles and noise are always the same for a split.
   """
-  folder = Path(os.path.expanduser(path))
+  folder = local_path(path, "data.idx.path")
   examples, test = (
     Split(
       _read_idx(folder, f"{part}-images-idx3-ubyte")[..., None],
@@ -109,16 +107,14 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
     validation_fraction: without `x_val`, this part of the training examples, stratified, always the same.
     scale: inputs are divided by it, for instance 255 for uint8 images.
   """
-  file = Path(os.path.expanduser(path))
+  file = local_path(path, "data.npz.path")
   if not path or not file.is_file():
     raise RunError(
       f"data.npz.path: got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
     )
   try:
-    # Opened as what it must be: NumPy would take a lone array, or a pickle, for one too.
-    with zipfile.ZipFile(file), np.load(file, allow_pickle=False) as archive:
-      arrays = {name: archive[name] for name in archive.files}
-  except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    arrays = read_npz(file)
+  except ERRORS as error:
     raise RunError(
       f"data.npz.path: {file} cannot be read ({error}); give an undamaged .npz of plain arrays"
     ) from error
@@ -170,8 +166,8 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
     )
   try:
     raw = file.read_bytes()
-    raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-  except (OSError, EOFError, zlib.error) as error:
+    raw = gunzip(raw) if file.suffix == ".gz" else raw
+  except ERRORS as error:
     raise RunError(f"data.idx.path: {file} is truncated or damaged ({error}); fetch it again") from error
   rank = 3 if "idx3" in name else 1
   if raw[:4] != bytes([0, 0, 8, rank]):

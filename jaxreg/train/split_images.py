@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, printable
 from jaxreg.train.image_folder import SUFFIXES
 
 
@@ -95,7 +95,7 @@ def main(argv: list[str]) -> int:
   try:
     train, test = split_images(**vars(parser.parse_args(argv)))
   except (RunError, OSError) as error:
-    print(f"split_images: error: {error}", file=sys.stderr)
+    print(f"split_images: error: {printable(str(error))}", file=sys.stderr)
     return 1
   print(f"{train} images for training, {test} for testing")
   return 0

@@ -1,9 +1,6 @@
 """Aligned lines of two languages, as tokens: `(**options) -> Dataset`, and the text behind it."""
 
 import dataclasses
-import gzip
-import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,8 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
+from jaxreg.train.unpack import ERRORS, gunzip
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = ("[PAD]", "[BOS]", "[EOS]", "[UNK]")
@@ -126,7 +125,7 @@ def read_parallel_text(
     raise RunError(f"{where}.num_examples: must be at least 0, got {num_examples}")
   if source == target:
     raise RunError(f"{where}.target: must be another language than the source, got {target!r} twice")
-  folder = Path(os.path.expanduser(path))
+  folder = local_path(path, f"{where}.path")
   pairs = {name: _read_pairs(folder, stem, source, target) for name, stem in FILES.items()}
   tokenizer = _learn(pairs["train"], vocab_size)
 
@@ -164,8 +163,8 @@ def _read_lines(folder: Path, name: str) -> list[str]:
     )
   try:
     raw = file.read_bytes()
-    text = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8")
-  except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    text = (gunzip(raw) if file.suffix == ".gz" else raw).decode("utf-8")
+  except ERRORS as error:
     raise RunError(
       f"data.parallel_text.path: {file} is damaged or no text ({error}); fetch it again"
     ) from error

@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from jaxreg.train.data import Split
+from jaxreg.train.unpack import read_npz
+from jaxreg.train.user_cache import user_cache
 
-FORMAT = 1
+FORMAT = 2  # another one, when what decodes gives other arrays
 
 
 def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Callable[[], Split]) -> Split:
@@ -79,7 +79,7 @@ def fingerprint(folder: Path) -> str:
 def _places(folder: Path) -> list[Path]:
   """Where the arrays may lie, the first choice first: beside the data, or at home."""
   where = zlib.crc32(str(folder.resolve()).encode())
-  home = Path.home() / ".cache" / "jaxreg" / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
+  home = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
   beside = folder / "jaxreg_cache"
   # What nobody may write is left alone even by root, whom the system would let.
   read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
@@ -91,13 +91,10 @@ def _read(
 ) -> dict[str, np.ndarray] | None:
   """The arrays of a cache file, or None if there is none, or it is damaged or made from other files."""
   try:
-    with zipfile.ZipFile(file) as archive:
-      if archive.testzip() is not None:  # NumPy alone may stop before the checksum's end
-        return None
-    with np.load(file, allow_pickle=False) as kept:
-      if str(kept["fingerprint"]) != made_from:
-        return None
-      arrays = {name: kept[name] for name in names}
+    arrays = read_npz(file)
+    if str(arrays["fingerprint"]) != made_from:
+      return None
+    arrays = {name: arrays[name] for name in names}
   except Exception:  # whatever is wrong with it, it can be made again
     return None
   images = arrays.get("images")
@@ -107,14 +104,14 @@ def _read(
 
 def _write(file: Path, arrays: dict[str, np.ndarray]) -> None:
   file.parent.mkdir(parents=True, exist_ok=True)
-  descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+  # Not by `tempfile`: the umask says who may read it.
+  temporary = file.with_name(f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}")
   try:
-    with os.fdopen(descriptor, "wb") as stream:
+    with open(temporary, "xb") as stream:
       np.savez(stream, **arrays)  # type: ignore[arg-type]
       stream.flush()
       os.fsync(stream.fileno())
-    os.chmod(temporary, 0o644)
     os.replace(temporary, file)
   except BaseException:
-    os.unlink(temporary)
+    temporary.unlink(missing_ok=True)
     raise

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import logging
 import os
 import re
@@ -14,9 +13,11 @@ import numpy as np
 
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import local_path, parse_json
+from jaxreg.train.images import decode
 from jaxreg.train.subsets import hold_out
 from jaxreg.train.tfds_cache import cached
-from jaxreg.train.tfds_stream import CHUNK, in_chunks, streamed
+from jaxreg.train.tfds_stream import CHUNK, in_chunks, streamed, undecoded
 
 ORDERS = ("stored", "id")
 FRACTION = "data.tfds.validation_fraction"
@@ -59,7 +60,10 @@ def tfds(
   Raises:
     RunError: naming the field or file at fault and what to do.
   """
-  builder, folder = _open(name, Path(data_dir or _default_data_dir()).expanduser(), manual_dir)
+  root = local_path(data_dir or _default_data_dir(), "data.tfds.data_dir")
+  if manual_dir:
+    manual_dir = str(local_path(manual_dir, "data.tfds.manual_dir"))
+  builder, folder = _open(name, root, manual_dir)
   num_classes = _num_classes(builder, image, label)
   _check_order(builder, order, stream)
   read = {}
@@ -110,9 +114,32 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
       f"data.tfds.data_dir: {root / name} holds no prepared {reference}; remove it or what is in it"
     )
   try:
+    _check_features(folder)
     return tensorflow_datasets.builder_from_directory(folder), folder
+  except RunError:
+    raise
   except Exception as error:  # its JSON files can be damaged in many ways
     raise RunError(f"data.tfds: {_unreadable(folder, error)}") from error
+
+
+def _check_features(folder: Path) -> None:
+  """Refuses features that are not TFDS's own: to read them, TFDS would import the module that they name."""
+  file = folder / "features.json"
+  inside = [parse_json(file.read_text())] if file.is_file() else []
+  while inside:
+    part = inside.pop()
+    inside += [value for value in (part.values() if isinstance(part, dict) else part) if _holds(value)]
+    for field in ("type", "pythonClassName", "python_class_name") if isinstance(part, dict) else ():
+      name = part.get(field)
+      if isinstance(name, str) and not name.startswith("tensorflow_datasets.core.features."):
+        raise RunError(
+          f"data.tfds: {file} names a feature that is not TFDS's own, {name!r}: to read it would run other "
+          "people's program; give another set"
+        )
+
+
+def _holds(value: Any) -> bool:
+  return isinstance(value, dict | list)
 
 
 def _find(root: Path, name: str, config: str, version: str) -> Path | None:
@@ -121,8 +148,9 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
 
   default = root / name / ".config" / "metadata.json"
   if not config and default.is_file():
-    with contextlib.suppress(ValueError):  # damaged: as if it were not there
-      config = json.loads(default.read_text())["default_config_name"]
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: as if it were not there
+      named = parse_json(default.read_text())["default_config_name"]
+      config = named if re.fullmatch(r"[^/:]+", named) else ""
   prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
   versions = {Version(folder.name): folder for folder in prepared if Version.is_valid(folder.name)}
   matching = [found for found in versions if not version or found.match(version)]
@@ -205,23 +233,27 @@ def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> 
 
 
 def _read(builder: Any, split: str, image: str, label: str, order: str) -> Split:
-  return _decode(builder.as_data_source(split), f"{builder.name} {split}", image, label, order)
+  channels = builder.info.features[image].shape[-1]
+  return _decode(undecoded(builder, split), f"{builder.name} {split}", channels, image, label, order)
 
 
-def _decode(source: Any, what: str, image: str, label: str, order: str) -> Split:
-  images = np.empty((len(source), *source[0][image].shape), np.uint8)
+def _decode(source: Any, what: str, channels: int, image: str, label: str, order: str) -> Split:
+  # Not by TFDS, which takes the lower 8 of 16 bits, and the numbers of colours for colours.
+  pixels = lambda example: np.atleast_3d(np.asarray(decode(example[image], channels)))
+  images = np.empty((len(source), *pixels(source[0]).shape), np.uint8)
   labels = np.empty(len(source), np.int64)
   ids = [b""] * len(source)
 
   def fill(start: int) -> int:
     chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
     for i, example in enumerate(chunk, start):
-      if example[image].shape != images.shape[1:]:
+      decoded = pixels(example)
+      if decoded.shape != images.shape[1:]:
         raise RunError(
           f"data.tfds.name: the images of {what} have unequal sizes, for instance {images.shape[1:]} and "
-          f"{example[image].shape}; give a set with images of one size"
+          f"{decoded.shape}; give a set with images of one size"
         )
-      images[i], labels[i] = example[image], example[label]
+      images[i], labels[i] = decoded, example[label]
       if order == "id":
         ids[i] = example["id"]
     return len(chunk)

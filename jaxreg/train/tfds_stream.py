@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data import Split
+from jaxreg.train.errors import printable
 from jaxreg.train.images import Images
 from jaxreg.train.tfds_cache import cached_labels, fingerprint
 
@@ -35,7 +36,7 @@ class Records:
   identity: str
 
   def read(self, number: int) -> bytes:
-    return _undecoded(self.folder, self.split)[number][self.image]
+    return _opened(self.folder, self.split)[number][self.image]
 
   def name(self, number: int) -> str:
     return f"data.tfds: image {number} of split {self.split} in {self.folder}"
@@ -73,26 +74,32 @@ def in_chunks(fill: Callable[[int], int], number: int, what: str) -> None:
 
   with (
     concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
-    tqdm(total=number, desc=what, unit="image", disable=not sys.stderr.isatty()) as bar,
+    tqdm(total=number, desc=printable(what), unit="image", disable=not sys.stderr.isatty()) as bar,
   ):
     for done in pool.map(fill, range(0, number, CHUNK)):
       bar.update(done)
 
 
-@functools.lru_cache(maxsize=8)
-def _undecoded(folder: str, split: str) -> Any:
-  """TFDS's source of a split, images as they are stored; opened once in a process."""
+def undecoded(builder: Any, split: str) -> Any:
+  """TFDS's source of a split, images as they are stored."""
   import tensorflow_datasets
 
-  builder: Any = tensorflow_datasets.builder_from_directory(folder)
   features = builder.info.features
   images = [name for name in features if isinstance(features[name], tensorflow_datasets.features.Image)]
   decoders: Any = {name: tensorflow_datasets.decode.SkipDecoding() for name in images}
   return builder.as_data_source(split, decoders=decoders)
 
 
+@functools.lru_cache(maxsize=8)
+def _opened(folder: str, split: str) -> Any:
+  """The same, by the folder; opened once in a process."""
+  import tensorflow_datasets
+
+  return undecoded(tensorflow_datasets.builder_from_directory(folder), split)
+
+
 def _labels(folder: str, split: str, label: str) -> np.ndarray:
-  source = _undecoded(folder, split)
+  source = _opened(folder, split)
   labels = np.empty(len(source), np.int64)
 
   def fill(start: int) -> int:

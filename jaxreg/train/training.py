@@ -13,7 +13,7 @@ from jaxreg.train import workdir as workdirs
 from jaxreg.train.checkpoint import Checkpoints, abstract, restore
 from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, printable
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.lock import locked
@@ -68,7 +68,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
       remark = workdirs.claim(workdir, config, description, program.num_steps)
       if (workdir / "results.json").is_file():
         results = workdirs.read(workdir, "results.json")
-        print(f"nothing left to do: {workdir} has its results", file=sys.stderr)
+        print(f"nothing left to do: {printable(str(workdir))} has its results", file=sys.stderr)
         return {"results": results}
       held.enter_context(locked(workdir))
       if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked

@@ -13,9 +13,10 @@ from typing import Any
 import jax
 
 import jaxreg
+from jaxreg.train.checks import check_types
 from jaxreg.train.config import Config, base_config, flatten, relevant
-from jaxreg.train.errors import RunError
-from jaxreg.train.files import write_json
+from jaxreg.train.errors import RunError, one_line, printable
+from jaxreg.train.files import make_folder, parse_table, sealed, write_json
 from jaxreg.train.lock import locked
 from jaxreg.train.manifest import good_steps
 
@@ -56,14 +57,22 @@ def _named(config_path: str, overrides: Mapping[str, Any], free: re.Pattern[str]
   if changed:
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
     name += f"-{digest[:8]}"
-  return Path("runs") / name
+  return Path("runs") / _one_folder(name)
+
+
+def _one_folder(name: str) -> str:
+  """A name that stays one folder, whatever was given; what had to be changed is told apart by a hash."""
+  safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
+  if safe != name or not safe.strip("."):
+    safe += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+  return safe
 
 
 def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -> str | None:
   """Makes `workdir` that of this configuration, or checks that it is; `num_steps` is the length asked for.
 
   Returns:
-    A remark, if the run continues with another length, or under the other wrapping.
+    A remark, if the run continues with another length, under the other wrapping, or in another environment.
 
   Raises:
     RunError: if it belongs to another configuration or to other data, with the difference, or is past
@@ -75,7 +84,7 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
   if (workdir / "config.json").is_file() and not _is_untouched(workdir):
     changed = check_same(workdir, config, data)
     if not changed:
-      return None
+      return _other_environment(workdir)
     latest = max(good_steps(workdir), default=0)
     if latest > num_steps:
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
@@ -88,13 +97,13 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
   ):
     raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
   try:
-    workdir.mkdir(parents=True, exist_ok=True)
+    make_folder(workdir)
     # A run that is at work here, perhaps before its first checkpoint, keeps its files.
     with locked(workdir):
       (workdir / "results.json").unlink(missing_ok=True)
-      write_json(workdir / "data.json", data)
-      write_json(workdir / "environment.json", _environment())
-      write_json(workdir / "config.json", flatten(config))
+      write_json(workdir / "data.json", sealed(data))
+      write_json(workdir / "environment.json", sealed(_environment()))
+      write_json(workdir / "config.json", sealed(flatten(config)))
   except OSError as error:
     raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
   return remark
@@ -112,12 +121,12 @@ def check_same(
     RunError: if another field differs, or the data.
   """
   # A field that an older version did not have had what is now its default.
-  saved = {**flatten(base_config()), **read(workdir, "config.json")}
+  saved = {**flatten(base_config()), **_read_config(workdir)}
   difference = _differences(relevant(saved), relevant(flatten(config)), free)
   changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
   if difference:
     raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
-  difference = _differences(flatten(read(workdir, "data.json")), flatten(data), free)
+  difference = _differences(flatten(read_data(workdir)), flatten(data), free)
   if difference:
     raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
   return changed
@@ -138,14 +147,38 @@ def read(workdir: Path, name: str) -> Any:
       f"workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
     )
   try:
-    content = json.loads(file.read_text())
+    content = parse_table(file.read_bytes())
   except (ValueError, OSError) as error:
-    raise RunError(f"workdir: {file} is damaged ({error}); {hint}") from error
-  if not isinstance(content, dict):
-    raise RunError(f"workdir: {file} is damaged (it is not a table); {hint}")
-  if name == "results.json" and "step" not in content:
-    raise RunError(f"workdir: {file} is damaged (it has no step); {hint}")
+    raise RunError(f"workdir: {file} is damaged ({one_line(error)}); {hint}") from error
+  if name == "results.json":
+    numbers = (value for field, value in content.items() if field != "replicas")
+    if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
+      raise RunError(f"workdir: {file} is damaged (it is no table of results); {hint}")
   return content
+
+
+def _read_config(workdir: Path) -> dict[str, Any]:
+  """The flat configuration that `workdir` was trained with."""
+  fields = read(workdir, "config.json")
+  try:
+    check_types(fields)
+  except RunError as error:
+    raise RunError(f"workdir: {workdir / 'config.json'} is damaged ({error}); give another") from error
+  return fields
+
+
+def read_data(workdir: Path) -> dict[str, Any]:
+  """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it.
+
+  Raises:
+    RunError: if it is not there or cannot be read.
+  """
+  data = read(workdir, "data.json")
+  kinds = {"input_shape": list, "input_dtype": str, "scale": int | float, "num_classes": int, "sizes": dict}
+  for field, kind in kinds.items():
+    if not isinstance(data.get(field), kind):
+      raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
+  return data
 
 
 def _is_untouched(workdir: Path) -> bool:
@@ -160,11 +193,14 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
   Raises:
     RunError: if nothing was trained there, or by a version with other fields.
   """
-  saved = {field: value for field, value in read(workdir, "config.json").items() if not FREE.match(field)}
+  saved = {field: value for field, value in _read_config(workdir).items() if not FREE.match(field)}
   config = config.copy_and_resolve_references().unlock()
+  known = flatten(config)
   for field, value in {**saved, **(overrides or {})}.items():
     *parents, name = field.split(".")
     try:
+      if field not in known:
+        raise KeyError(field)
       functools.reduce(lambda part, parent: part[parent], parents, config)[name] = (
         tuple(value) if isinstance(value, list) else value
       )
@@ -192,6 +228,21 @@ def _differences(
 
 def _show(differences: dict[str, tuple[Any, Any]]) -> str:
   return ", ".join(f"{field} was {old!r}, is {new!r}" for field, (old, new) in differences.items())
+
+
+def _other_environment(workdir: Path) -> str | None:
+  """What differs from where the run began, in one line: other versions give other last bits, or worse."""
+  try:
+    before = read(workdir, "environment.json")
+  except RunError as error:
+    return f"{error.args[0].partition(';')[0]}: whether the versions are the same is not known"
+  shown = lambda value: f"{len(value)} times {value[0]}" if isinstance(value, list) and value else str(value)
+  differ = [
+    f"{name} was {printable(shown(before[name]))}, is {shown(now)}"
+    for name, now in _environment().items()
+    if name in before and before[name] != now
+  ]
+  return f"the run began in another environment: {', '.join(differ)}" if differ else None
 
 
 def _environment() -> dict[str, Any]:

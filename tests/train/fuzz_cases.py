@@ -19,6 +19,7 @@ from jaxreg import train
 from jaxreg.train import config as configs
 from jaxreg.train import sources, toolbox
 from jaxreg.train.averages import AVERAGES
+from jaxreg.train.files import sealed
 from jaxreg.train.manifest import good_steps
 from jaxreg.train.methods import METHODS
 from jaxreg.train.optimizer import MASKS, OPTIMIZERS
@@ -797,7 +798,8 @@ def damaged_checkpoints(random, folder, run):
 def damaged_manifests(random, folder, run):
   one_checkpoint(run)
   file = run / "manifests" / f"{STEP}.json"
-  content = random.bytes(20), b"", b"{}", b"[]", b"3", b'{"files": 3, "metrics": null}', b"\xff\xfe"
+  odd = json.dumps(sealed({"files": 3, "metrics": None})).encode()
+  content = random.bytes(20), b"", b"{}", b"[]", b"3", b'{"files": 3, "metrics": null}', b"\xff\xfe", odd
   file.write_bytes(pick(random, content))
   if random.integers(4) == 0:
     file.unlink()
@@ -821,12 +823,15 @@ def damaged_files_of_the_run(random, folder, run):
   name = pick(random, ("config.json", "data.json", "results.json"))
   file = run / name
   content = file.read_bytes()
-  whole = json.loads(content)
-  how = pick(random, ("cut", "no table", "no text", "fields", "folder"))
+  whole = runs.table(file)
+  how = pick(random, ("cut", "no table", "no text", "fields", "digit", "folder"))
   if how == "cut":
     file.write_bytes(content[: int(random.integers(len(content) - 2))])
   elif how == "no table":
-    file.write_text(pick(random, ("[]", "3", "null", '"x"', "{]", "nan")))
+    file.write_text(pick(random, ("[]", "3", "null", '"x"', "{]", "nan", "[" * 10**5)))
+  elif how == "digit":
+    positions = [i for i, byte in enumerate(content) if byte in b"12345678"]
+    runs.flip(file, pick(random, positions))
   elif how == "no text":
     file.write_bytes(b"\xff\xfe" + content)
   elif how == "folder":
@@ -836,7 +841,7 @@ def damaged_files_of_the_run(random, folder, run):
     field = pick(
       random, [field for field, value in whole.items() if field.split(".")[0] in ("optimizer", "seed")]
     )
-    whole[pick(random, (field, "nothing.of_this_name", "optimizer.x"))] = pick(
+    whole[pick(random, (field, "nothing.of_this_name", "optimizer.x", "model"))] = pick(
       random, ({"a": 1}, "x", None, -5)
     )
     file.write_text(json.dumps(whole))

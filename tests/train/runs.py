@@ -14,6 +14,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxreg import train
 from jaxreg.train import checkpoint, manifest, order
 from jaxreg.train import workdir as workdirs
+from jaxreg.train.files import parse_table
 from jaxreg.train.log import read_records
 from jaxreg.train.replicas import stacked
 from jaxreg.train.setup import build
@@ -92,6 +93,11 @@ def records(workdir):
   found = read_records(workdir)
   assert found
   return [{k: v for k, v in record.items() if k != "train/examples_per_second"} for record in found]
+
+
+def table(file):
+  """A JSON file of a run, without its checksum."""
+  return parse_table(file.read_bytes())
 
 
 def snapshot(folder):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import shutil
 import threading
 import warnings
@@ -261,6 +262,38 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
   assert json.loads(file.read_text()) == {"a": 1}
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_is_called_good(tmp_path, monkeypatch):
+  """A power cut takes what was not synced, and names in a folder that was not."""
+  events, (fsync, replace) = [], (os.fsync, os.replace)
+
+  def recorded_fsync(descriptor):
+    events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    fsync(descriptor)
+
+  def recorded_replace(source, target):
+    events.append(f"renamed {target}")
+    replace(source, target)
+
+  monkeypatch.setattr(os, "fsync", recorded_fsync)
+  monkeypatch.setattr(os, "replace", recorded_replace)
+  workdir = tmp_path / "runs" / "run"
+  with open_checkpoints(workdir) as saved:
+    saved.save(1, make_state(1), METRICS)
+  root, sealed = workdir / "checkpoints", workdir / "manifests" / "1.json"
+  before = events[: events.index(f"renamed {sealed}")]
+  files_and_folders = [root, root / "1", *(root / "1").rglob("*"), f"{sealed}.partial"]
+  assert len(files_and_folders) > 10
+  assert {str(path) for path in files_and_folders} <= {*before}
+  assert str(sealed.parent) in events[len(before) :]
+
+
+def test_a_new_folder_is_on_the_disk(tmp_path, monkeypatch):
+  synced = []
+  monkeypatch.setattr(files, "sync", synced.append)
+  files.make_folder(tmp_path / "a" / "b")
+  assert set(synced) == {tmp_path, tmp_path / "a"}
+
+
 def damage_latest(workdir):
   runs.flip(
     max((workdir / "checkpoints" / str(STEPS) / "state").rglob("d/*"), key=lambda f: f.stat().st_size)
@@ -295,7 +328,7 @@ def test_a_run_goes_on_from_what_is_whole_and_ends_bitwise_equal(
   assert named == (there if warned is None else warned)
   said = capsys.readouterr().err
   assert (f"resuming at step {start} of" if start else "training 24 steps") in said
-  assert results == json.loads((finished_run / "results.json").read_text())
+  assert results == runs.table(finished_run / "results.json")
   runs.assert_bitwise(runs.final_state(finished_copy), runs.final_state(finished_run))
   assert runs.records(finished_copy) == runs.records(finished_run)
   assert good_steps(finished_copy) == good_steps(finished_run)

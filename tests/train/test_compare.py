@@ -33,7 +33,7 @@ def compared(tmp_path_factory, compile_once):
 
 
 def read(folder, name="results.json"):
-  return json.loads((folder / name).read_text())
+  return runs.table(folder / name)
 
 
 def test_the_setting_is_chosen_on_the_validation_split(compared):

@@ -102,7 +102,7 @@ class Bench:
     """A finished run is the undisturbed one, bit by bit."""
     state, results, records = whole
     runs.assert_bitwise(self.final_state(workdir), state)
-    assert json.loads((workdir / "results.json").read_text()) == results
+    assert runs.table(workdir / "results.json") == results
     assert runs.records(workdir) == records
     shutil.rmtree(workdir)
 

@@ -1,6 +1,5 @@
 """Killed at any moment and started again, a run ends as if nothing had been."""
 
-import json
 import signal
 import subprocess
 import time
@@ -38,7 +37,7 @@ def test_killed_at_random_moments(tmp_path):
   duration = time.monotonic() - began
   assert status == 0, err
   expected = runs.final_state(tmp_path / "whole")
-  results = json.loads((tmp_path / "whole" / "results.json").read_text())
+  results = runs.table(tmp_path / "whole" / "results.json")
   assert results["step"] == expected["step"].item() == EPOCHS * (1078 // 64)
 
   random = np.random.default_rng(0)
@@ -64,7 +63,7 @@ def test_killed_at_random_moments(tmp_path):
         break
     finished += 1
     runs.assert_bitwise(runs.final_state(workdir), expected)
-    assert json.loads((workdir / "results.json").read_text()) == results
+    assert runs.table(workdir / "results.json") == results
     assert runs.records(workdir) == runs.records(tmp_path / "whole")
 
   print(f"\nuninterrupted {duration:.1f} s; {len(kills)} kills over {finished} runs: {kills}")

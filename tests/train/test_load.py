@@ -16,7 +16,7 @@ loading = importlib.import_module("jaxreg.train.load")
 
 
 def results(workdir):
-  return json.loads((workdir / "results.json").read_text())
+  return runs.table(workdir / "results.json")
 
 
 def test_predictions_are_those_of_the_evaluation(finished_run):
@@ -116,7 +116,7 @@ def test_a_damaged_work_directory_is_refused(finished_copy, name):
 def test_a_batch_size_that_the_devices_here_cannot_share_is_no_obstacle(finished_run, finished_copy):
   """Trained with one device in batches of 20, say; predicting needs no batches."""
   file = finished_copy / "config.json"
-  file.write_text(json.dumps({**json.loads(file.read_text()), "batch_size": 20}))
+  file.write_text(json.dumps({**runs.table(file), "batch_size": 20}))
   images = sources.digits().test.inputs[:6]
   np.testing.assert_array_equal(train.load(finished_copy)(images), train.load(finished_run)(images))
 
@@ -125,7 +125,7 @@ def test_a_batch_size_that_the_devices_here_cannot_share_is_no_obstacle(finished
 def sampling_copy(finished_copy):
   """The same run, had it been made to predict with 5 sampled masks."""
   file = finished_copy / "config.json"
-  config = json.loads(file.read_text())
+  config = runs.table(file)
   assert config["method.dropmax.predict.num_samples"] == 0
   file.write_text(json.dumps({**config, "method.dropmax.predict.num_samples": 5}))
   return finished_copy
@@ -151,7 +151,7 @@ def test_sampled_predictions_without_a_key_use_that_of_the_run_every_time(sampli
 def test_what_is_predicted_by_sampled_noise_is_so_everywhere(tmp_path):
   fields = {"method.name": "softmax", "model.MLP.dropout_rate": 0.9, "evaluate.mc_samples": 2, "epochs": 1}
   trained = train.train(runs.make_config(fields), tmp_path / "run")
-  bins = json.loads((tmp_path / "run" / "reliability.json").read_text())
+  bins = runs.table(tmp_path / "run" / "reliability.json")
   bins = {name: np.array(sums) for name, sums in bins.items()}
   assert float(calibration.ece(bins)) == pytest.approx(trained["test/ece"], rel=1e-5)
   predict, images = train.load(tmp_path / "run"), sources.digits().test.inputs[:6]

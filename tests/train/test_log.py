@@ -35,14 +35,14 @@ def test_what_a_run_leaves_behind(finished_run):
     with Image.open(finished_run / "figures" / name) as image:
       assert min(image.size) > 100
       assert len(set(image.convert("L").resize((64, 64)).getdata())) > 4  # not blank
-  sums = {k: np.array(v) for k, v in json.loads((finished_run / "reliability.json").read_text()).items()}
-  results = json.loads((finished_run / "results.json").read_text())
+  sums = {k: np.array(v) for k, v in runs.table(finished_run / "reliability.json").items()}
+  results = runs.table(finished_run / "results.json")
   gap = np.abs(sums["confidence"] - sums["correct"]).sum() / sums["count"].sum()
   assert gap == pytest.approx(results["test/ece"], rel=1e-5)
-  environment = json.loads((finished_run / "environment.json").read_text())
+  environment = runs.table(finished_run / "environment.json")
   assert {"jax", "flax", "optax", "numpy", "python", "jaxreg"} <= environment.keys()
   assert len(environment["devices"]) == 8
-  config = json.loads((finished_run / "config.json").read_text())
+  config = runs.table(finished_run / "config.json")
   assert config["model.MLP.widths"] == [8]
   assert config == train.flatten(runs.make_config())
 
@@ -77,7 +77,7 @@ def test_records_of_a_run(finished_run):
   assert [r["step"] for r in records if "val/error" in r] == list(range(4, STEPS + 1, 4))
   (test_record,) = [r for r in records if "test/error" in r]
   assert records[-1] is test_record
-  results = json.loads((finished_run / "results.json").read_text())
+  results = runs.table(finished_run / "results.json")
   recorded = {k: v for k, v in {**records[-2], **test_record}.items() if k != "epoch"}
   assert recorded == results
 
@@ -118,7 +118,9 @@ def test_a_truncated_last_line_is_left_out(tmp_path, rest):
   assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("damage", [b"{", b"3", b'{"loss": 1}', b'{"step": "x"}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+  "damage", [b"{", b"3", b'{"loss": 1}', b'{"step": "x"}', b"\xff\xfe", b'{"step": 2}']
+)
 def test_a_damaged_line_is_left_out_and_said(tmp_path, capsys, damage):
   write(tmp_path, 0, [1, 2, 3])
   file = tmp_path / "metrics.jsonl"

@@ -1,7 +1,6 @@
 """Two processes with two devices each train as one does: same results, killed or not, and stop together."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -141,7 +140,7 @@ def whole(said):
 
 
 def results_of(workdir):
-  return json.loads((workdir / "results.json").read_text())
+  return runs.table(workdir / "results.json")
 
 
 def assert_same(workdir, whole):
@@ -175,7 +174,7 @@ def test_the_first_process_alone_logs_and_every_step_once(said):
   assert [record["step"] for record in records if "val/error" in record] == [*range(every, STEPS + 1, every)]
   assert [record["step"] for record in records if "test/error" in record] == [STEPS]
   assert results_of(workdir)["step"] == STEPS
-  assert json.loads((workdir / "environment.json").read_text())["processes"] == 2
+  assert runs.table(workdir / "environment.json")["processes"] == 2
   assert len(list((workdir / "tensorboard").iterdir())) == 1
 
 

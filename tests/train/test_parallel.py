@@ -1,7 +1,5 @@
 """`pmap` and `jit` are wrappings of one step: what no noise couples, they train alike."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -81,7 +79,7 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
   said = capsys.readouterr().err
   assert "resuming at step 14 of 24" in said
   assert ("continuing under the new wrapping: parallel was 'jit', is 'pmap'" in said) == bool(fields)
-  assert json.loads((workdir / "config.json").read_text())["parallel"] == wrappings[-1]
+  assert runs.table(workdir / "config.json")["parallel"] == wrappings[-1]
   assert results.keys() == whole.keys()
   for name, value in whole.items():
     np.testing.assert_allclose(results[name], value, rtol=0, atol=1e-5, err_msg=name)

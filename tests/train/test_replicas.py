@@ -40,7 +40,7 @@ def replicated(**fields):
 def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form):
   workdir = tmp_path / "run"
   results = train.train(replicated(replicas_by=form), workdir)
-  assert json.loads((workdir / "results.json").read_text()) == results
+  assert runs.table(workdir / "results.json") == results
   assert results["replicas"]["seed"] == list(SEEDS)
   state = runs.final_state(workdir)
   images = sources.digits().test.inputs[:16]
@@ -49,7 +49,7 @@ def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form):
     np.testing.assert_array_equal(state["key"][r], alone["key"][0])
     for one, other in zip(jax.tree.leaves(state["params"]), jax.tree.leaves(alone["params"]), strict=True):
       np.testing.assert_allclose(one[r], other[0], atol=1e-4)
-    expected = json.loads((single / str(seed) / "results.json").read_text())
+    expected = runs.table(single / str(seed) / "results.json")
     for name, values in results["replicas"].items():
       if name != "seed":
         assert abs(values[r] - expected[name]) < 1e-4, name
@@ -69,7 +69,7 @@ def test_means_and_intervals(single, tmp_path):
   names = [name for name in results["replicas"] if name != "seed"]
   assert {"val/error", "test/error", "test/nll", "test/ece"} <= set(names)
   for name in names:
-    values = [json.loads((single / str(seed) / "results.json").read_text())[name] for seed in SEEDS]
+    values = [runs.table(single / str(seed) / "results.json")[name] for seed in SEEDS]
     low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
     np.testing.assert_allclose(results[name], np.mean(values), atol=1e-4)
     np.testing.assert_allclose(results[f"{name}_ci95"], (high - low) / 2, atol=5e-4)
@@ -120,7 +120,7 @@ def test_stopped_in_one_form_it_goes_on_in_the_other(tmp_path, capsys, first, th
     assert float(replicas.pick(replicas.unpack(tree), 1)["x"][0]) == 3
   workdir = tmp_path / "run"
   train.train(replicated(replicas_by=first, epochs=1), workdir)
-  config = json.loads((workdir / "config.json").read_text())
+  config = runs.table(workdir / "config.json")
   (workdir / "config.json").write_text(json.dumps({**config, "replicas_by": then}))
   on_disk = json.loads((workdir / "checkpoints" / "4" / "state" / "_METADATA").read_text())
   capsys.readouterr()
@@ -197,7 +197,7 @@ def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
   }
   config = runs.make_config({**fields, "replicas": 2})
   both = train.train(config, tmp_path / "both")
-  data = json.loads((tmp_path / "both" / "data.json").read_text())
+  data = runs.table(tmp_path / "both" / "data.json")
   assert isinstance(replicas_of(config, make_mesh(), build(config, data)), Loop)
   params = runs.final_state(tmp_path / "both")["params"]
   for r in range(2):

@@ -1,7 +1,5 @@
 """What training ends in: errors on the digits, and the equilibrium of DropMax's retain probabilities."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.slow
 def digits_error(tmp_path, *arguments):
   status, _, err = runs.run([*arguments, "--workdir", tmp_path / "run"], tmp_path)
   assert status == 0, err
-  results = json.loads((tmp_path / "run" / "results.json").read_text())
+  results = runs.table(tmp_path / "run" / "results.json")
   print(f"\n{' '.join(arguments)}: test error {results['test/error']:.2%}, NLL {results['test/nll']:.4f}")
   return results["test/error"]
 

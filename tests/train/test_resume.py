@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import signal
 import sys
@@ -42,8 +41,8 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
 
   assert max(manifest.good_steps(workdir)) == STEPS
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(finished_run))
-  assert results == json.loads((finished_run / "results.json").read_text())
-  assert results == json.loads((workdir / "results.json").read_text())
+  assert results == runs.table(finished_run / "results.json")
+  assert results == runs.table(workdir / "results.json")
   ours, theirs = runs.records(workdir), runs.records(finished_run)
   assert [r["step"] for r in ours if "train/loss" in r] == list(range(1, STEPS + 1))
   assert ours == theirs
@@ -165,10 +164,10 @@ def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsy
   said = capsys.readouterr().err
   assert "continuing under the new schedule: epochs was 3, is 6" in said
   assert "resuming at step 12 of 24" in said
-  assert results == json.loads((finished_run / "results.json").read_text())
+  assert results == runs.table(finished_run / "results.json")
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(finished_run))
   assert runs.records(workdir) == runs.records(finished_run)
-  assert json.loads((workdir / "config.json").read_text())["epochs"] == 6
+  assert runs.table(workdir / "config.json")["epochs"] == 6
 
 
 @pytest.mark.slow
@@ -220,7 +219,7 @@ def test_the_same_command_again_gives_the_same_results_without_training(finished
   monkeypatch.setattr(training, "make_evaluate", forbidden)
   before = runs.snapshot(finished_run)
   results = train.train(runs.make_config(), finished_run)
-  assert results == json.loads((finished_run / "results.json").read_text())
+  assert results == runs.table(finished_run / "results.json")
   assert results["step"] == STEPS
   assert "nothing left to do" in capsys.readouterr().err
   assert runs.snapshot(finished_run) == before

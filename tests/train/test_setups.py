@@ -2,7 +2,6 @@
 
 import functools
 import io
-import json
 
 import jax
 import numpy as np
@@ -132,7 +131,7 @@ def launch(choice, workdir, fields):
   assert len(losses) == 2
   assert np.isfinite(losses).all()
   assert 0 <= results["test/error"] <= 1
-  data = json.loads((workdir / "data.json").read_text())
+  data = runs.table(workdir / "data.json")
   assert (data["input_shape"], data["input_dtype"], data["scale"]) == ([32, 32, 3], "uint8", 255.0)
   return data
 

@@ -1,7 +1,6 @@
 """Parameters split over a mesh with a model axis: smaller shards, the same masks, the same training."""
 
 import functools
-import json
 import re
 
 import jax
@@ -257,7 +256,7 @@ def test_a_run_goes_on_under_another_mesh(tmp_path, monkeypatch, capsys, finishe
     undo()
   results = train.train(runs.make_config(), workdir)
   assert "resuming at step 14 of 24" in capsys.readouterr().err
-  expected = json.loads((finished_run / "results.json").read_text())
+  expected = runs.table(finished_run / "results.json")
   assert results.keys() == expected.keys()
   for name, value in expected.items():
     np.testing.assert_allclose(results[name], value, rtol=0, atol=1e-5, err_msg=name)

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 import runs
-from image_files import make_folder, noise
+from image_files import make_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train import loop, manifest, placement, setup, sources, stream
+from jaxreg.train import images, loop, manifest, placement, setup, sources, stream
 from jaxreg.train.data import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
@@ -262,6 +262,43 @@ def test_images_of_other_modes_become_red_green_and_blue(tmp_path):
     split = sources.image_folder(str(root), val="val").decoded_by(size=6, resize=8).train
     found = split.inputs.cut(0 if mode != "CMYK" else 20)
     np.testing.assert_allclose(found, 204, rtol=0, atol=3, err_msg=f"{i} {mode}")
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_png_of_any_depth_keeps_its_greys(channels, dtype):
+  """Of 16 bits the higher 8, as TensorFlow takes them; transparency is left out, whatever it hides."""
+  grey = np.linspace(0, np.iinfo(dtype).max, 30).astype(dtype).reshape(5, 6)
+  pixels = np.repeat(grey[..., None], channels, axis=-1)
+  expected = (grey // (1 if dtype == np.uint8 else 256)).astype(np.uint8)
+  np.testing.assert_array_equal(np.asarray(images.decode(png(pixels))), np.stack([expected] * 3, axis=-1))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["PNG", "GIF"])
+def test_a_palette_with_transparency_keeps_its_colours(form):
+  image = Image.new("P", (2, 1))
+  image.putpalette([255, 0, 0, 0, 128, 0])
+  image.putdata([1, 0])
+  file = io.BytesIO()
+  image.save(file, form, transparency=bytes([0, 9]) if form == "PNG" else 1)
+  np.testing.assert_array_equal(np.asarray(images.decode(file.getvalue())), [[[0, 128, 0], [255, 0, 0]]])
+
+
+@pytest.mark.parametrize("form", ["TIFF", "PPM", "EPS", "ICO", "WEBP"])
+def test_other_formats_are_refused(folder, form):
+  file = folder / "train" / "cat" / "zzz.png"
+  Image.fromarray(noise(0, 40, 40)).save(file, form)
+  inputs = sources.image_folder(str(folder), val="val").train.inputs
+  fails(file, "it is no JPEG, PNG, GIF, BMP image", call=lambda: inputs.cut(20))
+
+
+def test_an_image_that_promises_too_many_pixels_is_refused(folder):
+  """Of few bytes: 80 MB when decoded."""
+  file = folder / "train" / "cat" / "zzz.png"
+  file.write_bytes(png(np.zeros((2**13 + 1, 2**13, 1), np.uint8)))
+  inputs = sources.image_folder(str(folder), val="val").train.inputs
+  fails(file, "it has 67117056 pixels, and at most 67108864", call=lambda: inputs.cut(20))
 
 
 def fails(*mentions, call):

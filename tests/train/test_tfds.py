@@ -661,6 +661,7 @@ def test_with_tensorflow_the_stock_builder_prepares(monkeypatch, tmp_path):
   assert asked["name"] == ("food101:2.0.0",)
   assert asked["file_format"] == "array_record"
   assert asked["download_config"].manual_dir == Path("files")
+  assert asked["download_config"].force_checksums_validation
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
@@ -706,6 +707,19 @@ def test_an_unreadable_set_is_named_with_what_to_do(root, damage):
     file = {"info": "dataset_info.json", "features": "features.json"}[damage]
     (root / CIFAR10 / file).write_text("{")
   fails(root / CIFAR10, "damaged or incomplete", "prepare it again", data_dir=str(root), test="test[:50]")
+
+
+@pytest.mark.parametrize("field", ["type", "pythonClassName", "python_class_name"])
+def test_a_feature_of_other_people_is_not_imported(root, monkeypatch, field):
+  """TFDS imports the module that a feature names."""
+  file = root / CIFAR10 / "features.json"
+  features = json.loads(file.read_text())
+  features["featuresDict"]["features"]["image"][field] = "evil.module.Image"
+  file.write_text(json.dumps(features))
+  imported = []
+  monkeypatch.setattr("importlib.import_module", lambda name, *_: imported.append(name))
+  fails(file, "not TFDS's own, 'evil.module.Image'", data_dir=str(root), **SMALL)
+  assert imported == []
 
 
 def test_a_folder_that_is_no_prepared_set_is_named(tmp_path, data_dir):
@@ -796,15 +810,41 @@ def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
     read(order="id")
 
 
+class Sixteen(Uneven, skip_registration=True):
+  """Images of one grey of 16 bits each, and of a palette."""
+
+  def _generate_examples(self):
+    for i in range(40):
+      image = Image.fromarray(np.full((5, 5), 256 * i + 77, np.uint16))
+      if self.builder_config.name == "odd":
+        image = Image.fromarray(np.full((5, 5, 3), i, np.uint8)).quantize(4)
+      file = io.BytesIO()
+      image.save(file, "PNG")
+      file.seek(0)
+      yield i, {"picture": file, "kind": i % 2, "number": i}
+
+
+@pytest.mark.parametrize("config", ["even", "odd"])
+def test_images_of_16_bits_and_of_palettes_keep_their_colours(tmp_path, config):
+  """The higher 8 bits, as TensorFlow takes them."""
+  Sixteen(data_dir=tmp_path, config=config).download_and_prepare(file_format="array_record")
+  options = {"data_dir": str(tmp_path), "val": "validation", "test": "validation", "order": "stored"}
+  whole = sources.tfds(f"sixteen/{config}", image="picture", label="kind", **options)
+  assert sorted(whole.train.inputs[:, 2, 2, 1]) == list(range(40))
+  lazy = sources.tfds(f"sixteen/{config}", image="picture", label="kind", stream=True, **options)
+  images = np.asarray(lazy.decoded_by(size=5, resize=5).train.inputs)
+  np.testing.assert_array_equal(images, whole.train.inputs)
+
+
 def test_a_damaged_record_of_a_streamed_set_is_named(uneven, tmp_path):
   data = sources.tfds("uneven/even", stream=True, **uneven)
   folder = tmp_path / "uneven" / "even" / "1.2.0"
   (file,) = folder.glob("*train*")
-  tfds_stream._undecoded.cache_clear()
+  tfds_stream._opened.cache_clear()
   file.write_bytes(bytes(len(file.read_bytes())))
   with pytest.raises(RunError, match=r"image \d+ of split train in .*1\.2\.0 cannot be decoded"):
     data.train.inputs.cut(0)
-  tfds_stream._undecoded.cache_clear()
+  tfds_stream._opened.cache_clear()
   shutil.rmtree(folder / "jaxreg_cache")
   fails("split train", "remove that folder", name="uneven/even", stream=True, **uneven)
 

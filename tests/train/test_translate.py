@@ -48,7 +48,7 @@ def test_a_run(run):
   first = runs.records(workdir)[0]
   assert first["train/learning_rate"] == pytest.approx(50**-0.5 * 100**-1.5)
   assert {file.name for file in (workdir / "figures").iterdir()} == {"curves.png", "reliability.png"}
-  count = json.loads((workdir / "reliability.json").read_text())["count"]
+  count = runs.table(workdir / "reliability.json")["count"]
   test = setup.load_data(config).test
   assert sum(count) == (test.labels >= 0).sum()
 

@@ -18,7 +18,7 @@ def originals(name: str, root: Path, manual_dir: str) -> Path:
   infos = BUILDERS[name].url_infos
   default = root / "downloads" / "manual"
   if manual_dir:
-    folder = Path(manual_dir).expanduser()
+    folder = Path(manual_dir)
   elif all(_size(default / info.filename) == info.size for info in infos.values()):
     folder = default
   else:

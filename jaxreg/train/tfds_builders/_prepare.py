@@ -99,7 +99,9 @@ def _prepare_stock(reference: str, root: Path, manual_dir: str) -> None:
   with _one_process(lock), contextlib.redirect_stdout(sys.stderr):
     tfds.builder(reference, data_dir=root).download_and_prepare(
       download_config=tfds.download.DownloadConfig(
-        manual_dir=Path(manual_dir).expanduser() if manual_dir else None, try_download_gcs=False
+        manual_dir=Path(manual_dir) if manual_dir else None,
+        force_checksums_validation=True,
+        try_download_gcs=False,
       ),
       file_format="array_record",
     )

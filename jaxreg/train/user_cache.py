@@ -1,0 +1,58 @@
+"""What jaxreg keeps for the user of the machine: not in a run, which may come from other people."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+
+import jax
+
+
+def user_cache() -> Path:
+  """jaxreg's folder in `$XDG_CACHE_HOME`, or in `~/.cache`."""
+  given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+  # A relative path is invalid by the XDG specification, and must be ignored.
+  return (given if given.is_absolute() else Path.home() / ".cache") / "jaxreg"
+
+
+def keep_compiled_programs() -> None:
+  """Lets JAX keep compiled programs in the user's cache; a folder that the user set is left as it is.
+
+  Compiled programs are native code that JAX loads and runs. So they lie in a folder that only its owner may
+  read and write, by versions and by device. Without such a folder nothing is kept. Call this after
+  `processes.start`: it asks for the devices.
+  """
+  if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+    return
+  try:
+    folder = user_cache() / "compiled" / _machine()
+    # From the outside in: whoever can write to one of these folders can replace what is below it.
+    for place in (folder.parent.parent, folder.parent, folder):
+      place.mkdir(mode=0o700, parents=True, exist_ok=True)
+      info = place.stat()
+      if info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        return
+  except (OSError, RuntimeError):  # a home that cannot be written, or is not known
+    return
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _machine() -> str:
+  """Versions and device, as the name of a folder."""
+  device = jax.local_devices()[0]
+  parts = [f"jax-{jax.__version__}", f"jaxlib-{importlib.metadata.version('jaxlib')}", device.device_kind]
+  if device.platform == "cpu":  # one home may serve machines whose instructions differ
+    parts.append(hashlib.sha256(_instructions()).hexdigest()[:8])
+  return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
+def _instructions() -> bytes:
+  """What tells processors apart that cannot run each other's programs."""
+  try:
+    lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+  except OSError:
+    lines = []
+  flags = [line for line in lines if line.startswith((b"flags", b"Features"))]
+  return b"".join([platform.machine().encode(), *flags[:1]])

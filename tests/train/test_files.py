@@ -1,0 +1,100 @@
+"""Paths as people give them, names as terminals get them, and packed files that promise too much."""
+
+import gzip
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from jaxreg.train import sources, tfds_cache, unpack
+from jaxreg.train.errors import RunError, printable
+from jaxreg.train.files import local_path
+from jaxreg.train.load import load
+
+
+@pytest.mark.parametrize(
+  ("given", "meant"),
+  [
+    ("runs/a", "runs/a"),
+    ("~/a", "/home/me/a"),
+    ("file:///a/b%20c", "/a/b c"),
+    ("file:/a", "/a"),
+    ("file://localhost/a", "/a"),
+    ("C:/a", "C:/a"),
+    ("a:b/c", "a:b/c"),
+  ],
+)
+def test_a_path_is_what_people_mean(monkeypatch, given, meant):
+  monkeypatch.setenv("HOME", "/home/me")
+  assert str(local_path(given, "--workdir")) == meant
+
+
+@pytest.mark.parametrize(
+  "given", ["gs://bucket/run", "s3://bucket/run", "gs:/bucket", "hdfs://a", "~nobody-here/a"]
+)
+def test_a_path_elsewhere_is_refused_in_one_line(given):
+  for call in (lambda: local_path(given, "--workdir"), lambda: load(given), lambda: sources.npz(given)):
+    with pytest.raises(RunError, match=r"^(--workdir|workdir|data\.npz\.path): got ") as refused:
+      call()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  ("text", "shown"),
+  [
+    ("Größe 1.5 µm", "Größe 1.5 µm"),
+    ("a\x1b]0;title\x07b", "a\\x1b]0;title\\x07b"),
+    ("a\nrun.py: done", "a\\nrun.py: done"),
+    ("\u202egnp.exe", "\\u202egnp.exe"),
+    ("\udcff", "\\udcff"),
+  ],
+)
+def test_what_a_terminal_would_act_on_is_escaped(text, shown):
+  assert printable(text) == shown
+  assert printable(text).encode()
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+  monkeypatch.setattr(unpack, "most_bytes", lambda: 10**6)
+
+
+def test_an_archive_that_promises_too_much_is_refused(tmp_path, little_memory):
+  arrays = {"x_train": np.zeros(2 * 10**6, np.uint8), "y_train": np.zeros(2, np.int64)}
+  np.savez_compressed(tmp_path / "data.npz", **arrays)
+  assert (tmp_path / "data.npz").stat().st_size < 10**4
+  with pytest.raises(RunError, match="it unpacks to more than 1000000 bytes"):
+    sources.npz(str(tmp_path / "data.npz"))
+
+
+def test_an_array_of_an_impossible_shape_is_refused(tmp_path):
+  head = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }" % 10**17
+  npy = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+  with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+    archive.writestr("x_train.npy", npy)
+  with pytest.raises(RunError, match="cannot be read"):
+    sources.npz(str(tmp_path / "data.npz"))
+
+
+def test_gzipped_files_that_unpack_to_too_much_are_refused(tmp_path, little_memory):
+  packed = gzip.compress(bytes(2 * 10**6))
+  assert len(packed) < 10**4
+  (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(packed)
+  with pytest.raises(RunError, match=r"data\.idx\.path: .*it unpacks to more than 1000000 bytes"):
+    sources.idx(str(tmp_path))
+  (tmp_path / "train.en.gz").write_bytes(packed)
+  with pytest.raises(RunError, match=r"data\.parallel_text\.path: .*it unpacks to more than 1000000 bytes"):
+    sources.parallel_text(str(tmp_path), source="en", target="de")
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o027])
+def test_the_umask_says_who_may_read_a_cache(tmp_path, mask):
+  before = os.umask(mask)
+  try:
+    tfds_cache._write(tmp_path / "a.npz", {"x": np.zeros(2)})
+  finally:
+    os.umask(before)
+  assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [
+    ("a.npz", 0o666 & ~mask)
+  ]

@@ -1,0 +1,137 @@
+"""A flipped bit in a file of a run is noticed wherever the file is read again."""
+
+import json
+
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import files, log, manifest
+from jaxreg.train import workdir as workdirs
+
+RECORD = {"step": 12, "epoch": 3.0, "train/loss": 0.1234567, "val/error": float("nan")}
+
+
+def flips(content):
+  """The content with each of its bits flipped, one at a time."""
+  for position in range(len(content)):
+    for bit in range(8):
+      damaged = bytearray(content)
+      damaged[position] ^= 1 << bit
+      yield bytes(damaged)
+
+
+def test_no_flipped_bit_of_a_record_passes_for_another_value():
+  line = json.dumps(files.sealed(RECORD)).encode()
+  whole = log._parse(line)
+  assert repr(whole) == repr(RECORD)
+  read = [log._parse(damaged) for damaged in flips(line)]
+  assert {repr(record) for record in read if record is not None} <= {repr(RECORD)}
+  assert read.count(None) > 0.9 * len(read)
+
+
+def test_no_flipped_bit_of_the_results_passes_for_another_value(tmp_path):
+  results = {"step": 12, "test/error": 0.0625, "replicas": {"seed": [0, 1], "test/error": [0.0625, 0.0625]}}
+  file = tmp_path / "results.json"
+  files.write_json(file, files.sealed(results))
+  for damaged in flips(file.read_bytes()):
+    file.write_bytes(damaged)
+    try:
+      assert workdirs.read(tmp_path, "results.json") == results
+    except train.RunError as error:
+      assert "remove it, and the same command makes it again" in str(error)  # noqa: PT017
+
+
+def test_a_table_stays_plain_json_and_one_without_checksum_is_read(tmp_path):
+  """As earlier versions wrote it, and as other people's tools read it."""
+  table = {"b": 1, "a": [1.5, None], "c": {"d": "e"}, "f": (1, 2)}
+  text = json.dumps(files.sealed(table), indent=2)
+  assert list(json.loads(text)) == ["b", "a", "c", "f", "seal"]
+  assert files.parse_table(text) == files.parse_table(json.dumps(table)) == json.loads(json.dumps(table))
+  # The order of the fields and the layout mean nothing, as in JSON.
+  assert files.parse_table(json.dumps(json.loads(text), sort_keys=True)) == files.parse_table(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5, '{"a":' * 10**5, '{"a":' * 40 + "1" + "}" * 40])
+def test_deep_nesting_is_damage(text):
+  with pytest.raises(ValueError, match="nested too deeply"):
+    files.parse_table(text)
+
+
+def change(file, old, new):
+  content = file.read_text()
+  assert content.count(old) == 1
+  file.write_text(content.replace(old, new))
+
+
+def test_a_flipped_scale_is_refused(finished_copy):
+  """It would divide the inputs by another number, and predict without a word."""
+  change(finished_copy / "data.json", '"scale": 16.0', '"scale": 56.0')
+  with pytest.raises(train.RunError, match=r"data\.json is damaged \(it does not match its own checksum\)"):
+    train.load(finished_copy)
+
+
+def test_a_flipped_result_is_not_reported(finished_copy):
+  error = runs.table(finished_copy / "results.json")["test/error"]
+  change(finished_copy / "results.json", f'"test/error": {error}', '"test/error": 0.0')
+  with pytest.raises(train.RunError, match=r"results\.json is damaged .* the same command makes it again"):
+    train.train(runs.make_config(), finished_copy)
+
+
+def claim(workdir):
+  return workdirs.claim(workdir, runs.make_config(), runs.table(workdir / "data.json"), 24)
+
+
+def test_other_versions_are_told_in_one_line(finished_copy):
+  assert claim(finished_copy) is None
+  file = finished_copy / "environment.json"
+  now = runs.table(file)
+  files.write_json(file, files.sealed({**now, "jax": "0.1.2", "devices": ["a", "b"]}))
+  remark = claim(finished_copy)
+  assert "\n" not in remark
+  assert f"devices was 2 times a, is 8 times {now['devices'][0]}" in remark
+  assert f"jax was 0.1.2, is {now['jax']}" in remark
+  assert "numpy" not in remark
+  runs.flip(file)
+  assert "environment.json is damaged" in claim(finished_copy)
+
+
+SHAPES = {
+  "no files": {"metrics": None},
+  "a list of files": {"files": ["a"], "metrics": None},
+  "metrics that are a list": {"files": {}, "metrics": [1]},
+  "metrics that are no numbers": {"files": {}, "metrics": {"val/nll": "low"}},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_sealed_manifest_of_another_shape_is_damage(tmp_path, shape):
+  (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+  files.write_json(tmp_path / "manifests" / "4.json", files.sealed(SHAPES[shape]))
+  assert manifest.good_steps(tmp_path) == {}
+
+
+def test_a_manifest_without_its_checksum_is_damage(tmp_path):
+  (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+  files.write_json(tmp_path / "manifests" / "4.json", {"files": {}, "metrics": None})
+  assert manifest.good_steps(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+  ("field", "value"),
+  [("model", None), ("batch_size", None), ("batch_size", "8"), ("seed", True), ("seed", {})],
+)
+def test_a_config_of_odd_values_is_damage(finished_copy, field, value):
+  """Without a checksum, as of an earlier version, or of somebody who wrote it."""
+  file = finished_copy / "config.json"
+  file.write_text(json.dumps({**runs.table(file), field: value}))
+  with pytest.raises(train.RunError, match=r"config\.json is damaged|had a field"):
+    workdirs.restore_config(train.base_config(), finished_copy)
+
+
+@pytest.mark.parametrize("field", ["scale", "input_shape", "sizes"])
+def test_a_description_of_odd_data_is_damage(finished_copy, field):
+  file = finished_copy / "data.json"
+  file.write_text(json.dumps({**runs.table(file), field: None}))
+  with pytest.raises(train.RunError, match=rf"data\.json is damaged \(its {field} is wrong\)"):
+    train.load(finished_copy)
