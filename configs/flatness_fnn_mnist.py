@@ -18,6 +18,7 @@ which would take days on a CPU; the profiles are of the first 10000 examples.
 from jaxreg.train import Config, base_config
 
 STEPS = {0.2: 4000, 0.5: 2000}
+VARIANTS = ("noise", "one_setting", "profile")
 
 
 def get_config(figure: str = "noise") -> Config:

@@ -154,6 +154,7 @@ TOOLBOX = {
   "cutout": {"augment.names": ("cutout",), "augment.cutout.size": 2},
   "random_erasing": {"augment.names": ("random_erasing",), "augment.random_erasing.area": (0.02, 0.2)},
 }
+VARIANTS = tuple(TOOLBOX)
 
 
 def get_config(name: str = "l2") -> Config:
