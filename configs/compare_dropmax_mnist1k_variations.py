@@ -14,6 +14,8 @@ one core; `figures/reliability.png` has the reliability diagrams.
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
 
+VARIANTS = ("background", "rotation")
+
 
 def get_config(variant: str = "background") -> Config:
   if variant not in ("background", "rotation"):

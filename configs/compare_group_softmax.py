@@ -20,6 +20,7 @@ from jaxreg.train import Config
 NUM_GROUPS = (2, 4, 8, 16, 32)
 GROUPINGS = ("discriminative", "random", "interleaved")
 EPOCHS = {"mnist1k": 50, "mnist5k": 20, "cifar10": 8}
+VARIANTS = ("digits", *EPOCHS)
 
 
 def row(kind: str, grouping: str, num_groups: int) -> str:

@@ -17,6 +17,7 @@ from jaxreg.train.errors import unknown
 
 CLASSES = {"classes2": 2, "classes5": 5, "classes10": 10}
 IMAGES = {"images10": 10, "images30": 30, "images100": 100, "images300": 300}
+VARIANTS = (*CLASSES, *IMAGES)
 
 
 def get_config(variant: str = "classes10") -> Config:

@@ -57,6 +57,7 @@ ROWS = {
   ),
 }
 FLIPPED = ("none", "dropout", "label smoothing", "bi-tempered", "mixup", "early stopping")
+VARIANTS = ("clean", "flipped")
 
 
 def get_config(variant: str = "clean") -> Config:

@@ -14,6 +14,8 @@ from configs.dropmax_digits import get_config as dropmax_digits
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
 
+VARIANTS = ("digits", "mnist1k")
+
 
 def get_config(variant: str = "digits") -> Config:
   if variant not in ("digits", "mnist1k"):

@@ -27,6 +27,7 @@ from jaxreg.train import Config, base_config
 PER_CLASS = {"1k": 100, "5k": 500, "55k": 0}
 EPOCHS = {"1k": 200, "5k": 100, "55k": 20}
 APPENDIX_EPOCHS = {"1k": 2000, "5k": 500, "55k": 100}
+VARIANTS = tuple(f"{size}{schedule}" for size in PER_CLASS for schedule in ("", "-appendix"))
 
 
 def get_config(variant: str = "1k") -> Config:

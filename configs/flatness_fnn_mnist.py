@@ -1,20 +1,24 @@
 """Figures 2, 3 and 4 of the paper on dropout's noise and flat minima: the fully connected network on MNIST.
 
 Command: python run.py --config configs/flatness_fnn_mnist.py --config.data.idx.path=DIR
+         python run.py --config configs/flatness_fnn_mnist.py:one_setting --config.data.idx.path=DIR
          python run.py --config configs/flatness_fnn_mnist.py:profile --config.data.idx.path=DIR
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
 2021, appendix A. Its "dropout rate" is the probability of keeping a unit.
 
 784-50-50-10 on the first 10000 training images, gradient descent on all of them, dropout after the second
 hidden layer, the weights and biases between the hidden layers. The learning rates and the numbers of steps
-are ours (those of the source are only in the legends of its figures, which are lost). `profile`: figure 1a,
-784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch, which would take days on
-a CPU; the profiles are of the first 10000 examples.
+are ours (those of the source are only in the legends of its figures, which are lost).
+
+`one_setting`: figures 2 and 3 of a single training, at factor 2 and along 500 of the principal components.
+`profile`: figure 1a, 784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch,
+which would take days on a CPU; the profiles are of the first 10000 examples.
 """
 
 from jaxreg.train import Config, base_config
 
 STEPS = {0.2: 4000, 0.5: 2000}
+VARIANTS = ("noise", "one_setting", "profile")
 
 
 def get_config(figure: str = "noise") -> Config:
@@ -25,10 +29,15 @@ def get_config(figure: str = "noise") -> Config:
   config.method.name = "softmax"
   if figure == "noise":
     _noise(config)
+  elif figure == "one_setting":
+    _noise(config)
+    config.flatness.rows = tuple(row for row in config.flatness.rows if row.startswith("keep 0.9, lr 0.5"))
+    config.flatness.variance_flatness.factors = (2.0,)
+    config.flatness.variance_flatness.directions = 500
   elif figure == "profile":
     _profile(config)
   else:
-    raise ValueError(f"argument must be noise or profile, got {figure!r}")
+    raise ValueError(f"argument must be noise, one_setting or profile, got {figure!r}")
   return config
 
 

@@ -13,6 +13,8 @@ momentum, 100 samples of each kind, 50 eigenpairs by Lanczos, for a CPU. Where d
 
 from jaxreg.train import Config, base_config
 
+VARIANTS = ("paper", "small")
+
 
 def get_config(variant: str = "paper") -> Config:
   if variant not in ("paper", "small"):

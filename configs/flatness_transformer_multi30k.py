@@ -12,6 +12,8 @@ tokens, a vocabulary of 1000, 1000 steps with the warm-up scaled to 400, for a C
 from configs.transformer_multi30k import get_config as transformer_multi30k
 from jaxreg.train import Config
 
+VARIANTS = ("paper", "small")
+
 
 def get_config(variant: str = "paper") -> Config:
   if variant not in ("paper", "small"):

@@ -14,6 +14,8 @@ Profiles of 21 points, on the first 512 images.
 
 from jaxreg.train import Config, base_config
 
+VARIANTS = ("paper", "minibatch")
+
 
 def get_config(variant: str = "paper") -> Config:
   if variant not in ("paper", "minibatch"):

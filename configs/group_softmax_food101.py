@@ -18,6 +18,8 @@ is chosen on it. No run of it was made here, and its time is not measured.
 from configs._photographs import group_softmax, tfds
 from jaxreg.train import Config
 
+VARIANTS = ("scratch", "finetuned")
+
 
 def get_config(variant: str = "scratch") -> Config:
   if variant == "scratch":

@@ -39,6 +39,7 @@ SCHEDULES = {
   "images200": ("II", (90.0, 180.0, 210.0), 240),
   "images500": ("I", (60.0, 120.0, 150.0), 180),
 }
+VARIANTS = tuple(SCHEDULES)
 
 
 def get_config(variant: str = "all") -> Config:

@@ -45,6 +45,7 @@ OPTIMIZERS = {
   "polyak_sgd": _chosen("polyak_sgd", 1.0),
   "lbfgs": _chosen("lbfgs", 1.0),
 }
+VARIANTS = tuple(OPTIMIZERS)
 
 
 def get_config(name: str = "path_sgd") -> Config:

@@ -9,6 +9,7 @@ The paper's error: 23.5 %; on the subsets, see there. What is not confirmed is a
 here, and its time is not measured.
 """
 
+from configs.group_softmax_imagenet import VARIANTS as VARIANTS
 from configs.group_softmax_imagenet import get_config as group_softmax_imagenet
 from jaxreg.train import Config
 

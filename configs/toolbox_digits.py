@@ -64,6 +64,14 @@ TOOLBOX = {
       ("virtual_adversarial", 1.0, {"regularizers.virtual_adversarial.eps": 1.0}),
       ("entropy", 0.1, {}),
       ("pseudo_label", 0.5, {}),
+      (
+        "fixmatch",
+        0.5,
+        {
+          **{"augment.names": ("translate",), "augment.translate.max_shift": 1},
+          **{"regularizers.fixmatch.magnitude": 4.0, "regularizers.fixmatch.cutout_size": 2},
+        },
+      ),
       ("pi_model", 1.0, {"model.MLP.dropout_rate": 0.3}),
       (
         "mean_teacher",
@@ -146,6 +154,7 @@ TOOLBOX = {
   "cutout": {"augment.names": ("cutout",), "augment.cutout.size": 2},
   "random_erasing": {"augment.names": ("random_erasing",), "augment.random_erasing.area": (0.02, 0.2)},
 }
+VARIANTS = tuple(TOOLBOX)
 
 
 def get_config(name: str = "l2") -> Config:

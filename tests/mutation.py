@@ -1064,7 +1064,7 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "flatness/_relations.py",
+    "flatness/_power_law.py",
     "tests/flatness/test_dropout_noise.py",
     ("slope", "slope = (du * dv)", "slope = -(du * dv)", "test_variance_falls_with_flatness"),
     (
@@ -1073,6 +1073,21 @@ MUTATIONS = [
       "slope = -(du * dv)",
       "test_projected_variance_grows_with_curvature",
     ),
+  ),
+  *_table(
+    "flatness/_power_law.py",
+    "tests/flatness/test_power_law.py",
+    ("no HC3", "/ (1 - leverage)", "/ 1", "test_linearity_is_the_textbook_test"),
+    (
+      "linear instead of quadratic",
+      "scaled, scaled**2]",
+      "scaled, scaled**3]",
+      "test_linearity_is_the_textbook_test",
+    ),
+  ),
+  *_table(
+    "flatness/_relations.py",
+    "tests/flatness/test_dropout_noise.py",
     ("ratio upside down", "trace / isotropic)", "isotropic / trace)", "test_noise_aligns_with_curvature"),
   ),
   *_table(

@@ -1,7 +1,9 @@
 """Every mistake on the command line is one line that says what was given and what is allowed."""
 
+import fnmatch
 import gzip
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -13,7 +15,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxreg import train
-from jaxreg.train import cli, setup, sources
+from jaxreg.train import cli, describe, setup, sources
 from jaxreg.train import workdir as workdirs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -519,7 +521,7 @@ def test_no_arguments_are_the_default_config(run, calls):
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--helpfull"])
-def test_help_shows_every_field_of_the_config(run, capsys, tmp_path, flag):
+def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
   assert run.main(["--config", SOFTMAX, flag]) == 0
   out, err = capsys.readouterr()
   assert err == ""
@@ -530,7 +532,11 @@ def test_help_shows_every_field_of_the_config(run, capsys, tmp_path, flag):
       ("data.digits.", "model.MLP.", "method.softmax.", "checkpoint.")
     ):
       assert shown
-    elif re.match(r"method\.dropmax|optimizer\.sgd|regularizers\.l2\.|model\.LeNet|augment\.flip", field):
+    elif re.match(
+      r"method\.dropmax|optimizer\.sgd|regularizers\.l2\.|model\.LeNet|augment\.flip|noise\.mask"
+      r"|compare|flatness|translate|data\.stream|pretrained\.replica|evaluate\.split",
+      field,
+    ):
       assert not shown
     elif field.partition(".")[2] in ("", "name", "names"):
       assert shown
@@ -538,24 +544,56 @@ def test_help_shows_every_field_of_the_config(run, capsys, tmp_path, flag):
   for flag in ("--config", "--workdir", "--list", "--help"):
     assert f"\n  {flag} " in out
   assert "The softmax baseline of `dropmax_digits`" in out
+  assert "      Length of the run in passes over the training examples.\n" in out
+  assert re.search(r"How a step runs on several devices. jit \| pmap\.\n", out)
+  assert re.search(r"MLP.input_dropout_rate=.*\n      Probability of dropping an input\.\n", out)
+  assert all(len(line) <= 80 for line in out[: out.index(SOFTMAX)].splitlines())
+  assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("      "))
   assert files(tmp_path) == []
 
 
-def test_list_shows_every_config_in_a_line(run, capsys):
+def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
+  assert run.main(["--config", f"{CONFIGS}/compare_optimizers_mnist5k.py", "--help"]) == 0
+  out = capsys.readouterr().out
+  for field in ("compare.seeds", "optimizer.path_sgd.", "optimizer.trust_region.blocks", "data.idx.path"):
+    assert f"--config.{field}" in out
+  for field in ("flatness.", "optimizer.lars.", "method.dropmax.", "regularizers.l2."):
+    assert f"--config.{field}" not in out
+
+
+def test_every_field_has_a_description_and_each_description_a_field():
+  fields = train.flatten(train.base_config())
+  assert [field for field in fields if not re.fullmatch(r"[^a-z].+\.", describe.describe(field))] == []
+  unused = [name for name in describe.DESCRIPTIONS if not fnmatch.filter(fields, name)]
+  assert unused == []
+  for field in describe.CHOICES:
+    given = fields[field]
+    assert set(given if isinstance(given, list) else [given]) <= set(describe.allowed(field)), field
+
+
+def test_list_shows_every_config_with_its_variants(run, capsys):
   assert run.main(["--list"]) == 0
   lines = capsys.readouterr().out.splitlines()
+  assert max(map(len, lines)) <= 80
   names = [path.name for path in sorted(CONFIGS.glob("*.py")) if not path.name.startswith("_")]
-  assert [line.split()[0] for line in lines] == [f"configs/{name}" for name in names]
-  assert {"dropmax_digits.py", "dropmax_mnist.py", "softmax_digits.py"} <= set(names)
-  assert all(len(line.split()) > 4 for line in lines)
+  starts = [number for number, line in enumerate(lines) if not line.startswith(" ")]
+  assert [lines[start] for start in starts] == [f"configs/{name}" for name in names]
+  parts = dict(zip(names, np.split(np.array(lines), starts[1:]), strict=True))
+  assert all(len(part) > 1 and len(part[1].split()) > 3 for part in parts.values())
+  for name, part in parts.items():
+    module = cli._module(CONFIGS / name)
+    listed = [word[1:] for line in part[1:] for word in line.split() if word.startswith(":")]
+    assert bool(listed) == bool(inspect.signature(module.get_config).parameters)
+    for variant in listed[:: max(1, len(listed) // 3)]:
+      assert module.get_config(variant).job in describe.CHOICES["job"]
 
 
 def test_list_goes_on_past_a_file_that_is_no_python(tmp_path):
   (tmp_path / "a.py").write_text("def (")
   (tmp_path / "b.py").write_text('"""Of b."""')
   (tmp_path / "c.py").write_bytes(b"\xff")
-  lines = cli.parse(["--list"], tmp_path).text.splitlines()
-  assert [line.split()[1:] for line in lines] == [[], ["Of", "b."], []]
+  lines = cli.parse(["--list"], tmp_path).text.split()
+  assert [line.rpartition("/")[2] for line in lines] == ["a.py", "b.py", "Of", "b.", "c.py"]
 
 
 # The work directory.

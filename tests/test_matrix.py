@@ -68,7 +68,8 @@ ELSEWHERE = {
   "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
   "flatness/test_interval.py": "flatness.interval_flatness",
   "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
-  "flatness/test_relations.py": "flatness.hessian_variance_alignment flatness.power_law_fit",
+  "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
+  "flatness/test_relations.py": "flatness.hessian_variance_alignment",
   "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
   "flatness.sample_gradients flatness.sample_trajectory",
   "flatness/test_subset.py": "flatness.subset",

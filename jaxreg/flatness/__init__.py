@@ -32,7 +32,8 @@ from jaxreg.flatness._lanczos import (
 )
 from jaxreg.flatness._noise import per_example_noise_covariance
 from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessian, hvp, materialize
-from jaxreg.flatness._relations import Alignment, PowerLaw, hessian_variance_alignment, power_law_fit
+from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw, broken_power_law_fit, power_law_fit
+from jaxreg.flatness._relations import Alignment, hessian_variance_alignment
 from jaxreg.flatness._samples import sample_gradients, sample_trajectory
 from jaxreg.flatness._subset import Subset, subset
 from jaxreg.flatness._theorems import (
@@ -45,6 +46,7 @@ from jaxreg.flatness._theorems import (
 
 __all__ = [
   "Alignment",
+  "BrokenPowerLaw",
   "DenseBlock",
   "EigenPairs",
   "Estimate",
@@ -55,6 +57,7 @@ __all__ = [
   "PrincipalComponents",
   "SpectralDensity",
   "Subset",
+  "broken_power_law_fit",
   "chunked",
   "dense_hessian",
   "dense_interval_flatness",

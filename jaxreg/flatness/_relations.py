@@ -1,6 +1,5 @@
-"""How noise and curvature go together: traces, and power laws with their intervals."""
+"""How noise and curvature go together: the trace of their product."""
 
-import statistics
 from typing import NamedTuple
 
 import jax
@@ -10,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxreg.flatness._common import analysis
 from jaxreg.flatness._dense import DenseBlock
 from jaxreg.flatness._lanczos import Matvec
-from jaxreg.typing import Array, check_floating, check_range
+from jaxreg.typing import Array, check_floating
 
 
 class Alignment(NamedTuple):
@@ -20,25 +19,6 @@ class Alignment(NamedTuple):
   trace: Array
   isotropic: Array
   ratio: Array
-
-
-class PowerLaw(NamedTuple):
-  """A straight line in the logarithms of both coordinates.
-
-  Attributes:
-    slope, intercept: of `log y = intercept + slope log x`, natural logarithms.
-    slope_interval: `[2]`, for the slope.
-    correlation: of the logarithms.
-    correlation_interval: `[2]`.
-    num: how many points counted.
-  """
-
-  slope: Array
-  intercept: Array
-  slope_interval: Array
-  correlation: Array
-  correlation_interval: Array
-  num: Array
 
 
 @analysis
@@ -112,58 +92,3 @@ def hessian_variance_alignment(
 def _alignment(trace: Array, curvature: Array, noise: Array, size: int) -> Alignment:
   isotropic = curvature * noise / size
   return Alignment(trace, isotropic, trace / isotropic)
-
-
-def power_law_fit(
-  x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95
-) -> PowerLaw:
-  r"""Least squares in logarithms, :math:`\log y = a + b \log x`, with confidence intervals.
-
-  The slope's interval allows for scatter that changes along the line (White's standard error, corrected for
-  the degrees of freedom), the correlation's is Fisher's; both take points as independent and normal
-  quantiles. Points that are not positive and finite in both coordinates do not count.
-
-  Args:
-    x, y: `[points]`.
-    mask: `[points]`, which ones count.
-    confidence: of the intervals.
-
-  Returns:
-    `PowerLaw`; NaN with fewer than 4 points or an `x` that does not vary.
-
-  Raises:
-    TypeError: if `x` or `y` are not floating.
-    ValueError: if shapes do not fit or `confidence` is outside (0, 1).
-
-  Example:
-    >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
-    >>> power_law_fit(x, 3 * x**-2).slope.round(3)
-    Array(-2., dtype=float32)
-  """
-  x = check_floating(x, "x")
-  y = check_floating(y, "y", shape=x.shape)
-  check_range(confidence, "confidence", low=0, high=1 - 1e-9, open_low=True)
-  counts = jnp.isfinite(x) & jnp.isfinite(y) & (x > 0) & (y > 0)
-  if mask is not None:
-    mask = jnp.asarray(mask)
-    if mask.shape != x.shape or mask.dtype != bool:
-      raise ValueError(f"mask must be booleans of shape {x.shape}, got {mask.dtype} {mask.shape}")
-    counts &= mask
-  weight = counts.astype(x.dtype)
-  u, v = (jnp.log(jnp.where(counts, value, 1)) for value in (x, y))
-  number = weight.sum()
-  enough = jnp.where(number >= 4, 1.0, jnp.nan)
-  mean = lambda value: (weight * value).sum() / number
-  du, dv = (weight * (value - mean(value)) for value in (u, v))
-  spread = (du**2).sum()
-  slope = (du * dv).sum() / spread * enough
-  intercept = mean(v) - slope * mean(u)
-  left = weight * (v - intercept - slope * u)
-  error = jnp.sqrt((du**2 * left**2).sum() * number / (number - 2)) / spread
-  correlation = (du * dv).sum() / jnp.sqrt(spread * (dv**2).sum()) * enough
-  quantile = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
-  sides = jnp.array([-1, 1], x.dtype) * quantile
-  # Rounding may leave a perfect correlation a little above 1.
-  z = jnp.arctanh(jnp.clip(correlation, -1, 1))
-  interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
-  return PowerLaw(slope, intercept, slope[None] + sides * error[None], correlation, interval, counts.sum())

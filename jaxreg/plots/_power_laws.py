@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from jaxreg.plots._axes import log_ticks, new_figure
 
@@ -19,13 +20,16 @@ def power_laws(
   ylabels: Sequence[str],
   title: str = "",
 ) -> Figure:
-  """A panel for each kind of data, in it a cloud and a dashed line for each setting.
+  """A panel for each kind of data, in it a cloud and the fit of each setting.
+
+  One power law is a dashed line. Two that meet, where the test of linearity refuses one, are drawn as they
+  bend, and the legend gives both slopes.
 
   Panels whose labels are the same have one axis, so that their sizes compare.
 
   Args:
-    panels: by title, and by label of the setting, `(x, y, fit)`, where the fit has `slope`, `intercept`,
-      `slope_interval`, `correlation` and `correlation_interval`, as `flatness.power_law_fit` gives it.
+    panels: by title, and by label of the setting, `(x, y, fit)`, where the fit is what
+      `flatness.power_law_fit` or `flatness.broken_power_law_fit` gives.
     xlabels, ylabels: one for each panel.
     title: above the figure.
 
@@ -55,9 +59,9 @@ def power_laws(
       if len(x):
         size = 6 if len(x) <= FEW_POINTS else 2.5
         axis.plot(x[::every], y[::every], ".", markersize=size, color=f"C{number}", alpha=0.4, linewidth=0)
-        ends = np.array([x.min(), x.max()])
-        line = np.exp(float(fit.intercept)) * ends ** float(fit.slope)
-        axis.plot(ends, line, "--", color=f"C{number}", linewidth=1.2, label=f"{label}: {describe(fit)}")
+        outline = [withStroke(linewidth=3, foreground="black")]  # visible on the cloud of its own colour
+        style: Any = {"color": f"C{number}", "linewidth": 1.5, "path_effects": outline}
+        axis.plot(*_line(fit, x.min(), x.max()), "--", label=f"{label}: {describe(fit)}", **style)
     if axis.lines:
       axis.set_xscale("log")
       axis.set_yscale("log")
@@ -79,8 +83,22 @@ def power_laws(
   return figure
 
 
+def _line(fit: Any, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+  if not hasattr(fit, "slopes"):
+    ends = np.array([low, high])
+    return ends, np.exp(float(fit.intercept)) * ends ** float(fit.slope)
+  at, value = (float(number) for number in fit.breakpoint)
+  below, above = (float(slope) for slope in fit.slopes)
+  ends = np.array([low, at, high])
+  return ends, value * np.array([(low / at) ** below, 1, (high / at) ** above])
+
+
 def describe(fit: Any) -> str:
-  """`slope -2.31 [-2.40, -2.22], r -0.95 [-0.96, -0.94]`."""
+  """`slope -2.31 [-2.40, -2.22], r -0.95 [-0.96, -0.94]`, or both slopes of a law that bends."""
+  if hasattr(fit, "slopes"):
+    (below, above), at = fit.slopes, fit.breakpoint[0]
+    slopes = f"slope {float(below):.2f}, then {float(above):.2f}"
+    return f"bends at {float(at):.2g}: {slopes}; r {float(fit.correlation):.2f}"
   numbers = (fit.slope, *fit.slope_interval, fit.correlation, *fit.correlation_interval)
   slope, low, high, r, r_low, r_high = (float(number) for number in numbers)
   return f"slope {slope:.2f} [{low:.2f}, {high:.2f}], r {r:.2f} [{r_low:.2f}, {r_high:.2f}]"

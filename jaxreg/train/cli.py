@@ -7,6 +7,8 @@ import functools
 import importlib.util
 import inspect
 import itertools
+import textwrap
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,32 +17,40 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from jaxreg.train.checks import check
-from jaxreg.train.config import Config, base_config, chooser, flatten, relevant
+from jaxreg.train.config import Config, base_config, chooser, flatten
+from jaxreg.train.describe import WIDTH, described, fields_read
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import local_path
 from jaxreg.train.processes import PEER_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
 
-USAGE = """usage: python run.py [--config FILE.py[:ARGUMENT]] [--workdir DIR] [--config.FIELD=VALUE ...]
+USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
+                     [--config.FIELD=VALUE ...]
 
   --config    what to run; default configs/dropmax_digits.py
-  --workdir   where checkpoints, metrics and figures go, and where a run continues;
-              default runs/<config>[-<hash of the overrides>]
+  --workdir   where checkpoints, metrics and figures go, and where a run
+              continues; default runs/<config>[-<hash of the overrides>]
   --coordinator HOST:PORT --num_processes N --process_id I
-              one of several processes, each started so with its own I, that train together on a --workdir
-              that all see; $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID do the same
+              one of several processes, each started so with its own I, that
+              train together on a --workdir that all see;
+              $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID
+              do the same
   --distributed
-              ask the environment for these three (TPU pod, SLURM, Open MPI, GKE); as a rule it is noticed
+              ask the environment for these three (TPU pod, SLURM, Open MPI,
+              GKE); as a rule it is noticed
   --peer_timeout SECONDS
-              after so long without a sign of life, a process counts as lost and the others stop; default 100
-  --list      the configs, one line each
-  --help      this, and the fields of the chosen config that are read as it stands
-  --helpfull  also those of other methods, models, optimizers, ...
+              after so long without a sign of life, a process counts as lost and
+              the others stop; default 100
+  --list      the configs with their variants
+  --help      this, and the fields that the job of the chosen config reads
+  --helpfull  also those of other methods, models, optimizers, jobs, ...
 
-exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by SIGTERM, or 130 by Ctrl-C, and
-saved: the same command continues. Faults and what becomes of a run: docs/faults.md
+exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by
+SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. Faults and
+what becomes of a run: docs/faults.md
 """
 
+UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 # The jobs of one run, which reads what its configuration chooses; rows of the others may choose differently.
 ALONE = ("train", "evaluate", "translate")
@@ -79,9 +89,8 @@ def parse(argv: list[str], configs: Path) -> Call:
   config, doc = _load(path, configs)
   if {"--help", "-h", "--helpfull", "-help"} & set(rest):
     fields = flatten(config)
-    shown = relevant(fields) if config.job in ALONE and "--helpfull" not in rest else fields
-    lines = "\n".join(f"  --config.{name}={value}" for name, value in shown.items())
-    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{lines}\n")
+    shown = fields if "--helpfull" in rest else fields_read(config)
+    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{described(fields, shown)}\n")
 
   _check_names(rest, config)
   rest = _last_tuples(rest, config)
@@ -142,11 +151,7 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
   if file is None:
     raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
   try:
-    spec = importlib.util.spec_from_file_location("config", file)
-    if spec is None or spec.loader is None:
-      raise ValueError("it is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _module(file)
     if colon and not inspect.signature(module.get_config).parameters:
       raise RunError(f"takes no argument, got {argument!r}")
     config = module.get_config(argument) if colon else module.get_config()
@@ -231,11 +236,32 @@ def _files(configs: Path) -> list[Path]:
 
 
 def _list(configs: Path) -> str:
+  """Each config with the first line of its docstring, and its variants, within the width of a terminal."""
   lines = []
   for file in _files(configs):
     try:
       doc = ast.get_docstring(ast.parse(file.read_text())) or ""
     except (SyntaxError, ValueError):  # of one that is being written
       doc = ""
-    lines.append(f"{configs.name}/{file.name:24} {doc.splitlines()[0] if doc else ''}\n")
-  return "".join(lines)
+    variants = " ".join(f":{variant}" for variant in _variants(file))
+    lines.append(f"{configs.name}/{file.name}")
+    for text in (doc.partition("\n")[0], variants):
+      lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
+  return "\n".join(lines) + "\n"
+
+
+def _variants(file: Path) -> tuple[str, ...]:
+  """What may stand after the colon."""
+  try:
+    return tuple(map(str, getattr(_module(file), "VARIANTS", ())))
+  except (Exception, SystemExit):  # A config is a user's program: anything can be wrong with it.
+    return ()
+
+
+def _module(file: Path) -> types.ModuleType:
+  spec = importlib.util.spec_from_file_location("config", file)
+  if spec is None or spec.loader is None:
+    raise ValueError("it is not a Python file")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module

@@ -78,5 +78,10 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _fit(fit: Mapping[str, Any]) -> str:
+  """One slope where it is a law; else both slopes, and where they meet."""
+  test = f"linearity p {fit['linearity']:.2g}, correlation {fit['correlation']:.3f}"
+  if "slopes" in fit:
+    below, above = fit["slopes"]
+    return f"no single law: slope {below:.3f} below {fit['breakpoint'][0]:.3g}, {above:.3f} above, {test}"
   low, high = fit["slope_interval"]
-  return f"slope {fit['slope']:.3f} [{low:.3f}, {high:.3f}], correlation {fit['correlation']:.3f}"
+  return f"slope {fit['slope']:.3f} [{low:.3f}, {high:.3f}], {test}"

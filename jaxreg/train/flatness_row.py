@@ -34,6 +34,9 @@ from jaxreg.train.setup import load_data, make_mesh
 from jaxreg.train.state import TrainState
 from jaxreg.train.subject import Subject, make_subjects, with_weights
 
+# A straight line with a smaller p-value is no law: two lines that meet are fitted instead.
+MIN_LINEARITY = 0.01
+
 
 class Row:
   """One run: what is restored of it, and the analyses it is asked for."""
@@ -215,12 +218,17 @@ class Row:
     return series, summary
 
 
-def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw:
+def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw | flatness.BrokenPowerLaw:
+  """One power law, or two that meet where the test refuses the one."""
   with jax.enable_x64(True):
-    return jax.device_get(flatness.power_law_fit(x.astype(np.float64), y.astype(np.float64), mask=mask))
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    straight = jax.device_get(flatness.power_law_fit(x, y, mask=mask))
+    if not straight.linearity < MIN_LINEARITY:
+      return straight
+    return jax.device_get(flatness.broken_power_law_fit(x, y, mask=mask))
 
 
-def _numbers(fit: flatness.PowerLaw) -> dict[str, Any]:
+def _numbers(fit: flatness.PowerLaw | flatness.BrokenPowerLaw) -> dict[str, Any]:
   return {name: np.asarray(value).tolist() for name, value in fit._asdict().items()}
 
 

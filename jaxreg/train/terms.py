@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxreg import adversarial, losses, penalties
+from jaxreg import adversarial, augment, losses, penalties
 from jaxreg.typing import Array, Key
 
 
@@ -100,9 +100,34 @@ def entropy(key: Key, view: View) -> Array:
 
 
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
-  """`losses.pseudo_label`, the target predicted without noise."""
+  """`losses.pseudo_label` of the loss's pass, the target predicted from the same inputs without noise."""
   del key
   return losses.pseudo_label(view.log_probs, view.log_probs_fn(view.inputs, None), threshold=threshold)
+
+
+def fixmatch(
+  key: Key,
+  view: View,
+  *,
+  threshold: float = 0.95,
+  num_ops: int = 2,
+  magnitude: float = 9.0,
+  cutout_size: int = 16,
+) -> Array:
+  """`losses.pseudo_label` of two views of images: the weak one teaches, the strong one learns.
+
+  The weak view is the step's inputs, which `augment.names` has shifted or mirrored; its prediction is without
+  noise. The strong view is the weak one after `augment.rand_augment` and a gray square of `augment.cutout`,
+  `cutout_size` pixels wide or none with 0; its pass has the noise of the loss's.
+  """
+  for_ops, for_cutout = jax.random.split(key)
+  strong = augment.rand_augment(for_ops, {"inputs": view.inputs}, num_ops=num_ops, magnitude=magnitude)
+  if cutout_size:
+    strong = augment.cutout(for_cutout, strong, size=cutout_size, fill=0.5)
+  target = view.log_probs_fn(view.inputs, None)
+  return losses.pseudo_label(
+    view.log_probs_fn(strong["inputs"], view.same_noise), target, threshold=threshold
+  )
 
 
 def l1_activity(key: Key, view: View) -> Array:
@@ -142,6 +167,7 @@ TERMS = {
   "mean_teacher": False,
   "entropy": False,
   "pseudo_label": False,
+  "fixmatch": False,
   "l1_activity": False,
   "kl_sparsity": False,
   "jacobian_penalty": False,

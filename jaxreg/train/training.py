@@ -68,7 +68,8 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
       remark = workdirs.claim(workdir, config, description, program.num_steps)
       if (workdir / "results.json").is_file():
         results = workdirs.read(workdir, "results.json")
-        print(f"nothing left to do: {printable(str(workdir))} has its results", file=sys.stderr)
+        again = "to start over, remove it or give another --workdir"
+        print(f"nothing left to do: {printable(str(workdir))} has its results; {again}", file=sys.stderr)
         return {"results": results}
       held.enter_context(locked(workdir))
       if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked

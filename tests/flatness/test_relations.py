@@ -2,7 +2,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 from jaxreg import flatness
 
@@ -54,45 +53,6 @@ def test_alignment_of_packed_blocks():
     flatness.hessian_variance_alignment(blocks[0], other)
 
 
-def test_power_law_is_scipy_s_regression():
-  generator = np.random.default_rng(0)
-  x = np.exp(generator.normal(size=300))
-  y = 3 * x**-2.5 * np.exp(0.2 * generator.normal(size=300))
-  found = flatness.power_law_fit(x, y)
-  expected = stats.linregress(np.log(x), np.log(y))
-  assert float(found.slope) == pytest.approx(expected.slope)
-  assert float(found.intercept) == pytest.approx(expected.intercept)
-  assert float(found.correlation) == pytest.approx(expected.rvalue)
-  # White's error is the classical one where the scatter is even.
-  np.testing.assert_allclose(np.diff(found.slope_interval), 2 * 1.96 * expected.stderr, rtol=0.15)
-  interval = stats.pearsonr(np.log(x), np.log(y)).confidence_interval(0.95)
-  np.testing.assert_allclose(found.correlation_interval, interval, rtol=1e-6)
-
-
-def test_intervals_cover_the_truth():
-  """Scatter that grows along the line, 500 times: 95 per cent within 3 standard errors of the count."""
-
-  def covered(key):
-    first, second = jax.random.split(key)
-    u = jax.random.normal(first, (200,))
-    v = 2 * u + (0.1 + jnp.abs(u)) * jax.random.normal(second, (200,))
-    low, high = flatness.power_law_fit(jnp.exp(u), jnp.exp(v)).slope_interval
-    return (low < 2) & (high > 2)
-
-  share = jax.jit(jax.vmap(covered))(jax.random.split(jax.random.key(0), 500)).mean()
-  assert share == pytest.approx(0.95, abs=0.03)
-
-
-def test_points_without_a_logarithm_do_not_count():
-  x, y = np.array([1.0, 2, 4, 8, 16, 0, 3, np.inf]), np.array([1.0, 4, 16, 64, 256, 5, -1, 2])
-  found = flatness.power_law_fit(x, y)
-  assert found.num == 5
-  assert float(found.slope) == pytest.approx(2)
-  masked = flatness.power_law_fit(x, y, mask=np.arange(8) < 4)
-  assert masked.num == 4
-  assert np.isnan(flatness.power_law_fit(x[:3], y[:3]).slope)
-
-
 def test_bad_arguments():
   with pytest.raises(ValueError, match="give either covariance or samples"):
     flatness.hessian_variance_alignment(jnp.eye(2))
@@ -100,7 +60,3 @@ def test_bad_arguments():
     flatness.hessian_variance_alignment(lambda v: v, samples=np.ones((3, 2)))
   with pytest.raises(ValueError, match=r"hessian and covariance must have one shape"):
     flatness.hessian_variance_alignment(jnp.eye(2), np.eye(3))
-  with pytest.raises(ValueError, match=r"y must have shape \(3,\), got \(2,\)"):
-    flatness.power_law_fit(np.ones(3), np.ones(2))
-  with pytest.raises(ValueError, match="mask must be booleans"):
-    flatness.power_law_fit(np.ones(3), np.ones(3), mask=np.ones(3))

@@ -46,6 +46,15 @@ def test_power_laws_show_points_lines_and_slopes():
     plots.power_laws({}, xlabels=[], ylabels=[])
 
 
+def test_a_law_that_bends_has_no_single_slope():
+  x = np.geomspace(0.1, 10, 101)
+  y = np.where(x < 1, x**-1.0, x**-3.0)
+  fit = flatness.broken_power_law_fit(x, y)
+  line = plots.power_laws({"a": {"p": (x, y, fit)}}, xlabels=["F"], ylabels=["v"]).axes[0].lines[1]
+  np.testing.assert_allclose(line.get_xydata(), [[0.1, 10], [1, 1], [10, 1e-3]], rtol=1e-3)
+  assert line.get_label() == "p: bends at 1: slope -1.00, then -3.00; r -0.97"
+
+
 def test_power_laws_with_the_same_labels_have_one_axis():
   x, rng = np.geomspace(0.1, 2, 400), np.random.default_rng(0)
   panels = {}

@@ -408,6 +408,12 @@ OPTIONS = {
     "regularizers.virtual_adversarial.eps": (-1.0, "nan"),
   },
   "regularizers.names=('pseudo_label',)": {"regularizers.pseudo_label.threshold": (-0.1, 1.5, "nan")},
+  "regularizers.names=('fixmatch',)": {
+    "regularizers.fixmatch.threshold": (-0.1, 1.5, "nan"),
+    "regularizers.fixmatch.num_ops": (0, -1),
+    "regularizers.fixmatch.magnitude": (-1.0, 11.0, "nan"),
+    "regularizers.fixmatch.cutout_size": (-1,),
+  },
   "regularizers.names=('kl_sparsity',)": {"regularizers.kl_sparsity.target": (-0.1, 1.0, 0.0, "nan")},
   "regularizers.names=('jacobian_penalty',)": {"regularizers.jacobian_penalty.num_projections": (0, -1)},
   "regularizers.names=('mean_teacher',)": {"average.name": ("none", "swa", "early_stopping")},

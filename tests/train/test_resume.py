@@ -221,7 +221,8 @@ def test_the_same_command_again_gives_the_same_results_without_training(finished
   results = train.train(runs.make_config(), finished_run)
   assert results == runs.table(finished_run / "results.json")
   assert results["step"] == STEPS
-  assert "nothing left to do" in capsys.readouterr().err
+  said = capsys.readouterr().err
+  assert f"nothing left to do: {finished_run} has its results; to start over, remove it" in said
   assert runs.snapshot(finished_run) == before
 
 

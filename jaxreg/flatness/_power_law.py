@@ -1,0 +1,203 @@
+"""Power laws: a straight line in logarithms, a test whether it is straight, and two lines where it is not."""
+
+import statistics
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import betainc
+from jax.typing import ArrayLike
+
+from jaxreg.typing import Array, check_floating, check_range
+
+
+class PowerLaw(NamedTuple):
+  """A straight line in the logarithms of both coordinates.
+
+  Attributes:
+    slope, intercept: of `log y = intercept + slope log x`, natural logarithms.
+    slope_interval: `[2]`, for the slope.
+    correlation: of the logarithms.
+    correlation_interval: `[2]`.
+    linearity: the p-value of the test against a curved line. Where it is small, the slope is no exponent.
+    num: how many points counted.
+  """
+
+  slope: Array
+  intercept: Array
+  slope_interval: Array
+  correlation: Array
+  correlation_interval: Array
+  linearity: Array
+  num: Array
+
+
+class BrokenPowerLaw(NamedTuple):
+  """Two straight lines in logarithms that meet.
+
+  Attributes:
+    breakpoint: `[2]`, `x` and `y` of the point where the lines meet.
+    slopes: `[2]`, below and above it.
+    slope_intervals: `[2, 2]`, one row for each slope, with the breakpoint taken as known.
+    correlation: of all the logarithms.
+    linearity: as of `PowerLaw`, for all points.
+    num: how many points counted.
+  """
+
+  breakpoint: Array
+  slopes: Array
+  slope_intervals: Array
+  correlation: Array
+  linearity: Array
+  num: Array
+
+
+def power_law_fit(
+  x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95
+) -> PowerLaw:
+  r"""Least squares in logarithms, :math:`\log y = a + b \log x`, with confidence intervals.
+
+  The slope's interval allows for scatter that changes along the line (White's standard error, corrected for
+  the degrees of freedom), the correlation's is Fisher's; both take points as independent and normal
+  quantiles. Points that are not positive and finite in both coordinates do not count.
+
+  The test of linearity adds the term :math:`c (\log x)^2` and asks whether `c` is 0: Student's t with White's
+  error of type HC3, which allows for uneven scatter too. The slope of a line through a bent relation depends
+  on the range of `x`, and its interval says nothing about that.
+
+  Args:
+    x, y: `[points]`.
+    mask: `[points]`, which ones count.
+    confidence: of the intervals.
+
+  Returns:
+    `PowerLaw`; NaN with fewer than 4 points or an `x` that does not vary; `linearity` is NaN with fewer
+    than 5 points.
+
+  Raises:
+    TypeError: if `x` or `y` are not floating.
+    ValueError: if shapes do not fit or `confidence` is outside (0, 1).
+
+  Example:
+    >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
+    >>> power_law_fit(x, 3 * x**-2).slope.round(3)
+    Array(-2., dtype=float32)
+
+  References:
+    White, `A heteroskedasticity-consistent covariance matrix estimator`, 1980; MacKinnon and White, 1985
+    (HC3).
+  """
+  u, v, weight = _logarithms(x, y, mask, confidence)
+  number = weight.sum()
+  enough = jnp.where(number >= 4, 1.0, jnp.nan)
+  mean = lambda value: (weight * value).sum() / number
+  du, dv = (weight * (value - mean(value)) for value in (u, v))
+  spread = (du**2).sum()
+  slope = (du * dv).sum() / spread * enough
+  intercept = mean(v) - slope * mean(u)
+  left = weight * (v - intercept - slope * u)
+  error = jnp.sqrt((du**2 * left**2).sum() * number / (number - 2)) / spread
+  correlation = (du * dv).sum() / jnp.sqrt(spread * (dv**2).sum()) * enough
+  sides = _sides(confidence, u.dtype)
+  # Rounding may leave a perfect correlation a little above 1.
+  z = jnp.arctanh(jnp.clip(correlation, -1, 1))
+  interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
+  count = number.astype(int)
+  linearity = _linearity(du, v, weight)
+  return PowerLaw(
+    slope, intercept, slope[None] + sides * error[None], correlation, interval, linearity, count
+  )
+
+
+def broken_power_law_fit(
+  x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95, candidates: int = 91
+) -> BrokenPowerLaw:
+  r"""Two power laws that meet, for a relation that `power_law_fit` finds to be no straight line.
+
+  .. math:: \log y = a + b_1 \min(\log x - t, 0) + b_2 \max(\log x - t, 0)
+
+  The breakpoint :math:`t` is the one of `candidates` quantiles of `log x`, from 5 to 95 per cent, with the
+  least squared error.
+
+  Args:
+    x, y, mask, confidence: as of `power_law_fit`.
+    candidates: how many breakpoints are tried.
+
+  Returns:
+    `BrokenPowerLaw`; NaN with fewer than 8 points or an `x` that does not vary.
+
+  Raises:
+    TypeError: if `x` or `y` are not floating.
+    ValueError: if shapes do not fit or `confidence` is outside (0, 1).
+
+  Example:
+    >>> x = jnp.geomspace(0.1, 10.0, 101)
+    >>> broken_power_law_fit(x, jnp.where(x < 1, x**-1, x**-3)).slopes.round(2)
+    Array([-1., -3.], dtype=float32)
+
+  References:
+    Muggeo, `Estimating regression models with unknown break-points`, 2003.
+  """
+  u, v, weight = _logarithms(x, y, mask, confidence)
+  number = weight.sum()
+  ordered = jnp.sort(jnp.where(weight > 0, u, jnp.inf))
+  ranks = jnp.linspace(0.05, 0.95, candidates) * (number - 1)
+  breaks = ordered[ranks.round().astype(int)]
+
+  def fit(at: Array) -> tuple[Array, Array, Array]:
+    below, above = jnp.minimum(u - at, 0), jnp.maximum(u - at, 0)
+    return _least_squares(jnp.stack([jnp.ones_like(u), below, above], axis=1), v, weight)
+
+  errors = jax.lax.map(lambda at: (fit(at)[2] ** 2).sum(), breaks)
+  best = breaks[jnp.argmin(jnp.where(jnp.isfinite(errors), errors, jnp.inf))]
+  coefficients, deviations, _ = fit(best)
+  enough = jnp.where(number >= 8, 1.0, jnp.nan)
+  breakpoint_ = jnp.exp(jnp.stack([best, coefficients[0]])) * enough
+  slopes = coefficients[1:] * enough
+  intervals = slopes[:, None] + deviations[1:, None] * _sides(confidence, u.dtype)[None]
+  whole = power_law_fit(x, y, mask=mask)
+  return BrokenPowerLaw(breakpoint_, slopes, intervals, whole.correlation, whole.linearity, whole.num)
+
+
+def _logarithms(
+  x: ArrayLike, y: ArrayLike, mask: ArrayLike | None, confidence: float
+) -> tuple[Array, Array, Array]:
+  """Both logarithms, and a weight of 1 for the points that count; 0, and logarithms of 0, for the others."""
+  x = check_floating(x, "x")
+  y = check_floating(y, "y", shape=x.shape)
+  check_range(confidence, "confidence", low=0, high=1 - 1e-9, open_low=True)
+  counts = jnp.isfinite(x) & jnp.isfinite(y) & (x > 0) & (y > 0)
+  if mask is not None:
+    mask = jnp.asarray(mask)
+    if mask.shape != x.shape or mask.dtype != bool:
+      raise ValueError(f"mask must be booleans of shape {x.shape}, got {mask.dtype} {mask.shape}")
+    counts &= mask
+  u, v = (jnp.log(jnp.where(counts, value, 1)) for value in (x, y))
+  return u, v, counts.astype(x.dtype)
+
+
+def _sides(confidence: float, dtype: jnp.dtype) -> Array:
+  return jnp.array([-1, 1], dtype) * statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _linearity(du: Array, v: Array, weight: Array) -> Array:
+  """The p-value of no quadratic term, for `du` with mean 0."""
+  freedom = weight.sum() - 3
+  scaled = du / jnp.sqrt((du**2).sum() / weight.sum())
+  design = jnp.stack([jnp.ones_like(du), scaled, scaled**2], axis=1)
+  coefficients, deviations, _ = _least_squares(design, v, weight)
+  t = coefficients[2] / deviations[2]
+  return betainc(freedom / 2, 0.5, freedom / (freedom + t**2)) * jnp.where(freedom >= 2, 1.0, jnp.nan)
+
+
+def _least_squares(design: Array, v: Array, weight: Array) -> tuple[Array, Array, Array]:
+  """Coefficients, their standard errors of type HC3, and what is left of `v`."""
+  q, r = jnp.linalg.qr(weight[:, None] * design)
+  coefficients = jax.scipy.linalg.solve_triangular(r, q.T @ v)
+  left = weight * (v - design @ coefficients)
+  leverage = jnp.minimum((q**2).sum(axis=1), 1 - jnp.finfo(v.dtype).eps)
+  # A perfect line leaves rounding errors, which are no evidence for a bend.
+  rounding = 8 * jnp.finfo(v.dtype).eps * jnp.abs(weight * v).max()
+  scaled = weight * jnp.sqrt(left**2 + rounding**2) / (1 - leverage)
+  spread = jax.scipy.linalg.solve_triangular(r, (q * scaled[:, None]).T)
+  return coefficients, jnp.sqrt((spread**2).sum(axis=1)), left

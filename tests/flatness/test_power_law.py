@@ -1,0 +1,115 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from jaxreg import flatness
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def test_power_law_is_scipy_s_regression():
+  generator = np.random.default_rng(0)
+  x = np.exp(generator.normal(size=300))
+  y = 3 * x**-2.5 * np.exp(0.2 * generator.normal(size=300))
+  found = flatness.power_law_fit(x, y)
+  expected = stats.linregress(np.log(x), np.log(y))
+  assert float(found.slope) == pytest.approx(expected.slope)
+  assert float(found.intercept) == pytest.approx(expected.intercept)
+  assert float(found.correlation) == pytest.approx(expected.rvalue)
+  # White's error is the classical one where the scatter is even.
+  np.testing.assert_allclose(np.diff(found.slope_interval), 2 * 1.96 * expected.stderr, rtol=0.15)
+  interval = stats.pearsonr(np.log(x), np.log(y)).confidence_interval(0.95)
+  np.testing.assert_allclose(found.correlation_interval, interval, rtol=1e-6)
+
+
+def test_intervals_cover_the_truth():
+  """Scatter that grows along the line, 500 times: 95 per cent within 3 standard errors of the count."""
+
+  def covered(key):
+    first, second = jax.random.split(key)
+    u = jax.random.normal(first, (200,))
+    v = 2 * u + (0.1 + jnp.abs(u)) * jax.random.normal(second, (200,))
+    low, high = flatness.power_law_fit(jnp.exp(u), jnp.exp(v)).slope_interval
+    return (low < 2) & (high > 2)
+
+  share = jax.jit(jax.vmap(covered))(jax.random.split(jax.random.key(0), 500)).mean()
+  assert share == pytest.approx(0.95, abs=0.03)
+
+
+def test_points_without_a_logarithm_do_not_count():
+  x, y = np.array([1.0, 2, 4, 8, 16, 0, 3, np.inf]), np.array([1.0, 4, 16, 64, 256, 5, -1, 2])
+  found = flatness.power_law_fit(x, y)
+  assert found.num == 5
+  assert float(found.slope) == pytest.approx(2)
+  masked = flatness.power_law_fit(x, y, mask=np.arange(8) < 4)
+  assert masked.num == 4
+  assert np.isnan(flatness.power_law_fit(x[:3], y[:3]).slope)
+
+
+def _hc3_p_value(u, v):
+  """Of the quadratic term: the sandwich formula of MacKinnon and White (1985), in plain matrices."""
+  x = np.stack([np.ones_like(u), u, u**2], axis=1)
+  bread = np.linalg.inv(x.T @ x)
+  beta = bread @ x.T @ v
+  left = (v - x @ beta) / (1 - np.diag(x @ bread @ x.T))
+  covariance = bread @ x.T @ np.diag(left**2) @ x @ bread
+  return 2 * stats.t.sf(abs(beta[2]) / np.sqrt(covariance[2, 2]), len(u) - 3)
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.05])
+def test_linearity_is_the_textbook_test(bend):
+  generator = np.random.default_rng(1)
+  u = generator.normal(size=40)
+  v = 1 - 2 * u + bend * u**2 + 0.2 * generator.normal(size=40)
+  found = flatness.power_law_fit(np.exp(u), np.exp(v))
+  assert float(found.linearity) == pytest.approx(_hc3_p_value(u, v), rel=1e-6)
+
+
+def test_linearity_refuses_bent_laws_and_rarely_straight_ones():
+  """Scatter that grows along the line, 500 times; then with a bend that the line's interval hides."""
+
+  def p_value(key, bend):
+    first, second = jax.random.split(key)
+    u = jax.random.normal(first, (100,))
+    v = -2 * u - bend * u**2 + (0.1 + jnp.abs(u)) * jax.random.normal(second, (100,))
+    return flatness.power_law_fit(jnp.exp(u), jnp.exp(v)).linearity
+
+  p_values = jax.jit(jax.vmap(p_value, in_axes=(0, None)))
+  share = lambda bend: (p_values(jax.random.split(jax.random.key(0), 500), bend) < 0.05).mean()
+  assert 0.02 < share(0.0) < 0.08
+  assert share(1.0) > 0.9
+  x = np.geomspace(1, 9, 50, dtype=np.float32)
+  assert flatness.power_law_fit(x, x**-2).linearity > 0.05
+
+
+def test_broken_power_law_finds_both_slopes():
+  generator = np.random.default_rng(0)
+  u = np.linspace(-3, 2, 200)
+  v = 0.5 - 1.5 * np.minimum(u - 0.5, 0) - 4 * np.maximum(u - 0.5, 0) + 0.1 * generator.normal(size=200)
+  mask = np.arange(250) < 200
+  x, y = (np.pad(np.exp(values), (0, 50), constant_values=7.0) for values in (u, v))
+  found = flatness.broken_power_law_fit(x, y, mask=mask)
+  np.testing.assert_allclose(np.log(found.breakpoint), [0.5, 0.5], atol=0.1)
+  np.testing.assert_allclose(found.slopes, [-1.5, -4], atol=0.1)
+  assert (found.slope_intervals[:, 0] < found.slopes).all()
+  # The lines are the least squares of SciPy on the two sides, joined at the breakpoint.
+  at = float(np.log(found.breakpoint[0]))
+  design = np.stack([np.ones(200), np.minimum(u - at, 0), np.maximum(u - at, 0)], axis=1)
+  expected, *_ = np.linalg.lstsq(design, v)
+  np.testing.assert_allclose([np.log(found.breakpoint[1]), *found.slopes], expected, rtol=1e-6)
+  assert found.linearity < 1e-6
+  assert found.num == 200
+  assert np.isnan(flatness.broken_power_law_fit(x[:7], y[:7]).slopes).all()
+
+
+def test_bad_arguments():
+  with pytest.raises(ValueError, match=r"y must have shape \(3,\), got \(2,\)"):
+    flatness.power_law_fit(np.ones(3), np.ones(2))
+  with pytest.raises(ValueError, match="mask must be booleans"):
+    flatness.power_law_fit(np.ones(3), np.ones(3), mask=np.ones(3))

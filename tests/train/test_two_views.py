@@ -1,0 +1,54 @@
+"""FixMatch's term: which view teaches, which one learns, and what the loss is of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg.train import terms
+
+BATCH, SIDE, CLASSES = 6, 8, 3
+
+
+def _seen(threshold, **options):
+  """The term, and the calls of the network: `(inputs, noise, outputs)`, a linear one with a dropped pixel."""
+  rng = np.random.default_rng(0)
+  images = jnp.asarray(rng.uniform(0.1, 0.9, (BATCH, SIDE, SIDE, 1)), jnp.float32)
+  kernel = jnp.asarray(0.2 * rng.normal(size=(SIDE * SIDE, CLASSES)), jnp.float32)
+  noise, calls = jax.random.key(7), []
+
+  def log_probs_fn(x, key):
+    outputs = jax.nn.log_softmax(x.reshape(BATCH, -1) @ kernel)
+    calls.append((x, key, outputs))
+    return outputs
+
+  view = terms.View(
+    images, jnp.ones(BATCH), jnp.zeros((BATCH, CLASSES)), None, noise, lambda x, key: x, log_probs_fn, None
+  )
+  values = terms.fixmatch(jax.random.key(1), view, threshold=threshold, **options)
+  by_noise = {key is None: (x, outputs) for x, key, outputs in calls}
+  assert len(calls) == 2
+  assert {key is None or bool(key == noise) for _, key, _ in calls} == {True}
+  (weak, taught), (strong, learned) = by_noise[True], by_noise[False]
+  return np.asarray(values), images, weak, np.asarray(taught), np.asarray(strong), np.asarray(learned)
+
+
+def test_the_weak_view_teaches_and_the_strong_one_learns():
+  sureness = np.exp(_seen(0.0)[3]).max(axis=1)
+  threshold = float(np.median(sureness))
+  values, images, weak, taught, strong, learned = _seen(threshold, cutout_size=3)
+  np.testing.assert_array_equal(weak, images)
+  changed = np.abs(strong - images).max(axis=(1, 2, 3)) > 0.05
+  assert changed.all()  # by the square at the least
+  assert ((strong == 0.5).sum(axis=(1, 2, 3)) >= 4).all()
+  p = np.exp(np.asarray(taught, np.float64))
+  wanted = np.where(p.max(axis=1) >= threshold, -learned[np.arange(BATCH), p.argmax(axis=1)], 0)
+  assert 0 < (wanted > 0).sum() < BATCH
+  np.testing.assert_allclose(values, wanted, rtol=1e-5)
+
+
+def test_strength_is_the_options():
+  plain = _seen(0.0, cutout_size=0)[4]
+  assert not (plain == 0.5).any()
+  np.testing.assert_array_equal(plain, _seen(0.0, cutout_size=0)[4])
+  assert (plain != _seen(0.0, cutout_size=0, magnitude=1.0)[4]).any()
+  assert (plain != _seen(0.0, cutout_size=0, num_ops=1)[4]).any()
