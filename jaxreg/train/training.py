@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,18 @@ def _restored(run: Run, workdir: Path, step: int) -> Any:
   return run.replicas.unpack(restore(workdir, step, like))
 
 
+def make_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
+  """Compiles `init(seeds) -> states`, stacked.
+
+  The seeds take turns, because a batch of LAPACK calls, as for orthogonal kernels, can hang: jaxlib spreads
+  it over the CPU's threads and waits in one of them. Where every thread waits so, as with two simulated
+  devices on two cores, none is left for the work, and no signal is heard.
+  """
+  return jax.jit(lambda seeds: jax.lax.map(program.init, seeds), out_shardings=replicas.stacked_layout)
+
+
 def _initial(run: Run, backbone: dict[str, Any] | None) -> Any:
-  init = jax.jit(jax.vmap(run.program.init), out_shardings=run.replicas.stacked_layout)
-  state = init(np.array(run.seeds, np.uint32))
+  state = make_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
   if backbone is not None:
     state = with_backbone(run.program, state, backbone, run.replicas.mesh)
   return run.replicas.unpack(state)
