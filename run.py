@@ -9,14 +9,15 @@ from pathlib import Path
 
 if __name__ == "__main__":
   # What follows takes seconds, and would tell in many lines that it was ended.
-  for each in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(each, lambda number, _: os._exit(128 + number))
+  for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+    if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # as by nohup
+      signal.signal(each, lambda number, _: os._exit(128 + number))
 
 import jax
 
 from jaxreg import train
-from jaxreg.train import cli, processes
-from jaxreg.train.interrupt import Interrupt
+from jaxreg.train import cli, processes, slurm
+from jaxreg.train.interrupt import SIGNALS, Interrupt, set_handler
 
 JOBS = {
   "train": train.train,
@@ -47,24 +48,26 @@ def main(argv: list[str]) -> int:
       call.process_id,
       detect=call.distributed,
       peer_timeout=call.peer_timeout,
+      start_timeout=call.start_timeout,
     )
     results = JOBS[call.config.job](call.config, call.workdir)
     if processes.is_first():
       print(train.report(results, call.config, call.workdir))
     return 0
   except train.RunError as error:
-    print(f"run.py: error: {error}", file=sys.stderr)
-    return 1
+    return _fail(str(error))
   except train.Interrupted as stop:
     _ignore_signals()
-    print(f"run.py: {stop}", file=sys.stderr)
+    processes.leave()
+    print(f"run.py: {stop}", file=sys.stderr, flush=True)
+    if processes.is_first() and (remark := slurm.requeue(stop.signal)):
+      print(f"run.py: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-    message = str(error).splitlines()[0] if str(error) else type(error).__name__
-    print(f"run.py: error: {message}", file=sys.stderr, flush=True)
+    status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
     if jax.process_count() > 1:
-      os._exit(1)  # without waiting for the others, of which one may be gone
-    return 1
+      os._exit(status)  # without waiting for the others, of which one may be gone
+    return status
   except KeyboardInterrupt:
     _ignore_signals()
     print(INTERRUPTED, file=sys.stderr, flush=True)
@@ -73,15 +76,24 @@ def main(argv: list[str]) -> int:
     return 130
 
 
+def _fail(message: str) -> int:
+  """Says the one line, here and to the other processes; returns the exit status."""
+  processes.leave(message)
+  print(f"run.py: error: {message}", file=sys.stderr, flush=True)
+  if processes.wait_for_others():
+    os._exit(1)  # JAX's service would wait for those that are gone
+  return 1
+
+
 def _ignore_signals() -> None:
   """All is said, and what is left takes a moment."""
   if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
       signal.signal(number, signal.SIG_IGN)
 
 
 def _end(number: int, frame: object) -> None:
-  """SIGTERM while nothing is trained, so that nothing is to be saved, and a second Ctrl-C while something is.
+  """A signal while nothing is trained, so that nothing is to be saved; or a second Ctrl-C.
 
   An exception would be lost where one happens to be in a destructor.
   """
@@ -93,8 +105,8 @@ def _end(number: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
-  signal.signal(signal.SIGINT, signal.default_int_handler)
-  signal.signal(signal.SIGTERM, _end)
+  for each in SIGNALS:
+    set_handler(each, signal.default_int_handler if each == signal.SIGINT else _end)
   Interrupt.again = staticmethod(_end)
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {message}\n"
   status = main(sys.argv[1:])

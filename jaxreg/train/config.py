@@ -71,6 +71,9 @@ def base_config() -> Config:
   config.accumulate = 1  # parts of a batch whose gradients are added up, for batches that do not fit
   config.precision = "float32"  # float32 | bfloat16: of the layers; parameters, losses and masks are float32
   config.compilation_cache = True  # keep compiled programs in the work directory, for the next start
+  # Minutes after which a step that does not end writes the stacks of all threads to stacks-<process>.txt in
+  # the work directory; 0: never.
+  config.stacks_after = 30.0
   config.log_every = 50  # steps between training records
 
   config.data = _data()
@@ -116,9 +119,12 @@ def base_config() -> Config:
     )
 
   config.optimizer = _optimizer()
-  # every: epochs; keep: so many of the latest, and the best by this metric. wait: the next step does, so
-  # that a kill costs no more steps than lie between two; else they are written beside the training.
-  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error", "wait": True})
+  # A save is due every so many epochs (every), steps and minutes, the last two if not 0. keep: so many of the
+  # latest, and the best by this metric. wait: the next step does, so that a kill costs no more steps than lie
+  # between two; else they are written beside the training.
+  config.checkpoint = ConfigDict(
+    {"every": 1, "every_steps": 0, "every_minutes": 0.0, "keep": 2, "best": "val/error", "wait": True}
+  )
   # latest | best; train | val | test; mc_samples: predictions are means over so many draws of the noise.
   config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
   # Of the checkpoint and split above; length_penalty 0: the most probable hypothesis.
