@@ -1,5 +1,10 @@
 """Trains, evaluates and compares from the command line: flags to one call."""
 
+import _signal  # built in: `signal` takes a moment, in which Ctrl-C would be a traceback
+
+if __name__ == "__main__":
+  _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import logging
 import os
 import signal
