@@ -1,6 +1,7 @@
 """Trains, evaluates and compares from the command line: flags to one call."""
 
-import _signal  # built in: `signal` takes a moment, in which Ctrl-C would be a traceback
+# Built in: to import `signal` takes a moment, in which Ctrl-C would be a traceback.
+import _signal  # pyright: ignore[reportMissingImports]
 
 if __name__ == "__main__":
   _signal.signal(_signal.SIGINT, _signal.SIG_DFL)

@@ -1,9 +1,13 @@
 """What a signal does, and what several processes ask JAX's service, so that they stop at the same step."""
 
+import os
 import signal
+import subprocess
+import sys
 
 import jax
 import pytest
+import runs
 from jax.experimental import multihost_utils
 
 from jaxreg.train.interrupt import SIGNALS, Interrupt
@@ -84,3 +88,15 @@ def test_nohup_keeps_its_meaning():
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
   finally:
     signal.signal(signal.SIGHUP, before)
+
+
+def test_ctrl_c_at_the_first_import_is_no_traceback(tmp_path):
+  (tmp_path / "logging.py").write_text("import os\nos.kill(os.getpid(), 2)\nraise ImportError\n")
+  process = subprocess.run(
+    [sys.executable, runs.ROOT / "run.py"],
+    env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
