@@ -89,6 +89,7 @@ class Checkpoints:
         step, {"state": state}, force=True, overwrite=again, metrics=metrics
       )
     except Exception as error:
+      self._undo_elsewhere(step)
       raise self._cannot_save(error) from error
 
     def finish() -> None:
