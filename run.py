@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def main(argv: list[str]) -> int:
       print(f"run.py: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
+    if jax.process_count() > 1:
+      time.sleep(1)  # in which a process that is gone is told, in better words than those of its broken line
     status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
     if jax.process_count() > 1:
       os._exit(status)  # without waiting for the others, of which one may be gone
