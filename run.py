@@ -1,24 +1,32 @@
 """Trains, evaluates and compares from the command line: flags to one call."""
 
+# Built in: to import `signal` takes a moment, in which Ctrl-C would be a traceback.
+import _signal  # pyright: ignore[reportMissingImports]
+
+if __name__ == "__main__":
+  _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import logging
 import os
 import signal
 import sys
+import time
 import types
 import warnings
 from pathlib import Path
 
 if __name__ == "__main__":
   # What follows takes seconds, and would tell in many lines that it was ended.
-  for each in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(each, lambda number, _: os._exit(128 + number))
+  for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+    if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # as by nohup
+      signal.signal(each, lambda number, _: os._exit(128 + number))
 
 import jax
 
 from jaxreg import train
-from jaxreg.train import cli, processes
+from jaxreg.train import cli, processes, slurm
 from jaxreg.train.errors import printable
-from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.interrupt import SIGNALS, Interrupt, set_handler
 from jaxreg.train.user_cache import keep_compiled_programs
 
 JOBS = {
@@ -48,6 +56,7 @@ def main(argv: list[str]) -> int:
       call.process_id,
       detect=call.distributed,
       peer_timeout=call.peer_timeout,
+      start_timeout=call.start_timeout,
     )
     if call.config.compilation_cache:
       keep_compiled_programs()
@@ -57,18 +66,21 @@ def main(argv: list[str]) -> int:
       print("\n".join(map(printable, report.split("\n"))))
     return 0
   except train.RunError as error:
-    print(f"run.py: error: {printable(str(error))}", file=sys.stderr)
-    return 1
+    return _fail(str(error))
   except train.Interrupted as stop:
     _ignore_signals()
-    print(f"run.py: {stop}", file=sys.stderr)
+    processes.leave()
+    print(f"run.py: {stop}", file=sys.stderr, flush=True)
+    if processes.is_first() and (remark := slurm.requeue(stop.signal)):
+      print(f"run.py: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-    message = str(error).splitlines()[0] if str(error) else type(error).__name__
-    print(f"run.py: error: {printable(message)}", file=sys.stderr, flush=True)
     if jax.process_count() > 1:
-      os._exit(1)  # without waiting for the others, of which one may be gone
-    return 1
+      time.sleep(1)  # in which a process that is gone is told, in better words than those of its broken line
+    status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
+    if jax.process_count() > 1:
+      os._exit(status)  # without waiting for the others, of which one may be gone
+    return status
   except KeyboardInterrupt:
     _ignore_signals()
     print(INTERRUPTED, file=sys.stderr, flush=True)
@@ -77,15 +89,24 @@ def main(argv: list[str]) -> int:
     return 130
 
 
+def _fail(message: str) -> int:
+  """Says the one line, here and to the other processes; returns the exit status."""
+  processes.leave(message)
+  print(f"run.py: error: {printable(message)}", file=sys.stderr, flush=True)
+  if processes.wait_for_others():
+    os._exit(1)  # JAX's service would wait for those that are gone
+  return 1
+
+
 def _ignore_signals() -> None:
   """All is said, and what is left takes a moment."""
   if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
       signal.signal(number, signal.SIG_IGN)
 
 
 def _end(number: int, frame: object) -> None:
-  """SIGTERM while nothing is trained, so that nothing is to be saved, and a second Ctrl-C while something is.
+  """A signal while nothing is trained, so that nothing is to be saved; or a second Ctrl-C.
 
   An exception would be lost where one happens to be in a destructor.
   """
@@ -104,8 +125,8 @@ def _uncaught(kind: type[BaseException], error: BaseException, traceback: types.
 
 if __name__ == "__main__":
   sys.excepthook = _uncaught
-  signal.signal(signal.SIGINT, signal.default_int_handler)
-  signal.signal(signal.SIGTERM, _end)
+  for each in SIGNALS:
+    set_handler(each, signal.default_int_handler if each == signal.SIGINT else _end)
   Interrupt.again = staticmethod(_end)
   warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {printable(str(message))}\n"
   status = main(sys.argv[1:])

@@ -2,13 +2,15 @@
 
 import concurrent.futures
 import contextlib
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 from orbax.checkpoint import v1
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import NothingToSave, RunError
 from jaxreg.train.manifest import clean, folders, good_steps, vouch, withdraw
 from jaxreg.train.processes import first, is_first
 
@@ -26,8 +28,9 @@ class Checkpoints:
     measured: whether it was saved with metrics.
   """
 
-  def __init__(self, workdir: Path, *, keep: int, best: str):
-    self._workdir, self._root = workdir, folders(workdir)[0]
+  def __init__(self, workdir: Path, *, keep: int, best: str, check_there: Callable[[], None] = lambda: None):
+    """`check_there` raises where the work directory is no longer that of this run."""
+    self._workdir, self._root, self._check_there = workdir, folders(workdir)[0], check_there
     first(lambda: clean(workdir))
     policies = ocp.training.preservation_policies
     by_best = policies.BestN(
@@ -77,6 +80,7 @@ class Checkpoints:
     if again and (self.measured or metrics is None):
       return
     self.wait()
+    self._check_there()
     self.latest, self.measured = step, metrics is not None
     if again and is_first():
       withdraw(self._workdir, step)
@@ -85,11 +89,15 @@ class Checkpoints:
         step, {"state": state}, force=True, overwrite=again, metrics=metrics
       )
     except Exception as error:
+      self._undo_elsewhere(step)
       raise self._cannot_save(error) from error
 
     def finish() -> None:
-      if response is not None:
-        response.result()
+      try:
+        if response is not None:
+          response.result()
+      finally:
+        self._undo_elsewhere(step)
       if is_first():
         vouch(self._workdir, step, metrics)
 
@@ -101,13 +109,27 @@ class Checkpoints:
       saving, self._saving = self._saving, None
       try:
         saving.result()
+      except NothingToSave:
+        raise
       except Exception as error:
         raise self._cannot_save(error) from error
 
-  def _cannot_save(self, error: Exception) -> RunError:
+  def _undo_elsewhere(self, step: int) -> None:
+    """If the work directory was removed during a save, Orbax made it anew, and later runs would refuse it."""
+    try:
+      self._check_there()
+    except NothingToSave:
+      if is_first():
+        shutil.rmtree(self._root / str(step), ignore_errors=True)
+        with contextlib.suppress(OSError):  # of folders that hold something
+          self._root.rmdir()
+          self._root.parent.rmdir()
+      raise
+
+  def _cannot_save(self, error: Exception) -> NothingToSave:
     # Orbax wraps what the file system said in kinds of its own.
     reason = " ".join(str(error).split())[:200]
-    return RunError(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
+    return NothingToSave(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
 
 
 def restore(workdir: Path, step: int, like: Any) -> Any:

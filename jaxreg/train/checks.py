@@ -64,6 +64,9 @@ AT_LEAST = {
   "mesh.model": 1,
   "mesh.min_size": 0,
   "checkpoint.every": 1,
+  "checkpoint.every_steps": 0,
+  "checkpoint.every_minutes": 0,
+  "stacks_after": 0,
   "checkpoint.keep": 2,  # one could be lost while the next is being written
   "compare.seeds": 1,
   "evaluate.mc_samples": 0,

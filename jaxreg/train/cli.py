@@ -21,7 +21,7 @@ from jaxreg.train.config import Config, base_config, chooser, flatten
 from jaxreg.train.describe import WIDTH, described, fields_read
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import local_path
-from jaxreg.train.processes import PEER_TIMEOUT
+from jaxreg.train.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.workdir import default_workdir, restore_config
 
 USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
@@ -41,6 +41,8 @@ USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
   --peer_timeout SECONDS
               after so long without a sign of life, a process counts as lost and
               the others stop; default 100
+  --start_timeout SECONDS
+              in which all processes have to come; default 50
   --list      the configs with their variants
   --help      this, and the fields that the job of the chosen config reads
   --helpfull  also those of other methods, models, optimizers, jobs, ...
@@ -60,7 +62,7 @@ ALONE = ("train", "evaluate", "translate")
 class Call:
   """What the command line asks for; `text` is all there is to do for `--help` and `--list`.
 
-  The last five are the arguments of `processes.start`.
+  The last six are the arguments of `processes.start`.
   """
 
   config: Config | None = None
@@ -71,6 +73,7 @@ class Call:
   process_id: int | None = None
   distributed: bool = False
   peer_timeout: int = PEER_TIMEOUT
+  start_timeout: int = START_TIMEOUT
 
 
 def parse(argv: list[str], configs: Path) -> Call:
@@ -101,6 +104,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   flags.DEFINE_integer("process_id", None, "", flag_values=values)
   flags.DEFINE_bool("distributed", False, "", flag_values=values)
   flags.DEFINE_integer("peer_timeout", PEER_TIMEOUT, "", flag_values=values)
+  flags.DEFINE_integer("start_timeout", START_TIMEOUT, "", flag_values=values)
   try:
     defined = config_flags.DEFINE_config_dict(
       "config", config, flag_values=values, sys_argv=["run.py", *rest]
@@ -125,6 +129,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     process_id=values.process_id,
     distributed=values.distributed,
     peer_timeout=values.peer_timeout,
+    start_timeout=values.start_timeout,
   )
 
 

@@ -67,6 +67,7 @@ def base_config() -> Config:
   config.accumulate = 1
   config.precision = "float32"
   config.compilation_cache = True
+  config.stacks_after = 30.0
   config.log_every = 50
   config.watch = ConfigDict({"steps": 500})
 
@@ -102,7 +103,9 @@ def base_config() -> Config:
     )
 
   config.optimizer = _optimizer()
-  config.checkpoint = ConfigDict({"every": 1, "keep": 2, "best": "val/error", "wait": True})
+  config.checkpoint = ConfigDict(
+    {"every": 1, "every_steps": 0, "every_minutes": 0.0, "keep": 2, "best": "val/error", "wait": True}
+  )
   config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
   config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
   config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})

@@ -45,6 +45,10 @@ DESCRIPTIONS = {
   "accumulate": "Parts of a batch whose gradients are added up, for batches that do not fit.",
   "precision": "Of the layers; parameters, losses and masks are float32.",
   "compilation_cache": "Keep compiled programs in ~/.cache/jaxreg, for the next start.",
+  "stacks_after": (
+    "Minutes after which a step that does not end writes the stacks of all threads to stacks-<process>.txt "
+    "in the work directory; 0: never."
+  ),
   "log_every": "Steps between training records.",
   "watch.steps": "Warn after so many steps in a row without learning; 0: never.",
   "data.name": "Where the examples come from.",
@@ -127,6 +131,8 @@ DESCRIPTIONS = {
   "optimizer.schedule.noam.d_model": "Width of the transformer, which scales the rate.",
   "optimizer.schedule.noam.warmup_steps": "Steps of the linear warm-up.",
   "checkpoint.every": "Epochs between checkpoints.",
+  "checkpoint.every_steps": "Steps between checkpoints, beside those of the epochs; 0: none.",
+  "checkpoint.every_minutes": "Minutes between checkpoints, beside those of the epochs; 0: none.",
   "checkpoint.keep": "How many of the latest are kept, beside the best.",
   "checkpoint.best": "The metric of the best checkpoint.",
   "checkpoint.wait": "Block training until a checkpoint is on disk; else write it beside the training.",

@@ -7,6 +7,10 @@ class RunError(Exception):
   """What `run.py` prints as one line before it exits with a non-zero status."""
 
 
+class NothingToSave(RunError):
+  """A fault that leaves no good state, or no place to save one."""
+
+
 def one_line(error: BaseException, limit: int = 300) -> str:
   """The message of an error of somebody else's, made one line of at most `limit` characters."""
   return shortened(" ".join(str(error).split()) or type(error).__name__, limit)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a flag that the loop looks at, so that a run can save before it goes."""
+"""Signals as a flag that the loop looks at, so that a run can save before it goes."""
 
 import os
 import signal
@@ -10,13 +10,23 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+# SLURM sends SIGUSR1 before the time is over, if asked to; a terminal that is closed sends SIGHUP.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+def set_handler(number: int, handler: Any) -> Any:
+  """`signal.signal`, but `nohup` keeps its meaning: SIGHUP stays ignored. Returns the handler before."""
+  before = signal.getsignal(number)
+  kept = number == signal.SIGHUP and before == signal.SIG_IGN
+  return before if kept else signal.signal(number, handler)
+
 
 class Interrupt:
   """A context manager; `received` is the first signal's number, or None.
 
   Several processes have to stop at the same step, whichever of them is told: there JAX's own service takes
-  SIGTERM and agrees on the step, and Ctrl-C is passed on to it. (Orbax's policy for preemption asks the same
-  service, and would add nothing but a save at another place.)
+  SIGTERM and agrees on the step, and the other signals are passed on to it. (Orbax's policy for preemption
+  asks the same service, and would add nothing but a save at another place.)
   """
 
   # What a second Ctrl-C does. A program may put something in its place: an exception is lost where one
@@ -32,8 +42,9 @@ class Interrupt:
   def __enter__(self) -> "Interrupt":
     # Handlers can be set in the main thread only; elsewhere the program that embeds us has its own.
     if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGINT,) if jax.process_count() > 1 else (signal.SIGTERM, signal.SIGINT):
-        self._previous[number] = signal.signal(number, self._handle)
+      for number in SIGNALS:
+        if number != signal.SIGTERM or jax.process_count() == 1:
+          self._previous[number] = set_handler(number, self._handle)
     return self
 
   def __exit__(self, *exception: object) -> None:

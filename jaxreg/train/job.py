@@ -14,7 +14,7 @@ from jaxreg.train.config import Config, flatten
 from jaxreg.train.data import Dataset
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.flatness_figures import markdown as flatness_lines
-from jaxreg.train.load import pick_step
+from jaxreg.train.load import pick_and_restore, pick_step
 from jaxreg.train.metrics import averaged, shown
 from jaxreg.train.placement import make_source
 from jaxreg.train.program import Program
@@ -97,9 +97,14 @@ def restore_states(config: Config, workdir: Path) -> Restored:
     workdirs.check_same(workdir, config, description, workdirs.FREE_TO_EVALUATE)
     return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
 
-  step = processes.first(pick)
   mesh = make_mesh(config.mesh.model)
   replicas = replicas_of(config, mesh, program)
   like = abstract(stacked(program.abstract, config.replicas), replicas.stacked_layout)
-  states = replicas.unpack(restore(workdir, step, like))
+  step, stacked_states = pick_and_restore(
+    workdir,
+    pick,
+    lambda step: processes.everywhere(lambda: restore(workdir, step, like)),
+    agree=processes.first,
+  )
+  states = replicas.unpack(stacked_states)
   return Restored(program, dataset, mesh, replicas, states, step)

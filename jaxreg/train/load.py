@@ -21,6 +21,8 @@ from jaxreg.train.setup import build
 from jaxreg.train.state import TrainState
 from jaxreg.typing import Array, Key
 
+TRIES = 5  # of a training run that deletes each checkpoint as it is read
+
 
 def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Callable[..., Array]:
   """Gives the trained model of a work directory back, as a compiled function.
@@ -89,10 +91,40 @@ def restore_run(
   config = workdirs.restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
   program = build(config, data)
-  step = pick_step(workdir, checkpoint, config.checkpoint.best)
   if not 0 <= replica < config.replicas:
     raise RunError(f"replica: must be at least 0 and below {config.replicas}, got {replica}")
-  return program, restore_state(program, workdir, step, replica, config.replicas), data
+  _, state = pick_and_restore(
+    workdir,
+    lambda: pick_step(workdir, checkpoint, config.checkpoint.best),
+    lambda step: restore_state(program, workdir, step, replica, config.replicas),
+  )
+  return program, state, data
+
+
+def pick_and_restore(
+  workdir: Path,
+  pick: Callable[[], int],
+  restored: Callable[[int], Any],
+  *,
+  agree: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+) -> tuple[int, Any]:
+  """The step that `pick` gives, and what `restored` makes of it.
+
+  A training run beside deletes old checkpoints, perhaps one that was just picked: then the next is.
+  `agree` calls what all processes have to be of one mind about.
+
+  Raises:
+    RunError: if there is none, or one that is whole does not fit.
+  """
+  for _ in range(TRIES - 1):
+    step = agree(pick)
+    try:
+      return step, restored(step)
+    except RunError:
+      if agree(lambda step=step: step in good_steps(workdir)):
+        raise
+  step = agree(pick)
+  return step, restored(step)
 
 
 def restore_state(program: Program, workdir: Path, step: int, replica: int, replicas: int) -> TrainState:

@@ -2,30 +2,75 @@
 
 import contextlib
 import fcntl
+import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import NothingToSave, RunError
+
+SLOW = 10  # seconds after which another machine sees what was written, of a network file system
 
 
 @contextlib.contextmanager
-def locked(workdir: Path) -> Iterator[None]:
+def locked(workdir: Path) -> Iterator[str]:
   """Keeps a second run out of `workdir`; a run that was killed holds nothing up.
 
   Of several processes the first one locks. The kernel keeps the lock, and lets go when the process is gone.
   On NFS, Linux asks the server, but some servers and mount options lock within one machine only.
+
+  Yields:
+    What this run wrote into the file, by which other processes know the folder: see `check_shared`.
 
   Raises:
     RunError: if another run is at work there, or the folder cannot be written.
   """
   with contextlib.ExitStack() as held:
     try:
-      stream = held.enter_context(open(workdir / "lock", "w"))
+      stream = held.enter_context(open(workdir / "lock", "a"))
       fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      token = secrets.token_hex(16)
+      stream.truncate(0)
+      stream.write(token)
+      stream.flush()
     except BlockingIOError as error:
       raise RunError(
         f"--workdir: another run is at work in {workdir}; wait for it or give another"
       ) from error
     except OSError as error:
       raise RunError(f"--workdir: {workdir} cannot be locked ({error}); give another") from error
-    yield
+    yield token
+
+
+def check_there(workdir: Path, token: str) -> None:
+  """Checks that `workdir` is still the folder that this run locked.
+
+  Raises:
+    NothingToSave: if it was removed or moved, and perhaps made anew.
+  """
+  try:
+    there = (workdir / "lock").read_text() == token
+  except (FileNotFoundError, NotADirectoryError):
+    there = False
+  if not there:
+    raise NothingToSave(
+      f"--workdir: {workdir} was removed or moved under this run; if moved, give its new place to go on"
+    )
+
+
+def check_shared(workdir: Path, token: str) -> None:
+  """Checks that `workdir` is the folder that the first process locked, and not one of another disk.
+
+  Raises:
+    RunError: if it is not.
+  """
+  deadline = time.monotonic() + SLOW
+  while True:
+    with contextlib.suppress(OSError):
+      if (workdir / "lock").read_text() == token:
+        return
+    if time.monotonic() > deadline:
+      raise RunError(
+        f"--workdir: {workdir} is not the folder of process 0; all need one on a disk that they share"
+      )
+    time.sleep(0.2)

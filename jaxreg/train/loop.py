@@ -1,5 +1,6 @@
 """The training loop: step, evaluate, save, until the end or a signal."""
 
+import contextlib
 import dataclasses
 import itertools
 import signal
@@ -11,6 +12,8 @@ import numpy as np
 
 from jaxreg.train.checkpoint import Checkpoints
 from jaxreg.train.config import Config
+from jaxreg.train.due import Minutes
+from jaxreg.train.errors import NothingToSave
 from jaxreg.train.interrupt import Interrupt
 from jaxreg.train.log import Log, Silent
 from jaxreg.train.metrics import averaged
@@ -22,6 +25,7 @@ from jaxreg.train.replicas import Loop, Vmap
 from jaxreg.train.setup import steps_per_dispatch
 from jaxreg.train.stream import Feed
 from jaxreg.train.watch import Watch
+from jaxreg.train.watchdog import Watchdog
 
 
 class Interrupted(Exception):
@@ -29,7 +33,8 @@ class Interrupted(Exception):
 
   def __init__(self, signal_number: int | None, step: int):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")
-    self.status = 128 + (signal_number or signal.SIGTERM)
+    self.signal = signal.Signals(signal_number or signal.SIGTERM)
+    self.status = 128 + self.signal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Run:
 
 
 def train_steps(
-  run: Run, step: int, states: Any, feed: Feed, saved: Checkpoints, log: Log | Silent
+  run: Run, step: int, states: Any, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
 ) -> tuple[int, Any, dict[str, np.ndarray] | None]:
   """Trains from `step` to the last one, or to where all replicas have stopped early.
 
@@ -69,7 +74,10 @@ def train_steps(
   """
   config, program = run.config, run.program
   eval_steps = config.eval_every * program.steps_per_epoch
-  save_steps = config.checkpoint.every * program.steps_per_epoch
+  marks = [config.checkpoint.every * program.steps_per_epoch]
+  if config.checkpoint.every_steps:
+    marks.append(config.checkpoint.every_steps)
+  minutes = Minutes(config.checkpoint.every_minutes, step)
   dispatch = _make_dispatch(run, feed)
   observe = program.extras.evaluated and run.replicas.make_update(program.extras.evaluated)
   over = observe is not None and _all_stopped(states)
@@ -82,51 +90,72 @@ def train_steps(
   examples = config.batch_size * len(run.seeds)
   recorder = Recorder(log, every=config.log_every, examples=examples, watch=watch)
   val = None
-  ahead = dispatches(step, program.num_steps, steps_per_dispatch(config), (eval_steps, save_steps))
+  ahead = dispatches(step, program.num_steps, steps_per_dispatch(config), (eval_steps, *marks))
   if step and not saved.measured and (step % eval_steps == 0 or step == program.num_steps):
     ahead = itertools.chain([range(0)], ahead)  # stopped in an evaluation, it begins with that one
-  for steps in ahead:
-    if over:
-      break
-    if steps:
-      states, metrics = dispatch(states, steps)
-      recorder.add(steps, metrics)
-      step = steps[-1]
-    last = step == program.num_steps
-    stop = run.interrupt.stops(steps)
-    evaluates = step % eval_steps == 0 or last
-    saves = step % save_steps == 0 or last or not steps
-    if not (evaluates or saves or stop):
-      continue
+  try:
+    for steps in ahead:
+      if over:
+        break
+      watchdog.alive()
+      if steps:
+        states, metrics = dispatch(states, steps)
+        step = steps[-1]
+        recorder.add(steps, metrics)
+      last = step == program.num_steps
+      stop = run.interrupt.stops(steps)
+      evaluates = step % eval_steps == 0 or last
+      saves = last or not steps or any(step % mark == 0 for mark in marks) or minutes.due(step)
+      if not (evaluates or saves or stop):
+        continue
 
-    recorder.flush()
-    check_finite(step, largest_parts(states))
-    if last:
-      recorder.write(step)
-    values = None  # none were measured at this step
-    if evaluates:
-      val = None if stop else run.evaluate(states, run.data["val"], "val", final=False)
-      stop = val is None
-    if evaluates and val is not None:
-      check_finite(step, val)
-      values = averaged(val)
-      log.write(step, values)
-      if observe is not None:
-        states = observe(states, val[config.checkpoint.best].astype(np.float32))
-        over = _all_stopped(states)
-    if saves or over or stop:
-      saved.save(step, run.replicas.pack(states), values)
-      if config.checkpoint.wait:
+      recorder.flush()
+      check_finite(step, largest_parts(states))
+      if last:
+        recorder.write(step)
+      values = None  # none were measured at this step
+      if evaluates:
+        watchdog.alive()
+        val = None if stop else run.evaluate(states, run.data["val"], "val", final=False)
+        stop = val is None
+      if evaluates and val is not None:
+        check_finite(step, val)
+        values = averaged(val)
+        log.write(step, values)
+        if observe is not None:
+          states = observe(states, val[config.checkpoint.best].astype(np.float32))
+          over = _all_stopped(states)
+      if saves or over or stop:
+        watchdog.alive()
+        saved.save(step, run.replicas.pack(states), values)
+        minutes.saved(step)
+        if config.checkpoint.wait:
+          saved.wait()
+        stop = stop or run.interrupt.told()
+      if stop:
         saved.wait()
-      stop = stop or run.interrupt.told()
-    if stop:
-      saved.wait()
-      raise Interrupted(run.interrupt.received, step)
-    if steps:
-      recorder.restart()
+        raise Interrupted(run.interrupt.received, step)
+      if steps:
+        recorder.restart()
+  except (Interrupted, NothingToSave):
+    raise
+  except Exception:
+    _rescue(run, step, states, saved)
+    raise
   if over and step < program.num_steps:
     log.say(f"stopped early at step {step}: {config.checkpoint.best} has not improved")
   return step, states, val
+
+
+def _rescue(run: Run, step: int, states: Any, saved: Checkpoints) -> None:
+  """Saves what an exception of the loop has left, if it is whole; of several processes one alone cannot."""
+  alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
+  if not step or not alive or jax.process_count() > 1:
+    return
+  with contextlib.suppress(Exception):  # The error of the loop is what is told.
+    check_finite(step, largest_parts(states))
+    saved.save(step, run.replicas.pack(states), None)
+    saved.wait()
 
 
 def _make_dispatch(run: Run, feed: Feed) -> Callable[[Any, range], tuple[Any, Any]]:

@@ -1,5 +1,6 @@
 """Several processes that train one model: how they start, and how they agree on the host."""
 
+import atexit
 import json
 import os
 from collections.abc import Callable
@@ -10,8 +11,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.meeting import Lines, meet
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
+START_TIMEOUT = 50  # seconds
+
+_lines: Lines | None = None
 
 # Variables of launchers that start several processes, and what they hold then.
 LAUNCHERS: dict[str, Callable[[str], bool]] = {
@@ -30,6 +35,7 @@ def start(
   *,
   detect: bool = False,
   peer_timeout: int = PEER_TIMEOUT,
+  start_timeout: int = START_TIMEOUT,
 ) -> None:
   """Joins the other processes, before the first use of a device; does nothing in a run of one process.
 
@@ -39,6 +45,7 @@ def start(
     process_id: which of them this is, or None for `$JAX_PROCESS_ID`.
     detect: ask the environment (a TPU pod, SLURM, Open MPI, GKE) also where it shows no sign of several.
     peer_timeout: seconds without a sign of life after which a process counts as lost.
+    start_timeout: seconds in which all have to come.
 
   Raises:
     RunError: if only some of the three are given, or they cannot meet.
@@ -52,10 +59,12 @@ def start(
   if missing and len(missing) < 3:
     present = [name for name in given if name not in missing]
     raise RunError(f"{', '.join(missing)}: must be given too, with {', '.join(present)}")
-  if peer_timeout < 1:
-    raise RunError(f"--peer_timeout: must be at least 1 second, got {peer_timeout}")
+  for name, seconds in (("peer_timeout", peer_timeout), ("start_timeout", start_timeout)):
+    if seconds < 1:
+      raise RunError(f"--{name}: must be at least 1 second, got {seconds}")
   if not missing:
     _check(coordinator, num_processes, process_id)
+    _meet(coordinator, num_processes, process_id, timeout=start_timeout, silence=peer_timeout)
   elif not detect and not any(_says_several(name, several) for name, several in LAUNCHERS.items()):
     return
   try:
@@ -63,11 +72,26 @@ def start(
       coordinator,
       num_processes,
       process_id,
+      initialization_timeout=start_timeout,
       heartbeat_timeout_seconds=peer_timeout,
       shutdown_timeout_seconds=peer_timeout,
     )
   except (ValueError, RuntimeError, OSError) as error:
     raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
+
+
+def leave(failure: str | None = None) -> None:
+  """Tells the other processes that this one ends, and the line that it fails with."""
+  if _lines is not None:
+    _lines.leave(failure)
+
+
+def wait_for_others() -> bool:
+  """Waits a moment for the other processes to end too; whether they would hear of it."""
+  if _lines is None:
+    return False
+  _lines.wait()
+  return True
 
 
 def is_first() -> bool:
@@ -135,6 +159,12 @@ def _agreed(call: Callable[[], Any], *, ask: bool) -> list[Any]:
     if outcome["error"] is not None:
       raise RunError(f"process {number}: {outcome['error']}")
   return [outcome["result"] for outcome in outcomes]
+
+
+def _meet(*arguments: Any, **options: Any) -> None:
+  global _lines
+  _lines = meet(*arguments, **options)
+  atexit.register(leave)
 
 
 def _from_environment(name: str, value: int | None) -> int | None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import NothingToSave
 from jaxreg.train.log import Log, Silent
 from jaxreg.train.metrics import merge, summarize, to_host
 from jaxreg.train.watch import Watch
@@ -108,7 +108,7 @@ def check_finite(step: int, values: Mapping[str, Any]) -> None:
       where = f" in replica {replica}" if len(runs) > 1 else ""
       shown.append(f"{name} = {runs[replica]:g}{where}")
   if shown:
-    raise RunError(
+    raise NothingToSave(
       f"step {step}: {', '.join(shown)}; stopped, the last good checkpoint is kept: "
       "a lower optimizer.learning_rate or optimizer.clip_norm may help"
     )

@@ -1,7 +1,9 @@
 """A run in its work directory: claimed, restored, trained, measured."""
 
 import contextlib
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from jaxreg.train.data import Dataset
 from jaxreg.train.errors import RunError, printable
 from jaxreg.train.evaluate import make_evaluate
 from jaxreg.train.interrupt import Interrupt
-from jaxreg.train.lock import locked
+from jaxreg.train.lock import check_shared, check_there, locked
 from jaxreg.train.log import open_log
 from jaxreg.train.loop import Interrupted, Run, train_steps
 from jaxreg.train.manifest import good_steps
@@ -37,6 +39,7 @@ from jaxreg.train.setup import (
   replicas_of,
 )
 from jaxreg.train.stream import make_feed
+from jaxreg.train.watchdog import Watchdog
 
 
 def train(config: Config, workdir: Path) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
   program = build(config, description)
   replicas = replicas_of(config, make_mesh(config.mesh.model), program)
   backbone = None
-  if config.pretrained.workdir and not good_steps(workdir):
+  if config.pretrained.workdir and not processes.first(lambda: bool(good_steps(workdir))):
     pretrained = config.pretrained.to_dict()
     backbone = processes.everywhere(lambda: load_backbone(program, **pretrained))
   with contextlib.ExitStack() as held:
@@ -71,16 +74,18 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
         again = "to start over, remove it or give another --workdir"
         print(f"nothing left to do: {printable(str(workdir))} has its results; {again}", file=sys.stderr)
         return {"results": results}
-      held.enter_context(locked(workdir))
+      token = held.enter_context(locked(workdir))
       if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked
         raise RunError(f"--workdir: another run has begun in {workdir}; give another")
-      return {"remark": remark}
+      return {"remark": remark, "token": token}
 
     claimed = processes.first(claim)
     if "results" in claimed:
       return claimed["results"]
+    processes.everywhere(lambda: check_shared(workdir, claimed["token"]))
     run = _prepare(config, dataset, program, replicas)
-    return _train(run, workdir, dataset, backbone, claimed["remark"])
+    there = functools.partial(check_there, workdir, claimed["token"])
+    return _train(run, workdir, dataset, backbone, claimed["remark"], there)
 
 
 def _prepare(config: Config, dataset: Dataset, program: Program, replicas: Vmap | Loop) -> Run:
@@ -95,12 +100,20 @@ def _prepare(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
 
 
 def _train(
-  run: Run, workdir: Path, dataset: Dataset, backbone: dict[str, Any] | None, remark: str | None
+  run: Run,
+  workdir: Path,
+  dataset: Dataset,
+  backbone: dict[str, Any] | None,
+  remark: str | None,
+  check_there: Callable[[], None],
 ) -> dict[str, Any]:
   config, program = run.config, run.program
   with (
     run.interrupt,
-    Checkpoints(workdir, keep=config.checkpoint.keep, best=config.checkpoint.best) as saved,
+    Checkpoints(
+      workdir, keep=config.checkpoint.keep, best=config.checkpoint.best, check_there=check_there
+    ) as saved,
+    Watchdog(workdir / f"stacks-{jax.process_index()}.txt", minutes=config.stacks_after) as watchdog,
   ):
     step = saved.latest or 0
     states = _restored(run, workdir, step) if step else _initial(run, backbone)
@@ -112,13 +125,14 @@ def _train(
         log.say(remark)
       beginning = f"resuming at step {step} of" if step else "training"
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
-      step, states, val = train_steps(run, step, states, feed, saved, log)
+      step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
       runs = _measure(run, states, val)
       if runs is None:
         saved.wait()
         raise Interrupted(run.interrupt.received, step)
       check_finite(step, runs)
       log.write(step, {name: value for name, value in averaged(runs).items() if "test/" in name})
+  check_there()
   labels = dataset.test.labels
   return write_results(config, workdir, program, run.replicas, step, states, run.data["test"], labels, runs)
 
@@ -129,9 +143,18 @@ def _restored(run: Run, workdir: Path, step: int) -> Any:
   return run.replicas.unpack(restore(workdir, step, like))
 
 
+def make_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
+  """Compiles `init(seeds) -> states`, stacked.
+
+  The seeds take turns, because a batch of LAPACK calls, as for orthogonal kernels, can hang: jaxlib spreads
+  it over the CPU's threads and waits in one of them. Where every thread waits so, as with two simulated
+  devices on two cores, none is left for the work, and no signal is heard.
+  """
+  return jax.jit(lambda seeds: jax.lax.map(program.init, seeds), out_shardings=replicas.stacked_layout)
+
+
 def _initial(run: Run, backbone: dict[str, Any] | None) -> Any:
-  init = jax.jit(jax.vmap(run.program.init), out_shardings=run.replicas.stacked_layout)
-  state = init(np.array(run.seeds, np.uint32))
+  state = make_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
   if backbone is not None:
     state = with_backbone(run.program, state, backbone, run.replicas.mesh)
   return run.replicas.unpack(state)

@@ -23,7 +23,7 @@ from jaxreg.train.manifest import good_steps
 # What one call asks, not what the run is: free to differ between two calls on one work directory.
 FREE = re.compile(
   r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
-  r"|mesh\.|checkpoint\.wait$|watch\."
+  r"|mesh\.|checkpoint\.(wait|every_minutes)$|stacks_after$|watch\."
 )
 # Where the data are, and what reads them.
 PLACES = re.compile(r"data\.\w+\.(path|data_dir|manual_dir|workers)$")

@@ -127,7 +127,15 @@ def unknown_flags(random, folder):
     random,
     (
       [f"--{misspelt(random, name, ('workdir', 'config', 'list', 'help'))}=x"]
-      for name in ("workdir", "coordinator", "num_processes", "process_id", "distributed", "peer_timeout")
+      for name in (
+        "workdir",
+        "coordinator",
+        "num_processes",
+        "process_id",
+        "distributed",
+        "peer_timeout",
+        "start_timeout",
+      )
     ),
   )
 
@@ -162,6 +170,7 @@ def coordinators(random, folder):
     "--num_processes": ("0", number, "two", "1.5", ""),
     "--process_id": ("2", number, "first", "7", ""),
     "--peer_timeout": ("0", number, "soon"),
+    "--start_timeout": ("0", number, "soon"),
   }
   name = pick(random, bad)
   given = {**good, name: pick(random, bad[name])}

@@ -1,6 +1,7 @@
 """One, four or eight devices: the same data, masks and losses; `pmap` is `vmap` with an axis."""
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import losses
-from jaxreg.train import setup
+from jaxreg.train import setup, training
 from jaxreg.train.order import batch_indices
 from jaxreg.train.parallel import make_step
 from jaxreg.train.placement import make_source
@@ -117,3 +118,27 @@ def test_pmap_is_vmap_with_an_axis(devices):
     np.testing.assert_allclose(metrics["kept_nontarget"][0], expected["kept_nontarget"][0], rtol=1e-6)
   for one, other in zip(jax.tree.leaves(ours.params), jax.tree.leaves(theirs.params), strict=True):
     np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["vmap", "loop"])
+def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
+  """A batch is spread over the threads of the CPU, which hangs where every device waits in one of them."""
+  config = runs.make_config({"model.name": "RNN", "replicas": 2, "replicas_by": form})
+  program = setup.build(config, setup.load_data(config).describe())
+  init = training.make_init(program, setup.replicas_of(config, setup.make_mesh(), program))
+  text = init.lower(np.arange(2, dtype=np.uint32)).as_text()
+  assert re.findall(r"@lapack_sgeqrf_ffi.*?num_batch_dims = \"(\d)\"", text) == ["0"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["vmap", "loop"])
+def test_replicas_of_an_rnn_train_on_two_devices(tmp_path, form):
+  """With as many threads as devices: it hung, and no signal was heard."""
+  small = {"model.name": "RNN", "replicas": 2, "replicas_by": form, "steps": 1, "data.limit": 64}
+  arguments = [f"--config.{field}={value}" for field, value in small.items()]
+  process = runs.start([*arguments, "--workdir", tmp_path / "run"], tmp_path, optimised=False, devices=2)
+  try:
+    _, err = process.communicate(timeout=240)
+  finally:
+    process.kill()
+  assert process.returncode == 0, err

@@ -416,6 +416,39 @@ def test_a_second_run_in_the_same_work_directory(bench, here):
   bench.row("a second run in the work directory", TRIES, 0, "the second: status 1")
 
 
+def test_a_folder_that_is_removed_or_moved(bench, here):
+  """In a step, in an evaluation or in a save; by a rename, as that of a removed one begins here too."""
+  random = np.random.default_rng(10)
+  here.whole  # noqa: B018
+  ended = 0
+  for number in range(TRIES):
+    workdir, elsewhere = bench.new(), bench.new()
+    at, delay = int(random.integers(1, STEPS)), random.uniform(0, 0.1)
+    timers = []
+
+    def away(step, at=at, delay=delay, workdir=workdir, elsewhere=elsewhere, timers=timers):
+      if step == at:
+        timers.append(threading.Timer(delay, workdir.rename, [elsewhere]))
+        timers[0].start()
+
+    here.before = away
+    status, said = here(workdir)
+    here.before = lambda step: None
+    timers[0].join()
+    if status:
+      ended += 1
+      assert status == 1, said
+      own_line(said, "was removed or moved under this run")
+      assert not workdir.exists(), said
+    if number % 2:
+      here.complete(elsewhere)
+    else:
+      shutil.rmtree(elsewhere)
+      here.complete(workdir)
+  assert ended >= TRIES // 2
+  bench.row("a folder removed or moved", TRIES, 0, f"status 1 in {ended}, the others had ended")
+
+
 class Children:
   """`run.py` in processes of its own."""
 
@@ -553,3 +586,55 @@ def test_a_killed_peer(bench, apart):
   jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-5), ours, params)
   remark = f"the other stopped within {max(took):.0f} s, status {', '.join(map(str, sorted(set(statuses))))}"
   bench.row("a killed peer", KILLED_PEERS, most, remark)
+
+
+def free_port():
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    return probe.getsockname()[1]
+
+
+def test_launch_mistakes(bench, apart):
+  """Ids given twice, numbers that differ, processes that do not come: each ends within the time given."""
+  random = np.random.default_rng(11)
+  mistakes = [
+    [(2, 0)],
+    [(2, 1)],
+    [(2, 0), (2, 0)],
+    [(3, 0), (3, 1), (3, 1)],
+    [(2, 0), (3, 1)],
+    [(3, 2), (3, 1)],
+  ]
+  longest = 0.0
+  for number in range(TRIES):
+    workdir, port = bench.new(), free_port()
+    processes = list(mistakes[number % len(mistakes)])
+    random.shuffle(processes)
+    common = ["--coordinator", f"localhost:{port}", "--start_timeout", 5]
+    began = time.monotonic()
+    started = []
+    for many, index in processes:
+      started.append(apart.start(workdir, *common, "--num_processes", many, "--process_id", index))
+      time.sleep(random.uniform(0, 0.5))
+    for child in started:
+      status, said = child.finish()
+      assert status == 1, said
+      own_line(said, "--coordinator: ", "--process_id: ", "--num_processes")
+    longest = max(longest, time.monotonic() - began)
+    assert not workdir.exists()
+  assert longest < 60
+  bench.row("launch mistakes", TRIES, 0, f"status 1 in all, after {longest:.0f} s at most of 5 given")
+
+
+def test_folders_that_are_not_shared(bench, apart):
+  longest = 0.0
+  for _ in range(TRIES):
+    common = ["--coordinator", f"localhost:{free_port()}", "--num_processes", 2, "--process_id"]
+    began = time.monotonic()
+    for child in [apart.start(bench.new(), *common, index) for index in range(2)]:
+      status, said = child.finish()
+      assert status == 1, said
+      own_line(said, "is not the folder of process 0")
+    longest = max(longest, time.monotonic() - began)
+  assert longest < 60
+  bench.row("folders that are not shared", TRIES, 0, f"status 1 in all, after {longest:.0f} s at most")

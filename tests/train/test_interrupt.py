@@ -1,12 +1,16 @@
 """What a signal does, and what several processes ask JAX's service, so that they stop at the same step."""
 
+import os
 import signal
+import subprocess
+import sys
 
 import jax
 import pytest
+import runs
 from jax.experimental import multihost_utils
 
-from jaxreg.train.interrupt import Interrupt
+from jaxreg.train.interrupt import SIGNALS, Interrupt
 
 
 @pytest.fixture
@@ -62,3 +66,37 @@ def test_a_second_ctrl_c_does_what_the_program_says(monkeypatch):
     signal.raise_signal(signal.SIGINT)
     assert received == [signal.SIGINT]
   assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_each_signal_stops_the_run(number):
+  before = signal.getsignal(number)
+  with Interrupt() as interrupt:
+    assert not interrupt.told()
+    signal.raise_signal(number)
+    assert interrupt.told()
+    assert interrupt.received == number
+  assert signal.getsignal(number) is before
+
+
+def test_nohup_keeps_its_meaning():
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with Interrupt() as interrupt:
+      signal.raise_signal(signal.SIGHUP)
+      assert not interrupt.told()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+  finally:
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_ctrl_c_at_the_first_import_is_no_traceback(tmp_path):
+  (tmp_path / "logging.py").write_text("import os\nos.kill(os.getpid(), 2)\nraise ImportError\n")
+  process = subprocess.run(
+    [sys.executable, runs.ROOT / "run.py"],
+    env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert (process.returncode, process.stderr) == (-signal.SIGINT, "")

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import runs
 
 from jaxreg import calibration, train
-from jaxreg.train import manifest, sources
+from jaxreg.train import checkpoint, job, manifest, sources
 
 # The package's attribute of that name is the function.
 loading = importlib.import_module("jaxreg.train.load")
@@ -91,6 +92,30 @@ def test_the_checkpoint_of_a_step(finished_run):
     assert np.mean(predicted != val.labels) == pytest.approx(metrics["val/error"])
   with pytest.raises(train.RunError, match=rf"no good one of step 7; there is {min(steps)}, "):
     train.load(finished_run, checkpoint=7)
+
+
+def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, monkeypatch):
+  """As a training run beside deletes it: the next is read. One that is whole and does not fit is told."""
+  *_, before, last = sorted(manifest.good_steps(finished_copy))
+
+  def gone(workdir, step, like):
+    if step == last:
+      shutil.rmtree(workdir / "checkpoints" / str(step))
+    return checkpoint.restore(workdir, step, like)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(job, "restore", gone)
+    config = runs.make_config({"job": "evaluate"})
+    assert (
+      train.evaluate(config, shutil.copytree(finished_copy, finished_copy.parent / "a"))["step"] == before
+    )
+  with monkeypatch.context() as patch:
+    patch.setattr(loading, "restore", gone)
+    _, state, _ = loading.restore_run(shutil.copytree(finished_copy, finished_copy.parent / "b"), "latest", 0)
+  assert state.step == before
+  monkeypatch.setattr(job, "restore", lambda *_: checkpoint.restore(finished_copy, last, {"x": 0}))
+  with pytest.raises(train.RunError, match="does not fit"):
+    train.evaluate(config, finished_copy)
 
 
 @pytest.mark.parametrize("checkpoint", ["newest", ""])

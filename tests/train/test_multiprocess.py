@@ -417,6 +417,38 @@ def test_other_data_in_one_process_are_told_by_both(tmp_path, missing):
   assert not (tmp_path / "run" / "config.json").exists()
 
 
+def test_work_directories_that_are_not_shared_are_told_by_both(tmp_path):
+  """The same relative path, in two folders: the first save would wait for ever."""
+  for number in range(2):
+    (tmp_path / str(number)).mkdir()
+  with Pair([*ARGUMENTS, "--workdir", "run"], tmp_path / "0", elsewhere=tmp_path / "1") as pair:
+    status, out, errs = pair.finish()
+  assert status == [1, 1], errs
+  assert out == ""
+  (first,), (second,) = map(runs.own_lines, errs)
+  assert second == (
+    "run.py: error: --workdir: run is not the folder of process 0; all need one on a disk that they share"
+  )
+  assert first == second.replace("error: ", "error: process 1: ", 1)
+
+
+def test_a_peer_killed_in_a_save_ends_the_other_at_once(tmp_path):
+  workdir = tmp_path / "run"
+  with Pair([*ARGUMENTS, "--workdir", workdir], tmp_path) as pair:
+    wait_for(workdir, 2 * STEPS_PER_EPOCH, *pair.processes)
+    deadline = time.monotonic() + TIMEOUT
+    while not any("tmp" in folder.name for folder in (workdir / "checkpoints").iterdir()):
+      assert time.monotonic() < deadline
+    pair.processes[1].kill()
+    began = time.monotonic()
+    _, err = pair.processes[0].communicate(timeout=TIMEOUT)
+  assert time.monotonic() - began < 10
+  assert pair.processes[0].returncode == 1, err
+  assert runs.own_lines(err) == [
+    "run.py: error: process 1 is gone; the same commands continue from the last checkpoint"
+  ]
+
+
 def test_pmap_is_for_one_process(tmp_path):
   with Pair([*ARGUMENTS, "--workdir", tmp_path / "run", "--config.parallel=pmap"], tmp_path) as pair:
     status, _, errs = pair.finish()

@@ -1,10 +1,12 @@
 """How processes find each other, and how one process is as if there were no such thing."""
 
+import shutil
+
 import jax
 import pytest
 
 from jaxreg import train
-from jaxreg.train import processes
+from jaxreg.train import lock, processes
 
 
 @pytest.fixture
@@ -13,6 +15,7 @@ def calls(monkeypatch):
   for name in (*processes.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
     monkeypatch.delenv(name, raising=False)
   made = []
+  monkeypatch.setattr(processes, "_meet", lambda *_, **__: None)
   monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments, **_: made.append(arguments))
   return made
 
@@ -39,14 +42,18 @@ def test_a_mistake_is_one_line(calls, given, message):
   assert not calls
 
 
-def test_the_time_out_is_handed_on(monkeypatch):
-  made = []
+def test_the_times_are_handed_on(monkeypatch):
+  met, made = [], []
+  monkeypatch.setattr(processes, "_meet", lambda *_, **options: met.append(tuple(options.values())))
   monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: made.append(options))
   processes.start("host:1", 2, 1)
-  processes.start("host:1", 2, 1, peer_timeout=7)
+  processes.start("host:1", 2, 1, peer_timeout=7, start_timeout=300)
+  assert met == [(50, 100), (300, 7)]
   assert [options["heartbeat_timeout_seconds"] for options in made] == [100, 7]
-  with pytest.raises(train.RunError, match=r"^--peer_timeout: must be at least 1 second, got 0$"):
-    processes.start("host:1", 2, 1, peer_timeout=0)
+  assert [options["initialization_timeout"] for options in made] == [50, 300]
+  for name in ("peer_timeout", "start_timeout"):
+    with pytest.raises(train.RunError, match=rf"^--{name}: must be at least 1 second, got 0$"):
+      processes.start("host:1", 2, 1, **{name: 0})
   assert len(made) == 2
 
 
@@ -101,6 +108,7 @@ def test_processes_that_cannot_meet_are_told(calls, monkeypatch):
   def refuse(*arguments, **_):
     raise RuntimeError("DEADLINE_EXCEEDED:\nnobody came")
 
+  monkeypatch.setattr(processes, "_meet", lambda *_, **__: None)
   monkeypatch.setattr(jax.distributed, "initialize", refuse)
   with pytest.raises(
     train.RunError, match=r"^--coordinator: .*cannot meet \(DEADLINE_EXCEEDED: nobody came\)"
@@ -150,3 +158,18 @@ def test_what_another_process_says_is_heard(monkeypatch):
   monkeypatch.setattr(processes, "exchange", lambda value: [1, 1, 2])
   with pytest.raises(train.RunError, match=r"^config: of process 2 differs from that of process 0"):
     processes.same("config", 1)
+
+
+def test_a_work_directory_of_another_disk_is_told(tmp_path, monkeypatch):
+  """As two machines have folders of one name, of which one may have been copied from the other."""
+  monkeypatch.setattr(lock, "SLOW", 0)
+  ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+  ours.mkdir()
+  theirs.mkdir()
+  with lock.locked(ours) as token:
+    lock.check_shared(ours, token)
+    with pytest.raises(train.RunError, match=r"^--workdir: .*theirs is not the folder of process 0"):
+      lock.check_shared(theirs, token)
+    shutil.copy(ours / "lock", theirs)
+  with lock.locked(ours) as token, pytest.raises(train.RunError, match="is not the folder of process 0"):
+    lock.check_shared(theirs, token)

@@ -1,0 +1,39 @@
+"""What the program was doing when a step hangs: the stacks of all threads, in a file."""
+
+import faulthandler
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Watchdog:
+  """A context manager; `alive` is to be called now and then.
+
+  Where it is not for so long, the interpreter writes the stacks of its threads to `file`. It does so in a
+  thread of its own that needs no Python, because a step that hangs may hold Python's lock.
+  """
+
+  def __init__(self, file: Path, *, minutes: float):
+    self._file, self._seconds = file, 60 * minutes
+    self._stream: Any = None
+    self._since = 0.0
+
+  def __enter__(self) -> "Watchdog":
+    if self._seconds:
+      self._stream = open(self._file, "w")
+      self.alive()
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    if self._stream is not None:
+      faulthandler.cancel_dump_traceback_later()
+      self._stream.close()
+      if self._file.is_file() and not self._file.stat().st_size:
+        self._file.unlink()
+
+  def alive(self) -> None:
+    """Begins to count anew."""
+    now = time.monotonic()
+    if self._stream is not None and now - self._since > min(1, self._seconds / 10):  # each time is a thread
+      self._since = now
+      faulthandler.dump_traceback_later(self._seconds, file=self._stream)

@@ -1,0 +1,186 @@
+"""When a run saves: by steps, by the clock, on signals and errors; and not where its folder is no more."""
+
+import shutil
+import signal
+import stat
+import time
+
+import pytest
+import runs
+
+from jaxreg import train
+from jaxreg.train import checkpoint, due, manifest, order, slurm
+from jaxreg.train.watchdog import Watchdog
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+SELDOM = {"checkpoint.every": 100, "epochs": 2}  # 8 steps
+
+
+def before_step(monkeypatch, step, call):
+  """Calls while the batch of that step is made."""
+  original = order.batch_indices
+
+  def batch_indices(seed, index, **options):
+    if index == step - 1:
+      call()
+    return original(seed, index, **options)
+
+  monkeypatch.setattr(order, "batch_indices", batch_indices)
+
+
+def test_by_steps(tmp_path, monkeypatch):
+  saved = []
+  save = checkpoint.Checkpoints.save
+  monkeypatch.setattr(
+    checkpoint.Checkpoints, "save", lambda self, step, *rest: (saved.append(step), save(self, step, *rest))
+  )
+  train.train(runs.make_config({**SELDOM, "checkpoint.every_steps": 3}), tmp_path / "run")
+  assert saved == [3, 6, 8]
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0, 7.0, 50.0, 100.0])
+def test_by_minutes_one_step_late_at_most_and_with_few_looks(monkeypatch, seconds):
+  """Steps that take so long, three times faster after the first save; the first process alone has a clock."""
+  now, looks, saves = [0.0], [], []
+  monkeypatch.setattr(time, "monotonic", lambda: now[0])
+  monkeypatch.setattr(due, "first", lambda look: looks.append(1) or list(look()))
+  minutes, since = due.Minutes(1, 100), 0.0
+  for step in range(101, 100 + int(1000 / seconds)):
+    now[0] += seconds if not saves else seconds / 3
+    if minutes.due(step):
+      saves.append(now[0] - since)
+      since = now[0]
+      minutes.saved(step)
+  assert len(saves) >= 2
+  assert all(60 <= passed < 60 + seconds + 1e-6 for passed in saves)
+  assert len(looks) <= 20 * (len(saves) + 1)
+
+
+def test_not_by_minutes(monkeypatch):
+  monkeypatch.setattr(due, "first", lambda look: pytest.fail("nothing is to be asked"))
+  assert not any(due.Minutes(0, 0).due(step) for step in range(1, 100))
+
+
+def test_the_clock_makes_a_run_save(tmp_path):
+  """As often as after each step, with a tiny part of a minute."""
+  config = runs.make_config({**SELDOM, "checkpoint.every_minutes": 1e-9, "checkpoint.keep": 20})
+  train.train(config, tmp_path / "run")
+  assert sorted(manifest.good_steps(tmp_path / "run")) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+def test_on_signals(tmp_path, monkeypatch, number):
+  runs.interrupt_at(monkeypatch, 5, number)
+  with pytest.raises(train.Interrupted, match=r"^stopped at step 5 and saved") as stopped:
+    train.train(runs.make_config(SELDOM), tmp_path / "run")
+  assert stopped.value.status == 128 + number
+  assert max(manifest.good_steps(tmp_path / "run")) == 5
+
+
+def test_an_error_of_the_loop_saves_the_state_before(finished_run, tmp_path, monkeypatch):
+  def fail():
+    raise ZeroDivisionError("of a user's data")
+
+  with monkeypatch.context() as patch:
+    before_step(patch, 7, fail)
+    with pytest.raises(ZeroDivisionError, match="of a user's data"):
+      train.train(runs.make_config({"checkpoint.every": 100}), tmp_path / "run")
+  assert list(manifest.good_steps(tmp_path / "run")) == [6]
+  train.train(runs.make_config({"checkpoint.every": 100}), tmp_path / "run")
+  runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(finished_run))
+
+
+def test_an_error_after_a_state_that_is_not_finite_saves_nothing(tmp_path, monkeypatch):
+  config = runs.make_config({**SELDOM, "optimizer.name": "sgd", "optimizer.learning_rate": 1e30})
+
+  def fail():
+    raise ZeroDivisionError
+
+  before_step(monkeypatch, 3, fail)
+  with pytest.raises((ZeroDivisionError, train.RunError)):
+    train.train(config, tmp_path / "run")
+  assert not manifest.good_steps(tmp_path / "run")
+
+
+@pytest.mark.parametrize("step", [2, 6])
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_is_removed_or_moved_ends_the_run(tmp_path, monkeypatch, step, moved):
+  """Before the first save and after it; the same command can begin anew, and a moved run goes on."""
+  workdir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+  config = runs.make_config({"epochs": 2})
+  with monkeypatch.context() as patch:
+    before_step(patch, step, lambda: workdir.rename(elsewhere) if moved else shutil.rmtree(workdir))
+    with pytest.raises(train.RunError, match=r"^--workdir: .*run was removed or moved under this run"):
+      train.train(config, workdir)
+  assert not workdir.exists()
+  if moved:
+    assert train.train(config, elsewhere)["step"] == 8
+  else:
+    assert train.train(config, workdir)["step"] == 8
+
+
+def test_a_folder_that_is_removed_in_a_save_is_not_made_anew(tmp_path, monkeypatch):
+  workdir = tmp_path / "run"
+  response = type("Response", (), {"result": lambda self: None})
+
+  def save(self, step, *_, **__):
+    shutil.rmtree(workdir)
+    (workdir / "checkpoints" / str(step) / "state").mkdir(parents=True)  # as Orbax does
+    return response()
+
+  monkeypatch.setattr(checkpoint.ocp.training.Checkpointer, "save_checkpointables_async", save)
+  with pytest.raises(train.RunError, match=r"was removed or moved under this run"):
+    train.train(runs.make_config({"epochs": 2}), workdir)
+  assert not workdir.exists()
+
+
+def test_the_stacks_of_a_step_that_hangs(tmp_path):
+  file = tmp_path / "stacks.txt"
+
+  def hang():
+    deadline = time.monotonic() + 10
+    while not file.stat().st_size and time.monotonic() < deadline:
+      time.sleep(0.01)
+
+  with Watchdog(file, minutes=0.1 / 60) as watchdog:
+    for _ in range(10):
+      time.sleep(0.03)
+      watchdog.alive()
+    assert not file.stat().st_size
+    hang()
+  assert "in hang\n" in file.read_text()
+  file.unlink()
+  for minutes in (0, 5):
+    with Watchdog(file, minutes=minutes):
+      assert file.exists() == bool(minutes)
+    assert not file.exists()
+
+
+@pytest.fixture
+def scontrol(tmp_path, monkeypatch):
+  """A program of that name on the path, which writes its arguments and ends with `answer`."""
+  program, heard = tmp_path / "scontrol", tmp_path / "heard"
+
+  def make(answer):
+    program.write_text(f'#!/bin/sh\necho "$@" >> {heard}\necho "no such job" >&2\nexit {answer}\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return heard
+
+  monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+  monkeypatch.setenv("SLURM_JOB_ID", "4711")
+  return make
+
+
+def test_slurm_is_asked_to_requeue(scontrol, monkeypatch):
+  heard = scontrol(0)
+  assert slurm.requeue(signal.SIGTERM) is None
+  assert not heard.exists()
+  assert slurm.requeue(signal.SIGUSR1) == "SLURM was asked to requeue job 4711"
+  assert heard.read_text() == "requeue 4711\n"
+  scontrol(1)
+  assert slurm.requeue(signal.SIGUSR1) == "SLURM does not requeue job 4711 (no such job)"
+  monkeypatch.setenv("PATH", "")
+  assert slurm.requeue(signal.SIGUSR1).startswith("SLURM does not requeue job 4711 (")
+  monkeypatch.delenv("SLURM_JOB_ID")
+  assert slurm.requeue(signal.SIGUSR1) is None
