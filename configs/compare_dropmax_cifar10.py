@@ -17,7 +17,9 @@ Without an argument: ResNet-8, 30 epochs with the drops of the rate at the appen
 
 from configs.dropmax_cifar10 import get_config as dropmax_cifar10
 from jaxreg.train import Config
+from jaxreg.train.errors import unknown
 
+VARIANTS = ("whole", "small", "remedies")
 REMEDIES = (
   "none: optimizer.clip_norm=0.0",
   "clip_norm 0.3: optimizer.clip_norm=0.3",
@@ -28,8 +30,8 @@ REMEDIES = (
 
 
 def get_config(variant: str = "whole") -> Config:
-  if variant not in ("whole", "small", "remedies"):
-    raise ValueError(f"argument must be whole, small or remedies, got {variant!r}")
+  if variant not in VARIANTS:
+    raise unknown("argument", variant, VARIANTS)
   config = dropmax_cifar10()
   config.job = "compare"
   config.compare.seeds = 3

@@ -18,13 +18,16 @@ half an hour on one core; no result yet.
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
+from jaxreg.train.errors import unknown
+
+VARIANTS = ("released", "appendix")
 
 DECAYS = "optimizer.weight_decay.rate=0.0,1e-5,1e-4,1e-3"
 
 
 def get_config(variant: str = "released") -> Config:
-  if variant not in ("released", "appendix"):
-    raise ValueError(f"argument must be released or appendix, got {variant!r}")
+  if variant not in VARIANTS:
+    raise unknown("argument", variant, VARIANTS)
   config = dropmax_mnist("1k" if variant == "released" else "1k-appendix")
   config.job = "compare"
   if variant == "appendix":

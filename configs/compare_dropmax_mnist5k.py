@@ -16,11 +16,14 @@ half an hour on one core; no result yet.
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
+from jaxreg.train.errors import unknown
+
+VARIANTS = ("released", "appendix")
 
 
 def get_config(variant: str = "released") -> Config:
-  if variant not in ("released", "appendix"):
-    raise ValueError(f"argument must be released or appendix, got {variant!r}")
+  if variant not in VARIANTS:
+    raise unknown("argument", variant, VARIANTS)
   config = dropmax_mnist("5k" if variant == "released" else "5k-appendix")
   config.job = "compare"
   config.compare.seeds = 3

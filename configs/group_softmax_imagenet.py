@@ -39,13 +39,13 @@ SCHEDULES = {
   "images200": ("II", (90.0, 180.0, 210.0), 240),
   "images500": ("I", (60.0, 120.0, 150.0), 180),
 }
-VARIANTS = tuple(SCHEDULES)
+VARIANTS = tuple(f"{data}{crops}" for crops in ("", "-he") for data in SCHEDULES)
 
 
 def get_config(variant: str = "all") -> Config:
-  variant, dash, crops = variant.partition("-")
-  if variant not in SCHEDULES or (dash and crops != "he"):
-    raise unknown("argument", variant + dash + crops, [*SCHEDULES, "all-he"])
+  if variant not in VARIANTS:
+    raise unknown("argument", variant, VARIANTS)
+  variant, _, crops = variant.partition("-")
   config = group_softmax(*SCHEDULES[variant])
   if crops:
     he_preprocessing(config)
