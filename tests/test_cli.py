@@ -24,10 +24,11 @@ DIGITS, SOFTMAX = f"{CONFIGS}/dropmax_digits.py", f"{CONFIGS}/softmax_digits.py"
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def run(monkeypatch, tmp_path, tmp_path_factory):
   """The module `run.py`, in an empty working directory, where the default work directory would appear."""
   monkeypatch.syspath_prepend(str(ROOT))
   monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
   spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)

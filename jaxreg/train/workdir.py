@@ -91,7 +91,8 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
     other = changed.keys() == {"parallel"}
     if other and (workdir / "results.json").is_file():
       raise RunError(f"--workdir: {workdir} is of a finished run: {_show(changed)}; give another --workdir")
-    remark = f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"
+    remarks = [f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"]
+    remark = "; ".join([*remarks, *filter(None, [_other_environment(workdir)])])
   elif not (workdir / "config.json").is_file() and any(
     (workdir / name).exists() for name in ("checkpoints", "results.json")
   ):
@@ -232,6 +233,8 @@ def _show(differences: dict[str, tuple[Any, Any]]) -> str:
 
 def _other_environment(workdir: Path) -> str | None:
   """What differs from where the run began, in one line: other versions give other last bits, or worse."""
+  if not (workdir / "environment.json").exists():  # of an early version
+    return None
   try:
     before = read(workdir, "environment.json")
   except RunError as error:

@@ -324,6 +324,34 @@ def test_metrics_cut_in_the_middle_of_a_line(bench, here):
   bench.row("`metrics.jsonl` cut in a line", TRIES, 0, "repaired, nothing to say")
 
 
+def test_a_flipped_bit_in_records_and_tables(bench, here):
+  """A damaged record is left out; a damaged table is refused, and with the old one the run goes on."""
+  random = np.random.default_rng(9)
+  stopped = here.stopped(14)
+  state, results, records = here.whole
+  refused = 0
+  for number in range(TRIES):
+    workdir = shutil.copytree(stopped, bench.new())
+    file = workdir / ("metrics.jsonl", "config.json", "data.json", "environment.json")[number % 4]
+    content = file.read_bytes()
+    runs.flip(file, int(random.integers(len(content))), int(random.integers(8)))
+    status, said = here(workdir)
+    if status:
+      refused += 1
+      own_line(said, "is damaged", "belongs to another configuration", "was made with other data")
+      file.write_bytes(content)
+      status, said = here(workdir)
+    assert status == 0, said
+    runs.assert_bitwise(bench.final_state(workdir), state)
+    assert runs.table(workdir / "results.json") == results
+    found = runs.records(workdir)
+    assert len(records) - len(found) <= (2 if file.suffix == ".jsonl" else 0)  # of a line's end, two
+    assert all(record in records for record in found)
+    shutil.rmtree(workdir)
+  assert refused >= TRIES // 4
+  bench.row("a flipped bit in records and tables", TRIES, 0, f"{refused} refused, or told in one line")
+
+
 def test_a_limit_on_the_size_of_files(bench, here):
   random = np.random.default_rng(5)
   here.whole  # noqa: B018
