@@ -25,3 +25,7 @@ __all__ = [
   "swa_init",
   "swa_update",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__
