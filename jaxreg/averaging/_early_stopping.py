@@ -1,5 +1,7 @@
 """Early stopping with a copy of the best parameters, as a state that goes through `jit` and checkpoints."""
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax

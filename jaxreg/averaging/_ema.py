@@ -1,5 +1,7 @@
 """The exponential moving average of parameters, which begins as a plain mean."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

@@ -1,5 +1,7 @@
 """Mean teacher: an exponential average of the student's parameters, which gives its targets."""
 
+from __future__ import annotations
+
 from jax.typing import ArrayLike
 
 from jaxreg.averaging._ema import EMAState, ema_init, ema_update

@@ -86,6 +86,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+  return __all__
+
+
 def __getattr__(name: str) -> Any:
   # Linen does not load NNX, and who trains with Linen need not either.
   if name == "NNXNoise":

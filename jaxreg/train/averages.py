@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import averaging
-from jaxreg.typing import Array, Params
+from jaxreg.typing import Array, Params, check_count, check_range
 
 AVERAGES = ("none", "early_stopping", "swa", "ema")
 
@@ -41,6 +41,9 @@ class Average:
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
   """The copy with the best validation metric; the run ends when it has not improved for `patience`
   evaluations."""
+  # Now, and not at the first evaluation.
+  check_count(patience, "patience")
+  check_range(min_delta, "min_delta", low=0)
 
   def evaluated(state: averaging.EarlyStoppingState, metric: Array, params: Params) -> Any:
     return averaging.early_stopping_update(state, params, metric, patience=patience, min_delta=min_delta)
