@@ -1,4 +1,4 @@
-"""A wrong name of a public function is answered with the right one."""
+"""What a public module shows: its public names in `dir`, and the right name where a wrong one is asked for."""
 
 import difflib
 from collections.abc import MutableMapping
@@ -6,9 +6,10 @@ from typing import Any
 
 
 def suggest_names(module: MutableMapping[str, Any]) -> None:
-  """Gives a module, by its `globals()`, an AttributeError that names what is close, or else all there is.
+  """Gives a module, by its `globals()`, a `dir` of its public names and an AttributeError that names one.
 
-  A call and not a `__getattr__` in the module, from which a type checker would take any name as right.
+  The error names what is close, or else all there is. A call and not a `__getattr__` in the module, from
+  which a type checker would take any name as right.
   """
   name_of, names = module["__name__"], module["__all__"]
 
@@ -22,3 +23,4 @@ def suggest_names(module: MutableMapping[str, Any]) -> None:
     raise AttributeError(f"module {name_of!r} has no attribute {name!r}; {hint}", name=name)
 
   module["__getattr__"] = missing
+  module["__dir__"] = lambda: list(names)
