@@ -83,9 +83,7 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
     if other and (workdir / "results.json").is_file():
       raise RunError(f"--workdir: {workdir} is of a finished run: {_show(changed)}; give another --workdir")
     remark = f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"
-  elif not (workdir / "config.json").is_file() and any(
-    (workdir / name).exists() for name in ("checkpoints", "results.json")
-  ):
+  elif not (workdir / "config.json").is_file() and _holds_results(workdir):
     raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
   try:
     workdir.mkdir(parents=True, exist_ok=True)
@@ -146,6 +144,16 @@ def read(workdir: Path, name: str) -> Any:
   if name == "results.json" and "step" not in content:
     raise RunError(f"workdir: {file} is damaged (it has no step); {hint}")
   return content
+
+
+def _holds_results(workdir: Path) -> bool:
+  """Whether there are results or checkpoints; an unfinished one is left of a folder removed in a save."""
+  results, checkpoints = workdir / "results.json", workdir / "checkpoints"
+  if not checkpoints.is_dir():
+    return results.exists() or checkpoints.exists()
+  left = list(checkpoints.iterdir())
+  unfinished = bool(left) and all(".orbax-checkpoint-tmp" in entry.name for entry in left)
+  return results.exists() or not unfinished
 
 
 def _is_untouched(workdir: Path) -> bool:
