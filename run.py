@@ -81,6 +81,9 @@ def main(argv: list[str]) -> int:
     if jax.process_count() > 1:
       os._exit(status)  # without waiting for the others, of which one may be gone
     return status
+  except Exception as error:  # a fault of the program, told by its traceback
+    processes.leave(f"{type(error).__name__}: {error}")
+    raise
   except KeyboardInterrupt:
     _ignore_signals()
     print(INTERRUPTED, file=sys.stderr, flush=True)

@@ -70,6 +70,8 @@ class Checkpoints:
       with contextlib.suppress(Exception):
         if not at_once:
           self._orbax.close()
+      if not at_once:
+        self._clear_away()
 
   def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
     """Starts saving `state`, which may be donated right after; does nothing if that step is there.
@@ -89,7 +91,7 @@ class Checkpoints:
         step, {"state": state}, force=True, overwrite=again, metrics=metrics
       )
     except Exception as error:
-      self._undo_elsewhere(step)
+      self._check_there()
       raise self._cannot_save(error) from error
 
     def finish() -> None:
@@ -97,7 +99,7 @@ class Checkpoints:
         if response is not None:
           response.result()
       finally:
-        self._undo_elsewhere(step)
+        self._check_there()
       if is_first():
         vouch(self._workdir, step, metrics)
 
@@ -114,17 +116,20 @@ class Checkpoints:
       except Exception as error:
         raise self._cannot_save(error) from error
 
-  def _undo_elsewhere(self, step: int) -> None:
+  def _clear_away(self) -> None:
     """If the work directory was removed during a save, Orbax made it anew, and later runs would refuse it."""
     try:
       self._check_there()
     except NothingToSave:
-      if is_first():
-        shutil.rmtree(self._root / str(step), ignore_errors=True)
-        with contextlib.suppress(OSError):  # of folders that hold something
-          self._root.rmdir()
-          self._root.parent.rmdir()
-      raise
+      begun = (self._workdir / "config.json").is_file()  # another run
+      if begun or not is_first():
+        return
+      manifests = folders(self._workdir)[1]
+      for made in (*self._root.glob(f"{self.latest}*"), *manifests.glob(f"{self.latest}.json*")):
+        shutil.rmtree(made, ignore_errors=True) if made.is_dir() else made.unlink(missing_ok=True)
+      for folder in (self._root, manifests, self._workdir):
+        with contextlib.suppress(OSError):  # it holds something else
+          folder.rmdir()
 
   def _cannot_save(self, error: Exception) -> NothingToSave:
     # Orbax wraps what the file system said in kinds of its own.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxreg.train.errors import NothingToSave, RunError
 
-SLOW = 10  # seconds after which another machine sees what was written, of a network file system
+SLOW = 30  # seconds for which another machine may keep an old view of a folder on NFS
 
 
 @contextlib.contextmanager

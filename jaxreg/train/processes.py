@@ -14,7 +14,8 @@ from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.meeting import Lines, meet
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
-START_TIMEOUT = 50  # seconds
+START_TIMEOUT = 50  # seconds, for processes that people number
+JAX_START_TIMEOUT = 300  # seconds, for those of a launcher, whose machines may start minutes apart
 
 _lines: Lines | None = None
 
@@ -45,7 +46,7 @@ def start(
     process_id: which of them this is, or None for `$JAX_PROCESS_ID`.
     detect: ask the environment (a TPU pod, SLURM, Open MPI, GKE) also where it shows no sign of several.
     peer_timeout: seconds without a sign of life after which a process counts as lost.
-    start_timeout: seconds in which all have to come.
+    start_timeout: seconds in which all have to come; those of a launcher have at least 300.
 
   Raises:
     RunError: if only some of the three are given, or they cannot meet.
@@ -72,7 +73,7 @@ def start(
       coordinator,
       num_processes,
       process_id,
-      initialization_timeout=start_timeout,
+      initialization_timeout=max(start_timeout, JAX_START_TIMEOUT),
       heartbeat_timeout_seconds=peer_timeout,
       shutdown_timeout_seconds=peer_timeout,
     )

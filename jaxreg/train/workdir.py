@@ -93,9 +93,7 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
       raise RunError(f"--workdir: {workdir} is of a finished run: {_show(changed)}; give another --workdir")
     remarks = [f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"]
     remark = "; ".join([*remarks, *filter(None, [_other_environment(workdir)])])
-  elif not (workdir / "config.json").is_file() and any(
-    (workdir / name).exists() for name in ("checkpoints", "results.json")
-  ):
+  elif not (workdir / "config.json").is_file() and _holds_results(workdir):
     raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
   try:
     make_folder(workdir)
@@ -180,6 +178,16 @@ def read_data(workdir: Path) -> dict[str, Any]:
     if not isinstance(data.get(field), kind):
       raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
   return data
+
+
+def _holds_results(workdir: Path) -> bool:
+  """Whether there are results or checkpoints; an unfinished one is left of a folder removed in a save."""
+  results, checkpoints = workdir / "results.json", workdir / "checkpoints"
+  if not checkpoints.is_dir():
+    return results.exists() or checkpoints.exists()
+  left = list(checkpoints.iterdir())
+  unfinished = bool(left) and all(".orbax-checkpoint-tmp" in entry.name for entry in left)
+  return results.exists() or not unfinished
 
 
 def _is_untouched(workdir: Path) -> bool:

@@ -10,6 +10,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import checkpoint, due, manifest, order, slurm
+from jaxreg.train import workdir as workdirs
 from jaxreg.train.watchdog import Watchdog
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -133,6 +134,17 @@ def test_a_folder_that_is_removed_in_a_save_is_not_made_anew(tmp_path, monkeypat
   with pytest.raises(train.RunError, match=r"was removed or moved under this run"):
     train.train(runs.make_config({"epochs": 2}), workdir)
   assert not workdir.exists()
+
+
+def test_what_a_save_leaves_of_a_removed_folder_is_in_nobodys_way(tmp_path):
+  """Orbax may go on to write after it has failed."""
+  workdir, config = tmp_path / "run", runs.make_config({"epochs": 2})
+  (workdir / "checkpoints" / "8.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+  assert workdirs.claim(workdir, config, {}, 8) is None
+  shutil.rmtree(workdir)
+  (workdir / "checkpoints" / "8").mkdir(parents=True)
+  with pytest.raises(train.RunError, match="has results of something else"):
+    workdirs.claim(workdir, config, {}, 8)
 
 
 def test_the_stacks_of_a_step_that_hangs(tmp_path):
