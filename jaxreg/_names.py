@@ -1,4 +1,4 @@
-"""What a public module shows: its public names in `dir`, and the right name where a wrong one is asked for."""
+"""What a public module shows: its public names in `dir`, and the right name where a wrong one is asked."""
 
 import difflib
 from collections.abc import MutableMapping
