@@ -1854,8 +1854,8 @@ MUTATIONS = [
     ("shift not added back", " + largest[0]", "", "test_bag_predict"),
     (
       "not renormalised",
-      "return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)",
-      "return (weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0)",
+      "return jax.nn.log_softmax(large - large.max(axis=-1, keepdims=True) + small, axis=-1)",
+      "return large + small",
       "test_geometric_mean_over_masks_is_scaled_weights",
     ),
   ),
