@@ -79,10 +79,11 @@ def check_labels(
     TypeError: if `labels` are not integers.
     ValueError: if their shape does not fit, or a known label is out of range.
   """
-  known = None if isinstance(labels, jax.Array) else np.asarray(labels)  # a tracer is a jax.Array too
+  known = np.asarray(labels) if isinstance(labels, np.ndarray | np.integer | int) else None
   labels = jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
-    hint = "; where one class will do, give labels.argmax(axis=-1)" if labels.ndim == scores.ndim > 0 else ""
+    soft = labels.ndim == scores.ndim > 0
+    hint = "; soft labels are not defined here: give one class, labels.argmax(axis=-1)" if soft else ""
     raise TypeError(f"labels must be integers, got {labels.dtype}{hint}")
   if num_classes is None:
     num_classes = scores.shape[-1] if scores.ndim else 0
@@ -118,7 +119,7 @@ def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
     )
   if array.ndim == 0 or array.shape != logits.shape:
     raise ValueError(f"labels that are probabilities must have shape {logits.shape}, got {array.shape}")
-  if not isinstance(labels, jax.Array) and np.min(labels, initial=0) < 0:
+  if isinstance(labels, np.ndarray) and np.min(labels, initial=0) < 0:
     raise ValueError(f"labels must be probabilities, at least 0, got {np.min(labels)}")
   return array.astype(jnp.promote_types(array.dtype, logits.dtype))
 

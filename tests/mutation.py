@@ -56,6 +56,24 @@ MUTATIONS = [
       "jax.nn.softplus(prior)",
       "test_fixed_point_of_the_prior",
     ),
+    (
+      "KL of the target with an eps",
+      "jax.nn.softplus(-prior), _bernoulli",
+      "-jnp.log(jax.nn.sigmoid(prior) + 1e-20), _bernoulli",
+      "test_terms_of_sure_logits_keep_their_values_and_gradients",
+    ),
+    (
+      "prediction without eps",
+      "jnp.logaddexp(jax.nn.log_sigmoid(prior), LOG_EPS)",
+      "jax.nn.log_sigmoid(prior)",
+      "test_prediction_has_the_eps",
+    ),
+    (
+      "the other variant by default",
+      'stop_gradient: Literal["activations", "parameters"] = "activations"',
+      'stop_gradient: Literal["activations", "parameters"] = "parameters"',
+      "test_the_whole_prior_activation_is_stopped_by_default",
+    ),
     ("KL mean", "divergence.sum(axis=-1)", "divergence.mean(axis=-1)", "test_first_step_values"),
     (
       "KL in probabilities",
@@ -762,6 +780,12 @@ MUTATIONS = [
       "test_power_lowers_the_loss_and_stays_a_bound_up_to_G",
     ),
     (
+      "gradient through the whole logits",
+      "shaped(jax.lax.stop_gradient(logits))",
+      "shaped(logits)",
+      "test_the_whole_logits_carry_no_gradient",
+    ),
+    (
       "scale the wrong way",
       "logit_scale * check_wide(",
       "1 / logit_scale * check_wide(",
@@ -878,6 +902,12 @@ MUTATIONS = [
       "jax.nn.logsumexp(logits, axis=-1) - logits[..., label]",
       "jax.nn.logsumexp(logits, axis=-1) - logits.mean(axis=-1)",
       "test_equation_a15_the_loss_by_sp",
+    ),
+    (
+      "not divided by the power",
+      "- logits[..., label]).sum(axis=-1) / power",
+      "- logits[..., label]).sum(axis=-1)",
+      "test_with_two_classes_the_rule_is_the_maximiser",
     ),
     (
       "the direction of the bound",
@@ -1915,8 +1945,8 @@ MUTATIONS = [
     ("shift not added back", " + largest[0]", "", "test_bag_predict"),
     (
       "not renormalised",
-      "return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)",
-      "return (weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0)",
+      "return jax.nn.log_softmax(large - large.max(axis=-1, keepdims=True) + small, axis=-1)",
+      "return large + small",
       "test_geometric_mean_over_masks_is_scaled_weights",
     ),
   ),
@@ -2261,10 +2291,22 @@ MUTATIONS = [
       '"labels": mixed(labels[other], labels, share)',
       "test_mixup_mixes_images_and_labels_alike",
     ),
+    (
+      "always a share of its own",
+      "x.shape[0] if per_example else 1",
+      "x.shape[0]",
+      "test_one_share_of_the_batch_is_the_same_for_all",
+    ),
   ),
   *_table(
     "augment/_cutmix.py",
     "tests/augment/test_mixing.py",
+    (
+      "labels swapped",
+      "mixed(labels, labels[other], share)",
+      "mixed(labels[other], labels, share)",
+      "test_cutmix_s_labels_are_the_areas_of_its_boxes",
+    ),
     ("area", "share = 1 - box.mean", "share = box.mean", "test_cutmix_s_labels_are_the_areas_of_its_boxes"),
     (
       "side",
@@ -2357,6 +2399,12 @@ MUTATIONS = [
       "return -(jnp.exp(log_probs)",
       "return (jnp.exp(log_probs)",
       "test_entropy_is_that_of_flat_and_of_sure_predictions",
+    ),
+    (
+      "log of an excluded class",
+      "jnp.where(jnp.isneginf(log_probs), 0, log_probs)",
+      "log_probs",
+      "test_a_class_with_a_logit_of_minus_infinity_is_as_if_left_out",
     ),
     (
       "threshold",

@@ -94,7 +94,11 @@ def test_check_labels_refuses_other_shapes(labels, scores):
   ("labels", "error", "hint"),
   [
     (np.eye(3, dtype=int), ValueError, "of one-hot labels give labels.argmax"),
-    (jnp.eye(3), TypeError, "must be integers, got float32; where one class will do, give labels.argmax"),
+    (
+      jnp.eye(3),
+      TypeError,
+      "got float32; soft labels are not defined here: give one class, labels.argmax",
+    ),
     (np.array([0, 3, 1]), ValueError, r"must lie in \[0, 3\), got 3"),
     (np.array([0, -1, 1]), ValueError, r"must lie in \[0, 3\), got -1"),
   ],

@@ -30,10 +30,9 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
-  known = None if isinstance(given, jax.Array) else np.asarray(given)
-  if known is not None and known.size and not (known.min() >= 0 and known.max() < num_classes):
+  if isinstance(given, np.ndarray) and given.size and not (given.min() >= 0 and given.max() < num_classes):
     raise ValueError(
-      f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "
+      f"labels must lie in [0, {num_classes}), got {given.min()} to {given.max()}; "
       "an example without a label cannot be mixed"
     )
   one_hot = jax.nn.one_hot(labels, num_classes)

@@ -75,7 +75,23 @@ def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
     using the geometric mean).
   """
   log_probs, weights = members(log_probs, weights)
-  return jax.nn.log_softmax((weights * jnp.where(weights > 0, log_probs, 0)).sum(axis=0), axis=-1)
+  large, small = _exact_sum(weights * jnp.where(weights > 0, log_probs, 0))
+  # Apart from the largest, sums that differ by less than their own last digit keep the difference.
+  return jax.nn.log_softmax(large - large.max(axis=-1, keepdims=True) + small, axis=-1)
+
+
+def _exact_sum(terms: Array) -> tuple[Array, Array]:
+  """The sum over the first axis and what rounding took off it, term by term (Knuth's two-sum)."""
+
+  def add(total: tuple[Array, Array], term: Array) -> tuple[tuple[Array, Array], None]:
+    large, small = total
+    new = large + term
+    of_term = new - large
+    lost = (large - (new - of_term)) + (term - of_term)
+    return (new, small + jnp.where(jnp.isfinite(new), lost, 0)), None
+
+  zero = jnp.zeros_like(terms[0])
+  return jax.lax.scan(add, (zero, zero), terms)[0]
 
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:

@@ -55,8 +55,8 @@ def uncertainty(log_probs: ArrayLike, weights: ArrayLike | None = None) -> MCRes
   Example:
     >>> members = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))
     >>> result = uncertainty(members)
-    >>> result.entropy.round(4), result.mutual_information.round(4)
-    (Array(0.5623, dtype=float32), Array(0.2158, dtype=float32))
+    >>> round(float(result.entropy), 4), round(float(result.mutual_information), 4)
+    (0.5623, 0.2158)
 
   References:
     Depeweg et al., `Decomposition of Uncertainty in Bayesian Deep Learning`, 2018, Eq. 4.

@@ -1,5 +1,7 @@
 """Means over members and over all masks, against enumeration in float64 NumPy; bagging."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,6 +95,17 @@ def test_one_member_can_veto_a_class_in_the_geometric_mean_only():
   for value, gradient in zip(values, gradients):
     np.testing.assert_allclose(value, log_probs[0], rtol=1e-6)
     assert np.isfinite(gradient).all()
+
+
+def test_the_geometric_mean_keeps_its_digits_beside_huge_numbers():
+  """Each class is nearly vetoed once: what is left decides, as exact fractions say."""
+  log_probs = np.float32(
+    [[-0.125, -1e30, -2.0], [-1e30, -0.5, -0.25], [-0.75, -0.375, -1e30], [-3, -1, -0.5]]
+  )
+  sums = [sum(map(Fraction, column)) / 4 for column in log_probs.T.tolist()]
+  gaps = np.array([float(total - max(sums)) for total in sums])
+  got = both(log_probs)[1]
+  np.testing.assert_allclose(got, gaps - np.log(np.exp(gaps).sum()), rtol=1e-6)
 
 
 def test_extremes_dtypes_and_vmap():

@@ -158,6 +158,7 @@ def test_power_lowers_the_loss_and_stays_a_bound_up_to_G(x64):
     np.testing.assert_allclose(by_kind, run(power), rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "group_softmax", "Eq. A.2 at zero logits", "log C for softmax and type I, G log C for type II"
 )
@@ -181,6 +182,7 @@ def test_one_group_is_the_softmax(form):
     np.testing.assert_allclose(loss, expected, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_with_a_group_for_each_feature_the_grouping_does_not_matter():
   arguments = head(6, dtype=np.float32)
   run = lambda rule: losses.group_softmax(*arguments, num_groups=12, grouping=rule)
@@ -251,6 +253,7 @@ def test_groups_are_the_sorted_scores_cut(num_groups, ties):
   )
 
 
+@pytest.mark.thorough
 def test_scores_of_bfloat16_features_are_float32():
   """Sorted in bfloat16, scores that differ would be equal."""
   features, kernel, bias, labels = (
@@ -289,6 +292,7 @@ def test_the_rule_uses_the_label_and_nothing_of_other_examples():
   )
 
 
+@pytest.mark.thorough
 def test_random_groups_are_drawn_for_each_example():
   arguments = head(13, batch=2000, dtype=np.float32)
   run = lambda seed: np.asarray(
@@ -303,6 +307,7 @@ def test_random_groups_are_drawn_for_each_example():
     assert (np.abs(share - 1 / 3) < 4 * np.sqrt(2 / 9 / 2000)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("features", [12, 14])
 def test_interleaved_groups_have_features_of_every_kind(features):
   arguments = head(14, features=features, dtype=np.float32)
@@ -380,11 +385,11 @@ def test_no_examples_have_no_loss_and_no_gradient(form):
 
 
 def test_the_whole_logits_carry_no_gradient():
+  """The other forms have a gradient of their own, of the loss alone."""
   *floats, labels = head(27, batch=3, dtype=np.float32)
-  for form in FORMS:
-    run = lambda *f, form=form: losses.group_softmax_and_logits(*f, labels, num_groups=3, form=form)[1].sum()
-    for gradient in jax.grad(run, (0, 1, 2))(*floats):
-      np.testing.assert_array_equal(gradient, 0)
+  run = lambda *f: losses.group_softmax_and_logits(*f, labels, num_groups=3, form="dense")[1].sum()
+  for gradient in contract.jit(jax.grad(run, (0, 1, 2)))(*floats):
+    np.testing.assert_array_equal(gradient, 0)
 
 
 def _value_and_gradient(arguments, **options):

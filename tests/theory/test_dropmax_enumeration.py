@@ -15,8 +15,6 @@ from contract import jit
 
 from jaxreg import losses, theory
 
-pytestmark = pytest.mark.thorough
-
 K = 10
 # Section 5.5: o_t, o_1 and g; exact E NLL and gradient in qh_1 with the score function's standard deviation;
 # at three temperatures E NLL, and the mean and standard deviation of the gradient. Target 0, 200k draws.
@@ -127,6 +125,7 @@ def test_expected_nll_is_the_sum_over_masks(target, shape):
     np.testing.assert_allclose(in_q[i], want_q, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_kept_target_has_no_gradient():
   o, q, y = (x.astype(np.float32) if x.dtype == float else x for x in random_inputs(1))
   slopes = np.asarray(expected_and_slopes()(o, q, y)[1][1])
@@ -205,6 +204,7 @@ def test_dtypes_and_misfits():
 # Section 5.5: what the sampler estimates.
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", TABLE)
 def test_section_5_5_exact_column(name):
@@ -232,6 +232,7 @@ def one_gradient_a_draw(key, o, posterior, temperature):
   return values, in_q[:, 1], in_o[:, 0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "temperature"), RELAXED)
 @pytest.mark.claim(
   "dropmax", "section 4.2", "mean and spread of the relaxed gradient at temperatures 0.1, 0.5 and 1"
@@ -261,6 +262,7 @@ def test_section_5_5_the_bias_grows_with_the_temperature():
   assert abs(expected_and_slopes()(o, logit(g), 0)[1][0][0] - -0.094) <= 5.1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("dropmax", "section 4.2", "S masks divide the variance by S")
 def test_averaging_masks_divides_the_variance_by_their_number():
   o, g = row_of("wrong")
@@ -286,6 +288,7 @@ def test_averaging_masks_divides_the_variance_by_their_number():
   assert max(error) < 0.02 * spread[0]  # so that a factor of two would be seen
 
 
+@pytest.mark.thorough
 def test_hard_masks_average_to_the_expected_nll():
   o, q, y = random_inputs(3, (1,))
   o, q, samples = o[0].astype(np.float32), q[0].astype(np.float32), 40_000

@@ -13,8 +13,6 @@ from contract import jit
 
 from jaxreg import losses, theory
 
-pytestmark = pytest.mark.thorough
-
 A = 1 + scipy.special.lambertw(1 / math.e).real
 equilibrium = jit(theory.dropmax_equilibrium)
 
@@ -110,6 +108,7 @@ def test_equilibrium_is_odd_increasing_and_between():
   assert (np.abs(a) <= np.minimum(np.abs(q), A * (1 + 1e-12))).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_derivative_of_the_root():
   q = np.r_[np.linspace(-8, 8, 9), 1e4, np.inf]  # with 0, where the mirroring meets
@@ -124,6 +123,7 @@ def test_derivative_of_the_root():
   np.testing.assert_allclose(in_weight, (at(0.7 + step) - at(0.7 - step)) / (2 * step), rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weight", [1e-3, 1.0, 1e3])
 def test_float32_is_finite_and_accurate(weight):
   q = np.array([-np.inf, -1e4, -90, -17, -1, 0, 1e-6, 3, 40, 500, 1e3, 1e4, np.inf], np.float32)

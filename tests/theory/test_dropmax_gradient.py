@@ -12,8 +12,6 @@ from contract import jit
 
 from jaxreg import theory
 
-pytestmark = pytest.mark.thorough
-
 K, DRAWS = 6, 500
 TARGETS = ("kept", "sampled")
 
@@ -89,6 +87,7 @@ def test_equation_6_the_regularizer_is_what_dropmax_adds(target):
   np.testing.assert_allclose(oracles.cross_entropy(o, y) + got, loss, rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("draw", [anything, under_condition_1])
@@ -124,6 +123,7 @@ def test_equation_7_is_an_equality_where_nothing_is_random(target):
     np.testing.assert_allclose(got[name], 0, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", TARGETS)
 def test_equation_8_left_side_is_the_derivative(target):
@@ -148,6 +148,7 @@ def test_equation_8_right_side_as_printed():
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "appendix, Eq. 8", "the bound on M bounds its gradient: it does not", status="erratum"
@@ -221,6 +222,7 @@ def test_condition_1():
   np.testing.assert_array_equal(theory.dropmax_condition_1(np.roll(ph, 1, -1), np.ones(5, int))[:2], [1, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", TARGETS)
 def test_gradient_norms_are_sums_over_masks(target):
@@ -240,6 +242,7 @@ def test_gradient_norms_are_sums_over_masks(target):
       np.testing.assert_allclose(got[name][i], want[name], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", TARGETS)
 def test_dropmax_norm_is_that_of_the_expected_loss(target):
@@ -249,6 +252,7 @@ def test_dropmax_norm_is_that_of_the_expected_loss(target):
   np.testing.assert_allclose(got, np.linalg.norm(slope, axis=-1), rtol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "appendix, B", "gradients are smaller than those of softmax, where the target is kept"
@@ -276,6 +280,7 @@ def test_defaults_are_the_appendix_and_for_norms_the_training():
   assert default(theory.dropmax_gradient_norms) == "kept"
 
 
+@pytest.mark.thorough
 def test_digits_survive_where_the_target_is_nearly_certain():
   o = jnp.array([20.0, 0, 0, 0, 0, 0])
   got = gradients(o, jnp.zeros(K), jnp.array(0), target="kept")
@@ -287,6 +292,7 @@ def test_digits_survive_where_the_target_is_nearly_certain():
   np.testing.assert_allclose(found["dropmax"], np.exp(-20.0) / 2 * np.sqrt(30), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_finite_at_extreme_logits():
   methods = (theory.dropmax_regularizer, theory.dropmax_target_gradients, theory.dropmax_gradient_norms)
   functions = [functools.partial(method, target=target) for method in methods for target in TARGETS]

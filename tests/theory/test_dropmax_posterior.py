@@ -12,8 +12,6 @@ from contract import jit
 
 from jaxreg import theory
 
-pytestmark = pytest.mark.thorough
-
 A = 1.2784645427610738
 PENALTY = -math.log(1e-20)
 mean_field = jit(theory.dropmax_mean_field)
@@ -60,6 +58,7 @@ def kl(p, q):
   return np.sum(np.where(p > 0, p * (np.log(np.where(p > 0, p, 1)) - np.log(q)), 0))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])
 @pytest.mark.claim(
@@ -102,6 +101,7 @@ def test_equation_3_all_dropped_is_the_softmax():
   np.testing.assert_allclose(np.exp(posterior()(o, ph, y))[0], want, rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim("dropmax", "appendix, Observation 2", "p(z_t = 1 given x, y, z != 0) goes to 1")
 def test_observation_2_the_target_is_kept_unless_all_are_dropped():
@@ -118,6 +118,7 @@ def test_observation_2_the_target_is_kept_unless_all_are_dropped():
     assert 1 / (1 + np.exp(sure[i, y[i]])) < 1e-16  # p(z_t = 0 | x, y, z != 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("classes", "share"), [(3, 0.146), (10, 0.030)])
 @pytest.mark.claim(
   "dropmax",
@@ -132,6 +133,7 @@ def test_all_dropped_is_not_insignificant(classes, share):
   np.testing.assert_allclose(oracles.sigmoid(-marginals()(o, ph, 0)[0]), share, atol=5e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])
 def test_mean_field_terms_are_sums_over_masks(shape):
@@ -177,6 +179,7 @@ def test_the_gap_is_a_chain_of_deviations():
   np.testing.assert_allclose(got["gap"], chain, rtol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("other", [-30.0, -8.0, -3.0, 0.0, 3.0])
 @pytest.mark.claim("dropmax", "appendix, A", "how far a mean-field q deviates that drops the target")
@@ -192,6 +195,7 @@ def test_a_dropped_target_deviates_by_46_nats_times_another_kept(other):
     assert got < 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_an_unsure_target_costs_the_gap():
   """Ten classes at the equilibrium, others as the exact posterior has them: nearly 46 (1 - g_t) nats."""
@@ -208,6 +212,7 @@ def test_an_unsure_target_costs_the_gap():
     assert 0.8 * others_kept < (gap - gaps[0]) / (PENALTY * lost) < 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_a_mask_that_drops_the_target_is_noise():
   """46 sqrt(g (1 - g)) nats where others are surely kept: 4.6 at g = 0.99."""
@@ -220,6 +225,7 @@ def test_a_mask_that_drops_the_target_is_noise():
   assert float(mean_field(o, ph, np.array([np.inf, 1e3, 1e3, 1e3]), 0)["nll_std"]) < 1e-6
 
 
+@pytest.mark.thorough
 def test_certain_masks_and_extreme_logits_are_finite():
   slopes = jit(jax.grad(lambda *a: sum(x.sum() for x in theory.dropmax_mean_field(*a).values()), (0, 1, 2)))
   for seed in range(3):

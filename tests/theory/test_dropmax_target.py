@@ -13,8 +13,6 @@ from contract import jit
 
 from jaxreg import theory
 
-pytestmark = pytest.mark.thorough
-
 A = 1.2784645427610738
 optimum = jit(theory.dropmax_optimal_target_logit)
 
@@ -44,6 +42,7 @@ def negative_bound(o, ph, q, t):
   return weights @ nll + oracles.bernoulli_kl(q, ph).sum()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16"])
 def test_labels_may_be_narrow(dtype):
   o, ph, q, _ = random_inputs(3, (10,), classes=10)
@@ -68,6 +67,7 @@ def low_start(a=-7.0):
   return o, ph, q, 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("shape", [(3,), (2, 2)])
 def test_optimal_target_logit_minimises_the_objective(shape):
@@ -108,6 +108,7 @@ def test_optimal_target_beside_shut_others_is_not_kept():
   np.testing.assert_allclose(oracles.sigmoid(best.x), want, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("what", ["target", "others", "all"])
 def test_one_step_is_gradient_descent_on_the_objective(what):
@@ -131,6 +132,7 @@ def test_one_step_is_gradient_descent_on_the_objective(what):
     np.testing.assert_array_equal(oracles.sigmoid(first[target]), 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rate", [0.1, 1.0, 4.0])
 @pytest.mark.claim(
@@ -152,6 +154,7 @@ def test_learning_the_target_alone_is_stable(rate):
   assert (np.diff(np.asarray(path["gap"]), axis=0) <= 1e-9).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_gradient_of_the_target_is_large_in_the_middle_and_gone_below():
   logits = np.linspace(-20, 60, 321)
@@ -170,6 +173,7 @@ def test_gradient_of_the_target_is_large_in_the_middle_and_gone_below():
   assert np.asarray(path["gap"])[0].argmax() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 def test_a_low_target_waits_and_leaps():
   o, ph, q, y = low_start(math.log(1e-4))
@@ -181,6 +185,7 @@ def test_a_low_target_waits_and_leaps():
   assert path[-1] > 5
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "appendix, A", "fixing q(z_t) = 1 helps: all learned together can end in a second optimum"
@@ -200,6 +205,7 @@ def test_learning_everything_has_a_second_optimum():
   assert np.abs(np.asarray(both["gradient"])[-1, :3]).max() < 1e-3
 
 
+@pytest.mark.thorough
 def test_finite_at_extreme_logits():
   for seed in range(3):
     rng = np.random.default_rng(seed)

@@ -525,7 +525,6 @@ def method_options_out_of_range(random, folder):
 
 COMBINATIONS = (
   ["model.name=Transformer"],
-  ["augment.names=('mixup', 'cutmix')"],
   ["parallel=pmap", "replicas_by=vmap"],
   ["parallel=pmap", "steps_per_dispatch=2"],
   ["data.unlabelled.batch_size=64"],
