@@ -210,8 +210,8 @@ def no_branches(params: Any) -> Any:
 
 
 def _is_function(mask: Any) -> bool:
-  """Whether a mask is to be called: a module of bools can be called too, but is a tree of its own."""
-  return callable(mask) and (jax.tree_util.all_leaves([mask]) or isinstance(mask, functools.partial))
+  """Whether a mask is to be called, by Optax's rule: a module of bools can be called too, but is a tree."""
+  return callable(mask) and (isinstance(mask, functools.partial) or all(map(callable, jax.tree.leaves(mask))))
 
 
 def _listed(params: Any) -> str:

@@ -229,7 +229,9 @@ def _a_step(tx, params):
 def test_masks_that_are_called():
   """Functions, and partial functions of either kind: JAX's is a tree, whose leaves are its arguments."""
   select = lambda pattern, params: paths.select(params, pattern)
-  for mask in (functools.partial(select, "w"), jax.tree_util.Partial(functools.partial(select, "w"))):
+  whole = lambda params: select("w", params)
+  partial = jax.tree_util.Partial(functools.partial(select, "w"))
+  for mask in (whole, functools.partial(select, "w"), partial):
     assert paths.chosen({"w": 1.0, "b": 2.0}, mask) == [False, True]
 
 

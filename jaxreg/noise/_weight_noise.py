@@ -30,6 +30,9 @@ def weight_noise(
   after the step, which updates the clean parameters. In expectation and for a small variance `eta` this adds
   `theory.weight_noise_terms` to a squared error.
 
+  The noisy leaves are rounded to their dtypes: in bfloat16 noise below 1/512 of a weight is lost, so give
+  float32 parameters.
+
   Args:
     key: one draw for all parameters; None for no noise.
     params: any pytree.
