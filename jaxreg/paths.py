@@ -22,6 +22,16 @@ from typing import Any
 import jax
 import numpy as np
 
+__all__ = [
+  "Pattern",
+  "everything",
+  "incoming_axes",
+  "kernels_only",
+  "leaf_names",
+  "no_branches",
+  "select",
+]
+
 Pattern = str | re.Pattern[str] | Callable[[str], bool]
 
 UNITS_FIRST = ("weight", "weight_ih", "weight_hh")
@@ -209,3 +219,7 @@ def _match(name: str, pattern: Pattern) -> bool:
   if callable(pattern):
     return bool(pattern(name))
   raise TypeError(f"a pattern must be a glob, a compiled regular expression or a callable, got {pattern!r}")
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -6,6 +6,8 @@ and convolutional kernels; where an image was flattened in between, the rows rep
 Patterns are those of `paths.select`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -319,3 +321,7 @@ def _check_units(name: str, x: Array, axis: int, units: int) -> None:
   size = jnp.shape(x)[axis] if jnp.ndim(x) >= -axis else 0
   if size == 0 or (size != units if axis == -1 else size % units):
     raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")
+
+
+def __dir__() -> list[str]:
+  return __all__

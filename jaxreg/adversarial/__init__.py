@@ -15,3 +15,7 @@ from jaxreg.adversarial._pgd import pgd
 from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
 
 __all__ = ["adversarial_loss", "fgsm", "pgd", "vat_loss", "virtual_adversarial"]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -33,3 +33,7 @@ __all__ = [
   "scale",
   "translate",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -20,3 +20,7 @@ __all__ = [
   "swa_init",
   "swa_update",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

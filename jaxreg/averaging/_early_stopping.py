@@ -1,5 +1,7 @@
 """Early stopping with a copy of the best parameters, as a state that goes through `jit` and checkpoints."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 

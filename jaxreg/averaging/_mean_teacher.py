@@ -1,5 +1,7 @@
 """Mean teacher: an exponential average of the student's parameters, which gives its targets."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

@@ -26,3 +26,7 @@ __all__ = [
   "reliability",
   "temper",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

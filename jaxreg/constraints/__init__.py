@@ -37,3 +37,7 @@ __all__ = [
   "soft_threshold",
   "unit_norm",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -25,3 +25,7 @@ __all__ = [
   "mc_predict",
   "mc_regress",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

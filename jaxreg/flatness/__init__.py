@@ -87,3 +87,7 @@ __all__ = [
   "subset",
   "top_eigenpairs",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -1,5 +1,7 @@
 """Power laws: a straight line in logarithms, a test whether it is straight, and two lines where it is not."""
 
+from __future__ import annotations
+
 import statistics
 from typing import NamedTuple
 

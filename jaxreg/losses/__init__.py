@@ -108,3 +108,7 @@ __all__ = [
   "uncertainty_weighting",
   "uncertainty_weighting_terms",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

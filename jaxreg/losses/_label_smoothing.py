@@ -1,5 +1,7 @@
 """Cross-entropy with smoothed integer labels."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax.numpy as jnp

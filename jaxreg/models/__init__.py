@@ -78,3 +78,7 @@ __all__ = [
   "greedy_decode",
   "positional_encoding",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -52,3 +52,7 @@ __all__ = [
   "variational_dropout_kl",
   "weight_noise",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -49,3 +49,7 @@ __all__ = [
   "sgld",
   "trust_region",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

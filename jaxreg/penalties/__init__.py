@@ -36,3 +36,7 @@ __all__ = [
   "sparsity",
   "tying",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -8,3 +8,7 @@ from jaxreg.reparam._spectral_norm import spectral_norm, spectral_norm_init
 from jaxreg.reparam._weight_norm import weight_norm, weight_norm_init
 
 __all__ = ["spectral_norm", "spectral_norm_init", "weight_norm", "weight_norm_init"]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -87,3 +87,7 @@ __all__ = [
   "update_rank",
   "weight_noise_terms",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__
