@@ -73,8 +73,8 @@ MEASURED = {
     (
       "figure 2",
       "variance falls with interval flatness, for parameters and gradients, whatever the factor",
-      "holds for the network on MNIST in all four settings, correlations -0.90 to -0.96, but as no power law: "
-      "the relation bends; not among the first hundred components of a trajectory, those of its drift "
+      "holds for the network on MNIST in all four settings, correlations -0.90 to -0.96, but as no power "
+      "law: the relation bends; not among the first hundred components of a trajectory, those of its drift "
       "(docs/flatness.md)",
     ),
     (
