@@ -59,7 +59,7 @@ def main() -> None:
     print(f"| {label} | {' | '.join(cells)} |")
   (folder / "trends.json").write_text(json.dumps(found["rows"]))
   reference = "softmax", found["rows"]["softmax"]["runs"]
-  figure = plots.sweep(series, reference, METRICS, xlabel="groups", title=folder.name)
+  figure = plots.sweep(series, reference, METRICS, xlabel="groups", title=f"{found['seeds']} seeds")
   figure.savefig(folder / "figures" / "trends.png", dpi=100)
 
 

@@ -10,8 +10,10 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from jaxreg.plots._axes import colors
 from jaxreg.train.log import read_records
 from jaxreg.train.metrics import shown
 
@@ -29,13 +31,16 @@ def main() -> None:
   for axis, (start, suffix) in zip(figure.subplots(1, 2, sharey=True), STARTS.items(), strict=True):
     for number, name in enumerate(names):
       records = [record for record in read_records(_run(folder, name + suffix)) if "train/loss" in record]
-      # Eleven lines, and ten colours.
-      style = {"color": f"C{number % 10}", "linestyle": "-" if number < 10 else "--", "linewidth": 1.2}
-      axis.plot([r["step"] for r in records], [r["train/loss"] for r in records], label=name, **style)
+      steps, loss = np.array([[r["step"], r["train/loss"]] for r in records]).T
+      half = np.array([r.get("train/loss_ci95", 0.0) for r in records])
+      color, style = colors(len(names))[number], ("-", "--", ":")[number % 3]
+      axis.plot(steps, loss, style, color=color, linewidth=1.4, label=name)
+      # A mean that is not larger than its interval has no lower end on a logarithmic axis.
+      axis.fill_between(steps, np.maximum(loss - half, loss / 10), loss + half, color=color, alpha=0.15)
     axis.set(title=f"{start} start", xlabel="step", yscale="log")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
-  figure.axes[0].set_ylabel(f"training loss (nats), mean of {found['seeds']} seeds")
+  figure.axes[0].set_ylabel(f"training loss (nats), mean of {found['seeds']} seeds\nand its 95 % interval")
   figure.legend(*axis.get_legend_handles_labels(), loc="outside right upper", frameon=False)
   (folder / "figures").mkdir(exist_ok=True)
   figure.savefig(folder / "figures/optimizers.png", dpi=100)

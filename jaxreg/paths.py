@@ -25,6 +25,17 @@ import numpy as np
 
 from jaxreg.typing import one_line
 
+__all__ = [
+  "Pattern",
+  "everything",
+  "incoming_axes",
+  "kernels_only",
+  "leaf_names",
+  "no_branches",
+  "select",
+  "unit_axis",
+]
+
 Pattern = str | re.Pattern[str] | Callable[[str], bool]
 
 UNITS_FIRST = ("weight", "weight_ih", "weight_hh")
@@ -260,3 +271,7 @@ def _match(name: str, pattern: Pattern) -> bool:
   raise TypeError(
     f"a pattern must be a glob, a compiled regular expression or a callable, got {one_line(pattern)}"
   )
+
+
+def __dir__() -> list[str]:
+  return __all__

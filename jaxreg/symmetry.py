@@ -10,6 +10,8 @@ was flattened in between, the inputs of a Flax kernel are positions by channels,
 channels by positions. `check_invariance` refuses a change after which the function is another.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -332,3 +334,7 @@ def _check_units(name: str, x: Array, axis: int, units: int, *, several: bool) -
   size = jnp.shape(x)[axis] if -ndim <= axis < ndim else 0
   if size == 0 or (size % units if several else size != units):
     raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -1,5 +1,7 @@
 """The names of types used throughout, and the argument checks that every public function begins with."""
 
+from __future__ import annotations
+
 import inspect
 import operator
 from collections.abc import Callable, Mapping
@@ -10,6 +12,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
+
+__all__ = [
+  "ApplyFn",
+  "Array",
+  "Batch",
+  "Key",
+  "LossFn",
+  "Mask",
+  "Metrics",
+  "ModelState",
+  "Objective",
+  "Params",
+  "check_batch",
+  "check_count",
+  "check_floating",
+  "check_key",
+  "check_labels",
+  "check_loss_fn",
+  "check_range",
+  "check_wide",
+]
 
 Array = jax.Array
 Key = jax.Array
@@ -272,3 +295,7 @@ def check_count(value: Any, name: str) -> None:
     raise TypeError(f"{name} must be an integer, got {value!r}")
   if operator.index(value) < 1:
     raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def __dir__() -> list[str]:
+  return __all__

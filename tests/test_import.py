@@ -1,5 +1,6 @@
 """The functional core imports JAX, Optax and NumPy, and nothing of what trains or plots."""
 
+import inspect
 import subprocess
 import sys
 
@@ -99,3 +100,21 @@ def test_a_wrong_name_is_answered_with_the_right_ones():
     _ = jaxreg.looses
   assert all(name in str(error.value) for name in jaxreg.__all__)
   assert {"losses", "noise", "calibration", "theory", "paths"} <= set(jaxreg.__all__) <= set(dir(jaxreg))
+
+
+@pytest.mark.parametrize("name", jaxreg.__all__)
+def test_public_modules_show_public_names_only(name):
+  module = getattr(jaxreg, name)
+  shown = dir(module)
+  assert sorted(shown) == sorted(module.__all__)
+  assert not [each for each in shown if each.startswith("_") or inspect.ismodule(getattr(module, each))]
+
+
+@pytest.mark.parametrize("name", sorted(set(jaxreg.__all__) - {"models", "plots", "train"}))
+def test_help_shows_the_names_of_types(name):
+  """A module whose functions take `ArrayLike` begins with `from __future__ import annotations`."""
+  module = getattr(jaxreg, name)
+  functions = [getattr(module, each) for each in module.__all__ if inspect.isfunction(getattr(module, each))]
+  assert functions or name == "typing"
+  unions = {each.__name__ for each in functions if "numpy.bool" in str(inspect.signature(each))}
+  assert unions == set()

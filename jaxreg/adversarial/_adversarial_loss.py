@@ -1,5 +1,7 @@
 """Adversarial training: a loss on clean inputs and on inputs made worse for it."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

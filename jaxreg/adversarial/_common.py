@@ -1,5 +1,7 @@
 """What the attacks share: checks, the gradient in the inputs, lengths of perturbations."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """The fast gradient sign method."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

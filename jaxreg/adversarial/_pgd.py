@@ -1,5 +1,7 @@
 """Projected gradient ascent within a ball around the inputs."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

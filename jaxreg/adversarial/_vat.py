@@ -1,5 +1,7 @@
 """Virtual adversarial training: the direction in which the model's own prediction changes most."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

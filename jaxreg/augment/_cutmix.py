@@ -1,5 +1,7 @@
 """CutMix: a box of another image, and the label by area."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Cutout and random erasing: a box of each image is lost."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

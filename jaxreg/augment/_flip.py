@@ -1,5 +1,7 @@
 """Horizontal flips."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What mixup and CutMix share: soft labels, partners, pixels back in their dtype."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

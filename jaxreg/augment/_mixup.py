@@ -1,5 +1,7 @@
 """Mixup: convex combinations of examples and of their labels."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

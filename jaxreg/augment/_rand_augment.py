@@ -1,5 +1,7 @@
 """RandAugment: a few operations for each image, drawn from a list, all of one magnitude."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Random enlargements and reductions."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

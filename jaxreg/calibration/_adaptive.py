@@ -1,5 +1,7 @@
 """Bins of equal mass, which need all predictions at once."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Brier score of predicted log-probabilities."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

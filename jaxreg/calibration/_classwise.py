@@ -1,5 +1,7 @@
 """Calibration of the probability of every class, not of the top one alone."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Expected calibration error, from per-bin sums."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Negative log-likelihood of predicted log-probabilities."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

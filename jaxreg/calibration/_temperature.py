@@ -1,5 +1,7 @@
 """Temperature scaling: one number that makes a classifier as confident as it is right."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

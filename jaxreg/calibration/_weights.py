@@ -1,5 +1,7 @@
 """What every statistic begins with: its arguments, checked, and the weights of the examples."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike

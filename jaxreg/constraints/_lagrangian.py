@@ -1,5 +1,7 @@
 """A norm penalty as a constraint, with its multiplier found by dual ascent."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

@@ -1,5 +1,7 @@
 """Projections of each unit's incoming weights onto a ball, a sphere or a shell."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

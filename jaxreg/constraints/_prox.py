@@ -1,5 +1,7 @@
 """Proximal operators, and the Optax transform that ends a chain with one."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

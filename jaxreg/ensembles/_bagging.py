@@ -1,5 +1,7 @@
 """Bagging: members trained on resampled sets, and their mean prediction."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

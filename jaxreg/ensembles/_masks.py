@@ -1,5 +1,7 @@
 """All masks of dropout, and how probable each of them is."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer

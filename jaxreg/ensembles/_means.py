@@ -1,5 +1,7 @@
 """Arithmetic and geometric means of predicted distributions, in log space."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np

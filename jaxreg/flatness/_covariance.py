@@ -1,5 +1,7 @@
 """The covariance of samples, its principal components, and the variance along given directions."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import NamedTuple
 

@@ -5,6 +5,8 @@ of Kronecker products, which a product of two thin matrices makes, instead of on
 parameter or each sample.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from functools import partial
@@ -53,7 +55,7 @@ class DenseBlock:
     outer, inner = _diagonal_index(self.units), _diagonal_index(self.inputs + self.bias)
     return self.packed[outer[:, None], inner[None, :]].sum()
 
-  def inner(self, other: "DenseBlock") -> Array:
+  def inner(self, other: DenseBlock) -> Array:
     r""":math:`\mathrm{Tr}(A B)`, without the matrices.
 
     Raises:

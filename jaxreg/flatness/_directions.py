@@ -1,5 +1,7 @@
 """Random directions of the size of the parameters, and the loss along them."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

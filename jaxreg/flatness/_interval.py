@@ -1,5 +1,7 @@
 """How far one can go along a direction until the loss has doubled."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

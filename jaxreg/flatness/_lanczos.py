@@ -1,5 +1,7 @@
 """Eigenpairs, trace and spectral density of a curvature that is known by its products, traces by matfree."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,11 +1,14 @@
 """Power laws: a straight line in logarithms, a test whether it is straight, and two lines where it is not."""
 
+from __future__ import annotations
+
 import statistics
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import betainc
+from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, check_floating, check_range
@@ -61,9 +64,11 @@ def power_law_fit(
   the degrees of freedom), the correlation's is Fisher's; both take points as independent and normal
   quantiles. Points that are not positive and finite in both coordinates do not count.
 
-  The test of linearity adds the term :math:`c (\log x)^2` and asks whether `c` is 0: Student's t with White's
-  error of type HC3, which allows for uneven scatter too. The slope of a line through a bent relation depends
-  on the range of `x`, and its interval says nothing about that.
+  The test of linearity is two tests, with Bonferroni's correction. One adds the term :math:`c (\log x)^2` and
+  asks whether `c` is 0: Student's t with White's error of type HC3, which allows for uneven scatter too. The
+  other counts the runs of residuals of one sign along `x` (Wald and Wolfowitz), which are few where the
+  points wind about the line. The slope of a line through a bent relation depends on the range of `x`, and its
+  interval says nothing about that.
 
   Args:
     x, y: `[points]`.
@@ -85,7 +90,7 @@ def power_law_fit(
 
   References:
     White, `A heteroskedasticity-consistent covariance matrix estimator`, 1980; MacKinnon and White, 1985
-    (HC3).
+    (HC3); Wald and Wolfowitz, `On a test whether two samples are from the same population`, 1940.
   """
   u, v, weight = _logarithms(x, y, mask, confidence)
   number = weight.sum()
@@ -101,12 +106,11 @@ def power_law_fit(
   sides = _sides(confidence, u.dtype)
   # Rounding may leave a perfect correlation a little above 1.
   z = jnp.arctanh(jnp.clip(correlation, -1, 1))
-  interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
-  count = number.astype(int)
-  linearity = _linearity(du, v, weight)
-  return PowerLaw(
-    slope, intercept, slope[None] + sides * error[None], correlation, interval, linearity, count
-  )
+  correlation_interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
+  slope_interval = slope[None] + sides * error[None]
+  p_values = jnp.stack([_no_quadratic_term(du, v, weight), _mixed_signs(u, v, left)])
+  linearity, count = jnp.minimum(2 * p_values.min(), 1), number.astype(int)
+  return PowerLaw(slope, intercept, slope_interval, correlation, correlation_interval, linearity, count)
 
 
 def broken_power_law_fit(
@@ -180,7 +184,7 @@ def _sides(confidence: float, dtype: jnp.dtype) -> Array:
   return jnp.array([-1, 1], dtype) * statistics.NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def _linearity(du: Array, v: Array, weight: Array) -> Array:
+def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
   """The p-value of no quadratic term, for `du` with mean 0."""
   freedom = weight.sum() - 3
   scaled = du / jnp.sqrt((du**2).sum() / weight.sum())
@@ -188,6 +192,19 @@ def _linearity(du: Array, v: Array, weight: Array) -> Array:
   coefficients, deviations, _ = _least_squares(design, v, weight)
   t = coefficients[2] / deviations[2]
   return betainc(freedom / 2, 0.5, freedom / (freedom + t**2)) * jnp.where(freedom >= 2, 1.0, jnp.nan)
+
+
+def _mixed_signs(u: Array, v: Array, left: Array) -> Array:
+  """The p-value of so few runs of residuals `left` of one sign along `u`; those of rounding do not count."""
+  counts = jnp.abs(left) > 8 * jnp.finfo(v.dtype).eps * jnp.abs(v).max()
+  order = jnp.argsort(jnp.where(counts, u, jnp.inf))
+  positive, counts = left[order] > 0, counts[order]
+  above, number = (counts & positive).sum(), counts.sum()
+  runs = 1 + ((positive[1:] != positive[:-1]) & counts[1:]).sum()
+  product = 2.0 * above * (number - above)
+  expected = product / number + 1
+  deviation = jnp.sqrt((expected - 1) * (expected - 2) / (number - 1))
+  return jnp.where(product > 0, norm.cdf((runs - expected) / deviation), 1.0)
 
 
 def _least_squares(design: Array, v: Array, weight: Array) -> tuple[Array, Array, Array]:

@@ -1,5 +1,7 @@
 """How noise and curvature go together: the trace of their product."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

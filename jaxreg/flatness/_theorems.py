@@ -6,6 +6,8 @@ Dropout multiplies unit `j` by `1 + eta_j`, which is `1/p` with probability `p`,
 is the probability of keeping a unit, here `keep_prob`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 

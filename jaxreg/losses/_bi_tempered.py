@@ -1,5 +1,7 @@
 """The bi-tempered logistic loss: bounded, with a heavy-tailed softmax."""
 
+from __future__ import annotations
+
 import functools
 
 import jax

@@ -1,5 +1,7 @@
 """Cross-entropy that rewards an uncertain prediction."""
 
+from __future__ import annotations
+
 from jax.typing import ArrayLike
 
 from jaxreg.losses._entropy import entropy

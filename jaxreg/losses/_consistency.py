@@ -1,5 +1,7 @@
 """Consistency: two noisy predictions for the same example should be the same."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

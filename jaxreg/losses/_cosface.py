@@ -1,5 +1,7 @@
 """Softmax of cosines with a margin for the label: CosFace and ArcFace."""
 
+from __future__ import annotations
+
 import math
 
 import jax

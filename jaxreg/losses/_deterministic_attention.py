@@ -1,5 +1,7 @@
 """Deterministic attention over the classes: DropMax's expected mask, trained by cross-entropy alone."""
 
+from __future__ import annotations
+
 from jax.typing import ArrayLike
 
 from jaxreg.losses._dropmax import gated_logits

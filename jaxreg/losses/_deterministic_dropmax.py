@@ -1,5 +1,7 @@
 """Deterministic DropMax: deterministic attention whose retain probabilities are taught the labels."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import optax

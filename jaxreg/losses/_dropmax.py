@@ -5,6 +5,8 @@ Everything is in logit space. The names, with the paper's symbols:
 `posterior_logits`, by default `stop_gradient(retain_logits) + residual_logits` (g = sigmoid).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -1,5 +1,7 @@
 """DropMax without a posterior of its own: the masks are sampled from the prior, q = p."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Terms for examples without labels: entropy minimisation and pseudo-labels."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """The focal loss of a softmax."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Group softmax: the sum of a softmax loss over groups of features."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Literal
 

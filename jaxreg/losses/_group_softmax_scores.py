@@ -4,6 +4,8 @@ Every rule is `(features, kernel, bias, labels, *, num_groups) -> scores [..., f
 the loss; `random_scores` wants a key first: `functools.partial(random_scores, key)`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 import jax

@@ -1,5 +1,7 @@
 """Cross-entropy with smoothed labels."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Large margin in softmax: the logits of the other classes should be equal."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

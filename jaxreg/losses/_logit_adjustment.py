@@ -1,5 +1,7 @@
 """Cross-entropy for classes of unequal frequency."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Several tasks on shared parameters: their losses in one, with given or with learned weights."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import reduce
 

@@ -1,5 +1,7 @@
 """R-Drop: two passes under different noise should agree."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Random DropMax: DropMax with one retain probability for all inputs and classes."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Reconstruction: how well a decoder gives an example's inputs back."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

@@ -1,5 +1,7 @@
 """Softmax over the target and a random subset of the other classes."""
 
+from __future__ import annotations
+
 import math
 
 import jax

@@ -1,5 +1,7 @@
 """A supervised term where there are labels and an unsupervised one elsewhere, or everywhere."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

@@ -1,5 +1,7 @@
 """Softmax cross-entropy that stays accurate when the loss is nearly zero."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

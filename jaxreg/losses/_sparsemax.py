@@ -1,5 +1,7 @@
 """Sparsemax: the Euclidean projection of the logits onto the simplex, and its loss."""
 
+from __future__ import annotations
+
 import math
 
 import jax

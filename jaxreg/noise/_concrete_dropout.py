@@ -1,5 +1,7 @@
 """Concrete dropout: a rate that is learnt, through relaxed masks and the KL that they cost."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """DropBlock: dropout of contiguous regions of feature maps."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

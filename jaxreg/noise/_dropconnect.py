@@ -1,5 +1,7 @@
 """DropConnect: dropout of single weights."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 """Bernoulli dropout, inverted or not."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Dropout with Gaussian factors."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Gaussian noise, added or multiplied."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

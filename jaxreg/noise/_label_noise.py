@@ -1,5 +1,7 @@
 """Labels that are wrong now and then."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Dropout with one mask for a whole sequence."""
 
+from __future__ import annotations
+
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout

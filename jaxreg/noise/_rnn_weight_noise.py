@@ -1,5 +1,7 @@
 """Noise on the weights of a recurrent network: additive or multiplicative, cumulative over time or not."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, NamedTuple
 
 import jax

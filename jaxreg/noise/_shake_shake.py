@@ -1,5 +1,7 @@
 """Shake-shake and ShakeDrop: branches scaled by one random number forward and by another backward."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

@@ -1,5 +1,7 @@
 """Dropout of whole feature maps."""
 
+from __future__ import annotations
+
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout

@@ -1,5 +1,7 @@
 """Stochastic depth: dropout of whole residual branches."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from jax.typing import ArrayLike

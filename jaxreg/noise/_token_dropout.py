@@ -1,5 +1,7 @@
 """Dropout of tokens or image patches, leaving shorter sequences."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

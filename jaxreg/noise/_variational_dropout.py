@@ -1,5 +1,7 @@
 """Variational dropout: Gaussian dropout whose variances are learnt, and the KL that they cost."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

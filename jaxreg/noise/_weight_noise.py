@@ -1,5 +1,7 @@
 """Gaussian noise on the parameters of a model."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

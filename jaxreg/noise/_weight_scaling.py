@@ -1,5 +1,7 @@
 """Weight scaling: the test-time form of dropout that was not inverted, on the weights."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

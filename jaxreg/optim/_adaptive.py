@@ -1,5 +1,7 @@
 """Adagrad, RMSProp and Adam as the trust region per coordinate makes them, without an epsilon."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

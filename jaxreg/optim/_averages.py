@@ -1,5 +1,7 @@
 """Running averages over steps, of gradients and of their sizes."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

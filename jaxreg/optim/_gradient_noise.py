@@ -1,5 +1,7 @@
 """Gaussian noise on the gradient, Optax's, with a typed key and extra arguments."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

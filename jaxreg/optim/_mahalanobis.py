@@ -1,5 +1,7 @@
 """Gradient descent in a given metric: preconditioning, Newton, natural gradient."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Gradient descent whose steps are short in a p-norm."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """Path-SGD: gradient descent in a metric that rescaling the units of a ReLU network leaves as it is."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """An optimizer in other coordinates."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """Sharpness-aware minimisation that survives a gradient of zero."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

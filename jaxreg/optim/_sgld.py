@@ -1,5 +1,7 @@
 """Stochastic gradient Langevin dynamics."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

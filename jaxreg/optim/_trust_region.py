@@ -1,5 +1,7 @@
 """Steps of a given length: the minimiser of the linearised loss within a trust region around each block."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

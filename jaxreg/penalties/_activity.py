@@ -1,5 +1,7 @@
 """Penalties on what units put out, and how sparse that is."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

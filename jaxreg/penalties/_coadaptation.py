@@ -1,5 +1,7 @@
 """Co-adaptation: how much the activations of a layer's units go together."""
 
+from __future__ import annotations
+
 import math
 
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 """A mixture of the L1 and the squared L2 norm."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """How much outputs change with inputs: the norms of gradients and Jacobians."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

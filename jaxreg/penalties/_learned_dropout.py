@@ -1,5 +1,7 @@
 """What dropout that learns its rates costs, over a whole network."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

@@ -1,5 +1,7 @@
 """What penalties and constraints share: the selected leaves, and norms whose gradient at 0 is 0."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterable
 

@@ -1,5 +1,7 @@
 """A loss with penalties, and each term of it."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Norm penalties as negative log densities of a prior on the weights."""
 
+from __future__ import annotations
+
 import math
 
 import jax.numpy as jnp

@@ -20,6 +20,7 @@ from jaxreg.plots._flat_minima import flat_minima
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._landscape import final_losses, stationary_points
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
+from jaxreg.plots._names import paper_name
 from jaxreg.plots._penalty_contours import penalty_contours
 from jaxreg.plots._power_laws import power_laws
 from jaxreg.plots._profiles import profiles
@@ -50,6 +51,7 @@ __all__ = [
   "flat_minima",
   "gradients",
   "monte_carlo",
+  "paper_name",
   "penalty_contours",
   "power_laws",
   "predictive",
@@ -65,3 +67,7 @@ __all__ = [
   "terms",
   "unit_balls",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -1,8 +1,10 @@
 """What all figures share: how one begins, which scale fits an axis, how an axis ends."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -18,6 +20,13 @@ def new_figure(width: float, height: float, title: str) -> Figure:
   if title:
     figure.suptitle(title)
   return figure
+
+
+def colors(number: int) -> list[Any]:
+  """So many colours that differ: the usual ten, or as many steps of one map from blue over green to red."""
+  if number <= 10:
+    return [f"C{place}" for place in range(number)]
+  return [colormaps["turbo"](place) for place in np.linspace(0.03, 0.97, number)]
 
 
 def log_scale(axis: Axes, *, min_ratio: float = 1.0) -> None:

@@ -4,9 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from jaxreg.plots._axes import new_figure
 from jaxreg.plots._interval import interval
+from jaxreg.plots._names import paper_name
+
+COLORS = ("tab:gray", "tab:blue")  # of the reference, of the others
+FAR = 5.0
 
 PANELS = {
   "test/error": ("test error (%)", 100, 100),
@@ -18,7 +23,8 @@ PANELS = {
 def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str = "") -> Figure:
   """The runs of each method as dots, their mean and its 95 % confidence interval (Student's t) as a bar.
 
-  The interval of few runs may reach below 0 or above 100 %, where no value can lie: the axes end there.
+  The interval of few runs may reach below 0 or above 100 %, where no value can lie: the axes end there. A row
+  that would flatten a panel is an arrow at its end, with the mean.
 
   Args:
     rows: by label, the values of `test/error`, `test/ece` (fractions) and `test/nll` (nats) of its runs; the
@@ -33,28 +39,58 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
   """
   if not rows:
     raise ValueError("rows must have at least one, got none")
-  figure = new_figure(11, 1.4 + 0.42 * len(rows), title)
+  figure = new_figure(11, 1.7 + 0.42 * len(rows), title)
   axes = figure.subplots(1, len(PANELS), sharey=True)
   for axis, (name, (label, factor, most)) in zip(axes, PANELS.items(), strict=True):
-    for place, runs in enumerate(rows.values()):
-      values = factor * np.asarray(runs[name], float)
-      color = "tab:gray" if place == 0 else "tab:blue"
-      axis.plot(values, np.full(len(values), place), "o", color=color, markersize=4, alpha=0.4, clip_on=False)
+    drawn = [factor * np.asarray(runs[name], float) for runs in rows.values()]
+    ends = []
+    for place, values in enumerate(drawn):
+      color = COLORS[min(place, 1)]
+      axis.plot(values, np.full(len(values), place), "o", color=color, markersize=4, alpha=0.4)
       mean, half = interval(values)
       axis.errorbar(mean, place, xerr=half, fmt="|", color=color, capsize=4, markersize=12)
+      ends.append((min(values.min(), mean - half), max(values.max(), mean + half)))
       if place == 0:
-        axis.axvline(mean, color="tab:gray", linewidth=0.8, linestyle=":")
-    low, high = axis.get_xlim()
-    axis.set_xlim(max(low, 0), min(high, most))
+        axis.axvline(mean, color=COLORS[0], linewidth=0.8, linestyle=":")
+    low, high = _limits(np.array(ends), most)
+    axis.set_xlim(low, high)
+    for place, values in enumerate(drawn):
+      if values.mean() > high:
+        # An arrow for a row that lies far outside: on its scale, the others would be one point.
+        note = f"{values.mean():.3g} "
+        axis.annotate(note, (1, place), xycoords=axis.get_yaxis_transform(), ha="right", va="bottom")
+        axis.plot(1, place, ">", color=COLORS[1], transform=axis.get_yaxis_transform(), clip_on=False)
     axis.set_title(label, loc="left", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", alpha=0.3)
-  axes[0].set_yticks(range(len(rows)), list(rows))
+  axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows])
   axes[0].invert_yaxis()
   axes[0].margins(y=0.6 / max(len(rows), 2))
-  figure.supxlabel(
-    "Dots: single runs. Bars: their mean and its 95 % confidence interval. Dotted: the first row's mean.",
+  figure.legend(
+    [
+      Line2D([], [], color=COLORS[1], linestyle="", marker="o", markersize=4, alpha=0.4),
+      Line2D([], [], color=COLORS[1], marker="|", markersize=12),
+      Line2D([], [], color=COLORS[0], linewidth=0.8, linestyle=":"),
+    ],
+    ["single run", "mean and its 95 % confidence interval", f"mean of {paper_name(next(iter(rows)))}"],
+    loc="outside lower center",
+    ncols=3,
     fontsize="small",
-    color="dimgray",
+    frameon=False,
   )
   return figure
+
+
+def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
+  """From the least to the largest end, unless a row lies `FAR` times the width of all others above them."""
+  lows, highs = ends[np.isfinite(ends).all(axis=1)].T
+  if not len(highs):
+    return 0.0, 1.0
+  order = np.argsort(highs)
+  low, high = lows.min(), highs[order[0]]
+  for index in order[1:]:
+    if lows[index] > high and highs[index] - low > FAR * (high - low) and high > low:
+      break
+    high = max(high, highs[index])
+  margin = 0.05 * (high - low) or 0.5
+  return max(low - margin, 0.0), min(high + margin, most)

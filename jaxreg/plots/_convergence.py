@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import finish, log_scale, new_figure, note_averages
+from jaxreg.plots._axes import colors, finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line
+from jaxreg.plots._names import paper_name
 from jaxreg.plots._series import Records, masked
 
 
@@ -31,21 +34,34 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   nll, error = figure.subplots(1, 2)
   blocks = []
   for number, (label, records) in enumerate(runs.items()):
-    color = f"C{number % 10}"
+    color = colors(len(runs))[number]
     train = {"color": color, "linewidth": 0.8, "alpha": 0.6, "band": False, "label": "_train"}
     blocks += [
       line(nll, records, "train/nll", **train),
       line(nll, records, "val/nll", color=color, band=False, label="_val"),
-      line(error, records, "val/error", color=color, band=False, label=label, convert=lambda x: 100 * x),
+      line(
+        error,
+        records,
+        "val/error",
+        color=color,
+        band=False,
+        label=paper_name(label),
+        convert=lambda x: 100 * x,
+      ),
     ]
   for axis in (nll, error):
     log_scale(axis)
   # One legend for both axes, beside them: eight methods would cover what they name.
   note = "\nDropMax's training likelihood is under sampled masks" if any(map(masked, runs.values())) else ""
-  finish(nll, f"NLL (nats): thin, training; thick, validation{note}", legend=False)
+  finish(nll, f"NLL (nats){note}", legend=False)
   finish(error, "validation error (%)", legend=False)
-  figure.legend(
-    *error.get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False
-  )
+  handles, labels = error.get_legend_handles_labels()
+  handles += [Line2D([], [], color="gray"), Line2D([], [], color="gray", linewidth=0.8, alpha=0.6)]
+  labels += ["validation", "training"]
+  figure.legend(handles, labels, loc="outside right upper", fontsize="small", frameon=False)
   note_averages(figure, blocks)
   return figure
+
+
+def _percent(values: np.ndarray) -> np.ndarray:
+  return 100 * values

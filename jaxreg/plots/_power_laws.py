@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from jaxreg.plots._axes import log_ticks, new_figure
@@ -66,7 +67,11 @@ def power_laws(
       axis.set_xscale("log")
       axis.set_yscale("log")
       # Below the axis: six lines of numbers would hide the clouds.
-      axis.legend(fontsize="x-small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+      handles, labels = axis.get_legend_handles_labels()
+      handles.append(Line2D([], [], color="dimgray", linestyle="", marker="."))
+      labels.append("one direction; dashes: the fit")
+      below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)}
+      axis.legend(handles, labels, fontsize="x-small", frameon=False, **below)
     else:
       axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
     axis.set_title(name, loc="left", fontsize="medium")

@@ -5,15 +5,22 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import log_ticks, new_figure
+from jaxreg.plots._axes import new_figure
+from jaxreg.plots._names import paper_name
+
+QUANTILE = 1.959964  # of the normal distribution: 95 % intervals
+FEW = 20  # a bin of fewer examples says little: no line goes through it
+MANY = 3  # of more curves, the legend stands beside them
 
 
 def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Figure:
-  """Reliability diagrams: accuracy against mean confidence in bins, with the share of examples below.
+  """Reliability diagrams: accuracy against mean confidence in bins, with the counts of examples below.
 
   A perfectly calibrated classifier lies on the diagonal, an overconfident one under it. The label says the
-  expected calibration error.
+  expected calibration error. Bars are 95 % intervals of the accuracy (Wilson's score). A bin of fewer than 20
+  examples is a hollow point, and no line goes through it.
 
   Args:
     curves: by label, the sums `confidence`, `correct` and `count` `[bins]` of `calibration.ece_bins`.
@@ -27,47 +34,70 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Fig. 1.
+    Wilson, `Probable Inference, the Law of Succession, and Statistical Inference`, 1927.
   """
   if not curves:
     raise ValueError("curves must have at least one entry, got none")
-  # The legend of many stands beside the curves, which else it would cover.
-  many = len(curves) > 3
-  figure = new_figure(8 if many else 5, 5.5, title)
+  figure = new_figure(8.5 if len(curves) > MANY else 5.5, 6, title)
   upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-  upper.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":")
+  upper.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":", label="_diagonal")
   for place, (label, bins) in enumerate(curves.items()):
+    color = f"C{place % 10}"
     confidence, correct, count = (
       np.asarray(bins[name], float) for name in ("confidence", "correct", "count")
     )
-    total = count.sum() or 1
-    error = np.abs(correct - confidence).sum() / total
+    error = np.abs(correct - confidence).sum() / (count.sum() or 1)
     some = count > 0
-    mean_confidence = confidence[some] / count[some]
-    [line] = upper.plot(
-      mean_confidence,
-      correct[some] / count[some],
+    mean, accuracy = confidence[some] / count[some], correct[some] / count[some]
+    enough = count[some] >= FEW
+    upper.plot(
+      mean,
+      np.where(enough, accuracy, np.nan),
       "o-",
+      color=color,
       markersize=4,
-      label=f"{label}, ECE {100 * error:.2f} %",
+      label=f"{paper_name(label)}, ECE {100 * error:.2f} %",
     )
+    upper.plot(mean[~enough], accuracy[~enough], "o", color=color, markersize=4, fillstyle="none")
+    low, high = wilson(correct[some], count[some])
+    upper.vlines(mean, low, high, color=color, linewidth=0.8, alpha=0.6)
     edges = np.linspace(0, 1, len(count) + 1)
     width = np.diff(edges) / len(curves)
-    lower.bar(
-      edges[:-1] + place * width, 100 * count / total, width, align="edge", color=line.get_color(), alpha=0.7
-    )
+    lower.bar(edges[:-1] + place * width, count, width, align="edge", color=color, alpha=0.7)
   upper.set_title("accuracy", loc="left", fontsize="medium")
   upper.set_xlim(0, 1)
   upper.set_ylim(0, 1)
-  if many:
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside right upper", frameon=False)
+  handles, labels = upper.get_legend_handles_labels()
+  marks: dict[str, Any] = {"color": "dimgray", "linestyle": ""}
+  handles += [
+    Line2D([], [], color="gray", linewidth=0.8, linestyle=":"),
+    Line2D([], [], **marks, marker="|", markersize=9),
+    Line2D([], [], **marks, marker="o", markersize=4, fillstyle="none"),
+  ]
+  labels += ["perfectly calibrated", "95 % interval of the accuracy", f"fewer than {FEW} examples"]
+  if len(curves) > MANY:
+    figure.legend(handles, labels, loc="outside right upper", frameon=False)
   else:
-    upper.legend(frameon=False)
-  lower.set_title("examples (%)", loc="left", fontsize="medium")
+    upper.legend(handles, labels, edgecolor="none", framealpha=0.9, fontsize="small")
+  lower.set_title("examples in the bin", loc="left", fontsize="medium")
   # Most are in the last bin; the others would be invisible beside it.
   lower.set_yscale("log")
-  log_ticks(lower.yaxis, *lower.get_ylim())
+  lower.set_ylim(
+    bottom=min([0.7, *(0.7 * bar.get_height() for bar in lower.patches if bar.get_height() > 0)])
+  )
+  lower.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+  lower.yaxis.set_minor_formatter(lambda *_: "")
+  lower.axhline(FEW, color="gray", linewidth=0.8, linestyle="--")
   lower.set_xlabel("confidence")
   for axis in (upper, lower):
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
   return figure
+
+
+def wilson(correct: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """The ends of Wilson's 95 % interval for a fraction, which stays in [0, 1] and has a width at 0 and 1."""
+  share, z = correct / count, QUANTILE
+  middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+  half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+  return np.maximum(middle - half, 0), np.minimum(middle + half, 1)

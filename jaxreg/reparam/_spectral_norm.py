@@ -1,5 +1,7 @@
 """Spectral normalisation: a kernel of largest singular value 1."""
 
+from __future__ import annotations
+
 import math
 
 import jax

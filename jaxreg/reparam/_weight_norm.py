@@ -1,5 +1,7 @@
 """Weight normalisation: length and direction of each unit's weights apart."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

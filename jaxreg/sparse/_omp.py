@@ -1,5 +1,7 @@
 """Orthogonal matching pursuit: a hard bound on the number of non-zeros, met greedily."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -1,5 +1,7 @@
 """The sparse code of a dictionary of orthogonal atoms: its largest coefficients."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

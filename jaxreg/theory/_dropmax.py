@@ -4,6 +4,8 @@ Names as in `losses.dropmax`: `logits` o, `retain_logits` of rho, `posterior_log
 infinite: that mask is certain.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

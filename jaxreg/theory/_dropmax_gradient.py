@@ -6,6 +6,8 @@ kept, as in training. Where it is sampled, as in the appendix, the expected grad
 of those with a margin below 1/2, that of a single mask on 39 %.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -12,6 +12,8 @@ What the appendix says, checked by enumeration:
 `_dropmax_target` has the rest of the argument.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

@@ -16,6 +16,8 @@ huge gradients". What is true:
   nats, 4.6 at `q_t = 0.99` (`nll_std` of `dropmax_mean_field`).
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

@@ -1,5 +1,7 @@
 """Linear regression with dropout on its inputs is ridge regression with a strength for each feature."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Gradient descent stopped early, and the L2 penalty that does the same."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

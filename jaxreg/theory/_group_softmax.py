@@ -1,5 +1,7 @@
 """The group softmax over all groupings: how adversarial a rule is, and the rank of what it teaches."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """L2 regularisation of linear and quadratic problems: solutions, shrinkage, bias and variance."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax.numpy as jnp

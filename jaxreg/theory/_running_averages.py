@@ -1,5 +1,7 @@
 """How many steps an exponential average averages over, and what Adagrad is promised."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """The L1-regularised minimiser where the Hessian is diagonal."""
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """Stationary points by their index, and the constants of convex functions at a point."""
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax

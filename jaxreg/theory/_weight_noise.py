@@ -5,6 +5,8 @@ which it leaves out: that vanishes where the prediction is linear in what is dis
 average to zero beside it, as at the end of an unregularised fit they may.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

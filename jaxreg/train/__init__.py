@@ -37,3 +37,7 @@ __all__ = [
   "train",
   "translate",
 ]
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -26,8 +26,9 @@ def save_figures(
   Returns:
     The file names.
   """
-  first = f"{method}, seed {seeds[0]}"
-  title = first if len(seeds) == 1 else f"{method}, mean of the seeds {seeds[0]} to {seeds[-1]}"
+  name = plots.paper_name(method)
+  first = f"{name}, seed {seeds[0]}"
+  title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
   figures = {
     "curves": plots.curves(records, title=title),

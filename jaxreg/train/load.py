@@ -1,6 +1,8 @@
 """Getting a trained model back."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,48 @@ from jaxreg.typing import Array, Key
 TRIES = 5  # of a training run that deletes each checkpoint as it is read
 
 
-def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Callable[..., Array]:
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Predictor:
+  """A trained model: `predict(inputs, *, key=None) -> log-probabilities`.
+
+  Attributes:
+    input_shape: of one example.
+    input_dtype: as the data source stores inputs.
+    scale: what the stored inputs are divided by; floats are taken as divided already where inputs are stored
+      as integers.
+    num_classes: of the log-probabilities.
+    step: of the checkpoint.
+  """
+
+  input_shape: tuple[int, ...]
+  input_dtype: str
+  scale: float
+  num_classes: int
+  step: int
+  _program: Program
+  _state: TrainState
+
+  @functools.cached_property
+  def _run(self) -> Callable[..., Array]:
+    return jax.jit(self._program.predict_fn)
+
+  def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
+    key = jax.random.clone(self._state.key) if key is None else key
+    data = {"input_shape": self.input_shape, "input_dtype": self.input_dtype, "scale": self.scale}
+    return self._run(self._state, _checked(inputs, data), key)
+
+  def __repr__(self) -> str:
+    shape = ", ".join(map(str, ("batch", *self.input_shape)))
+    kind = self.input_dtype
+    if _is_integer(kind) and self.scale != 1:
+      kind += f" in [0, {self.scale:g}], or floating in [0, 1]"
+    return (
+      f"Predictor(inputs [{shape}] {kind} -> log-probabilities of {self.num_classes} classes, "
+      f"step {self.step})"
+    )
+
+
+def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
   """Gives the trained model of a work directory back, as a compiled function.
 
   Args:
@@ -35,9 +78,10 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
 
   Returns:
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`, of sequences
-    `[batch, length, classes]`. The inputs must be as the data
-    source stores them (for MNIST uint8 `[batch, 28, 28, 1]`): the scale of training is applied. The key is
-    for predictions that sample masks, as `evaluate.mc_samples` does too; by default it is that of the run.
+    `[batch, length, classes]`. Its `repr` says which inputs it takes: those that the data source stores (for
+    MNIST uint8 `[batch, 28, 28, 1]`), to which the scale of training is applied, or the same as floats that
+    are scaled already. The key is for predictions that sample masks, as `evaluate.mc_samples` does too; by
+    default it is that of the run.
 
   Raises:
     RunError: if nothing usable is there.
@@ -47,14 +91,15 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     labels = predict(images).argmax(-1)
   """
   program, state, data = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
-
-  run = jax.jit(program.predict_fn)
-
-  def predict(inputs: Any, *, key: Key | None = None) -> Array:
-    key = jax.random.clone(state.key) if key is None else key
-    return run(state, _checked(inputs, data), key)
-
-  return predict
+  return Predictor(
+    input_shape=tuple(data["input_shape"]),
+    input_dtype=data["input_dtype"],
+    scale=data["scale"],
+    num_classes=data["num_classes"],
+    step=int(state.step),
+    _program=program,
+    _state=state,
+  )
 
 
 def load_outputs(
@@ -134,14 +179,29 @@ def restore_state(program: Program, workdir: Path, step: int, replica: int, repl
   return program.predicting(jax.tree.map(lambda x: x[replica], states))
 
 
-def _checked(inputs: Any, data: dict[str, Any]) -> Array:
+def _is_integer(dtype: str) -> bool:
+  return np.issubdtype(np.dtype(dtype), np.integer)
+
+
+def _checked(inputs: Any, data: Mapping[str, Any]) -> Array:
+  """The inputs as the data source stores them."""
   inputs = np.asarray(inputs)
-  stored = np.dtype(data["input_dtype"])
-  if np.issubdtype(stored, np.integer) and inputs.dtype != stored:
-    raise ValueError(f"inputs must be {stored}, as the data source stores them, got {inputs.dtype}")
   if inputs.shape[1:] != tuple(data["input_shape"]):
-    raise ValueError(f"inputs must have shape [batch, {str(data['input_shape'])[1:]}, got {inputs.shape}")
-  return jnp.asarray(inputs)
+    shape = ", ".join(map(str, ("batch", *data["input_shape"])))
+    raise ValueError(f"inputs must have shape [{shape}], got {inputs.shape}")
+  stored = data["input_dtype"]
+  if not _is_integer(stored) or inputs.dtype == stored:
+    return jnp.asarray(inputs)
+  scale = data["scale"]
+  if scale == 1 or not np.issubdtype(inputs.dtype, np.floating):
+    floats = "" if scale == 1 else f", or floating and divided by {scale:g}"
+    raise ValueError(f"inputs must be {stored}, as the data source stores them{floats}, got {inputs.dtype}")
+  if inputs.size and not (inputs.min() >= 0 and inputs.max() <= 1):
+    raise ValueError(
+      f"inputs that are floating must lie in [0, 1], divided by {scale:g}; those as stored are {stored}, "
+      f"got values from {inputs.min():g} to {inputs.max():g}"
+    )
+  return jnp.asarray(inputs * scale, jnp.float32)
 
 
 def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:

@@ -29,7 +29,9 @@ def test_comparison_shows_runs_means_and_intervals():
   values = 100 * np.array(rows["dropmax"]["test/error"])
   half = stats.t.ppf(0.975, 2) * stats.sem(values)
   np.testing.assert_allclose(segment[:, 0], [values.mean() - half, values.mean() + half])
-  assert [label.get_text() for label in error.get_yticklabels()] == ["softmax", "dropmax"]
+  assert [label.get_text() for label in error.get_yticklabels()] == ["softmax", "DropMax"]
+  keys = [text.get_text() for text in error.figure.legends[0].get_texts()]
+  assert keys == ["single run", "mean and its 95 % confidence interval", "mean of softmax"]
   with pytest.raises(ValueError, match="rows"):
     plots.comparison({})
 
@@ -41,24 +43,38 @@ def test_comparison_ends_where_no_value_can_lie():
   assert error.get_xlim() == ece.get_xlim() == (0, 100)
   assert nll.get_xlim()[0] == 0
   assert nll.get_xlim()[1] > 2
-  assert "Dots: single runs. Bars: their mean and its 95 %" in figure.get_supxlabel()
   # The axes are not stretched to 0 and 100 where the runs agree.
   close = {name: [0.1, 0.1001] for name in wide}
   low, high = draws(plots.comparison({"softmax": close}))[0].get_xlim()
   assert 9 < low < 10 < high < 11
 
 
+def test_one_row_far_away_does_not_flatten_a_panel():
+  near = {name: [0.03, 0.04] for name in ("test/error", "test/nll", "test/ece")}
+  rows = {
+    "softmax": near,
+    "far": {**near, "test/nll": [30.0, 32.0]},
+    "nearby": {**near, "test/nll": [0.1, 0.1]},
+  }
+  error, nll, _ = draws(plots.comparison(rows))
+  assert 0.1 < nll.get_xlim()[1] < 0.5
+  assert [text.get_text().strip() for text in nll.texts] == ["31"]
+  assert not error.texts
+
+
 def test_convergence_shows_every_run():
   records = [{"epoch": e, "val/error": 0.5 / e, "val/nll": 1.0 / e, "train/nll": 0.9 / e} for e in (1, 2, 4)]
   axes = draws(plots.convergence({"a": records, "b": records}))
   figure = axes[0].figure
-  assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+  assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "validation", "training"]
   thin, thick = axes[0].lines[:2]
   np.testing.assert_allclose(thin.get_ydata(), [0.9, 0.45, 0.225])
   np.testing.assert_allclose(thick.get_ydata(), [1, 0.5, 0.25])
   assert thin.get_linewidth() < thick.get_linewidth()
   np.testing.assert_allclose(axes[1].lines[0].get_ydata(), [50, 25, 12.5])
-  assert axes[0].get_title(loc="left") == "NLL (nats): thin, training; thick, validation"
+  assert axes[0].get_title(loc="left") == "NLL (nats)"
+  many = draws(plots.convergence({str(number): records for number in range(12)}))[1]
+  assert len({str(line.get_color()) for line in many.lines}) == 12
   axes = draws(plots.convergence({"a": records, "b": [records[0] | {"train/neg_entropy": -1.0}]}))
   assert "sampled masks" in axes[0].get_title(loc="left")
   with pytest.raises(ValueError, match="runs"):
@@ -112,25 +128,34 @@ def test_reliability_shows_accuracy_against_confidence():
   probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], np.float32)
   labels = np.array([0, 1, 1, 0])
   bins = calibration.ece_bins(np.log(probs), labels, num_bins=5)
-  upper, lower = draws(plots.reliability({"test": bins}))
+  often = {name: 50 * np.asarray(sums) for name, sums in bins.items()}
+  upper, lower = draws(plots.reliability({"test": often}))
   line = next(line for line in upper.lines if str(line.get_label()).startswith("test"))
   # Bins (0.4, 0.6], (0.6, 0.8], (0.8, 1].
   np.testing.assert_allclose(line.get_xdata(), [0.6, 0.75, 0.9], rtol=1e-6)
   np.testing.assert_allclose(line.get_ydata(), [1, 0.5, 1])
-  assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
+  assert sorted(patch.get_height() for patch in lower.patches)[2:] == [50, 50, 100]
   error = (0.4 + 2 * 0.25 + 0.1) / 4
   assert f"ECE {100 * error:.2f} %" in line.get_label()
-  # 25 and 50 %: less than a decade, which has no power of ten.
-  assert {"30", "40"} <= {label.get_text() for label in lower.get_yticklabels()}
-  # Weights need not be counts.
-  light = {name: np.asarray(sums) / 8 for name, sums in bins.items()}
-  upper, lower = draws(plots.reliability({"test": light}))
-  assert any(f"ECE {100 * error:.2f} %" in str(line.get_label()) for line in upper.lines)
-  assert sum(patch.get_height() for patch in lower.patches) == pytest.approx(100)
+  bars = upper.collections[0].get_segments()
+  for bar, right, number in zip(bars, (50, 50, 50), (50, 100, 50), strict=True):
+    expected = stats.binomtest(right, number).proportion_ci(method="wilson")
+    np.testing.assert_allclose(bar[:, 1], expected, rtol=1e-5)
+  # No line goes through bins of one and two examples; weights need not be counts.
+  for few in (bins, {name: np.asarray(sums) / 8 for name, sums in bins.items()}):
+    upper, lower = draws(plots.reliability({"test": few}))
+    line, hollow = upper.lines[1:3]
+    assert f"ECE {100 * error:.2f} %" in str(line.get_label())
+    assert np.isnan(line.get_ydata()).all()
+    np.testing.assert_allclose(hollow.get_ydata(), [1, 0.5, 1])
+    assert hollow.get_fillstyle() == "none"
+    assert lower.get_ylim()[0] < np.asarray(few["count"])[2:].min()
   many = plots.reliability({str(number): bins for number in range(8)})
   upper, _ = draws(many)
   assert upper.get_legend() is None
-  assert [text.get_text()[0] for text in many.legends[0].get_texts()] == [str(number) for number in range(8)]
+  assert [text.get_text()[0] for text in many.legends[0].get_texts()][:8] == [
+    str(number) for number in range(8)
+  ]
   with pytest.raises(ValueError, match="curves"):
     plots.reliability({})
 

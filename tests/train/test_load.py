@@ -40,6 +40,24 @@ def test_predictions_are_deterministic_and_by_example(finished_run):
   np.testing.assert_allclose(predict(images)[2:4], predict(images[2:4]), rtol=1e-5)
 
 
+def test_floats_that_are_scaled_already(finished_run):
+  """Digits are stored as 0 to 16."""
+  images = sources.digits().test.inputs[:6]
+  predict = train.load(finished_run)
+  np.testing.assert_array_equal(predict(images / 16.0), predict(images))
+  with pytest.raises(ValueError, match=r"floating must lie in \[0, 1\], divided by 16; .* from 0 to 16"):
+    predict(images.astype(np.float32))
+  with pytest.raises(ValueError, match=r"uint8, as the data source stores them, or floating .* got int64"):
+    predict(images.astype(np.int64))
+
+
+def test_the_model_says_what_it_is(finished_run):
+  assert repr(train.load(finished_run)) == (
+    "Predictor(inputs [batch, 8, 8, 1] uint8 in [0, 16], or floating in [0, 1] -> log-probabilities of "
+    "10 classes, step 24)"
+  )
+
+
 @pytest.mark.parametrize("shape", [(64,), (3, 64), (3, 8, 8), (8, 8, 1), (3, 8, 8, 3), ()])
 def test_inputs_of_another_shape_are_refused(finished_run, shape):
   with pytest.raises(ValueError, match=r"inputs must have shape \[batch, 8, 8, 1\], got ") as refused:
