@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._images import images
-from jaxreg.typing import Array, Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range
 
 # Of ImageNet's pixels, in units of the whole range: red, green and blue down, components across.
 EIGENVALUES = (0.2175, 0.0188, 0.0045)
@@ -59,8 +59,8 @@ def lighting(
     raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
   check_range(std, "std", low=0)
   low, high = value_range or ((0.0, 255.0) if is_bytes else (0.0, 1.0))
-  alphas = std * jax.random.normal(check_key(key), (x.shape[0], 3))
+  alphas = jnp.asarray(std) * jax.random.normal(check_key(key), (x.shape[0], 3))
   components = jnp.array(EIGENVECTORS) * jnp.array(EIGENVALUES)[None, :]
-  colours: Array = (high - low) * alphas @ components.T
+  colours = (high - low) * alphas @ components.T
   y = jnp.clip(x.astype(jnp.float32) + colours[:, None, None, :], low, high)
   return {**batch, "inputs": (jnp.round(y) if is_bytes else y).astype(x.dtype)}

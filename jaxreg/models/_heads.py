@@ -69,7 +69,7 @@ class DropMaxHead(nn.Module):
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
-    biases = {"classifier": None, "prior": None, "residual": None}
+    biases: dict[str, float | None] = {"classifier": None, "prior": None, "residual": None}
     if self.initial_keep_prob:
       if not 0 < self.initial_keep_prob < 1:
         raise ValueError(f"initial_keep_prob must be at least 0 and below 1, got {self.initial_keep_prob}")
