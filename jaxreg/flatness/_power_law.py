@@ -65,10 +65,13 @@ def power_law_fit(
   quantiles. Points that are not positive and finite in both coordinates do not count.
 
   The test of linearity is two tests, with Bonferroni's correction. One adds the term :math:`c (\log x)^2` and
-  asks whether `c` is 0: Student's t with White's error of type HC3, which allows for uneven scatter too. The
+  asks whether `c` is 0: Student's t with White's error of type HC3, which allows for uneven scatter. The
   other counts the runs of residuals of one sign along `x` (Wald and Wolfowitz), which are few where the
-  points wind about the line. The slope of a line through a bent relation depends on the range of `x`, and its
-  interval says nothing about that.
+  points wind about the line. With 100 points and even scatter a straight law is refused as often as the level
+  says; where the scatter grows tenfold along the line, about twice as often.
+
+  The slope of a line through a bent relation depends on the range of `x`, and its interval says nothing about
+  that.
 
   Args:
     x, y: `[points]`.
