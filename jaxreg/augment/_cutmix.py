@@ -10,13 +10,18 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._boxes import inside_box
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, mixed, soft_labels
 from jaxreg.typing import Key, check_key, check_range
 
 
 def cutmix(
-  key: Key, batch: Mapping[str, Any], *, alpha: ArrayLike = 1.0, num_classes: int | None = None
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  alpha: ArrayLike = 1.0,
+  num_classes: int | None = None,
+  channel_axis: int = -1,
 ) -> dict[str, Any]:
   r"""Puts a box of another image of the batch into each image, and mixes the labels by its area.
 
@@ -33,6 +38,7 @@ def cutmix(
       makes the labels that it is mixed into NaN, or in a NumPy array it is refused.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with mixed images of the same dtype and labels `[batch, classes]`.
@@ -51,7 +57,7 @@ def cutmix(
   References:
     Yun et al., `CutMix: Regularization Strategy to Train Strong Classifiers`, 2019, section 3.1.
   """
-  x, labels = images(batch), soft_labels(batch, num_classes)
+  x, labels = images(batch, channel_axis), soft_labels(batch, num_classes)
   check_range(alpha, "alpha", low=0, open_low=True)
   number, height, width, _ = x.shape
   keys = jax.random.split(check_key(key), 3)
@@ -63,4 +69,5 @@ def cutmix(
   left = jnp.floor(width * column).astype(int) - columns // 2
   box = inside_box((height, width), top, left, rows, columns)
   share = 1 - box.mean(axis=(1, 2, 3))
-  return {**batch, "inputs": jnp.where(box, x[other], x), "labels": mixed(labels, labels[other], share)}
+  mixed_batch = with_images(batch, jnp.where(box, x[other], x), channel_axis)
+  return {**mixed_batch, "labels": mixed(labels, labels[other], share)}

@@ -1,5 +1,7 @@
 """Colour noise along the principal components of natural images."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.augment._images import images
+from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key, check_key, check_range
 
 # Of ImageNet's pixels, in units of the whole range: red, green and blue down, components across.
@@ -21,6 +23,7 @@ def lighting(
   *,
   std: ArrayLike = 0.1,
   value_range: tuple[float, float] | None = None,
+  channel_axis: int = -1,
 ) -> dict[str, Any]:
   r"""Adds one colour to all pixels of an image: the colour of another light.
 
@@ -34,6 +37,7 @@ def lighting(
     std: of `alpha`, at least 0.
     value_range: the least and largest value of a pixel, to which the result is clipped; by default 0 and 255
       of uint8, else 0 and 1.
+    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
@@ -51,7 +55,7 @@ def lighting(
     Krizhevsky, Sutskever and Hinton, `ImageNet Classification with Deep Convolutional Neural Networks`, 2012,
     section 4.1. He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4, names it.
   """
-  x = images(batch)
+  x = images(batch, channel_axis)
   if x.shape[-1] != 3:
     raise ValueError(f"inputs must have three channels, red, green and blue, got {x.shape}")
   is_bytes = x.dtype == jnp.uint8
@@ -63,4 +67,4 @@ def lighting(
   components = jnp.array(EIGENVECTORS) * jnp.array(EIGENVALUES)[None, :]
   colours = (high - low) * alphas @ components.T
   y = jnp.clip(x.astype(jnp.float32) + colours[:, None, None, :], low, high)
-  return {**batch, "inputs": (jnp.round(y) if is_bytes else y).astype(x.dtype)}
+  return with_images(batch, (jnp.round(y) if is_bytes else y).astype(x.dtype), channel_axis)

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
@@ -16,10 +15,10 @@ from jaxreg.typing import (
   Key,
   LossFn,
   Params,
-  check_floating,
   check_function,
   check_loss_fn,
   check_range,
+  loss_and_aux,
   one_line,
 )
 
@@ -117,13 +116,7 @@ def penalized_terms(
     named[_free(_name(term[1]), named)] = term
 
   def by_name(params: Params, batch: Batch, *, key: Key | None = None, step: ArrayLike | None = None) -> Any:
-    value: Any = loss_fn(params, batch, key=key)
-    loss, aux = _with_aux(value) if has_aux else (value, None)
-    if not jax.tree_util.all_leaves([loss]):
-      raise TypeError(
-        f"the loss must be a scalar, got a {type(loss).__name__}; (loss, aux) needs has_aux=True"
-      )
-    loss = check_floating(loss, "the value of loss_fn", shape=())
+    loss, aux = loss_and_aux(loss_fn(params, batch, key=key), has_aux)
     values = {"loss": loss.astype(jnp.promote_types(loss.dtype, jnp.float32))}
     for name, (weight, penalty) in named.items():
       values[name] = jnp.multiply(_at(weight, step, name), penalty(params))
@@ -138,12 +131,6 @@ def _at(weight: Weight, step: ArrayLike | None, name: str) -> ArrayLike:
   if step is None:
     raise ValueError(f"step must be given: the weight of {name} is a schedule")
   return weight(step)
-
-
-def _with_aux(value: Any) -> tuple[Array, Any]:
-  if not (isinstance(value, tuple) and len(value) == 2):
-    raise TypeError(f"loss_fn must return (loss, aux) with has_aux=True, got a {type(value).__name__}")
-  return value
 
 
 def _name(penalty: Callable) -> str:

@@ -97,7 +97,12 @@ def test_fill_is_what_comes_in(name):
   np.testing.assert_allclose([got.min(), got.max()], [5, 9], rtol=1e-5)
 
 
-OTHERS = {"flip": {}, "normalize": {"mean": jnp.arange(3.0), "std": jnp.arange(1.0, 4.0)}}
+OTHERS = {
+  "flip": {},
+  "normalize": {"mean": jnp.arange(3.0), "std": jnp.arange(1.0, 4.0)},
+  "lighting": {"value_range": (0.0, 9.0)},
+  "cutmix": {"num_classes": 4},
+}
 
 
 @pytest.mark.parametrize("name", [*FILLED, *OTHERS])
@@ -107,8 +112,9 @@ def test_channels_first_are_channels_last_moved(name):
   run = functools.partial(getattr(augment, name), **{**FILLED, **OTHERS}[name])
 
   def both(key, x):
-    last = run(key, {"inputs": x})["inputs"]
-    first = run(jax.random.clone(key), {"inputs": jnp.moveaxis(x, -1, 1)}, channel_axis=1)["inputs"]
+    batch = {"inputs": x, "labels": jnp.arange(4)}
+    last = run(key, batch)["inputs"]
+    first = run(jax.random.clone(key), {**batch, "inputs": jnp.moveaxis(x, -1, 1)}, channel_axis=1)["inputs"]
     return last, first
 
   last, first = jit(both)(key(2), x)
@@ -116,7 +122,7 @@ def test_channels_first_are_channels_last_moved(name):
   np.testing.assert_allclose(np.moveaxis(first, 1, -1), last, rtol=1e-6)
   assert (last != x).any()
   with pytest.raises(ValueError, match="channel_axis must be an axis of inputs after the first, got 0"):
-    run(key(), {"inputs": x}, channel_axis=0)
+    run(key(), {"inputs": x, "labels": jnp.arange(4)}, channel_axis=0)
 
 
 def test_no_magnitude_is_the_identity_and_dtypes_stay():
