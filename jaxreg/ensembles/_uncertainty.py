@@ -1,5 +1,7 @@
 """What the members of an ensemble of classifiers agree on and where they differ."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

@@ -1,5 +1,7 @@
 """The gradients of DropMax in the logits of wrong classes: the footnote of appendix B."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike

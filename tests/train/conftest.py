@@ -1,6 +1,7 @@
 """A tiny finished run to copy, and a cache that compiles each program of these tests once."""
 
 import shutil
+import signal
 
 import jax
 import pytest
@@ -29,6 +30,14 @@ def compile_once(tmp_path_factory):
   for name, value in before.items():
     jax.config.update(name, value)
   compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def hung_up():
+  """Under nohup a run ignores SIGHUP, and so would the tests of it."""
+  before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  yield
+  signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -586,4 +586,4 @@ def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
 
 
 def test_the_defaults_are_those_of_the_recipe():
-  assert Decoding() == Decoding(224, 256, (0.08, 1.0), (0.75, 4 / 3), True, 0)
+  assert Decoding() == Decoding(224, 256, (0.08, 1.0), (0.75, 4 / 3), (), True, 0)
