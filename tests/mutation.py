@@ -458,7 +458,7 @@ MUTATIONS = [
       "noise",
       "test_the_target_and_a_uniform_subset_of_the_others",
     ),
-    ("one too few", "return rank <= _number", "return rank < _number", "test_all_classes_give_the_softmax"),
+    ("one too few", "return (rank <= _number", "return (rank < _number", "test_all_classes_give_the_softmax"),
     (
       "correction's sign",
       "logits - math.log(number / (classes - 1))",
@@ -483,8 +483,8 @@ MUTATIONS = [
     ),
     (
       "target dropped",
-      "return mask | jax.nn.one_hot",
-      "return mask & ~jax.nn.one_hot",
+      "return (mask | is_target)",
+      "return (mask & ~is_target)",
       "test_the_target_is_always_kept_and_the_others_with_one_probability",
     ),
   ),
@@ -2397,7 +2397,8 @@ MUTATIONS = [
       "labels.shape) > rate",
       "test_frequencies_are_those_of_smoothed_targets",
     ),
-    ("no label", "& (labels >= 0)", "", "test_limits_and_examples_without_a_label"),
+    ("no label", "(labels >= 0) & ", "", "test_limits_and_examples_without_a_label"),
+    ("no class", " & (labels <= num_classes - 1)", "", "test_labels_that_are_no_classes"),
   ),
   *_table(
     "losses/_entropy.py",
@@ -2465,6 +2466,12 @@ MUTATIONS = [
       ".sum(axis=-1)) / (2 - t1)",
       ".sum(axis=-1)) / (1 - t1)",
       "test_other_temperatures_against_bisection",
+    ),
+    (
+      "top's own gradient",
+      "jnp.where(is_top, 0, logits - top)",
+      "logits - jax.lax.stop_gradient(top)",
+      "test_gradients_far_from_the_boundary_are_those_of_float64",
     ),
     ("too few steps", "fori_loop(0, 12,", "fori_loop(0, 2,", "test_other_temperatures_against_bisection"),
   ),
