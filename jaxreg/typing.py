@@ -122,7 +122,9 @@ def check_labels(
     if low < 0 or high >= num_classes:
       raise ValueError(f"labels must lie in [0, {num_classes}), got {low if low < 0 else high}")
   # In 8 bits, what is computed with labels wraps around: `1 << label`, or a number of classes as a label.
-  return labels.astype(jnp.promote_types(labels.dtype, jnp.int32))
+  # Of 64 bits without a sign, what both types hold is a float.
+  wide = jnp.promote_types(labels.dtype, jnp.int32) if labels.dtype != jnp.uint64 else jnp.int64
+  return labels.astype(wide)
 
 
 def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:

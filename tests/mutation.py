@@ -458,7 +458,7 @@ MUTATIONS = [
       "noise",
       "test_the_target_and_a_uniform_subset_of_the_others",
     ),
-    ("one too few", "return rank <= _number", "return rank < _number", "test_all_classes_give_the_softmax"),
+    ("one too few", "return (rank <= _number", "return (rank < _number", "test_all_classes_give_the_softmax"),
     (
       "correction's sign",
       "logits - math.log(number / (classes - 1))",
@@ -483,8 +483,8 @@ MUTATIONS = [
     ),
     (
       "target dropped",
-      "return mask | jax.nn.one_hot",
-      "return mask & ~jax.nn.one_hot",
+      "return (mask | is_target)",
+      "return (mask & ~is_target)",
       "test_the_target_is_always_kept_and_the_others_with_one_probability",
     ),
   ),
@@ -1240,17 +1240,31 @@ MUTATIONS = [
       "return jnp.abs(x)",
       "test_l1_leaves_a_layer_of_zeros_alone",
     ),
+  ),
+  *_table(
+    "_scaled.py",
+    "tests/penalties/test_weight_penalties.py",
     (
       "gradient of a zero norm",
-      "jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squared)))",
-      "jnp.sqrt(squared)",
+      "jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square)))",
+      "jnp.sqrt(square)",
       "test_a_group_of_zeros_has_a_gradient_of_zero",
     ),
     (
       "norm not scaled",
-      "safe = jnp.where(zero, 1, largest)",
-      "safe = jnp.ones_like(largest)",
+      "jnp.clip(jnp.frexp(largest)[1], -bound, bound)",
+      "0 * jnp.frexp(largest)[1]",
       "test_a_norm_neither_overflows_nor_vanishes",
+    ),
+  ),
+  *_table(
+    "_scaled.py",
+    "tests/reparam/test_weight_norm.py",
+    (
+      "squared norm",
+      "jnp.sqrt(jnp.where(square == 0, 1, square))",
+      "jnp.where(square == 0, 1, square)",
+      "test_lengths_are_g_and_directions_are_v",
     ),
   ),
   *_table(
@@ -1468,7 +1482,7 @@ MUTATIONS = [
       "(1 + 2 * strength * (1 - ratio))",
       "test_is_the_minimiser_on_a_grid",
     ),
-    ("threshold of groups", "norms - at)", "norms + at)", "test_group_lasso_is_the_minimiser"),
+    ("threshold of groups", "length - at)", "length + at)", "test_group_lasso_is_the_minimiser"),
     (
       "threshold without the step",
       "return jnp.multiply(step, weight)",
@@ -1532,17 +1546,17 @@ MUTATIONS = [
     "tests/constraints/test_norms.py",
     (
       "always scaled",
-      "outside = norms > limit",
-      "outside = norms > 0",
+      "outside = length / power > limit",
+      "outside = length / power > 0",
       "test_only_the_column_that_is_too_long_is_changed",
     ),
     (
       "no column bounded",
-      "outside = norms > limit",
-      "outside = norms < 0",
+      "outside = length / power > limit",
+      "outside = length / power < 0",
       "test_the_axis_is_that_of_the_incoming_weights",
     ),
-    ("rate upside down", "rate * jnp.clip", "(1 - rate) * jnp.clip", "test_min_max_norm"),
+    ("rate upside down", "rate * projected", "(1 - rate) * projected", "test_min_max_norm"),
   ),
   *_table(
     "constraints/_lagrangian.py",
@@ -1851,12 +1865,6 @@ MUTATIONS = [
       "return v, unit_axes(name, v, axis)",
       'return v, unit_axes("", v, axis)',
       "test_units_of_an_equinox_model_are_rows",
-    ),
-    (
-      "squared norm",
-      "jnp.sqrt(jnp.where(square == 0, 1, square))",
-      "jnp.where(square == 0, 1, square)",
-      "test_lengths_are_g_and_directions_are_v",
     ),
   ),
   *_table(
@@ -2389,7 +2397,8 @@ MUTATIONS = [
       "labels.shape) > rate",
       "test_frequencies_are_those_of_smoothed_targets",
     ),
-    ("no label", "& (labels >= 0)", "", "test_limits_and_examples_without_a_label"),
+    ("no label", "(labels >= 0) & ", "", "test_limits_and_examples_without_a_label"),
+    ("no class", " & (labels <= num_classes - 1)", "", "test_labels_that_are_no_classes"),
   ),
   *_table(
     "losses/_entropy.py",
@@ -2434,7 +2443,7 @@ MUTATIONS = [
     ("past pi", "-2 - widened)", "widened)", "test_arcface_widens_the_angle_and_never_pays_for_a_wider_one"),
     (
       "root of 1 - cos^2",
-      "return cosines, _norm(across),",
+      "return cosines, norm(across, (-1,)),",
       "return cosines, jnp.sqrt(1 - (x * of_label).sum(-1, keepdims=True) ** 2),",
       "test_arcface_widens_the_angle_and_never_pays_for_a_wider_one",
     ),
@@ -2457,6 +2466,12 @@ MUTATIONS = [
       ".sum(axis=-1)) / (2 - t1)",
       ".sum(axis=-1)) / (1 - t1)",
       "test_other_temperatures_against_bisection",
+    ),
+    (
+      "top's own gradient",
+      "jnp.where(is_top, 0, logits - top)",
+      "logits - jax.lax.stop_gradient(top)",
+      "test_gradients_far_from_the_boundary_are_those_of_float64",
     ),
     ("too few steps", "fori_loop(0, 12,", "fori_loop(0, 2,", "test_other_temperatures_against_bisection"),
   ),

@@ -76,6 +76,18 @@ def test_check_labels_passes_integers_on(dtype):
   assert check_labels(1, jnp.ones(3)).shape == ()
 
 
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+@pytest.mark.parametrize("x64", [False, True])
+def test_labels_without_a_sign_stay_integers(dtype, x64):
+  with jax.enable_x64(x64):
+    labels = np.arange(3, dtype=dtype)
+    got = check_labels(labels, jnp.ones((3, 3)))
+    assert got.dtype == (np.int64 if x64 else np.int32)
+    np.testing.assert_array_equal(got, labels)
+    with pytest.raises(ValueError, match=r"labels must lie in .*, got 4294967296"):
+      check_labels(np.array([0, 1, 2**32], np.uint64), jnp.ones((3, 3)))  # 0 in 32 bits
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_check_labels_refuses_other_dtypes(dtype):
   with pytest.raises(TypeError, match=f"labels must be integers, got {dtype}"):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._scaled import norm, scaled
 from jaxreg.typing import Array, check_floating
 
 LossOfInputs = Callable[[Array], Array]
@@ -45,13 +46,10 @@ def perturbed(x: Array, delta: ArrayLike, clip: Bounds) -> Array:
 
 def lengths(delta: Array) -> Array:
   """The Euclidean norm of each example, `[batch, 1, ...]`; no square of it under- or overflows."""
-  axes = tuple(range(1, delta.ndim))
-  largest = jnp.abs(delta).max(axis=axes, keepdims=True, initial=0)
-  scale = jnp.where(largest > 0, largest, 1)
-  return scale * jnp.sqrt(jnp.square(delta / scale).sum(axis=axes, keepdims=True))
+  return norm(delta, tuple(range(1, delta.ndim)))
 
 
 def unit(delta: Array, otherwise: Array | float = 0.0) -> Array:
   """Each example divided by its norm; `otherwise` where that is 0, NaN where it is NaN."""
-  norm = lengths(delta)
-  return jnp.where(norm == 0, otherwise, delta / jnp.where(norm == 0, 1, norm))
+  near_one, length, _ = scaled(delta, tuple(range(1, delta.ndim)))
+  return jnp.where(length == 0, otherwise, near_one / jnp.where(length == 0, 1, length))

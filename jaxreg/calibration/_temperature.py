@@ -103,4 +103,6 @@ def temper(logits: ArrayLike, *, temperature: ArrayLike) -> Array:
     raise ValueError(f"temperature must be a scalar, got shape {jnp.shape(temperature)}")
   check_range(temperature, "temperature", low=0, open_low=True)
   logits = check_wide(logits, "logits")
+  # Shifted first: a compiled quotient of the largest may be rounded in two ways, and the two differ.
+  logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
   return jax.nn.log_softmax(logits / jnp.asarray(temperature, logits.dtype), axis=-1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import map_selected, norm, unit_axes
+from jaxreg.penalties._leaves import map_selected, unit_axes
 from jaxreg.typing import Array, Mask, Params, check_range
 
 Axis = int | tuple[int, ...] | None
@@ -47,9 +48,10 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
   check_range(limit, "limit", low=0, open_low=True)
 
   def clip(name: str, w: Array) -> Array:
-    norms = norm(w, unit_axes(name, w, axis))
-    outside = norms > limit
-    return jnp.where(outside, w * (limit / jnp.where(outside, norms, 1)), w)
+    near_one, length, power = scaled(w, unit_axes(name, w, axis))
+    outside = length / power > limit
+    factor = jnp.where(outside, limit, 0) / jnp.where(outside, length, 1)
+    return jnp.where(outside, near_one * factor, w)
 
   return map_selected(clip, params, mask)
 
@@ -79,8 +81,8 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
   """
 
   def scale(name: str, w: Array) -> Array:
-    norms = norm(w, unit_axes(name, w, axis))
-    return w / jnp.where(norms > 0, norms, 1)
+    near_one, length, _ = scaled(w, unit_axes(name, w, axis))
+    return jnp.where(length > 0, near_one / jnp.where(length > 0, length, 1), w)
 
   return map_selected(scale, params, mask)
 
@@ -127,9 +129,11 @@ def min_max_norm(
   check_range(rate, "rate", low=0, high=1)
 
   def scale(name: str, w: Array) -> Array:
-    norms = norm(w, unit_axes(name, w, axis))
+    near_one, length, power = scaled(w, unit_axes(name, w, axis))
+    norms = length / power
     outside = ((norms < low) & (norms > 0)) | (norms > high)
-    target = rate * jnp.clip(norms, low, high) + (1 - rate) * norms
-    return jnp.where(outside, w * (target / jnp.where(outside, norms, 1)), w)
+    bound = jnp.where(outside, jnp.where(norms < low, low, high), 0)
+    projected = near_one * (bound / jnp.where(outside, length, 1))
+    return jnp.where(outside, rate * projected + (1 - rate) * w, w)
 
   return map_selected(scale, params, mask)

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._scaled import scaled
 from jaxreg.paths import chosen, everything, kernels_only
 from jaxreg.penalties._group_lasso import group_factor
-from jaxreg.penalties._leaves import map_selected, norm, unit_axes, wide
+from jaxreg.penalties._leaves import map_selected, unit_axes, wide
 from jaxreg.typing import Array, Mask, Params, check_floating, check_function, check_range
 
 Prox = Callable[[Params, ArrayLike], Params]
@@ -160,10 +161,11 @@ def prox_group_lasso(
 
   def shrink(name: str, w: Array) -> Array:
     axes = unit_axes(name, w, axis)
-    norms, at = norm(w, axes), threshold * group_factor(w, axes, size_weighted)
-    factor = jax.nn.relu(norms - at) / jnp.where(norms > 0, norms, 1)
-    # Not `norms > at`, which is false for NaN: it would become 0.
-    return jnp.where(norms <= at, 0, w * factor)
+    _, length, power = scaled(w, axes)
+    at = threshold * group_factor(w, axes, size_weighted) * power
+    factor = jax.nn.relu(length - at) / jnp.where(length > 0, length, 1)
+    # Not `length > at`, which is false for NaN: it would become 0.
+    return jnp.where(length <= at, 0, w * factor)
 
   return map_selected(shrink, params, mask)
 

@@ -56,7 +56,7 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   if t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
   log_probs = bi_tempered_log_probs(logits, t2=t2)
-  fit = -log_probs if t1 == 1 else -jnp.expm1((1 - t1) * log_probs) / (1 - t1)
+  fit = -log_probs if t1 == 1 else _one_minus_exp((1 - t1) * log_probs) / (1 - t1)
   return of_label(fit, labels) - (1 - jnp.exp((2 - t1) * log_probs).sum(axis=-1)) / (2 - t1)
 
 
@@ -87,9 +87,18 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   check_range(t2, "t2", low=1)
   if t2 == 1:
     return softmax_log_probs(logits)
-  # A shift changes nothing, and small logits keep the digits of the normaliser.
-  logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  # A shift changes nothing, and small logits keep the digits of the normaliser. The gradient of the largest
+  # is minus the sum of the others': its own formula takes 1 - p of a p that is rounded to 1.
+  is_top = jax.nn.one_hot(logits.argmax(axis=-1), logits.shape[-1], dtype=bool)
+  top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
+  logits = jnp.where(is_top, 0, logits - top)
   return _log_probs(logits, _normaliser(logits, float(t2)), t2)
+
+
+def _one_minus_exp(x: Array) -> Array:
+  """For `x` of at most 0; JAX differentiates `expm1` to `expm1(x) + 1`, which has no digits far from 0."""
+  near = x > -1
+  return jnp.where(near, -jnp.expm1(jnp.where(near, x, 0)), 1 - jnp.exp(x))
 
 
 def _log_probs(logits: Array, normaliser: Array, t: float) -> Array:

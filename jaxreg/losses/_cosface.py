@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._scaled import norm, scaled
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array, check_labels, check_range, check_wide
 
@@ -152,18 +153,10 @@ def _angles(
   of_label = jnp.take(w, labels, axis=0)
   # The length of what is across, not the root of 1 - cos^2: that has no slope at 0, and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
-  return cosines, _norm(across), jax.nn.one_hot(labels, w.shape[0], dtype=bool), labels
+  return cosines, norm(across, (-1,)), jax.nn.one_hot(labels, w.shape[0], dtype=bool), labels
 
 
 def _unit(x: Array) -> Array:
-  # Divided by its largest entry first, so that no square under- or overflows; which changes no direction.
-  largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=-1, keepdims=True))
-  zero = largest == 0
   # What is 0 has no direction, and no gradient to one.
-  x = jnp.where(zero, 0, x / jnp.where(zero, 1, largest))
-  return x / jnp.where(zero, 1, _norm(x))
-
-
-def _norm(x: Array) -> Array:
-  square = jnp.square(x).sum(axis=-1, keepdims=True)
-  return jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square)))
+  near_one, length, _ = scaled(x, (-1,))
+  return jnp.where(length == 0, 0, near_one / jnp.where(length == 0, 1, length))

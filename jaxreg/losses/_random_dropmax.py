@@ -57,7 +57,8 @@ def random_dropmax_mask(
 
   Args:
     key: one draw of `[..., num_classes]`.
-    labels: `[...]`, integer class indices in `[0, num_classes)`.
+    labels: `[...]`, integer class indices in `[0, num_classes)`; of any other the row is all False, or a
+      NumPy array is refused.
     num_classes: number of classes.
     keep_prob: in [0, 1]; may be traced.
 
@@ -66,7 +67,7 @@ def random_dropmax_mask(
 
   Raises:
     TypeError: if `labels` are not integer or `key` not a typed key.
-    ValueError: if `num_classes` is below 1 or `keep_prob` outside [0, 1].
+    ValueError: if `num_classes` is below 1, `keep_prob` outside [0, 1] or a known label out of range.
 
   Example:
     >>> random_dropmax_mask(jax.random.key(0), jnp.array([1]), num_classes=3, keep_prob=0.0)
@@ -76,4 +77,5 @@ def random_dropmax_mask(
   check_range(keep_prob, "keep_prob", low=0, high=1)
   shape = (*jnp.shape(labels), num_classes)
   mask = jax.random.bernoulli(check_key(key), jnp.asarray(keep_prob, jnp.float32), shape)
-  return mask | jax.nn.one_hot(check_labels(labels, mask), num_classes, dtype=bool)
+  is_target = jax.nn.one_hot(check_labels(labels, mask), num_classes, dtype=bool)
+  return (mask | is_target) & is_target.any(axis=-1, keepdims=True)

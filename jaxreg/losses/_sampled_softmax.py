@@ -74,7 +74,8 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
 
   Args:
     key: one draw of `[..., num_classes]`.
-    labels: `[...]`, integer class indices in `[0, num_classes)`.
+    labels: `[...]`, integer class indices in `[0, num_classes)`; of any other the row is all False, or a
+      NumPy array is refused.
     num_classes: number of classes.
     fraction: in (0, 1]; static.
 
@@ -83,7 +84,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
 
   Raises:
     TypeError: if `labels` are not integer or `key` not a typed key.
-    ValueError: if `num_classes` is below 1 or `fraction` out of range.
+    ValueError: if `num_classes` is below 1, `fraction` out of range or a known label is.
 
   Example:
     >>> sample_classes(jax.random.key(0), jnp.array([2, 2]), num_classes=4, fraction=0.25).sum(axis=-1)
@@ -95,7 +96,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
   is_target = jax.nn.one_hot(check_labels(labels, noise), num_classes, dtype=bool)
   # The target comes first. Ranks, and not a threshold: equal numbers would pass it together.
   rank = jnp.argsort(jnp.argsort(jnp.where(is_target, -1, noise), axis=-1), axis=-1)
-  return rank <= _number(num_classes, fraction)
+  return (rank <= _number(num_classes, fraction)) & is_target.any(axis=-1, keepdims=True)
 
 
 def _number(num_classes: int, fraction: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, Key, check_count, check_key, check_range
@@ -21,7 +22,8 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
 
   Args:
     key: two draws of the labels' shape: whether, and which class; None for no noise.
-    labels: `[...]`, integer; negative ones, where there is no label, stay.
+    labels: `[...]`, integer; negative ones, where there is no label, stay. A label of `num_classes` or more
+      is refused in a NumPy array; in a JAX array it stays, so that the loss sees it.
     num_classes: `K`; static.
     rate: `eps` in [0, 1]; may be traced.
 
@@ -30,7 +32,8 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
 
   Raises:
     TypeError: if `labels` are not integer, `num_classes` no integer or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or `num_classes` below 1.
+    ValueError: if `rate` is outside [0, 1], `num_classes` below 1 or too large for the labels' dtype, or a
+      known label not below it.
 
   Example:
     >>> label_noise(jax.random.key(0), jnp.array([3, 1, -1]), num_classes=4, rate=0.0)
@@ -39,13 +42,19 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, label smoothing.
   """
+  known = np.asarray(labels) if isinstance(labels, np.ndarray | np.integer | int) else None
   labels = jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
   check_range(rate, "rate", low=0, high=1)
+  if num_classes - 1 > jnp.iinfo(labels.dtype).max:
+    raise ValueError(f"num_classes must be at most that of {labels.dtype} labels, got {num_classes}")
+  if known is not None and known.size and known.max() >= num_classes:
+    raise ValueError(f"labels must be below num_classes, {num_classes}, got {known.max()}")
   if key is None:
     return labels
   whether, which = jax.random.split(check_key(key))
-  replaced = (jax.random.uniform(whether, labels.shape) < rate) & (labels >= 0)
+  valid = (labels >= 0) & (labels <= num_classes - 1)
+  replaced = (jax.random.uniform(whether, labels.shape) < rate) & valid
   return jnp.where(replaced, jax.random.randint(which, labels.shape, 0, num_classes, labels.dtype), labels)

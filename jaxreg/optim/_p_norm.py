@@ -64,7 +64,8 @@ def p_norm_sgd(
   .. math:: \Delta = -\epsilon \operatorname{sign}(g)\,|g|^{1/(p-1)}, \qquad \alpha = \epsilon^{p-1}
 
   In the first form p = 2 is `optax.sgd` and large p sign descent with steps of `epsilon`; in the second the
-  steps of large p are 1, for every `alpha`.
+  steps of large p are 1, for every `alpha`. A step that would overflow is held at the largest number of the
+  dtype.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule; or
@@ -88,5 +89,19 @@ def p_norm_sgd(
   if (learning_rate is None) == (alpha is None):
     raise ValueError(f"one of learning_rate and alpha must be given, got {learning_rate} and {alpha}")
   if alpha is None:
-    return with_learning_rate(scale_by_p_norm(p=p), learning_rate)  # type: ignore[arg-type]
-  return with_learning_rate(scale_by_p_norm(p=p, alpha=alpha), 1.0)
+    chain = with_learning_rate(scale_by_p_norm(p=p), learning_rate)  # type: ignore[arg-type]
+  else:
+    chain = with_learning_rate(scale_by_p_norm(p=p, alpha=alpha), 1.0)
+
+  def update(updates, state, params=None, **extra_args):
+    # Rounded once, after the learning rate: the power alone leaves the range of 16 bits.
+    new, state = chain.update(on_floating(wide, updates), state, params, **extra_args)
+    return as_updates(on_floating(_within, new, updates), updates), state
+
+  return optax.GradientTransformationExtraArgs(chain.init, update)
+
+
+def _within(x: Array, like: Array) -> Array:
+  """`x` within the numbers of the dtype of `like`."""
+  largest = float(jnp.finfo(jnp.result_type(like)).max)
+  return jnp.clip(x, -largest, largest)

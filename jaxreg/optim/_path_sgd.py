@@ -28,6 +28,10 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
   No path is enumerated: a network with the weights :math:`|w|^p` maps an input of ones to the sums over all
   paths, since nothing in it is negative and ReLUs do nothing. Biases are edges from a unit that is 1.
 
+  The powers and their products have to be numbers of the parameters' dtype. In float32 and for `p = 2` the
+  weights, and the product along a path, have to lie between about 1e-19 and 1e19: below, what is lost counts
+  as 0; above, the norm is infinite or NaN. Parameters in float64 reach from 1e-154 to 1e154.
+
   Args:
     apply: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling.
     params: its parameters, floating.

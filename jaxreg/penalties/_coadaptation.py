@@ -7,6 +7,7 @@ import math
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._scaled import power_of_two
 from jaxreg.typing import Array, check_wide
 
 
@@ -41,9 +42,7 @@ def coadaptation(activations: ArrayLike) -> Array:
   if activations.ndim < 2:
     raise ValueError(f"activations must be [..., units], got {activations.shape}")
   rows = activations.reshape(math.prod(activations.shape[:-1]), activations.shape[-1])
-  # By the largest first, so that no square under- or overflows.
-  largest = jnp.abs(rows).max(axis=0, keepdims=True, initial=0)
-  rows = rows / jnp.where(largest > 0, largest, 1)
+  rows = rows * power_of_two(rows, (0,))  # so that no square under- or overflows
   centred = rows - rows.mean(axis=0, keepdims=True)
   squares = jnp.square(centred).sum(axis=0)
   # A constant has no correlation, but its mean is rounded.

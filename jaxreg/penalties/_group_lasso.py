@@ -2,8 +2,9 @@
 
 import math
 
+from jaxreg._scaled import norm
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import norm, selected, total, unit_axes
+from jaxreg.penalties._leaves import selected, total, unit_axes
 from jaxreg.typing import Array, Mask, Params
 
 

@@ -1,4 +1,4 @@
-"""What penalties and constraints share: the selected leaves, and norms whose gradient at 0 is 0."""
+"""What penalties and constraints share: the selected leaves, and the axes of a unit's weights."""
 
 from __future__ import annotations
 
@@ -66,19 +66,6 @@ def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[
 def absolute(x: Array) -> Array:
   # jnp.abs has the derivative 1 at 0; the derivative of sign(x) is 0 everywhere, so that of this is sign(x).
   return jnp.sign(x) * x
-
-
-def norm(x: Array, axes: tuple[int, ...]) -> Array:
-  """Euclidean norms over `axes`, kept as axes of size 1; the gradient of a zero norm is 0.
-
-  Divided by the largest entry first, so that squares neither overflow nor vanish.
-  """
-  largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=axes, keepdims=True, initial=0))
-  # Not `largest > 0`, which is false for NaN: its norm would be 0.
-  zero = largest == 0
-  safe = jnp.where(zero, 1, largest)
-  squared = jnp.square(x / safe).sum(axis=axes, keepdims=True)
-  return safe * jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, squared)))
 
 
 def floating(leaf: Array, name: str) -> Array:

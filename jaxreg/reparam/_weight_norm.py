@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._scaled import norm, scaled
 from jaxreg.penalties._leaves import unit_axes
 from jaxreg.typing import Array, check_floating
 
@@ -85,17 +86,16 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
 
 def _with_lengths(name: str, v: ArrayLike, g: ArrayLike, axis: Axis) -> Array:
   v, axes = _check(name, v, axis)
-  scaled, norm, _ = _scaled(v, axes)
+  near_one, length, _ = scaled(_wide(v), axes)
   units = tuple(size for i, size in enumerate(v.shape) if i not in axes)
-  g = check_floating(g, f"g/{name}" if name else "g", shape=units).reshape(norm.shape)
-  length = jnp.where(norm == 0, 0, g / jnp.where(norm == 0, 1, norm))
-  return (scaled * jnp.broadcast_to(length, v.shape)).astype(v.dtype)
+  g = check_floating(g, f"g/{name}" if name else "g", shape=units).reshape(length.shape)
+  factor = jnp.where(length == 0, 0, g / jnp.where(length == 0, 1, length))
+  return (near_one * factor).astype(v.dtype)
 
 
 def _lengths(name: str, v: ArrayLike, axis: Axis) -> Array:
   v, axes = _check(name, v, axis)
-  _, norm, largest = _scaled(v, axes)
-  return (largest * norm).squeeze(axes).astype(v.dtype)
+  return norm(_wide(v), axes).squeeze(axes).astype(v.dtype)
 
 
 def _check(name: str, v: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
@@ -106,14 +106,5 @@ def _check(name: str, v: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]
   return v, unit_axes(name, v, axis)
 
 
-def _scaled(v: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
-  """`v` over each unit's largest entry, the norms of that, and the entries, with axes of size 1 for `axes`.
-
-  So the squares neither overflow nor vanish. What is made of the three does not depend on the largest entry,
-  which is why no gradient has to go through it. The norm's root has a gradient at 0 too.
-  """
-  wide = v.astype(jnp.promote_types(v.dtype, jnp.float32))
-  largest = jax.lax.stop_gradient(jnp.abs(wide).max(axis=axes, keepdims=True, initial=0))
-  wide = wide / jnp.broadcast_to(jnp.where(largest == 0, 1, largest), v.shape)
-  square = jnp.square(wide).sum(axis=axes, keepdims=True)
-  return wide, jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square))), largest
+def _wide(v: Array) -> Array:
+  return v.astype(jnp.promote_types(v.dtype, jnp.float32))

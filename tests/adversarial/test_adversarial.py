@@ -207,3 +207,12 @@ def test_refusals():
     adversarial.vat_loss(key(), log_probs, x, eps=0.1, num_iters=0)
   with pytest.raises(ValueError, match="log_probs_fn must give"):
     adversarial.vat_loss(key(), logistic, x, eps=0.1)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e38])
+def test_a_direction_does_not_depend_on_the_size_of_the_gradient(size):
+  slope = np.float32([[2.0, -1.0, 3.0]])
+  loss = lambda x: (x * (slope * np.float32(size))).sum(axis=-1)
+  options = {"norm": "l2", "eps": 0.5, "step_size": 0.5, "num_steps": 1, "random_start": False}
+  got = adversarial.pgd(None, loss, jnp.zeros((1, 3)), **options)
+  np.testing.assert_allclose(got, 0.5 * slope / np.sqrt(14), rtol=1e-6)

@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import scipy.optimize
+from contract import jit
 
 from jaxreg import calibration
 
@@ -172,3 +173,17 @@ def test_what_does_not_fit_is_refused():
       calibration.temper(log_probs, temperature=temperature)
   with pytest.raises(TypeError, match="bins"):
     calibration.mce({name: jnp.ones(2, int) for name in ("confidence", "correct", "count")})
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 3.0, 7.0])
+def test_tempered_logits_of_1e8_are_log_probabilities_in_a_compiled_function_too(temperature):
+  logits = np.float32([[1e8, 0.0, -3e7], [9.1e8, 9.1e8, 1.0], [2e38, 3e38, 3e38]])
+  want = np.float64(logits) - logits.max(axis=-1, keepdims=True)
+  want /= np.float64(np.float32(temperature))
+  want = want - np.logaddexp.reduce(want, axis=-1, keepdims=True)
+  temper = lambda z: calibration.temper(z, temperature=temperature)
+  for function in (temper, jit(temper)):
+    got = function(logits)
+    assert (got <= 0).all()
+    finite = np.abs(want) < 3e38
+    np.testing.assert_allclose(np.asarray(got)[finite], want[finite], rtol=1e-6)

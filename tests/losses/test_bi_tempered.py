@@ -50,3 +50,23 @@ def test_refusals():
   for options, name in (({"t1": 1.5}, "t1"), ({"t2": 0.5}, "t2")):
     with pytest.raises(ValueError, match=f"{name} must lie in"):
       losses.bi_tempered(jnp.zeros((1, 2)), jnp.array([0]), **options)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e6, 1e8])
+def test_gradients_far_from_the_boundary_are_those_of_float64(size):
+  """By the rule of implicit differentiation, written out: `p` has no digits near 1 but `1 - p` has."""
+  t1, t2 = 0.8, 1.3
+  logits = np.float64(np.float32([1.0, 0.0, -0.5])) * size
+  low, high = logits.max(), logits.max() + 10.0
+  root = lambda x: np.float64(1 + (t2 - 1) * (x - logits)) ** (-1 / (t2 - 1))
+  for _ in range(200):
+    middle = (low + high) / 2
+    low, high = (middle, high) if root(middle).sum() > 1 else (low, middle)
+  p = root(high)
+  weights = p**t2 / (p**t2).sum()
+  # Of the loss in each logit less the normaliser.
+  slope = (p ** (2 - t1) - np.array([0, 1, 0]) * p ** (1 - t1)) * p ** (t2 - 1)
+  others = (slope - weights * slope.sum())[1:]
+  want = np.array([-others.sum(), *others])  # a shift of all logits changes nothing
+  got = jit(jax.grad(lambda o: losses.bi_tempered(o, jnp.array(1))))(jnp.float32(logits))
+  np.testing.assert_allclose(got, want, rtol=1e-4)

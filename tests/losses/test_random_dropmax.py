@@ -1,6 +1,7 @@
 """Random DropMax: its masks, its limits, its expectation by enumeration."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -52,3 +53,14 @@ def test_the_mean_loss_is_that_over_all_masks(keep_prob):
 def test_a_probability_out_of_range_is_refused(keep_prob):
   with pytest.raises(ValueError, match="keep_prob"):
     losses.random_dropmax(jax.random.key(0), LOGITS[None], np.array([0]), keep_prob=keep_prob)
+
+
+@pytest.mark.parametrize("sampler", [losses.random_dropmax_mask, losses.sample_classes])
+def test_a_label_that_is_no_class_keeps_nothing(sampler):
+  """A row without its target would pass for a mask; a NumPy array with such a label is refused."""
+  labels = np.array([2, 5, -1, 0, 300])
+  with pytest.raises(ValueError, match=r"labels must lie in \[0, 5\)"):
+    sampler(jax.random.key(0), labels, num_classes=5)
+  kept = np.asarray(sampler(jax.random.key(0), jnp.asarray(labels), num_classes=5))
+  assert kept.any(axis=-1).tolist() == [True, False, False, True, False]
+  assert kept[[0, 3], [2, 0]].all()

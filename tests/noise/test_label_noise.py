@@ -59,3 +59,22 @@ def test_refusals():
     noise.label_noise(jax.random.key(0), jnp.zeros(2), num_classes=3, rate=0.1)
   with pytest.raises(ValueError, match="rate must lie in"):
     noise.label_noise(jax.random.key(0), jnp.zeros(2, int), num_classes=3, rate=1.1)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.uint32])
+def test_labels_that_are_no_classes(dtype):
+  """A NumPy array with one is refused; in a JAX array it stays, so that the loss is NaN."""
+  labels = np.array([0, 4, 100, 3], dtype)
+  with pytest.raises(ValueError, match="labels must be below num_classes, 4, got 100"):
+    noise.label_noise(jax.random.key(0), labels, num_classes=4, rate=1.0)
+  for seed in range(5):
+    found = noise.label_noise(jax.random.key(seed), jnp.asarray(labels), num_classes=4, rate=1.0)
+    assert found.dtype == dtype
+    assert found[1:3].tolist() == [4, 100]
+    assert max(found[::3].tolist()) < 4
+
+
+def test_classes_that_the_dtype_of_labels_does_not_hold_are_refused():
+  with pytest.raises(ValueError, match="num_classes must be at most that of int8 labels, got 129"):
+    noise.label_noise(jax.random.key(0), jnp.zeros(2, jnp.int8), num_classes=129, rate=0.5)
+  noise.label_noise(jax.random.key(0), jnp.zeros(2, jnp.int8), num_classes=128, rate=0.5)

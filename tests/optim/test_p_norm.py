@@ -103,3 +103,19 @@ def test_refusals():
     p_norm_sgd(0.1, p=3.0, alpha=0.1)
   with pytest.raises(ValueError, match="one of learning_rate and alpha"):
     p_norm_sgd(p=3.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_steps_in_16_bits_are_rounded_once(dtype):
+  """Neither the power of a gradient nor a small step leaves the range before the learning rate is in."""
+  g = jnp.array([0.5, 0.9, 1.5, -1.9, 2.0, -3.0], dtype)
+  powers = np.sign(np.float64(g)) * np.abs(np.float64(g)) ** 20
+  for rate in (1e-4, 0.1, optax.constant_schedule(100.0)):
+    scale = 100.0 if callable(rate) else rate
+    tx = p_norm_sgd(rate, p=1.05)
+    got = jit(lambda g, tx=tx: tx.update(g, tx.init(g))[0])(g)
+    assert got.dtype == dtype
+    largest = float(jnp.finfo(dtype).max)
+    want = np.clip(-scale * powers, -largest, largest)
+    info = jnp.finfo(dtype)
+    np.testing.assert_allclose(np.float64(got), want, rtol=float(info.eps), atol=float(info.smallest_normal))

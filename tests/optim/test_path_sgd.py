@@ -185,3 +185,15 @@ def test_mask_and_refusals():
     path_sgd(0.1, apply=None, input_shape=(2,))  # type: ignore[arg-type]
   with pytest.raises(ValueError, match="p must lie in"):
     path_norm(nets.mlp, params, (2,), p=0.5)
+
+
+@pytest.mark.parametrize(("first", "second"), [(1e-20, 1e20), (1e-20, 1e-20), (1e20, 1e20)])
+def test_weights_beyond_the_squares_of_float32_need_float64(first, second):
+  apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
+  params = {"a": np.array([[1.0, -2.0]]) * first, "b": np.array([[3.0], [-1.0]]) * second}
+  with jax.enable_x64(True):
+    for p in (1.0, 2.0, 3.0):
+      want = (3.0**p + 2.0**p) ** (1 / p) * first * second
+      np.testing.assert_allclose(
+        path_norm(apply, jax.tree.map(jnp.asarray, params), (1,), p=p), want, rtol=1e-12
+      )
