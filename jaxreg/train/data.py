@@ -139,7 +139,6 @@ class Dataset:
     Raises:
       RunError: naming the split, what it holds and what is allowed.
     """
-    check_apart(source, self.train, val=self.val, test=self.test)
     for name, split in self.splits().items():
       where = f"{source}, split {name}"
       split.check(where)
@@ -164,6 +163,7 @@ class Dataset:
           f"{where}: label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; "
           f"the classes are 0 to {self.num_classes - 1}"
         )
+    check_apart(source, self.train, val=self.val, test=self.test)
     return self
 
 

@@ -157,7 +157,8 @@ def test_mistakes_are_told(folder, tmp_path, fields, message):
 
 def test_labels_of_sequences_are_checked():
   tokens, labels = np.ones((2, 3), np.int32), np.array([[0, -1], [1, 5]])
-  make = lambda labels: Dataset(*[Split(tokens, labels)] * 3, num_classes=6).checked("here")
+  splits = lambda labels: [Split(tokens + number, labels) for number in range(3)]
+  make = lambda labels: Dataset(*splits(labels), num_classes=6).checked("here")
   assert make(labels).describe()["label_shape"] == [2]
   with pytest.raises(train.RunError, match="label 6 at position 1, 1 is out of range"):
     make(labels + np.array([[0, 0], [0, 1]]))
