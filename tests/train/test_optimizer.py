@@ -364,7 +364,7 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
   ("fields", "match"),
   [
     ({"optimizer.name": "path_sgd", "model.name": "CifarResNet"}, "path_sgd is for networks"),
-    ({"optimizer.name": "trust_region", "optimizer.trust_region.blocks": "layer"}, "blocks must be one of"),
+    ({"optimizer.name": "trust_region", "optimizer.trust_region.blocks": "layer"}, "blocks: must be one of"),
     ({"optimizer.name": "mahalanobis", "optimizer.mahalanobis.metric": (4.0,)}, "^config: .*mahalanobis"),
     (
       {"optimizer.schedule.name": "step", "optimizer.schedule.step.boundaries": (10**9,)},

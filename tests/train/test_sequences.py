@@ -141,7 +141,7 @@ def test_accumulated_parts_weigh_what_their_tokens_weigh(folder):
     ({"augment.names": ("flip",)}, "augment: is for images, and the inputs of data.parallel_text are tokens"),
     ({"augment.mean": (0.5,), "augment.std": (1.0,)}, "augment: is for images"),
     ({"model.name": "MLP"}, "model.name: MLP asks the data for nothing, and these tell vocab_size"),
-    ({"model.Transformer.num_heads": 0}, "num_heads must be at least 1, got 0"),
+    ({"model.Transformer.num_heads": 0}, "num_heads: must be at least 1 and at most 1e4, got 0"),
     (
       {"data.name": "digits"},
       "Transformer asks the data for vocab_size, source_length, and these tell nothing",
