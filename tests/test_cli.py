@@ -132,7 +132,7 @@ def test_arguments_of_configs(refuses, config, message):
 
 @pytest.mark.parametrize("rate", ["1.5", "-0.1", "nan"])
 def test_rates_of_a_model(refuses, rate):
-  message = f"model.MLP.dropout_rate: must lie in [0, 1], got {rate}"
+  message = f"model.MLP.dropout_rate: must be at least 0 and at most 1, got {rate}"
   refuses([f"--config.model.MLP.dropout_rate={rate}"], message)
 
 
@@ -271,14 +271,48 @@ def test_a_batch_that_the_devices_cannot_share(refuses):
     ("optimizer.weight_decay.rate", "-1", "at least 0 and finite"),
     ("optimizer.schedule.warmup_epochs", "nan", "at least 0 and finite"),
     ("optimizer.schedule.step.boundaries", "(1,-2)", "at least 0"),
-    ("model.MLP.dropout_rate", "1.5", "in [0, 1]"),
-    ("model.MLP.dropout_rate", "nan", "in [0, 1]"),
+    ("model.MLP.dropout_rate", "1.5", "at least 0 and at most 1"),
+    ("model.MLP.dropout_rate", "nan", "at least 0 and at most 1"),
     ("method.dropmax.loss.temperature", "0", "in (0, inf]"),
-    ("method.dropmax.loss.kl_weight", "nan", "kl_weight must lie in"),
+    ("method.dropmax.loss.kl_weight", "nan", "at least -1e6 and at most 1e6"),
+    ("steps", "3000000000000", "at least 0 and at most 1e9"),
+    ("epochs", "900000000", "at most 1e9 steps"),
+    ("model.MLP.widths", "(8, 1000000000000)", "at most 1e6"),
+    ("optimizer.weight_decay.rate", "inf", "at least 0 and finite"),
+    ("optimizer.adam.eps", "-1e-8", "at least 0 and at most 1e3"),
+    ("optimizer.adam.b1", "1.0", "at least 0 and below 1"),
   ],
 )
 def test_numbers_out_of_range(refuses, field, given, allowed):
   refuses([f"--config.{field}={given}"], field.split(".")[-1].replace("dropout_", ""), allowed, "got ")
+
+
+@pytest.mark.parametrize(
+  ("name", "field", "given", "allowed"),
+  [
+    ("optimizer.name=adabelief", "optimizer.adabelief.eps_root", "-1.0", "at least 0 and at most 1e3"),
+    ("optimizer.name=adadelta", "optimizer.adadelta.rho", "1.5", "at least 0 and below 1"),
+    ("optimizer.name=adafactor", "optimizer.adafactor.clipping_threshold", "-1.0", "above 0"),
+    ("optimizer.name=adafactor", "optimizer.adafactor.decay_rate", "0.0", "above 0 and at most 1"),
+    ("optimizer.name=adan", "optimizer.adan.b3", "1.0", "at least 0 and below 1"),
+    ("optimizer.name=lars", "optimizer.lars.trust_coefficient", "-0.1", "above 0 and finite"),
+    ("optimizer.name=radam", "optimizer.radam.threshold", "2.0", "at least 4"),
+    ("optimizer.name=rprop", "optimizer.rprop.min_step_size", "60.0", "at most max_step_size=50.0"),
+    ("optimizer.name=rprop", "optimizer.rprop.eta_minus", "1.5", "above 0 and at most 1"),
+    ("optimizer.name=signum", "optimizer.signum.beta", "-0.5", "at least 0 and below 1"),
+    ("optimizer.name=sgd", "optimizer.sgd.nesterov", "True", "must be False without momentum"),
+    ("optimizer.schedule.name=cosine", "optimizer.schedule.cosine.final", "-0.5", "at least 0 and at most 1"),
+    ("optimizer.schedule.name=step", "optimizer.schedule.step.factor", "-0.1", "at least 0 and finite"),
+    ("method.name=focal", "method.focal.loss.gamma", "1e38", "at least 0 and at most 100"),
+    ("method.name=arcface", "method.arcface.loss.margin", "-1.0", "must lie in [0, "),
+    ("model.name=CifarResNet", "model.CifarResNet.block_size", "-7", "at least 1 and at most 1e6"),
+    ("model.name=RNN", "model.RNN.weight_noise_per", "batch", "allowed are sequence, step"),
+    ("noise.names=('weight_noise',)", "noise.names", "('weight_noise','weight_noise')", "must be named once"),
+    ("job=train", "augment.names", "('flip','flip')", "must be named once"),
+  ],
+)
+def test_options_that_mean_nothing(refuses, name, field, given, allowed):
+  refuses([f"--config.{name}", f"--config.{field}={given}"], f"{field}: ", allowed, "got")
 
 
 @pytest.mark.parametrize("seed", [2**32, 2**63, 2**64, 10**30])

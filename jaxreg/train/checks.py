@@ -20,6 +20,7 @@ from jaxreg.train.conflicts import check_conflicts
 from jaxreg.train.errors import RunError, shortened, unknown
 from jaxreg.train.methods import METHODS
 from jaxreg.train.parallel import PARALLEL
+from jaxreg.train.ranges import check_ranges
 from jaxreg.train.replicas import FORMS
 
 CHOICES = {
@@ -29,6 +30,8 @@ CHOICES = {
   "precision": PRECISIONS,
   "data.name": sources.SOURCES,
   "model.name": BACKBONES,
+  "model.RNN.weight_noise_per": ("step", "sequence"),
+  "model.RNN.weight_noise_kind": ("additive", "multiplicative"),
   "method.name": tuple(METHODS),
   "average.name": averages.AVERAGES,
   "optimizer.name": tuple(optimizer.OPTIMIZERS),
@@ -48,61 +51,6 @@ CHOICES = {
 SEVERAL = {"augment.names": AUGMENTATIONS} | {
   f"{group}.names": tuple(known) for group, known in toolbox.CHOSEN.items()
 }
-
-AT_LEAST = {
-  "batch_size": 1,
-  "epochs": 1,
-  "steps": 0,
-  "eval_every": 1,
-  "eval_batch_size": 1,
-  "log_every": 1,
-  "watch.steps": 0,
-  "steps_per_dispatch": 0,
-  "replicas": 1,
-  "ensemble": 1,
-  "accumulate": 1,
-  "mesh.model": 1,
-  "mesh.min_size": 0,
-  "checkpoint.every": 1,
-  "checkpoint.every_steps": 0,
-  "checkpoint.every_minutes": 0,
-  "stacks_after": 0,
-  "checkpoint.keep": 2,  # one could be lost while the next is being written
-  "compare.seeds": 1,
-  "evaluate.mc_samples": 0,
-  "translate.beam_size": 1,
-  "translate.length_penalty": 0,
-  "data.limit": 0,
-  "data.resident_gib": 0,
-  "data.subset.per_class": 0,
-  "data.subset.seed": 0,
-  "data.flipped_labels.seed": 0,
-  "data.unlabelled.batch_size": 0,
-  "data.stream.size": 1,
-  "data.stream.workers": 0,
-  "model.unbalance": 0,
-  "optimizer.clip_norm": 0,
-  "optimizer.weight_decay.rate": 0,
-  "optimizer.adagrad.initial_accumulator_value": 0,
-  "optimizer.schedule.warmup_epochs": 0,
-  "optimizer.schedule.noam.d_model": 1,
-  "optimizer.schedule.noam.warmup_steps": 1,
-  "flatness.replica": 0,
-  "flatness.examples": 0,
-  "flatness.seed": 0,
-  "flatness.profile.directions": 1,
-  "flatness.profile.points": 3,
-  "flatness.variance_flatness.samples": 2,
-  "flatness.variance_flatness.directions": 0,
-  "flatness.variance_flatness.tolerance": 0,
-  "flatness.projected_variance.samples": 2,
-  "flatness.projected_variance.eigenpairs": 0,
-  "flatness.projected_variance.tolerance": 0,
-  "flatness.alignment.num_masks": 1,
-}
-
-ABOVE_ZERO = ("optimizer.learning_rate", "regularizers.dual_learning_rate", "flatness.profile.reach")
-
 
 KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "a text", list: "a tuple"}
 
@@ -144,17 +92,11 @@ def check(config: Config) -> None:
     for name in _get(config, field):
       if name not in allowed:
         raise unknown(field, name, allowed)
-  for field, low in AT_LEAST.items():
-    _in_range(config, field, low)
-  for field in ABOVE_ZERO:
-    _in_range(config, field, 0, above=True)
-  for name in config.regularizers.names:
-    _in_range(config, f"regularizers.{name}.weight", 0)
-    if name in toolbox.REGULARIZERS:
-      _in_range(config, f"regularizers.{name}.limit", 0)
+    if len(set(_get(config, field))) < len(_get(config, field)):
+      raise RunError(f"{field}: each must be named once, got {_get(config, field)}")
+  check_ranges(flatten(config))
   _check_augment(config.augment)
   _check_stream(config.data.stream)
-  _check_rates(config.model.name, config.model[config.model.name])
   _check_layers(config.model.MLP)
   _check_optimizer(config.optimizer)
   _check_factors(config.flatness.variance_flatness.factors)
@@ -186,12 +128,6 @@ def _check_stream(stream: Config) -> None:
       raise RunError(f"data.stream.{field}: must be {allowed}, got {bounds!r}")
 
 
-def _check_rates(name: str, model: Config) -> None:
-  for field, value in model.items():
-    if field.endswith("_rate") and not 0 <= value <= 1:
-      raise RunError(f"model.{name}.{field}: must lie in [0, 1], got {value}")
-
-
 def _check_layers(mlp: Config) -> None:
   widths, rates = mlp.widths, mlp.dropout_rates
   if not all(isinstance(width, int) and width >= 1 for width in widths):
@@ -206,16 +142,15 @@ def _check_layers(mlp: Config) -> None:
 
 
 def _check_optimizer(chosen: Config) -> None:
-  for name in optimizer.OPTIMIZERS:
-    ours = name in optimizer.OURS  # averages that may be flat
-    for field in ("b1", "b2", "decay", "momentum"):
-      value = chosen[name].get(field)
-      if value is not None and not (0 <= value < 1 or (ours and value == 1)):
-        allowed = "from 0 to 1" if ours else "at least 0 and below 1"
-        raise RunError(f"optimizer.{name}.{field}: must be {allowed}, got {value}")
-  for field, value in flatten(chosen, "optimizer.").items():
-    if isinstance(value, float) and not math.isfinite(value):
-      raise RunError(f"{field}: must be finite, got {value}")
+  for name in ("sgd", "rmsprop", "lars"):
+    if chosen[name].nesterov and not chosen[name].momentum:
+      raise RunError(
+        f"optimizer.{name}.nesterov: must be False without momentum, got True with "
+        f"optimizer.{name}.momentum={chosen[name].momentum}"
+      )
+  low, high = chosen.rprop.min_step_size, chosen.rprop.max_step_size
+  if low > high:
+    raise RunError(f"optimizer.rprop.min_step_size: must be at most max_step_size={high}, got {low}")
   step = chosen.schedule.step
   for boundary in step.boundaries:
     if not (isinstance(boundary, int | float) and 0 <= boundary < (1 if step.relative else math.inf)):
@@ -236,9 +171,3 @@ def _get(config: Config, field: str) -> Any:
   for name in field.split("."):
     config = config[name]
   return config
-
-
-def _in_range(config: Config, field: str, low: float, *, above: bool = False) -> None:
-  value = _get(config, field)
-  if not (math.isfinite(value) and (value > low if above else value >= low)):
-    raise RunError(f"{field}: must be {'above' if above else 'at least'} {low} and finite, got {value}")

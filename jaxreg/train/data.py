@@ -142,6 +142,8 @@ class Dataset:
     for name, split in self.splits().items():
       where = f"{source}, split {name}"
       split.check(where)
+      if split is self.train and (split.labels == split.labels.flat[0]).all():
+        raise RunError(f"{where}: labels must be of at least 2 classes, all {len(split)} are of one")
       if (
         split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype
       ):
@@ -161,7 +163,21 @@ class Dataset:
           f"{where}: label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; "
           f"the classes are 0 to {self.num_classes - 1}"
         )
+    check_apart(source, self.train, val=self.val, test=self.test)
     return self
+
+
+def check_apart(source: str, train: Split, **others: Split) -> None:
+  """Checks that no other split is the training split again; sources of encoded images compare their files.
+
+  Raises:
+    RunError: naming the split that is.
+  """
+  for name, split in others.items():
+    if isinstance(split.inputs, Images) or not np.array_equal(split.labels, train.labels):
+      continue
+    if np.array_equal(split.inputs, train.inputs):
+      raise RunError(f"{source}, split {name}: it has the examples of the train split; give others")
 
 
 def _crc32(*arrays: np.ndarray) -> int:

@@ -70,6 +70,9 @@ def image_folder(
     )
   fields = {"train": train, "val": val, "test": test}
   folders = {field: root / name for field, name in fields.items() if name or field != "val"}
+  for field in folders:
+    if field != "train" and folders[field].resolve() == folders["train"].resolve():
+      raise RunError(f"data.image_folder.{field}: must be another folder than train, got {fields[field]!r}")
   classes = {field: _classes(field, folder) for field, folder in folders.items()}
   for field, names in classes.items():
     differ = sorted({*names} ^ {*classes["train"]})

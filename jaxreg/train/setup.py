@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax.errors import FlaxError
 from jax.sharding import AxisType
 
-from jaxreg.train import sources
+from jaxreg.train import ranges, sources
 from jaxreg.train.config import Config, flatten, relevant
 from jaxreg.train.data import Dataset, is_tokens
 from jaxreg.train.errors import RunError
@@ -134,6 +134,10 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     )
   steps_per_epoch = num_train // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
+  if num_steps > float(ranges.STEPS):
+    raise RunError(
+      f"epochs: must give at most {ranges.STEPS} steps, got {config.epochs} of {steps_per_epoch}"
+    )
 
   if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
     raise RunError(
@@ -156,10 +160,19 @@ def build(config: Config, data: dict[str, Any]) -> Program:
     jax.eval_shape(program.train_step, state, batch)
     jax.eval_shape(program.eval_step, state, batch, 0)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
-    chosen = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
-    raise RunError(f"config: {str(error).splitlines()[0]} (with {chosen})") from error
+    raise RunError(_of_a_field(str(error).splitlines()[0], config)) from error
   for field, value in relevant(flatten(config)).items():
     for number in value if isinstance(value, list) else [value]:
       if isinstance(number, float) and not math.isfinite(number):
         raise RunError(f"{field}: must be finite, got {number}")
   return program
+
+
+def _of_a_field(message: str, config: Config) -> str:
+  """The message of a function, `NAME must ...`, with the field of that name if one alone is read."""
+  name, space, rest = message.partition(" ")
+  fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
+  if len(fields) == 1 and space:
+    return f"{fields[0]}: {rest}"
+  chosen = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
+  return f"config: {message} (with {chosen})"

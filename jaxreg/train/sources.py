@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data import Dataset, Split
+from jaxreg.train.data import Dataset, Split, check_apart
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 from jaxreg.train.image_folder import image_folder as image_folder
@@ -65,6 +65,7 @@ def idx(
     raise RunError(
       f"data.idx.path: {folder} has {len(examples.inputs)} images but {len(examples.labels)} labels"
     )
+  check_apart(f"data.idx.path: {folder}", examples, test=test)
   num_classes = _count_classes(examples.labels, f"data.idx.path: {folder}, training labels")
   if per_class < 0 or not (per_class or 0 < num_validation < len(examples)):
     raise RunError(
@@ -129,6 +130,7 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
   splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
   train, test = splits["train"], splits["test"]
   train.check("data.npz, split train")
+  check_apart("data.npz", train, test=test)
   num_classes = _count_classes(train.labels, "data.npz, split train")
   if "val" in splits:
     return Dataset(train, splits["val"], test, num_classes, scale)

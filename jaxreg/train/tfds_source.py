@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import re
@@ -70,6 +71,8 @@ def tfds(
   for field, split in (("train", train), ("val", val), ("test", test)):
     if split or field != "val":
       number = _num_examples(builder, field, split)
+      if field != "train" and _overlap(builder, train, split):
+        raise RunError(f"data.tfds.{field}: must have no example of train={train!r}, got {split!r}")
       told = functools.partial(_told, builder, folder, split)
       if stream:
         read[field] = streamed(folder, split, image, label, number, told)
@@ -211,6 +214,15 @@ def _num_examples(builder: Any, field: str, split: str) -> int:
   if number < 1:
     raise RunError(f"data.tfds.{field}: {split!r} of {builder.name} has no examples")
   return number
+
+
+def _overlap(builder: Any, one: str, other: str) -> bool:
+  """Whether two splits, or parts of splits, have an example in common."""
+  parts = [builder.info.splits[split].file_instructions for split in (one, other)]
+  return any(
+    a.filename == b.filename and a.skip < b.skip + b.take and b.skip < a.skip + a.take
+    for a, b in itertools.product(*parts)
+  )
 
 
 def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> Any:

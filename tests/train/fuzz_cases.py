@@ -317,8 +317,8 @@ def unknown_names_in_lists(random, folder):
 # Fields with numbers that they must refuse, and what has to be chosen for them to be read.
 NUMBERS = {
   "batch_size": (0, -1, 1079, 20, 10**9),
-  "epochs": (0, -1),
-  "steps": (-1,),
+  "epochs": (0, -1, 3 * 10**12),
+  "steps": (-1, 3 * 10**12),
   "eval_every": (0, -2),
   "eval_batch_size": (0, -2),
   "log_every": (0, -1),
@@ -345,15 +345,15 @@ NUMBERS = {
   "optimizer.clip_norm": (-1.0, "nan", "inf"),
   "optimizer.weight_decay.rate": (-1.0, "nan", "inf"),
   "optimizer.schedule.warmup_epochs": (-1.0, "nan", "inf"),
-  "optimizer.schedule.step.factor": ("nan", "inf"),
-  "optimizer.schedule.cosine.final": ("nan",),
+  "optimizer.schedule.step.factor": ("nan", "inf", -0.1),
+  "optimizer.schedule.cosine.final": ("nan", -0.5, 2.0),
   "optimizer.schedule.noam.warmup_steps": (0, -1),
   "optimizer.schedule.noam.d_model": (0, -1),
   "optimizer.schedule.step.boundaries": ("(-1,)", "('a',)", "(nan,)"),
   "optimizer.adam.b1": (1.0, -0.1, "nan", 1.5),
   "optimizer.adam.b2": (1.0, -0.1, "nan", 1.5),
-  "optimizer.adam.eps": ("nan",),
-  "model.MLP.widths": ("(0,)", "(-1,)", "(1.5,)", "('a',)", "(None,)"),
+  "optimizer.adam.eps": ("nan", -1e-8, 1e38),
+  "model.MLP.widths": ("(1000000000000,)", "(0,)", "(-1,)", "(1.5,)", "('a',)", "(None,)"),
   "model.MLP.dropout_rate": (-0.1, 1.5, "nan"),
   "model.MLP.dropout_rates": ("(0.1,)", "(0.1, 2.0)", "('a', 'b')"),
   "model.unbalance": (-1.0, "nan"),
@@ -456,7 +456,8 @@ OPTIONS = {
   "optimizer.name=adagrad": {"optimizer.adagrad.initial_accumulator_value": (-1.0, "nan")},
   "model.name=RNN": {
     "model.RNN.cell": ("lstmm", "x"),
-    "model.RNN.width": (0, -1),
+    "model.RNN.width": (0, -1, 10**12),
+    "model.RNN.weight_noise_per": ("stpe", "example"),
     "model.RNN.dropout_rate": (-0.1, 1.5, "nan"),
   },
   "model.name=MLP": {
@@ -466,6 +467,9 @@ OPTIONS = {
   },
   "model.name=CifarResNet": {"model.CifarResNet.depth": (0, 31, -1), "model.CifarResNet.width": (0, -1)},
   "optimizer.name=lion": {"optimizer.lion.b1": (-0.1, 1.5, "nan")},
+  "optimizer.name=lars": {"optimizer.lars.trust_coefficient": (-1.0, 0.0, "nan")},
+  "optimizer.name=adafactor": {"optimizer.adafactor.clipping_threshold": (-1.0, 0.0, "nan")},
+  "optimizer.name=rprop": {"optimizer.rprop.min_step_size": (60.0, -1.0, "nan")},
 }
 
 assert {field for fields in (NUMBERS, *OPTIONS.values()) for field in fields} <= FIELDS.keys()
@@ -492,7 +496,7 @@ METHOD_OPTIONS = {
   "random_dropmax": {"loss.keep_prob": (-0.1, 1.5, "nan")},
   "sampled_softmax": {"loss.fraction": (0.0, -0.1, 1.5, "nan")},
   "label_smoothing": {"loss.smoothing": (-0.1, 1.5, "nan"), "loss.over": ("al", "x")},
-  "focal": {"loss.gamma": (-1.0, "nan", "inf")},
+  "focal": {"loss.gamma": (-1.0, 1e38, "nan", "inf")},
   "large_margin": {"loss.weight": (-1.0, "nan")},
   "group_softmax": {
     "loss.num_groups": (0, -1),

@@ -429,6 +429,14 @@ MISTAKES = {
     {"x_test": np.ones((12, 3), np.uint8)},
     r"split test: inputs are uint8 \(3,\), those of train float32 \(3,\)",
   ),
+  "one class": (
+    {"y_train": np.zeros(40, int), "y_test": np.zeros(12, int)},
+    r"at least 2 classes, all \d+ are of one",
+  ),
+  "the test split twice": (
+    {"x_test": X, "y_test": Y},
+    r"data\.npz, split test: it has the examples of the train split",
+  ),
   "fewer inputs": ({"x_train": X[:-1]}, r"39 inputs but 40 labels"),
   "more inputs": ({"x_train": np.concatenate([X, X])}, r"80 inputs but 40 labels"),
   "fewer inputs in test": ({"x_test": X[:11]}, r"split test: 11 inputs but 12 labels"),

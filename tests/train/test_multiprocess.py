@@ -395,8 +395,9 @@ def test_different_flags_are_told_by_both(tmp_path):
 @pytest.mark.parametrize("missing", [True, False])
 def test_other_data_in_one_process_are_told_by_both(tmp_path, missing):
   """The same relative path, in two folders."""
-  arrays: dict = {f"x_{name}": np.zeros((8, 2), np.float32) for name in ("train", "val", "test")}
-  arrays |= {f"y_{name}": np.arange(8) % 2 for name in ("train", "val", "test")}
+  parts = ("train", "val", "test")
+  arrays: dict = {f"x_{name}": np.full((8, 2), i, np.float32) for i, name in enumerate(parts)}
+  arrays |= {f"y_{name}": np.arange(8) % 2 for name in parts}
   for number in range(2):
     (tmp_path / str(number)).mkdir()
     if number == 0 or not missing:

@@ -364,7 +364,7 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
   ("fields", "match"),
   [
     ({"optimizer.name": "path_sgd", "model.name": "CifarResNet"}, "path_sgd is for networks"),
-    ({"optimizer.name": "trust_region", "optimizer.trust_region.blocks": "layer"}, "blocks must be one of"),
+    ({"optimizer.name": "trust_region", "optimizer.trust_region.blocks": "layer"}, "blocks: must be one of"),
     ({"optimizer.name": "mahalanobis", "optimizer.mahalanobis.metric": (4.0,)}, "^config: .*mahalanobis"),
     (
       {"optimizer.schedule.name": "step", "optimizer.schedule.step.boundaries": (10**9,)},
@@ -515,7 +515,7 @@ def test_networks_that_do_not_fit_are_refused(fields):
 def test_an_average_of_ours_may_be_flat():
   runs.make_config(KL_SPARSITY)
   runs.make_config({"optimizer.name": "adaptive", "optimizer.adaptive.b2": 1.0})
-  for name, allowed in {"adaptive": "from 0 to 1", "adam": "at least 0 and below 1"}.items():
+  for name, allowed in {"adaptive": "at least 0 and at most 1", "adam": "at least 0 and below 1"}.items():
     with pytest.raises(RunError, match=rf"^optimizer\.{name}\.b2: must be {allowed}, got 1\.5$"):
       runs.make_config({f"optimizer.{name}.b2": 1.5})
 

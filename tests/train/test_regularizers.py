@@ -109,7 +109,7 @@ def test_the_mask_is_that_of_the_config():
     ({"regularizers.names": ("l3",)}, r"regularizers\.names: got 'l3', .*did you mean 'l2'\?"),
     ({"regularizers.names": ("l2",), "regularizers.l2.weight": -1.0}, r"regularizers\.l2\.weight"),
     ({"regularizers.mask": "kernels"}, r"regularizers\.mask: got 'kernels'"),
-    ({"regularizers.names": ("tying",)}, "pairs must hold at least one pair"),
+    ({"regularizers.names": ("tying",)}, r"^regularizers\.tying\.pairs: must hold at least one pair"),
     ({"regularizers.names": ("gaussian_prior",), "regularizers.gaussian_prior.precision": 0.0}, "precision"),
   ],
 )

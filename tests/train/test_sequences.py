@@ -141,7 +141,7 @@ def test_accumulated_parts_weigh_what_their_tokens_weigh(folder):
     ({"augment.names": ("flip",)}, "augment: is for images, and the inputs of data.parallel_text are tokens"),
     ({"augment.mean": (0.5,), "augment.std": (1.0,)}, "augment: is for images"),
     ({"model.name": "MLP"}, "model.name: MLP asks the data for nothing, and these tell vocab_size"),
-    ({"model.Transformer.num_heads": 0}, "num_heads must be at least 1, got 0"),
+    ({"model.Transformer.num_heads": 0}, "num_heads: must be at least 1 and at most 1e4, got 0"),
     (
       {"data.name": "digits"},
       "Transformer asks the data for vocab_size, source_length, and these tell nothing",
@@ -157,7 +157,8 @@ def test_mistakes_are_told(folder, tmp_path, fields, message):
 
 def test_labels_of_sequences_are_checked():
   tokens, labels = np.ones((2, 3), np.int32), np.array([[0, -1], [1, 5]])
-  make = lambda labels: Dataset(*[Split(tokens, labels)] * 3, num_classes=6).checked("here")
+  splits = lambda labels: [Split(tokens + number, labels) for number in range(3)]
+  make = lambda labels: Dataset(*splits(labels), num_classes=6).checked("here")
   assert make(labels).describe()["label_shape"] == [2]
   with pytest.raises(train.RunError, match="label 6 at position 1, 1 is out of range"):
     make(labels + np.array([[0, 0], [0, 1]]))

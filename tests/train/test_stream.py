@@ -317,6 +317,7 @@ def fails(*mentions, call):
     ({"path": "{folder}/nowhere"}, ("data.image_folder.path", "nowhere", "is not a folder")),
     ({"train": "training"}, ("data.image_folder.train", "training", "is not a folder")),
     ({"val": "dev"}, ("data.image_folder.val", "dev", "is not a folder")),
+    ({"train": "val"}, ("data.image_folder.test", "another folder than train", "'val'")),
     ({"train": "train/cat"}, ("data.image_folder.train", "at least 2")),
     ({"validation_fraction": 0.01}, ("data.image_folder.validation_fraction", "0.01")),
     ({"validation_fraction": 1.5}, ("data.image_folder.validation_fraction", "1.5")),

@@ -611,6 +611,8 @@ def test_of_processes_that_are_killed_or_start_together_one_prepares(tmp_path, d
     ({"val": "train[:"}, ["data.tfds.val", "'train[:'", "train, test"]),
     ({"test": ""}, ["data.tfds.test", "train, test"]),
     ({"test": "test[5:3]"}, ["data.tfds.test", "no examples"]),
+    ({"test": "train[199:]"}, ["data.tfds.test", "train='train[:200]'", "'train[199:]'"]),
+    ({"train": "train+test", "val": "test"}, ["data.tfds.val", "train='train+test'", "'test'"]),
     ({"image": "picture"}, ["data.tfds.image", "'picture'", "it has image"]),
     ({"label": "id"}, ["data.tfds.label", "'id'", "it has label"]),
     ({"validation_fraction": 1.5}, ["data.tfds.validation_fraction", "1.5"]),
