@@ -58,7 +58,6 @@ def dropmax(drops: tuple[float, ...], epochs: int, weight_decay: float) -> Confi
   config.optimizer.schedule.step.boundaries = drops
   config.optimizer.weight_decay.rate = weight_decay
   config.optimizer.weight_decay.mask = "no_branches"
-  config.optimizer.clip_norm = 1.0  # ours, against the collapse that `dropmax_cifar10` tells of
   config.method.name = "dropmax"
   return config
 
