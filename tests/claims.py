@@ -59,8 +59,9 @@ MEASURED = {
     (
       "table 1, CIFAR",
       "DropMax has a lower test error than softmax",
-      "open: on 8 % of CIFAR-10 and 560 steps, gradients clipped, DropMax loses in 3 of 3 seeds, 49.33 ± 5.66 "
-      "to 44.52 ± 5.09 %; as printed it collapses (docs/results.md). The whole set was not trained to its end",
+      "open: on 8 % of CIFAR-10 and 560 steps, gradients clipped, DropMax loses in 3 of 3 seeds, "
+      "49.33 ± 5.66 against 44.52 ± 5.09 %; as printed it collapses (docs/results.md). The whole set was not "
+      "trained to its end",
     ),
   ],
   "flatness": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
@@ -96,12 +97,14 @@ def p_norm_sgd(
   def update(updates, state, params=None, **extra_args):
     # Rounded once, after the learning rate: the power alone leaves the range of 16 bits.
     new, state = chain.update(on_floating(wide, updates), state, params, **extra_args)
-    return as_updates(on_floating(_within, new, updates), updates), state
+    return as_updates(jax.tree.map(_within, new, updates), updates), state
 
   return optax.GradientTransformationExtraArgs(chain.init, update)
 
 
 def _within(x: Array, like: Array) -> Array:
-  """`x` within the numbers of the dtype of `like`."""
+  """`x` within the numbers of the dtype of `like`, if that is floating."""
+  if not jnp.issubdtype(jnp.result_type(like), jnp.floating):
+    return x
   largest = float(jnp.finfo(jnp.result_type(like)).max)
   return jnp.clip(x, -largest, largest)

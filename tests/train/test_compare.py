@@ -157,7 +157,7 @@ def test_rows_and_grid():
     ({"compare.rows": ("a: method.name=nothing",)}, r"^compare, row 'a': method\.name: got 'nothing'"),
     (
       {"compare.rows": ("a: model.MLP.dropout_rate=1.5",)},
-      r"^compare, row 'a': model\.MLP\.dropout_rate: must lie in \[0, 1\]",
+      r"^compare, row 'a': model\.MLP\.dropout_rate: must be at least 0 and at most 1",
     ),
     ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),

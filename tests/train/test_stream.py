@@ -219,7 +219,7 @@ def test_subsets_and_flipped_labels_are_those_of_arrays(dataset):
   decode = lambda split: Split(np.asarray(split.inputs), split.labels)
   arrays = Dataset(*map(decode, dataset.splits().values()), num_classes=2, scale=255.0)
   changes = {
-    "limited": lambda x: x.limited(5),
+    "limited": lambda x: x.limited(25),  # of both classes
     "subset": lambda x: subset(x, per_class=7, seed=1),
     "flipped": lambda x: flip_labels(x, rate=0.3, seed=2),
     "unlabelled": lambda x: hide_labels(subset(x, per_class=7, seed=1)),

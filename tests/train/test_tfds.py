@@ -328,7 +328,7 @@ def by_id(source, prefix):
 def test_cifar10_is_prepared_from_an_archive_in_the_official_layout(monkeypatch, tmp_path, data_dir):
   train, test, names = offer_cifar10(monkeypatch, tmp_path / "files")
   root = tmp_path / "tfds"
-  data = sources.tfds(data_dir=str(root), manual_dir=str(tmp_path / "files"), val="train[:10]")
+  data = sources.tfds(data_dir=str(root), manual_dir=str(tmp_path / "files"), val="test[:10]")
   # TFDS's own class reads it, and it says what the official preparation says.
   builder = tensorflow_datasets.builder("cifar10", data_dir=root)
   assert builder.is_prepared()
@@ -438,7 +438,7 @@ def test_cifar100_is_prepared_from_an_archive_in_the_official_layout(monkeypatch
   packed = archive({f"cifar-100-binary/{name}": content for name, content in members.items()})
   offer(monkeypatch, tmp_path / "files", "cifar100", {"cifar-100-binary.tar.gz": packed})
   root = tmp_path / "tfds"
-  options = {"data_dir": str(root), "manual_dir": str(tmp_path / "files"), "val": "train[:10]"}
+  options = {"data_dir": str(root), "manual_dir": str(tmp_path / "files"), "val": "test[:10]"}
   assert sources.tfds("cifar100", **options).num_classes == 100
   assert sources.tfds("cifar100", **options, label="coarse_label").num_classes == 20
   builder = tensorflow_datasets.builder("cifar100:3.0.2", data_dir=root)
@@ -506,7 +506,7 @@ def test_the_official_files_are_those_of_tfds():
 
 def test_files_in_the_default_manual_folder_are_used(monkeypatch, tmp_path, data_dir):
   offer_mnist(monkeypatch, tmp_path / "tfds" / "downloads" / "manual", data_dir)
-  data = sources.tfds("mnist", data_dir=str(tmp_path / "tfds"), val="train[:5]")
+  data = sources.tfds("mnist", data_dir=str(tmp_path / "tfds"), val="test[:5]")
   assert (len(data.train), len(data.test)) == (300, 100)
 
 
