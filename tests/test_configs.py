@@ -204,7 +204,7 @@ def test_the_full_step_can_be_built(choice, override):
 def test_the_rows_of_an_analysis_can_be_built(choice):
   config = cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config
   cells = parse_fields(config, config.flatness.rows, "flatness.rows")
-  assert len(cells) >= 2
+  assert cells
   for label, fields in cells.items():
     cell = make_cell(config, label, fields, seeds=1)
     train.check(cell)

@@ -678,7 +678,7 @@ def small() -> Arguments:
 def npz_damaged(random, folder):
   x, y = random.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 4
   file = folder / "mine.npz"
-  pick(random, (np.savez, np.savez_compressed))(file, x_train=x, y_train=y, x_test=x, y_test=y)
+  pick(random, (np.savez, np.savez_compressed))(file, x_train=x, y_train=y, x_test=-x, y_test=y)
   content = file.read_bytes()
   damage = pick(random, ("cut", "flipped", "empty", "text", "folder", "one array", "pickle", "options"))
   option = []

@@ -259,9 +259,9 @@ def on_a_file(tmp_path, no_figures):
   """A run on vectors of a file, at a rate at which no float32 changes, and `analyse(**more)` of it."""
   generator = np.random.default_rng(0)
   x, y = generator.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
-  arrays = {
-    f"{kind}_{part}": data for part in ("train", "val", "test") for kind, data in [("x", x), ("y", y)]
-  }
+  arrays: dict[str, np.ndarray] = {}
+  for number, part in enumerate(("train", "val", "test")):
+    arrays |= {f"x_{part}": x + number, f"y_{part}": y}
   np.savez(tmp_path / "old.npz", **arrays)
   fields = {"job": "train", "method.name": "softmax", "epochs": 1, "data.limit": 0, "data.name": "npz"}
   fields |= {"data.npz.path": str(tmp_path / "old.npz"), "optimizer.learning_rate": 1e-30}
