@@ -24,9 +24,11 @@ if __name__ == "__main__":
 import jax
 
 from jaxreg import train
-from jaxreg.train import cli, processes, slurm
+from jaxreg.train import cli
+from jaxreg.train.devices import processes
 from jaxreg.train.errors import printable
-from jaxreg.train.interrupt import SIGNALS, Interrupt, set_handler
+from jaxreg.train.run import slurm
+from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
 from jaxreg.train.user_cache import keep_compiled_programs
 
 JOBS = {

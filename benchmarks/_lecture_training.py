@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxreg.train import sources
+from jaxreg.train.data import sources
 
 Layers = dict[str, dict[str, jax.Array]]
 LossFn = Callable[..., jax.Array]

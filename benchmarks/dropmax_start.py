@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from jaxreg import plots
-from jaxreg.train.log import read_records
+from jaxreg.train.run.log import read_records
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = {"appendix C, as printed": 0.0, "with clip_norm = 1": 1.0}

@@ -17,9 +17,9 @@ import numpy as np
 
 from jaxreg import plots
 from jaxreg.train import base_config, load
-from jaxreg.train.metrics import averaged, shown
-from jaxreg.train.setup import load_data
-from jaxreg.train.workdir import restore_config
+from jaxreg.train.build.setup import load_data
+from jaxreg.train.run.workdir import restore_config
+from jaxreg.train.step.metrics import averaged, shown
 
 METRICS = {
   "test/error": ("test error (%)", 100),

@@ -24,13 +24,13 @@ from _steps import alternate, median_and_quartiles
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.data import Dataset, Split
-from jaxreg.train.log import Silent
-from jaxreg.train.placement import make_source
-from jaxreg.train.recorder import Recorder
-from jaxreg.train.replicas import make_replicas
-from jaxreg.train.setup import build, load_data, make_mesh, make_order
-from jaxreg.train.stream import make_feed
+from jaxreg.train.build.setup import build, load_data, make_mesh, make_order
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.placement import make_source
+from jaxreg.train.data.stream import make_feed
+from jaxreg.train.devices.replicas import make_replicas
+from jaxreg.train.run.log import Silent
+from jaxreg.train.run.recorder import Recorder
 
 FILES, BATCH_SIZE = 160, 32
 WARM_UP, BATCHES = 4, 12  # of a round: the first, in which processes start, are not counted

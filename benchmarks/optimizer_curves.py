@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxreg.plots._axes import colors
-from jaxreg.train.log import read_records
-from jaxreg.train.metrics import shown
+from jaxreg.train.run.log import read_records
+from jaxreg.train.step.metrics import shown
 
 STARTS = {"balanced": "", "unbalanced": " unbalanced"}
 

@@ -34,9 +34,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train.parallel import make_step
-from jaxreg.train.setup import build
-from jaxreg.train.sharding import make_layout
+from jaxreg.train.build.setup import build
+from jaxreg.train.devices.compile import make_step
+from jaxreg.train.devices.sharding import make_layout
 
 CHIPS = {
   "v5e": Chip(197e12, 200e9),

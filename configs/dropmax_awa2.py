@@ -9,7 +9,7 @@ word.
 The images of AWA are withdrawn; AWA 2 has the same 50 classes and other images (37 322), so that the paper's
 errors, 30.29 % with softmax and 26.91 % with DropMax (confirmed by its poster), are of another set. DIR has
 train/CLASS and test/CLASS, made of the archive by
-  python -m jaxreg.train.split_images Animals_with_Attributes2/JPEGImages DIR --test=50
+  python -m jaxreg.train.data.image_lists Animals_with_Attributes2/JPEGImages DIR --test=50
 
 Not confirmed, and so ours: the split (50 test images a class, drawn, the others for training), crops, flips
 and standardised channels, the 7x7 stem, no pre-training, and weight decay on everything but the mask

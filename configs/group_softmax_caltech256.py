@@ -7,7 +7,7 @@ batches of 256, SGD with momentum 0.9 from 0.1, divided by 10 at epochs 120, 240
 decay 1e-4; 256 classes and 15 000 training images.
 
 DIR has train/CLASS and test/CLASS. The archive has neither, and its 257th folder is no class:
-  python -m jaxreg.train.split_images 256_ObjectCategories DIR --train=60 --skip=257.clutter
+  python -m jaxreg.train.data.image_lists 256_ObjectCategories DIR --train=60 --skip=257.clutter
 draws 60 images of each class, which make 15 360, and leaves the others for testing.
 
 Not confirmed, and so ours: that 60 a class are meant (it is the number that fits the table's 15 000),

@@ -1199,7 +1199,7 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "train/subject.py",
+    "train/jobs/flatness/network_at_point.py",
     "tests/train/test_flatness_job.py",
     (
       "layer in the platform's precision",
@@ -2141,7 +2141,7 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "train/step.py",
+    "train/step/step.py",
     "tests/train/test_optimizer.py",
     (
       "the loss of a part",
@@ -2158,7 +2158,7 @@ MUTATIONS = [
     ("the loss is not told", "value=loss,", "value=2 * loss,", "test_optimizers_that_need_the_loss"),
   ),
   *_table(
-    "train/optimizer.py",
+    "train/step/optimizer.py",
     "tests/train/test_optimizer.py",
     (
       "metric upside down",

@@ -15,8 +15,11 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxreg import train
-from jaxreg.train import cli, describe, setup, sources
-from jaxreg.train import workdir as workdirs
+from jaxreg.train import cli
+from jaxreg.train.build import setup
+from jaxreg.train.config import describe
+from jaxreg.train.data import sources
+from jaxreg.train.run import workdir as workdirs
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -736,7 +739,7 @@ def test_writers_of_a_failed_save_say_nothing_and_all_else_is_told(run, capsys):
 
 def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   """In this process, with little to compile. An evaluation writes to the user's cache, not to the run."""
-  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
+  monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   arguments = ["--config.epochs=1", "--config", SOFTMAX, "--config.model.MLP.widths=(8,)"]
   arguments += ["--config.data.limit=64", "--config.compilation_cache=False"]
   assert run.main(arguments) == 0

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, train
-from jaxreg.train import METHODS, cli, setup
-from jaxreg.train.rows import make_cell, parse_fields, parse_rows
+from jaxreg.train import METHODS, cli
+from jaxreg.train.build import setup
+from jaxreg.train.jobs.rows import make_cell, parse_fields, parse_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -266,7 +267,7 @@ def test_the_schedule_of_the_released_code():
   assert config.data.idx.per_class == 100
   decay = config.optimizer.weight_decay
   assert (decay.rate, decay.decoupled, decay.mask) == (1e-4, False, "no_branches")
-  from jaxreg.train.schedule import make_schedule
+  from jaxreg.train.step.schedule import make_schedule
 
   schedule = make_schedule(
     config.optimizer.schedule.name,

@@ -3,19 +3,19 @@
 `train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
 """
 
-from jaxreg.train.checks import check
-from jaxreg.train.compare import compare
-from jaxreg.train.config import Config, base_config, flatten
-from jaxreg.train.dropmax_figures import dropmax_figures
+from jaxreg.train.config.checks import check
+from jaxreg.train.config.fields import Config, base_config, flatten
 from jaxreg.train.errors import RunError
-from jaxreg.train.flatness import flatness
-from jaxreg.train.job import evaluate, report
-from jaxreg.train.load import load, load_outputs
-from jaxreg.train.loop import Interrupted
-from jaxreg.train.methods import METHODS, Method
-from jaxreg.train.state import TrainState
-from jaxreg.train.training import train
-from jaxreg.train.translate import translate
+from jaxreg.train.jobs.compare import compare
+from jaxreg.train.jobs.dropmax_figures import dropmax_figures
+from jaxreg.train.jobs.evaluate import evaluate, report
+from jaxreg.train.jobs.flatness.job import flatness
+from jaxreg.train.jobs.train import train
+from jaxreg.train.jobs.translate import translate
+from jaxreg.train.run.loop import Interrupted
+from jaxreg.train.run.restore import load, load_outputs
+from jaxreg.train.step.methods import METHODS, Method
+from jaxreg.train.step.state import TrainState
 
 __all__ = [
   "METHODS",

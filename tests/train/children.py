@@ -76,7 +76,8 @@ def _main(arguments, said, clock):
     os.dup2(stream.fileno(), 2)
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
   _begun(said).touch()
-  from jaxreg.train import order, results
+  from jaxreg.train.data import order
+  from jaxreg.train.run import results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
   # A step takes no time at all, and then most signals would come in a save, or before or after all steps.

@@ -43,7 +43,7 @@ def hung_up():
 @pytest.fixture
 def no_figures(monkeypatch):
   """Figures take longer than these runs; `test_log.py` draws them once."""
-  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
+  monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
 
 
 @pytest.fixture(scope="package")

@@ -12,10 +12,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import augment, losses, noise
-from jaxreg.train import processes, setup
-from jaxreg.train.data import Split
-from jaxreg.train.order import batch_indices
-from jaxreg.train.placement import gather, make_source, place
+from jaxreg.train.build import setup
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.data.order import batch_indices
+from jaxreg.train.data.placement import gather, make_source, place
+from jaxreg.train.devices import processes
 
 SEED, EXAMPLES, SIZE = 3, 100, 32
 

@@ -16,14 +16,15 @@ import runs
 import toy_text
 
 from jaxreg import train
-from jaxreg.train import config as configs
-from jaxreg.train import sources, toolbox
-from jaxreg.train.averages import AVERAGES
-from jaxreg.train.files import sealed
-from jaxreg.train.manifest import good_steps
-from jaxreg.train.methods import METHODS
-from jaxreg.train.optimizer import MASKS, OPTIMIZERS
-from jaxreg.train.schedule import SCHEDULES
+from jaxreg.train.config import fields as configs
+from jaxreg.train.data import sources
+from jaxreg.train.run.files import sealed
+from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.step import named as toolbox
+from jaxreg.train.step.averages import AVERAGES
+from jaxreg.train.step.methods import METHODS
+from jaxreg.train.step.optimizer import MASKS, OPTIMIZERS
+from jaxreg.train.step.schedule import SCHEDULES
 
 Random = np.random.Generator
 Arguments = list[str]

@@ -12,12 +12,13 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train import checkpoint, manifest, order
-from jaxreg.train import workdir as workdirs
-from jaxreg.train.files import parse_table
-from jaxreg.train.log import read_records
-from jaxreg.train.replicas import stacked
-from jaxreg.train.setup import build
+from jaxreg.train.build.setup import build
+from jaxreg.train.data import order
+from jaxreg.train.devices.replicas import stacked
+from jaxreg.train.run import checkpoint, manifest
+from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.files import parse_table
+from jaxreg.train.run.log import read_records
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -13,9 +13,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train.metrics import weighted
-from jaxreg.train.state import TrainState
-from jaxreg.train.step import make_train_step
+from jaxreg.train.step.metrics import weighted
+from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.step import make_train_step
 
 SIZE, FEATURES, CLASSES = 24, 5, 3
 RATE = 0.5

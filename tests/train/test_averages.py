@@ -7,9 +7,9 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import averages
-from jaxreg.train.log import read_records
-from jaxreg.train.setup import load_data
+from jaxreg.train.build.setup import load_data
+from jaxreg.train.run.log import read_records
+from jaxreg.train.step import averages
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
 

@@ -15,10 +15,10 @@ import runs
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train import checkpoint, files
-from jaxreg.train.checkpoint import Checkpoints
-from jaxreg.train.manifest import good_steps
-from jaxreg.train.state import TrainState
+from jaxreg.train.run import checkpoint, files
+from jaxreg.train.run.checkpoint import Checkpoints
+from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.step.state import TrainState
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 METRICS = {"val/error": 0.25, "val/nll": 0.5}

@@ -9,8 +9,9 @@ import runs
 from scipy import stats
 
 from jaxreg import train
-from jaxreg.train import order, training
-from jaxreg.train.rows import make_cell, parse_rows
+from jaxreg.train.data import order
+from jaxreg.train.jobs import train as training
+from jaxreg.train.jobs.rows import make_cell, parse_rows
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -27,7 +28,7 @@ FIELDS = {
 def compared(tmp_path_factory, compile_once):
   workdir = tmp_path_factory.mktemp("compared") / "run"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
+    patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
     train.compare(runs.make_config(FIELDS), workdir)
   return workdir
 
@@ -166,7 +167,7 @@ def test_rows_and_grid():
 )
 def test_a_mistake_is_told_before_anything_is_trained(tmp_path, monkeypatch, fields, message):
   # The package's attribute of that name is the function.
-  module = importlib.import_module("jaxreg.train.compare")
+  module = importlib.import_module("jaxreg.train.jobs.compare")
   monkeypatch.setattr(module, "train", lambda *_: pytest.fail("nothing is to be trained"))
   with pytest.raises(train.RunError, match=message) as told:
     train.compare(runs.make_config({**FIELDS, "compare.grid": (), **fields}), tmp_path / "run")

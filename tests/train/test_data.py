@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from jaxreg import train
-from jaxreg.train import sources
-from jaxreg.train.data import Dataset, Split
-from jaxreg.train.order import _permutation, batch_indices, padded_indices
-from jaxreg.train.subsets import flip_labels, subset
+from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.order import _permutation, batch_indices, padded_indices
+from jaxreg.train.data.subsets import flip_labels, subset
 
 IDX_NAMES = {
   "train_images": "train-images-idx3-ubyte",

@@ -11,10 +11,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import losses
-from jaxreg.train import setup, training
-from jaxreg.train.order import batch_indices
-from jaxreg.train.parallel import make_step
-from jaxreg.train.placement import make_source
+from jaxreg.train.build import setup
+from jaxreg.train.data.order import batch_indices
+from jaxreg.train.data.placement import make_source
+from jaxreg.train.devices.compile import make_step
+from jaxreg.train.jobs import train as training
 
 STEPS, SEED = 10, 7
 OTHERS = [pytest.param(4, marks=pytest.mark.slow), 8]

@@ -7,8 +7,11 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train import job, manifest, recorder, setup, training
-from jaxreg.train.loop import dispatches
+from jaxreg.train.build import setup
+from jaxreg.train.jobs import evaluate as job
+from jaxreg.train.jobs import train as training
+from jaxreg.train.run import manifest, recorder
+from jaxreg.train.run.loop import dispatches
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -1,7 +1,5 @@
 """The figures of the DropMax paper from a trained run."""
 
-import sys
-
 import image_files
 import jax
 import numpy as np
@@ -11,10 +9,9 @@ import runs
 from matplotlib.text import Text
 
 from jaxreg import train
-from jaxreg.train.dropmax_figures import KEEP_PROBS, SAMPLES, sampled_probs
+from jaxreg.train.jobs import dropmax_figures
+from jaxreg.train.jobs.dropmax_figures import KEEP_PROBS, SAMPLES, sampled_probs
 
-# The name of the module is that of its function, too.
-figures_module = sys.modules["jaxreg.train.dropmax_figures"]
 pytestmark = pytest.mark.thorough
 
 
@@ -31,7 +28,7 @@ def test_all_are_drawn_from_a_finished_run(finished_copy):
 
 @pytest.mark.slow
 def test_with_too_many_classes_to_enumerate_the_others_are_drawn(finished_copy, monkeypatch):
-  monkeypatch.setattr(figures_module, "MAX_CLASSES", 9)
+  monkeypatch.setattr(dropmax_figures, "MAX_CLASSES", 9)
   train.dropmax_figures(runs.make_config({"job": "dropmax_figures"}), finished_copy)
   assert (finished_copy / "figures" / "contours.png").exists()
   assert not (finished_copy / "figures" / "gradients.png").exists()
@@ -62,7 +59,7 @@ def test_a_class_that_occurs_is_shown(labels, shown):
   rng = np.random.default_rng(0)
   head = lambda x: {name: rng.normal(size=(len(x), 3)) for name in ("logits", "retain_logits")}
   inputs = rng.integers(0, 16, (4, 8, 8, 1)).astype(np.uint8)
-  figure = figures_module._monte_carlo(head, head(inputs), inputs, np.array(labels))
+  figure = dropmax_figures._monte_carlo(head, head(inputs), inputs, np.array(labels))
   texts = {text.get_text() for text in figure.findobj(Text)}
   assert f"noise on a {shown}, part of the largest pixel" in texts
 

@@ -7,7 +7,8 @@ import pytest
 from test_configs import CONFIGS
 
 from jaxreg import losses, models
-from jaxreg.train import cli, optimizer
+from jaxreg.train import cli
+from jaxreg.train.step import optimizer
 
 CONFIG_FILES = [("dropmax_cifar10", 10), ("dropmax_cifar100", 100)]
 WIDTH = 64  # of the last features

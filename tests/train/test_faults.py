@@ -25,12 +25,14 @@ import runs
 from fuzz_cases import damage_file, pick
 from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train import checkpoint, manifest, order, results, training
-from jaxreg.train import workdir as workdirs
-from jaxreg.train.config import base_config, flatten
-from jaxreg.train.log import read_records
-from jaxreg.train.replicas import stacked
-from jaxreg.train.setup import build
+from jaxreg.train.build.setup import build
+from jaxreg.train.config.fields import base_config, flatten
+from jaxreg.train.data import order
+from jaxreg.train.devices.replicas import stacked
+from jaxreg.train.jobs import train as training
+from jaxreg.train.run import checkpoint, manifest, results
+from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.log import read_records
 
 pytestmark = pytest.mark.slow
 

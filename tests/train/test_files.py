@@ -7,10 +7,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from jaxreg.train import sources, tfds_cache, unpack
+from jaxreg.train.data import sources, unpack
+from jaxreg.train.data.tfds import cache as tfds_cache
 from jaxreg.train.errors import RunError, printable
-from jaxreg.train.files import local_path
-from jaxreg.train.load import load
+from jaxreg.train.run.files import local_path
+from jaxreg.train.run.restore import load
 
 
 @pytest.mark.parametrize(

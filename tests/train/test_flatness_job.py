@@ -13,10 +13,10 @@ import runs
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
-from jaxreg.train import kept
-from jaxreg.train.load import restore_run
-from jaxreg.train.setup import build, load_data
-from jaxreg.train.subject import Subject, make_subjects, with_weights
+from jaxreg.train.build.setup import build, load_data
+from jaxreg.train.jobs.flatness import array_cache as kept
+from jaxreg.train.jobs.flatness.network_at_point import Subject, make_subjects, with_weights
+from jaxreg.train.run.restore import restore_run
 
 FIELDS = {
   "job": "flatness",
@@ -45,7 +45,7 @@ FIELDS = {
 def analysed(tmp_path_factory, compile_once):
   workdir = tmp_path_factory.mktemp("analysed") / "run"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
+    patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
     results = train.flatness(runs.make_config(FIELDS), workdir)
   return workdir, results["rows"]
 
@@ -170,7 +170,7 @@ def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed)
 @pytest.mark.thorough
 def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkeypatch):
   """Its samples are the parameters of a longer run of the same thing."""
-  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *_: [])
+  monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   workdir, _ = analysed
   longer = runs.make_config(
     {**FIELDS, "job": "train", "model.MLP.dropout_rates": (0.0, 0.2), "epochs": 3, "checkpoint.every": 1}

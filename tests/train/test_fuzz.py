@@ -11,7 +11,9 @@ import pytest
 import runs
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxreg.train import flatness_row, job, training
+from jaxreg.train.jobs import evaluate as job
+from jaxreg.train.jobs import train as training
+from jaxreg.train.jobs.flatness import row as flatness_row
 
 CASES = 20  # of each kind
 

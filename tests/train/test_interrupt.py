@@ -10,7 +10,7 @@ import pytest
 import runs
 from jax.experimental import multihost_utils
 
-from jaxreg.train.interrupt import SIGNALS, Interrupt
+from jaxreg.train.run.interrupt import SIGNALS, Interrupt
 
 
 @pytest.fixture

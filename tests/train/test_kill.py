@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train import manifest
+from jaxreg.train.run import manifest
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,12 @@ import pytest
 import runs
 
 from jaxreg import calibration, train
-from jaxreg.train import checkpoint, job, manifest, sources
+from jaxreg.train.data import sources
+from jaxreg.train.jobs import evaluate as job
+from jaxreg.train.run import checkpoint, manifest
 
 # The package's attribute of that name is the function.
-loading = importlib.import_module("jaxreg.train.load")
+loading = importlib.import_module("jaxreg.train.run.restore")
 
 
 def results(workdir):

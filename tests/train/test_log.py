@@ -9,7 +9,7 @@ import runs
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.log import Log, read_records
+from jaxreg.train.run.log import Log, read_records
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
@@ -49,7 +49,7 @@ def test_what_a_run_leaves_behind(finished_run):
 
 def test_the_figure_of_terms_has_the_regularizers(tmp_path, monkeypatch):
   asked = []
-  monkeypatch.setattr("jaxreg.train.results.save_figures", lambda *arguments: asked.append(arguments[3]))
+  monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *arguments: asked.append(arguments[3]))
   fields = {"method.name": "softmax", "regularizers.names": ("l2", "l1"), "epochs": 1}
   train.train(runs.make_config(fields), tmp_path / "run")
   assert asked == [("nll", "l2", "l1")]

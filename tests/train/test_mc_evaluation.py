@@ -6,8 +6,9 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import setup, sources
-from jaxreg.train.step import prediction_key
+from jaxreg.train.build import setup
+from jaxreg.train.data import sources
+from jaxreg.train.step.step import prediction_key
 
 FIELDS = {"method.name": "softmax", "model.MLP.dropout_rate": 0.5}
 

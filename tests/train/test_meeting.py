@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jaxreg import train
-from jaxreg.train import meeting
+from jaxreg.train.devices import meeting
 
 
 def free_port():

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg.train.metrics import averaged, merge, prediction_metrics, summarize, to_host, weighted
-from jaxreg.train.order import padded_indices
+from jaxreg.train.data.order import padded_indices
+from jaxreg.train.step.metrics import averaged, merge, prediction_metrics, summarize, to_host, weighted
 
 SIZE, CLASSES = 103, 5
 

@@ -8,8 +8,8 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxreg.train.methods import METHODS
-from jaxreg.train.objective import make_objective
+from jaxreg.train.step.methods import METHODS
+from jaxreg.train.step.objective import make_objective
 
 SIZE, CLASSES = 12, 7
 RNG = np.random.default_rng(0)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxreg.train import sources
-from jaxreg.train.data import Split
-from jaxreg.train.mnist_variations import rotate, vary
+from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.data.mnist_variations import rotate, vary
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from image_files import make_folder, noise
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train import manifest
-from jaxreg.train import workdir as workdirs
+from jaxreg.train.run import manifest
+from jaxreg.train.run import workdir as workdirs
 
 pytestmark = pytest.mark.multiprocess
 

@@ -10,12 +10,13 @@ import optax
 import pytest
 import runs
 
-from jaxreg.train import RunError, setup
-from jaxreg.train.optimizer import OPTIMIZERS as TABLE
-from jaxreg.train.optimizer import make_optimizer
-from jaxreg.train.schedule import make_schedule
-from jaxreg.train.state import TrainState
-from jaxreg.train.step import make_train_step
+from jaxreg.train import RunError
+from jaxreg.train.build import setup
+from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
+from jaxreg.train.step.optimizer import make_optimizer
+from jaxreg.train.step.schedule import make_schedule
+from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.step import make_train_step
 
 STEPS = 20
 SHAPES = {

@@ -7,7 +7,8 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train import setup, training
+from jaxreg.train.build import setup
+from jaxreg.train.jobs import train as training
 
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
 

@@ -10,7 +10,8 @@ import runs
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jaxreg import losses, train
-from jaxreg.train import METHODS, setup
+from jaxreg.train import METHODS
+from jaxreg.train.build import setup
 
 CASES = {
   "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},

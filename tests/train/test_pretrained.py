@@ -8,9 +8,11 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import pretrained, setup, training
-from jaxreg.train.load import restore_run
-from jaxreg.train.setup import build, load_data
+from jaxreg.train.build import setup
+from jaxreg.train.build.setup import build, load_data
+from jaxreg.train.jobs import train as training
+from jaxreg.train.run import pretrained
+from jaxreg.train.run.restore import restore_run
 
 pytestmark = pytest.mark.thorough
 

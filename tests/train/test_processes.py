@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from jaxreg import train
-from jaxreg.train import lock, processes
+from jaxreg.train.devices import processes
+from jaxreg.train.run import lock
 
 
 @pytest.fixture

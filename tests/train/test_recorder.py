@@ -9,9 +9,9 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import manifest
-from jaxreg.train.log import read_records
-from jaxreg.train.recorder import Recorder, check_finite, largest_parts
+from jaxreg.train.run import manifest
+from jaxreg.train.run.log import read_records
+from jaxreg.train.run.recorder import Recorder, check_finite, largest_parts
 
 
 class FakeLog:

@@ -9,8 +9,9 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import setup, sources
-from jaxreg.train.toolbox import REGULARIZERS
+from jaxreg.train.build import setup
+from jaxreg.train.data import sources
+from jaxreg.train.step.named import REGULARIZERS
 
 SIZE, RATE, WEIGHT = 32, 0.5, 0.3
 PAIRS = {"regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),)}

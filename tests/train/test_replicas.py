@@ -10,11 +10,12 @@ import runs
 from scipy import stats
 
 from jaxreg import models, train
-from jaxreg.train import manifest, sources
-from jaxreg.train.log import read_records
-from jaxreg.train.metrics import averaged
-from jaxreg.train.replicas import Loop, Vmap, make_replicas
-from jaxreg.train.setup import build, make_mesh, replicas_of
+from jaxreg.train.build.setup import build, make_mesh, replicas_of
+from jaxreg.train.data import sources
+from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
+from jaxreg.train.run import manifest
+from jaxreg.train.run.log import read_records
+from jaxreg.train.step.metrics import averaged
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("no_figures")]
 
@@ -220,7 +221,7 @@ def test_pmap_takes_replicas_one_by_one(tmp_path):
 
 
 def test_a_replica_that_diverges_is_named(tmp_path, monkeypatch):
-  from jaxreg.train import recorder
+  from jaxreg.train.run import recorder
 
   original = recorder.to_host
 

@@ -7,7 +7,7 @@ import runs
 from scipy import optimize
 from scipy.special import expit
 
-from jaxreg.train import setup
+from jaxreg.train.build import setup
 
 pytestmark = pytest.mark.slow
 

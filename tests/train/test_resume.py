@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import signal
-import sys
 import time
 
 import numpy as np
@@ -12,12 +11,13 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import checkpoint, loop, manifest, sources, training
-from jaxreg.train import workdir as workdirs
-from jaxreg.train.lock import locked
-from jaxreg.train.log import read_records
+from jaxreg.train.data import sources
+from jaxreg.train.jobs import train as training
+from jaxreg.train.run import checkpoint, evaluation, loop, manifest
+from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.lock import locked
+from jaxreg.train.run.log import read_records
 
-evaluate = sys.modules["jaxreg.train.evaluate"]  # of the same name, there is a function
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
@@ -109,7 +109,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
   """Of a run of two epochs: in the first, in the last, in those of the end; each is cut after a batch."""
   config = runs.make_config({"epochs": 2, "average.name": average})
   train.train(config, tmp_path / "whole")
-  made, original = 0, evaluate.batches
+  made, original = 0, evaluation.batches
 
   def batches(*arguments):
     nonlocal made
@@ -119,7 +119,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
         os.kill(os.getpid(), signal.SIGTERM)
       yield batch
 
-  monkeypatch.setattr(evaluate, "batches", batches)
+  monkeypatch.setattr(evaluation, "batches", batches)
   # An evaluation has three batches; one that is cut has one, and is made again.
   signals, steps = (1, 5, 9), []
   for _ in signals:

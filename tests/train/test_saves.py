@@ -9,9 +9,10 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import checkpoint, due, manifest, order, slurm
-from jaxreg.train import workdir as workdirs
-from jaxreg.train.watchdog import Watchdog
+from jaxreg.train.data import order
+from jaxreg.train.run import checkpoint, due, manifest, slurm
+from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.watchdog import Watchdog
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -6,8 +6,8 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import files, log, manifest
-from jaxreg.train import workdir as workdirs
+from jaxreg.train.run import files, log, manifest
+from jaxreg.train.run import workdir as workdirs
 
 RECORD = {"step": 12, "epoch": 3.0, "train/loss": 0.1234567, "val/error": float("nan")}
 

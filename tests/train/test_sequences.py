@@ -11,9 +11,11 @@ import toy_text
 from scipy.special import log_softmax
 
 from jaxreg import train
-from jaxreg.train import data, setup, sources
-from jaxreg.train.data import Dataset, Split
-from jaxreg.train.placement import gather
+from jaxreg.train.build import setup
+from jaxreg.train.data import dataset as data
+from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.placement import gather
 
 QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
 

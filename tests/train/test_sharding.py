@@ -11,13 +11,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train import setup
-from jaxreg.train.job import restore_states
-from jaxreg.train.order import batch_indices
-from jaxreg.train.parallel import make_step
-from jaxreg.train.placement import make_source
-from jaxreg.train.sharding import gathered_layout, make_layout, parse, stacked_layout
-from jaxreg.train.state import TrainState
+from jaxreg.train.build import setup
+from jaxreg.train.data.order import batch_indices
+from jaxreg.train.data.placement import make_source
+from jaxreg.train.devices.compile import make_step
+from jaxreg.train.devices.sharding import gathered_layout, make_layout, parse, stacked_layout
+from jaxreg.train.jobs.evaluate import restore_states
+from jaxreg.train.step.state import TrainState
 
 STEPS, SEED = 4, 7
 HEAD = {"mesh.model": 2, "mesh.shard": ("head",)}  # ten classes

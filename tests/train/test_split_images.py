@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxreg.train import sources, split_images
+from jaxreg.train.data import image_lists as split_images
+from jaxreg.train.data import sources
 from jaxreg.train.errors import RunError
 
 NUMBERS = {"003.cat": 5, "056.dog": 7, "257.clutter": 4}

@@ -9,7 +9,8 @@ import runs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train import setup, sources
+from jaxreg.train.build import setup
+from jaxreg.train.data import sources
 
 SIZE = 64
 

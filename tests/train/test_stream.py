@@ -13,12 +13,14 @@ from image_files import make_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train import images, loop, manifest, placement, setup, sources, stream
-from jaxreg.train.data import Dataset, Split
+from jaxreg.train.build import setup
+from jaxreg.train.data import images, placement, sources, stream
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
+from jaxreg.train.data.order import Order, batch_indices
+from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.errors import RunError
-from jaxreg.train.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
-from jaxreg.train.order import Order, batch_indices
-from jaxreg.train.subsets import flip_labels, hide_labels, subset
+from jaxreg.train.run import loop, manifest
 
 
 def triangle(length, low, high, size):
@@ -576,7 +578,7 @@ def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
 
 
 def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
-  from jaxreg.train import workdir as workdirs
+  from jaxreg.train.run import workdir as workdirs
 
   one, other = (config_of(folder, {"data.stream.workers": number}) for number in (0, 3))
   description = setup.load_data(one).describe()

@@ -8,8 +8,9 @@ import oracles
 import pytest
 import runs
 
-from jaxreg.train import setup, sources
-from jaxreg.train.terms import TERMS
+from jaxreg.train.build import setup
+from jaxreg.train.data import sources
+from jaxreg.train.step.example_terms import TERMS
 
 pytestmark = pytest.mark.thorough
 

@@ -9,7 +9,7 @@ import pytest
 import toy_text
 
 from jaxreg import train
-from jaxreg.train import sources, text
+from jaxreg.train.data import sources, text
 
 BEGIN, END = 1, 2
 OPTIONS = {"vocab_size": 60, "source_length": 30, "target_length": 25}

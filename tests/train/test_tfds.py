@@ -27,9 +27,13 @@ import tensorflow_datasets
 from PIL import Image
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from jaxreg.train import setup, sources, tfds_builders, tfds_source, tfds_stream
+from jaxreg.train.build import setup
+from jaxreg.train.data import sources
+from jaxreg.train.data.tfds import builders as tfds_builders
+from jaxreg.train.data.tfds import source as tfds_source
+from jaxreg.train.data.tfds import stream as tfds_stream
+from jaxreg.train.data.tfds.builders import _prepare
 from jaxreg.train.errors import RunError
-from jaxreg.train.tfds_builders import _prepare
 
 CIFAR10 = "cifar10/3.0.2"
 SMALL = {"train": "train[:200]", "test": "test[:50]"}

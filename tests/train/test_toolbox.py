@@ -9,9 +9,10 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train import setup, sources
-from jaxreg.train.terms import TERMS
-from jaxreg.train.toolbox import CONSTRAINTS, NOISES, REGULARIZERS
+from jaxreg.train.build import setup
+from jaxreg.train.data import sources
+from jaxreg.train.step.example_terms import TERMS
+from jaxreg.train.step.named import CONSTRAINTS, NOISES, REGULARIZERS
 
 # Of the noises, methods, augmentations and averages, what `toolbox_digits` has beside the tables.
 OTHERS = (

@@ -11,9 +11,11 @@ import sacrebleu
 import toy_text
 
 from jaxreg import models, train
-from jaxreg.train import cli, setup, text
-from jaxreg.train.load import restore_run
-from jaxreg.train.translate import make_decode
+from jaxreg.train import cli
+from jaxreg.train.build import setup
+from jaxreg.train.data import text
+from jaxreg.train.jobs.translate import make_decode
+from jaxreg.train.run.restore import restore_run
 
 pytestmark = pytest.mark.thorough
 

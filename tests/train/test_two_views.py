@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg.train import terms
+from jaxreg.train.step import example_terms as terms
 
 BATCH, SIDE, CLASSES = 6, 8, 3
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train.order import batch_indices, bootstrap
-from jaxreg.train.setup import load_data, make_order
+from jaxreg.train.build.setup import load_data, make_order
+from jaxreg.train.data.order import batch_indices, bootstrap
 
 FIELDS = {
   "data.limit": 0,

@@ -5,7 +5,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.watch import Watch
+from jaxreg.train.run.collapse import Watch
 
 
 def warnings(*seen, steps=100, clipped=False):

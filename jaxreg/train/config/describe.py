@@ -1,0 +1,331 @@
+"""What each field of the configuration means, and which values it allows: the text of `--help`.
+
+A field that is a parameter of a function has its line in that function's docstring. `DESCRIPTIONS` has the
+others, and `*` in it stands for any name.
+"""
+
+import fnmatch
+import functools
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jaxreg import adversarial, augment, averaging, constraints, losses, models, noise, penalties
+from jaxreg.train.config import fields as config
+from jaxreg.train.config.fields import ONE_OF, SOME_OF, Config, flatten, relevant
+from jaxreg.train.data import sources
+from jaxreg.train.data.images import Decoding
+from jaxreg.train.jobs.rows import parse_fields, parse_rows
+from jaxreg.train.step import averages, optimizer
+from jaxreg.train.step import example_terms as terms
+from jaxreg.train.step.methods import GROUPINGS, METHODS
+
+WIDTH = 80
+
+DESCRIPTIONS = {
+  "job": "What to do.",
+  "seed": "Determines the initial weights, the order of the data and all noise.",
+  "batch_size": "Labelled examples in a batch, on all devices together.",
+  "epochs": "Length of the run in passes over the training examples.",
+  "steps": "Length of the run in steps instead of epochs; 0: by epochs.",
+  "eval_every": "Epochs between evaluations on the validation split.",
+  "eval_batch_size": "Examples in a batch of an evaluation.",
+  "parallel": "How a step runs on several devices.",
+  "replicas": "Runs side by side with seeds from `seed` on; results are their means.",
+  "ensemble": "Replicas in a row that predict together, by the mean of their probabilities.",
+  "replicas_by": "How replicas run: vmap, one program for all; loop, one that is called for each.",
+  "steps_per_dispatch": "Steps that one call of the compiled program makes; 0: 1 on a CPU, else 8.",
+  "mesh.model": "Devices on the axis `model`; batches are split over the other axis, `data`.",
+  "mesh.shard": (
+    "How parameters are split: head (classes over `model`), fsdp (largest dimension over `data`), or "
+    "'GLOB: DIMENSION=AXIS', as in 'head/*: -1=model' or '*: largest=data+model'. The first that matches "
+    "counts."
+  ),
+  "mesh.min_size": "Smaller parameters stay whole where the dimension is `largest`.",
+  "accumulate": "Parts of a batch whose gradients are added up, for batches that do not fit.",
+  "precision": "Of the layers; parameters, losses and masks are float32.",
+  "compilation_cache": "Keep compiled programs in ~/.cache/jaxreg, for the next start.",
+  "stacks_after": (
+    "Minutes after which a step that does not end writes the stacks of all threads to stacks-<process>.txt "
+    "in the work directory; 0: never."
+  ),
+  "log_every": "Steps between training records.",
+  "watch.steps": "Warn after so many steps in a row without learning; 0: never.",
+  "data.name": "Where the examples come from.",
+  "data.limit": "The first examples of each split; 0: all.",
+  "data.resident_gib": "Data sets of more GiB stay on the host.",
+  "data.subset.num_classes": "Classes that are kept, drawn by the seed; 0: all.",
+  "data.subset.per_class": "Training examples of each class that are kept, drawn by the seed; 0: all.",
+  "data.subset.seed": "Draws the subset.",
+  "data.flipped_labels.rate": "Fraction of the training labels that another class replaces.",
+  "data.flipped_labels.seed": "Draws which labels are replaced, and by what.",
+  "data.bootstrap": "Each run trains on as many examples as there are, drawn with replacement.",
+  "data.unlabelled.batch_size": "Examples outside the subset that join each batch, without their labels.",
+  "augment.names": "Applied in this order to the stored inputs of training batches.",
+  "augment.mean": "Subtracted from all scaled inputs, a value per channel.",
+  "augment.std": "Divides all scaled inputs after that, a value per channel.",
+  "model.name": "The network under the head.",
+  "model.unbalance": (
+    "Rescales hidden units of an MLP at the start, the function staying the same, by factors whose "
+    "logarithms have this standard deviation."
+  ),
+  "method.name": "The head, the loss and the prediction rule.",
+  "regularizers.names": "What is added to the loss.",
+  "regularizers.mask": "Which parameters penalties are on, by jaxreg.paths.",
+  "regularizers.dual_learning_rate": "Step of the multipliers of penalties with a limit.",
+  "regularizers.*.weight": "Factor of the term in the loss.",
+  "regularizers.*.limit": (
+    "Makes the penalty a constraint, at most this, whose multiplier dual ascent finds; 0: none."
+  ),
+  "regularizers.*.clip": "The least and the largest input; (): no bounds.",
+  "regularizers.fixmatch.num_ops": "RandAugment's operations for each strong view.",
+  "regularizers.fixmatch.magnitude": "RandAugment's magnitude, in [0, 10].",
+  "regularizers.fixmatch.cutout_size": "Side of the gray square of the strong view in pixels; 0: none.",
+  "regularizers.fixmatch.threshold": "How sure the weak view's prediction must be, in [0, 1].",
+  "average.name": (
+    "What is predicted with: none, the parameters of the last step; early_stopping, those of the best "
+    "checkpoint.best; swa, their mean over the end of the run; ema, their exponential mean."
+  ),
+  "average.early_stopping.patience": "Evaluations without a better one after which the run ends.",
+  "average.early_stopping.min_delta": "Smaller gains of the metric do not count.",
+  "average.swa.start": "Fraction of the run after which the mean begins.",
+  "average.swa.every": "Steps between the iterates of the mean; 0: an epoch.",
+  "average.ema.decay": "Of the exponential mean, per step.",
+  "noise.names": "Noise in training: on the scaled inputs, the labels or the parameters.",
+  "noise.mask": "Which parameters noise is on, by jaxreg.paths.",
+  "pretrained.workdir": "Fine-tuning: take the backbone of the run in this work directory.",
+  "pretrained.checkpoint": "Which checkpoint of that run.",
+  "pretrained.replica": "Which replica of that run.",
+  "method.*.predict.num_samples": "Masks that a prediction averages over; 0: none is drawn.",
+  "method.group_softmax.predict.logit_scale": "Factor of the logits before the softmax of the prediction.",
+  "method.logit_adjustment.loss.class_counts": "Training examples of each class.",
+  "method.logit_adjustment.loss.strength": "Factor of the log-frequencies that are added to the logits.",
+  "method.group_softmax.loss.form": "How it is computed; auto chooses by the sizes.",
+  "method.group_softmax.loss.grouping": "What decides which features make a group.",
+  "method.group_softmax.loss.kind": (
+    "The bound of the softmax loss: I with the power G, II, the larger one, with 1."
+  ),
+  "method.group_softmax.loss.num_groups": "Groups of features, G.",
+  "method.group_softmax.loss.power": "The power, if it is to be another than the kind's.",
+  "optimizer.name": "The optimizer, or a wrapper of another.",
+  "optimizer.learning_rate": "The largest learning rate of the schedule.",
+  "optimizer.clip_norm": "Largest norm of the gradient; 0: no clipping.",
+  "optimizer.*.inner": "The optimizer that it wraps.",
+  "optimizer.*.nesterov": "Whether momentum is Nesterov's.",
+  "optimizer.*.eta": "Variance of the gradient's noise at the first step.",
+  "optimizer.*.gamma": "The noise's variance falls as (1 + step) to the minus this.",
+  "optimizer.mahalanobis.metric": "The metric in which a step is steepest.",
+  "optimizer.reparameterize.coordinates": "The coordinates in which a step is made.",
+  "optimizer.reparameterize.scale": "Of these coordinates.",
+  "optimizer.constraints.names": "Applied to the parameters after each step, in this order.",
+  "optimizer.constraints.mask": "Which parameters constraints are on, by jaxreg.paths.",
+  "optimizer.weight_decay.rate": "Strength of the weight decay; 0: none.",
+  "optimizer.weight_decay.decoupled": "Decay after the optimizer's scaling (as AdamW), not in the gradient.",
+  "optimizer.weight_decay.mask": "Which parameters decay, by jaxreg.paths.",
+  "optimizer.schedule.name": "How the learning rate goes on after the warm-up.",
+  "optimizer.schedule.warmup_epochs": "Epochs in which the learning rate rises linearly from 0.",
+  "optimizer.schedule.step.boundaries": "Where the rate falls, in epochs.",
+  "optimizer.schedule.step.factor": "Factor of the rate at each boundary.",
+  "optimizer.schedule.step.relative": "Boundaries are fractions of the run instead.",
+  "optimizer.schedule.cosine.final": "The last rate, as a fraction of the largest.",
+  "optimizer.schedule.noam.d_model": "Width of the transformer, which scales the rate.",
+  "optimizer.schedule.noam.warmup_steps": "Steps of the linear warm-up.",
+  "checkpoint.every": "Epochs between checkpoints.",
+  "checkpoint.every_steps": "Steps between checkpoints, beside those of the epochs; 0: none.",
+  "checkpoint.every_minutes": "Minutes between checkpoints, beside those of the epochs; 0: none.",
+  "checkpoint.keep": "How many of the latest are kept, beside the best.",
+  "checkpoint.best": "The metric of the best checkpoint.",
+  "checkpoint.wait": "Block training until a checkpoint is on disk; else write it beside the training.",
+  "evaluate.checkpoint": "Which checkpoint.",
+  "evaluate.split": "Which split.",
+  "evaluate.mc_samples": "Draws of the noise over which predictions are means; 0: without noise.",
+  "compare.rows": "Methods, or 'label: field=value ...'.",
+  "compare.grid": (
+    "Settings searched on the validation split: 'field=value,value,...', or 'label: field=value,...'."
+  ),
+  "compare.seeds": "Seeds of each row.",
+  "compare.choose": "The metric that chooses among the settings of the grid.",
+  "flatness.rows": "Networks to train and look at: 'label: field=value ...'.",
+  "flatness.workdir": "A trained run to look at instead.",
+  "flatness.checkpoint": "Which checkpoint.",
+  "flatness.replica": "Which replica.",
+  "flatness.analyses": "What is measured.",
+  "flatness.where": "Names of the parameters that are looked at.",
+  "flatness.examples": "The first training examples, of which the loss is; 0: all.",
+  "flatness.seed": "Draws noise and directions.",
+  "flatness.profile.directions": "Random directions.",
+  "flatness.profile.points": "Points along each.",
+  "flatness.profile.reach": "Distance of the last point, in norms of the parameters.",
+  "flatness.profile.granularity": "What has the norm of the parameters, each by itself.",
+  "flatness.*.samples": "Points of the trajectory, and as many gradients.",
+  "flatness.variance_flatness.factors": "By what factor the loss rises at the ends of an interval.",
+  "flatness.variance_flatness.directions": "Principal components that are looked at, evenly spaced; 0: all.",
+  "flatness.variance_flatness.tolerance": "Smaller parts of the largest variance do not count.",
+  "flatness.projected_variance.eigenpairs": (
+    "How many of the largest, by Lanczos; 0: all, from the dense Hessian."
+  ),
+  "flatness.projected_variance.tolerance": "Smaller parts of the largest eigenvalue do not count.",
+  "flatness.alignment.noises": "Noise added for a moment at every checkpoint: 'label: field=value ...'.",
+  "flatness.alignment.num_masks": "Draws of the noise for each example.",
+}
+
+CHECKPOINTS = ("latest", "best")
+MASKS = ("everything", "kernels_only", "no_branches")
+CHOICES = {
+  "job": config.JOBS,
+  "parallel": ("jit", "pmap"),
+  "replicas_by": ("auto", "vmap", "loop"),
+  "precision": config.PRECISIONS,
+  "checkpoint.best": config.BEST,
+  "compare.choose": config.BEST,
+  "evaluate.split": config.SPLITS,
+  "evaluate.checkpoint": CHECKPOINTS,
+  "pretrained.checkpoint": CHECKPOINTS,
+  "flatness.checkpoint": CHECKPOINTS,
+  "method.group_softmax.loss.form": ("auto", "dense", "scan", "gather"),
+  "method.group_softmax.loss.grouping": GROUPINGS,
+  "method.group_softmax.loss.kind": ("I", "II"),
+  **dict.fromkeys(
+    ("noise.mask", "regularizers.mask", "optimizer.constraints.mask", "optimizer.weight_decay.mask"), MASKS
+  ),
+  "flatness.analyses": ("profile", "variance_flatness", "projected_variance", "alignment"),
+}
+
+# What is read by the job of that name alone, and what is read where another field is not empty.
+BY_JOB = ("compare", "flatness", "translate")
+IF_GIVEN = {
+  "data.flipped_labels.seed": "data.flipped_labels.rate",
+  "mesh.min_size": "mesh.shard",
+  "noise.mask": "noise.names",
+  "optimizer.constraints.mask": "optimizer.constraints.names",
+  "optimizer.weight_decay.decoupled": "optimizer.weight_decay.rate",
+  "optimizer.weight_decay.mask": "optimizer.weight_decay.rate",
+  "pretrained.checkpoint": "pretrained.workdir",
+  "pretrained.replica": "pretrained.workdir",
+  "regularizers.dual_learning_rate": "regularizers.names",
+  "regularizers.mask": "regularizers.names",
+}
+
+
+def fields_read(chosen: Config) -> list[str]:
+  """The fields that the job of a configuration reads, in its rows too if it has some."""
+  flat = flatten(chosen)
+  variants = [flat]
+  if chosen.job == "compare":
+    variants = [flat | point | row.fields for row in parse_rows(chosen) for point in row.grid or [{}]]
+  elif chosen.job == "flatness" and chosen.flatness.rows:
+    variants = [flat | row for row in parse_fields(chosen, chosen.flatness.rows, "flatness.rows").values()]
+  read = {field for variant in variants for field in relevant(variant) if _is_read(field, variant)}
+  return [field for field in flat if field in read]
+
+
+def _is_read(field: str, flat: Mapping[str, Any]) -> bool:
+  group = field.partition(".")[0]
+  if group in BY_JOB and group != flat["job"]:
+    return False
+  if group == "evaluate" and flat["job"] in ("compare", "flatness", "train"):
+    return field == "evaluate.mc_samples"
+  if field.startswith("data.stream."):
+    name = flat["data.name"]
+    return name == "image_folder" or bool(flat.get(f"data.{name}.stream"))
+  if group == "flatness" and field.count(".") == 2:
+    return field.split(".")[1] in flat["flatness.analyses"]
+  return field not in IF_GIVEN or bool(flat[IF_GIVEN[field]])
+
+
+def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
+  """The fields with their values, and below each its description and its allowed values."""
+  lines = []
+  for field in fields:
+    lines.append(f"  --config.{field}={flat[field]}")
+    values = allowed(field)
+    text = describe(field) + (f" {' | '.join(values)}." if values else "")
+    lines += textwrap.wrap(
+      text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+    )
+  return "\n".join(lines)
+
+
+def describe(field: str) -> str:
+  """The description of a field, one sentence; empty if there is none."""
+  for pattern, text in DESCRIPTIONS.items():
+    if fnmatch.fnmatchcase(field, pattern):
+      return text
+  for function, name in _origins(field):
+    if text := _parameters(function).get(name):
+      return text
+  return ""
+
+
+def allowed(field: str) -> tuple[str, ...]:
+  """The names that a field may have; none where it is a number, a path or a list of the user's."""
+  group, _, name = field.rpartition(".")
+  if name == "name" and group in ONE_OF:
+    return tuple(ONE_OF[group])
+  if name == "names" and group in SOME_OF:
+    return tuple(SOME_OF[group])
+  if field in CHOICES:
+    return CHOICES[field]
+  for function, name in _origins(field):
+    annotation = _hints(function).get(name)
+    if typing.get_origin(annotation) is typing.Literal:
+      return tuple(map(str, typing.get_args(annotation)))
+  return ()
+
+
+def _origins(field: str) -> list[tuple[Callable[..., Any], str]]:
+  """The functions of which a field is a parameter, and its name there."""
+  group, *rest = field.split(".")
+  if field.startswith("optimizer.constraints."):
+    group, rest = "constraints", rest[1:]
+  if group == "translate":
+    return [(models.beam_decode, rest[0])]
+  if field.startswith("data.stream."):
+    return [(Decoding, rest[1])]
+  if group == "method" and len(rest) == 3:
+    return [(getattr(METHODS[rest[0]], rest[1]), rest[2])]
+  if len(rest) != 2:
+    return []
+  places = {
+    "data": [sources],
+    "augment": [augment],
+    "model": [models],
+    "regularizers": [terms, penalties, adversarial, losses],
+    "average": [averages, averaging],
+    "noise": [noise],
+    "constraints": [constraints],
+  }
+  if group == "optimizer":
+    found = [optimizer.OPTIMIZERS.get(rest[0])]
+  else:
+    found = [getattr(place, rest[0], None) for place in places.get(group, [])]
+  return [(function, rest[1]) for function in found if callable(function)]
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> dict[str, str]:
+  """The first sentence on each parameter, from the section `Args` or `Attributes` of a docstring."""
+  doc = inspect.getdoc(function) or ""
+  section = re.search(r"^(?:Args|Attributes):\n((?: +.*\n?|\n)*)", doc, re.MULTILINE)
+  found: dict[str, str] = {}
+  for entry in re.split(r"\n(?=\S)", inspect.cleandoc(section[1])) if section else []:
+    names, colon, text = entry.partition(":")
+    for name in re.sub(r"\([^)]*\)|[`*]", "", names).split(",") if colon else []:
+      found[name.strip()] = _sentence(" ".join(text.split()))
+  return found
+
+
+def _sentence(text: str) -> str:
+  first = re.split(r"(?<=[a-z0-9)`\]])\. (?=[A-Z])", re.sub(r":\w+:`([^`]*)`", r"\1", text))[0].rstrip(".")
+  return f"{first[:1].upper()}{first[1:]}." if first else ""
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+  try:
+    return typing.get_type_hints(function)
+  except (NameError, TypeError):  # of a function of others
+    return {}

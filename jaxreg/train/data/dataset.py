@@ -1,0 +1,189 @@
+"""A data set on the host: its splits, checked, cut and described."""
+
+import dataclasses
+import functools
+import zlib
+from typing import Any
+
+import numpy as np
+
+from jaxreg.train.errors import RunError
+from jaxreg.train.data.images import Decoding, Images
+
+
+def is_tokens(dtype: Any) -> bool:
+  """Whether inputs of that type are tokens, which reach the model as they are; bytes are pixels."""
+  return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`.
+
+  Of sequences, the inputs are tokens, of another integer type, and the labels may be `[n, length]`, where -1
+  is padding. Inputs may also be `Images`, of which only those of a batch are decoded.
+  """
+
+  inputs: Any
+  labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  def take(self, index: Any) -> "Split":
+    return Split(self.inputs[index], self.labels[index])
+
+  def joined(self, other: "Split") -> "Split":
+    labels = np.concatenate([self.labels, other.labels])
+    if isinstance(self.inputs, Images):
+      return Split(self.inputs.joined(other.inputs), labels)
+    return Split(np.concatenate([self.inputs, other.inputs]), labels)
+
+  def check(self, where: str) -> None:
+    """Checks that these are examples; `where` names them in the error.
+
+    Raises:
+      RunError: if they are not.
+    """
+    allowed = (1, 2) if is_tokens(self.inputs.dtype) else (1,)
+    if self.labels.ndim not in allowed or not np.issubdtype(self.labels.dtype, np.integer):
+      raise RunError(f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}")
+    if self.inputs.ndim < 2:
+      raise RunError(f"{where}: inputs must be [n, ...], got {self.inputs.shape}")
+    if len(self.inputs) != len(self.labels):
+      raise RunError(f"{where}: {len(self.inputs)} inputs but {len(self.labels)} labels")
+    if not len(self):
+      raise RunError(f"{where}: it has no examples")
+    if np.issubdtype(self.inputs.dtype, np.floating) and not np.isfinite(self.inputs).all():
+      raise RunError(f"{where}: inputs have NaN or infinite values")
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+  """Training, validation and test splits; stored inputs, unless tokens, are divided by `scale` on the device.
+
+  `model` is what the backbone must know of the data, as keyword arguments; `rest` what the source has left of
+  the training examples, `unlabelled` those that a run uses without their labels.
+  """
+
+  train: Split
+  val: Split
+  test: Split
+  num_classes: int
+  scale: float = 1.0
+  model: dict[str, int] = dataclasses.field(default_factory=dict)
+  rest: Split | None = None
+  unlabelled: Split | None = None
+
+  def splits(self) -> dict[str, Split]:
+    return {"train": self.train, "val": self.val, "test": self.test}
+
+  def streams(self) -> bool:
+    """Whether images are decoded batch by batch."""
+    return isinstance(self.train.inputs, Images)
+
+  def decoded_by(self, **options: Any) -> "Dataset":
+    """With the options of `Decoding`, which concern images that are decoded batch by batch."""
+    if not self.streams():
+      return self
+    decoding = Decoding(**options)
+    splits = {
+      name: dataclasses.replace(split, inputs=dataclasses.replace(split.inputs, decoding=decoding))
+      for name, split in {**self.splits(), "rest": self.rest}.items()
+      if split is not None
+    }
+    return dataclasses.replace(self, **splits)
+
+  def limited(self, limit: int) -> "Dataset":
+    """The first `limit` examples of each split, for a smoke run; 0 for all."""
+    if not limit:
+      return self
+    first = {name: split.take(slice(limit)) for name, split in self.splits().items()}
+    if self.rest is not None:
+      first["rest"] = self.rest.take(slice(limit))
+    return dataclasses.replace(self, **first)
+
+  def without_rest(self) -> "Dataset":
+    """Without what is left over, which nothing needs."""
+    return dataclasses.replace(self, rest=None)
+
+  def training(self) -> Split:
+    """What batches are made of: the training examples, then the unlabelled ones."""
+    return self.train if self.unlabelled is None else self.train.joined(self.unlabelled)
+
+  @property
+  def nbytes(self) -> int:
+    """What the inputs of all splits take as they are stored."""
+    more = 0 if self.unlabelled is None else self.unlabelled.inputs.nbytes
+    return more + sum(split.inputs.nbytes for split in self.splits().values())
+
+  def describe(self) -> dict[str, Any]:
+    """What a work directory remembers of its data: enough to predict, and to notice other data."""
+    # What goes without saying is not said: earlier versions did not know of it.
+    label_shape = list(self.train.labels.shape[1:])
+    more = {"label_shape": label_shape, "model": self.model} if label_shape or self.model else {}
+    splits = self.splits() | ({} if self.unlabelled is None else {"unlabelled": self.unlabelled})
+    return {
+      **more,
+      "num_classes": self.num_classes,
+      "input_shape": list(self.train.inputs.shape[1:]),
+      "input_dtype": str(self.train.inputs.dtype),
+      "scale": self.scale,
+      "sizes": {name: len(split) for name, split in splits.items()},
+      "crc32": {name: _crc32(*_identity(split.inputs), split.labels) for name, split in splits.items()},
+    }
+
+  def checked(self, source: str) -> "Dataset":
+    """Returns the data set if every split can be trained on.
+
+    Raises:
+      RunError: naming the split, what it holds and what is allowed.
+    """
+    for name, split in self.splits().items():
+      where = f"{source}, split {name}"
+      split.check(where)
+      if split is self.train and (split.labels == split.labels.flat[0]).all():
+        raise RunError(f"{where}: labels must be of at least 2 classes, all {len(split)} are of one")
+      if (
+        split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype
+      ):
+        raise RunError(
+          f"{where}: inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
+          f"those of train {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
+        )
+      if split.labels.shape[1:] != self.train.labels.shape[1:]:
+        raise RunError(
+          f"{where}: labels are {split.labels.shape[1:]}, those of train {self.train.labels.shape[1:]}"
+        )
+      lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence
+      wrong = (split.labels < lowest) | (split.labels >= self.num_classes)
+      if wrong.any():
+        at = tuple(np.argwhere(wrong)[0].tolist())
+        raise RunError(
+          f"{where}: label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; "
+          f"the classes are 0 to {self.num_classes - 1}"
+        )
+    check_apart(source, self.train, val=self.val, test=self.test)
+    return self
+
+
+def check_apart(source: str, train: Split, **others: Split) -> None:
+  """Checks that no other split is the training split again; sources of encoded images compare their files.
+
+  Raises:
+    RunError: naming the split that is.
+  """
+  for name, split in others.items():
+    if isinstance(split.inputs, Images) or not np.array_equal(split.labels, train.labels):
+      continue
+    if np.array_equal(split.inputs, train.inputs):
+      raise RunError(f"{source}, split {name}: it has the examples of the train split; give others")
+
+
+def _crc32(*arrays: np.ndarray) -> int:
+  return functools.reduce(lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), arrays, 0)
+
+
+def _identity(inputs: Any) -> tuple[np.ndarray, ...]:
+  """Arrays that differ where the inputs do."""
+  return inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)

@@ -1,0 +1,105 @@
+"""Splits a folder with a folder of images a class into `train` and `test`, as `data.image_folder` reads them.
+
+python -m jaxreg.train.data.image_lists SOURCE TARGET (--train N | --test N) [--skip CLASS ...] [--seed S]
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from jaxreg.train.errors import RunError, printable
+from jaxreg.train.data.image_folder import SUFFIXES
+
+
+def split_images(
+  source: Path, target: Path, *, train: int = 0, test: int = 0, skip: Collection[str] = (), seed: int = 0
+) -> tuple[int, int]:
+  """Fills `target/train/CLASS` and `target/test/CLASS` with links to the images in `source/CLASS`.
+
+  Which images they are is a function of the seed, the name of the class and the names of its files.
+
+  Args:
+    source: has a folder a class; what is not an image in it, such as a folder, is left out.
+    target: is made, wholly or not at all.
+    train, test: one of them: so many images of each class; the others are for the other.
+    skip: classes that are left out.
+    seed: to draw with.
+
+  Returns:
+    How many images are for training, and how many for testing.
+
+  Raises:
+    RunError: naming what is at fault.
+  """
+  if min(train, test) < 0 or (train > 0) == (test > 0):
+    raise RunError(f"--train, --test: give one of them, a number above 0, got {train} and {test}")
+  if seed < 0:
+    raise RunError(f"--seed: must be at least 0, got {seed}")
+  if target.exists():
+    raise RunError(f"{target}: is there already; give a new folder, or remove it")
+  classes = _classes(source, skip)
+  chosen = {name: _draw(source / name, train or test, seed) for name in classes}
+  first, second = ("train", "test") if train else ("test", "train")
+  target.parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
+    done = Path(staging) / target.name
+    for name, (drawn, others) in chosen.items():
+      for part, files in ((first, drawn), (second, others)):
+        folder = done / part / name
+        folder.mkdir(parents=True)
+        for file in files:
+          (folder / file.name).symlink_to(file.resolve())
+    os.rename(done, target)
+  count = {part: sum(len(pair[i]) for pair in chosen.values()) for i, part in enumerate((first, second))}
+  return count["train"], count["test"]
+
+
+def _classes(source: Path, skip: Collection[str]) -> list[str]:
+  if not source.is_dir():
+    raise RunError(f"{source}: is not a folder; give one with a folder a class")
+  found = sorted(entry.name for entry in source.iterdir() if entry.is_dir() and entry.name[0] != ".")
+  for name in skip:
+    if name not in found:
+      raise RunError(f"--skip: {source} has no folder {name!r}")
+  classes = [name for name in found if name not in skip]
+  if len(classes) < 2:
+    raise RunError(f"{source}: must have a folder a class, at least 2, got {classes}")
+  return classes
+
+
+def _draw(folder: Path, number: int, seed: int) -> tuple[list[Path], list[Path]]:
+  """So many of the images, and the others."""
+  suited = lambda file: file.suffix.lower() in SUFFIXES and file.name[0] != "." and file.is_file()
+  images = sorted(filter(suited, folder.iterdir()))
+  if len(images) <= number:
+    raise RunError(f"{folder}: has {len(images)} images, and more than {number} are needed")
+  order = np.random.default_rng([seed, zlib.crc32(folder.name.encode())]).permutation(len(images))
+  return [images[i] for i in order[:number]], [images[i] for i in order[number:]]
+
+
+def main(argv: list[str]) -> int:
+  """Splits as the arguments say; returns the exit status."""
+  parser = argparse.ArgumentParser(prog="split_images", description=(__doc__ or "").splitlines()[0])
+  parser.add_argument("source", type=Path)
+  parser.add_argument("target", type=Path)
+  parser.add_argument("--train", type=int, default=0, help="images of each class for training")
+  parser.add_argument("--test", type=int, default=0, help="or so many for testing")
+  parser.add_argument("--skip", action="append", default=[], metavar="CLASS", help="a folder to leave out")
+  parser.add_argument("--seed", type=int, default=0)
+  try:
+    train, test = split_images(**vars(parser.parse_args(argv)))
+  except (RunError, OSError) as error:
+    print(f"split_images: error: {printable(str(error))}", file=sys.stderr)
+    return 1
+  print(f"{train} images for training, {test} for testing")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""Where data comes from: a function a source, `(**options) -> Dataset`."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from jaxreg.train.data.dataset import Dataset, Split, check_apart
+from jaxreg.train.errors import RunError
+from jaxreg.train.run.files import local_path
+from jaxreg.train.data.image_folder import image_folder as image_folder
+from jaxreg.train.data.mnist_variations import vary
+from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.data.text import parallel_text as parallel_text
+from jaxreg.train.data.tfds.source import tfds as tfds
+from jaxreg.train.data.unpack import ERRORS, gunzip, read_npz
+
+SOURCES = ("digits", "idx", "npz", "tfds", "image_folder", "parallel_text")
+
+
+def digits() -> Dataset:
+  """scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always the same."""
+  from sklearn.datasets import load_digits
+  from sklearn.model_selection import train_test_split
+
+  images, labels = load_digits(return_X_y=True)
+  images = images.reshape(-1, 8, 8, 1).astype(np.uint8)
+  index = np.arange(len(labels))
+  train, rest = train_test_split(index, test_size=0.4, random_state=0, stratify=labels)
+  val, test = train_test_split(rest, test_size=0.5, random_state=0, stratify=labels[rest])
+  examples = Split(images, labels.astype(np.int64))
+  return Dataset(*(examples.take(np.sort(part)) for part in (train, val, test)), num_classes=10, scale=16.0)
+
+
+def idx(
+  path: str = "data/mnist",
+  *,
+  per_class: int = 0,
+  num_train: int = 0,
+  num_validation: int = 5000,
+  rotation: bool = False,
+  background: bool = False,
+) -> Dataset:
+  """The four idx files of MNIST (or of a set that mimics it), gzipped or not.
+
+  Args:
+    path: the folder that holds them.
+    per_class: the first so many of each class, in the order of the files, are for training and the next so
+      many of each class for validation; 0 for all.
+    num_train: without `per_class`, the first so many are for training; 0 for all that are not for validation.
+    num_validation: without `per_class`, so many are for validation: those that follow the `num_train` for
+      training, or the first of all.
+    rotation: turn every image by a random angle.
+    background: lay every image on random noise. Angles and noise are always the same for a split.
+  """
+  folder = local_path(path, "data.idx.path")
+  examples, test = (
+    Split(
+      _read_idx(folder, f"{part}-images-idx3-ubyte")[..., None],
+      _read_idx(folder, f"{part}-labels-idx1-ubyte"),
+    )
+    for part in ("train", "t10k")
+  )
+  if len(examples.inputs) != len(examples.labels):
+    raise RunError(
+      f"data.idx.path: {folder} has {len(examples.inputs)} images but {len(examples.labels)} labels"
+    )
+  check_apart(f"data.idx.path: {folder}", examples, test=test)
+  num_classes = _count_classes(examples.labels, f"data.idx.path: {folder}, training labels")
+  if per_class < 0 or not (per_class or 0 < num_validation < len(examples)):
+    raise RunError(
+      f"data.idx: per_class must be at least 0 and, without it, num_validation in [1, {len(examples) - 1}], "
+      f"got {per_class} and {num_validation}"
+    )
+  if num_train and (per_class or not 0 < num_train <= len(examples) - num_validation):
+    raise RunError(
+      f"data.idx.num_train: must be 0 or, without per_class, at most {len(examples) - num_validation}, what "
+      f"num_validation={num_validation} leaves of {len(examples)} examples, got {num_train}"
+    )
+  if num_train:
+    train, val = np.split(np.arange(num_train + num_validation), [num_train])
+  elif per_class == 0:
+    val, train = np.arange(num_validation), np.arange(num_validation, len(examples))
+  else:
+    of_class = [np.flatnonzero(examples.labels == k) for k in range(num_classes)]
+    smallest = min(len(members) for members in of_class)
+    if 2 * per_class > smallest:
+      raise RunError(
+        f"data.idx.per_class: got {per_class}, at most {smallest // 2} are allowed: the smallest class has "
+        f"{smallest} examples, and validation takes as many as training"
+      )
+    train = np.sort(np.concatenate([members[:per_class] for members in of_class]))
+    val = np.sort(np.concatenate([members[per_class : 2 * per_class] for members in of_class]))
+  parts = [
+    vary(part, np.random.default_rng(number), rotation=rotation, background=background)
+    for number, part in enumerate((examples.take(train), examples.take(val), test))
+  ]
+  left = np.setdiff1d(np.arange(len(examples)), np.concatenate([train, val]))
+  rest = None if rotation or background else examples.take(left)
+  return Dataset(*parts, num_classes=num_classes, scale=255.0, rest=rest)
+
+
+def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0) -> Dataset:
+  """Your own arrays: `x_train, y_train, x_test, y_test` and, if there, `x_val, y_val` of an `.npz` file.
+
+  Args:
+    path: the file; never unpickled.
+    validation_fraction: without `x_val`, this part of the training examples, stratified, always the same.
+    scale: inputs are divided by it, for instance 255 for uint8 images.
+  """
+  file = local_path(path, "data.npz.path")
+  if not path or not file.is_file():
+    raise RunError(
+      f"data.npz.path: got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
+    )
+  try:
+    arrays = read_npz(file)
+  except ERRORS as error:
+    raise RunError(
+      f"data.npz.path: {file} cannot be read ({error}); give an undamaged .npz of plain arrays"
+    ) from error
+  parts = ["train", "test"] + (["val"] if {"x_val", "y_val"} & arrays.keys() else [])
+  missing = [name for part in parts for name in (f"x_{part}", f"y_{part}") if name not in arrays]
+  if missing:
+    raise RunError(
+      f"data.npz.path: {file} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
+    )
+  if not (math.isfinite(scale) and scale > 0):
+    raise RunError(f"data.npz.scale: must be positive, got {scale}")
+  splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
+  train, test = splits["train"], splits["test"]
+  train.check("data.npz, split train")
+  check_apart("data.npz", train, test=test)
+  num_classes = _count_classes(train.labels, "data.npz, split train")
+  if "val" in splits:
+    return Dataset(train, splits["val"], test, num_classes, scale)
+  train, val = hold_out(train, validation_fraction, "data.npz.validation_fraction")
+  return Dataset(train, val, test, num_classes, scale)
+
+
+def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
+  x = arrays[f"x_{part}"]
+  if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
+    raise RunError(f"data.npz.path: x_{part} must be real numbers, got {x.dtype}")
+  return x if x.dtype == np.uint8 else x.astype(np.float32)
+
+
+def _count_classes(labels: np.ndarray, where: str) -> int:
+  """The number of classes, if the labels are 0, 1, 2, ...: a damaged one would leave some out."""
+  classes = np.unique(labels)
+  odd = classes != np.arange(len(classes))
+  if odd.any():
+    label, missing = int(classes[odd.argmax()]), int(odd.argmax())
+    raise RunError(
+      f"{where}: label {label} at position {int((labels == label).argmax())} is out of range: "
+      f"labels must be 0, 1, 2, ..., and {missing} does not occur"
+    )
+  return len(classes)
+
+
+def _read_idx(folder: Path, name: str) -> np.ndarray:
+  """Reads one idx file of bytes: two zero bytes, the type 8, the rank, the sizes big-endian, the data."""
+  file = next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), None)
+  if file is None:
+    raise RunError(
+      f"data.idx.path: {folder} has no {name}[.gz]; give the folder with the four MNIST files "
+      "(--config.data.idx.path=DIR), or --config configs/dropmax_digits.py, which needs no files"
+    )
+  try:
+    raw = file.read_bytes()
+    raw = gunzip(raw) if file.suffix == ".gz" else raw
+  except ERRORS as error:
+    raise RunError(f"data.idx.path: {file} is truncated or damaged ({error}); fetch it again") from error
+  rank = 3 if "idx3" in name else 1
+  if raw[:4] != bytes([0, 0, 8, rank]):
+    raise RunError(f"data.idx.path: {file} does not begin as an idx file of {rank}-dimensional bytes does")
+  header = 4 + 4 * rank
+  shape = tuple(int(n) for n in np.frombuffer(raw[4:header].ljust(4 * rank, b"\0"), ">u4"))
+  if len(raw) != header + math.prod(shape):
+    raise RunError(
+      f"data.idx.path: {file} is truncated or damaged: its header promises {math.prod(shape)} bytes of data, "
+      f"it has {max(len(raw) - header, 0)}; fetch it again"
+    )
+  data = np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+  return data if rank > 1 else data.astype(np.int64)

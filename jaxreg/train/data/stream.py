@@ -1,0 +1,181 @@
+"""Batches on the host: gathered from arrays, or images that are decoded ahead, by threads or processes.
+
+What a batch has is a function of (seed, step) alone, of images as of arrays: the example at a position of a
+step's batch is the one that `Order` says, and its crop is drawn by a generator of (seed, step, position in
+the global batch). Each process decodes the positions that its own devices hold, and a run that goes on
+begins at its step. So no iterator's state is saved, and any number of processes, with any number of workers
+each, can resume at any step, bit for bit: more than a saved iterator could, which belongs to a process.
+"""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.data.images import Images
+from jaxreg.train.data.order import Order, padded_indices
+from jaxreg.train.data.placement import Source
+
+MOST_THREADS = 16
+AHEAD = 2  # batches that a worker has ready
+WORTHWHILE = 5000  # images to evaluate on: fewer are decoded by threads before a worker has started
+
+Feed = Callable[[range], dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+  """Element i: of step, replica and position, in this order, the image and its random crop."""
+
+  images: Images
+  order: Order
+  positions: np.ndarray
+
+  def __call__(self, number: int) -> np.ndarray:
+    number, at = divmod(number, len(self.positions))
+    step, replica = divmod(number, len(self.order.seeds))
+    position = int(self.positions[at])
+    generator = np.random.default_rng((self.order.seeds[replica], step, position))
+    return self.images.cut(self.order(step)[replica, position], generator)
+
+
+@dataclasses.dataclass(frozen=True)
+class InTurn:
+  """Element i: of batch and position, in this order, the centre of the image; past the last one black."""
+
+  images: Images
+  batch_size: int
+  positions: np.ndarray
+
+  def __call__(self, number: int) -> np.ndarray:
+    batch, at = divmod(number, len(self.positions))
+    index = batch * self.batch_size + int(self.positions[at])
+    return self.images.cut(index) if index < len(self.images) else np.zeros(self.images.shape[1:], np.uint8)
+
+
+def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
+  """The positions of a global batch that the devices of this process hold, in order."""
+  slices = NamedSharding(mesh, P("data")).addressable_devices_indices_map((batch_size,)).values()
+  return np.unique(np.concatenate([np.arange(batch_size)[index] for index in slices]))
+
+
+def decoded(
+  element: Callable[[int], np.ndarray], size: int, *, start: int, stop: int, workers: int
+) -> contextlib.closing[Any]:
+  """The arrays `[size, ...]` of the elements of step `start`, `start + 1`, ... in order, to be closed."""
+  import grain
+
+  elements = grain.MapDataset.range(start * size, stop * size).map(element).batch(size)
+  threads = 1 if workers else min(MOST_THREADS, os.cpu_count() or 1)
+  ahead = AHEAD if workers else max(AHEAD, threads)
+  batches = elements.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead))
+  if workers:
+    if not flags.FLAGS.is_parsed():  # which grain asks, and our program has its own
+      flags.FLAGS.mark_as_parsed()
+    # Batches come in messages, not in shared memory: containers have little of it, and a killed run leaks it.
+    messages = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
+    batches = grain.experimental.WithOptionsIterDataset(batches, messages)
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=AHEAD)
+    batches = batches.mp_prefetch(options, worker_init_fn=_of_its_parent)
+
+  def arrays() -> Iterator[np.ndarray]:
+    with contextlib.closing(iter(batches)) as stream:
+      try:
+        yield from stream
+      except RuntimeError as error:  # of grain, where a worker is gone
+        raise RunError(
+          f"data.stream.workers: {one_line(error)}; the same command continues from the last checkpoint"
+        ) from error
+
+  return contextlib.closing(arrays())
+
+
+@contextlib.contextmanager
+def make_feed(
+  mesh: jax.sharding.Mesh, source: Source, order: Order, *, start: int, stop: int
+) -> Iterator[Feed]:
+  """Yields `feed(steps)`: what has to reach the devices for those steps, numbered from 1, on the host.
+
+  Each array is `[replicas, batch, ...]`, of several steps `[replicas, steps, batch, ...]`. Of images they are
+  to be asked for in turn, from the one after `start` to `stop`.
+  """
+
+  def indices(steps: range) -> np.ndarray:
+    each = [order(step - 1) for step in steps]
+    return each[0] if len(each) == 1 else np.stack(each, axis=1)
+
+  images = source.split.inputs
+  if not isinstance(images, Images):
+    yield lambda steps: source.batch(indices(steps))
+    return
+
+  replicas, batch_size = order(start).shape
+  positions = local_positions(mesh, batch_size)
+  size = replicas * len(positions)
+  workers = images.decoding.workers
+  with decoded(Drawn(images, order, positions), size, start=start, stop=stop, workers=workers) as stream:
+
+    def feed(steps: range) -> dict[str, np.ndarray]:
+      each = [next(stream).reshape(replicas, len(positions), *images.shape[1:]) for _ in steps]
+      inputs = each[0] if len(each) == 1 else np.stack(each, axis=1)
+      labels = source.split.labels[indices(steps)].astype(np.int32)
+      return {"inputs": spread(inputs, positions, batch_size), "labels": labels}
+
+    yield feed
+
+
+def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+  """Every example once, in order, in batches of one size with weights; the padding has weight 0."""
+  images = source.split.inputs
+  if not isinstance(images, Images):
+    for indices, weights in padded_indices(len(source), batch_size):
+      yield {**source.batch(indices), "weights": weights}
+    return
+
+  positions = local_positions(mesh, batch_size)
+  batches = list(padded_indices(len(source), batch_size))
+  element = InTurn(images, batch_size, positions)
+  workers = images.decoding.workers if len(images) >= WORTHWHILE else 0
+  with decoded(element, len(positions), start=0, stop=len(batches), workers=workers) as stream:
+    for inputs, (indices, weights) in zip(stream, batches, strict=True):
+      labels = source.split.labels[indices].astype(np.int32)
+      yield {"inputs": spread(inputs, positions, batch_size), "labels": labels, "weights": weights}
+
+
+def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.ndarray:
+  """The global batch `[..., batch, height, width, channels]`, of which only these positions are filled.
+
+  The others, of other processes, are never asked for; memory that is not touched costs none.
+  """
+  if len(positions) == batch_size:
+    return inputs
+  whole = np.zeros((*inputs.shape[:-4], batch_size, *inputs.shape[-3:]), inputs.dtype)
+  whole[..., positions, :, :, :] = inputs
+  return whole
+
+
+def _of_its_parent(number: int, count: int) -> None:
+  """In a worker: signals are the parent's business, which ends it; and when that is killed, it goes too."""
+  del number, count
+  for told in (signal.SIGINT, signal.SIGTERM):  # a terminal and a batch system tell the whole group
+    signal.signal(told, signal.SIG_IGN)
+  parent = multiprocessing.parent_process()
+  if parent is not None:
+
+    def follow() -> None:
+      parent.join()
+      os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

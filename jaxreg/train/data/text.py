@@ -1,0 +1,210 @@
+"""Aligned lines of two languages, as tokens: `(**options) -> Dataset`, and the text behind it."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.errors import RunError
+from jaxreg.train.run.files import local_path
+from jaxreg.train.data.unpack import ERRORS, gunzip
+
+PAD, BEGIN, END, UNKNOWN = range(4)
+SPECIAL = ("[PAD]", "[BOS]", "[EOS]", "[UNK]")
+FILES = {"train": "train", "val": "val", "test": "test_2016_flickr"}  # as Multi30k names them
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelText:
+  """The lines of each split in the order of its examples, and what makes tokens of them.
+
+  Attributes:
+    pairs: `(source, target)` lines by split.
+    tokenizer: one for both languages.
+    source_length, target_length: of the examples, in tokens.
+  """
+
+  pairs: dict[str, list[tuple[str, str]]]
+  tokenizer: Any
+  source_length: int
+  target_length: int
+
+  def split(self, name: str) -> Split:
+    """`inputs` `[n, source_length + target_length]` and `labels` `[n, target_length]`, int32.
+
+    The inputs are the source and its end, then the beginning and the target; the labels are the target and
+    its end, -1 where there is padding. What does not fit is cut.
+    """
+    sources, targets = (
+      [encoding.ids for encoding in self.tokenizer.encode_batch([pair[side] for pair in self.pairs[name]])]
+      for side in (0, 1)
+    )
+    inputs = np.concatenate(
+      [
+        _rows([[*line, END] for line in sources], self.source_length, PAD),
+        _rows([[BEGIN, *line] for line in targets], self.target_length, PAD),
+      ],
+      axis=1,
+    )
+    return Split(inputs, _rows([[*line, END] for line in targets], self.target_length, -1))
+
+  def text(self, labels: np.ndarray) -> list[str]:
+    """Lines of the tokens `[n, length]`, each up to its end."""
+    lines = [row[: int((row == END).argmax())] if END in row else row for row in np.asarray(labels)]
+    return self.tokenizer.decode_batch([line.tolist() for line in lines])
+
+
+def parallel_text(
+  path: str = "data/multi30k",
+  *,
+  source: str = "en",
+  target: str = "de",
+  vocab_size: int = 4000,
+  source_length: int = 40,
+  target_length: int = 40,
+  num_examples: int = 0,
+) -> Dataset:
+  """A translation task: lines of two languages that belong together, named and laid out as in Multi30k.
+
+  The files are `train`, `val` and `test_2016_flickr`, each with `.<language>` or `.<language>.gz`. Tokens are
+  by byte-pair encoding, learnt anew each time from both languages' training lines, all of them, and only
+  them; spaces are part of the tokens, so that the text comes back as it was. A pair that is too long is left
+  out of training; in validation and test its line is cut, so that each has all its examples.
+
+  Args:
+    path: the folder that holds the files.
+    source, target: languages, as the files name them.
+    vocab_size: number of tokens of both languages together; fewer, if the text has fewer.
+    source_length: tokens of a source with its end.
+    target_length: tokens of a target with its end, or beginning.
+    num_examples: the first so many training pairs that are not too long; 0 for all.
+
+  Raises:
+    RunError: naming the field or file at fault.
+  """
+  text = read_parallel_text(
+    path,
+    source=source,
+    target=target,
+    vocab_size=vocab_size,
+    source_length=source_length,
+    target_length=target_length,
+    num_examples=num_examples,
+  )
+  size = text.tokenizer.get_vocab_size()
+  return Dataset(
+    *(text.split(name) for name in FILES),
+    num_classes=size,
+    model={"vocab_size": size, "source_length": source_length},
+  )
+
+
+def read_parallel_text(
+  path: str,
+  *,
+  source: str,
+  target: str,
+  vocab_size: int,
+  source_length: int,
+  target_length: int,
+  num_examples: int,
+) -> ParallelText:
+  """The text of `parallel_text`, whose arguments these are.
+
+  Raises:
+    RunError: naming the field or file at fault.
+  """
+  where = "data.parallel_text"
+  for name, value in (("source_length", source_length), ("target_length", target_length)):
+    if value < 2:
+      raise RunError(f"{where}.{name}: must be at least 2, a token and the end, got {value}")
+  if num_examples < 0:
+    raise RunError(f"{where}.num_examples: must be at least 0, got {num_examples}")
+  if source == target:
+    raise RunError(f"{where}.target: must be another language than the source, got {target!r} twice")
+  folder = local_path(path, f"{where}.path")
+  pairs = {name: _read_pairs(folder, stem, source, target) for name, stem in FILES.items()}
+  tokenizer = _learn(pairs["train"], vocab_size)
+
+  encoded = [tokenizer.encode_batch([pair[side] for pair in pairs["train"]]) for side in (0, 1)]
+  fitting = [
+    pair
+    for pair, first, second in zip(pairs["train"], *encoded, strict=True)
+    if len(first) < source_length and len(second) < target_length  # with its end, it is one longer
+  ]
+  if len(fitting) < max(num_examples, 1):
+    raise RunError(
+      f"{where}.num_examples: got {num_examples}, but {len(fitting)} of {len(pairs['train'])} training pairs "
+      f"have at most {source_length} and {target_length} tokens; give fewer, or greater lengths"
+    )
+  pairs["train"] = fitting[: num_examples or None]
+  return ParallelText(pairs, tokenizer, source_length, target_length)
+
+
+def _read_pairs(folder: Path, stem: str, source: str, target: str) -> list[tuple[str, str]]:
+  sources, targets = (_read_lines(folder, f"{stem}.{language}") for language in (source, target))
+  if len(sources) != len(targets):
+    raise RunError(
+      f"data.parallel_text.path: {folder} has {len(sources)} lines of {stem}.{source} but {len(targets)} of "
+      f"{stem}.{target}; they must belong together line by line"
+    )
+  return list(zip(sources, targets, strict=True))
+
+
+def _read_lines(folder: Path, name: str) -> list[str]:
+  file = next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), None)
+  if file is None:
+    raise RunError(
+      f"data.parallel_text.path: {folder} has no {name}[.gz]; give the folder with train, val and "
+      "test_2016_flickr of both languages (--config.data.parallel_text.path=DIR)"
+    )
+  try:
+    raw = file.read_bytes()
+    text = (gunzip(raw) if file.suffix == ".gz" else raw).decode("utf-8")
+  except ERRORS as error:
+    raise RunError(
+      f"data.parallel_text.path: {file} is damaged or no text ({error}); fetch it again"
+    ) from error
+  # Not `splitlines`, which also breaks at characters that a line may contain.
+  lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+  if lines == [""]:
+    raise RunError(f"data.parallel_text.path: {file} is empty; fetch it again")
+  return lines
+
+
+def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
+  """Byte-pair encoding of both languages; the same text gives the same tokens."""
+  try:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+  except ImportError as error:
+    raise RunError(
+      "data.name: parallel_text needs the tokenizers package: pip install 'jaxreg[text]'"
+    ) from error
+  lines = [pair[side] for side in (0, 1) for pair in pairs]
+  smallest = len(SPECIAL) + len(set().union(*map(set, lines)) - {" "}) + 1
+  if vocab_size < smallest:
+    raise RunError(
+      f"data.parallel_text.vocab_size: must be at least {smallest}, one a character and {len(SPECIAL)} more, "
+      f"got {vocab_size}"
+    )
+  tokenizer: Any = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))
+  # A word begins with the mark of the space before it; punctuation stands alone.
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
+  )
+  tokenizer.decoder = decoders.Metaspace()
+  tokenizer.train_from_iterator(
+    lines, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(SPECIAL), show_progress=False)
+  )
+  return tokenizer
+
+
+def _rows(lines: Sequence[Sequence[int]], length: int, fill: int) -> np.ndarray:
+  """`[n, length]`, int32: each line cut, or filled up."""
+  rows = np.full((len(lines), length), fill, np.int32)
+  for row, line in zip(rows, lines, strict=True):
+    row[: len(line)] = line[:length]
+  return rows

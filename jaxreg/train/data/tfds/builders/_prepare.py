@@ -1,0 +1,156 @@
+"""From a name to a prepared data set, wholly or not at all."""
+
+import contextlib
+import difflib
+import fcntl
+import importlib.util
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import requests
+import tensorflow_datasets as tfds
+from tqdm import tqdm
+
+from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.data.tfds.builders._builders import BUILDERS
+from jaxreg.train.data.tfds.builders._originals import originals
+
+
+def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
+  """Prepares a data set below `root`, wholly or not at all.
+
+  Args:
+    name: of the data set.
+    config: of its configurations, or "" for the default one.
+    version: or "" for the current one.
+    root: TFDS's data directory.
+    manual_dir: the folder that has the official files, or "" for TFDS's own, `root/downloads/manual`, if
+      they are there, else the network.
+
+  Raises:
+    RunError: naming the ways to get the data.
+  """
+  reference = "/".join(filter(None, (name, config))) + (f":{version}" if version else "")
+  ours = BUILDERS.get(name)
+  try:
+    with _bars_on_terminals_only():
+      if ours and not config and (not version or ours.VERSION.match(version)):
+        _prepare_ours(name, root, manual_dir)
+      else:
+        _check_known(reference, name, root)
+        _check_tensorflow(reference, name, root)
+        _prepare_stock(reference, root, manual_dir)
+  except RunError:
+    raise
+  except requests.RequestException as error:  # an OSError, but not of the disk
+    raise RunError(
+      f"data.tfds.name: {reference} cannot be downloaded ({one_line(error, limit=80)}); prepare it on a "
+      f"machine with a network, copy its {root / name} and set TFDS_DATA_DIR"
+    ) from error
+  except OSError as error:
+    raise RunError(
+      f"data.tfds.data_dir: {reference} cannot be prepared in {root} ({error}); "
+      "make room or give another folder (--config.data.tfds.data_dir=DIR)"
+    ) from error
+  except Exception as error:  # TFDS's builders are 245 programs, which can fail in any way
+    raise RunError(f"data.tfds.name: {reference} cannot be prepared in {root}: {one_line(error)}") from error
+
+
+def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
+  builder_class = BUILDERS[name]
+  downloads = root / "downloads" / name
+  downloads.mkdir(parents=True, exist_ok=True)
+  final = root / name / str(builder_class.VERSION)
+  staging = root / f".preparing_{name}"
+  with _one_process(downloads / ".lock"):
+    if (final / "dataset_info.json").is_file():
+      return
+    if final.exists():
+      raise RunError(f"data.tfds.data_dir: {final} is there but holds no prepared data set; remove it")
+    files = originals(name, root, manual_dir)
+    tqdm.write(f"preparing {final}", file=sys.stderr)
+    shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
+    try:
+      builder = builder_class(data_dir=staging)
+      with contextlib.redirect_stdout(io.StringIO()):  # TFDS would name the staging folder
+        builder.download_and_prepare(
+          download_dir=staging / "downloads",
+          download_config=tfds.download.DownloadConfig(
+            manual_dir=files, force_checksums_validation=True, try_download_gcs=False
+          ),
+          file_format="array_record",
+        )
+      final.parent.mkdir(exist_ok=True)
+      os.rename(builder.data_path, final)
+    finally:
+      shutil.rmtree(staging, ignore_errors=True)
+
+
+def _prepare_stock(reference: str, root: Path, manual_dir: str) -> None:
+  # TFDS writes beside the data set's folder and renames: what is interrupted is not there, and where it is
+  # prepared by now nothing is done.
+  downloads = root / "downloads"
+  downloads.mkdir(parents=True, exist_ok=True)
+  lock = downloads / f".{reference.replace('/', '-')}.lock"
+  with _one_process(lock), contextlib.redirect_stdout(sys.stderr):
+    tfds.builder(reference, data_dir=root).download_and_prepare(
+      download_config=tfds.download.DownloadConfig(
+        manual_dir=Path(manual_dir) if manual_dir else None,
+        force_checksums_validation=True,
+        try_download_gcs=False,
+      ),
+      file_format="array_record",
+    )
+
+
+def _check_known(reference: str, name: str, root: Path) -> None:
+  known = set(tfds.list_builders(with_community_datasets=False))
+  if name not in known and not _prepared(root / name):
+    known |= {folder.name for folder in root.glob("*") if _prepared(folder)}
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise RunError(
+      f"data.tfds.name: got {reference!r}, which is neither in {root} nor among TFDS's data sets{hint}"
+    )
+
+
+def _prepared(folder: Path) -> list[str]:
+  """What is there of a data set: versions, or configurations with versions."""
+  infos = [*folder.glob("*/dataset_info.json"), *folder.glob("*/*/dataset_info.json")]
+  return sorted(str(info.parent.relative_to(folder)) for info in infos)
+
+
+def _check_tensorflow(reference: str, name: str, root: Path) -> None:
+  if importlib.util.find_spec("tensorflow") is None:
+    others = f" (of {name} there is {', '.join(_prepared(root / name))})" if _prepared(root / name) else ""
+    # Not `tfds build`, which needs Apache Beam too.
+    command = (
+      "import tensorflow_datasets as tfds; "
+      f"tfds.builder('{reference}', data_dir='{root}').download_and_prepare(file_format='array_record')"
+    )
+    raise RunError(
+      f"data.tfds.name: {reference} is not prepared in {root}{others}, and preparing it needs TensorFlow, "
+      f"once: pip install 'jaxreg[prepare]' and run this again, or on another machine and copy the folder: "
+      f'python -c "{command}"'
+    )
+
+
+@contextlib.contextmanager
+def _one_process(lock: Path) -> Iterator[None]:
+  """Of several processes, the first does the work and the others wait; a killed one holds nothing up."""
+  with lock.open("w") as stream:
+    fcntl.flock(stream, fcntl.LOCK_EX)
+    yield
+
+
+@contextlib.contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+  tfds.display_progress_bar(sys.stderr.isatty())
+  try:
+    yield
+  finally:
+    tfds.display_progress_bar(True)

@@ -1,0 +1,117 @@
+"""Decoded splits, kept as arrays beside the prepared data."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.data.unpack import read_npz
+from jaxreg.train.user_cache import user_cache
+
+FORMAT = 2  # another one, when what decodes gives other arrays
+
+
+def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Callable[[], Split]) -> Split:
+  """What `decode()` returns, called only if no cache file has it, or a damaged one, or of other data.
+
+  Args:
+    folder: that of the prepared data.
+    what: the split's expression, the names of the features and, unless it is the stored one, the order.
+    num_examples: how many there are.
+    decode: reads and decodes them.
+  """
+
+  def arrays() -> dict[str, np.ndarray]:
+    examples = decode()
+    return {"images": examples.inputs, "labels": examples.labels}
+
+  found = _kept(folder, what, num_examples, ("images", "labels"), arrays)
+  return Split(found["images"], found["labels"])
+
+
+def cached_labels(
+  folder: Path, what: tuple[str, ...], num_examples: int, read: Callable[[], np.ndarray]
+) -> np.ndarray:
+  """The same of labels alone; `what` is the split's expression and the name of the feature."""
+  return _kept(folder, what, num_examples, ("labels",), lambda: {"labels": read()})["labels"]
+
+
+def _kept(
+  folder: Path,
+  what: tuple[str, ...],
+  num_examples: int,
+  names: tuple[str, ...],
+  make: Callable[[], dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+  key = json.dumps([FORMAT, *what])
+  name = f"{re.sub(r'[^0-9A-Za-z]+', '_', what[0]).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
+  made_from = f"{key} {fingerprint(folder)}"
+  files = [place / name for place in _places(folder)]
+  for file in files:
+    if arrays := _read(file, made_from, num_examples, names):
+      return arrays
+  arrays = make()
+  for file in files:
+    # A read-only or full disk costs the next start some time, not this run.
+    with contextlib.suppress(OSError):
+      _write(file, {**arrays, "fingerprint": np.array(made_from)})
+      break
+  return arrays
+
+
+def fingerprint(folder: Path) -> str:
+  """Of what the arrays were made from: the descriptions' contents, the record files' names and sizes."""
+  digest = hashlib.sha256()
+  for file in sorted(path for path in folder.iterdir() if path.is_file()):
+    digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+    if file.suffix == ".json":
+      digest.update(file.read_bytes())
+  return digest.hexdigest()
+
+
+def _places(folder: Path) -> list[Path]:
+  """Where the arrays may lie, the first choice first: beside the data, or at home."""
+  where = zlib.crc32(str(folder.resolve()).encode())
+  home = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
+  beside = folder / "jaxreg_cache"
+  # What nobody may write is left alone even by root, whom the system would let.
+  read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
+  return [home] if read_only else [beside, home]
+
+
+def _read(
+  file: Path, made_from: str, num_examples: int, names: tuple[str, ...]
+) -> dict[str, np.ndarray] | None:
+  """The arrays of a cache file, or None if there is none, or it is damaged or made from other files."""
+  try:
+    arrays = read_npz(file)
+    if str(arrays["fingerprint"]) != made_from:
+      return None
+    arrays = {name: arrays[name] for name in names}
+  except Exception:  # whatever is wrong with it, it can be made again
+    return None
+  images = arrays.get("images")
+  decoded = images is None or (images.ndim == 4 and images.dtype == np.uint8)
+  return arrays if decoded and all(len(array) == num_examples for array in arrays.values()) else None
+
+
+def _write(file: Path, arrays: dict[str, np.ndarray]) -> None:
+  file.parent.mkdir(parents=True, exist_ok=True)
+  # Not by `tempfile`: the umask says who may read it.
+  temporary = file.with_name(f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}")
+  try:
+    with open(temporary, "xb") as stream:
+      np.savez(stream, **arrays)  # type: ignore[arg-type]
+      stream.flush()
+      os.fsync(stream.fileno())
+    os.replace(temporary, file)
+  except BaseException:
+    temporary.unlink(missing_ok=True)
+    raise

@@ -1,0 +1,291 @@
+"""Image classification sets of TensorFlow Datasets, read without TensorFlow and kept as arrays of bytes."""
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.run.files import local_path, parse_json
+from jaxreg.train.data.images import decode
+from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.data.tfds.cache import cached
+from jaxreg.train.data.tfds.stream import CHUNK, in_chunks, streamed, undecoded
+
+ORDERS = ("stored", "id")
+FRACTION = "data.tfds.validation_fraction"
+
+
+def tfds(
+  name: str = "cifar10",
+  *,
+  data_dir: str = "",
+  manual_dir: str = "",
+  train: str = "train",
+  val: str = "",
+  test: str = "test",
+  validation_fraction: float = 0.1,
+  image: str = "image",
+  label: str = "label",
+  order: str = "stored",
+  num_train: int = 0,
+  stream: bool = False,
+) -> Dataset:
+  """A set of https://www.tensorflow.org/datasets with a label each and images of one size (`stream`: of any).
+
+  A prepared set (format array_record) is read as it is. One that is missing is prepared first: mnist,
+  cifar10 and cifar100 as they stand, any other if TensorFlow is there (`pip install 'jaxreg[prepare]'`).
+
+  Args:
+    name: `name`, `name/configuration` or either with `:version`; without version the newest prepared one.
+    data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+    manual_dir: for preparing, a folder with the official files; empty to download them.
+    train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
+    validation_fraction: without `val`, this part of `train`, stratified, always the same.
+    image, label: the names of the features.
+    order: of the examples of every split: `stored`, which is shuffled, or by the feature `id`: the original
+      order of cifar10 and cifar100. Split expressions refer to the stored order.
+    num_train: the first so many of `train`, in that order, are for training and, without `val`,
+      `validation_fraction` of the others for validation; 0 for all.
+    stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; the
+      labels alone are read once, and kept. In stored order only.
+
+  Raises:
+    RunError: naming the field or file at fault and what to do.
+  """
+  root = local_path(data_dir or _default_data_dir(), "data.tfds.data_dir")
+  if manual_dir:
+    manual_dir = str(local_path(manual_dir, "data.tfds.manual_dir"))
+  builder, folder = _open(name, root, manual_dir)
+  num_classes = _num_classes(builder, image, label)
+  _check_order(builder, order, stream)
+  read = {}
+  for field, split in (("train", train), ("val", val), ("test", test)):
+    if split or field != "val":
+      number = _num_examples(builder, field, split)
+      if field != "train" and _overlap(builder, train, split):
+        raise RunError(f"data.tfds.{field}: must have no example of train={train!r}, got {split!r}")
+      told = functools.partial(_told, builder, folder, split)
+      if stream:
+        read[field] = streamed(folder, split, image, label, number, told)
+        continue
+      decode = functools.partial(_read, builder, split, image, label, order)
+      what = (split, image, label) if order == "stored" else (split, image, label, order)
+      read[field] = cached(folder, what, number, functools.partial(told, decode))
+  if num_train:
+    read |= _first(read["train"], num_train, read.get("val"), validation_fraction)
+  elif not val:
+    read["train"], read["val"] = hold_out(read["train"], validation_fraction, FRACTION)
+  return Dataset(**read, num_classes=num_classes, scale=255.0)
+
+
+def _default_data_dir() -> str:
+  return os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+
+
+def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
+  """TFDS's reader of a data set, prepared if it was not, and its folder."""
+  parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
+  if not parsed:
+    raise RunError(
+      f"data.tfds.name: got {reference!r}; give name, name/configuration, or either with :1.2.3 for a version"
+    )
+  name, config, version = (part or "" for part in parsed.groups())
+  try:
+    import tensorflow_datasets
+  except ImportError as error:
+    raise RunError(
+      f"data.tfds: needs tensorflow-datasets ({error}); pip install 'jaxreg[train]', "
+      "or train on --config.data.name=digits, which needs none"
+    ) from error
+  folder = _find(root, name, config, version)
+  if folder is None:
+    from jaxreg.train.data.tfds import builders as tfds_builders
+
+    tfds_builders.prepare(name, config, version, root, manual_dir)
+    folder = _find(root, name, config, version)
+  if folder is None:
+    raise RunError(
+      f"data.tfds.data_dir: {root / name} holds no prepared {reference}; remove it or what is in it"
+    )
+  try:
+    _check_features(folder)
+    return tensorflow_datasets.builder_from_directory(folder), folder
+  except RunError:
+    raise
+  except Exception as error:  # its JSON files can be damaged in many ways
+    raise RunError(f"data.tfds: {_unreadable(folder, error)}") from error
+
+
+def _check_features(folder: Path) -> None:
+  """Refuses features that are not TFDS's own: to read them, TFDS would import the module that they name."""
+  file = folder / "features.json"
+  inside = [parse_json(file.read_text())] if file.is_file() else []
+  while inside:
+    part = inside.pop()
+    inside += [value for value in (part.values() if isinstance(part, dict) else part) if _holds(value)]
+    for field in ("type", "pythonClassName", "python_class_name") if isinstance(part, dict) else ():
+      name = part.get(field)
+      if isinstance(name, str) and not name.startswith("tensorflow_datasets.core.features."):
+        raise RunError(
+          f"data.tfds: {file} names a feature that is not TFDS's own, {name!r}: to read it would run other "
+          "people's program; give another set"
+        )
+
+
+def _holds(value: Any) -> bool:
+  return isinstance(value, dict | list)
+
+
+def _find(root: Path, name: str, config: str, version: str) -> Path | None:
+  """The folder of the newest prepared version that matches; TFDS's own search may download."""
+  from tensorflow_datasets.core import Version
+
+  default = root / name / ".config" / "metadata.json"
+  if not config and default.is_file():
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: as if it were not there
+      named = parse_json(default.read_text())["default_config_name"]
+      config = named if re.fullmatch(r"[^/:]+", named) else ""
+  prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
+  versions = {Version(folder.name): folder for folder in prepared if Version.is_valid(folder.name)}
+  matching = [found for found in versions if not version or found.match(version)]
+  return versions[max(matching)] if matching else None
+
+
+def _num_classes(builder: Any, image: str, label: str) -> int:
+  """Checks that the features can be trained on."""
+  import tensorflow_datasets
+
+  features = builder.info.features
+  for field, feature, kind in (
+    ("image", image, tensorflow_datasets.features.Image),
+    ("label", label, tensorflow_datasets.features.ClassLabel),
+  ):
+    if feature not in features or not isinstance(features[feature], kind):
+      allowed = [key for key in features if isinstance(features[key], kind)]
+      raise RunError(
+        f"data.tfds.{field}: {builder.name} has no {kind.__name__} feature {feature!r}; "
+        f"it has {', '.join(allowed) or 'none of that kind'}"
+      )
+  if features[image].np_dtype != np.uint8:
+    raise RunError(f"data.tfds.image: {image} of {builder.name} is {features[image].np_dtype}, not uint8")
+  return features[label].num_classes
+
+
+def _check_order(builder: Any, order: str, stream: bool) -> None:
+  if order == "id" and stream:
+    raise RunError("data.tfds.order: must be stored with data.tfds.stream=True, got 'id'")
+  if order not in ORDERS:
+    raise unknown("data.tfds.order", order, ORDERS)
+  if order == "id" and "id" not in builder.info.features:
+    raise RunError(
+      f"data.tfds.order: {builder.name} has no feature 'id' to be ordered by; it has "
+      f"{', '.join(sorted(builder.info.features))}, and order=stored"
+    )
+
+
+def _first(examples: Split, number: int, val: Split | None, fraction: float) -> dict[str, Split]:
+  """The first examples for training, and for validation `val` or a part of the others."""
+  most = len(examples) - (val is None)
+  if not 0 < number <= most:
+    raise RunError(f"data.tfds.num_train: must be 0 or at most {most}, got {number}")
+  if val is None:
+    _, val = hold_out(examples.take(slice(number, None)), fraction, FRACTION)
+  return {"train": examples.take(slice(number)), "val": val}
+
+
+def _num_examples(builder: Any, field: str, split: str) -> int:
+  splits = builder.info.splits
+  try:
+    number = splits[split].num_examples
+  except (ValueError, KeyError) as error:
+    raise RunError(
+      f"data.tfds.{field}: got {split!r}; {builder.name} has {', '.join(splits)}, and parts of them such as "
+      f"{next(iter(splits), 'train')}[:90%] ({one_line(error)})"
+    ) from error
+  if number < 1:
+    raise RunError(f"data.tfds.{field}: {split!r} of {builder.name} has no examples")
+  return number
+
+
+def _overlap(builder: Any, one: str, other: str) -> bool:
+  """Whether two splits, or parts of splits, have an example in common."""
+  parts = [builder.info.splits[split].file_instructions for split in (one, other)]
+  return any(
+    a.filename == b.filename and a.skip < b.skip + b.take and b.skip < a.skip + a.take
+    for a, b in itertools.product(*parts)
+  )
+
+
+def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> Any:
+  """Calls `decode`, and says in one line what is wrong with the split."""
+  try:
+    with _no_advice():
+      return decode()
+  except RunError:
+    raise
+  except ImportError as error:
+    raise RunError(f"data.tfds: cannot decode images ({error}); pip install 'jaxreg[train]'") from error
+  except NotImplementedError as error:
+    raise RunError(
+      f"data.tfds.data_dir: {folder} is prepared as {builder.info.file_format.value}, which cannot be read "
+      "without TensorFlow; remove that folder or give another (--config.data.tfds.data_dir=DIR), and it is "
+      "prepared anew as array_record"
+    ) from error
+  except Exception as error:  # the record reader, Protocol Buffers and Pillow have no error in common
+    raise RunError(f"data.tfds: split {split}: {_unreadable(folder, error)}") from error
+
+
+def _read(builder: Any, split: str, image: str, label: str, order: str) -> Split:
+  channels = builder.info.features[image].shape[-1]
+  return _decode(undecoded(builder, split), f"{builder.name} {split}", channels, image, label, order)
+
+
+def _decode(source: Any, what: str, channels: int, image: str, label: str, order: str) -> Split:
+  # Not by TFDS, which takes the lower 8 of 16 bits, and the numbers of colours for colours.
+  pixels = lambda example: np.atleast_3d(np.asarray(decode(example[image], channels)))
+  images = np.empty((len(source), *pixels(source[0]).shape), np.uint8)
+  labels = np.empty(len(source), np.int64)
+  ids = [b""] * len(source)
+
+  def fill(start: int) -> int:
+    chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
+    for i, example in enumerate(chunk, start):
+      decoded = pixels(example)
+      if decoded.shape != images.shape[1:]:
+        raise RunError(
+          f"data.tfds.name: the images of {what} have unequal sizes, for instance {images.shape[1:]} and "
+          f"{decoded.shape}; give a set with images of one size"
+        )
+      images[i], labels[i] = decoded, example[label]
+      if order == "id":
+        ids[i] = example["id"]
+    return len(chunk)
+
+  in_chunks(fill, len(source), f"decoding {what}")
+  examples = Split(images, labels)
+  return examples if order == "stored" else examples.take(np.argsort(np.array(ids), kind="stable"))
+
+
+def _unreadable(folder: Path, error: Exception) -> str:
+  return f"{folder} is damaged or incomplete ({one_line(error)}); remove that folder and prepare it again"
+
+
+@contextlib.contextmanager
+def _no_advice() -> Iterator[None]:
+  """TFDS recommends another decoder in the log of every run."""
+  logger = logging.getLogger("absl")
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    yield
+  finally:
+    logger.setLevel(level)

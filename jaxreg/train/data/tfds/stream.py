@@ -1,0 +1,111 @@
+"""Images of a TFDS set that are decoded when a batch is made; their labels are read once."""
+
+import concurrent.futures
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.errors import printable
+from jaxreg.train.data.images import Images
+from jaxreg.train.data.tfds.cache import cached_labels, fingerprint
+
+CHUNK = 256  # examples that a thread reads between two steps of the progress bar
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+  """Encoded images of a prepared split.
+
+  Attributes:
+    folder: of the prepared set.
+    split: its expression.
+    image: the name of the feature.
+    identity: what the folder holds, in short.
+  """
+
+  folder: str
+  split: str
+  image: str
+  identity: str
+
+  def read(self, number: int) -> bytes:
+    return _opened(self.folder, self.split)[number][self.image]
+
+  def name(self, number: int) -> str:
+    return f"data.tfds: image {number} of split {self.split} in {self.folder}"
+
+  def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    return np.frombuffer(f"{self.split} {self.identity}".encode(), np.uint8), numbers
+
+
+def streamed(
+  folder: Path,
+  split: str,
+  image: str,
+  label: str,
+  num_examples: int,
+  told: Callable[[Callable[[], Any]], Any],
+) -> Split:
+  """A split whose images are decoded when a batch is made.
+
+  Args:
+    folder: of the prepared set.
+    split: its expression.
+    image, label: the names of the features.
+    num_examples: how many there are.
+    told: calls what reads them, and tells errors of TFDS in one line.
+  """
+  read = lambda: _labels(str(folder), split, label)
+  labels = cached_labels(folder, (split, label), num_examples, lambda: told(read))
+  records = Records(str(folder), split, image, fingerprint(folder))
+  return Split(Images(records, np.arange(num_examples)), labels)
+
+
+def in_chunks(fill: Callable[[int], int], number: int, what: str) -> None:
+  """Calls `fill(start) -> done` for chunks of `number` examples in threads, with a progress bar."""
+  from tqdm import tqdm
+
+  with (
+    concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+    tqdm(total=number, desc=printable(what), unit="image", disable=not sys.stderr.isatty()) as bar,
+  ):
+    for done in pool.map(fill, range(0, number, CHUNK)):
+      bar.update(done)
+
+
+def undecoded(builder: Any, split: str) -> Any:
+  """TFDS's source of a split, images as they are stored."""
+  import tensorflow_datasets
+
+  features = builder.info.features
+  images = [name for name in features if isinstance(features[name], tensorflow_datasets.features.Image)]
+  decoders: Any = {name: tensorflow_datasets.decode.SkipDecoding() for name in images}
+  return builder.as_data_source(split, decoders=decoders)
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(folder: str, split: str) -> Any:
+  """The same, by the folder; opened once in a process."""
+  import tensorflow_datasets
+
+  return undecoded(tensorflow_datasets.builder_from_directory(folder), split)
+
+
+def _labels(folder: str, split: str, label: str) -> np.ndarray:
+  source = _opened(folder, split)
+  labels = np.empty(len(source), np.int64)
+
+  def fill(start: int) -> int:
+    chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
+    labels[start : start + len(chunk)] = [example[label] for example in chunk]
+    return len(chunk)
+
+  in_chunks(fill, len(source), f"reading the labels of {split}")
+  return labels

@@ -1,0 +1,82 @@
+"""The wrappings of the one training step: over devices, over replicas, over steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg.train.data.placement import gather, place
+from jaxreg.train.devices.sharding import gathered_layout
+from jaxreg.train.step.state import TrainState
+
+PARALLEL = ("jit", "pmap")
+
+Step = Callable[[Any, dict[str, jax.Array], Any], tuple[Any, dict[str, Any]]]
+Place = Callable[[Any], Any]
+
+
+def make_step(
+  train_step: Callable[..., Any],
+  mesh: jax.sharding.Mesh,
+  parallel: str = "jit",
+  *,
+  layout: Any = None,
+  replicas: bool = False,
+  scan: bool = False,
+) -> tuple[Step, Place]:
+  """Wraps `train_step` for batches that `Source.batch` describes.
+
+  Under `jit` the losses, BatchNorm and masks are those of the whole batch, on any number of devices. Under
+  `pmap` each device has its own part: BatchNorm's moments are those of the part, and the masks depend on the
+  number of devices.
+
+  Args:
+    train_step: as `make_train_step` gives it.
+    mesh: with an axis `data`.
+    parallel: `jit` or `pmap`.
+    layout: where the state lies: one sharding, or a tree of them; with `jit` only. None for a copy on each
+      device.
+    replicas: whether state and batch have a leading axis of replicas; with `jit` only.
+    scan: whether the batch has an axis of steps (after that of the replicas), to be made in one dispatch;
+      with `jit` only.
+
+  Returns:
+    `step(state, arrays, batch) -> (state, metrics)`, which donates the state, and the function that places a
+    batch of host arrays for it. Metrics have the leading axes of the batch.
+  """
+  if parallel == "pmap":
+    step = jax.pmap(
+      lambda state, arrays, batch: train_step(state, gather(arrays, batch), axis_name="data"),
+      axis_name="data",
+      in_axes=(None, None, 0),
+      out_axes=None,  # type: ignore[arg-type]
+      donate_argnums=0,
+    )
+
+    def place_parts(batch: Any) -> Any:
+      parts = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
+      return place(mesh, parts, P("data"))
+
+    return step, place_parts
+
+  whole = NamedSharding(mesh, P())
+  options = {}
+  if isinstance(layout, TrainState):
+    split, read = layout.params, gathered_layout(layout.params)
+    options["gather"] = lambda params: jax.lax.with_sharding_constraint(params, read)
+    options["scatter"] = lambda gradients: jax.lax.with_sharding_constraint(gradients, split)
+
+  def one(state, arrays, batch):
+    return train_step(state, gather(arrays, batch), **options)
+
+  def several(state, arrays, batch):
+    return jax.lax.scan(lambda state, batch: one(state, arrays, batch), state, batch)
+
+  step = several if scan else one
+  if replicas:
+    step = jax.vmap(step, in_axes=(0, None, 0))
+  step = jax.jit(step, donate_argnums=0, out_shardings=(whole if layout is None else layout, whole))
+  leading = (None,) * (scan + replicas)
+  return step, lambda batch: place(mesh, batch, P(*leading, "data"))

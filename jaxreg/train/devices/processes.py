@@ -1,0 +1,196 @@
+"""Several processes that train one model: how they start, and how they agree on the host."""
+
+import atexit
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxreg.train.devices.meeting import Lines, meet
+from jaxreg.train.errors import RunError, one_line
+
+PEER_TIMEOUT = 100  # seconds; JAX's own
+START_TIMEOUT = 50  # seconds, for processes that people number
+JAX_START_TIMEOUT = 300  # seconds, for those of a launcher, whose machines may start minutes apart
+
+_lines: Lines | None = None
+
+# Variables of launchers that start several processes, and what they hold then.
+LAUNCHERS: dict[str, Callable[[str], bool]] = {
+  "JAX_COORDINATOR_ADDRESS": bool,
+  "SLURM_STEP_NUM_TASKS": lambda value: int(value) > 1,
+  "OMPI_COMM_WORLD_SIZE": lambda value: int(value) > 1,
+  "TPU_WORKER_HOSTNAMES": lambda value: "," in value,
+  "TPU_PROCESS_ADDRESSES": lambda value: "," in value,
+}
+
+
+def start(
+  coordinator: str | None,
+  num_processes: int | None,
+  process_id: int | None,
+  *,
+  detect: bool = False,
+  peer_timeout: int = PEER_TIMEOUT,
+  start_timeout: int = START_TIMEOUT,
+) -> None:
+  """Joins the other processes, before the first use of a device; does nothing in a run of one process.
+
+  Args:
+    coordinator: `host:port` of process 0, or None for `$JAX_COORDINATOR_ADDRESS`.
+    num_processes: how many there are, or None for `$JAX_NUM_PROCESSES`.
+    process_id: which of them this is, or None for `$JAX_PROCESS_ID`.
+    detect: ask the environment (a TPU pod, SLURM, Open MPI, GKE) also where it shows no sign of several.
+    peer_timeout: seconds without a sign of life after which a process counts as lost.
+    start_timeout: seconds in which all have to come; those of a launcher have at least 300.
+
+  Raises:
+    RunError: if only some of the three are given, or they cannot meet.
+  """
+  # Read here and not by JAX, for these two.
+  num_processes = _from_environment("JAX_NUM_PROCESSES", num_processes)
+  process_id = _from_environment("JAX_PROCESS_ID", process_id)
+  coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
+  given = {"--coordinator": coordinator, "--num_processes": num_processes, "--process_id": process_id}
+  missing = [name for name, value in given.items() if value is None]
+  if missing and len(missing) < 3:
+    present = [name for name in given if name not in missing]
+    raise RunError(f"{', '.join(missing)}: must be given too, with {', '.join(present)}")
+  for name, seconds in (("peer_timeout", peer_timeout), ("start_timeout", start_timeout)):
+    if seconds < 1:
+      raise RunError(f"--{name}: must be at least 1 second, got {seconds}")
+  if not missing:
+    _check(coordinator, num_processes, process_id)
+    _meet(coordinator, num_processes, process_id, timeout=start_timeout, silence=peer_timeout)
+  elif not detect and not any(_says_several(name, several) for name, several in LAUNCHERS.items()):
+    return
+  try:
+    jax.distributed.initialize(
+      coordinator,
+      num_processes,
+      process_id,
+      initialization_timeout=max(start_timeout, JAX_START_TIMEOUT),
+      heartbeat_timeout_seconds=peer_timeout,
+      shutdown_timeout_seconds=peer_timeout,
+    )
+  except (ValueError, RuntimeError, OSError) as error:
+    raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
+
+
+def leave(failure: str | None = None) -> None:
+  """Tells the other processes that this one ends, and the line that it fails with."""
+  if _lines is not None:
+    _lines.leave(failure)
+
+
+def wait_for_others() -> bool:
+  """Waits a moment for the other processes to end too; whether they would hear of it."""
+  if _lines is None:
+    return False
+  _lines.wait()
+  return True
+
+
+def is_first() -> bool:
+  """Whether this process is the one that logs and writes what is written once."""
+  return jax.process_index() == 0
+
+
+def exchange(value: Any) -> list[Any]:
+  """The values, of JSON's types, that all processes call this with, in their order."""
+  if jax.process_count() == 1:
+    return [value]
+  text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+  lengths = multihost_utils.process_allgather(np.asarray(len(text), np.int32))
+  padded = np.pad(text, (0, int(lengths.max()) - len(text)))
+  texts = multihost_utils.process_allgather(padded)
+  return [json.loads(bytes(row[:length])) for row, length in zip(texts, lengths, strict=True)]
+
+
+def first(call: Callable[[], Any]) -> Any:
+  """Calls in the first process; returns in all what it returned (of JSON's types), or raises what it raised.
+
+  Raises:
+    RunError: in the other processes, with the message of the first.
+  """
+  return _agreed(call, ask=is_first())[0]
+
+
+def everywhere(call: Callable[[], Any]) -> Any:
+  """Calls in every process and returns what it returned there; if it raised in one, raises in all.
+
+  Raises:
+    RunError: in the processes where the call went well, with the message of the first that failed.
+  """
+  result = []
+  _agreed(lambda: result.append(call()), ask=True)
+  return result[0]
+
+
+def same(what: str, value: Any) -> None:
+  """Checks that `value` is the same in all processes.
+
+  Raises:
+    RunError: naming the processes that differ.
+  """
+  values = exchange(value)
+  differ = [number for number, other in enumerate(values) if other != values[0]]
+  if differ:
+    raise RunError(f"{what}: of process {differ[0]} differs from that of process 0; start all alike")
+
+
+def _agreed(call: Callable[[], Any], *, ask: bool) -> list[Any]:
+  result, error = None, None
+  if ask:
+    try:
+      result = call()
+    except Exception as raised:  # Whatever it is, the others wait to hear of it.
+      error = raised
+  if jax.process_count() > 1:
+    outcomes = exchange({"result": result, "error": None if error is None else one_line(error, limit=1000)})
+  else:
+    outcomes = [{"result": result, "error": None}]
+  if error is not None:
+    raise error
+  for number, outcome in enumerate(outcomes):
+    if outcome["error"] is not None:
+      raise RunError(f"process {number}: {outcome['error']}")
+  return [outcome["result"] for outcome in outcomes]
+
+
+def _meet(*arguments: Any, **options: Any) -> None:
+  global _lines
+  _lines = meet(*arguments, **options)
+  atexit.register(leave)
+
+
+def _from_environment(name: str, value: int | None) -> int | None:
+  if value is not None or name not in os.environ:
+    return value
+  try:
+    return int(os.environ[name])
+  except ValueError:
+    raise RunError(f"{name}: must be an integer, got {os.environ[name]!r}") from None
+
+
+def _says_several(name: str, several: Callable[[str], bool]) -> bool:
+  try:
+    return name in os.environ and several(os.environ[name])
+  except ValueError:
+    return False
+
+
+def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+  host, _, port = (coordinator or "").rpartition(":")
+  if not host.strip() or not port.isdigit() or not 0 < int(port) < 2**16:
+    raise RunError(f"--coordinator: must be host:port, got {coordinator!r}")
+  if num_processes is None or num_processes < 1:
+    raise RunError(f"--num_processes: must be at least 1, got {num_processes}")
+  if process_id is None or not 0 <= process_id < num_processes:
+    raise RunError(
+      f"--process_id: must be at least 0 and below --num_processes={num_processes}, got {process_id}"
+    )

@@ -1,0 +1,158 @@
+"""Several runs that differ in their seed only, trained side by side.
+
+A replica is the run that its seed would give alone: its own initialisation, data order and noise. One run is
+a loop over one. Whatever the form, they are saved with a leading axis of replicas.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg.train.devices.compile import Place, Step, make_step
+from jaxreg.train.devices.sharding import stacked_layout
+from jaxreg.typing import Array
+
+FORMS = ("auto", "vmap", "loop")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vmap:
+  """One program for all replicas; states, batches and metrics have their leading axis."""
+
+  mesh: jax.sharding.Mesh
+
+  @property
+  def stacked_layout(self) -> Any:
+    """Where a stacked state lies."""
+    return NamedSharding(self.mesh, P())
+
+  def unpack(self, stacked: Any) -> Any:
+    return stacked
+
+  def pack(self, states: Any) -> Any:
+    return states
+
+  def pick(self, states: Any, replica: int) -> Any:
+    return jax.tree.map(lambda x: _kept(x)[replica], states)
+
+  def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Step, Place]:
+    return make_step(train_step, self.mesh, replicas=True, scan=scan)
+
+  def make_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
+
+    def each(states, *args):
+      return jax.vmap(lambda state: function(state, *args))(states)
+
+    return jax.jit(each, out_shardings=NamedSharding(self.mesh, P()))
+
+  def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
+    return jax.jit(jax.vmap(function), donate_argnums=0, out_shardings=NamedSharding(self.mesh, P()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+  """One program for one replica, called for each; tuples of states and metrics.
+
+  Attributes:
+    mesh: with axes `data` and `model`.
+    parallel: `jit` or `pmap`.
+    layout: where a state lies: one sharding, or a tree of them.
+  """
+
+  mesh: jax.sharding.Mesh
+  parallel: str
+  layout: Any
+
+  @property
+  def stacked_layout(self) -> Any:
+    """Where a stacked state lies."""
+    return stacked_layout(self.layout)
+
+  def unpack(self, stacked: Any) -> Any:
+    """The states of a stacked one."""
+    number = jax.tree.leaves(stacked)[0].shape[0]
+    return jax.jit(_split, out_shardings=(self.layout,) * number)(stacked)
+
+  def pack(self, states: Any) -> Any:
+    """The reverse, a copy."""
+    return jax.jit(_stack, out_shardings=self.stacked_layout)(*states)
+
+  def pick(self, states: Any, replica: int) -> Any:
+    return states[replica]
+
+  def make_step(self, train_step: Callable[..., Any], *, scan: bool = False) -> tuple[Any, Place]:
+    step, place = make_step(train_step, self.mesh, self.parallel, layout=self.layout, scan=scan)
+
+    def each(states, arrays, batches):
+      results = [step(state, arrays, batch) for state, batch in zip(states, batches, strict=True)]
+      return tuple(state for state, _ in results), tuple(metrics for _, metrics in results)
+
+    def place_each(batch: dict[str, Any]) -> Any:
+      number = len(next(iter(batch.values())))
+      return [place({name: x[r] for name, x in batch.items()}) for r in range(number)]
+
+    return each, place_each
+
+  def make_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, *args)`, to be called with all states and the same further arguments."""
+    one = jax.jit(function, out_shardings=NamedSharding(self.mesh, P()))
+    return lambda states, *args: tuple(one(state, *args) for state in states)
+
+  def make_update(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(state, value) -> state`, to be called with all states and a value for each."""
+    one = jax.jit(function, donate_argnums=0, out_shardings=self.layout)
+    return lambda states, values: tuple(
+      one(state, value) for state, value in zip(states, values, strict=True)
+    )
+
+
+def _split(stacked: Any) -> tuple[Any, ...]:
+  number = jax.tree.leaves(stacked)[0].shape[0]
+  return tuple(jax.tree.map(lambda x, r=r: x[r], stacked) for r in range(number))
+
+
+def _stack(*states: Any) -> Any:
+  return jax.tree.map(lambda *leaves: jnp.stack([_kept(x) for x in leaves]), *states)
+
+
+def _kept(x: Array) -> Array:
+  """The same; of keys a clone, because to keep them is no use of them."""
+  return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def stacked(state: Any, number: int) -> Any:
+  """The shapes of so many replicas of an abstract state, as they are saved."""
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), state)
+
+
+def make_replicas(
+  mesh: jax.sharding.Mesh, form: str, *, number: int, params: Any, parallel: str, layout: Any = None
+) -> Vmap | Loop:
+  """The form asked for; `auto` is one program where that pays.
+
+  It does for networks of small matrices and on accelerators; convolutions on a CPU lose under `vmap`.
+
+  Args:
+    mesh: with axes `data` and `model`.
+    form: `auto`, `vmap` or `loop`.
+    number: of replicas.
+    params: of one, or their shapes.
+    parallel: `jit` or `pmap`, which loops.
+    layout: where the state of one lies, as `make_layout` gives it; None for a copy on each device. A state
+      that is split loops.
+  """
+  whole = NamedSharding(mesh, P())
+  layout = whole if layout is None else layout
+  if form == "auto":
+    # A kernel of more than two axes is that of a convolution.
+    convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
+    loses = number == 1 or parallel == "pmap" or (jax.default_backend() == "cpu" and convolves)
+    form = "loop" if loses or layout != whole else "vmap"
+  return Vmap(mesh) if form == "vmap" else Loop(mesh, parallel, layout)

@@ -1,0 +1,140 @@
+"""Which parameters are split over the devices, and how: rules on their paths."""
+
+import dataclasses
+import fnmatch
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg.paths import leaf_names
+from jaxreg.train.errors import RunError
+from jaxreg.train.step.state import TrainState
+
+# The rules that have a name. The last dimension of a head's kernels and biases is that of the classes.
+RULES = {"head": "head/*: -1=model", "fsdp": "*: largest=data"}
+
+# "head/*: -1=model", "*: largest=data+model"
+_RULE = re.compile(r"\s*(?P<glob>\S+)\s*:\s*(?P<dimension>-?\d+|largest)\s*=\s*(?P<axes>\w+(\+\w+)?)\s*")
+_AXES = (("data",), ("model",), ("data", "model"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """The parameters whose paths match `glob` are split along one dimension, over these axes of the mesh.
+
+  Attributes:
+    text: as it was given.
+    glob: on the whole path.
+    dimension: None for the largest that the number of devices divides, if there is one.
+    axes: of the mesh.
+  """
+
+  text: str
+  glob: str
+  dimension: int | None
+  axes: tuple[str, ...]
+
+  def spec(self, name: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh, min_size: int) -> P:
+    """How the parameter of that name and shape is split.
+
+    Raises:
+      RunError: if it cannot be split as the rule says.
+    """
+    parts = math.prod(mesh.shape[axis] for axis in self.axes)
+    if self.dimension is None:
+      # The last of equals, which is the contiguous one.
+      fit = [(size, d) for d, size in enumerate(shape) if size % parts == 0]
+      if not fit or math.prod(shape) < min_size:
+        return P()
+      dimension = max(fit)[1]
+    else:
+      if not -len(shape) <= self.dimension < len(shape):
+        raise RunError(f"mesh.shard: {self.text!r} needs a dimension that {name} {shape} does not have")
+      dimension = self.dimension % len(shape)
+      if shape[dimension] % parts:
+        raise RunError(
+          f"mesh.shard: {self.text!r} cannot split the {shape[dimension]} of {name} {shape} over {parts} "
+          "devices; give another mesh.model, or another rule"
+        )
+    axis, *more = self.axes
+    return P(*[None] * dimension, self.axes if more else axis)
+
+
+def parse(text: str) -> Rule:
+  """A rule from its name in `RULES`, or from `"glob: dimension=axis"`.
+
+  Raises:
+    RunError: if it is neither.
+  """
+  found = _RULE.fullmatch(RULES.get(text, text)) if isinstance(text, str) else None
+  axes = tuple(found["axes"].split("+")) if found else ()
+  if found is None or axes not in _AXES:
+    raise RunError(
+      f"mesh.shard: rules are {', '.join(RULES)} or 'GLOB: DIMENSION=AXIS', with a number or largest, and "
+      f"data, model or data+model, as in {RULES['head']!r}; got {text!r}"
+    )
+  dimension = None if found["dimension"] == "largest" else int(found["dimension"])
+  return Rule(text, found["glob"], dimension, axes)
+
+
+def make_layout(
+  state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[str], min_size: int
+) -> NamedSharding | TrainState:
+  """Where the state of one replica lies: a copy on each device, or as the rules say.
+
+  Of several rules for one parameter the first counts. What the state holds of the same shape under the path
+  of a parameter, such as its momentum or its mean, lies as the parameter does.
+
+  Args:
+    state: its shapes.
+    mesh: with axes `data` and `model`.
+    shard: rules, as `parse` takes them.
+    min_size: smaller parameters are left whole by rules for the largest dimension.
+
+  Raises:
+    RunError: if a rule fits no parameter, or one that cannot be split so.
+  """
+  whole = NamedSharding(mesh, P())
+  if not shard:
+    return whole
+  rules = [parse(text) for text in shard]
+  names = leaf_names(state.params)
+  shapes = dict(zip(names, (x.shape for x in jax.tree.leaves(state.params)), strict=True))
+  specs: dict[str, P] = {}
+  for rule in rules:
+    matches = fnmatch.filter(names, rule.glob)
+    if not matches:
+      raise RunError(f"mesh.shard: {rule.text!r} fits no parameter; there are {', '.join(names)}")
+    for name in matches:
+      if name not in specs:
+        specs[name] = rule.spec(name, shapes[name], mesh, min_size)
+
+  def of(path: str, leaf: Any) -> NamedSharding:
+    # "opt_state/0/mu/head/classifier/kernel" ends in the path of a parameter; the longest end is its own.
+    segments = path.split("/")
+    ends = ("/".join(segments[start:]) for start in range(len(segments)))
+    name = next((end for end in ends if shapes.get(end) == leaf.shape), None)
+    return NamedSharding(mesh, specs.get(name, P())) if name else whole
+
+  leaves, structure = jax.tree.flatten(state)
+  return structure.unflatten([of(*pair) for pair in zip(leaf_names(state), leaves, strict=True)])
+
+
+def stacked_layout(layout: Any) -> Any:
+  """The same with a leading axis of replicas."""
+  return jax.tree.map(lambda x: NamedSharding(x.mesh, P(None, *x.spec)), layout)
+
+
+def gathered_layout(layout: Any) -> Any:
+  """The same, with a copy in each row of the data axis: what a forward pass reads.
+
+  Said in so many words, or the compiler may rather move activations of the whole batch about.
+  """
+  without = {"data": None, ("data", "model"): "model"}
+  spec = lambda spec: P(*(without.get(entry, entry) for entry in spec))
+  return jax.tree.map(lambda x: NamedSharding(x.mesh, spec(x.spec)), layout)

@@ -1,0 +1,156 @@
+"""`job = compare`: rows of settings, searched on the validation split, then trained from the same seeds."""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg import plots
+from jaxreg.train.build.setup import build, check_devices, load_data
+from jaxreg.train.config.checks import check
+from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.devices import processes
+from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.rows import Row, check_replicas, folder_name, make_cell, parse_rows
+from jaxreg.train.jobs.train import train
+from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.files import write_json
+from jaxreg.train.run.log import read_records
+from jaxreg.train.step.metrics import averaged, shown
+
+METRICS = ("test/error", "test/nll", "test/ece")
+
+
+def compare(config: Config, workdir: Path) -> dict[str, Any]:
+  """Trains every row of `config.compare`; writes `compare.json`, `compare.md` and figures.
+
+  Each run has a folder of its own below `workdir`: interrupted, the same command goes on where it was, and
+  what is finished is not run again. A row with several settings is first trained with each of them from one
+  seed; the one with the lowest `compare.choose` on the validation split is trained from all seeds.
+
+  Raises:
+    RunError: for a mistake in the rows, the grid or what they set, before anything is trained.
+    Interrupted: on SIGTERM or Ctrl-C, after saving.
+  """
+  rows = parse_rows(config)
+  cells = [(row, setting) for row in rows for setting in row.grid]
+  _check_all(config, cells)
+  searches = sum(len(row.grid) for row in rows if len(row.grid) > 1)
+  total, numbers = searches + len(rows), itertools.count(1)
+
+  def say(what: str) -> None:
+    if processes.is_first():
+      print(f"compare: run {next(numbers)} of {total}: {what}", file=sys.stderr, flush=True)
+
+  table: dict[str, Any] = {}
+  folders: dict[str, Path] = {}
+  for row in rows:
+    chosen, search = _search(config, workdir, row, say)
+    final = _cell(config, row, chosen, seeds=config.compare.seeds)
+    say(f"{row.label}, {config.compare.seeds} seeds")
+    folder = workdir / "rows" / folder_name(row.label, final)
+    results = train(final, folder)
+    runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
+    table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
+    folders[row.label] = folder
+
+  first = next(iter(table.values()))["runs"]
+  for entry in table.values():
+    entry["mean"] = averaged({name: np.asarray(runs) for name, runs in entry["runs"].items()})
+    # The seeds are the same in every row, and with them the data order: differences are taken seed by seed.
+    # Of ensembles they are not those of single runs, and the pairs are as good as any.
+    entry["difference"] = averaged(
+      {name: np.asarray(runs) - np.asarray(first[name]) for name, runs in entry["runs"].items()}
+    )
+  results = {"seeds": config.compare.seeds, "rows": table}
+
+  def write() -> None:
+    write_json(workdir / "compare.json", results)
+    (workdir / "compare.md").write_text(markdown(results))
+    (workdir / "figures").mkdir(exist_ok=True)
+    figures = {
+      "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
+      "convergence": plots.convergence({label: read_records(folder) for label, folder in folders.items()}),
+      "reliability": plots.reliability(
+        {label: workdirs.read(folder, "reliability.json") for label, folder in folders.items()},
+        title=f"test split, seed {config.seed}",
+      ),
+    }
+    for name, figure in figures.items():
+      figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
+
+  processes.first(write)
+  return results
+
+
+def markdown(results: dict[str, Any]) -> str:
+  """The table."""
+  rows = results["rows"]
+  reference = next(iter(rows))
+  seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
+  head = f"| {seeds} | test error, % | NLL | ECE, % | error less that of {reference}, % |"
+  lines = [head + " setting |", "|---" * 6 + "|"]
+  for label, entry in rows.items():
+    cells = [
+      shown(entry["mean"], "test/error", factor=100, digits=2),
+      shown(entry["mean"], "test/nll", digits=3),
+      shown(entry["mean"], "test/ece", factor=100, digits=2),
+      "" if label == reference else shown(entry["difference"], "test/error", factor=100, digits=2),
+      ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items()),
+    ]
+    lines.append(f"| {label} | " + " | ".join(cells) + " |")
+  return "\n".join(lines) + "\n"
+
+
+def _search(
+  config: Config, workdir: Path, row: Row, say: Callable[[str], None]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+  """The setting to train from all seeds, and what the search saw."""
+  if len(row.grid) == 1:
+    return row.grid[0], []
+  seen = []
+  for setting in row.grid:
+    cell = _cell(config, row, setting, seeds=1)
+    say(f"{row.label}, {_show(setting)}")
+    results = train(cell, workdir / "search" / folder_name(row.label, cell))
+    values = {name: value for name, value in results.items() if name.startswith("val/")}
+    seen.append({"setting": setting, **values})
+  # Of equal ones, that with the better likelihood.
+  best = min(seen, key=lambda entry: (entry[config.compare.choose], entry["val/nll"]))
+  return best["setting"], seen
+
+
+def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -> Config:
+  """The configuration of one run."""
+  return make_cell(config, row.label, {**row.fields, **setting}, seeds=seeds)
+
+
+def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
+  """Everything that can be told before hours of training."""
+  check_replicas(config)
+  described: dict[str, dict[str, Any]] = {}
+  for row, setting in cells:
+    cell = _cell(config, row, setting, seeds=config.compare.seeds)
+    try:
+      check(cell)
+      check_devices(cell)
+      data = json.dumps({k: v for k, v in flatten(cell).items() if k.startswith("data.")})
+      if data not in described:
+        described[data] = processes.everywhere(lambda cell=cell: load_data(cell)).describe()
+      # Of settings that differ in numbers of the optimizer, the first one stands for all.
+      if setting == row.grid[0] or not all(field.startswith("optimizer.") for field in setting):
+        build(cell, described[data])
+    except RunError as error:
+      raise RunError(f"compare, row {row.label!r}{_with(setting)}: {error}") from error
+
+
+def _show(setting: Mapping[str, Any]) -> str:
+  return ", ".join(f"{field}={value}" for field, value in setting.items())
+
+
+def _with(setting: Mapping[str, Any]) -> str:
+  return f" with {_show(setting)}" if setting else ""

@@ -1,0 +1,209 @@
+"""`job = dropmax_figures`: the figures of the DropMax paper that need a trained model, from one run."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from scipy.special import expit
+
+from jaxreg import losses, plots, theory
+from jaxreg.theory._dropmax import MAX_CLASSES
+from jaxreg.train.build.setup import load_data
+from jaxreg.train.config.fields import Config
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.devices import processes
+from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.train import train
+from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.restore import load_outputs
+
+SAMPLES = 1000
+NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as parts of the largest pixel
+LOW_MARGIN = 0.1  # the part of the examples that counts as such
+EXAMPLES = 1000
+KEEP_PROBS = (1.0, 0.8, 0.5, 0.2)
+
+
+def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
+  """Trains DropMax as `config` says, or takes the trained one of `workdir`, and draws into `figures/`.
+
+  `equilibrium`: where the retain probabilities settled, against theory. `monte_carlo`: the probability of the
+  target over sampled masks, under noise and for examples of different difficulty. `predictive`: all classes,
+  for an easy and a distorted example. `contours`: softmax and fixed retain probabilities in the plane.
+  `gradients`: how large they are under both on the same logits, at each checkpoint that was kept; all
+  masks are enumerated, so of at most 16 classes.
+
+  Raises:
+    RunError: if the method is not DropMax, the inputs are no array of images, or as `train`.
+  """
+  if config.method.name != "dropmax":
+    raise RunError(f"method.name: these are figures of 'dropmax', got {config.method.name!r}")
+  dataset = processes.everywhere(lambda: load_data(config))
+  test = dataset.test
+  if test.inputs.ndim != 4:
+    raise RunError(f"data.name: the figures need images, got inputs of shape {test.inputs.shape[1:]}")
+  if dataset.streams():
+    raise RunError(
+      "data.name: the figures need images in one array, and those of "
+      f"{config.data.name} are decoded batch by batch"
+    )
+  results = train(config, workdir)
+  outputs = load_outputs(workdir)
+  heads = {name: np.asarray(value) for name, value in outputs(test.inputs).items()}
+  figures = {
+    "equilibrium": _equilibrium(heads, test.labels),
+    "monte_carlo": _monte_carlo(outputs, heads, test.inputs, test.labels),
+    "predictive": _predictive(outputs, heads, test.inputs, test.labels),
+    "contours": _contours(config.seed),
+  }
+  if dataset.num_classes <= MAX_CLASSES:
+    figures["gradients"] = _gradients(workdir, dataset.train)
+
+  def save() -> None:
+    (workdir / "figures").mkdir(exist_ok=True)
+    for name, figure in figures.items():
+      figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
+
+  processes.first(save)
+  return results
+
+
+def sampled_probs(key: Any, logits: Any, retain_logits: Any, labels: Any = None) -> np.ndarray:
+  """Class probabilities under `SAMPLES` masks of the prior, `[samples, ..., classes]`.
+
+  With `labels`, the target's mask is replaced by its probability.
+  """
+  mask = losses.dropmax_mask(key, retain_logits, num_samples=SAMPLES).astype(jnp.float32)
+  if labels is not None:
+    is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    mask = jnp.where(is_target, jax.nn.sigmoid(retain_logits), mask)
+  return np.asarray(jax.nn.softmax(losses.dropmax_masked_logits(logits, mask)))
+
+
+def _difficulty(heads: dict[str, np.ndarray], labels: np.ndarray) -> np.ndarray:
+  """The probability of the truth: small is difficult."""
+  log_probs = np.asarray(losses.dropmax_log_probs(heads["logits"], heads["retain_logits"]))
+  return log_probs[np.arange(len(labels)), labels]
+
+
+def _distorted(image: np.ndarray, level: float) -> np.ndarray:
+  """With Gaussian noise of the same draw for every level."""
+  top = image.max()
+  noise = np.random.default_rng(0).normal(size=image.shape) * level * top
+  return np.clip(image + noise, 0, top).astype(image.dtype)
+
+
+def _equilibrium(heads: dict[str, np.ndarray], labels: np.ndarray) -> Any:
+  g = np.linspace(0, 1, 201)
+  with np.errstate(divide="ignore"):
+    logits = np.log(g) - np.log1p(-g)
+  retain = expit(np.asarray(theory.dropmax_equilibrium(logits.astype(np.float32))))
+  wrong = labels[:, None] != np.arange(heads["logits"].shape[-1])
+  posterior = expit(heads["retain_logits"] + heads["residual_logits"])
+  measured = posterior[wrong], expit(heads["retain_logits"])[wrong]
+  return plots.equilibrium(g, retain, measured=measured, title="wrong classes of the test examples")
+
+
+def _monte_carlo(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray) -> Any:
+  scores = _difficulty(heads, labels)
+  shown = 1 if (labels == 1).any() else int(labels.max())
+  members = np.flatnonzero(labels == shown)
+  easy = members[scores[members].argmax()]
+  noisy = np.stack([_distorted(inputs[easy], level) for level in NOISE])
+  found = outputs(noisy)
+  target = np.full(len(NOISE), labels[easy])
+  key = jax.random.key(0)
+  both = {}
+  for title, known in (("(a) every mask sampled", None), ("(b) the target's mask as its mean", target)):
+    probs = sampled_probs(jax.random.clone(key), found["logits"], found["retain_logits"], known)
+    both[title] = {f"{level:g}": probs[:, i, target[i]] for i, level in enumerate(NOISE)}
+  order = np.argsort(-scores)
+  picked = order[np.linspace(0, len(order) - 1, 6).astype(int)]
+  probs = sampled_probs(key, heads["logits"][picked], heads["retain_logits"][picked], labels[picked])
+  both["(c) test examples, easy to difficult"] = {
+    f"{100 * rank / 5:.0f} %": probs[:, rank, labels[i]] for rank, i in enumerate(picked)
+  }
+  return plots.monte_carlo(
+    both,
+    title=f"{SAMPLES} masks",
+    xlabels=(f"noise on a {shown}, part of the largest pixel",) * 2 + ("rank by probability of the truth",),
+  )
+
+
+def _predictive(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, labels: np.ndarray) -> Any:
+  last = int(labels.max())
+  members = np.flatnonzero(labels == last)
+  easy = members[_difficulty(heads, labels)[members].argmax()]
+  found = outputs(np.stack([inputs[easy], _distorted(inputs[easy], 0.5)]))
+  probs = sampled_probs(jax.random.key(1), found["logits"], found["retain_logits"], np.full(2, labels[easy]))
+  return plots.predictive(
+    {f"an easy {last}": probs[:, 0], f"the same, distorted (noise {0.5:g})": probs[:, 1]},
+    title=f"{SAMPLES} masks, the target's as its mean",
+  )
+
+
+def _gradients(workdir: Path, train: Split) -> Any:
+  """Norms on training examples with the target kept, those with the smallest margin apart from all."""
+  train = train.take(np.arange(min(EXAMPLES, len(train))))
+  steps = sorted(good_steps(workdir))
+  low, every = [], []
+  for step in steps:
+    found = load_outputs(workdir, checkpoint=step)(train.inputs)
+    norms = theory.dropmax_gradient_norms(
+      found["logits"], found["retain_logits"] + found["residual_logits"], jnp.asarray(train.labels)
+    )
+    norms = {name: np.asarray(values) for name, values in norms.items()}
+    hardest = np.argsort(norms.pop("margin"))[: max(1, round(LOW_MARGIN * len(train)))]
+    low.append({name: values[hardest].mean() for name, values in norms.items()})
+    every.append({name: values.mean() for name, values in norms.items()})
+  labels = {
+    "softmax": "softmax",
+    "dropmax_rms": "DropMax, one mask (root mean square)",
+    "dropmax": "DropMax, expected",
+  }
+  groups = {f"the {LOW_MARGIN:.0%} with the smallest margin": low, f"{len(train)} training examples": every}
+  return plots.gradients(
+    steps,
+    {title: {labels[name]: [x[name] for x in found] for name in labels} for title, found in groups.items()},
+    title="on the same logits, those of the run",
+  )
+
+
+def _contours(seed: int) -> Any:
+  """Three classes in the plane, a small network, random masks with a fixed retain probability."""
+  generator = np.random.default_rng(seed)
+  centres = np.array([[0.0, 1.0], [-0.9, -0.5], [0.9, -0.5]])
+  labels = np.repeat(np.arange(3), 40)
+  points = (centres[labels] + 0.6 * generator.normal(size=(120, 2))).astype(np.float32)
+  axis = np.linspace(-2.5, 2.5, 121, dtype=np.float32)
+  grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+
+  def logits(params: Any, x: Any) -> Any:
+    return jnp.tanh(x @ params["w"] + params["b"][None]) @ params["v"]
+
+  def train_toy(keep_prob: float) -> np.ndarray:
+    keys = jax.random.split(jax.random.key(seed), 3)
+    params = {
+      "w": jax.random.normal(keys[0], (2, 32)),
+      "b": jnp.zeros(32),
+      "v": 0.1 * jax.random.normal(keys[1], (32, 3)),
+    }
+    optimizer = optax.adam(1e-2)
+
+    def step(carry, key):
+      params, state = carry
+      loss = lambda params: losses.random_dropmax(
+        key, logits(params, points), labels, keep_prob=keep_prob
+      ).mean()
+      updates, state = optimizer.update(jax.grad(loss)(params), state)
+      return (optax.apply_updates(params, updates), state), None
+
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(keys[2], 1500))
+    return np.asarray(jax.nn.softmax(logits(params, grid))).reshape(121, 121, 3)
+
+  named = lambda keep_prob: "softmax" if keep_prob == 1 else f"wrong classes kept with {keep_prob:g}"
+  probs = {named(keep_prob): train_toy(keep_prob) for keep_prob in KEEP_PROBS}
+  return plots.contours((axis, axis), probs, points, labels)

@@ -1,0 +1,148 @@
+"""The analyses of `job = flatness`: from a subject to arrays, which are kept as they are made."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg import flatness
+from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
+from jaxreg.train.jobs.flatness.network_at_point import Subject
+from jaxreg.typing import Array, Key
+
+BLOCK = 250  # directions or samples between two savings
+RISES = (0.5, 1.0)  # distances at which the rise of a profile is reported
+MASKS = 32  # draws for each example where a covariance is wanted without the bias of few samples
+
+
+def profile(
+  subject: Subject, kept: Kept, *, directions: int, points: int, reach: float, granularity: str
+) -> Arrays:
+  """The loss along random directions, the same ones for every subject: `losses` `[directions, points]`."""
+  alphas = jnp.linspace(-reach, reach, points)
+
+  def along(first: int, number: int) -> dict[str, Any]:
+    losses = []
+    for index in range(first, first + number):
+      key = jax.random.fold_in(jax.random.key(0), index)
+      direction = flatness.filter_normalized_direction(key, subject.params, granularity=granularity)  # type: ignore[arg-type]
+      losses.append(flatness.loss_profile(subject.loss_fn, subject.params, direction, alphas, subject.batch))
+    return {"losses": np.stack(losses)}
+
+  found = kept.blocks("profile", directions, along, size=1)
+  return {"alphas": np.asarray(alphas), **found}
+
+
+def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """By distance, how much the loss rises there, mean of both sides: `[directions]`."""
+  alphas, losses = profile["alphas"], profile["losses"]
+  at = lambda alpha: losses[:, np.abs(alphas - alpha).argmin()]
+  # A reach of 1 in float32 may fall short of it by a rounding.
+  reached = [distance for distance in RISES if distance <= alphas.max() * (1 + 1e-6)]
+  return {f"{distance:g}": (at(distance) + at(-distance)) / 2 - at(0.0) for distance in reached}
+
+
+def factor_name(factor: float) -> str:
+  """All digits of it: two factors that are nearly the same are two."""
+  return str(factor).removesuffix(".0")
+
+
+def gradient_samples(subject: Subject, kept: Kept, key: Key, num: int) -> np.ndarray:
+  """Gradients under noise at the subject's parameters, `[num, size]`."""
+  block = lambda first, number: {"samples": subject.gradients(jax.random.clone(key), first, number)}
+  return kept.blocks("gradients", num, block, size=BLOCK)["samples"]
+
+
+def isotropic_samples(like: np.ndarray, seed: int) -> np.ndarray:
+  """As many samples of isotropic noise with the same total variance: what shows no relation to the loss."""
+  scale = np.sqrt(like.var(axis=0).mean())
+  return (scale * np.random.default_rng(seed).normal(size=like.shape)).astype(like.dtype)
+
+
+def variance_flatness(
+  subject: Subject,
+  kept: Kept,
+  samples: Mapping[str, np.ndarray],
+  *,
+  factors: Sequence[float],
+  directions: int,
+) -> dict[str, Arrays]:
+  """By kind of samples: the `variances` `[k]` along their principal components, and for each of the factors
+  the fields of `IntervalFlatness` there, `[factors, k]`.
+
+  Of more components than `directions`, so many evenly spaced ones are looked at; 0 for all.
+  """
+  found = {}
+  for kind, each in samples.items():
+    parts = _principal(each)
+    rank = int(parts.rank)
+    chosen = np.arange(rank)
+    if directions and rank > directions:
+      chosen = np.unique(np.linspace(0, rank - 1, directions).round().astype(int))
+    rows = np.asarray(parts.directions)[chosen]
+    by_factor = []
+    for factor in factors:
+
+      def block(first: int, number: int, rows: np.ndarray = rows, factor: float = factor) -> dict[str, Any]:
+        found = subject.intervals(_padded(rows[first : first + number]), factor)
+        return {name: value[:number] for name, value in found._asdict().items()}
+
+      by_factor.append(kept.blocks(f"{kind}-{factor_name(factor)}", len(rows), block, size=BLOCK))
+    stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
+    found[kind] = {"variances": np.asarray(parts.variances)[chosen], **stacked}
+  return found
+
+
+def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
+  """In float64: a trajectory drifts, and beside its drift float32 has no digits left for the noise."""
+  with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    return jax.device_get(flatness.principal_components(jnp.asarray(samples, jnp.float64)))
+
+
+def _padded(rows: np.ndarray) -> Array:
+  """A block of the one size that is compiled: the last is filled up with copies of its last row."""
+  missing = BLOCK - len(rows)
+  return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]), jnp.float32)
+
+
+def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict[str, np.ndarray]:
+  """Spectra of the covariance from samples, of all and of a third of them, and without their bias."""
+  few = samples[: max(2, len(samples) // 3)]
+  exact = kept.arrays(
+    "covariance",
+    lambda: {"values": jnp.linalg.eigvalsh(subject.covariance(jax.random.clone(key), MASKS))[::-1]},
+  )
+  return {
+    f"{len(few)} gradients": np.asarray(_principal(few).variances),
+    f"{len(samples)} gradients": np.asarray(_principal(samples).variances),
+    "drawn for each example": exact["values"],
+  }
+
+
+def projected_variance(
+  subject: Subject, kept: Kept, key: Key, samples: Mapping[str, np.ndarray], *, eigenpairs: int
+) -> dict[str, Any]:
+  """The Hessian's `values`, with `residuals`, and by kind of samples the variance along its eigenvectors.
+
+  With `eigenpairs` 0, all of them, from the dense Hessian.
+  """
+
+  def decompose() -> dict[str, Any]:
+    if eigenpairs == 0:
+      values, vectors = np.linalg.eigh(np.asarray(subject.hessian(), np.float64))
+      return {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
+    operator = flatness.hvp(subject.loss_fn, subject.params, subject.batch, where=subject.where)
+    found = flatness.top_eigenpairs(operator, operator.like, key=key, num=eigenpairs)
+    return {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
+
+  pairs = kept.arrays(f"eigenpairs-{eigenpairs}", decompose)
+  vectors = pairs.pop("vectors").astype(np.float64)
+  # In float64, as principal components are.
+  with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    variances = {
+      kind: np.asarray(flatness.projected_variance(each.astype(np.float64), vectors))
+      for kind, each in samples.items()
+    }
+  return {**pairs, "variances": variances}

@@ -1,0 +1,64 @@
+"""Arrays that are kept on disk as they are made, so that what was interrupted goes on where it was."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from jaxreg.train.data.unpack import ERRORS, read_npz
+from jaxreg.train.errors import printable
+
+Arrays = dict[str, np.ndarray]
+
+
+class Kept:
+  """A folder of named arrays: what is there is not computed again."""
+
+  def __init__(self, folder: Path):
+    self.folder = folder
+
+  def arrays(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
+    """The arrays of that name, from the disk or from `compute`; a file is whole or not there."""
+    file = self.folder / f"{name}.npz"
+    found = _read(file)
+    if found is None:
+      found = {key: np.asarray(value) for key, value in compute().items()}
+      self.folder.mkdir(parents=True, exist_ok=True)
+      partial = file.with_suffix(".partial")
+      with partial.open("wb") as out:
+        np.savez(out, **found)  # type: ignore[arg-type]
+      os.replace(partial, file)
+    return found
+
+  def blocks(
+    self, name: str, total: int, compute: Callable[[int, int], Mapping[str, Any]], *, size: int
+  ) -> Arrays:
+    """`compute(first, number)` over blocks of `total` rows, each kept until all are there; with progress."""
+    starts = range(0, total, size)
+
+    def join() -> Mapping[str, Any]:
+      parts = []
+      for start in tqdm(starts, desc=name, unit="block", leave=False, disable=None):
+        number = min(size, total - start)
+        parts.append(self.arrays(f"{name}-{start}", lambda start=start, n=number: compute(start, n)))
+      return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+    joined = self.arrays(name, join)
+    for start in starts:
+      (self.folder / f"{name}-{start}.npz").unlink(missing_ok=True)
+    return joined
+
+
+def _read(file: Path) -> Arrays | None:
+  """What is there; of a file that is damaged, nothing."""
+  try:
+    return read_npz(file)
+  except FileNotFoundError:
+    return None
+  except ERRORS:
+    print(f"{printable(str(file))} is damaged and made again", file=sys.stderr)
+    return None

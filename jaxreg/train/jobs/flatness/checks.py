@@ -1,0 +1,107 @@
+"""What `job = flatness` must have of a run, told before anything is trained or sampled."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxreg.train.build.program import Program
+from jaxreg.train.build.setup import build
+from jaxreg.train.config.checks import check
+from jaxreg.train.config.fields import Config
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.flatness.network_at_point import draws_noise
+from jaxreg.train.jobs.rows import make_cell, parse_fields
+
+SAMPLED = ("variance_flatness", "projected_variance")
+
+
+def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
+  """The trajectory of a training is followed from its last parameters, batch by batch of its examples.
+
+  Raises:
+    RunError: for a run of which that, or what `flatness.replica` asks for, cannot be.
+  """
+  if not options.replica < run.replicas:
+    raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
+  plain = run.average.name == "none" and not run.data.bootstrap and not run.data.unlabelled.batch_size
+  only_profiles = set(options.analyses) == {"profile"}
+  if run.ensemble > 1 or (not plain and not only_profiles):
+    raise RunError(
+      "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
+      "data.bootstrap=False and no unlabelled examples; give another run"
+    )
+  # Its crops are drawn anew at every step.
+  sampled = [name for name in SAMPLED if name in options.analyses]
+  if dataset.streams() and sampled:
+    raise RunError(
+      f"flatness.analyses: images that are decoded batch by batch, as by data.{run.data.name}, have no "
+      f"trajectory, which {', '.join(sampled)} follows; leave it out"
+    )
+
+
+def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -> None:
+  """Where samples are asked for, the gradients must vary, and so must the parameters after `step`.
+
+  Raises:
+    RunError: for a run without noise, or one that comes to a stand.
+  """
+  sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
+  if not sampled:
+    return
+  if not draws_noise(program, host_batch(dataset.train.take(slice(2)))):
+    raise RunError(
+      f"flatness.analyses: neither the run's network nor its method's loss draws noise, and {sampled} looks "
+      "at its variance; give a run with dropout or other noise there, or other analyses"
+    )
+  most = most_samples(options)
+  # A schedule that has come to 0 stays there.
+  if program.schedule(step + most - 1) == 0:
+    raise RunError(
+      f"flatness.analyses: {sampled} follows the training for {most} steps more, from step {step} on, where "
+      "its learning rate comes to 0; give a run with another optimizer.schedule, or other analyses"
+    )
+
+
+def noisy_programs(
+  config: Config, run: Config, program: Program, dataset: Dataset
+) -> dict[str, tuple[dict[str, Any], Program]]:
+  """By label what `flatness.alignment.noises` adds to a run, and the program of the run with that.
+
+  Raises:
+    RunError: for what cannot be added, makes another network of it, or draws nothing.
+  """
+  where, made = "flatness.alignment.noises", {}
+  state = lambda program: (program.abstract.params, program.abstract.model_state)
+  for label, fields in parse_fields(config, config.flatness.alignment.noises, where).items():
+    cell = make_cell(run, label, fields, seeds=1)
+    check(cell)
+    noisy = build(cell, dataset.describe())
+    if state(noisy) != state(program):
+      raise RunError(f"{where}: {label!r} makes another network of it; give noise alone")
+    if not draws_noise(noisy, host_batch(dataset.train.take(slice(2)))):
+      raise RunError(f"{where}: with {label!r} neither the network nor the method's loss draws noise")
+    made[label] = (fields, noisy)
+  return made
+
+
+def check_vary(what: str, samples: np.ndarray) -> None:
+  """Samples that are all the same have no directions.
+
+  Raises:
+    RunError: naming them.
+  """
+  if not np.ptp(samples, axis=0).any():
+    raise RunError(
+      f"flatness.where: the {what} are the same in all {len(samples)} samples; give another where or run"
+    )
+
+
+def most_samples(options: Any) -> int:
+  """How many the analysis that wants most asks for."""
+  return max(options[name].samples for name in SAMPLED if name in options.analyses)
+
+
+def host_batch(split: Split) -> dict[str, np.ndarray]:
+  """All examples of a split as one batch, on the host."""
+  return {"inputs": np.asarray(split.inputs), "labels": split.labels.astype(np.int32)}

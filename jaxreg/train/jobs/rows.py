@@ -1,0 +1,150 @@
+"""The rows of a comparison: what `compare.rows` and `compare.grid` say, as fields and settings."""
+
+import ast
+import dataclasses
+import difflib
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxreg.train.config.fields import Config, base_config, flatten, relevant
+from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.step.methods import METHODS
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One row of the table: the fields that make it, and the settings among which the search chooses."""
+
+  label: str
+  fields: dict[str, Any]
+  grid: list[dict[str, Any]]
+
+
+def parse_rows(config: Config) -> list[Row]:
+  """The rows that `compare.rows` and `compare.grid` describe.
+
+  A row is the name of a method, or `label: field=value field=value`. A line of the grid is
+  `field=value,value,...`, for every row, or `label: field=value,value,...`, for one; a row is searched over
+  the product of its lines.
+
+  Raises:
+    RunError: naming the entry.
+  """
+  known = flatten(config)
+  rows = parse_fields(config, config.compare.rows, "compare.rows")
+  lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
+  for entry in map(str, config.compare.grid):
+    label, colon, rest = entry.rpartition(":")
+    label = label.strip()
+    if colon and label not in rows:
+      raise RunError(f"compare.grid: got {entry!r}; the rows are {', '.join(rows)}")
+    field, values = _assignment(rest.strip(), known, "compare.grid")
+    for row in [label] if colon else rows:
+      lines[row][field] = [_value(value, known[field], rest, "compare.grid") for value in values.split(",")]
+  return [
+    Row(
+      label,
+      fields,
+      [dict(zip(lines[label], point, strict=True)) for point in itertools.product(*lines[label].values())],
+    )
+    for label, fields in rows.items()
+  ]
+
+
+def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str, dict[str, Any]]:
+  """The fields that each entry sets, by its label: `label: field=value field=value`, or the name of a method.
+
+  Raises:
+    RunError: naming the entry; `where` is the field that holds them.
+  """
+  known = flatten(config)
+  rows: dict[str, dict[str, Any]] = {}
+  for entry in map(str, entries):
+    label, colon, rest = entry.partition(":")
+    label = label.strip()
+    if not colon and label not in METHODS:
+      raise RunError(
+        f"{where}: got {entry!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
+      )
+    if not re.fullmatch(r"[\w .=(),+-]+", label) or label in rows:
+      raise RunError(f"{where}: the label {label!r} must be given once, of letters, digits and .=(),+-")
+    rows[label] = {"method.name": label} if not colon else {}
+    for part in rest.split():
+      field, value = _assignment(part, known, where)
+      rows[label][field] = _value(value, known[field], part, where)
+  if not rows:
+    raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")
+  return rows
+
+
+def check_replicas(config: Config) -> None:
+  """Checks that `replicas` is not asked for where the job sets it.
+
+  Raises:
+    RunError: if it is.
+  """
+  if config.replicas not in (1, config.ensemble):
+    raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
+
+
+def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
+  """The configuration of one run: `config` with `fields` set; ensembles have replicas for every member.
+
+  Raises:
+    RunError: naming the row and the field.
+  """
+  for field in ("job", "replicas"):
+    if field in fields:
+      raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
+  # Deep: what one row sets is nothing to the next.
+  cell: Config = config.copy_and_resolve_references()
+  members = fields.get("ensemble", config.ensemble)
+  for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
+    try:
+      cell.update_from_flattened_dict({field: value})
+    except (TypeError, ValueError) as error:
+      raise RunError(f"{field}={value} in {label!r}: {one_line(error)}") from error
+  return cell.lock()
+
+
+def folder_name(label: str, cell: Config) -> str:
+  """A name that says the row, and differs with whatever the result depends on."""
+  # Also with fields that later versions add: what has its default is left out.
+  defaults, fields = flatten(base_config()), relevant(flatten(cell))
+  fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
+  fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}
+  digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
+  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"
+
+
+def _assignment(text: str, known: Mapping[str, Any], where: str) -> tuple[str, str]:
+  field, equals, values = text.partition("=")
+  field = field.strip()
+  if not equals or not values:
+    raise RunError(f"{where}: got {text!r}; give field=value")
+  if field not in known:
+    near = difflib.get_close_matches(field, known, n=2, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise RunError(f"{where}: there is no field {field}{hint}")
+  return field, values
+
+
+def _value(text: str, now: Any, whole: str, where: str) -> Any:
+  if isinstance(now, str):
+    return text
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    value = text
+  if isinstance(now, list) and isinstance(value, tuple):
+    return value
+  if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
+    value = float(value)
+  if now is not None and type(value) is not type(now):
+    raise RunError(f"{where}: {whole!r} sets {text}, where a {type(now).__name__} is needed")
+  return value

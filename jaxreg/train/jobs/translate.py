@@ -1,0 +1,151 @@
+"""`job = translate`: the lines of a split in the other language, greedily and by a beam, and their BLEU."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from tqdm import tqdm
+
+from jaxreg import models
+from jaxreg.train.build.program import Program
+from jaxreg.train.build.setup import is_resident
+from jaxreg.train.config.fields import Config
+from jaxreg.train.data.placement import Source, gather, make_source
+from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
+from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.evaluate import restore_states
+from jaxreg.train.run.evaluation import batches
+from jaxreg.train.run.files import write_json
+from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.step import prediction_key
+from jaxreg.typing import Array
+
+Search = Callable[..., tuple[Array, Array]]
+
+
+def translate(config: Config, workdir: Path) -> dict[str, Any]:
+  """Translates `config.evaluate.split` with a checkpoint of `workdir`, as `config.translate` says.
+
+  Writes `translate.json` and, of the first replica, `translations.txt`. BLEU is that of sacrebleu against the
+  whole reference lines; a translation has at most as many tokens as a target in training. The layers compute
+  in float32, whatever they were trained in.
+
+  Returns:
+    `step`, and `greedy/bleu` and `beam/bleu`: means over the replicas.
+
+  Raises:
+    RunError: as `evaluate`, or if the data are no parallel text.
+  """
+  if config.data.name != "parallel_text" or config.model.name != "Transformer":
+    raise RunError(
+      "job: translate needs data.name=parallel_text and model.name=Transformer, "
+      f"got {config.data.name!r} and {config.model.name!r}"
+    )
+  if jax.process_count() > 1:
+    raise RunError(f"job: translate runs in one process, here are {jax.process_count()}")
+  try:
+    import sacrebleu
+  except ImportError as error:
+    raise RunError("job: translate needs the sacrebleu package: pip install 'jaxreg[text]'") from error
+
+  run = restore_states(config, workdir)
+  split = config.evaluate.split
+  source = make_source(run.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset))
+  text = read_parallel_text(**config.data.parallel_text)
+  pairs = text.pairs[split][: len(source)]
+  searches: dict[str, Search] = {
+    "greedy": models.greedy_decode,
+    "beam": functools.partial(models.beam_decode, **config.translate),
+  }
+  metric = sacrebleu.BLEU()
+  bleu: dict[str, list[float]] = {}
+  first: dict[str, list[str]] = {}
+  for name, search in searches.items():
+    decode = make_decode(
+      run.program, search, text, beam_size=config.translate.beam_size if name == "beam" else 1
+    )
+    for replica in range(config.replicas):
+      state = run.program.predicting(run.replicas.pick(run.states, replica))
+      title = name if config.replicas == 1 else f"{name}, replica {replica}"
+      lines = text.text(_decode_all(decode, run.mesh, state, source, config.eval_batch_size, title))
+      score = metric.corpus_score(lines, [[target for _, target in pairs]]).score
+      bleu.setdefault(name, []).append(score)
+      first.setdefault(name, lines)
+
+  results = {"step": run.step, **averaged({f"{name}/bleu": np.array(all_) for name, all_ in bleu.items()})}
+  write_json(
+    workdir / "translate.json",
+    {
+      **results,
+      "split": split,
+      "checkpoint": config.evaluate.checkpoint,
+      **config.translate,
+      "signature": str(metric.get_signature()),
+      "replicas": bleu,
+    },
+  )
+  blocks = [
+    f"source     {source}\nreference  {reference}\ngreedy     {greedy}\nbeam       {beam}\n"
+    for (source, reference), greedy, beam in zip(pairs, first["greedy"], first["beam"], strict=True)
+  ]
+  (workdir / "translations.txt").write_text("\n".join(blocks), encoding="utf-8")
+  return results
+
+
+def make_decode(
+  program: Program, search: Search, text: ParallelText, *, beam_size: int
+) -> Callable[[TrainState, Array, Array], Array]:
+  """Builds `decode(state, inputs, number) -> tokens [batch, target_length]`, which reads the source only."""
+  never = jnp.isin(jnp.arange(program.model.head.num_classes), jnp.array([PAD, BEGIN]))
+
+  def decode(state: TrainState, inputs: Array, number: Array) -> Array:
+    def apply(method: Callable[..., Any]) -> Any:
+      return program.model.apply({"params": state.params, **state.model_state}, method=method)
+
+    sources = inputs[:, : text.source_length]
+    memory = apply(lambda model: model.backbone.encode(sources, train=False))
+    # Each sequence's hypotheses are adjacent, and see the same source.
+    sources, memory = (jnp.repeat(x, beam_size, axis=0) for x in (sources, memory))
+
+    def next_log_probs(prefixes: Array, position: Array) -> Array:
+      def outputs(model: Any) -> dict[str, Array]:
+        features = model.backbone.decode(prefixes, memory, sources, train=False)
+        return model.head(features[:, position])
+
+      # The key is for a prediction rule that samples.
+      key = jax.random.fold_in(prediction_key(state, number), position)
+      log_probs = program.method.predict(key, **apply(outputs), **program.predict_options)
+      return jnp.where(never[None], -jnp.inf, log_probs)
+
+    tokens, _ = search(next_log_probs, len(inputs), length=text.target_length, begin=BEGIN, end=END, pad=PAD)
+    return tokens
+
+  return decode
+
+
+def _decode_all(
+  decode: Callable[[TrainState, Array, Array], Array],
+  mesh: jax.sharding.Mesh,
+  state: TrainState,
+  source: Source,
+  batch_size: int,
+  title: str,
+) -> np.ndarray:
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def run(state, arrays, batch, number):
+    return decode(state, gather(arrays, batch)["inputs"], number)
+
+  parts = []
+  with tqdm(total=len(source), desc=f"translating ({title})", unit="line", file=sys.stderr) as bar:
+    for number, batch in enumerate(batches(source, batch_size, mesh)):
+      parts.append(np.asarray(run(state, source.arrays, batch, jnp.uint32(number))))
+      bar.update(min(len(parts[-1]), len(source) - bar.n))
+  return np.concatenate(parts)[: len(source)]

@@ -1,0 +1,157 @@
+"""Checkpoints that are known to be whole: Orbax writes them, a manifest vouches for them."""
+
+import concurrent.futures
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1
+
+from jaxreg.train.devices.processes import first, is_first
+from jaxreg.train.errors import NothingToSave, RunError
+from jaxreg.train.run.manifest import clean, folders, good_steps, vouch, withdraw
+
+ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker.
+
+
+class Checkpoints:
+  """The checkpoints of a work directory, open for writing; a context manager that finishes the last save.
+
+  Opening it removes what a kill left half saved or half deleted, and sets aside damaged ones, with a warning,
+  so that what remains is good. Of several processes all save, and the first one vouches.
+
+  Attributes:
+    latest: the last step saved, or None.
+    measured: whether it was saved with metrics.
+  """
+
+  def __init__(self, workdir: Path, *, keep: int, best: str, check_there: Callable[[], None] = lambda: None):
+    """`check_there` raises where the work directory is no longer that of this run."""
+    self._workdir, self._root, self._check_there = workdir, folders(workdir)[0], check_there
+    first(lambda: clean(workdir))
+    policies = ocp.training.preservation_policies
+    by_best = policies.BestN(
+      get_metric_fn=lambda metrics: metrics[best], reverse=True, n=1, keep_checkpoints_without_metrics=False
+    )
+    try:
+      self._orbax = ocp.training.Checkpointer(
+        self._root,
+        save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
+        preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), by_best]),
+        cleanup_tmp_directories=True,
+      )
+    except Exception as error:  # Orbax raises many kinds here, of a folder that it cannot make sense of.
+      raise RunError(
+        f"{self._root}: the checkpoints cannot be opened ({error}); move that folder away"
+      ) from error
+    there = first(lambda: list(good_steps(workdir).items()))  # in JSON, no keys are numbers
+    self.latest, metrics = max(there, default=(None, None), key=lambda item: item[0])
+    self.measured = metrics is not None
+    self._thread = concurrent.futures.ThreadPoolExecutor(1)
+    self._saving: concurrent.futures.Future | None = None
+
+  def __enter__(self) -> "Checkpoints":
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+    at_once = kind is KeyboardInterrupt  # what is half written has no manifest, and will be removed
+    try:
+      if not at_once:
+        self.wait()
+    except KeyboardInterrupt:
+      at_once = True
+      raise
+    finally:
+      self._thread.shutdown(wait=not at_once, cancel_futures=at_once)
+      # After a failed save it fails once more, over the error that tells why.
+      with contextlib.suppress(Exception):
+        if not at_once:
+          self._orbax.close()
+      if not at_once:
+        self._clear_away()
+
+  def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
+    """Starts saving `state`, which may be donated right after; does nothing if that step is there.
+
+    One that is there without metrics is replaced when they are known.
+    """
+    again = step == self.latest
+    if again and (self.measured or metrics is None):
+      return
+    self.wait()
+    self._check_there()
+    self.latest, self.measured = step, metrics is not None
+    if again and is_first():
+      withdraw(self._workdir, step)
+    try:
+      response = self._orbax.save_checkpointables_async(
+        step, {"state": state}, force=True, overwrite=again, metrics=metrics
+      )
+    except Exception as error:
+      self._check_there()
+      raise self._cannot_save(error) from error
+
+    def finish() -> None:
+      try:
+        if response is not None:
+          response.result()
+      finally:
+        self._check_there()
+      if is_first():
+        vouch(self._workdir, step, metrics)
+
+    self._saving = self._thread.submit(finish)
+
+  def wait(self) -> None:
+    """Waits until what was saved is on disk, with its manifest."""
+    if self._saving is not None:
+      saving, self._saving = self._saving, None
+      try:
+        saving.result()
+      except NothingToSave:
+        raise
+      except Exception as error:
+        raise self._cannot_save(error) from error
+
+  def _clear_away(self) -> None:
+    """If the work directory was removed during a save, Orbax made it anew, and later runs would refuse it."""
+    try:
+      self._check_there()
+    except NothingToSave:
+      begun = (self._workdir / "config.json").is_file()  # another run
+      if begun or not is_first():
+        return
+      manifests = folders(self._workdir)[1]
+      for made in (*self._root.glob(f"{self.latest}*"), *manifests.glob(f"{self.latest}.json*")):
+        shutil.rmtree(made, ignore_errors=True) if made.is_dir() else made.unlink(missing_ok=True)
+      for folder in (self._root, manifests, self._workdir):
+        with contextlib.suppress(OSError):  # it holds something else
+          folder.rmdir()
+
+  def _cannot_save(self, error: Exception) -> NothingToSave:
+    # Orbax wraps what the file system said in kinds of its own.
+    reason = " ".join(str(error).split())[:200]
+    return NothingToSave(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
+
+
+def restore(workdir: Path, step: int, like: Any) -> Any:
+  """The state saved at `step`, with the structure, shapes, dtypes and shardings of the abstract state `like`.
+
+  Raises:
+    RunError: if the checkpoint does not fit.
+  """
+  folder = folders(workdir)[0] / str(step)
+  try:
+    return ocp.load_checkpointables(folder, {"state": like})["state"]
+  except Exception as error:
+    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise RunError(f"{folder}: the checkpoint does not fit this configuration ({first_line})") from error
+
+
+def abstract(state: Any, sharding: Any) -> Any:
+  """`state` as shapes and dtypes, to be restored with one sharding, or with a tree of them."""
+  like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+  return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))

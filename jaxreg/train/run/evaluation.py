@@ -1,0 +1,135 @@
+"""Running a trained state over a whole split."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg import ensembles
+from jaxreg.train.build.program import Program
+from jaxreg.train.data.placement import Source, gather, place
+from jaxreg.train.data.stream import in_turn
+from jaxreg.train.devices.replicas import Loop, Vmap
+from jaxreg.train.step.metrics import merge, prediction_metrics, summarize, to_host
+from jaxreg.train.step.state import TrainState
+
+
+def make_sums(
+  program: Program, replicas: Vmap | Loop, batch_size: int, *, told: Callable[[], bool] = lambda: False
+) -> Callable[..., Any]:
+  """Builds `sums(states, source, *, final=True)`: the metrics over a whole split, each `[replicas]`.
+
+  Unless `final`, parameters are those that the training goes on from, where the run says so. The members of
+  an ensemble predict together: then there are as many values as ensembles. Once `told` says to stop, it
+  gives None.
+  """
+
+  def shown(state: TrainState, final: bool) -> TrainState:
+    return program.predicting(state) if final or program.extras.average.along else state
+
+  def alone(final: bool) -> Callable[..., Any]:
+    return replicas.make_each(
+      lambda state, arrays, batch, number: program.eval_step(
+        shown(state, final), gather(arrays, batch), number
+      )
+    )
+
+  def together(final: bool) -> Callable[..., Any]:
+    predict = replicas.make_each(
+      lambda state, arrays, batch, number: program.predict_step(
+        shown(state, final), gather(arrays, batch), number
+      )
+    )
+
+    @functools.partial(jax.jit, out_shardings=NamedSharding(replicas.mesh, P()))
+    def join(log_probs: Any, arrays: Any, batch: Any) -> Any:
+      batch = gather(arrays, batch)
+      log_probs = jnp.stack(log_probs) if isinstance(log_probs, tuple) else log_probs
+      members = log_probs.reshape(-1, program.ensemble, *log_probs.shape[1:])
+      means = jax.vmap(ensembles.arithmetic)(members)
+      return jax.vmap(lambda one: prediction_metrics(one, batch["labels"], batch["weights"]))(means)
+
+    return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
+
+  make = alone if program.ensemble == 1 else together
+  steps = {True: make(True)}
+  steps[False] = steps[True] if program.extras.average.along else make(False)
+
+  def sums(states: Any, source: Source, *, final: bool = True) -> Any:
+    total: Any = None
+    for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
+      if told():
+        return None
+      total = merge(total, to_host(steps[final](states, source.arrays, batch, jnp.uint32(number))))
+    return total
+
+  return sums
+
+
+def make_evaluate(
+  program: Program, replicas: Vmap | Loop, batch_size: int, *, told: Callable[[], bool] = lambda: False
+) -> Callable[..., Any]:
+  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
+
+  Once `told` says to stop, it gives None.
+  """
+  sums = make_sums(program, replicas, batch_size, told=told)
+
+  def evaluate(
+    states: Any, source: Source, prefix: str, *, final: bool = True
+  ) -> dict[str, np.ndarray] | None:
+    total = sums(states, source, final=final)
+    return None if total is None else summarize(total, prefix)
+
+  return evaluate
+
+
+def outputs_over(
+  program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
+) -> dict[str, np.ndarray]:
+  """The head's `..._logits` and the `log_probs` for every example of a split, on the host."""
+  state = program.predicting(state)
+
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def run(state, arrays, batch, number):
+    batch = gather(arrays, batch)
+    outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
+    # A head may hand over more, such as its kernel, which is no example's.
+    logits = {name: value for name, value in outputs.items() if name.endswith("logits")}
+    return {**logits, "log_probs": program.predict_step(state, batch, number)}
+
+  parts = [
+    jax.device_get(run(state, source.arrays, batch, jnp.uint32(number)))
+    for number, batch in enumerate(batches(source, batch_size, mesh))
+  ]
+  return jax.tree.map(lambda *x: np.concatenate(x)[: len(source)], *parts)
+
+
+def bins_over(
+  program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
+) -> dict[str, np.ndarray]:
+  """The sums of `calibration.ece_bins` over a split whose outputs are too large to keep, on the host."""
+  state = program.predicting(state)
+
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def run(state, arrays, batch, number):
+    return program.eval_step(state, gather(arrays, batch), number)["ece"]
+
+  total: Any = None
+  for number, batch in enumerate(batches(source, batch_size, mesh)):
+    total = merge(total, jax.device_get(run(state, source.arrays, batch, jnp.uint32(number))))
+  return total
+
+
+def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
+  """A whole split in batches as `gather` takes them, with weights, on the devices."""
+  # As many as asked for, but no more than there are, and a multiple of the devices that share a batch.
+  parts = mesh.shape["data"]
+  per_part = -(-min(batch_size, len(source)) // parts)
+  for batch in in_turn(mesh, source, per_part * parts):
+    yield place(mesh, batch, P("data"))

@@ -1,0 +1,52 @@
+"""The figures of a finished run."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+from jaxreg import plots
+from jaxreg.train.run.log import read_records
+
+
+def save_figures(
+  workdir: Path,
+  method: str,
+  seeds: range,
+  terms: tuple[str, ...],
+  bins: dict[str, Any],
+  outputs: dict[str, Any],
+  labels: np.ndarray,
+) -> list[str]:
+  """Draws what the records of the run and the test outputs of its first seed allow into `workdir/figures`.
+
+  `bins` are the sums of `calibration.ece_bins` over the test split.
+
+  Returns:
+    The file names.
+  """
+  name = plots.paper_name(method)
+  first = f"{name}, seed {seeds[0]}"
+  title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
+  records = read_records(workdir)
+  figures = {
+    "curves": plots.curves(records, title=title),
+    "reliability": plots.reliability({"test": bins}, title=first),
+  }
+  if len(terms) > 1:
+    figures["terms"] = plots.terms(records, terms, title=title)
+  if "retain_logits" in outputs:
+    retain = outputs["retain_logits"]
+    # Without a residual the posterior, if there is one, is the prior.
+    posterior = outputs.get("posterior_logits", retain + outputs.get("residual_logits", 0))
+    if any("train/retain_target" in record for record in records):
+      figures["diagnostics"] = plots.diagnostics(records, title=title)
+    figures["retain_maps"] = plots.retain_maps(
+      expit(retain), expit(posterior), labels, outputs["log_probs"], title=first
+    )
+  folder = workdir / "figures"
+  folder.mkdir(exist_ok=True)
+  for name, figure in figures.items():
+    figure.savefig(folder / f"{name}.png", dpi=120)
+  return [f"{name}.png" for name in figures]

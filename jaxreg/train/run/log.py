@@ -1,0 +1,167 @@
+"""What a run says: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
+
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from jaxreg.train.devices.processes import is_first
+from jaxreg.train.errors import RunError, printable
+from jaxreg.train.run.files import parse_table, sealed, sync
+from jaxreg.train.run.tensorboard import Board
+
+
+class Log:
+  """Writes the records of a run; a context manager.
+
+  Opened again at an earlier step, it drops the records after that step, so that none is there twice. The
+  first training record after a resume is the mean of the steps since.
+  """
+
+  def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
+    self._file = workdir / "metrics.jsonl"
+    # A run that goes on ends anew, with its own test record.
+    lines = _read_lines(workdir)
+    kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
+    partial = self._file.with_name("metrics.jsonl.partial")
+    partial.write_text("".join(_line(record) for record in kept))
+    sync(partial)
+    partial.replace(self._file)
+    sync(workdir)
+    self._stream = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in __exit__)
+    self._board = Board(workdir / "tensorboard", start=start)
+    self._total, self._steps_per_epoch = total, steps_per_epoch
+    self._start, self._began = start, time.monotonic()
+    self._said: dict[str, float] = {}
+    self._bar = None
+    if sys.stderr.isatty():
+      self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr)
+    if None in lines[:-1]:  # the last one is cut by a kill
+      self.say(f"{self._file}: {lines[:-1].count(None)} damaged lines are left out")
+
+  def __enter__(self) -> "Log":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    if self._bar is not None:
+      self._bar.close()
+    for file in (self._stream, self._board):
+      # What could not be written fails once more, over the error that tells why.
+      with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
+        file.close()
+
+  def step(self) -> None:
+    """One more step was made."""
+    if self._bar is not None:
+      self._bar.update()
+
+  def write(self, step: int, values: dict[str, float]) -> None:
+    """Writes one record, and says it.
+
+    Raises:
+      RunError: if it cannot be written.
+    """
+    record = {"step": step, "epoch": step / self._steps_per_epoch, **values}
+    try:
+      self._stream.write(_line(record))
+      self._board.write(step, values)
+    except OSError as error:
+      raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
+    self._said |= values
+    if self._bar is not None:
+      # The bar has its own speed, and little room.
+      short = {name: self._said[name] for name in ("train/loss", "val/error") if name in self._said}
+      self._bar.set_postfix_str(_summary(short))
+    else:
+      head = f"step {step}/{self._total}  epoch {record['epoch']:.1f}"
+      self.say(f"{head}  {_summary(values)}{self._time_left(step)}")
+
+  def say(self, line: str) -> None:
+    """A line for people, past the bar."""
+    line = printable(line)
+    if self._bar is not None:
+      tqdm.write(line, file=sys.stderr)
+    else:
+      # In one piece: no signal comes between a line and its end.
+      print(f"{line}\n", end="", file=sys.stderr, flush=True)
+
+  def _time_left(self, step: int) -> str:
+    done = step - self._start
+    if done <= 0 or step >= self._total:
+      return ""
+    seconds = (time.monotonic() - self._began) / done * (self._total - step)
+    return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+
+def open_log(workdir: Path, *, start: int, program: Any) -> "Log | Silent":
+  """The log of a run, in its first process."""
+  if not is_first():
+    return Silent()
+  return Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch)
+
+
+class Silent:
+  """Says and writes nothing: the log of the processes that are not the first."""
+
+  def __enter__(self) -> "Silent":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    pass
+
+  def step(self) -> None:
+    pass
+
+  def write(self, step: int, values: dict[str, float]) -> None:
+    pass
+
+  def say(self, line: str) -> None:
+    pass
+
+
+def _summary(values: dict[str, float]) -> str:
+  shown = {
+    "train/loss": ("loss", "{:.4f}"),
+    "train/accuracy": ("accuracy", "{:.2%}"),
+    "train/examples_per_second": ("examples/s", "{:.0f}"),
+    "val/error": ("val error", "{:.2%}"),
+    "val/nll": ("val NLL", "{:.4f}"),
+    "test/error": ("test error", "{:.2%}"),
+  }
+  return "  ".join(
+    f"{label} {form.format(values[name])}" for name, (label, form) in shown.items() if name in values
+  )
+
+
+def read_records(workdir: Path) -> list[dict[str, Any]]:
+  """The records of `metrics.jsonl`; lines that are damaged, as the last one is by a kill, are left out."""
+  return [record for record in _read_lines(workdir) if record is not None]
+
+
+def _read_lines(workdir: Path) -> list[dict[str, Any] | None]:
+  """The record of each line; None where it is damaged."""
+  file = workdir / "metrics.jsonl"
+  lines = file.read_bytes().splitlines() if file.is_file() else []
+  return [_parse(line) for line in lines]
+
+
+def _line(record: dict[str, Any]) -> str:
+  return json.dumps(sealed(record)) + "\n"
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+  try:
+    record = parse_table(line)
+  except ValueError:
+    return None
+  numbers = all(isinstance(value, float) or _is_small(value) for value in record.values())
+  return record if numbers and _is_small(record.get("step")) and "epoch" in record else None
+
+
+def _is_small(value: Any) -> bool:
+  """Whether it is an integer that NumPy can hold."""
+  return type(value) is int and abs(value) < 2**63

@@ -1,0 +1,119 @@
+"""Which checkpoints are whole: a manifest vouches for each, with a SHA-256 of every file.
+
+Orbax restores a flipped bit without a word. So each committed step gets `<step>.json` in the folder beside
+it, with the digests and the metrics of that step; what does not match is not used.
+"""
+
+import hashlib
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+from jaxreg.train.run.files import digest, parse_table, sealed, sync_all, write_json
+
+
+def folders(workdir: Path) -> tuple[Path, Path]:
+  """Of the checkpoints and of their manifests."""
+  workdir = Path(workdir).absolute()
+  return workdir / "checkpoints", workdir / "manifests"
+
+
+def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
+  """The steps whose checkpoints are whole, with their metrics; reads only, also beside a running program."""
+  root, manifests = folders(workdir)
+  inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
+  return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
+
+
+def seal(workdir: Path, step: int) -> str:
+  """The digest of a good checkpoint with its metrics: of another training, another one."""
+  return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
+
+
+def vouch(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
+  """Writes the manifest of a checkpoint, once that is on the disk; manifests of deleted ones go."""
+  root, manifests = folders(workdir)
+  folder = root / str(step)
+  sync_all(folder)
+  digests = {str(file.relative_to(folder)): _sha256(file) for file in _files(folder)}
+  # A flipped bit in the manifest must not pass for a better metric.
+  write_json(manifests / f"{step}.json", sealed({"files": digests, "metrics": metrics}))
+  for manifest in manifests.glob("*.json"):
+    if not (root / manifest.stem).is_dir():
+      manifest.unlink()
+
+
+def withdraw(workdir: Path, step: int) -> None:
+  """Removes the manifest of a checkpoint that is about to be replaced."""
+  (folders(workdir)[1] / f"{step}.json").unlink(missing_ok=True)
+
+
+def clean(workdir: Path) -> None:
+  """Removes what a kill left half saved or half deleted, and sets aside what is damaged, with a warning."""
+  (root, manifests), set_aside = folders(workdir), workdir / "damaged_checkpoints"
+  inspected = [(folder, *_inspect(folder, manifests)) for folder in _step_folders(root)]
+  newest_good = max((int(folder.name) for folder, fault, _ in inspected if fault is None), default=None)
+  for folder, fault, _ in inspected:
+    if fault is None:
+      continue
+    # A kill leaves a newest one without manifest, or an older one half deleted: nothing that is missed.
+    of_a_kill = fault == NO_MANIFEST or (fault == FILES_MISSING and int(folder.name) < (newest_good or 0))
+    if newest_good is not None and of_a_kill:
+      shutil.rmtree(folder)
+      continue
+    set_aside.mkdir(exist_ok=True)
+    target = set_aside / folder.name
+    if target.exists():
+      shutil.rmtree(target)
+    folder.rename(target)
+    warnings.warn(f"checkpoint {folder.name} is damaged ({fault}); moved to {target}, not used", stacklevel=3)
+
+
+NO_MANIFEST, FILES_MISSING = "it has no manifest", "files of it are missing"
+
+
+def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float] | None]:
+  """What is wrong with a checkpoint, None if it is whole; and the metrics that were saved with it."""
+  try:
+    manifest = _read_manifest(manifests / f"{folder.name}.json")
+    expected = manifest["files"]
+    found = {str(file.relative_to(folder)): file for file in _files(folder)}
+    if expected.keys() - found.keys():
+      return FILES_MISSING, None
+    if found.keys() - expected.keys():
+      return "it has files that were not saved", None
+    wrong = [name for name, file in found.items() if _sha256(file) != expected[name]]
+  except FileNotFoundError as error:
+    return (NO_MANIFEST if str(error.filename).endswith(".json") else FILES_MISSING), None
+  except (OSError, ValueError) as error:
+    return f"its manifest cannot be read: {error}", None
+  return (f"{wrong[0]} does not match its checksum" if wrong else None), manifest["metrics"]
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+  """Raises ValueError if it is damaged, or is no manifest."""
+  manifest = parse_table(file.read_bytes(), required=True)
+  files, metrics = manifest.get("files"), manifest.get("metrics")
+  if not isinstance(files, dict) or not (metrics is None or _are_numbers(metrics)):
+    raise ValueError("it is no table of files and metrics")
+  return manifest
+
+
+def _are_numbers(metrics: Any) -> bool:
+  return isinstance(metrics, dict) and all(isinstance(value, int | float) for value in metrics.values())
+
+
+def _step_folders(root: Path) -> list[Path]:
+  if not root.is_dir():
+    return []
+  return sorted((f for f in root.iterdir() if f.name.isdigit() and f.is_dir()), key=lambda f: -int(f.name))
+
+
+def _files(folder: Path) -> list[Path]:
+  return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _sha256(file: Path) -> str:
+  with open(file, "rb") as stream:
+    return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,68 @@
+"""Fine-tuning: the backbone of another run."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxreg.paths import leaf_names
+from jaxreg.train.build.program import Program
+from jaxreg.train.data.placement import place
+from jaxreg.train.errors import RunError
+from jaxreg.train.run.files import local_path
+from jaxreg.train.run.restore import restore_run
+from jaxreg.train.step.state import TrainState
+
+
+def load_backbone(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
+  """The trained backbone of a run, on the host: its `params`, and its part of the `model_state`.
+
+  Raises:
+    RunError: if there is no such checkpoint, or its backbone is not the one of `program`.
+  """
+  try:
+    _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+  except RunError as error:
+    raise RunError(f"pretrained: {error}") from error
+  found, wanted = _backbone(state), _backbone(program.abstract)
+  theirs, ours = (
+    {name: x.shape for name, x in zip(leaf_names(t), jax.tree.leaves(t))} for t in (found, wanted)
+  )
+  for name in sorted({*theirs, *ours}):
+    if theirs.get(name) != ours.get(name):
+      raise RunError(
+        f"pretrained.workdir: the backbone of {workdir} is another one: its {name} is "
+        f"{theirs.get(name, 'missing')}, here {ours.get(name, 'missing')}; give the same model and inputs"
+      )
+  return jax.tree.map(np.asarray, found)
+
+
+def with_backbone(
+  program: Program, state: TrainState, backbone: dict[str, Any], mesh: jax.sharding.Mesh
+) -> TrainState:
+  """The stacked state of all replicas, each with a copy of this backbone."""
+  copies = lambda new, old: np.broadcast_to(new, old.shape)
+  placed = place(mesh, jax.tree.map(copies, backbone, _backbone(state)), PartitionSpec())
+  params = {**state.params, **placed["params"]}
+  model_state = {
+    name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
+  }
+  init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
+  extras = init(params, model_state)
+  if "reference" in extras:
+    # What is new did not start anywhere in particular.
+    extras["reference"] = {
+      name: part if name == "backbone" else jax.tree.map(jnp.zeros_like, part)
+      for name, part in extras["reference"].items()
+    }
+  return state.replace(params=params, model_state=model_state, extras=extras)
+
+
+def _backbone(state: TrainState) -> dict[str, Any]:
+  of = lambda tree: {name: part for name, part in tree.items() if name == "backbone"}
+  return {
+    "params": of(state.params),
+    "model_state": {name: of(collection) for name, collection in state.model_state.items()},
+  }

@@ -1,0 +1,114 @@
+"""Reads the metrics of each step one step late, so that the device never waits for the host."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg.train.errors import NothingToSave
+from jaxreg.train.run.collapse import Watch
+from jaxreg.train.run.log import Log, Silent
+from jaxreg.train.step.metrics import merge, summarize, to_host
+from jaxreg.typing import Array
+
+
+class Recorder:
+  """Adds up the metrics of the steps and writes their means every so many steps.
+
+  Queueing many steps without reading any result can also hang several simulated devices: another reason to
+  stay exactly one step behind.
+  """
+
+  def __init__(self, log: Log | Silent, *, every: int, examples: int, watch: Watch | None = None):
+    self._log, self._every, self._examples, self._watch = log, every, examples, watch
+    self._pending: tuple[range, Any] | None = None
+    self._total: Any = None
+    self._recorded = 0  # steps in the total
+    # When the last steps were done; unknown at first, so that compiling counts for no speed.
+    self._since: float | None = None
+    self._steps, self._seconds = 0, 0.0
+
+  def add(self, steps: range, metrics: Any) -> None:
+    """Takes the metrics of steps that were just dispatched, and reads those of the dispatch before."""
+    self.flush()
+    self._pending = (steps, metrics)
+
+  def restart(self) -> None:
+    """Steps are timed from now on: what went on since the last ones was no training."""
+    self._since = time.monotonic()
+
+  def flush(self) -> None:
+    """Reads what is pending.
+
+    Raises:
+      RunError: if the loss or the gradient of that step is not finite, naming the step and the terms.
+    """
+    if self._pending is None:
+      return
+    (steps, metrics), self._pending = self._pending, None
+    metrics = to_host(metrics)
+    before, self._since = self._since, time.monotonic()
+    for position, step in enumerate(steps):
+      # Of one dispatch of several steps, the axis after that of the replicas.
+      at = (slice(None), position) if len(steps) > 1 else slice(None)
+      of_step = jax.tree.map(lambda x, at=at: x[at], metrics)
+      counted = {name: value for name, value in of_step.items() if value[1].all()}
+      check_finite(step, {name: total / count for name, (total, count) in counted.items()})
+      self._total = merge(self._total, of_step)
+      self._recorded += 1
+      if before is not None:
+        self._steps += 1
+        self._seconds += (self._since - before) / len(steps)
+      self._log.step()
+      if step % self._every == 0:
+        self.write(step)
+
+  def write(self, step: int) -> None:
+    """Writes the means since the last record, if there were steps since."""
+    if self._total is None:
+      return
+    of_replicas = summarize(self._total, "train")
+    values = {name: float(np.mean(runs)) for name, runs in of_replicas.items()}
+    if self._steps:
+      values["train/examples_per_second"] = self._steps * self._examples / self._seconds
+    self._log.write(step, values)
+    if self._watch is not None:
+      self._watch.see(self._recorded, of_replicas)
+    self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0
+
+
+def largest_parts(states: Any) -> dict[str, np.ndarray]:
+  """The largest absolute value in each part of the state of each replica."""
+  parts = ("params", "model_state", "opt_state")
+  if isinstance(states, tuple):
+    return {name: np.stack([_largest(getattr(state, name)) for state in states]) for name in parts}
+  return {name: np.asarray(_largest(getattr(states, name))) for name in parts}
+
+
+@jax.jit
+def _largest(tree: Any) -> Array:
+  """The largest absolute value in a tree; NaN or infinite if there is one such."""
+  leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
+  return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
+
+
+def check_finite(step: int, values: Mapping[str, Any]) -> None:
+  """Stops the run if a value, of any replica, is NaN or infinite; the checkpoint before stays the last.
+
+  Raises:
+    RunError: naming the step, the values and the replica.
+  """
+  shown = []
+  for name, runs in values.items():
+    runs = np.atleast_1d(runs)
+    for replica in np.flatnonzero(~np.isfinite(runs))[:1]:
+      where = f" in replica {replica}" if len(runs) > 1 else ""
+      shown.append(f"{name} = {runs[replica]:g}{where}")
+  if shown:
+    raise NothingToSave(
+      f"step {step}: {', '.join(shown)}; stopped, the last good checkpoint is kept: "
+      "a lower optimizer.learning_rate or optimizer.clip_norm may help"
+    )

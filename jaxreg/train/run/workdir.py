@@ -1,0 +1,267 @@
+"""The work directory: whose it is, and what it remembers."""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxreg
+from jaxreg.train.config.checks import check_types
+from jaxreg.train.config.fields import Config, base_config, flatten, relevant
+from jaxreg.train.errors import RunError, one_line, printable
+from jaxreg.train.run.files import make_folder, parse_table, sealed, write_json
+from jaxreg.train.run.lock import locked
+from jaxreg.train.run.manifest import good_steps
+
+# What one call asks, not what the run is: free to differ between two calls on one work directory.
+FREE = re.compile(
+  r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
+  r"|mesh\.|checkpoint\.(wait|every_minutes)$|stacks_after$|watch\."
+)
+# Where the data are, and what reads them.
+PLACES = re.compile(r"data\.\w+\.(path|data_dir|manual_dir|workers)$")
+# An evaluation may also predict in another way, in other batches, and find the data in another place.
+_FREE_TO_PREDICT = rf"{FREE.pattern}|evaluate\.|eval_batch_size$|method\.\w+\.predict\."
+FREE_TO_EVALUATE = re.compile(rf"{_FREE_TO_PREDICT}|{PLACES.pattern}")
+# A longer or shorter run of the same thing, which continues under the new schedule; or from here on the other
+# wrapping of the same step.
+CONTINUES = ("epochs", "steps", "parallel")
+
+
+def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
+  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
+
+  An evaluation's is the one that is there of what was trained with the same fields, but for those of the
+  evaluation.
+  """
+  named = lambda free: _named(config_path, overrides, free)
+  if overrides.get("job") not in ("evaluate", "translate"):
+    return named(FREE)
+  folders = [named(free) for free in (FREE, re.compile(_FREE_TO_PREDICT), FREE_TO_EVALUATE)]
+  return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
+
+
+def _named(config_path: str, overrides: Mapping[str, Any], free: re.Pattern[str]) -> Path:
+  path, _, argument = config_path.partition(":")
+  name = Path(path).stem + (f"-{argument}" if argument else "")
+  if overrides.get("job") == "compare":
+    name += "-compare"  # beside the run that the same config trains alone
+  changed = {field: value for field, value in sorted(overrides.items()) if not free.match(field)}
+  if changed:
+    digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
+    name += f"-{digest[:8]}"
+  return Path("runs") / _one_folder(name)
+
+
+def _one_folder(name: str) -> str:
+  """A name that stays one folder, whatever was given; what had to be changed is told apart by a hash."""
+  safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
+  if safe != name or not safe.strip("."):
+    safe += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+  return safe
+
+
+def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -> str | None:
+  """Makes `workdir` that of this configuration, or checks that it is; `num_steps` is the length asked for.
+
+  Returns:
+    A remark, if the run continues with another length, under the other wrapping, or in another environment.
+
+  Raises:
+    RunError: if it belongs to another configuration or to other data, with the difference, or is past
+      `num_steps`.
+  """
+  if workdir.exists() and not workdir.is_dir():
+    raise RunError(f"--workdir: {workdir} is a file; give a folder")
+  remark = None
+  if (workdir / "config.json").is_file() and not _is_untouched(workdir):
+    changed = check_same(workdir, config, data)
+    if not changed:
+      return _other_environment(workdir)
+    latest = max(good_steps(workdir), default=0)
+    if latest > num_steps:
+      raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
+    other = changed.keys() == {"parallel"}
+    if other and (workdir / "results.json").is_file():
+      raise RunError(f"--workdir: {workdir} is of a finished run: {_show(changed)}; give another --workdir")
+    remarks = [f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"]
+    remark = "; ".join([*remarks, *filter(None, [_other_environment(workdir)])])
+  elif not (workdir / "config.json").is_file() and _holds_results(workdir):
+    raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
+  try:
+    make_folder(workdir)
+    # A run that is at work here, perhaps before its first checkpoint, keeps its files.
+    with locked(workdir):
+      (workdir / "results.json").unlink(missing_ok=True)
+      write_json(workdir / "data.json", sealed(data))
+      write_json(workdir / "environment.json", sealed(_environment()))
+      write_json(workdir / "config.json", sealed(flatten(config)))
+  except OSError as error:
+    raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
+  return remark
+
+
+def check_same(
+  workdir: Path, config: Config, data: dict[str, Any], free: re.Pattern[str] = FREE
+) -> dict[str, tuple[Any, Any]]:
+  """Checks that `workdir` is of this configuration, but for the `free` fields, and of this data.
+
+  Returns:
+    The fields of `CONTINUES` that differ, with their old and new values.
+
+  Raises:
+    RunError: if another field differs, or the data.
+  """
+  # A field that an older version did not have had what is now its default.
+  saved = {**flatten(base_config()), **_read_config(workdir)}
+  difference = _differences(relevant(saved), relevant(flatten(config)), free)
+  changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
+  if difference:
+    raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
+  difference = _differences(flatten(read_data(workdir)), flatten(data), free)
+  if difference:
+    raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
+  return changed
+
+
+def read(workdir: Path, name: str) -> Any:
+  """A JSON file of the work directory.
+
+  Raises:
+    RunError: if it is not there or cannot be read.
+  """
+  file = workdir / name
+  hint = "give another"
+  if name == "results.json":
+    hint = "remove it, and the same command makes it again"
+  if not file.is_file():
+    raise RunError(
+      f"workdir: {workdir} has no {name}: nothing was trained there; train first, or give another"
+    )
+  try:
+    content = parse_table(file.read_bytes())
+  except (ValueError, OSError) as error:
+    raise RunError(f"workdir: {file} is damaged ({one_line(error)}); {hint}") from error
+  if name == "results.json":
+    numbers = (value for field, value in content.items() if field != "replicas")
+    if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
+      raise RunError(f"workdir: {file} is damaged (it is no table of results); {hint}")
+  return content
+
+
+def _read_config(workdir: Path) -> dict[str, Any]:
+  """The flat configuration that `workdir` was trained with."""
+  fields = read(workdir, "config.json")
+  try:
+    check_types(fields)
+  except RunError as error:
+    raise RunError(f"workdir: {workdir / 'config.json'} is damaged ({error}); give another") from error
+  return fields
+
+
+def read_data(workdir: Path) -> dict[str, Any]:
+  """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it.
+
+  Raises:
+    RunError: if it is not there or cannot be read.
+  """
+  data = read(workdir, "data.json")
+  kinds = {"input_shape": list, "input_dtype": str, "scale": int | float, "num_classes": int, "sizes": dict}
+  for field, kind in kinds.items():
+    if not isinstance(data.get(field), kind):
+      raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
+  return data
+
+
+def _holds_results(workdir: Path) -> bool:
+  """Whether there are results or checkpoints; an unfinished one is left of a folder removed in a save."""
+  results, checkpoints = workdir / "results.json", workdir / "checkpoints"
+  if not checkpoints.is_dir():
+    return results.exists() or checkpoints.exists()
+  left = list(checkpoints.iterdir())
+  unfinished = bool(left) and all(".orbax-checkpoint-tmp" in entry.name for entry in left)
+  return results.exists() or not unfinished
+
+
+def _is_untouched(workdir: Path) -> bool:
+  """Whether a run began here and left nothing: its place can be taken."""
+  checkpoints = workdir / "checkpoints"
+  return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
+
+
+def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+  """`config` with the values that `workdir` was trained with, and then with `overrides`.
+
+  Raises:
+    RunError: if nothing was trained there, or by a version with other fields.
+  """
+  saved = {field: value for field, value in _read_config(workdir).items() if not FREE.match(field)}
+  config = config.copy_and_resolve_references().unlock()
+  known = flatten(config)
+  for field, value in {**saved, **(overrides or {})}.items():
+    *parents, name = field.split(".")
+    try:
+      if field not in known:
+        raise KeyError(field)
+      functools.reduce(lambda part, parent: part[parent], parents, config)[name] = (
+        tuple(value) if isinstance(value, list) else value
+      )
+    except (KeyError, TypeError):
+      raise RunError(
+        f"workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
+      ) from None
+  return config.lock()
+
+
+def places(config: Config) -> dict[str, Any]:
+  """Where `config` says that the data are, other than by default: overrides of a run whose data moved."""
+  defaults = flatten(base_config())
+  given = {field: value for field, value in flatten(config).items() if PLACES.match(field)}
+  return {field: value for field, value in given.items() if value != defaults[field]}
+
+
+def _differences(
+  old: dict[str, Any], new: dict[str, Any], free: re.Pattern[str]
+) -> dict[str, tuple[Any, Any]]:
+  new = json.loads(json.dumps(new))
+  fields = [field for field in sorted({*old, *new}) if not free.match(field)]
+  return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
+
+
+def _show(differences: dict[str, tuple[Any, Any]]) -> str:
+  return ", ".join(f"{field} was {old!r}, is {new!r}" for field, (old, new) in differences.items())
+
+
+def _other_environment(workdir: Path) -> str | None:
+  """What differs from where the run began, in one line: other versions give other last bits, or worse."""
+  if not (workdir / "environment.json").exists():  # of an early version
+    return None
+  try:
+    before = read(workdir, "environment.json")
+  except RunError as error:
+    return f"{error.args[0].partition(';')[0]}: whether the versions are the same is not known"
+  shown = lambda value: f"{len(value)} times {value[0]}" if isinstance(value, list) and value else str(value)
+  differ = [
+    f"{name} was {printable(shown(before[name]))}, is {shown(now)}"
+    for name, now in _environment().items()
+    if name in before and before[name] != now
+  ]
+  return f"the run began in another environment: {', '.join(differ)}" if differ else None
+
+
+def _environment() -> dict[str, Any]:
+  packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+  return {
+    "jaxreg": jaxreg.__version__,
+    "python": platform.python_version(),
+    **{name: importlib.metadata.version(name) for name in packages},
+    "devices": [str(device) for device in jax.devices()],
+    "processes": jax.process_count(),
+  }

@@ -1,0 +1,73 @@
+"""The backbone, and the one function that runs the network on inputs as they are stored."""
+
+import inspect
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxreg import augment, models
+from jaxreg.train.data.dataset import is_tokens
+from jaxreg.train.errors import RunError
+from jaxreg.typing import ApplyFn, Key
+
+
+def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
+  """The model with its options and with what the data tell it.
+
+  Raises:
+    RunError: if the data tell another thing than the model asks.
+  """
+  model = getattr(models, name)
+  parameters = inspect.signature(model).parameters.values()
+  asked = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
+  if set(asked) != set(given):
+    raise RunError(
+      f"model.name: {name} asks the data for {', '.join(asked) or 'nothing'}, "
+      f"and these tell {', '.join(given) or 'nothing'}; give another model.name or data.name"
+    )
+  return model(**given, **options)
+
+
+def make_apply_fn(
+  model: Any,
+  scale: float,
+  mean: Sequence[float],
+  std: Sequence[float],
+  precision: str,
+  noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
+  method: Callable[..., Any] | None = None,
+) -> ApplyFn:
+  """The model's function `method`, by default what it is called for, on inputs as they are stored."""
+  dtype = jnp.dtype(precision)
+
+  def perturbed(x: Any, kind: str, key: Key | None) -> Any:
+    if key is None or not noises[kind]:
+      return x
+    # By the name of the kind, so that none of them draws as another does, or as the layers do.
+    key = jax.random.fold_in(key, zlib.crc32(kind.encode()))
+    for number, perturb in enumerate(noises[kind]):
+      x = perturb(jax.random.fold_in(key, number), x)
+    return x
+
+  def apply_fn(params, model_state, x, *, key, train):
+    params = perturbed(params, "params", key)
+    # Parameters and BatchNorm's averages are kept in float32 whatever the layers compute in; so are losses
+    # and masks, which promote what the head returns.
+    params = jax.tree.map(lambda p: p.astype(dtype), params)
+    if not is_tokens(x.dtype):
+      x = x.astype(jnp.float32) / scale
+      if mean:
+        x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
+      x = perturbed(x, "inputs", key).astype(dtype)
+    rngs = {} if key is None else {"dropout": key}
+    mutable = list(model_state) if train else []
+    outputs, updated = model.apply(
+      {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=mutable, method=method
+    )
+    return outputs, {**model_state, **updated}
+
+  return apply_fn

@@ -1,0 +1,203 @@
+"""What the step minimises: the mean of a method's terms over the weighted examples of a batch."""
+
+import functools
+import inspect
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg.train.step.averages import Average
+from jaxreg.train.step.example_terms import View
+from jaxreg.train.step.methods import Method
+from jaxreg.train.step.metrics import weighted
+from jaxreg.train.step.named import Term
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
+
+
+def make_objective(
+  apply_fn: ApplyFn,
+  method: Method,
+  loss_options: Mapping[str, Any],
+  predict_options: Mapping[str, Any],
+  augmentations: Sequence[Callable[[Key, Batch], Batch]] = (),
+  penalties: Mapping[str, Callable[[Params, dict[str, Any]], Array]] | None = None,
+  terms: Mapping[str, Term] | None = None,
+  *,
+  features_fn: ApplyFn | None = None,
+  average: Average | None = None,
+  scale: float = 1.0,
+  most_labels: int | None = None,
+) -> Objective:
+  """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
+
+  A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
+  no effect, one of label -1 is without a label. Labels and weights of sequences are `[batch, length]`, and a
+  label of weight 0 has no effect. The augmentations are applied to it in their order. After one that mixes
+  examples the labels are probabilities: a method that takes no soft labels has the mean of its losses of the
+  classes, by their shares. `most_labels` says how many classes an example may then have, so that no others
+  are computed; None is all of them. The penalties
+  `(params, extras) -> scalar` and the `terms`, which see the inputs divided by `scale` and what `features_fn`
+  gives, are added to the mean over the examples. Every term is a metric, and the loss is their sum.
+  """
+  terms_of = functools.partial(_method_terms, method, loss_options, most_labels)
+  view_of = _make_view_fn(
+    apply_fn, method, predict_options, terms_of, features_fn=features_fn, average=average, scale=scale
+  )
+  diagnose = _make_diagnose_fn(method, loss_options)
+
+  def objective(params, state, batch, key):
+    apply_key, loss_key, predict_key, augment_key = jax.random.split(key, 4)
+    for number, augment in enumerate(augmentations):
+      batch = augment(jax.random.fold_in(augment_key, number), batch)
+    seen = _seen(batch)
+    outputs, model_state = apply_fn(params, state.model_state, seen.inputs, key=apply_key, train=True)
+    values = terms_of(loss_key, seen, outputs)
+    metrics = {name: weighted(value, seen.weights) for name, value in values.items()}
+    count = seen.weights.sum()
+    # As if each example had it: so parts of a batch, and devices, add up to one penalty.
+    for name, penalty in (penalties or {}).items():
+      metrics[name] = (penalty(params, state.extras) * count, count)
+    if terms:
+      view = view_of(params, state, seen, outputs, apply_key, loss_key)
+      for name, term in terms.items():
+        term_key = jax.random.fold_in(augment_key, zlib.crc32(name.encode()))
+        value = term.weight * term.function(term_key, view)
+        if value.ndim:
+          # A mean over its own examples, with the count of those that have labels.
+          total, number = weighted(value, seen.weights if term.needs_labels else seen.all_weights)
+          metrics[name] = (total * (count / jnp.where(number > 0, number, 1)), count)
+        else:
+          metrics[name] = (value * count, count)
+    total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
+    loss = total / jnp.where(count > 0, count, 1)
+    metrics["loss"] = (total, count)
+    log_probs = method.predict(predict_key, **outputs, **predict_options)
+    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == seen.first_labels, seen.weights)
+    # The loss's own key: what is reported is what the loss drew.
+    metrics |= diagnose(jax.random.clone(loss_key), seen, outputs)
+    return loss, (model_state, jax.lax.stop_gradient(metrics))
+
+  return objective
+
+
+class _Seen(NamedTuple):
+  """What the loss sees of a batch.
+
+  Attributes:
+    inputs: 0 where nothing of an example counts.
+    labels: `[batch]`, integer, or of a mixed batch `[batch, classes]`, probabilities.
+    weights: 0 for examples without a label too.
+    all_weights: of the examples, with a label or without.
+  """
+
+  inputs: Array
+  labels: Array
+  weights: Array
+  all_weights: Array
+
+  @property
+  def mixed(self) -> bool:
+    return jnp.issubdtype(self.labels.dtype, jnp.floating)
+
+  @property
+  def first_labels(self) -> Array:
+    """The class with the largest share."""
+    return self.labels.argmax(axis=-1) if self.mixed else self.labels
+
+
+def _seen(batch: Batch) -> _Seen:
+  labels = batch["labels"]
+  # What an example of weight 0 holds may be anything: it must not reach the gradient as 0 * NaN.
+  weights = all_weights = batch["weights"]
+  if not jnp.issubdtype(labels.dtype, jnp.floating):
+    weights = jnp.where(labels >= 0, weights, 0)
+    labels = jnp.where(weights != 0, labels, 0)
+  present = (all_weights != 0).any(axis=tuple(range(1, all_weights.ndim)))
+  inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
+  return _Seen(inputs, labels, weights, all_weights)
+
+
+def _method_terms(
+  method: Method,
+  options: Mapping[str, Any],
+  most_labels: int | None,
+  key: Key,
+  seen: _Seen,
+  outputs: Mapping[str, Any],
+) -> dict[str, Array]:
+  """The terms of the method's loss for each example, `[batch]`; for all classes of one with the same draw."""
+  loss = functools.partial(method.loss, key, **outputs, **options)
+  if method.soft_labels or not seen.mixed:
+    return loss(labels=seen.labels)
+  classes = seen.labels.shape[-1]
+  shares, labels = jax.lax.top_k(seen.labels, min(most_labels or classes, classes))
+  each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(labels)
+  return jax.tree.map(lambda values: (shares * values).sum(axis=1), each)
+
+
+def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+  """Builds `diagnose(key, seen, outputs) -> metrics`, of the same options as the loss."""
+  function = method.diagnose
+  if function is None:
+    return lambda key, seen, outputs: {}
+  known = inspect.signature(function).parameters
+  options = {name: value for name, value in loss_options.items() if name in known}
+
+  def diagnose(key: Key, seen: _Seen, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    values = function(key, labels=seen.first_labels, **outputs, **options)
+    return {name: weighted(value, seen.weights) for name, value in values.items()}
+
+  return diagnose
+
+
+def _make_view_fn(
+  apply_fn: ApplyFn,
+  method: Method,
+  predict_options: Mapping[str, Any],
+  terms_of: Callable[[Key, _Seen, Mapping[str, Any]], dict[str, Array]],
+  *,
+  features_fn: ApplyFn | None,
+  average: Average | None,
+  scale: float,
+) -> Callable[..., View]:
+  """Builds what the terms may ask of the network, `(params, state, seen, outputs, apply_key, loss_key)`."""
+
+  def make_view(params, state, seen, outputs, apply_key, loss_key) -> View:
+    def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
+      return apply_fn(params, state.model_state, x * scale, key=noise, train=noise is not None)[0]
+
+    def loss_fn(x: Array, noise: Key | None) -> Array:
+      same_key = jax.random.clone(loss_key)
+      values = terms_of(same_key, seen, outputs_fn(params, x, noise))
+      return sum(values.values(), start=jnp.zeros(()))
+
+    def log_probs_fn(x: Array, noise: Key | None, params: Params = params) -> Array:
+      # Drawn as the loss draws, if the prediction draws at all.
+      same_key = jax.random.clone(loss_key)
+      return method.predict(same_key, **outputs_fn(params, x, noise), **predict_options)
+
+    features = None
+    if features_fn is not None:
+      # The pass of the loss once more, which the compiler makes once.
+      same_key = jax.random.clone(apply_key)
+      features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True)
+    teacher_fn = None
+    if average is not None:
+      kept = {"params": params, "model_state": state.model_state}
+      teacher = average.params(state.extras["average"], kept)["params"]
+      teacher_fn = lambda x: jax.lax.stop_gradient(log_probs_fn(x, None, teacher))
+    return View(
+      inputs=seen.inputs / scale,
+      weights=seen.all_weights,
+      log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
+      features=features,
+      noise=None if state.model_state else jax.random.clone(apply_key),
+      loss_fn=loss_fn,
+      log_probs_fn=log_probs_fn,
+      teacher_fn=teacher_fn,
+    )
+
+  return make_view

@@ -1,0 +1,97 @@
+"""What a run keeps beside its parameters, in its state: averages, multipliers, where it started."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxreg import constraints
+from jaxreg.train.step.averages import Average
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array, ModelState, Params
+
+
+@dataclasses.dataclass(frozen=True)
+class Dual:
+  """A constraint `penalty(params, extras) <= bound`, whose multiplier climbs at the learning rate."""
+
+  penalty: Callable[[Params, dict[str, Any]], Array]
+  bound: float
+  learning_rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Extras:
+  """Builds and moves `TrainState.extras`; what is not asked for is not there.
+
+  Attributes:
+    average: what is predicted with.
+    duals: the constraints, by the names of their penalties.
+    reference: whether the parameters of the start are kept.
+  """
+
+  average: Average = dataclasses.field(default_factory=Average)
+  duals: Mapping[str, Dual] = dataclasses.field(default_factory=dict)
+  reference: bool = False
+
+  def init(self, params: Params, model_state: ModelState) -> dict[str, Any]:
+    """At the start, and again once the parameters have been replaced."""
+    made = {
+      "average": self.average.init(_kept(params, model_state)),
+      "duals": {name: constraints.dual_init() for name in self.duals},
+      # Copies: a state in which a buffer occurs twice cannot be donated.
+      "reference": jax.tree.map(jnp.copy, params) if self.reference else (),
+    }
+    return {name: part for name, part in made.items() if jax.tree.leaves(part)}
+
+  def update(self, old: TrainState, state: TrainState) -> TrainState:
+    """What an update of the parameters makes of the rest; a run that has stopped stays as it was."""
+    extras, params = state.extras, state.params
+    new = dict(extras)
+    if "average" in extras:
+      new["average"] = self.average.step(extras["average"], _kept(params, state.model_state), state.step)
+    if self.duals:
+      new["duals"] = {
+        name: constraints.dual_step(
+          extras["duals"][name],
+          dual.penalty(params, extras),
+          bound=dual.bound,
+          learning_rate=dual.learning_rate,
+        )
+        for name, dual in self.duals.items()
+      }
+    state = state.replace(extras=new)
+    if self.average.stopped is None:
+      return state
+    stopped = self.average.stopped(extras["average"])
+    rests = lambda name: jax.tree.map(
+      lambda old, new: jnp.where(stopped, old, new), getattr(old, name), getattr(state, name)
+    )
+    return state.replace(**{name: rests(name) for name in ("params", "model_state", "opt_state")})
+
+  @property
+  def evaluated(self) -> Callable[[TrainState, Array], TrainState] | None:
+    """What an evaluation on the validation split does to a state, given the metric; None for nothing."""
+    remember = self.average.evaluated
+    if remember is None:
+      return None
+
+    def evaluated(state: TrainState, metric: Array) -> TrainState:
+      average = remember(state.extras["average"], metric, _kept(state.params, state.model_state))
+      return state.replace(extras={**state.extras, "average": average})
+
+    return evaluated
+
+  def predicting(self, state: TrainState) -> TrainState:
+    """The state with the parameters, and the statistics of BatchNorm, to predict with."""
+    if "average" not in state.extras:
+      return state
+    return state.replace(
+      **self.average.params(state.extras["average"], _kept(state.params, state.model_state))
+    )
+
+
+def _kept(params: Params, model_state: ModelState) -> dict[str, Any]:
+  return {"params": params, "model_state": model_state}

@@ -1,0 +1,188 @@
+"""One pure training step and one pure evaluation step."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxreg import ensembles
+from jaxreg.train.step.methods import Method
+from jaxreg.train.step.metrics import prediction_metrics
+from jaxreg.train.step.side_state import Extras
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
+
+
+def _same(params: Any) -> Any:
+  return params
+
+
+def make_train_step(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  schedule: optax.Schedule,
+  *,
+  accumulate: int = 1,
+  extras: Extras | None = None,
+) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
+  """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
+
+  Under `jit` over a sharded batch, losses and noise are those of the whole batch, on any number of devices.
+  Under `pmap` or `vmap` with `axis_name` the batch is the device's own part: gradients and metrics are
+  combined over the axis in proportion to the weights, and each device draws its own noise.
+
+  With `accumulate`, the gradient is that of so many parts of the batch, one after another: losses are
+  still those of the whole batch, noise and BatchNorm's moments those of a part.
+
+  Where the parameters of the state are split over devices, `gather(params)` is as the objective has them and
+  `scatter(gradients)` as the optimizer has them; the values stay the same.
+  """
+
+  optimizer = optax.with_extra_args_support(optimizer)
+  gradient = jax.value_and_grad(objective, has_aux=True)
+  if accumulate > 1:
+    gradient = _accumulated(gradient, accumulate)
+
+  def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    axis_name: str | None = None,
+    gather: Callable[[Params], Params] = _same,
+    scatter: Callable[[Params], Params] = _same,
+  ):
+    key = jax.random.fold_in(state.key, state.step)
+    if axis_name is not None:
+      key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+
+    def descent(params: Params, key: Key) -> tuple[Any, Any]:
+      """`((loss, (model state, metrics)), gradient)` of the batch."""
+      (loss, (model_state, metrics)), grads = gradient(gather(params), state, batch, key)
+      grads = scatter(grads)
+      if axis_name is None:
+        return (loss, (model_state, metrics)), grads
+      # After grad, not inside it: the one order that is right under pmap and vmap alike.
+      count = batch["weights"].sum()
+      total = jax.lax.psum(count, axis_name)
+      share = count / jnp.where(total > 0, total, 1)
+      loss, grads = jax.lax.psum(jax.tree.map(lambda x: x * share, (loss, grads)), axis_name)
+      return (loss, (jax.lax.pmean(model_state, axis_name), jax.lax.psum(metrics, axis_name))), grads
+
+    (loss, (model_state, metrics)), grads = descent(state.params, key)
+    updates, opt_state = optimizer.update(
+      grads,
+      state.opt_state,
+      state.params,
+      # On every device the same, for an optimizer that draws noise.
+      key=jax.random.fold_in(jax.random.fold_in(state.key, jnp.uint32(2**32 - 2)), state.step),
+      # For those that look at other parameters too: with the same batch and the same noise.
+      value=loss,
+      grad=grads,
+      grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
+      value_fn=_value_fn(objective, gather, state, batch, key),
+    )
+    params = optax.apply_updates(state.params, updates)
+    metrics |= {name: (norm, jnp.float32(1)) for name, norm in gradient_norms(grads).items()}
+    metrics["learning_rate"] = (jnp.asarray(schedule(state.step), jnp.float32), jnp.float32(1))
+    changes = {"params": params, "model_state": model_state, "opt_state": opt_state}
+    new = state.replace(step=state.step + 1, **changes)
+    return (new if extras is None else extras.update(state, new)), metrics
+
+  return train_step
+
+
+def gradient_norms(grads: Params) -> dict[str, Array]:
+  """The gradient's norm, and that of its parts: the backbone and each layer of the head."""
+  norms = {"grad_norm": optax.tree.norm(grads)}
+  if isinstance(grads, Mapping) and {"backbone", "head"} == grads.keys():
+    parts = {"backbone": grads["backbone"], **grads["head"]}
+    norms |= {f"grad_norm_{name}": optax.tree.norm(part) for name, part in parts.items()}
+  return norms
+
+
+def _value_fn(
+  objective: Objective, gather: Callable[[Params], Params], state: TrainState, batch: Batch, noise: Key
+) -> Callable[..., Array]:
+  def value_fn(params: Params, grad_fn: Any = None, key: Key | None = None) -> Array:
+    del grad_fn, key  # Optax's line search hands on what `update` got.
+    return objective(gather(params), state, batch, jax.random.clone(noise))[0]
+
+  return value_fn
+
+
+def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]:
+  """`gradient`, in `parts` that are made one after another and weigh what their examples weigh."""
+  sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
+
+  def whole(params, state, batch, key):
+    size = len(batch["weights"]) // parts
+
+    def one(batch, position):
+      part_key = jax.random.fold_in(key, position[0])
+      (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
+      count = batch["weights"].sum()
+      return (jax.tree.map(lambda x: x * count, (loss, grads)), metrics, count), model_state
+
+    loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=size, accumulator=(sums, means))
+    ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(len(batch["weights"])))
+    loss, grads = jax.tree.map(lambda x: x / jnp.where(count > 0, count, 1), (loss, grads))
+    return (loss, (model_state, metrics)), grads
+
+  return whole
+
+
+def prediction_key(state: TrainState, number: Array) -> Key:
+  """The key of the predictions for batch `number`: none that a training step derives, of any step."""
+  key = jax.random.fold_in(state.key, jnp.uint32(2**32 - 1))
+  return jax.random.fold_in(jax.random.fold_in(key, state.step), number)
+
+
+def make_predict_fn(
+  apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
+) -> Callable[[TrainState, Array, Key], Array]:
+  """Builds `predict_fn(state, inputs, key) -> log_probs`.
+
+  With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
+  """
+
+  def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
+    noisy = noise_key is not None
+    outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
+    return method.predict(key, **outputs, **predict_options)
+
+  def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
+    if not mc_samples:
+      return once(state, inputs, None, key)
+    if state.model_state:
+      raise ValueError(
+        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation, whose training "
+        "mode noise needs"
+      )
+    draw = lambda key: once(state, inputs, *jax.random.split(key))
+    return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+
+  return predict_fn
+
+
+def make_predict_step(
+  predict_fn: Callable[[TrainState, Array, Key], Array],
+) -> Callable[[TrainState, Batch, Array], Array]:
+  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones."""
+
+  def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
+    return predict_fn(state, batch["inputs"], prediction_key(state, number))
+
+  return predict_step
+
+
+def make_eval_step(
+  predict_step: Callable[[TrainState, Batch, Array], Array],
+) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
+  """Builds `eval_step(state, batch, number) -> metrics` of what `predict_step` predicts."""
+
+  def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
+    return prediction_metrics(predict_step(state, batch, number), batch["labels"], batch["weights"])
+
+  return eval_step

@@ -1,6 +1,0 @@
-"""Preparing TFDS data sets: MNIST, CIFAR-10 and CIFAR-100 without TensorFlow, every other one with it."""
-
-from jaxreg.train.tfds_builders._builders import BUILDERS
-from jaxreg.train.tfds_builders._prepare import prepare
-
-__all__ = ["BUILDERS", "prepare"]
