@@ -7,15 +7,16 @@ from typing import Any
 
 import optax
 
-from jaxreg import augment, models
+from jaxreg import models
 from jaxreg.train.step import optimizer
 from jaxreg.train.step import schedule
 from jaxreg.train.step import named as toolbox
+from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.fields import Config
 from jaxreg.train.data.dataset import is_tokens
-from jaxreg.train.step.methods import METHODS
+from jaxreg.train.step.methods import find_method
 from jaxreg.train.step.network import make_backbone
-from jaxreg.train.step.example_terms import TERMS
+from jaxreg.train.step.example_terms import TERMS, needs_labels
 from jaxreg.typing import Batch, Key
 
 Data = dict[str, Any]  # as `Dataset.describe` gives it
@@ -23,9 +24,9 @@ Data = dict[str, Any]  # as `Dataset.describe` gives it
 
 def method_options(config: Config) -> dict[str, dict[str, Any]]:
   """The options of the method's `head`, `loss` and `predict`."""
-  options = config.method[config.method.name].to_dict()
+  method, options = chosen(config, "method")
   # What a prediction rule must have of the options, it has of the loss's.
-  parameters = inspect.signature(METHODS[config.method.name].predict).parameters.items()
+  parameters = inspect.signature(method.predict).parameters.items()
   needed = [name for name, parameter in parameters if parameter.default is inspect.Parameter.empty]
   options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
   return options
@@ -33,8 +34,8 @@ def method_options(config: Config) -> dict[str, dict[str, Any]]:
 
 def make_model(config: Config, data: Data, head_options: dict[str, Any]) -> models.Classifier:
   """The backbone with the method's head on it."""
-  head = METHODS[config.method.name].head(num_classes=data["num_classes"], **head_options)
-  options = config.model[config.model.name].to_dict()
+  head = find_method(config.method.name).head(num_classes=data["num_classes"], **head_options)
+  _, options = chosen(config, "model")
   return models.Classifier(make_backbone(config.model.name, options, data.get("model", {})), head)
 
 
@@ -57,7 +58,7 @@ def make_augmentations(
 
 def most_labels(config: Config) -> int:
   """How many classes the label of an example may have: each mixing of two examples doubles their number."""
-  return 2 ** sum(name in ("mixup", "cutmix") for name in config.augment.names)
+  return toolbox.most_labels(config.augment.names)
 
 
 def make_terms(config: Config, data: Data) -> dict[str, toolbox.Term]:
@@ -66,7 +67,7 @@ def make_terms(config: Config, data: Data) -> dict[str, toolbox.Term]:
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
     raise ValueError(
       "data.unlabelled.batch_size: nothing looks at examples without labels; name one of "
-      f"{', '.join(name for name, needs in TERMS.items() if not needs)} in regularizers.names, or give 0"
+      f"{', '.join(name for name, term in TERMS.items() if not needs_labels(term))} in regularizers.names, or give 0"
     )
   if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
     raise ValueError(f"regularizers.names: {', '.join(terms)} are for inputs that are no sequences of tokens")
@@ -92,13 +93,13 @@ def make_optimizer(
   """The optimizer, alone or within a wrapper, with decay, clipping and constraints."""
   name, wrapper = optimizer.step_name(config.optimizer), None
   if name != config.optimizer.name:
-    wrapping = config.optimizer[config.optimizer.name].to_dict()
+    _, wrapping = chosen(config, "optimizer")
     wrapper = (config.optimizer.name, {key: value for key, value in wrapping.items() if key != "inner"})
   decay = config.optimizer.weight_decay
   return optimizer.make_optimizer(
     name,
     rates,
-    config.optimizer[name].to_dict(),
+    chosen(config, "optimizer", name)[1],
     wrapper=wrapper,
     weight_decay=decay.rate,
     decoupled=decay.decoupled,
@@ -124,7 +125,7 @@ def check_state(config: Config, data: Data, *, has_statistics: bool) -> None:
     return
   if has_statistics or is_tokens(data["input_dtype"]):
     raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
-  if METHODS[config.method.name].head not in (models.SoftmaxHead, models.AttentionHead):
+  if find_method(config.method.name).head not in (models.SoftmaxHead, models.AttentionHead):
     raise ValueError(
       f"optimizer.name: path_sgd is for heads that give logits by affine layers alone, which that of "
       f"method.name={config.method.name} does not"
@@ -132,9 +133,8 @@ def check_state(config: Config, data: Data, *, has_statistics: bool) -> None:
 
 
 def _augmentation(config: Config, name: str, data: Data) -> Callable[..., Any]:
-  """The function of `jaxreg.augment` with its options, and with what the data say."""
-  function = getattr(augment, name)
-  options = config.augment[name].to_dict()
+  """The named augmentation with its options, and with what the data say."""
+  function, options = chosen(config, "augment", name)
   if "value_range" in inspect.signature(function).parameters:
     options["value_range"] = (0.0, data["scale"])
   if "num_classes" in inspect.signature(function).parameters:

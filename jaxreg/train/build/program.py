@@ -16,7 +16,7 @@ from jaxreg.train.step.averages import make_average
 from jaxreg.train.config.fields import Config
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.step.side_state import Extras
-from jaxreg.train.step.methods import METHODS, Method
+from jaxreg.train.step.methods import Method, find_method
 from jaxreg.train.step.network import make_apply_fn
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.optimizer import unbalance
@@ -39,7 +39,7 @@ class Program:
     eval_step: `(state, batch, number) -> metrics`, of those.
     extras: what the state holds beside the parameters, and which of them are predicted with.
     ensemble: so many replicas in a row predict together.
-    method: the row of `METHODS`.
+    method: what `method.name` names.
     loss_options, predict_options: options of the loss and of the prediction rule.
     schedule: `step -> learning rate`.
     steps_per_epoch, num_steps: the length of the run.
@@ -75,7 +75,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     ValueError, TypeError: for options that do not fit each other, the data or the model.
   """
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
-  method, options = METHODS[config.method.name], parts.method_options(config)
+  method, options = find_method(config.method.name), parts.method_options(config)
   model = parts.make_model(config, data, options["head"])
   noises = parts.make_noises(config, data)
   make_apply = functools.partial(
@@ -92,7 +92,7 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
   optimizer = parts.make_optimizer(config, data, model, schedule)
   regularizers = config.regularizers.to_dict()
   average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
-  extras = Extras(average, toolbox.make_duals(regularizers), reference="l2_sp" in regularizers["names"])
+  extras = Extras(average, toolbox.make_duals(regularizers), reference=toolbox.needs_reference(regularizers))
   init = _make_init(config, data, model, optimizer, extras)
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   parts.check_state(config, data, has_statistics=bool(abstract.model_state))

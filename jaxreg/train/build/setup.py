@@ -9,10 +9,11 @@ from flax.errors import FlaxError
 from jax.sharding import AxisType
 
 from jaxreg.train.config import ranges
-from jaxreg.train.data import sources
+from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.fields import Config, flatten, relevant
 from jaxreg.train.data.dataset import Dataset, is_tokens
 from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import short
 from jaxreg.train.data.order import Order, bootstrap
 from jaxreg.train.build.program import Program, make_program
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
@@ -26,9 +27,9 @@ def load_data(config: Config) -> Dataset:
   Raises:
     RunError: naming the field or file at fault.
   """
-  name = config.data.name
-  data = getattr(sources, name)(**config.data[name]).decoded_by(**config.data.stream)
-  data = subset(data.checked(f"data.{name}"), **config.data.subset).limited(config.data.limit)
+  source, options = chosen(config, "data")
+  data = source(**options).decoded_by(**config.data.stream)
+  data = subset(data.checked(f"data.{short(config.data.name)}"), **config.data.subset).limited(config.data.limit)
   data = flip_labels(data, **config.data.flipped_labels)
   return hide_labels(data) if config.data.unlabelled.batch_size else data.without_rest()
 

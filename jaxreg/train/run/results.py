@@ -13,6 +13,7 @@ from jaxreg.train.data.placement import Source
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import short
 from jaxreg.train.run.evaluation import bins_over, make_sums, outputs_over
 from jaxreg.train.run.figures import save_figures
 from jaxreg.train.run.files import sealed, write_json
@@ -48,8 +49,8 @@ def write_results(
     results["replicas"] = {"seed": firsts, **{name: values.tolist() for name, values in runs.items()}}
 
   def write() -> None:
-    terms = (*program.method.terms, *config.regularizers.names)
-    save_figures(workdir, config.method.name, seeds, terms, bins, outputs, labels)
+    terms = (*program.method.terms, *map(short, config.regularizers.names))
+    save_figures(workdir, short(config.method.name), seeds, terms, bins, outputs, labels)
     reliability = {name: np.asarray(sums).tolist() for name, sums in bins.items()}
     write_json(workdir / "reliability.json", sealed(reliability))
     # Last: a run with results is done.

@@ -14,7 +14,8 @@ import jax
 
 import jaxreg
 from jaxreg.train.config.checks import check_types
-from jaxreg.train.config.fields import Config, base_config, flatten, relevant
+from jaxreg.train.config.choices import add_options, check_imports
+from jaxreg.train.config.fields import Config, base_config, default_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, printable
 from jaxreg.train.run.files import make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.lock import locked
@@ -120,7 +121,7 @@ def check_same(
     RunError: if another field differs, or the data.
   """
   # A field that an older version did not have had what is now its default.
-  saved = {**flatten(base_config()), **_read_config(workdir)}
+  saved = {**flatten(default_config(flatten(config))), **_read_config(workdir)}
   difference = _differences(relevant(saved), relevant(flatten(config)), free)
   changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
   if difference:
@@ -204,7 +205,13 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
   """
   saved = {field: value for field, value in _read_config(workdir).items() if not FREE.match(field)}
   config = config.copy_and_resolve_references().unlock()
-  known = flatten(config)
+  try:
+    check_imports(saved)
+    add_options(config, saved)
+  except RunError as error:
+    raise RunError(f"workdir: {workdir}: {error}") from error
+  known, read = flatten(config), relevant(saved)
+  saved = {field: value for field, value in saved.items() if field in known or field in read}
   for field, value in {**saved, **(overrides or {})}.items():
     *parents, name = field.split(".")
     try:
