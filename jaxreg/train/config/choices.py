@@ -75,7 +75,7 @@ def _augmentation(function: Callable[..., Any]) -> Any:
 
 
 def _on_leaves(function: Callable[..., Any]) -> Any:
-  return options(function, skip=("axis", "step", "shared_axes", "num_classes"))
+  return options(function, skip=("axis", "step", "shared_axes", "num_classes", "mask", "reference"))
 
 
 def _regularizer(function: Callable[..., Any]) -> Any:
