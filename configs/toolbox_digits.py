@@ -131,6 +131,7 @@ TOOLBOX = {
   "label_noise": _chosen("noise", "label_noise", rate=0.1),
   "large_margin": {"method.name": "large_margin"},
   "focal": {"method.name": "focal"},
+  "poly_loss": {"method.name": "poly_loss"},
   "confidence_penalty": {"method.name": "confidence_penalty"},
   "logit_adjustment": {
     "method.name": "logit_adjustment",
