@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from jaxreg import train
 from jaxreg.train import cli
+from jaxreg.train.build import setup
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.jobs.rows import make_cell, parse_rows
 from jaxreg.train.step.methods import METHODS
@@ -325,3 +328,24 @@ def test_a_choice_without_its_options_is_told(theirs):
   with pytest.raises(train.RunError, match=r"call jaxreg\.train\.add_options\(config\)"):
     train.check(config)
   train.check(train.add_options(config))
+
+
+def test_the_page_shows_what_runs(theirs):
+  """Its module trains abstractly under each of its commands, and its config is one."""
+  page = (ROOT / "docs/your_own.md").read_text()
+  module, config = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+  (theirs / "my_things.py").write_text(module)
+  (theirs / "mine.py").write_text(config)
+  commands = re.findall(r"^python run\.py (.*)$", page, re.MULTILINE)
+  assert len(commands) > 4
+  for command in [*commands, "--config mine.py"]:
+    call = cli.parse(shlex.split(command), CONFIGS)
+    if call.config is None:
+      assert "--config.method.squared.loss.scale=1.0\n      Factor of the loss." in call.text
+    elif call.config.job == "train":
+      config = call.config
+      config.method.name = config.method.name.replace("dropmax", "softmax")  # which is sooner traced
+      config.model.MLP.widths = (8,)
+      setup.build(config, setup.load_data(config).describe())
+  assert call.config.method.squared.loss.scale == 2.0
+  sys.modules.pop("my_things")
