@@ -50,10 +50,9 @@ def log_l1(params, *, scale: float = 1.0, mask=None):
   del mask
   return scale * sum(jnp.log1p(x * x).sum() for x in jax.tree.leaves(params))
 
-def input_slope(key, view, *, power: float = 2.0):
+def activity(key, view, *, power: float = 2.0):
   del key
-  slope = jax.grad(lambda x: view.loss_fn(x, None).sum())(view.inputs)
-  return (jnp.abs(slope) ** power).reshape(len(slope), -1).sum(-1)
+  return (jnp.abs(view.features) ** power).sum(-1)
 
 class Tiny(nn.Module):
   """One layer.
@@ -105,7 +104,7 @@ PARTS = {
   "model": ("model.name=theirs:Tiny", "model.Tiny.width=6"),
   "method": ("method.name=theirs:POLY", "method.POLY.loss.epsilon=2.0"),
   "regularizers": (
-    "regularizers.names=('theirs:log_l1','theirs:input_slope')",
+    "regularizers.names=('theirs:log_l1','theirs:activity')",
     "regularizers.log_l1.scale=2.0",
   ),
   "optimizer": ("optimizer.name=theirs:halved", "optimizer.halved.factor=0.25"),
@@ -155,9 +154,7 @@ def test_a_run_of_them_all_its_evaluation_and_its_predictions(run, theirs, capsy
     field, _, value = option.partition("=")
     assert str(saved[field]) == value
   records = [json.loads(line) for line in (theirs / "here" / "metrics.jsonl").read_text().splitlines()]
-  assert {"train/poly", "train/log_l1", "train/input_slope"} <= {
-    name for record in records for name in record
-  }
+  assert {"train/poly", "train/log_l1", "train/activity"} <= {name for record in records for name in record}
 
   run([*ALL, *here, "--config.steps=3"])
   assert "continuing under the new schedule: steps was 2, is 3" in capsys.readouterr().err
@@ -176,7 +173,7 @@ def test_a_run_of_them_all_its_evaluation_and_its_predictions(run, theirs, capsy
   assert "is theirs:dim, and no module is imported because a work directory names it" in line
   with pytest.raises(train.RunError, match="import theirs first"):
     train.load("here")
-  assert run([*flags("job=evaluate", PARTS["method"][0]), *here]) == 0
+  assert cli.parse([*flags("job=evaluate", PARTS["method"][0]), *here], CONFIGS).config.model.Tiny.width == 6
 
 
 def test_options_reach_what_is_built(theirs):
@@ -221,8 +218,9 @@ def test_help_is_of_what_the_flags_choose(theirs):
 
 def test_a_config_may_name_them_and_set_their_options(theirs):
   (theirs / "mine.py").write_text(
-    "from jaxreg.train import add_options, base_config\n\n\ndef get_config():\n  config = base_config()\n"
-    '  config.method.name = "theirs:POLY"\n  add_options(config).method.POLY.loss.epsilon = 4.0\n'
+    "import theirs\nfrom jaxreg.train import add_options, base_config\n\n\n"
+    "def get_config():\n  config = base_config()\n"
+    '  config.method.name = f"{theirs.__name__}:POLY"\n  add_options(config).method.POLY.loss.epsilon = 4.0\n'
     "  return config\n"
   )
   config = cli.parse(["--config", "mine.py", *flags("model.name=LeNet")], CONFIGS).config

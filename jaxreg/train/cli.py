@@ -23,6 +23,7 @@ from jaxreg.train.config.describe import WIDTH, described, fields_read
 from jaxreg.train.config.fields import Config, chooser, default_config, flatten
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.lookup import look_here
 from jaxreg.train.run.files import local_path
 from jaxreg.train.run.workdir import default_workdir, restore_config
 
@@ -165,6 +166,8 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
   file = next((place for place in places if place.is_file()), None)
   if file is None:
     raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
+  if file.parent != configs:
+    look_here()  # for what it imports
   try:
     module = _module(file)
     if colon and not inspect.signature(module.get_config).parameters:

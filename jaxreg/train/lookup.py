@@ -59,6 +59,13 @@ def parameters(function: Any) -> tuple[str, ...]:
     return ()
 
 
+def look_here() -> None:
+  """Makes modules in the current directory importable, last, so that no file there hides another module."""
+  if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())
+    importlib.invalidate_caches()
+
+
 def check_imported(name: str, field: str) -> None:
   """Checks that a name needs no import: a work directory may be other people's, and an import runs code.
 
@@ -89,9 +96,7 @@ def _attribute(name: str, field: str) -> Any:
 def _module(name: str, field: str) -> Any:
   if name in sys.modules:
     return sys.modules[name]
-  if os.getcwd() not in sys.path:
-    sys.path.append(os.getcwd())  # the last place, so that no file there hides a module
-    importlib.invalidate_caches()
+  look_here()
   try:
     return importlib.import_module(name)
   except ModuleNotFoundError as error:
