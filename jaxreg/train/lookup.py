@@ -76,7 +76,7 @@ def check_imported(name: str, field: str) -> None:
   if is_yours(name) and module not in sys.modules:
     raise RunError(
       f"{field} is {name}, and no module is imported because a work directory names it; if you trust it, "
-      f"give --config.{field} too, or in Python import {module} first"
+      f"give the same --config.{field} again, or in Python import {module} first"
     )
 
 
