@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from jaxreg import train
-from jaxreg.train.build.setup import build, make_mesh
+from jaxreg.train.build.program import build
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.placement import make_source
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
 
 EXAMPLES = 1024

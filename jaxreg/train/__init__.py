@@ -10,10 +10,10 @@ from jaxreg.train.jobs.compare import compare
 from jaxreg.train.jobs.dropmax_figures import dropmax_figures
 from jaxreg.train.jobs.evaluate import evaluate, report
 from jaxreg.train.jobs.flatness.job import flatness
+from jaxreg.train.jobs.load import load, load_outputs
 from jaxreg.train.jobs.train import train
 from jaxreg.train.jobs.translate import translate
-from jaxreg.train.run.loop import Interrupted
-from jaxreg.train.run.restore import load, load_outputs
+from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.step.methods import METHODS, Method
 from jaxreg.train.step.state import TrainState
 

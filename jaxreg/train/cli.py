@@ -16,13 +16,14 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.describe import WIDTH, described, fields_read
 from jaxreg.train.config.fields import Config, base_config, chooser, flatten
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.run.files import local_path
-from jaxreg.train.run.workdir import default_workdir, restore_config
+from jaxreg.train.run.workdir import default_workdir
 
 USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]

@@ -7,9 +7,8 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train.build import setup
-from jaxreg.train.jobs import evaluate as job
-from jaxreg.train.jobs import train as training
+from jaxreg.train.build.dataset import is_resident, load_data
+from jaxreg.train.build.run import steps_per_dispatch
 from jaxreg.train.run import manifest, recorder
 from jaxreg.train.run.loop import dispatches
 
@@ -103,11 +102,11 @@ def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch):
 
 
 def test_how_many_steps_a_dispatch_makes(monkeypatch):
-  assert setup.steps_per_dispatch(runs.make_config()) == 1
-  assert setup.steps_per_dispatch(runs.make_config({"steps_per_dispatch": 5})) == 5
+  assert steps_per_dispatch(runs.make_config()) == 1
+  assert steps_per_dispatch(runs.make_config({"steps_per_dispatch": 5})) == 5
   monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-  assert setup.steps_per_dispatch(runs.make_config()) == 8
-  assert setup.steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
+  assert steps_per_dispatch(runs.make_config()) == 8
+  assert steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
 
 
 @pytest.mark.slow
@@ -124,12 +123,11 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
 def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fields):
   """A set that is larger than `data.resident_gib`."""
   mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-  for module in (training, job):
-    monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
+  runs.on_mesh(monkeypatch, mesh)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})
-  assert not setup.is_resident(config, setup.load_data(config))
-  assert setup.is_resident(runs.make_config(fields), setup.load_data(config))
+  assert not is_resident(config, load_data(config))
+  assert is_resident(runs.make_config(fields), load_data(config))
   on_host = train.train(config, tmp_path / "host")
   resident = train.train(runs.make_config(fields), tmp_path / "device")
   assert on_host == resident

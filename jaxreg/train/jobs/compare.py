@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from jaxreg import plots
-from jaxreg.train.build.setup import build, check_devices, load_data
+from jaxreg.train.build.checks import check_devices
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config, flatten
 from jaxreg.train.devices import processes

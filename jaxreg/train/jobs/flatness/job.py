@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from jaxreg.flatness._subset import selected
-from jaxreg.train.build.setup import build, load_data
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config
 from jaxreg.train.errors import RunError, one_line, unknown
