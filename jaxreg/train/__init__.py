@@ -1,4 +1,13 @@
-"""The trainer behind `run.py`: a program of pure steps, in the order config, setup, training, loop.
+"""The trainer behind `run.py`. Its rooms, from the top down; a room imports from those below it:
+
+  cli       flags to a checked configuration
+  jobs      train, evaluate, compare, translate, flatness, dropmax_figures; load
+  build     the door: from a configuration to pure functions
+  run       one run and its work directory: loop, checkpoints, log, results
+  config    the fields, what they mean, what they may hold
+  devices   mesh, jit and pmap, replicas, processes
+  step      pure and compiled: objective, training step, prediction
+  data      sources, order, batches
 
 `train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
 """
