@@ -13,7 +13,9 @@
 """
 
 from jaxreg.train.config.checks import check
+from jaxreg.train.config.choices import add_options
 from jaxreg.train.config.fields import Config, base_config, flatten
+from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.compare import compare
 from jaxreg.train.jobs.dropmax_figures import dropmax_figures
@@ -29,10 +31,13 @@ from jaxreg.train.step.state import TrainState
 __all__ = [
   "METHODS",
   "Config",
+  "Dataset",
   "Interrupted",
   "Method",
   "RunError",
+  "Split",
   "TrainState",
+  "add_options",
   "base_config",
   "check",
   "compare",

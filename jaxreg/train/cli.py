@@ -15,11 +15,13 @@ from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_flags import tuple_parser
 
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.checks import check
+from jaxreg.train.config.choices import FIELDS, add_options, is_choice
 from jaxreg.train.config.describe import WIDTH, described, fields_read
-from jaxreg.train.config.fields import Config, base_config, chooser, flatten
+from jaxreg.train.config.fields import Config, chooser, default_config, flatten
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.run.files import local_path
@@ -44,6 +46,11 @@ USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
               the others stop; default 100
   --start_timeout SECONDS
               in which all processes have to come; default 50
+  --config.method.name=MODULE:NAME
+              a method of yours, the object NAME of the Python module MODULE, as
+              my_package.my_module:POLY; its options are --config.method.NAME.*.
+              A model, an optimizer, data, regularizers, noise, constraints and
+              augmentations can be named so, too
   --list      the configs with their variants
   --help      this, and the fields that the job of the chosen config reads
   --helpfull  also those of other methods, models, optimizers, jobs, ...
@@ -52,6 +59,8 @@ exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by
 SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. Faults and
 what becomes of a run: docs/faults.md
 """
+
+HELP = ("--help", "-h", "--helpfull", "-help")
 
 UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 
@@ -91,11 +100,8 @@ def parse(argv: list[str], configs: Path) -> Call:
     return Call(text=_list(configs))
   path = given or str(configs / "dropmax_digits.py")
   config, doc = _load(path, configs)
-  if {"--help", "-h", "--helpfull", "-help"} & set(rest):
-    fields = flatten(config)
-    shown = fields if "--helpfull" in rest else fields_read(config)
-    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{described(fields, shown)}\n")
-
+  add_options(config, _choices(rest))
+  helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]
   _check_names(rest, config)
   rest = _last_tuples(rest, config)
   values = flags.FlagValues()
@@ -117,6 +123,10 @@ def parse(argv: list[str], configs: Path) -> Call:
   if left:
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
+  if helps:
+    fields = flatten(config)
+    shown = fields if "--helpfull" in helps else fields_read(config)
+    return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{described(fields, shown)}\n")
   workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
   if config.job in ("evaluate", "translate") and not given:
     config = restore_config(config, workdir, overrides)
@@ -164,6 +174,8 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
     if not isinstance(config, ConfigDict):
       got = "nothing" if config is None else f"a {type(config).__name__}"
       raise TypeError(f"get_config must return what base_config makes, got {got}")
+    if FIELDS.keys() <= flatten(config).keys():
+      add_options(config)
     config.lock()
   except RunError as error:
     raise RunError(f"--config {path}: {error}") from error
@@ -174,12 +186,34 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
 
 
 def _check_fields(path: str, config: Config) -> None:
-  """A config has the fields that `base_config` has, and no others."""
-  known, given = flatten(base_config()), flatten(config)
+  """A config has the fields that `base_config` has with the options of what is named, and no others."""
+  given = flatten(config)
+  known = flatten(default_config(given))
   for field in given.keys() - known.keys():
     raise RunError(f"--config {path}: there is no field {field}{_meant(field, known)}")
   for field in known.keys() - given.keys():
     raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
+
+
+def _choices(arguments: list[str]) -> dict[str, Any]:
+  """The fields among the flags that choose what has options, before these are known."""
+  found: dict[str, Any] = {}
+  left = iter(arguments)
+  for argument in left:
+    name, equals, value = argument.lstrip("-").partition("=")
+    field = name.removeprefix("config.")
+    if argument.startswith("-") and field != name and is_choice(field):
+      value = value if equals else next(left, "")
+      found[field] = value if field.endswith((".name", ".inner")) else _several(value)
+  return found
+
+
+def _several(text: str) -> tuple[Any, ...]:
+  """The names in a tuple on the command line; what is none is told by `config_flags`."""
+  try:
+    return tuple_parser.TupleParser().parse(text)
+  except (ValueError, TypeError):
+    return ()
 
 
 def _check_names(arguments: list[str], config: Config) -> None:

@@ -29,11 +29,11 @@ def printable(text: str) -> str:
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def unknown(kind: str, given: object, allowed) -> RunError:
-  """Names what was given and what is allowed, the nearest first."""
+def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
+  """Names what was given and what is allowed; `others` ends the list of the names."""
   allowed = sorted(allowed)
   near = difflib.get_close_matches(
     str(given).lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5
   )
   hint = next((f"; did you mean {name!r}?" for name in allowed if near and name.lower() == near[0]), "")
-  return RunError(f"{kind}: got {given!r}, allowed are {', '.join(allowed)}{hint}")
+  return RunError(f"{kind}: got {given!r}, allowed are {', '.join(allowed)}{others}{hint}")

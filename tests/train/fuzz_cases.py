@@ -23,6 +23,7 @@ from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.step import named as toolbox
 from jaxreg.train.step.averages import AVERAGES
 from jaxreg.train.step.methods import METHODS
+from jaxreg.train.step.network import BACKBONES
 from jaxreg.train.step.optimizer import MASKS, OPTIMIZERS
 from jaxreg.train.step.schedule import SCHEDULES
 
@@ -278,7 +279,7 @@ def unknown_names(random, folder):
     "replicas_by": ("auto", "vmap", "loop"),
     "precision": configs.PRECISIONS,
     "data.name": sources.SOURCES,
-    "model.name": configs.BACKBONES,
+    "model.name": tuple(BACKBONES),
     "method.name": tuple(METHODS),
     "optimizer.name": OPTIMIZERS,
     "optimizer.schedule.name": SCHEDULES,
@@ -304,7 +305,7 @@ def unknown_names(random, folder):
 @kind
 def unknown_names_in_lists(random, folder):
   choices = {
-    "augment.names": configs.AUGMENTATIONS,
+    "augment.names": tuple(toolbox.AUGMENTATIONS),
     **{f"{group}.names": tuple(known) for group, known in toolbox.CHOSEN.items()},
   }
   field = pick(random, choices)

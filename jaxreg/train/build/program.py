@@ -10,14 +10,16 @@ from flax.errors import FlaxError
 
 from jaxreg import models
 from jaxreg.train.build import checks
+from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.fields import Config, flatten, relevant
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import short
 from jaxreg.train.step import named
-from jaxreg.train.step.augmentations import make_augmentations, most_labels
+from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.averages import make_average
 from jaxreg.train.step.init import make_init
-from jaxreg.train.step.methods import METHODS, Method
+from jaxreg.train.step.methods import Method
 from jaxreg.train.step.network import make_apply_fn, make_backbone
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.optimizer import make_optimizer, step_name
@@ -51,11 +53,9 @@ def build(config: Config, data: Data) -> Program:
 
 def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: int) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
-  method = METHODS[config.method.name]
-  options = _method_options(method, config.method[config.method.name].to_dict())
-  backbone = make_backbone(
-    config.model.name, config.model[config.model.name].to_dict(), data.get("model", {})
-  )
+  method, options = chosen(config, "method")
+  _complete(method, options)
+  backbone = make_backbone(config.model.name, chosen(config, "model")[1], data.get("model", {}))
   model = models.Classifier(backbone, method.head(num_classes=data["num_classes"], **options["head"]))
 
   checks.check_noises(config, data)
@@ -64,19 +64,19 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
   apply_fn = make_apply_fn(*network)
   features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
 
-  chosen = config.optimizer.schedule
+  rates = config.optimizer.schedule
   schedule = make_schedule(
-    chosen.name,
+    rates.name,
     config.optimizer.learning_rate,
-    warmup_epochs=chosen.warmup_epochs,
+    warmup_epochs=rates.warmup_epochs,
     **length,
-    **chosen.get(chosen.name, {}),
+    **rates.get(rates.name, {}),
   )
   optimizer = _optimizer(config, data, model, schedule)
 
   regularizers = config.regularizers.to_dict()
   average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
-  extras = Extras(average, named.make_duals(regularizers), reference="l2_sp" in regularizers["names"])
+  extras = Extras(average, named.make_duals(regularizers), reference=named.needs_reference(regularizers))
   init = make_init(
     model,
     optimizer,
@@ -96,8 +96,7 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
     options["loss"],
     options["predict"],
     make_augmentations(
-      config.augment.names,
-      config.augment.to_dict(),
+      [chosen(config, "augment", name) for name in config.augment.names],
       noises["labels"],
       scale=data["scale"],
       num_classes=data["num_classes"],
@@ -108,7 +107,7 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
     features_fn=features_fn,
     average=average if config.average.name == "ema" else None,
     scale=data["scale"],
-    most_labels=most_labels(config.augment.names),
+    most_labels=named.most_labels(config.augment.names),
   )
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], mc_samples=config.evaluate.mc_samples)
   predict_step = make_predict_step(predict_fn)
@@ -125,42 +124,40 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
     method=method,
     loss_options=options["loss"],
     predict_options=options["predict"],
-    name=config.method.name,
-    terms=(*method.terms, *config.regularizers.names),
+    name=short(config.method.name),
+    terms=(*method.terms, *map(short, config.regularizers.names)),
     schedule=schedule,
     **length,
     abstract=abstract,
   )
 
 
-def _method_options(method: Method, options: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-  """The options of the method's `head`, `loss` and `predict`."""
-  # What a prediction rule must have of the options, it has of the loss's.
+def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
+  """Gives the prediction rule what it must have of the loss's options."""
   parameters = inspect.signature(method.predict).parameters.items()
   needed = [name for name, parameter in parameters if parameter.default is inspect.Parameter.empty]
   options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
-  return options
 
 
 def _optimizer(
   config: Config, data: Data, model: models.Classifier, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
   """The optimizer, alone or within a wrapper, with decay, clipping and constraints."""
-  chosen = config.optimizer
-  name, wrapper = step_name(chosen), None
-  if name != chosen.name:
-    wrapping = chosen[chosen.name].to_dict()
-    wrapper = (chosen.name, {key: value for key, value in wrapping.items() if key != "inner"})
+  options = config.optimizer
+  name, wrapper = step_name(options), None
+  if name != options.name:
+    wrapping = chosen(config, "optimizer")[1]
+    wrapper = (options.name, {key: value for key, value in wrapping.items() if key != "inner"})
   return make_optimizer(
     name,
     schedule,
-    chosen[name].to_dict(),
+    chosen(config, "optimizer", name)[1],
     wrapper=wrapper,
-    weight_decay=chosen.weight_decay.rate,
-    decoupled=chosen.weight_decay.decoupled,
-    mask=chosen.weight_decay.mask,
-    clip_norm=chosen.clip_norm,
-    constraints=named.make_constraints(chosen.constraints.to_dict(), schedule),
+    weight_decay=options.weight_decay.rate,
+    decoupled=options.weight_decay.decoupled,
+    mask=options.weight_decay.mask,
+    clip_norm=options.clip_norm,
+    constraints=named.make_constraints(options.constraints.to_dict(), schedule),
     network={
       "apply": lambda params, x: model.apply({"params": params}, x, train=False),
       "input_shape": data["input_shape"],
@@ -188,5 +185,5 @@ def _of_a_field(message: str, config: Config) -> str:
   fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
   if len(fields) == 1 and space:
     return f"{fields[0]}: {rest}"
-  chosen = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
-  return f"config: {message} (with {chosen})"
+  names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
+  return f"config: {message} (with {names})"

@@ -4,43 +4,27 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from jaxreg.train.config.choices import check_choices
 from jaxreg.train.config.conflicts import check_conflicts
-from jaxreg.train.config.fields import (
-  AUGMENTATIONS,
-  BACKBONES,
-  BEST,
-  JOBS,
-  PRECISIONS,
-  SPLITS,
-  Config,
-  base_config,
-  flatten,
-)
+from jaxreg.train.config.fields import BEST, JOBS, PRECISIONS, SPLITS, Config, base_config, flatten
+from jaxreg.train.config.flat import SOME_OF
 from jaxreg.train.config.ranges import check_ranges
-from jaxreg.train.data import sources
 from jaxreg.train.devices.compile import PARALLEL
 from jaxreg.train.devices.replicas import FORMS
 from jaxreg.train.errors import RunError, shortened, unknown
 from jaxreg.train.step import averages, optimizer, schedule
-from jaxreg.train.step import named as toolbox
-from jaxreg.train.step.methods import METHODS
 
 CHOICES = {
   "job": JOBS,
   "parallel": PARALLEL,
   "replicas_by": FORMS,
   "precision": PRECISIONS,
-  "data.name": sources.SOURCES,
-  "model.name": BACKBONES,
   "model.RNN.weight_noise_per": ("step", "sequence"),
   "model.RNN.weight_noise_kind": ("additive", "multiplicative"),
-  "method.name": tuple(METHODS),
   "average.name": averages.AVERAGES,
-  "optimizer.name": tuple(optimizer.OPTIMIZERS),
-  **{f"optimizer.{name}.inner": tuple(optimizer.STEPS) for name in optimizer.WRAPPERS},
   "optimizer.schedule.name": schedule.SCHEDULES,
   "optimizer.weight_decay.mask": optimizer.MASKS,
-  **{f"{group}.mask": optimizer.MASKS for group in toolbox.CHOSEN},
+  **{f"{group}.mask": optimizer.MASKS for group in ("regularizers", "noise", "optimizer.constraints")},
   "evaluate.checkpoint": ("latest", "best"),
   "evaluate.split": SPLITS,
   "pretrained.checkpoint": ("latest", "best"),
@@ -48,10 +32,6 @@ CHOICES = {
   "compare.choose": BEST,
   "flatness.checkpoint": ("latest", "best"),
   "flatness.profile.granularity": ("layer", "filter"),
-}
-
-SEVERAL = {"augment.names": AUGMENTATIONS} | {
-  f"{group}.names": tuple(known) for group, known in toolbox.CHOSEN.items()
 }
 
 KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "a text", list: "a tuple"}
@@ -90,10 +70,8 @@ def check(config: Config) -> None:
   for field, allowed in CHOICES.items():
     if _get(config, field) not in allowed:
       raise unknown(field, _get(config, field), allowed)
-  for field, allowed in SEVERAL.items():
-    for name in _get(config, field):
-      if name not in allowed:
-        raise unknown(field, name, allowed)
+  check_choices(config)
+  for field in (f"{group}.names" for group in SOME_OF):
     if len(set(_get(config, field))) < len(_get(config, field)):
       raise RunError(f"{field}: each must be named once, got {_get(config, field)}")
   check_ranges(flatten(config))

@@ -9,19 +9,21 @@ import functools
 import inspect
 import re
 import textwrap
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxreg import adversarial, augment, averaging, constraints, losses, models, noise, penalties
+from jaxreg import adversarial, averaging, losses, models, penalties
 from jaxreg.train.config import fields as config
-from jaxreg.train.config.fields import ONE_OF, SOME_OF, Config, flatten, relevant
-from jaxreg.train.data import sources
+from jaxreg.train.config.choices import CHOICES as BY_NAME
+from jaxreg.train.config.choices import FIELDS, named_in
+from jaxreg.train.config.fields import Config, flatten, relevant
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.jobs.rows import parse_fields, parse_rows
-from jaxreg.train.step import averages, optimizer
-from jaxreg.train.step import example_terms as terms
-from jaxreg.train.step.methods import GROUPINGS, METHODS
+from jaxreg.train.lookup import is_yours, short
+from jaxreg.train.step import averages, schedule
+from jaxreg.train.step.methods import GROUPINGS
 
 WIDTH = 80
 
@@ -191,6 +193,8 @@ CHOICES = {
   **dict.fromkeys(
     ("noise.mask", "regularizers.mask", "optimizer.constraints.mask", "optimizer.weight_decay.mask"), MASKS
   ),
+  "average.name": averages.AVERAGES,
+  "optimizer.schedule.name": schedule.SCHEDULES,
   "flatness.analyses": ("profile", "variance_flatness", "projected_variance", "alignment"),
 }
 
@@ -241,68 +245,67 @@ def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
   lines = []
   for field in fields:
     lines.append(f"  --config.{field}={flat[field]}")
-    values = allowed(field)
-    text = describe(field) + (f" {' | '.join(values)}." if values else "")
+    values = allowed(field, flat)
+    text = describe(field, flat) + (f" {' | '.join(values)}." if values else "")
     lines += textwrap.wrap(
       text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
     )
   return "\n".join(lines)
 
 
-def describe(field: str) -> str:
-  """The description of a field, one sentence; empty if there is none."""
+def describe(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> str:
+  """The description of a field, one sentence; empty if there is none. `flat` names what is not ours."""
   for pattern, text in DESCRIPTIONS.items():
     if fnmatch.fnmatchcase(field, pattern):
       return text
-  for function, name in _origins(field):
+  for function, name in _origins(field, flat):
     if text := _parameters(function).get(name):
       return text
   return ""
 
 
-def allowed(field: str) -> tuple[str, ...]:
+def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> tuple[str, ...]:
   """The names that a field may have; none where it is a number, a path or a list of the user's."""
-  group, _, name = field.rpartition(".")
-  if name == "name" and group in ONE_OF:
-    return tuple(ONE_OF[group])
-  if name == "names" and group in SOME_OF:
-    return tuple(SOME_OF[group])
+  if field in FIELDS:
+    return (*BY_NAME[FIELDS[field]].table, "MODULE:NAME")
   if field in CHOICES:
     return CHOICES[field]
-  for function, name in _origins(field):
+  for function, name in _origins(field, flat):
     annotation = _hints(function).get(name)
     if typing.get_origin(annotation) is typing.Literal:
       return tuple(map(str, typing.get_args(annotation)))
   return ()
 
 
-def _origins(field: str) -> list[tuple[Callable[..., Any], str]]:
+def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., Any], str]]:
   """The functions of which a field is a parameter, and its name there."""
   group, *rest = field.split(".")
   if field.startswith("optimizer.constraints."):
-    group, rest = "constraints", rest[1:]
+    group, rest = "optimizer.constraints", rest[1:]
   if group == "translate":
     return [(models.beam_decode, rest[0])]
   if field.startswith("data.stream."):
     return [(Decoding, rest[1])]
   if group == "method" and len(rest) == 3:
-    return [(getattr(METHODS[rest[0]], rest[1]), rest[2])]
+    return [(getattr(thing, rest[1]), rest[2]) for thing in _things(group, rest[0], flat)]
   if len(rest) != 2:
     return []
-  places = {
-    "data": [sources],
-    "augment": [augment],
-    "model": [models],
-    "regularizers": [terms, penalties, adversarial, losses],
-    "average": [averages, averaging],
-    "noise": [noise],
-    "constraints": [constraints],
-  }
-  if group == "optimizer":
-    found = [optimizer.OPTIMIZERS.get(rest[0])]
-  else:
-    found = [getattr(place, rest[0], None) for place in places.get(group, [])]
-  return [(function, rest[1]) for function in found if callable(function)]
+  places = {"regularizers": (penalties, adversarial, losses), "average": (averages, averaging)}.get(group, ())
+  found = [*_things(group, rest[0], flat), *(getattr(place, rest[0], None) for place in places)]
+  return [(_inner(function), rest[1]) for function in found if callable(function)]
+
+
+def _things(group: str, key: str, flat: Mapping[str, Any]) -> list[Any]:
+  """What has its options in that place: ours, or what `flat` names."""
+  if group not in BY_NAME:
+    return []
+  names = [key] if key in BY_NAME[group].table else []
+  names += [name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == key]
+  return [BY_NAME[group].find(name) for name in names[:1]]
+
+
+def _inner(function: Any) -> Any:
+  return function.func if isinstance(function, functools.partial) else function
 
 
 @functools.cache

@@ -1,12 +1,15 @@
 """Where data comes from: a function a source, `(**options) -> Dataset`."""
 
 import math
+import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split, check_apart
 from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import find
 from jaxreg.train.run.files import local_path
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.mnist_variations import vary
@@ -14,8 +17,6 @@ from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.text import parallel_text as parallel_text
 from jaxreg.train.data.tfds.source import tfds as tfds
 from jaxreg.train.data.unpack import ERRORS, gunzip, read_npz
-
-SOURCES = ("digits", "idx", "npz", "tfds", "image_folder", "parallel_text")
 
 
 def digits() -> Dataset:
@@ -183,3 +184,31 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
     )
   data = np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
   return data if rank > 1 else data.astype(np.int64)
+
+
+SOURCES: dict[str, Callable[..., Dataset]] = {
+  "digits": digits,
+  "idx": idx,
+  "npz": npz,
+  "tfds": tfds,
+  "image_folder": image_folder,
+  "parallel_text": parallel_text,
+}
+
+
+def find_source(name: str) -> Callable[..., Dataset]:
+  """The function that `data.name` names.
+
+  One from a module must say that it returns a `Dataset`: a work directory of other people may name it.
+
+  Raises:
+    RunError: if there is none.
+  """
+  return find(name, SOURCES, "data.name", "a function that says `-> jaxreg.train.Dataset`", _is_source)
+
+
+def _is_source(function: object) -> bool:
+  try:
+    return callable(function) and typing.get_type_hints(function).get("return") is Dataset
+  except (NameError, TypeError):
+    return False

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxreg.train.config.choices import NAME
 from jaxreg.train.config.fields import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.step.methods import METHODS
 
@@ -39,12 +41,13 @@ def parse_rows(config: Config) -> list[Row]:
   rows = parse_fields(config, config.compare.rows, "compare.rows")
   lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
   for entry in map(str, config.compare.grid):
-    label, colon, rest = entry.rpartition(":")
+    labelled = re.fullmatch(r"(.*?):\s*([\w.]+=.*)", entry)  # a value may be `module:NAME`
+    label, rest = labelled.groups() if labelled else ("", entry)
     label = label.strip()
-    if colon and label not in rows:
+    if labelled and label not in rows:
       raise RunError(f"compare.grid: got {entry!r}; the rows are {', '.join(rows)}")
     field, values = _assignment(rest.strip(), known, "compare.grid")
-    for row in [label] if colon else rows:
+    for row in [label] if labelled else rows:
       lines[row][field] = [_value(value, known[field], rest, "compare.grid") for value in values.split(",")]
   return [
     Row(
@@ -65,15 +68,16 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
   known = flatten(config)
   rows: dict[str, dict[str, Any]] = {}
   for entry in map(str, entries):
-    label, colon, rest = entry.partition(":")
+    method = entry if re.fullmatch(NAME, entry) else ""
+    label, colon, rest = (short(method), "", "") if method else entry.partition(":")
     label = label.strip()
-    if not colon and label not in METHODS:
+    if not colon and not method and label not in METHODS:
       raise RunError(
         f"{where}: got {entry!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
       )
     if not re.fullmatch(r"[\w .=(),+-]+", label) or label in rows:
       raise RunError(f"{where}: the label {label!r} must be given once, of letters, digits and .=(),+-")
-    rows[label] = {"method.name": label} if not colon else {}
+    rows[label] = {"method.name": method or label} if not colon else {}
     for part in rest.split():
       field, value = _assignment(part, known, where)
       rows[label][field] = _value(value, known[field], part, where)

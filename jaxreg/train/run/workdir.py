@@ -13,7 +13,7 @@ import jax
 
 import jaxreg
 from jaxreg.train.config.checks import check_types
-from jaxreg.train.config.fields import base_config, flatten, relevant
+from jaxreg.train.config.fields import default_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, printable
 from jaxreg.train.run.files import make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.lock import locked
@@ -119,7 +119,7 @@ def check_same(
     RunError: if another field differs, or the data.
   """
   # A field that an older version did not have had what is now its default.
-  saved = {**flatten(base_config()), **read_config(workdir)}
+  saved = {**flatten(default_config(fields)), **read_config(workdir)}
   difference = _differences(relevant(saved), relevant(fields), free)
   changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
   if difference:

@@ -1,19 +1,15 @@
-"""The augmentations of a run by name: from options to functions `(key, batch) -> batch`."""
+"""The augmentations of a run, with what the data say: functions `(key, batch) -> batch`."""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxreg import augment
 from jaxreg.typing import Batch, Key
-
-MIXING = ("mixup", "cutmix")
 
 
 def make_augmentations(
-  names: Sequence[str],
-  options: Mapping[str, Mapping[str, Any]],
+  named: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]],
   label_noises: Sequence[Callable[..., Any]],
   *,
   scale: float,
@@ -23,8 +19,7 @@ def make_augmentations(
   """The augmentations in their order; noise on labels comes before what mixes labels.
 
   Args:
-    names: functions of `jaxreg.augment`.
-    options: of each name.
+    named: functions `(key, batch, ...) -> batch`, with the options of each.
     label_noises: `(key, labels, *, num_classes) -> labels`.
     scale: the largest value of an input.
     num_classes: of the labels.
@@ -35,18 +30,13 @@ def make_augmentations(
   """
   given = {"value_range": (0.0, scale), "num_classes": num_classes}
   made = [_on_labels(noise, num_classes) for noise in label_noises]
-  for name in names:
-    function = getattr(augment, name)
+  for function, options in named:
     asked = given.keys() & inspect.signature(function).parameters.keys()
     if unlabelled and "num_classes" in asked:
+      name = getattr(function, "__name__", function)
       raise ValueError(f"augment.names: {name} mixes labels, and some examples have none; leave it out")
-    made.append(functools.partial(function, **options[name], **{key: given[key] for key in asked}))
+    made.append(functools.partial(function, **options, **{key: given[key] for key in asked}))
   return made
-
-
-def most_labels(names: Sequence[str]) -> int:
-  """How many classes the label of an example may have: each mixing of two examples doubles their number."""
-  return 2 ** sum(name in MIXING for name in names)
 
 
 def _on_labels(noise: Callable[..., Any], num_classes: int) -> Callable[[Key, Batch], Batch]:

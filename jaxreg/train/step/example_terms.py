@@ -156,22 +156,31 @@ def jacobian_penalty(key: Key, view: View, *, num_projections: int = 1) -> Array
   return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_projections=num_projections, key=key)
 
 
-# By name, whether a term needs labels.
-TERMS = {
-  "fgsm": True,
-  "pgd": True,
-  "gradient_penalty": True,
-  "virtual_adversarial": False,
-  "r_drop": False,
-  "pi_model": False,
-  "mean_teacher": False,
-  "entropy": False,
-  "pseudo_label": False,
-  "fixmatch": False,
-  "l1_activity": False,
-  "kl_sparsity": False,
-  "jacobian_penalty": False,
+TERMS: dict[str, Callable[..., Array]] = {
+  "fgsm": fgsm,
+  "pgd": pgd,
+  "gradient_penalty": gradient_penalty,
+  "virtual_adversarial": virtual_adversarial,
+  "r_drop": r_drop,
+  "pi_model": pi_model,
+  "mean_teacher": mean_teacher,
+  "entropy": entropy,
+  "pseudo_label": pseudo_label,
+  "fixmatch": fixmatch,
+  "l1_activity": l1_activity,
+  "kl_sparsity": kl_sparsity,
+  "jacobian_penalty": jacobian_penalty,
 }
+OF_LABELS = ("fgsm", "pgd", "gradient_penalty")
+
+
+def needs_labels(term: Callable[..., Array]) -> bool:
+  """Whether a term is of labelled examples alone.
+
+  One that is not ours is, unless it has an attribute `needs_labels` that is False.
+  """
+  ours = {function: name in OF_LABELS for name, function in TERMS.items()}
+  return getattr(term, "needs_labels", ours.get(term, True))
 
 
 def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:

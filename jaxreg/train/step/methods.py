@@ -1,7 +1,7 @@
 """The methods that `method.name` can name: a head, a per-example loss on its outputs, a prediction rule.
 
 Heads give a dict whose names are the arguments of the loss. A method is a row here, a loss in `losses/`, a
-config and a test.
+config and a test. One that is not ours is a `Method`, or a loss, in any module, named `module:NAME`.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxreg import losses, models
+from jaxreg.train.lookup import find, short, takes
 from jaxreg.typing import Array, Key
 
 
@@ -154,33 +155,25 @@ def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float) -
   return losses.cosine_log_probs(features, kernel, scale=scale)
 
 
+def of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = False) -> Method:
+  """The method of a loss of `(logits, labels, *, ...)` on a linear head, with the softmax to predict.
+
+  Args:
+    loss: per example.
+    term: its name among the metrics.
+    soft_labels: whether it takes probabilities for labels, too.
+  """
+  return Method(
+    models.SoftmaxHead, _single(loss, term), _predict_softmax, terms=(term,), soft_labels=soft_labels
+  )
+
+
 METHODS = {
-  "softmax": Method(
-    models.SoftmaxHead, _single(losses.softmax_cross_entropy, "nll"), _predict_softmax, soft_labels=True
-  ),
-  "label_smoothing": Method(
-    models.SoftmaxHead,
-    _single(losses.label_smoothing, "label_smoothing"),
-    _predict_softmax,
-    terms=("label_smoothing",),
-    soft_labels=True,
-  ),
-  "focal": Method(
-    models.SoftmaxHead, _single(losses.focal, "focal"), _predict_softmax, terms=("focal",), soft_labels=True
-  ),
-  "confidence_penalty": Method(
-    models.SoftmaxHead,
-    _single(losses.confidence_penalty, "confidence_penalty"),
-    _predict_softmax,
-    terms=("confidence_penalty",),
-    soft_labels=True,
-  ),
-  "large_margin": Method(
-    models.SoftmaxHead,
-    _single(losses.large_margin, "large_margin"),
-    _predict_softmax,
-    terms=("large_margin",),
-  ),
+  "softmax": of_logits(losses.softmax_cross_entropy, "nll", soft_labels=True),
+  "label_smoothing": of_logits(losses.label_smoothing, "label_smoothing", soft_labels=True),
+  "focal": of_logits(losses.focal, "focal", soft_labels=True),
+  "confidence_penalty": of_logits(losses.confidence_penalty, "confidence_penalty", soft_labels=True),
+  "large_margin": of_logits(losses.large_margin, "large_margin"),
   "logit_adjustment": Method(models.SoftmaxHead, _logit_adjustment, _predict_softmax, soft_labels=True),
   "cosface": Method(
     models.CosineHead, _single(losses.cosface, "cosface"), _predict_cosine, terms=("cosface",)
@@ -228,3 +221,15 @@ METHODS = {
     diagnose=losses.dropmax_diagnostics,
   ),
 }
+
+
+def find_method(name: str) -> Method:
+  """The method that `method.name` names; a loss of `(logits, labels, ...)` is one, too.
+
+  Raises:
+    RunError: if there is none.
+  """
+  kind = "a jaxreg.train.Method, or a loss of (logits, labels, ...)"
+  fits = lambda found: isinstance(found, Method) or takes(found, "logits", "labels")
+  found = find(name, METHODS, "method.name", kind, fits)
+  return found if isinstance(found, Method) else of_logits(found, short(name))

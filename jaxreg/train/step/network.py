@@ -7,12 +7,36 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from jaxreg import augment, models
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import find
 from jaxreg.typing import ApplyFn, Key
+
+BACKBONES: dict[str, type[nn.Module]] = {
+  "MLP": models.MLP,
+  "RNN": models.RNN,
+  "LeNet": models.LeNet,
+  "TutorialCNN": models.TutorialCNN,
+  "CifarResNet": models.CifarResNet,
+  "ResNet": models.ResNet,
+  "VGG": models.VGG,
+  "VGG9": models.VGG9,
+  "Transformer": models.Transformer,
+}
+
+
+def find_backbone(name: str) -> type[nn.Module]:
+  """The Linen module that `model.name` names.
+
+  Raises:
+    RunError: if there is none.
+  """
+  fits = lambda found: isinstance(found, type) and issubclass(found, nn.Module)
+  return find(name, BACKBONES, "model.name", "a class of Linen modules", fits)
 
 
 def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
@@ -21,7 +45,7 @@ def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> 
   Raises:
     RunError: if the data tell another thing than the model asks.
   """
-  model = getattr(models, name)
+  model = find_backbone(name)
   parameters = inspect.signature(model).parameters.values()
   asked = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
   if set(asked) != set(given):

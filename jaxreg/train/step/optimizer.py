@@ -1,6 +1,7 @@
 """Optax chains from options."""
 
 import inspect
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import optim, paths, symmetry
+from jaxreg.train.lookup import find, parameters, short, takes
 from jaxreg.typing import Params
 
 # Optimizers of Optax, without those that are others under another name.
@@ -84,14 +86,42 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
   "gradient_noise": gradient_noise,
   "reparameterize": reparameterize,
 }
-OPTIMIZERS = {**STEPS, **WRAPPERS}
+OPTIMIZERS = ChainMap(WRAPPERS, STEPS)  # the two as they are now
 # Whose learning rate is a number: the first, or the largest one.
 NUMBERS = ("polyak_sgd", "rprop", "sm3")
 
 
 def step_name(chosen: Mapping[str, Any]) -> str:
   """The one of `STEPS` that `config.optimizer` names, alone or within a wrapper."""
-  return chosen[chosen["name"]].get("inner", chosen["name"])
+  return chosen[short(chosen["name"])].get("inner", chosen["name"])
+
+
+def find_optimizer(name: str) -> Callable[..., Any]:
+  """The optimizer or wrapper that `optimizer.name` names.
+
+  Raises:
+    RunError: if there is none.
+  """
+  kind = "a function of learning_rate, or of an optimizer `inner`, first"
+  return find(name, OPTIMIZERS, "optimizer.name", kind, lambda found: _is_step(found) or is_wrapper(found))
+
+
+def find_step(name: str, field: str = "optimizer.name") -> Callable[..., Any]:
+  """The optimizer that `field` names, which is no wrapper.
+
+  Raises:
+    RunError: if there is none.
+  """
+  return find(name, STEPS, field, "a function of learning_rate", _is_step)
+
+
+def is_wrapper(function: Callable[..., Any]) -> bool:
+  """Whether an optimizer is round another: its first argument is `inner`."""
+  return takes(function, "inner")
+
+
+def _is_step(function: Callable[..., Any]) -> bool:
+  return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(function))
 
 
 def make_optimizer(
@@ -114,10 +144,10 @@ def make_optimizer(
   `sam` goes to its other place along the gradient alone; the gradient there is what is clipped and decayed.
 
   Args:
-    name: one of `STEPS`.
+    name: one of `STEPS`, or `module:NAME`.
     schedule: the learning rate.
     options: its keyword arguments.
-    wrapper: one of `WRAPPERS` round it, and its keyword arguments.
+    wrapper: one of `WRAPPERS` round it, or `module:NAME`, and its keyword arguments.
     weight_decay: 0 for none.
     decoupled: which of the two.
     mask: function in `jaxreg.paths` that says which parameters decay.
@@ -131,7 +161,7 @@ def make_optimizer(
   Raises:
     ValueError: if coupled decay is asked of an optimizer that decouples.
   """
-  function = STEPS[name]
+  function = find_step(name)
   options = {key: value for key, value in options.items() if value is not None}
   decays = getattr(paths, mask)
   asked = inspect.signature(function).parameters
@@ -153,9 +183,9 @@ def make_optimizer(
   if wrapper is not None:
     inner, (name, settings) = name, wrapper
     if name == "sam":  # steps with the gradient at another place, and that is to be clipped and decayed
-      step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
-    step = WRAPPERS[name](step, **settings)
-  chain[name] = step
+      step, chain = optax.named_chain(*chain.items(), (short(inner), step)), {}
+    step = find_optimizer(name)(step, **settings)
+  chain[short(name)] = step
   if weight_decay and decoupled and not own_decay:
     chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
   return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))

@@ -1,0 +1,248 @@
+"""What the parts of a configuration choose by name, and the options of what is chosen.
+
+A name is a row of one of our tables, or `my_package.my_module:NAME`. The options of a choice stand in a group
+of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults are those of its signature.
+"""
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from jaxreg.train.config.flat import SHARED, flatten
+from jaxreg.train.data import sources
+from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import check_imported, short
+from jaxreg.train.step import named, network, optimizer
+from jaxreg.train.step.methods import METHODS, Method, find_method
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """What one group of the configuration chooses from.
+
+  Attributes:
+    table: our things by name.
+    find: `name -> thing`, also for `module:NAME`.
+    options: `thing ->` its options with their defaults.
+    several: whether the group has a field `names` and not `name`.
+  """
+
+  table: Mapping[str, Any]
+  find: Callable[[str], Any]
+  options: Callable[[Any], Any]
+  several: bool = False
+
+  @property
+  def field(self) -> str:
+    return "names" if self.several else "name"
+
+
+def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Any:
+  """The parameters of `function` that have plain defaults, as a sub-configuration."""
+  fields: Any = ConfigDict()
+  for name, parameter in inspect.signature(function).parameters.items():
+    default = parameter.default
+    if name in skip or default is inspect.Parameter.empty:
+      continue
+    if isinstance(default, bool | int | float | str) or type(default) is tuple:
+      fields[name] = default
+    elif default is None:
+      fields[name] = config_dict.placeholder(float)
+  return fields
+
+
+def _model(model: Callable[..., Any]) -> Any:
+  return options(model, skip=("parent", "name", "axis_name"))
+
+
+def _method(method: Method) -> Any:
+  return ConfigDict(
+    {
+      "head": options(method.head, skip=("parent", "name")),
+      "loss": options(method.loss, skip=("posterior_logits",)),
+      "predict": options(method.predict),
+    }
+  )
+
+
+def _augmentation(function: Callable[..., Any]) -> Any:
+  return options(function, skip=("num_classes", "value_range", "channel_axis"))
+
+
+def _on_leaves(function: Callable[..., Any]) -> Any:
+  return options(function, skip=("axis", "step", "shared_axes", "num_classes"))
+
+
+def _regularizer(function: Callable[..., Any]) -> Any:
+  if named.is_penalty(function):
+    return ConfigDict({"weight": 1e-4, "limit": 0.0, **_on_leaves(function)})
+  return ConfigDict({"weight": 1.0, **options(function)})
+
+
+# What has a field above the choices, or none but a function can be.
+GIVEN = (
+  *(
+    "learning_rate",
+    "max_learning_rate",
+    "scaling",
+    "weight_decay",
+    "weight_decay_rate",
+    "key",
+    "num_examples",
+  ),
+  *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
+)
+
+
+def _optimizer(function: Callable[..., Any]) -> Any:
+  fields = options(
+    function, skip=(*GIVEN, *(("alpha",) if function is optimizer.STEPS["p_norm_sgd"] else ()))
+  )
+  if optimizer.is_wrapper(function):
+    fields.inner = "sgd"
+  return fields
+
+
+CHOICES = {
+  "data": Choice(sources.SOURCES, sources.find_source, options),
+  "augment": Choice(named.AUGMENTATIONS, named.find_augmentation, _augmentation, several=True),
+  "model": Choice(network.BACKBONES, network.find_backbone, _model),
+  "method": Choice(METHODS, find_method, _method),
+  "regularizers": Choice(named.CHOSEN["regularizers"], named.find_regularizer, _regularizer, several=True),
+  "noise": Choice(named.NOISES, named.find_noise, _on_leaves, several=True),
+  "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, _optimizer),
+  "optimizer.constraints": Choice(named.CONSTRAINTS, named.find_constraint, _on_leaves, several=True),
+}
+FIELDS = {f"{group}.{choice.field}": group for group, choice in CHOICES.items()}
+# Rows that set fields of their own, as 'label: field=value ...'.
+ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
+NAME = r"[\w.]+:\w+"
+
+
+def is_choice(field: str) -> bool:
+  """Whether a field names what has options, itself or in its rows."""
+  return field in FIELDS or field in ROWS or _is_inner(field)
+
+
+def chosen(config: Any, group: str, name: str | None = None) -> tuple[Any, dict[str, Any]]:
+  """What a group of the configuration names, and its options as keyword arguments.
+
+  Args:
+    config: a configuration.
+    group: a key of `CHOICES`.
+    name: one of several names, or a wrapper's `inner`; by default the group's own `name`.
+
+  Raises:
+    RunError: if there is no such thing.
+  """
+  part = _part(config, group)
+  wanted: str = part.name if name is None else name
+  return CHOICES[group].find(wanted), part[short(wanted)].to_dict()
+
+
+def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
+  """Gives every choice its group of options, where the configuration has none yet.
+
+  A configuration has those of our tables from the start. After any other choice, this makes its options:
+
+    config.method.name = "my_package.my_module:POLY"
+    add_options(config).method.POLY.loss.epsilon = 2.0
+
+  Args:
+    config: is changed.
+    flat: the fields that choose, by their full names; by default those of `config` itself.
+
+  Returns:
+    `config`.
+
+  Raises:
+    RunError: if a name is wrong, or the place of its options is taken.
+  """
+  with config.unlocked():
+    for group, choice in CHOICES.items():
+      for name, thing in choice.table.items():
+        if name not in _part(config, group):
+          _part(config, group)[name] = choice.options(thing)
+    for field, group, name in named_in(flatten(config) if flat is None else flat):
+      wanted = CHOICES[group].options(_find(field, group, name))
+      part, place = _part(config, group), short(name)
+      if place in SHARED.get(group, ()) or not isinstance(part.get(place, wanted), ConfigDict):
+        raise RunError(f"{field}: {name} has the name of the field {group}.{place}; rename it")
+      if flatten(part.get(place, wanted)).keys() != flatten(wanted).keys():
+        raise RunError(f"{field}: {group}.{place} has the options of something else than {name}; rename it")
+      if place not in part:
+        part[place] = wanted
+  return config
+
+
+def check_choices(config: Any) -> None:
+  """Checks that what is named exists, has its options, and shares them with nothing else.
+
+  Raises:
+    RunError: naming the field, what it holds and what is allowed.
+  """
+  owners: dict[tuple[str, str], str] = {}
+  for field, group, name in named_in(flatten(config)):
+    _find(field, group, name)
+    if short(name) not in _part(config, group):
+      raise RunError(
+        f"{field}: {name} has no options yet; call jaxreg.train.add_options(config) after naming it"
+      )
+    other = owners.setdefault((group, short(name)), name)
+    if other != name:
+      raise RunError(f"{field}: {other} and {name} would share {group}.{short(name)}; rename one of them")
+
+
+def check_imports(flat: Mapping[str, Any]) -> None:
+  """Checks that what a work directory names needs no import.
+
+  Raises:
+    RunError: naming the field and the module.
+  """
+  for field, _, name in named_in(flat):
+    if field not in ROWS:
+      check_imported(name, field)
+
+
+def named_in(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+  """The field, the group and the name of every choice in a flat configuration; of rows, those from modules.
+
+  Values of wrong types are left out.
+  """
+  for field, value in flat.items():
+    values = value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
+    if field in FIELDS or _is_inner(field):
+      yield from ((field, FIELDS.get(field, "optimizer"), name) for name in values)
+    elif field in ROWS:
+      for entry in map(str, values):
+        yield from ((field, group, name) for group, name in _named_in_row(entry))
+
+
+def _named_in_row(entry: str) -> Iterator[tuple[str, str]]:
+  if re.fullmatch(NAME, entry):
+    yield "method", entry
+  for field, value in re.findall(r"([\w.]+)=(\S+)", entry):
+    if field in FIELDS or _is_inner(field):
+      yield from ((FIELDS.get(field, "optimizer"), name) for name in re.findall(NAME, value))
+
+
+def _is_inner(field: str) -> bool:
+  return re.fullmatch(r"optimizer\.\w+\.inner", field) is not None
+
+
+def _find(field: str, group: str, name: str) -> Any:
+  if _is_inner(field):
+    return optimizer.find_step(name, field)
+  try:
+    return CHOICES[group].find(name)
+  except RunError as error:
+    raise RunError(f"{field}: {error}" if field in ROWS else str(error)) from error
+
+
+def _part(config: Any, group: str) -> Any:
+  return functools.reduce(lambda part, name: part[name], group.split("."), config)
