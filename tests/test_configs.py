@@ -14,7 +14,8 @@ from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
-from jaxreg.train.jobs.rows import make_cell, parse_fields, parse_rows
+from jaxreg.train.config.rows import parse_fields, parse_rows
+from jaxreg.train.jobs.cells import make_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"

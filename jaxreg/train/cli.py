@@ -24,7 +24,7 @@ from jaxreg.train.config.describe import WIDTH, described, fields_read
 from jaxreg.train.config.fields import Config, chooser, default_config, flatten
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.run.files import local_path
+from jaxreg.train.files import local_path
 from jaxreg.train.run.workdir import default_workdir
 
 USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]

@@ -16,9 +16,9 @@ from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.data import order
 from jaxreg.train.devices.replicas import stacked
+from jaxreg.train.files import parse_table
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.files import parse_table
 from jaxreg.train.run.log import read_records
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -9,9 +9,10 @@ import runs
 from scipy import stats
 
 from jaxreg import train
+from jaxreg.train.config.rows import parse_rows
 from jaxreg.train.data import order
 from jaxreg.train.jobs import train as training
-from jaxreg.train.jobs.rows import make_cell, parse_rows
+from jaxreg.train.jobs.cells import make_cell
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -6,8 +6,9 @@ import pytest
 import runs
 
 from jaxreg import train
+from jaxreg.train import files
 from jaxreg.train.build.saved import restore_config
-from jaxreg.train.run import files, log, manifest
+from jaxreg.train.run import log, manifest
 from jaxreg.train.run import workdir as workdirs
 
 RECORD = {"step": 12, "epoch": 3.0, "train/loss": 0.1234567, "val/error": float("nan")}

@@ -19,8 +19,8 @@ from jaxreg.train.config import fields as config
 from jaxreg.train.config.choices import CHOICES as BY_NAME
 from jaxreg.train.config.choices import FIELDS, named_in
 from jaxreg.train.config.fields import Config, flatten, relevant
+from jaxreg.train.config.rows import parse_fields, parse_rows
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.jobs.rows import parse_fields, parse_rows
 from jaxreg.train.lookup import is_yours, short
 from jaxreg.train.step import averages, schedule
 from jaxreg.train.step.methods import GROUPINGS

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jaxreg.train.build.saved import restore_run
-from jaxreg.train.run.files import local_path
+from jaxreg.train.files import local_path
 from jaxreg.train.run.predictor import Predictor, as_stored
 from jaxreg.typing import Array
 

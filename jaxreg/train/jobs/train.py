@@ -20,9 +20,9 @@ from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.errors import RunError, printable
+from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
-from jaxreg.train.run.files import local_path
 from jaxreg.train.run.finite import check_finite
 from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.run.lock import check_shared, check_there, locked

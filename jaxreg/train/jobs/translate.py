@@ -20,9 +20,9 @@ from jaxreg.train.config.fields import Config
 from jaxreg.train.data.placement import Source, gather, make_source
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import write_json
 from jaxreg.train.jobs.evaluate import restore_states
 from jaxreg.train.run.evaluation import batches
-from jaxreg.train.run.files import write_json
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxreg.train.errors import RunError
-from jaxreg.train.run.files import digest, parse_table, sealed, sync_all, write_json
+from jaxreg.train.files import digest, parse_table, sealed, sync_all, write_json
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:

@@ -9,9 +9,9 @@ import numpy as np
 from jaxreg import calibration
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import sealed, write_json
 from jaxreg.train.run.evaluation import bins_over, make_sums, outputs_over
 from jaxreg.train.run.figures import save_figures
-from jaxreg.train.run.files import sealed, write_json
 from jaxreg.train.run.loop import Run
 from jaxreg.train.step.metrics import averaged
 

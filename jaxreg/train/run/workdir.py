@@ -15,7 +15,7 @@ import jaxreg
 from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.fields import default_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, printable
-from jaxreg.train.run.files import make_folder, parse_table, sealed, write_json
+from jaxreg.train.files import make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
 
