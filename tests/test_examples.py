@@ -35,3 +35,9 @@ def test_batch_norm_keeps_the_statistics_of_clean_inputs(library, monkeypatch):
   found = [leaf for leaf in jax.tree.leaves(stats) if leaf.shape == mean.shape]
   errors = [np.abs(leaf - (1 - 0.9**10) * mean).max() for leaf in found]
   assert min(errors) < 1e-4
+
+
+def test_the_training_step_of_ones_own_learns():
+  example = load("training_step")
+  assert example.accuracy > 0.7
+  assert set(example.metrics) >= {"nll", "kl", "neg_entropy", "auxiliary", "l2"}

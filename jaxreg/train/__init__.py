@@ -9,9 +9,11 @@
   step      pure and compiled: objective, training step, prediction
   data      sources, order, batches
 
-`train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
+`train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back, and
+`make_program(config, ...)` the pure step for a loop of your own.
 """
 
+from jaxreg.train.build.program import make_program
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import add_options
 from jaxreg.train.config.fields import Config, base_config, flatten
@@ -26,6 +28,7 @@ from jaxreg.train.jobs.train import train
 from jaxreg.train.jobs.translate import translate
 from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.step.methods import METHODS, Method
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
   "Dataset",
   "Interrupted",
   "Method",
+  "Program",
   "RunError",
   "Split",
   "TrainState",
@@ -47,6 +51,7 @@ __all__ = [
   "flatten",
   "load",
   "load_outputs",
+  "make_program",
   "report",
   "train",
   "translate",

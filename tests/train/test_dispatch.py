@@ -1,5 +1,8 @@
 """Several steps in one dispatch, and data that stay on the host, change nothing."""
 
+import dataclasses
+
+import chex
 import jax
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from jax.sharding import AxisType
 from jaxreg import train
 from jaxreg.train.build.dataset import is_resident, load_data
 from jaxreg.train.build.run import steps_per_dispatch
+from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, recorder
 from jaxreg.train.run.loop import dispatches
 
@@ -136,3 +140,17 @@ def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fie
   config = runs.make_config({**fields, "data.resident_gib": 0.0, "job": "evaluate"})
   evaluated = train.evaluate(config, tmp_path / "host")
   assert evaluated["test/nll"] == resident["test/nll"]
+
+
+def test_a_run_traces_its_step_once(tmp_path, monkeypatch):
+  """Over several dispatches, evaluations and saves: a second trace of a large model takes minutes."""
+  chex.clear_trace_counter()
+  make_run = training.make_run
+
+  def traced_once(config, dataset, program, replicas):
+    step, evaluation = (chex.assert_max_traces(f, n=1) for f in (program.train_step, program.eval_step))
+    program = dataclasses.replace(program, train_step=step, eval_step=evaluation)
+    return make_run(config, dataset, program, replicas)
+
+  monkeypatch.setattr(training, "make_run", traced_once)
+  train.train(runs.make_config({"epochs": 3}), tmp_path / "run")

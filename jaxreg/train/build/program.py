@@ -1,6 +1,7 @@
 """The one assembler: from a configuration and what the data are to the pure functions of a run."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from flax.errors import FlaxError
 
 from jaxreg import models
 from jaxreg.train.build import checks
+from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.fields import Config, flatten, relevant
 from jaxreg.train.data.dataset import is_tokens
@@ -49,6 +51,38 @@ def build(config: Config, data: Data) -> Program:
     raise RunError(_of_a_field(str(error).splitlines()[0], config)) from error
   checks.check_finite(config)
   return program
+
+
+def make_program(
+  config: Config,
+  *,
+  input_shape: Sequence[int],
+  num_classes: int,
+  num_examples: int,
+  input_dtype: str = "float32",
+  scale: float = 1.0,
+) -> Program:
+  """The pure functions that `config` describes, for a training loop of your own.
+
+  Args:
+    config: from `base_config()`, or of a file in `configs/`.
+    input_shape: of one example.
+    num_classes: of the labels.
+    num_examples: of the training set, for schedules that count epochs.
+    input_dtype: as inputs come in a batch.
+    scale: what inputs are divided by, such as 255 for uint8 images.
+
+  Returns:
+    A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
+    `jax.jit`. A batch has `inputs` `[batch, ...]` and integer `labels` `[batch]`, and may have `weights`
+    `[batch]`. Each metric is a pair of a sum and a count.
+
+  Raises:
+    RunError: for options from which no step can be built.
+  """
+  check(config)
+  data = {"input_shape": list(input_shape), "input_dtype": input_dtype, "scale": scale}
+  return build(config, {**data, "num_classes": num_classes, "sizes": {"train": num_examples}})
 
 
 def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: int) -> Program:

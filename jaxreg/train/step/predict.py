@@ -8,7 +8,7 @@ import jax
 from jaxreg import ensembles
 from jaxreg.train import keys
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.metrics import prediction_metrics
+from jaxreg.train.step.metrics import prediction_metrics, weighed
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
@@ -57,6 +57,7 @@ def make_eval_step(
   """Builds `eval_step(state, batch, number) -> metrics` of what `predict_step` predicts."""
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
+    batch = weighed(batch)
     return prediction_metrics(predict_step(state, batch, number), batch["labels"], batch["weights"])
 
   return eval_step

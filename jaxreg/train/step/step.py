@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg.train import keys
+from jaxreg.train.step.metrics import weighed
 from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, Objective, Params
@@ -51,6 +52,7 @@ def make_train_step(
     gather: Callable[[Params], Params] = _same,
     scatter: Callable[[Params], Params] = _same,
   ):
+    batch = weighed(batch)
     key = keys.step(state.key, state.step)
     if axis_name is not None:
       key = keys.device(key, axis_name)
