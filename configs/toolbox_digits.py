@@ -38,6 +38,7 @@ TOOLBOX = {
   "l1": _chosen("regularizers", "l1", weight=1e-4),
   "elastic_net": _chosen("regularizers", "elastic_net", weight=3e-4, ratio=0.5),
   "group_lasso": _chosen("regularizers", "group_lasso", weight=1e-4),
+  "hoyer": _chosen("regularizers", "hoyer", weight=1e-5),
   "orthogonality": _chosen("regularizers", "orthogonality", weight=1e-4),
   "gaussian_prior": _chosen("regularizers", "gaussian_prior", weight=1e-3, precision=1.0),
   "laplace_prior": _chosen("regularizers", "laplace_prior", weight=1e-4, rate=1.0),
@@ -131,6 +132,7 @@ TOOLBOX = {
   "label_noise": _chosen("noise", "label_noise", rate=0.1),
   "large_margin": {"method.name": "large_margin"},
   "focal": {"method.name": "focal"},
+  "poly_loss": {"method.name": "poly_loss"},
   "confidence_penalty": {"method.name": "confidence_penalty"},
   "logit_adjustment": {
     "method.name": "logit_adjustment",

@@ -30,6 +30,11 @@ def _focal(a, gamma):
   return (1 - np.exp(-loss)) ** gamma * loss
 
 
+def _poly_loss(a, epsilon):
+  loss = oracles.cross_entropy(a.logits, a.labels)
+  return loss + epsilon * (1 - np.exp(-loss))
+
+
 def _pseudo_label(a, threshold):
   q = oracles.softmax(a.target_logits)
   return np.where(q.max(-1) >= threshold, oracles.cross_entropy(a.logits, q.argmax(-1)), 0)
@@ -121,6 +126,9 @@ BY_TASK = {task: Input("unit", "", checked=False) for task in ("one", "two")}
 HARD = (
   Case(
     "losses.focal", {"logits": SCORES, "labels": LABELS}, lambda a: _focal(a, 1.5), {"gamma": 1.5}, atol=1e-4
+  ),
+  Case(
+    "losses.poly_loss", {"logits": SCORES, "labels": LABELS}, lambda a: _poly_loss(a, 1.5), {"epsilon": 1.5}
   ),
   Case("losses.entropy", {"logits": SCORES}, _entropy),
   Case(

@@ -20,6 +20,11 @@ def _per_example(x):
   return x.reshape(x.shape[0], -1)
 
 
+def _hoyer(a):
+  square = (_matrix(a) ** 2).sum()
+  return np.abs(_matrix(a)).sum() ** 2 / square if square else np.float64(0)
+
+
 def _orthogonality(a):
   w = _matrix(a) if _matrix(a).shape[0] >= _matrix(a).shape[1] else _matrix(a).T
   return ((w.T @ w - np.eye(w.shape[1])) ** 2).sum()
@@ -83,6 +88,7 @@ CASES = (
     PARAMS,
     lambda a: math.sqrt(_matrix(a).shape[0]) * np.linalg.norm(_matrix(a), axis=0).sum(),
   ),
+  Case("penalties.hoyer", PARAMS, _hoyer),
   Case("penalties.orthogonality", PARAMS, _orthogonality),
   Case(
     "penalties.gaussian_prior",

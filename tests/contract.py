@@ -34,7 +34,7 @@ SOFT = frozenset(
   f"losses.{name}"
   for name in (
     *("softmax_cross_entropy", "label_smoothing", "focal", "confidence_penalty", "logit_adjustment"),
-    *("bi_tempered", "sparsemax", "deterministic_attention", "deterministic_dropmax"),
+    *("bi_tempered", "sparsemax", "poly_loss", "deterministic_attention", "deterministic_dropmax"),
     "deterministic_dropmax_terms",
   )
 )

@@ -51,6 +51,7 @@ from jaxreg.losses._multitask import (
   uncertainty_weighting,
   uncertainty_weighting_terms,
 )
+from jaxreg.losses._poly_loss import poly_loss
 from jaxreg.losses._r_drop import r_drop
 from jaxreg.losses._random_dropmax import random_dropmax, random_dropmax_mask
 from jaxreg.losses._reconstruction import reconstruction
@@ -95,6 +96,7 @@ __all__ = [
   "logit_adjustment",
   "multitask",
   "multitask_terms",
+  "poly_loss",
   "posterior_scores",
   "pseudo_label",
   "r_drop",

@@ -9,6 +9,7 @@ from jaxreg.penalties._coadaptation import coadaptation
 from jaxreg.penalties._elastic_net import elastic_net
 from jaxreg.penalties._gradient import gradient_penalty, jacobian_penalty
 from jaxreg.penalties._group_lasso import group_lasso
+from jaxreg.penalties._hoyer import hoyer
 from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
 from jaxreg.penalties._learned_dropout import learned_dropout
@@ -23,6 +24,7 @@ __all__ = [
   "gaussian_prior",
   "gradient_penalty",
   "group_lasso",
+  "hoyer",
   "jacobian_penalty",
   "kl_sparsity",
   "l1",

@@ -40,9 +40,7 @@ def find(name: str, table: Mapping[str, Any], field: str, kind: str, fits: Calla
     return table[name]
   found = _attribute(name, field)
   if short(name) in table and found is not table[short(name)]:
-    raise RunError(
-      f"{field}: {name} has the name of one of ours; rename it, so that its options have a place"
-    )
+    raise RunError(f"{field}: {name} has the name of one of ours, where its options would be; rename it")
   if not fits(found):
     raise RunError(f"{field}: {name} must be {kind}, got {_shown(found)}")
   return found

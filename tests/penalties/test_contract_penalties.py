@@ -11,6 +11,8 @@ from cases_penalties import CASES
 
 from jaxreg import penalties
 from jaxreg.paths import everything
+from jaxreg.train.lookup import parameters
+from jaxreg.train.step.named import REGULARIZERS
 
 pytestmark = pytest.mark.thorough
 
@@ -69,16 +71,8 @@ def test_finite_at_zero(case):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves((outputs, gradient)))
 
 
-ON_PARAMS = {
-  "l2": penalties.l2,
-  "l1": penalties.l1,
-  "elastic_net": functools.partial(penalties.elastic_net, ratio=0.5),
-  "group_lasso": penalties.group_lasso,
-  "orthogonality": penalties.orthogonality,
-  "gaussian_prior": functools.partial(penalties.gaussian_prior, precision=1.0),
-  "laplace_prior": functools.partial(penalties.laplace_prior, rate=1.0),
-  "l2_sp": functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))}),
-}
+ON_PARAMS = {name: penalty for name, penalty in REGULARIZERS.items() if "mask" in parameters(penalty)}
+ON_PARAMS["l2_sp"] = functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))})
 
 
 @pytest.mark.parametrize("name", ON_PARAMS)

@@ -105,6 +105,24 @@ def test_l1_leaves_a_layer_of_zeros_alone():
   np.testing.assert_array_equal(after["kernel"], np.zeros((3, 2)))
 
 
+def test_hoyer_and_its_gradient_whatever_the_scale():
+  """Of two leaves and one of zeros, at sizes whose squares are no float32."""
+  rng = np.random.default_rng(0)
+  kernels = [rng.normal(size=(4, 3)), rng.normal(size=7), np.zeros(2)]
+  value_and_grad = jax.jit(jax.value_and_grad(penalties.hoyer))
+  for scale in (1.0, 2.0**90, 2.0**-90):
+    scaled = {str(i): {"kernel": jnp.asarray(w * scale, jnp.float32)} for i, w in enumerate(kernels)}
+    value, gradient = value_and_grad(scaled)
+    ratios = [np.abs(w).sum() / (w**2).sum() for w in kernels[:2]]
+    of_each = [np.abs(w).sum() * ratio for w, ratio in zip(kernels, ratios)]
+    np.testing.assert_allclose(value, sum(of_each), rtol=1e-6)
+    for i, (w, ratio) in enumerate(zip(kernels, ratios)):
+      slope = 2 * ratio * (np.sign(w) - ratio * w)
+      np.testing.assert_allclose(gradient[str(i)]["kernel"] * scale, slope, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(gradient["2"]["kernel"], 0)
+  assert penalties.hoyer({"kernel": jnp.array([[2.0, 0.0], [0.0, -2.0]])}) == pytest.approx(2)
+
+
 @pytest.mark.parametrize(("ratio", "penalty"), [(0.0, l2), (1.0, l1)])
 def test_elastic_net_ends_in_l2_and_l1(ratio, penalty):
   params = {"kernel": jnp.array([[1.5, -2.0], [0.0, 3.0]])}

@@ -12,15 +12,21 @@ from jaxreg import train
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
+from jaxreg.train.step.methods import METHODS
 from jaxreg.train.step.named import CONSTRAINTS, NOISES, REGULARIZERS
 
+# Methods with a config of their own, or in the comparisons.
+OF_OTHER_CONFIGS = (
+  *("softmax", "dropmax", "dropmax_qp", "random_dropmax", "deterministic_dropmax", "deterministic_attention"),
+  *("sampled_softmax", "sparsemax", "group_softmax"),
+)
 # Of the noises, methods, augmentations and averages, what `toolbox_digits` has beside the tables.
 OTHERS = (
   *("none", "dropout", "mc_dropout", "gaussian_dropout", "alpha_dropout", "spatial_dropout", "drop_block"),
   *("stochastic_depth", "shake_drop", "shake_shake", "token_dropout", "recurrent_dropout"),
   *("rnn_weight_noise", "concrete_dropout", "variational_dropout", "weight_norm", "spectral_norm"),
-  *("label_smoothing", "focal", "confidence_penalty", "large_margin", "logit_adjustment"),
-  *("cosface", "arcface", "bi_tempered", "l2_limit"),
+  "l2_limit",
+  *(name for name in METHODS if name not in OF_OTHER_CONFIGS),
   *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
   *("early_stopping", "swa", "ema", "bagging", "deep_ensemble"),
 )

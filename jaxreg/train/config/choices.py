@@ -75,7 +75,7 @@ def _augmentation(function: Callable[..., Any]) -> Any:
 
 
 def _on_leaves(function: Callable[..., Any]) -> Any:
-  return options(function, skip=("axis", "step", "shared_axes", "num_classes"))
+  return options(function, skip=("axis", "step", "shared_axes", "num_classes", "mask", "reference"))
 
 
 def _regularizer(function: Callable[..., Any]) -> Any:
@@ -108,7 +108,7 @@ def _optimizer(function: Callable[..., Any]) -> Any:
   return fields
 
 
-CHOICES = {
+BY_NAME = {
   "data": Choice(sources.SOURCES, sources.find_source, options),
   "augment": Choice(named.AUGMENTATIONS, named.find_augmentation, _augmentation, several=True),
   "model": Choice(network.BACKBONES, network.find_backbone, _model),
@@ -118,7 +118,7 @@ CHOICES = {
   "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, _optimizer),
   "optimizer.constraints": Choice(named.CONSTRAINTS, named.find_constraint, _on_leaves, several=True),
 }
-FIELDS = {f"{group}.{choice.field}": group for group, choice in CHOICES.items()}
+FIELDS = {f"{group}.{choice.field}": group for group, choice in BY_NAME.items()}
 # Rows that set fields of their own, as 'label: field=value ...'.
 ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
 NAME = r"[\w.]+:\w+"
@@ -134,15 +134,15 @@ def chosen(config: Any, group: str, name: str | None = None) -> tuple[Any, dict[
 
   Args:
     config: a configuration.
-    group: a key of `CHOICES`.
+    group: a key of `BY_NAME`.
     name: one of several names, or a wrapper's `inner`; by default the group's own `name`.
 
   Raises:
     RunError: if there is no such thing.
   """
   part = _part(config, group)
-  wanted: str = part.name if name is None else name
-  return CHOICES[group].find(wanted), part[short(wanted)].to_dict()
+  which: str = part.name if name is None else name
+  return BY_NAME[group].find(which), part[short(which)].to_dict()
 
 
 def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
@@ -164,12 +164,12 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
     RunError: if a name is wrong, or the place of its options is taken.
   """
   with config.unlocked():
-    for group, choice in CHOICES.items():
+    for group, choice in BY_NAME.items():
       for name, thing in choice.table.items():
         if name not in _part(config, group):
           _part(config, group)[name] = choice.options(thing)
     for field, group, name in named_in(flatten(config) if flat is None else flat):
-      wanted = CHOICES[group].options(_find(field, group, name))
+      wanted = BY_NAME[group].options(_find(field, group, name))
       part, place = _part(config, group), short(name)
       if place in SHARED.get(group, ()) or not isinstance(part.get(place, wanted), ConfigDict):
         raise RunError(f"{field}: {name} has the name of the field {group}.{place}; rename it")
@@ -239,7 +239,7 @@ def _find(field: str, group: str, name: str) -> Any:
   if _is_inner(field):
     return optimizer.find_step(name, field)
   try:
-    return CHOICES[group].find(name)
+    return BY_NAME[group].find(name)
   except RunError as error:
     raise RunError(f"{field}: {error}" if field in ROWS else str(error)) from error
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from jaxreg import adversarial, averaging, losses, models, penalties
 from jaxreg.train.config import fields as config
-from jaxreg.train.config.choices import CHOICES as BY_NAME
-from jaxreg.train.config.choices import FIELDS, named_in
+from jaxreg.train.config.choices import BY_NAME, FIELDS, named_in
 from jaxreg.train.config.fields import Config, flatten, relevant
 from jaxreg.train.config.rows import parse_fields, parse_rows
 from jaxreg.train.data.images import Decoding

@@ -172,6 +172,7 @@ METHODS = {
   "softmax": of_logits(losses.softmax_cross_entropy, "nll", soft_labels=True),
   "label_smoothing": of_logits(losses.label_smoothing, "label_smoothing", soft_labels=True),
   "focal": of_logits(losses.focal, "focal", soft_labels=True),
+  "poly_loss": of_logits(losses.poly_loss, "poly_loss", soft_labels=True),
   "confidence_penalty": of_logits(losses.confidence_penalty, "confidence_penalty", soft_labels=True),
   "large_margin": of_logits(losses.large_margin, "large_margin"),
   "logit_adjustment": Method(models.SoftmaxHead, _logit_adjustment, _predict_softmax, soft_labels=True),

@@ -20,6 +20,7 @@ REGULARIZERS: dict[str, Callable[..., Any]] = {
   "l1": penalties.l1,
   "elastic_net": functools.partial(penalties.elastic_net, ratio=0.5),
   "group_lasso": penalties.group_lasso,
+  "hoyer": penalties.hoyer,
   "orthogonality": penalties.orthogonality,
   "gaussian_prior": functools.partial(penalties.gaussian_prior, precision=1.0),
   "laplace_prior": functools.partial(penalties.laplace_prior, rate=1.0),

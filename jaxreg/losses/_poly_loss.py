@@ -1,0 +1,50 @@
+"""The cross-entropy with another first coefficient of its Taylor series."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.losses._labels import is_soft, of_label
+from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
+from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
+
+
+def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0) -> Array:
+  r"""Poly-1: the cross-entropy plus a multiple of the probability of being wrong.
+
+  .. math:: \ell = -\log p_t + \epsilon\,(1 - p_t) = (1 + \epsilon)(1 - p_t) + \tfrac12 (1 - p_t)^2 + \dots
+
+  The cross-entropy is the series with every coefficient `1 / j`; `epsilon` is added to the first one, which
+  weighs examples that are nearly right already. Of soft labels it is the mean over the classes by their
+  shares, `sum_k y_k (-log p_k + epsilon (1 - p_k))`. For one-hot labels there is
+  `optax.losses.poly_loss_cross_entropy`.
+
+  Args:
+    logits: `[..., classes]`, floating.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    epsilon: at least -1; 0 is the cross-entropy.
+
+  Returns:
+    `[...]`, in nats, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    ValueError: if `epsilon` is below -1 or the shapes do not fit.
+
+  Example:
+    >>> poly_loss(jnp.array([[0.0, 0.0]]), jnp.array([0]), epsilon=1.0)  # log(2) + 1/2
+    Array([1.1931472], dtype=float32)
+
+  References:
+    Leng et al., `PolyLoss: A Polynomial Expansion Perspective of Classification Loss Functions`, 2022.
+  """
+  check_range(epsilon, "epsilon", low=-1)
+  logits = check_wide(logits, "logits")
+  labels = check_hard_or_soft_labels(labels, logits)
+  if is_soft(labels):
+    loss = cross_entropies(logits)
+    return of_label(loss - epsilon * jnp.expm1(-loss), labels)
+  loss = softmax_cross_entropy(logits, labels)
+  # 1 - p_t from the loss itself: from p_t, digits are lost where it is nearly 1.
+  return loss - epsilon * jnp.expm1(-loss)

@@ -1,0 +1,47 @@
+"""The squared ratio of the L1 norm to the L2 norm."""
+
+import jax.numpy as jnp
+
+from jaxreg._scaled import scaled
+from jaxreg.paths import kernels_only
+from jaxreg.penalties._leaves import absolute, selected, total
+from jaxreg.typing import Array, Mask, Params
+
+
+def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
+  r"""The sum over leaves of Hoyer-Square, a measure of how many weights are not zero.
+
+  .. math:: \Omega(w) = \sum_l \frac{\bigl(\sum_i |w_{l,i}|\bigr)^2}{\sum_i w_{l,i}^2}, \qquad
+    \frac{\partial \Omega}{\partial w_{l,i}} = \frac{2 \|w_l\|_1}{\|w_l\|_2^2}
+    \Bigl(\operatorname{sign}(w_{l,i}) - \frac{\|w_l\|_1}{\|w_l\|_2^2}\, w_{l,i}\Bigr)
+
+  Of `n` weights it lies between 1, for a single one that is not zero, and `n`, for equal sizes; of a leaf of
+  zeros it is 0, and its gradient too. A factor of all weights changes nothing: unlike `l1` it makes small
+  weights smaller and large ones larger. Weights reach no exact zero by gradient steps: cut off the small ones
+  after the training.
+
+  Args:
+    params: any pytree.
+    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
+
+  Returns:
+    A scalar, float32 or wider.
+
+  Raises:
+    TypeError, ValueError: as `l2`.
+
+  Example:
+    >>> hoyer({"kernel": jnp.array([[2.0, -2.0, 2.0, 2.0, 0.0]]), "bias": jnp.array([9.0])})  # 8^2 / 16
+    Array(4., dtype=float32)
+
+  References:
+    Yang, Wen and Li, `DeepHoyer: Learning Sparser Neural Network with Differentiable Scale-Invariant Sparsity
+    Measures`, 2020.
+    Hoyer, `Non-negative Matrix Factorization with Sparseness Constraints`, 2004.
+  """
+  return total(_of_leaf(w) for _, w in selected(params, mask))
+
+
+def _of_leaf(w: Array) -> Array:
+  w, length, _ = scaled(w.ravel(), (0,))
+  return jnp.square(absolute(w).sum() / jnp.where(length[0] == 0, 1, length[0]))

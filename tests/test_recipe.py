@@ -1,0 +1,65 @@
+"""What a new loss or penalty needs beside its file and its test, asked for all at once."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import cases_losses
+import cases_penalties
+import contract
+import pytest
+
+from jaxreg.train.step.methods import METHODS
+from jaxreg.train.step.named import REGULARIZERS
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = "".join(path.read_text() for path in (ROOT / "configs").glob("*.py"))
+PAGE = next(path for path in (ROOT / "docs/methods.py", ROOT / "README.md") if path.exists())
+TABLES = {
+  "losses": ("step/methods.py: METHODS", METHODS),
+  "penalties": ("step/named.py: REGULARIZERS", REGULARIZERS),
+}
+FIRST = {"losses": ("logits", "labels"), "penalties": ("params",)}
+# It takes and returns functions: test_penalized.
+ELSEWHERE = cases_losses.ELSEWHERE | {"penalties.penalized"}
+CASES = {case.function for case in (*contract.CASES, *cases_losses.CASES, *cases_penalties.CASES)}
+
+
+def written(folder):
+  """The functions whose names their files have, exported or not."""
+  for path in sorted((ROOT / "jaxreg" / folder).glob("_[a-z]*.py")):
+    name = path.stem[1:]
+    found = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    yield from (node for node in found if node.name == name)
+
+
+def missing(folder, function):
+  """What a function still needs, a line each."""
+  name, module = function.name, importlib.import_module(f"jaxreg.{folder}")
+  arguments = tuple(argument.arg for argument in function.args.args)
+  where, table = TABLES[folder]
+  if name not in module.__all__:
+    yield f"jaxreg/{folder}/__init__.py: import it, and name it in __all__"
+  if f"{folder}.{name}" not in CASES | ELSEWHERE:
+    yield f"tests/cases_{folder}.py: a Case with an oracle in NumPy"
+  if not re.search(rf"[`. ]{name}\b", PAGE.read_text()):
+    yield f"{PAGE.relative_to(ROOT)}: a row in the table of methods"
+  if arguments[: len(FIRST[folder])] != FIRST[folder]:
+    return  # what the trainer reaches in another way
+  if name not in table:
+    yield f"jaxreg/train/{where}: a row"
+  if not re.search(rf'"{name}"', CONFIGS):
+    yield "configs/toolbox_digits.py: an entry of TOOLBOX"
+  if folder == "losses" and name in METHODS:
+    soft = METHODS[name].soft_labels
+    if soft != (f"losses.{name}" in contract.SOFT):
+      yield f"tests/contract.py: SOFT must {'' if soft else 'not '}have it, as its row has soft_labels={soft}"
+
+
+@pytest.mark.parametrize("folder", TABLES)
+def test_what_is_written_is_complete(folder):
+  lines = [
+    f"{folder}.{function.name}: {need}" for function in written(folder) for need in missing(folder, function)
+  ]
+  assert not lines, "\n".join([f"{folder} lack:", *lines])
