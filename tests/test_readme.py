@@ -39,6 +39,12 @@ def test_the_readme_is_short():
   assert len(README.splitlines()) <= 150
 
 
+def test_the_readme_s_numbers_are_those_of_the_results():
+  numbers = re.findall(r"[\d.]+ ± [\d.]+ %|\d+ to \d+|[\d.]+ s\b", README.partition("## Install")[0])
+  assert len(numbers) == 7
+  assert [number for number in numbers if number not in RESULTS] == []
+
+
 def test_every_example_is_listed():
   listed = set(re.findall(r"examples/(\w+\.py)", (ROOT / "docs/functions.md").read_text()))
   assert listed == {script.name for script in (ROOT / "examples").glob("*.py")}
