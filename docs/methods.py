@@ -509,6 +509,25 @@ SECTIONS: dict[str, list[Row]] = {
   ],
   "Models": [
     Row(
+      "A classifier of a backbone and a head; fully connected networks and LeNet",
+      "models.Classifier .MLP .LeNet .TutorialCNN",
+      "`dropmax_digits`, `dropmax_mnist:1k`, `dropmax_mnist:1k-appendix`; `model.name`",
+      "LeCun et al., Gradient-based learning applied to document recognition, 1998; "
+      "TensorFlow's tutorial network",
+    ),
+    Row(
+      "Residual networks",
+      "models.CifarResNet .ResNet",
+      "`dropmax_cifar10`, `group_softmax_imagenet`",
+      "He et al., Deep Residual Learning, 2016",
+    ),
+    Row(
+      "VGG",
+      "models.VGG .VGG9",
+      "`flatness_vgg9_cifar10`; `model.name`",
+      f"Simonyan and Zisserman, Very Deep Convolutional Networks, 2014; {ZHANG}",
+    ),
+    Row(
       "Transformer, greedy decoding and beam search",
       "models.Transformer .greedy_decode .beam_decode .positional_encoding",
       "`transformer_multi30k`",
