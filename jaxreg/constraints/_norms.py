@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import map_selected, unit_axes
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import map_selected, unit_axes
 from jaxreg.typing import Array, Mask, Params, check_range
 
 Axis = int | tuple[int, ...] | None

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreg._leaves import wide
 from jaxreg.constraints._prox import replace_updates
 from jaxreg.paths import everything
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Params, check_function
 
 Projection = Callable[[Params], Params]

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import map_selected, unit_axes, wide
 from jaxreg._scaled import scaled
 from jaxreg.paths import chosen, everything, kernels_only
 from jaxreg.penalties._group_lasso import group_factor
-from jaxreg.penalties._leaves import map_selected, unit_axes, wide
 from jaxreg.typing import Array, Mask, Params, check_floating, check_function, check_range
 
 Prox = Callable[[Params, ArrayLike], Params]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import wide
+from jaxreg._leaves import wide
 from jaxreg.typing import Array, check_range
 
 

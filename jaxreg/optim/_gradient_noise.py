@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import wide
+from jaxreg._leaves import wide
 from jaxreg.typing import Key, check_key, check_range
 
 

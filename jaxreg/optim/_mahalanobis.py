@@ -13,8 +13,8 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, with_learning_rate
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, check_range, check_wide
 
 # `(updates, params, **extra_args) -> M(params)^-1 updates`.

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, on_floating, with_learning_rate
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, check_range
 
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._mahalanobis import quotient, scale_by_mahalanobis
 from jaxreg.optim._trust_region import with_learning_rate
 from jaxreg.paths import chosen, everything
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Mask, Params, check_range
 
 # `(params, x [1, ...]) -> outputs`, with no dropout and no batch statistics.

@@ -14,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, check_transform
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Params, check_wide
 
 Map = Callable[[Params], Params]

@@ -9,8 +9,8 @@ import jax
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, check_transform, on_floating, steepest
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Params, check_range
 
 GradFn = Callable[[Params], Any]

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Key, check_key, check_range
 
 

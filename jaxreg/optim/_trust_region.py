@@ -11,8 +11,8 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._leaves import unit_axes, wide
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
-from jaxreg.penalties._leaves import unit_axes, wide
 from jaxreg.typing import Array, one_line
 
 BLOCKS = ("global", "leaf", "unit", "element")

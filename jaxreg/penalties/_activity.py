@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import absolute
+from jaxreg._leaves import absolute
 from jaxreg.typing import Array, check_floating, check_range, check_wide
 
 

@@ -2,9 +2,9 @@
 
 import math
 
+from jaxreg._leaves import selected, total, unit_axes
 from jaxreg._scaled import norm
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import selected, total, unit_axes
 from jaxreg.typing import Array, Mask, Params
 
 

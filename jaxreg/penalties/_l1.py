@@ -1,7 +1,7 @@
 """The L1 norm of the weights."""
 
+from jaxreg._leaves import absolute, selected, total
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import absolute, selected, total
 from jaxreg.typing import Array, Mask, Params
 
 

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
+from jaxreg._leaves import selected, total
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import selected, total
 from jaxreg.typing import Array, Mask, Params
 
 

@@ -4,8 +4,8 @@ import math
 
 import jax.numpy as jnp
 
+from jaxreg._leaves import selected, total, unit_axes
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import selected, total, unit_axes
 from jaxreg.typing import Array, Mask, Params
 
 

@@ -7,10 +7,10 @@ import math
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import selected
 from jaxreg.paths import kernels_only
 from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
-from jaxreg.penalties._leaves import selected
 from jaxreg.typing import Array, Mask, Params, check_range
 
 

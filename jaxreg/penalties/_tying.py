@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import paths
+from jaxreg._leaves import floating, selected, total, wide
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import floating, selected, total, wide
 from jaxreg.typing import Array, Mask, Params
 
 

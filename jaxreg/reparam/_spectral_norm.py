@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import unit_axes
+from jaxreg._leaves import unit_axes
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key
 
 

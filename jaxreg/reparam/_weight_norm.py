@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._leaves import unit_axes
 from jaxreg._scaled import norm, scaled
-from jaxreg.penalties._leaves import unit_axes
 from jaxreg.typing import Array, check_floating
 
 Axis = int | tuple[int, ...] | None

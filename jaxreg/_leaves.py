@@ -1,4 +1,4 @@
-"""What penalties and constraints share: the selected leaves, and the axes of a unit's weights."""
+"""The leaves that a mask selects, in at least float32, and the axes of one unit's weights."""
 
 from __future__ import annotations
 
