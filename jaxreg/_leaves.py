@@ -59,7 +59,7 @@ def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[
     return paths.incoming_axes(name, x.ndim)
   axes = (axis,) if isinstance(axis, int) else tuple(axis)
   if not all(-x.ndim <= each < x.ndim for each in axes):
-    raise ValueError(f"axis must be axes of {name or 'params'}, which has {x.ndim}, got {axis}")
+    raise ValueError(f"axis must name axes of {name or 'params'}, which has {x.ndim} axes, got {axis}")
   return tuple(sorted({each % x.ndim for each in axes}))
 
 

@@ -97,13 +97,13 @@ def chosen(params: Any, mask: Any) -> list[bool]:
   """
   if isinstance(mask, str):
     raise TypeError(
-      "mask must be a tree of bools or a function that gives one; by name it is "
-      f"paths.select(params, {mask!r}), got {mask!r}"
+      f"mask must be a tree of bools or a function that returns one, got {mask!r}; "
+      f"paths.select(params, {mask!r}) selects by name"
     )
   tree = mask(params) if _is_function(mask) else mask
   if jax.tree.structure(tree) != jax.tree.structure(params):
     raise ValueError(
-      "mask must be a tree of bools with the structure of params, or a function that gives one, "
+      "mask must be a tree of bools with the structure of params, or a function that returns one, "
       f"got {_difference(tree, params)}"
     )
   taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
@@ -129,7 +129,7 @@ def check_no_function(leaf: Any, name: str) -> None:
   """
   if callable(leaf):
     raise TypeError(
-      f"params/{name} is a function and no array: take the arrays alone, in Equinox "
+      f"params/{name} must be an array, got a function: keep only the arrays, in Equinox with "
       "eqx.filter(model, eqx.is_array) or eqx.partition(model, eqx.is_array)[0]"
     )
 

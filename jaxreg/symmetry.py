@@ -83,7 +83,7 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, ou
     raise TypeError(f"permutation must be integers, got {order.dtype}")
   known = not isinstance(order, Tracer)
   if order.ndim != 1 or (known and sorted(np.asarray(order).tolist()) != list(range(order.size))):
-    raise ValueError(f"permutation must be the numbers 0 to n - 1 in some order, got {permutation}")
+    raise ValueError(f"permutation must hold the numbers 0 to n - 1, each once, got {permutation}")
   take = lambda x, axis: jnp.take(x, order, axis=axis)
   return _on_units(params, order.size, incoming, outgoing, take, take)
 
@@ -210,7 +210,9 @@ def check_invariance(
   """
   error = float(invariance_error(apply, params, other, *inputs))
   if not error <= tolerance:
-    raise ValueError(f"outputs must agree to {tolerance:g} of the largest, they differ by {error:.3g}")
+    raise ValueError(
+      f"outputs must agree to {tolerance:g} of the largest output, got a gap of {error:.3g} of it"
+    )
 
 
 def linear_coordinates(matrix: ArrayLike) -> Coordinates:
@@ -282,7 +284,7 @@ def elementwise_coordinates(
     points = jnp.array([-1.0, 0.5, 2.0])
     back = np.asarray(inverse(forward(points)))
   if not np.allclose(np.where(np.isnan(back), points, back), points, rtol=1e-3):
-    raise ValueError(f"inverse must undo forward, of -1, 0.5 and 2 it makes {back}")
+    raise ValueError(f"inverse must undo forward: for -1, 0.5 and 2, inverse(forward(x)) gave {back}")
   tree_map = lambda function: lambda tree: jax.tree.map(function, tree)
   return Coordinates(tree_map(forward), tree_map(inverse))
 

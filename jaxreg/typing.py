@@ -106,13 +106,13 @@ def check_labels(
   labels = jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     soft = labels.ndim == scores.ndim > 0
-    hint = "; soft labels are not defined here: give one class, labels.argmax(axis=-1)" if soft else ""
+    hint = "; soft labels are not supported here: give one class, labels.argmax(axis=-1)" if soft else ""
     raise TypeError(f"labels must be integers, got {labels.dtype}{hint}")
   if num_classes is None:
     num_classes = scores.shape[-1] if scores.ndim else 0
   if scores.ndim == 0 or labels.shape != scores.shape[:-1]:
     one_hot = labels.shape == (*scores.shape[:-1], num_classes)
-    hint = "; of one-hot labels give labels.argmax(axis=-1)" if one_hot else ""
+    hint = "; convert one-hot labels with labels.argmax(axis=-1)" if one_hot else ""
     raise ValueError(
       f"labels must have the shape of {name} without the class axis, "
       f"got labels {labels.shape} for {name} {scores.shape}{hint}"
@@ -143,7 +143,7 @@ def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
       f"got {array.dtype} {array.shape}"
     )
   if array.ndim == 0 or array.shape != logits.shape:
-    raise ValueError(f"labels that are probabilities must have shape {logits.shape}, got {array.shape}")
+    raise ValueError(f"soft labels (probabilities) must have shape {logits.shape}, got {array.shape}")
   if isinstance(labels, np.ndarray) and np.min(labels, initial=0) < 0:
     raise ValueError(f"labels must be probabilities, at least 0, got {np.min(labels)}")
   return array.astype(jnp.promote_types(array.dtype, logits.dtype))
@@ -157,7 +157,7 @@ def check_key(key: Key) -> Key:
     ValueError: if it is several keys.
   """
   if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-    raise TypeError(f"key must be a typed key, as jax.random.key(0) gives, got {_no_key(key)}")
+    raise TypeError(f"key must be a typed key, such as jax.random.key(0), got {_no_key(key)}")
   if key.ndim:
     raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
   return key
@@ -171,9 +171,9 @@ def _no_key(given: Any) -> str:
   if dtype is None:
     return type(given).__name__
   if dtype == np.uint32 and len(shape) == 1:
-    return f"uint32 {shape}; of a legacy key of jax.random.PRNGKey give jax.random.wrap_key_data(key)"
+    return f"uint32 {shape}; convert a legacy jax.random.PRNGKey with jax.random.wrap_key_data(key)"
   if jnp.issubdtype(dtype, jnp.floating):
-    return f"{dtype} {shape}; is the key forgotten, or not in its place?"
+    return f"{dtype} {shape}; is the key missing or in the wrong position?"
   return f"{dtype} {shape}"
 
 
@@ -226,7 +226,8 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
     signature.bind(None, None, key=None)
   except TypeError as error:
     raise TypeError(
-      f"{name} must take (params, batch, *, key), also if it ignores key, got one of {signature}: {error}"
+      f"{name} must take (params, batch, *, key), even if it ignores key, got the signature {signature}: "
+      f"{error}"
     ) from None
 
 

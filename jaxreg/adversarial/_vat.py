@@ -107,8 +107,8 @@ def _clean(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
   clean = log_probs_fn(x)
   if clean.ndim < 2 or clean.shape[0] != x.shape[0]:
     raise ValueError(
-      f"log_probs_fn must give [batch, ..., classes] for a batch of {x.shape[0]}, got {clean.shape}; as the "
-      "attack of adversarial_loss it needs an attacked_fn that gives them"
+      f"log_probs_fn must give [batch, ..., classes] for a batch of {x.shape[0]}, got {clean.shape}; "
+      "adversarial_loss needs an attacked_fn that returns log-probabilities to use vat as its attack"
     )
   return wide(jax.lax.stop_gradient(clean))
 

@@ -97,7 +97,7 @@ def random_erasing(
   x = images(batch, channel_axis)
   check_range(rate, "rate", low=0, high=1)
   if len(area) != 2:
-    raise ValueError(f"area must be the least and the largest area, got {area}")
+    raise ValueError(f"area must be a pair, the least and the largest area, got {area}")
   check_range(area[0], "area[0]", low=0, high=1)
   check_range(area[1], "area[1]", low=area[0], high=1)
   check_range(max_aspect, "max_aspect", low=1)

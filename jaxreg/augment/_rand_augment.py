@@ -84,7 +84,7 @@ def rand_augment(
   check_range(magnitude, "magnitude", low=0, high=10)
   unknown = [name for name in operations if name not in OPERATIONS]
   if unknown or not operations:
-    raise ValueError(f"operations must be some of {', '.join(OPERATIONS)}, got {unknown or 'none'}")
+    raise ValueError(f"operations must be among {', '.join(OPERATIONS)}, got {unknown or 'none'}")
   low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
   check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
 

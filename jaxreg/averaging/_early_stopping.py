@@ -100,7 +100,7 @@ def early_stopping_update(
     raise ValueError(f'mode must be "min" or "max", got {mode!r}')
   given, kept = jax.tree.structure(params), jax.tree.structure(state.params)
   if given != kept:
-    raise ValueError(f"params must have the structure of those of init, {kept}, got {given}")
+    raise ValueError(f"params must have the structure given to init, {kept}, got {given}")
   sign = 1 if mode == "min" else -1
   metric = check_wide(metric, "metric", shape=()).astype(state.best_metric.dtype)
   best = jnp.where(state.best_step < 0, jnp.inf, sign * state.best_metric)

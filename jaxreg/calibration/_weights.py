@@ -25,8 +25,8 @@ def predictions(
   # Not `<=`, which is false for NaN.
   if not isinstance(largest, Tracer) and largest > ROUNDING:
     raise ValueError(
-      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities, "
-      "jax.nn.log_softmax of logits"
+      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities "
+      "or jax.nn.log_softmax of logits"
     )
   return log_probs, labels, weights
 

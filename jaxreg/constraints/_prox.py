@@ -310,7 +310,7 @@ def _at(prox: Prox, count: Array) -> Prox:
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
   if callable(weight):
     raise TypeError(
-      "weight must be a number; a schedule is bound to the operator in proximal, which counts steps"
+      "weight must be a number; a schedule belongs in the operator of proximal, which counts steps"
     )
   check_range(weight, "weight", low=0)
   return jnp.multiply(step, weight)

@@ -35,8 +35,8 @@ def dropout_masks(num_units: int) -> Array:
   check_count(num_units, "num_units")
   if num_units > MAX_UNITS:
     raise ValueError(
-      f"num_units must be at most {MAX_UNITS}, got {num_units}: all 2^d masks are enumerated; of more units "
-      "sample them, as mc_predict does"
+      f"num_units must be at most {MAX_UNITS}, got {num_units}: all 2^d masks are enumerated; for more "
+      "units sample masks with mc_predict"
     )
   return (jnp.arange(2**num_units)[:, None] >> jnp.arange(num_units)[None]) & 1 == 1
 

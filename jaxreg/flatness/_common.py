@@ -48,7 +48,7 @@ def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) 
     loss = loss_fn(params, batch, key=same(key))
   except TypeError as error:
     if key is None and "PRNG key" in str(error):
-      raise TypeError("key is None, which asks for no noise, but loss_fn draws some: give a key") from error
+      raise TypeError("key must be given, because loss_fn draws noise, got None") from error
     raise
   shapes = jax.tree.map(jnp.shape, loss)
   if shapes != ():

@@ -62,7 +62,7 @@ class DenseBlock:
       ValueError: if `other` is of another layer.
     """
     if (self.units, self.inputs, self.bias) != (other.units, other.inputs, other.bias):
-      raise ValueError(f"other must be of the same layer: {self._layer()}, got {other._layer()}")
+      raise ValueError(f"other must describe the same layer, {self._layer()}, got {other._layer()}")
     weights = _pair_weights(self.units)[:, None] * _pair_weights(self.inputs + self.bias)[None, :]
     return jnp.sum(self.packed * other.packed * jnp.asarray(weights, self.packed.dtype))
 
@@ -327,8 +327,8 @@ def _layer(preactivations: ArrayLike, inputs: ArrayLike, batch: Batch) -> tuple[
   z, h = check_wide(preactivations, "preactivations"), check_wide(inputs, "inputs")
   if z.ndim != 2 or h.ndim != 2 or len(z) != len(h):
     raise ValueError(
-      f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}: "
-      "a layer that every example passes once"
+      f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}; "
+      "the layer must see every example once"
     )
   if jax.tree.leaves(batch) and num_examples(batch) != len(z):
     raise ValueError(f"batch must have {len(z)} examples, as preactivations have, got {num_examples(batch)}")

@@ -204,8 +204,8 @@ def _points(x: ArrayLike, name: str) -> Array:
 def _like(direction: Params, params: Params) -> Params:
   if jax.tree_util.all_leaves([direction]) and not jax.tree_util.all_leaves([params]):
     raise TypeError(
-      f"direction must be a tree like params, got an array of shape {jnp.shape(direction)}; of a vector "
-      "subset(jax.tree.map(jnp.zeros_like, params), where).merge(vector) makes one"
+      f"direction must be a tree like params, got an array of shape {jnp.shape(direction)}; "
+      "subset(jax.tree.map(jnp.zeros_like, params), where).merge(vector) turns a vector into a tree"
     )
   got, want = (
     {name: jnp.shape(x) for name, x in zip(paths.leaf_names(tree), jax.tree.leaves(tree), strict=True)}
@@ -215,6 +215,6 @@ def _like(direction: Params, params: Params) -> Params:
     wrong = min(name for name in got.keys() | want.keys() if got.get(name) != want.get(name))
     found, wanted = (shapes.get(wrong, "nothing") for shapes in (got, want))
     raise ValueError(
-      f"direction must be shaped like params, got {found} for {wanted} at {wrong or 'the one leaf'}"
+      f"direction must be shaped like params: {wrong or 'the one leaf'} must have {wanted}, got {found}"
     )
   return direction

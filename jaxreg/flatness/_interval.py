@@ -251,7 +251,7 @@ def check_directions(directions: ArrayLike, size: int) -> Array:
   directions = check_floating(directions, "directions")
   if directions.ndim != 2 or directions.shape[1] != size or not len(directions):
     raise ValueError(
-      f"directions must be [k, {size}], a row for each and as long as the parameters that where selects, "
+      f"directions must be [k, {size}], one row a direction with an entry for each selected parameter, "
       f"got {directions.shape}" + ("; directions[None] is one row" if directions.shape == (size,) else "")
     )
   return directions
@@ -266,7 +266,7 @@ def check_loss(loss: Array, again: Array, name: str = "loss_fn") -> None:
     raise ValueError(f"{name} must be positive and finite at params, got {first}")
   if abs(first - second) > 1e3 * float(jnp.finfo(loss.dtype).eps) * first:
     raise ValueError(
-      f"{name} must give the same loss in every call, got {first:g} and {second:g}: draw its noise from key"
+      f"{name} must give the same loss in every call, got {first:g} and {second:g}; draw all noise from key"
     )
 
 

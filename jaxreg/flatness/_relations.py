@@ -57,16 +57,18 @@ def hessian_variance_alignment(
     Zhu et al., `The Anisotropic Noise in Stochastic Gradient Descent`, 2019.
   """
   if (covariance is None) == (samples is None):
-    raise ValueError("give either covariance or samples")
+    raise ValueError("one of covariance and samples must be given, not both and not neither")
   if isinstance(hessian, DenseBlock) != isinstance(covariance, DenseBlock) and samples is None:
-    raise ValueError("hessian and covariance must both be DenseBlock, or both matrices; matrix() gives one")
+    raise ValueError(
+      "hessian and covariance must both be DenseBlock or both matrices; call matrix() on the block"
+    )
   if isinstance(hessian, DenseBlock) and isinstance(covariance, DenseBlock):
     return _alignment(hessian.inner(covariance), hessian.trace(), covariance.trace(), hessian.size)
   if isinstance(hessian, DenseBlock):
     hessian = hessian.matrix()
   is_matrix = isinstance(hessian, jax.Array) or hasattr(hessian, "__array__")
   if not is_matrix and (samples is None or hessian_trace is None):
-    raise ValueError("with hessian as an operator give samples and hessian_trace")
+    raise ValueError("samples and hessian_trace must be given when hessian is an operator")
   if is_matrix and hessian_trace is None:
     hessian_trace = jnp.trace(jnp.asarray(hessian))
   if samples is None:

@@ -114,7 +114,7 @@ def sample_trajectory(
   after = jax.eval_shape(lambda state, key: step_fn(state, batch, key=key), state, key)
   got, want = jax.tree.structure(after), jax.tree.structure(state)
   if got != want:
-    raise ValueError(f"step_fn must return a state like the one it is given, got {got} for {want}")
+    raise ValueError(f"step_fn must return a state with the structure of state, {want}, got {got}")
   return _trajectory(step_fn, params_of, selected(params_of(state), where), num, state, batch, key)
 
 

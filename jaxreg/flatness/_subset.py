@@ -60,7 +60,7 @@ def selected(params: Params, where: Where) -> tuple[bool, ...]:
     if not any(mask):
       raise ValueError(f"where: {pattern!r} selects no parameter; there are {', '.join(names) or 'none'}")
   if not patterns:
-    raise ValueError(f"where: is empty and selects no parameter; there are {', '.join(names)}")
+    raise ValueError(f"where: an empty sequence selects no parameter; there are {', '.join(names)}")
   mask = tuple(any(each) for each in zip(*chosen, strict=True))
   for name, leaf, taken in zip(names, jax.tree.leaves(params), mask, strict=True):
     if taken:
@@ -82,7 +82,7 @@ def check_no_tree(x: Any, name: str, wanted: str, way: str) -> None:
     TypeError: if `x` is a tree of arrays.
   """
   if not no_tree(x):
-    raise TypeError(f"{name} must be {wanted}, got a tree; subset(tree, where).{way} makes one of it")
+    raise TypeError(f"{name} must be {wanted}, got a tree; convert it with subset(tree, where).{way}")
 
 
 def split(params: Params, mask: tuple[bool, ...]) -> Subset:

@@ -376,7 +376,7 @@ def _check(
   if inputs.ndim == 0 or len(inputs) == 0:
     raise ValueError(f"inputs must have shape [n, ...] with n at least 1, got {inputs.shape}")
   if targets.shape != inputs.shape[:1]:
-    raise ValueError(f"targets must have shape {inputs.shape[:1]}, one an input, got {targets.shape}")
+    raise ValueError(f"targets must have shape {inputs.shape[:1]}, one per input, got {targets.shape}")
   example = jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
   outputs = jax.eval_shape(contribution_fn, params, example)
   shapes = [getattr(x, "shape", None) for x in outputs] if isinstance(outputs, tuple) else outputs
@@ -384,7 +384,7 @@ def _check(
     case [(_,), ()]:
       return inputs, targets
   raise ValueError(
-    f"contribution_fn must return contributions [m] and a scalar output bias of one example, got {shapes}"
+    f"contribution_fn must return contributions [m] and a scalar output bias for one example, got {shapes}"
   )
 
 

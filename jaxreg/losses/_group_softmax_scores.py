@@ -232,7 +232,8 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
   sizes = group_sizes(num_features, num_groups)
   if 2 * len(sizes) * num_features > np.iinfo(np.int32).max:
     raise ValueError(
-      f"num_groups must be fewer for {num_features} features, got {len(sizes)}: they are 32-bit"
+      f"num_groups must be smaller for {num_features} features, got {len(sizes)}: "
+      "2 * num_groups * num_features must fit in 32 bits"
     )
   cuts = np.cumsum(sizes)[:-1]
   inner = cuts[(cuts > 0) & (cuts < num_features)]
@@ -259,7 +260,9 @@ def group_sizes(num_features: int, num_groups: int | Sequence[int]) -> tuple[int
     if not all(isinstance(size, int | np.integer) for size in sizes):
       raise TypeError(f"num_groups must be an integer or integers, got {num_groups}")
     if not sizes or min(sizes) < 0 or sum(sizes) != num_features:
-      raise ValueError(f"num_groups must be sizes that add up to {num_features} features, got {num_groups}")
+      raise ValueError(
+        f"num_groups must be group sizes with sum {num_features}, the features, got {num_groups}"
+      )
     return sizes
   check_count(num_groups, "num_groups")
   if num_groups > num_features:

@@ -124,7 +124,7 @@ def _checked(losses: Mapping[str, ArrayLike], others: Mapping[str, ArrayLike], n
   if not losses:
     raise ValueError("losses must hold at least one task, got none")
   if set(others) != set(losses):
-    raise ValueError(f"{name} must be of the tasks {sorted(losses)}, got {sorted(others)}")
+    raise ValueError(f"{name} must have the tasks of losses, {sorted(losses)}, got {sorted(others)}")
   wide = {task: check_wide(loss, f"losses[{task!r}]") for task, loss in losses.items()}
   shapes = {task: loss.shape for task, loss in wide.items()}
   if len(set(shapes.values())) > 1:

@@ -53,8 +53,8 @@ class MLP(nn.Module):
     rates = self.dropout_rates or [self.dropout_rate] * len(self.widths)
     if len(rates) != len(self.widths) or (self.dropout_rates and self.dropout_rate):
       raise ValueError(
-        f"dropout_rates must be empty or, without a dropout_rate, a rate for each of the {len(self.widths)} "
-        f"hidden layers, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
+        f"dropout_rates must be empty or hold one rate for each of the {len(self.widths)} hidden layers "
+        f"with dropout_rate 0, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
       )
     _one_of("dropout", self.dropout, ("dropout", "gaussian_dropout", "alpha_dropout"))
     _one_of("activation", self.activation, ("relu", "selu", "tanh", "sigmoid"))

@@ -48,7 +48,7 @@ class NNXNoise(nnx.Module):
       return rngs
     source = rngs if rngs is not None else self.rngs
     if source is None:
-      raise ValueError("rngs must be given to the module or to its call where it is not deterministic")
+      raise ValueError("rngs must be given to the module or to its call unless it is deterministic, got None")
     return _stream(source)()
 
 
@@ -57,4 +57,4 @@ def _stream(rngs: Any) -> nnx.RngStream:
     return rngs["dropout"]
   if isinstance(rngs, nnx.RngStream):
     return rngs
-  raise TypeError(f"rngs must be nnx.Rngs or a stream of it, got a {type(rngs).__name__}")
+  raise TypeError(f"rngs must be nnx.Rngs or one of its streams, got a {type(rngs).__name__}")

@@ -98,6 +98,6 @@ def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Arr
 def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:
   """The shape of what is drawn for `x` once along `shared_axes`."""
   if not all(-x.ndim <= axis < x.ndim for axis in shared_axes):
-    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim}, got {shared_axes}")
+    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim} axes, got {shared_axes}")
   shared = {axis % x.ndim for axis in shared_axes}
   return tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))

@@ -49,7 +49,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   check_count(num_classes, "num_classes")
   check_range(rate, "rate", low=0, high=1)
   if num_classes - 1 > jnp.iinfo(labels.dtype).max:
-    raise ValueError(f"num_classes must be at most that of {labels.dtype} labels, got {num_classes}")
+    raise ValueError(f"num_classes must fit the dtype of labels, {labels.dtype}, got {num_classes}")
   if known is not None and known.size and known.max() >= num_classes:
     raise ValueError(f"labels must be below num_classes, {num_classes}, got {known.max()}")
   if key is None:

@@ -47,5 +47,5 @@ def recurrent_dropout(
   """
   x = check_floating(x, "x")
   if not -x.ndim <= time_axis < x.ndim:
-    raise ValueError(f"time_axis must be an axis of x, which has {x.ndim}, got {time_axis}")
+    raise ValueError(f"time_axis must be an axis of x, which has {x.ndim} axes, got {time_axis}")
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=(time_axis,))

@@ -49,7 +49,7 @@ def spatial_dropout(
   x = check_floating(x, "x")
   check_count(num_spatial, "num_spatial")
   if x.ndim <= num_spatial:
-    raise ValueError(f"x must have {num_spatial} spatial axes and one of channels, got {x.shape}")
+    raise ValueError(f"x must have {num_spatial} spatial axes and a channel axis, got {x.shape}")
   image = range(-1 - num_spatial, 0)
   if channel_axis not in image:
     raise ValueError(f"channel_axis must lie in [{image[0]}, -1], got {channel_axis}")

@@ -69,7 +69,7 @@ def token_dropout_indices(
     raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
   *leading, tokens = shape
   if num_prefix < 0 or num_kept + num_prefix > tokens:
-    raise ValueError(f"num_kept must fit in {tokens} tokens beside num_prefix={num_prefix}, got {num_kept}")
+    raise ValueError(f"num_kept must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}")
   if key is None:
     return jnp.broadcast_to(jnp.arange(tokens, dtype=jnp.int32), shape)
   noise = jax.random.uniform(check_key(key), (*leading, tokens - num_prefix))

@@ -62,7 +62,7 @@ def weight_noise(
   check_range(std, "std", low=0)
   check_kind(kind)
   if relative and kind == "multiplicative":
-    raise ValueError("relative is for additive noise: multiplicative noise is relative by itself")
+    raise ValueError("relative must be False for multiplicative noise, which is relative by itself")
 
   def perturb(key: Key, leaf: Array) -> Array:
     size = jax.lax.stop_gradient(_root_mean_square(leaf)) if relative else 1

@@ -68,7 +68,7 @@ def reparameterize(
   matrix = None
   if not callable(forward):
     if inverse is not None:
-      raise ValueError("inverse must be None with a matrix, which is inverted")
+      raise ValueError("inverse must be None when forward is a matrix, which is inverted here")
     matrix, factors = _matrix(forward)
     forward, inverse = _linear(matrix), _linear_inverse(factors)
   linear = matrix is not None or inverse is None
@@ -89,7 +89,7 @@ def reparameterize(
       new = jax.jvp(forward, (jax.tree.map(jnp.zeros_like, steps),), (steps,))[1]
     else:
       if y is None:
-        raise ValueError("params must be given to update with a forward that is not linear, got None")
+        raise ValueError("params must be given to update when forward is not linear, got None")
       x, pull = jax.vjp(forward, y)
       steps, inner_state = tx.update(pull(gradient)[0], state.inner, y, **extra_args)
       moved = forward(jax.tree.map(jnp.add, y, steps))
@@ -104,7 +104,7 @@ def _transposed(forward: Map, gradient: Params) -> Params:
   try:
     return jax.linear_transpose(forward, gradient)(gradient)[0]
   except (NotImplementedError, ValueError, AssertionError) as error:
-    raise ValueError("forward must be linear where no inverse is given") from error
+    raise ValueError("forward must be linear when no inverse is given") from error
 
 
 def _matrix(matrix: Any) -> tuple[Array, tuple[Array, Array]]:

@@ -75,7 +75,7 @@ def scale_by_trust_region(
   check_decay(numerator_decay, "numerator_decay", debias)
   check_decay(denominator_decay, "denominator_decay", debias)
   if denominator_decay is not None and norm not in ("l2", "rms"):
-    raise ValueError(f"denominator_decay must be None with norm={norm!r}: it is for l2 and rms")
+    raise ValueError(f"denominator_decay must be None with norm={norm!r}: only l2 and rms use it")
 
   def init(params: Any) -> TrustRegionState:
     numerator = () if numerator_decay is None else average_init(params)

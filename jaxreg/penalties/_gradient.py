@@ -49,7 +49,7 @@ def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params,
   if outputs.shape not in ((x.shape[0],), (x.shape[0], 1)):
     raise ValueError(
       f"apply_fn must give [batch] or [batch, 1] for a batch of {x.shape[0]}, got {outputs.shape}; "
-      "for several outputs there is jacobian_penalty"
+      "for several outputs use jacobian_penalty"
     )
   return _squares(pull(jnp.ones_like(outputs))[0])
 

@@ -52,6 +52,6 @@ def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
     elif own == "rate_logit":
       kernel = f"{layer}/kernel" if layer else "kernel"
       if kernel not in leaves:
-        raise ValueError(f"params must have a leaf {kernel} beside {name}, which drops its inputs")
+        raise ValueError(f"params must have {kernel}, the kernel whose inputs {name} drops")
       total = total + noise.concrete_dropout_kl(leaves[kernel], rate_logit=leaf, length_scale=length_scale)
   return total

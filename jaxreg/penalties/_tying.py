@@ -47,7 +47,9 @@ def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
   for first, second in pairs:
     a, b = _below(leaves, first), _below(leaves, second)
     if a.keys() != b.keys() or any(a[rest].shape != b[rest].shape for rest in a):
-      raise ValueError(f"pairs: {first!r} and {second!r} differ: {_shapes(a)} and {_shapes(b)}")
+      raise ValueError(
+        f"pairs: {first!r} and {second!r} must have equal shapes, got {_shapes(a)} and {_shapes(b)}"
+      )
     terms += [jnp.square(a[rest] - b[rest]).sum() for rest in a]
   return total(terms)
 

@@ -52,7 +52,7 @@ def adversarial(
     ("captions", tuple(map(len, captions)), (len(images),) * 2),
   ):
     if found != wanted:
-      raise ValueError(f"{label} must fit images, {wanted}, got {found}")
+      raise ValueError(f"{label} must fit images: {wanted}, got {found}")
   figure = new_figure(1.25 * len(images) + 4.6, 4.8, title)
   parts: Any = figure.subfigures(1, 2, width_ratios=[1.25 * len(images) + 0.6, 4])
   left, right = parts

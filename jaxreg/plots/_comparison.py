@@ -38,7 +38,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
     ValueError: if there is no row.
   """
   if not rows:
-    raise ValueError("rows must have at least one, got none")
+    raise ValueError("rows must have at least one entry, got none")
   figure = new_figure(11, 1.7 + 0.42 * len(rows), title)
   axes = figure.subplots(1, len(PANELS), sharey=True)
   for axis, (name, (label, factor, most)) in zip(axes, PANELS.items(), strict=True):

@@ -29,7 +29,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a).
   """
   if not runs:
-    raise ValueError("runs must have at least one, got none")
+    raise ValueError("runs must have at least one entry, got none")
   figure = new_figure(12, 4.5, title)
   nll, error = figure.subplots(1, 2)
   blocks = []

@@ -35,7 +35,7 @@ def ellipses(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, scaling eigenvalues.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   before, directions = pair(before, "before", (-1, 2)), pair(directions, "directions", (2, 2))
   figure = new_figure(3.6 * len(panels), 4.6, title)
   axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]

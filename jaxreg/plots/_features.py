@@ -38,7 +38,7 @@ def features(
   """
   for name, given in (("panels", panels), ("histograms", histograms)):
     if not given:
-      raise ValueError(f"{name} must have at least one, got none")
+      raise ValueError(f"{name} must have at least one entry, got none")
   figure = new_figure(4.8 * len(panels) + 4, 4.9, title)
   layout: Any = [[*panels, f"histogram {n}"] for n in range(len(histograms))]
   axes = figure.subplot_mosaic(layout, width_ratios=[4.8] * len(panels) + [3.8])

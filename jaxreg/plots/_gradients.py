@@ -27,7 +27,7 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, appendix B.
   """
   if not groups:
-    raise ValueError("groups must have at least one, got none")
+    raise ValueError("groups must have at least one entry, got none")
   steps = np.asarray(steps)
   figure = new_figure(2.5 + 4.5 * len(groups), 4, title)
   axes = figure.subplots(1, len(groups), squeeze=False)[0]

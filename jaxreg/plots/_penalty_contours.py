@@ -37,7 +37,7 @@ def penalty_contours(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 and L2 regularization.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   figure = new_figure(4.6 * len(panels), 4.6, title)
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for axis, (name, (order, path)) in zip(axes, panels.items(), strict=True):

@@ -45,7 +45,7 @@ def power_laws(
   """
   if not panels or len(panels) != len(xlabels) or len(panels) != len(ylabels):
     raise ValueError(
-      f"panels must be at least one, with a label of both axes for each, got {len(panels)} panels, "
+      f"panels must have at least one entry, each with an xlabel and a ylabel, got {len(panels)} panels, "
       f"{len(xlabels)} xlabels and {len(ylabels)} ylabels"
     )
   figure = new_figure(5.2 * len(panels), 5.2, title)

@@ -31,7 +31,7 @@ def sample_error(
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, figure 11.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   numbers = np.asarray(numbers, float)
   figure = new_figure(4.8 * len(panels), 4, title)
   axes = figure.subplots(1, len(panels), squeeze=False, gridspec_kw={"wspace": 0.08})[0]
@@ -39,7 +39,7 @@ def sample_error(
     sampled, scaled = np.asarray(sampled, float), np.asarray(scaled, float)
     if sampled.ndim != 2 or sampled.shape != (*scaled.shape, *numbers.shape):
       raise ValueError(
-        f"{name} must be [runs, {len(numbers)}] and [runs], got {sampled.shape}, {scaled.shape}"
+        f"{name} must be [runs, {len(numbers)}] and [runs], got {sampled.shape} and {scaled.shape}"
       )
     mean, std = (scaled.mean(), scaled.std(ddof=min(1, len(scaled) - 1)))
     axis.axhspan(mean - std, mean + std, color="black", alpha=0.12, linewidth=0)

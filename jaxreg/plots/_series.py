@@ -29,7 +29,7 @@ def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
   found = [(i, record) for i, record in enumerate(records) if name in record]
   for i, record in found:
     if "epoch" not in record:
-      raise ValueError(f"every record needs an epoch, got record {i} with {name} but only {sorted(record)}")
+      raise ValueError(f"every record with {name} must have an epoch, got record {i} with {sorted(record)}")
   epochs = np.array([record["epoch"] for _, record in found], dtype=float)
   return epochs, np.array([record[name] for _, record in found], dtype=float)
 

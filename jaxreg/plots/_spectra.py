@@ -23,7 +23,7 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
     ValueError: if there is no panel.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   figure = new_figure(4.2 * len(panels) + 0.6, 3.8, title)
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for axis, (name, series) in zip(axes, panels.items(), strict=True):

@@ -37,7 +37,7 @@ def sweep(
     ValueError: if there is no series.
   """
   if not series:
-    raise ValueError("series must have at least one, got none")
+    raise ValueError("series must have at least one entry, got none")
   figure = new_figure(4.2 * len(metrics) + 2, 3.6, title)
   axes = np.atleast_1d(figure.subplots(1, len(metrics)))
   colors: dict[str, str] = {}

@@ -48,8 +48,7 @@ def equal_partitions(num_features: int, num_groups: int) -> np.ndarray:
   number = math.factorial(num_features) // (math.factorial(size) ** num_groups * math.factorial(num_groups))
   if number > MAX_PARTITIONS:
     raise ValueError(
-      f"num_features must be so few that there are at most {MAX_PARTITIONS} partitions, "
-      f"got {num_features}, which has {number}"
+      f"num_features must give at most {MAX_PARTITIONS} partitions, got {num_features}, which gives {number}"
     )
   partial = [((), (0,) * num_groups)]
   for _ in range(num_features):
