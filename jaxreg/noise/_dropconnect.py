@@ -124,8 +124,8 @@ def dropconnect_params(
     key: one draw for all parameters; None for no noise.
     params: any pytree.
     rate: probability of dropping a weight, in [0, 1]; may be traced.
-    mask: which leaves to change: a tree of bools, or a function from `params` to one. inverted: whether the
-      kept weights are scaled to keep the mean.
+    mask: which leaves to change: a tree of bools, or a function from `params` to one.
+    inverted: whether the kept weights are scaled to keep the mean.
 
   Returns:
     A pytree like `params`, its leaves in their own dtypes.
