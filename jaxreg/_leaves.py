@@ -20,7 +20,7 @@ def wide(x: ArrayLike) -> Array:
 
 
 def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
-  """Names and values, at least in float32, of the leaves that `mask` selects.
+  """Returns names and values, in at least float32, of the leaves that `mask` selects.
 
   Raises:
     TypeError: if one of them is not floating.
@@ -30,14 +30,14 @@ def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
 
 
 def total(terms: Iterable[Array]) -> Array:
-  # Without a start value, which would widen the sum where x64 is on.
+  # Without a start value, which would widen the sum with x64 on.
   return functools.reduce(jnp.add, terms)
 
 
 def map_selected(function: Callable[[str, Array], Array], params: Params, mask: Mask) -> Params:
-  """`params` with `function(name, leaf)` in the place of the selected leaves.
+  """Replaces the selected leaves of `params` by `function(name, leaf)`.
 
-  `function` sees a leaf in at least float32; what it gives is cast back to the dtype of the leaf.
+  `function` sees a leaf in at least float32; its result is cast back to the dtype of the leaf.
   """
   leaves, tree = jax.tree.flatten(params)
   new = []
@@ -50,10 +50,10 @@ def map_selected(function: Callable[[str, Array], Array], params: Params, mask: 
 
 
 def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
-  """The axes of the weights that come into one unit: given, or inferred from name and rank.
+  """Returns the axes of one unit's incoming weights: given, or inferred from name and rank.
 
   Raises:
-    ValueError: if a given axis is not one of `x`.
+    ValueError: if a given axis is not an axis of `x`.
   """
   if axis is None:
     return paths.incoming_axes(name, x.ndim)
@@ -64,7 +64,8 @@ def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[
 
 
 def absolute(x: Array) -> Array:
-  # jnp.abs has the derivative 1 at 0; the derivative of sign(x) is 0 everywhere, so that of this is sign(x).
+  # jnp.abs has the derivative 1 at 0. The derivative of sign(x) is 0, so this product has the derivative
+  # sign(x).
   return jnp.sign(x) * x
 
 
