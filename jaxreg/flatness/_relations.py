@@ -1,4 +1,4 @@
-"""How noise and curvature go together: the trace of their product."""
+"""The alignment of noise and curvature: the trace of their product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxreg.typing import Array, check_floating
 
 class Alignment(NamedTuple):
   r"""`trace`: :math:`\mathrm{Tr}(H \Sigma)`; `isotropic`: the same for isotropic noise of the same size,
-  :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`; `ratio`: of the two."""
+  :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`; `ratio`: the first over the second."""
 
   trace: Array
   isotropic: Array
@@ -31,18 +31,18 @@ def hessian_variance_alignment(
   samples: ArrayLike | None = None,
   hessian_trace: ArrayLike | None = None,
 ) -> Alignment:
-  r"""How much more curvature the noise meets than isotropic noise of the same size would.
+  r"""Computes how much more curvature the noise meets than isotropic noise of the same size.
 
   .. math:: T = \mathrm{Tr}(H \Sigma), \qquad \bar T = \mathrm{Tr}(H) \, \mathrm{Tr}(\Sigma) / D
 
   Args:
-    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any product with it.
+    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any function that multiplies by it.
     covariance: `[size, size]`, or a `DenseBlock` if `hessian` is one.
-    samples: `[num, size]` instead of a covariance, which then is never built.
-    hessian_trace: of an operator, which does not know its own; see `operator_trace`.
+    samples: `[num, size]`, instead of a covariance, which is then never built.
+    hessian_trace: the trace, needed if `hessian` is an operator; see `operator_trace`.
 
   Returns:
-    `Alignment`; the ratio does not depend on the scale of either.
+    `Alignment`; the ratio does not depend on the scale of noise or curvature.
 
   Raises:
     TypeError: if `covariance` or `samples` are not floating.
