@@ -1,4 +1,4 @@
-"""How flat the minima are that training finds, and the way there."""
+"""The flatness of trained minima, and of the way there."""
 
 from collections.abc import Mapping
 
@@ -17,12 +17,12 @@ def flat_minima(
   *,
   title: str = "",
 ) -> Figure:
-  """The loss around the trained networks, and the Hessian's trace against the loss while they train.
+  """Draws the loss around trained networks, and the Hessian's trace against the loss during training.
 
   Args:
     alphas: distances in units of the parameters' own norm, `[points]`.
-    profiles: by label, the rise of the loss at these, `[runs, points]`: a line for the mean over runs, a band
-      of one standard deviation.
+    profiles: by label, the rise of the loss at these distances, `[runs, points]`: a line for the mean over
+      runs, a band of one standard deviation.
     losses: by label, `[runs, times]`, positive.
     traces: by the same labels, at the same times, `[runs, times]`; each run is a line that ends in a dot.
     title: above the figure.

@@ -1,4 +1,4 @@
-"""How the error of a sampled prediction falls with the number of samples."""
+"""The error of a sampled prediction by the number of samples."""
 
 from collections.abc import Mapping
 
@@ -13,16 +13,16 @@ from jaxreg.plots._axes import new_figure
 def sample_error(
   numbers: ArrayLike, panels: Mapping[str, tuple[ArrayLike, ArrayLike]], *, title: str = ""
 ) -> Figure:
-  """Prediction by samples beside prediction by scaled weights.
+  """Draws predictions by samples beside predictions by scaled weights.
 
   Args:
-    numbers: of samples, `[k]`, positive.
-    panels: by the axis's label, values by samples `[runs, k]` and by scaled weights `[runs]`: means, with one
-      standard deviation over the runs.
+    numbers: numbers of samples, `[k]`, positive.
+    panels: by the axis's label, values by samples `[runs, k]` and by scaled weights `[runs]`, drawn as means
+      with one standard deviation over the runs.
     title: above the figure.
 
   Returns:
-    A figure with an axis for each panel.
+    A figure with one axis per panel.
 
   Raises:
     ValueError: if there is no panel or a shape does not fit.
