@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from jaxreg import train
-from jaxreg.train.build.setup import build, make_mesh
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.placement import make_source
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
 
 EXAMPLES = 1024
@@ -23,19 +23,13 @@ def make_steps(
   """`run(n)`, which trains `n` steps and returns the seconds of one; the first call compiles."""
   config = train.base_config()
   config.update_from_flattened_dict({"batch_size": batch_size, "replicas": replicas, **fields})
-  train.check(config)
-  description = {
-    "num_classes": 10,
-    "input_shape": list(image),
-    "input_dtype": "uint8",
-    "scale": 255.0,
-    "sizes": {"train": EXAMPLES},
-  }
+  program = train.make_program(
+    config, input_shape=image, num_classes=10, num_examples=EXAMPLES, input_dtype="uint8", scale=255.0
+  )
   generator = np.random.default_rng(0)
   split = Split(
     generator.integers(0, 256, (EXAMPLES, *image), np.uint8), generator.integers(0, 10, EXAMPLES, np.int64)
   )
-  program = build(config, description)
   mesh = make_mesh()
   source = make_source(mesh, split, resident=True)
   form_of = make_replicas(

@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxreg import losses, theory
 from jaxreg.train import base_config
-from jaxreg.train.build.setup import load_data
-from jaxreg.train.run.restore import load_outputs
-from jaxreg.train.run.workdir import restore_config
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.saved import restore_config
+from jaxreg.train.jobs.load import load_outputs
 
 RULES = ("discriminative", "interleaved", "posterior", "rival")
 

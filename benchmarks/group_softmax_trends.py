@@ -17,8 +17,8 @@ import numpy as np
 
 from jaxreg import plots
 from jaxreg.train import base_config, load
-from jaxreg.train.build.setup import load_data
-from jaxreg.train.run.workdir import restore_config
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.saved import restore_config
 from jaxreg.train.step.metrics import averaged, shown
 
 METRICS = {

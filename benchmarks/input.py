@@ -24,10 +24,12 @@ from _steps import alternate, median_and_quartiles
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.build.setup import build, load_data, make_mesh, make_order
+from jaxreg.train.build.dataset import load_data, make_order
+from jaxreg.train.build.program import build
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.stream import make_feed
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
 from jaxreg.train.run.log import Silent
 from jaxreg.train.run.recorder import Recorder

@@ -2,7 +2,7 @@
 
 Command: python run.py --config configs/toolbox_digits.py:l2
 Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, and what it names: see
-the README's table of methods. Strengths are ours, none is searched; `none` is the network without any.
+docs/methods.md. Strengths are ours, none is searched; `none` is the network without any.
 
 An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. `compare_toolbox_mnist1k` compares several.
 """

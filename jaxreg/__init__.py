@@ -1,6 +1,6 @@
 """jaxreg: regularization for JAX, as pure functions with explicit keys.
 
-Subpackages load on first use, so `import jaxreg` costs nothing beyond what is used:
+Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 
 - `losses`: `([key,] logits, labels, *, ...) -> [batch]`
 - `noise`: `(key, x, *, rate) -> x`
@@ -12,31 +12,32 @@ Subpackages load on first use, so `import jaxreg` costs nothing beyond what is u
 - `averaging`: early stopping with the best copy, stochastic weight averaging
 - `ensembles`: means of predictions, dropout's masks, Monte Carlo prediction, bagging
 - `augment`: `(key, batch, *, ...) -> batch`
-- `adversarial`: `([key,] loss_fn, x, *, ...) -> x`; `fgsm` has no key, `pgd` and `vat_loss` have
+- `adversarial`: `([key,] loss_of_inputs, x, *, ...) -> x`; `pgd` and `vat_loss` take a key, `fgsm` none
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
 - `sparse`: sparse codes of a dictionary
 - `symmetry`: permuted and rescaled units, changes of coordinates, checks of invariance
-- `flatness`: loss profiles, curvature, noise covariances, of any model
-- `reparam`: weights as functions of what is trained: weight and spectral normalisation
+- `flatness`: loss profiles, curvature and noise covariances of any model
+- `reparam`: weights as functions of trained parameters: weight and spectral normalisation
 - `theory`: closed forms and exact enumerations, for analysis and as oracles
 - `paths`: parameters by name, weight-decay masks
 - `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
 
 Conventions:
 
-- Keys are typed, `jax.random.key(0)`. What draws for its result (`losses`, `noise`, `augment`,
-  `adversarial`) takes `key` first. Where a key is handed on to a loss or a model, or draws the probes of an
-  estimate, it is keyword-only: in `flatness`, `penalties.jacobian_penalty`, `ensembles.mc_predict`. What has
-  none draws nothing.
-- `losses` and penalties on activations give one value an example, `[batch]`, and the caller takes the mean
-  (of `kl_sparsity` one a unit); penalties on parameters are scalars; `calibration` gives sums over examples.
-- `losses` take logits. What is called `*_log_probs` gives log-probabilities, which `calibration` and
-  `ensembles` take; where probabilities come or go, a name says `probs`.
-- A `loss_fn` of parameters is `(params, batch, *, key) -> scalar`, with `key` always given, by its name, and
-  None for no noise; the one of `adversarial` is `x -> [batch]`.
-- A `batch` is any pytree, which is only handed on to the loss. Where it is looked into (`augment`,
-  `adversarial_loss`) it is a mapping with `inputs` and, where they are mixed, `labels`.
-- `params` are any pytree; `mask` and `where` choose leaves by the names that `paths` gives them.
+- Random functions take one typed key, `jax.random.key(0)`; functions without a key are deterministic. If the
+  result itself is random (`losses`, `noise`, `augment`, `adversarial`), `key` comes first. A key for a loss
+  or a model, or for the probes of an estimate, is keyword-only: in `flatness`, `penalties.jacobian_penalty`,
+  `ensembles.mc_predict`.
+- `losses` and penalties on activations return one value per example, `[batch]` (`kl_sparsity` one per unit),
+  and the caller takes the mean. Penalties on parameters are scalars. `calibration` returns sums over
+  examples.
+- `losses` take logits. Functions called `*_log_probs` return log-probabilities, which `calibration` and
+  `ensembles` take. Where probabilities are an argument or a result, a name contains `probs`.
+- A `loss_fn` of parameters is `(params, batch, *, key) -> scalar`. `key` is always passed, by name; None
+  means no noise. The attacks of `adversarial` take `loss_of_inputs`, `x -> [batch]`.
+- A `batch` is any pytree, which is only passed to the loss. Functions that read it (`augment`,
+  `adversarial_loss`) need a mapping with `inputs` and, for mixing, `labels`.
+- `params` are any pytree; `mask` and `where` choose leaves by their names in `paths`.
 """
 
 import importlib

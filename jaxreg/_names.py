@@ -1,4 +1,4 @@
-"""What a public module shows: its public names in `dir`, and the right name where a wrong one is asked."""
+"""Public names of a module: what `dir` lists, and suggestions for a misspelt name."""
 
 import difflib
 from collections.abc import MutableMapping
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def suggest_names(module: MutableMapping[str, Any]) -> None:
-  """Gives a module, by its `globals()`, a `dir` of its public names and an AttributeError that names one.
+  """Gives a module, by its `globals()`, a `dir` of its public names and an AttributeError with suggestions.
 
-  The error names what is close, or else all there is. A call and not a `__getattr__` in the module, from
-  which a type checker would take any name as right.
+  The error lists close names, or else all names. This is a call, because with a `__getattr__` in the module a
+  type checker would accept any name.
   """
   name_of, names = module["__name__"], module["__all__"]
 

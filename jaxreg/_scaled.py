@@ -1,4 +1,4 @@
-"""Norms whose squares neither overflow nor vanish, and whose gradient at 0 is 0."""
+"""Norms without over- or underflow of the squares, with gradient 0 at 0."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from jaxreg.typing import Array
 
 
 def power_of_two(x: Array, axes: tuple[int, ...]) -> Array:
-  """A power of two that brings the largest entry over `axes` near 1, kept as axes of size 1.
+  """Returns a power of two that brings the largest entry over `axes` near 1, with these axes at size 1.
 
-  Multiplication by it rounds nothing. A division by the largest entry would, and compilers turn two divisions
-  in a row into one by a product, which overflows. No gradient flows through the power: what is made of
-  `scaled` does not depend on it.
+  Multiplication by a power of two does not round. Division by the largest entry would, and compilers turn two
+  successive divisions into one by a product, which overflows. No gradient flows through the power: results
+  computed from `scaled` do not depend on it.
   """
   largest = jax.lax.stop_gradient(jnp.abs(x).max(axis=axes, keepdims=True, initial=0))
-  bound = jnp.finfo(x.dtype).maxexp - 2  # the power and its inverse are normal numbers
+  bound = jnp.finfo(x.dtype).maxexp - 2  # keeps the power and its inverse normal numbers
   exponent = jnp.clip(jnp.frexp(largest)[1], -bound, bound)
   return jnp.ldexp(jnp.ones_like(largest), -exponent)
 
 
 def scaled(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
-  """`x * power`, the Euclidean norms of that over `axes`, and `power`; the last two with axes of size 1.
+  """Returns `x * power`, its Euclidean norms over `axes`, and `power`; the last two with axes of size 1.
 
-  The direction of `x` is the first over the second, its norm the second over the third.
+  The direction of `x` is the first result over the second; its norm is the second over the third.
   """
   power = power_of_two(x, axes)
   x = x * power
   square = jnp.square(x).sum(axis=axes, keepdims=True)
-  # Not `square > 0`, which is false for NaN: its norm would be 0.
+  # Not `square > 0`, which is false for NaN: the norm of NaN would be 0.
   return x, jnp.where(square == 0, 0, jnp.sqrt(jnp.where(square == 0, 1, square))), power
 
 
 def norm(x: Array, axes: tuple[int, ...]) -> Array:
-  """Euclidean norms over `axes`, kept as axes of size 1; the gradient of a zero norm is 0."""
+  """Returns Euclidean norms over `axes`, kept as axes of size 1; the gradient of a zero norm is 0."""
   _, length, power = scaled(x, axes)
   return length / power

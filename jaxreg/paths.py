@@ -1,17 +1,17 @@
-"""Parameters by name: leaves are called `Dense_0/kernel`, and masks are trees of booleans chosen by name.
+"""Parameters by name: leaves have names such as `Dense_0/kernel`, and masks are trees of bools.
 
-The last part of a name says how a leaf lies, where nothing else does:
+The last part of a name determines the layout of a leaf, unless an argument does:
 
 - `kernel`, in Flax: `[..., in, out]`, units on the last axis;
-- `embedding`, in Flax: `[rows, size]`, one vector a row;
+- `embedding`, in Flax: `[rows, size]`, one vector per row;
 - `weight`, and `weight_ih` and `weight_hh` of recurrent cells, in Equinox and PyTorch: `[out, in, ...]`,
-  units on the first axis; of an embedding that is one vector a row too. With one axis it is the scale of a
-  normalisation.
+  units on the first axis; an embedding called `weight` also has one vector per row. A `weight` with one axis
+  is the scale of a normalisation.
 
-So `kernels_only`, the usual default mask, takes the first two, and the third where it has two axes or more;
-`incoming_axes`, the default of `axis`, and `unit_axis` go by the same names. Give `mask` (`everything`,
-`select`) and `axis` for what is called or lies otherwise: PyTorch's transposed convolutions,
-`[in, out, ...]`, or the scale of a LayerNorm over several axes, which is called `weight` and is no kernel.
+So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
+more. `incoming_axes`, the default of `axis`, and `unit_axis` use the same names. Give `mask` (`everything`,
+`select`) and `axis` for leaves with another name or layout. Examples are PyTorch's transposed convolutions,
+`[in, out, ...]`, and the scale of a LayerNorm over several axes, which is called `weight` but is no kernel.
 """
 
 import fnmatch
@@ -42,7 +42,7 @@ UNITS_FIRST = ("weight", "weight_ih", "weight_hh")
 
 
 def leaf_names(tree: Any) -> list[str]:
-  """Names of the leaves of `tree`, in flattening order.
+  """Returns the names of the leaves of `tree`, in flattening order.
 
   Example:
     >>> leaf_names({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
@@ -54,7 +54,7 @@ def leaf_names(tree: Any) -> list[str]:
 def select(
   tree: Any, include: Pattern | Iterable[Pattern] = "*", exclude: Pattern | Iterable[Pattern] = ()
 ) -> Any:
-  """A mask over `tree`: true where a leaf's name matches `include` and not `exclude`.
+  """Returns a mask over `tree`: true for leaves whose name matches `include` and not `exclude`.
 
   A pattern is a glob on the whole name (`*/kernel`; `*` also crosses slashes), a compiled regular
   expression that is searched for, or a callable on the name; several patterns are alternatives.
@@ -62,10 +62,10 @@ def select(
   Args:
     tree: any pytree, or abstract pytree.
     include: what to select.
-    exclude: what to leave out of it.
+    exclude: what to leave out of that.
 
   Returns:
-    A pytree of bools with the structure of `tree`, as Optax's masks are.
+    A pytree of bools with the structure of `tree`, like Optax's masks.
 
   Raises:
     TypeError: if a pattern is of another type.
@@ -80,16 +80,16 @@ def select(
 
 
 def chosen(params: Any, mask: Any) -> list[bool]:
-  """Which leaves a mask selects, in flattening order.
+  """Returns which leaves a mask selects, in flattening order.
 
   Args:
     params: any pytree.
     mask: a tree of bools with the structure of `params`, or a function from `params` to one. An Equinox
-      module of bools is a tree, although it can be called.
+      module of bools counts as a tree, although it can be called.
 
   Raises:
     TypeError: if it is a name, or selects a leaf that is a function.
-    ValueError: if it has another structure, or selects nothing: what acts on nothing says nothing either.
+    ValueError: if it has another structure, or selects nothing, which would otherwise go unnoticed.
 
   Example:
     >>> chosen({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, kernels_only)
@@ -97,13 +97,13 @@ def chosen(params: Any, mask: Any) -> list[bool]:
   """
   if isinstance(mask, str):
     raise TypeError(
-      "mask must be a tree of bools or a function that gives one; by name it is "
-      f"paths.select(params, {mask!r}), got {mask!r}"
+      f"mask must be a tree of bools or a function that returns one, got {mask!r}; "
+      f"paths.select(params, {mask!r}) selects by name"
     )
   tree = mask(params) if _is_function(mask) else mask
   if jax.tree.structure(tree) != jax.tree.structure(params):
     raise ValueError(
-      "mask must be a tree of bools with the structure of params, or a function that gives one, "
+      "mask must be a tree of bools with the structure of params, or a function that returns one, "
       f"got {_difference(tree, params)}"
     )
   taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
@@ -122,28 +122,28 @@ def chosen(params: Any, mask: Any) -> list[bool]:
 
 
 def check_no_function(leaf: Any, name: str) -> None:
-  """Equinox's models hold their activation functions as leaves, beside the parameters.
+  """Checks that a leaf is no function: Equinox models hold activation functions as leaves.
 
   Raises:
     TypeError: if `leaf` is a function.
   """
   if callable(leaf):
     raise TypeError(
-      f"params/{name} is a function and no array: take the arrays alone, in Equinox "
+      f"params/{name} must be an array, got a function: keep only the arrays, in Equinox with "
       "eqx.filter(model, eqx.is_array) or eqx.partition(model, eqx.is_array)[0]"
     )
 
 
 def everything(params: Any) -> Any:
-  """The mask that is true everywhere."""
+  """Returns the mask that is true everywhere."""
   return select(params)
 
 
 def kernels_only(params: Any) -> Any:
-  """The usual mask of weight decay: kernels and embeddings, no biases and no normalisation scales.
+  """Returns the usual mask of weight decay: kernels and embeddings, no biases or normalisation scales.
 
-  That is leaves named `kernel` or `embedding`, and those named `weight`, `weight_ih` or `weight_hh`, as in
-  Equinox and PyTorch, if they have two axes or more: with one axis they are scales.
+  It selects leaves named `kernel` or `embedding`. It also selects leaves named `weight`, `weight_ih` or
+  `weight_hh`, as in Equinox and PyTorch, if they have two axes or more; with one axis they are scales.
 
   Example:
     >>> kernels_only({"Dense_0": {"kernel": 1.0, "bias": 2.0}})
@@ -158,19 +158,20 @@ def kernels_only(params: Any) -> Any:
 
 
 def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
-  """The axes of a parameter that hold the weights coming into one unit, by the conventions of its name.
+  """Returns the axes of a parameter that hold one unit's incoming weights, by the conventions of its name.
 
-  In Flax all but the last for dense and convolutional kernels and for the output projection of attention; of
-  its query, key and value kernels `[features, heads, size]` the first; of an embedding the last, one vector a
-  row. In Equinox and PyTorch, where it is called `weight`, `weight_ih` or `weight_hh`, all but the first.
-  A single axis is one unit. Kernels that lie otherwise (transposed convolutions) need their axes given.
+  In Flax these are all axes but the last for dense and convolutional kernels and for the output projection of
+  attention. For attention's query, key and value kernels, `[features, heads, size]`, it is the first axis;
+  for an embedding, with one vector per row, the last. In Equinox and PyTorch, where the name is `weight`,
+  `weight_ih` or `weight_hh`, these are all axes but the first. A single axis is one unit. Kernels with
+  another layout (transposed convolutions) need explicit axes.
 
   Args:
-    name: of the leaf.
+    name: name of the leaf.
     ndim: its number of axes.
 
   Returns:
-    The axes to reduce for one norm a unit.
+    The axes to reduce for one norm per unit.
 
   Example:
     >>> incoming_axes("Conv_0/kernel", 4), incoming_axes("attention/query/kernel", 3)
@@ -189,15 +190,15 @@ def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
 
 
 def unit_axis(name: str, shape: tuple[int, ...]) -> int:
-  """The axis that counts a layer's units, in its kernel, bias or scale, by the conventions of its name.
+  """Returns the axis of a layer's units in its kernel, bias or scale, by the conventions of its name.
 
-  The last. In Equinox and PyTorch, where a kernel is called `weight`, `weight_ih` or `weight_hh`, the first;
-  so too in the bias of an Equinox convolution, `[out, 1, 1]`. An embedding that is called `weight` is
-  indistinguishable from such a kernel: its units count as its rows.
+  It is the last axis. In Equinox and PyTorch, where a kernel is called `weight`, `weight_ih` or `weight_hh`,
+  it is the first. It is also the first in the bias of an Equinox convolution, `[out, 1, 1]`. An embedding
+  called `weight` is indistinguishable from such a kernel: its rows count as its units.
 
   Args:
-    name: of the leaf.
-    shape: of the leaf.
+    name: name of the leaf.
+    shape: shape of the leaf.
 
   Returns:
     0 or -1.
@@ -212,7 +213,7 @@ def unit_axis(name: str, shape: tuple[int, ...]) -> int:
 
 
 def no_branches(params: Any) -> Any:
-  """The mask of DropMax's released code: biases decay too, the two mask branches of the head do not.
+  """Returns the mask of DropMax's released code: biases decay too, the head's two mask branches do not.
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.
@@ -221,7 +222,7 @@ def no_branches(params: Any) -> Any:
 
 
 def _is_function(mask: Any) -> bool:
-  """Whether a mask is to be called, by Optax's rule: a module of bools can be called too, but is a tree."""
+  """Whether to call a mask, by Optax's rule: a module of bools is callable, but counts as a tree."""
   return callable(mask) and (isinstance(mask, functools.partial) or all(map(callable, jax.tree.leaves(mask))))
 
 
@@ -233,7 +234,7 @@ def _listed(params: Any) -> str:
 
 
 def _difference(tree: Any, params: Any) -> str:
-  """Where two structures differ: their own text takes many lines for a module."""
+  """Where two structures differ, in short: the text of a module's structure takes many lines."""
   got, want = leaf_names(tree), leaf_names(params)
   missing, unknown = ([n or "(no name)" for n in a if n not in b] for a, b in ((want, got), (got, want)))
   few = lambda names: ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,13 +1,14 @@
-"""What a network's parameters may become without its function changing, and other coordinates for them.
+"""Changes of parameters that keep a network's function, and other coordinates for parameters.
 
 `incoming` names a layer's own leaves: its kernel, bias and normalisation scale. `outgoing` names the kernels
-that read the layer. Patterns are those of `paths.select`.
+that read the layer. Patterns are as in `paths.select`.
 
-The name of a leaf says where its units are, as for the penalties (`paths.unit_axis`). A Flax kernel is
-`[..., in, out]`: its own units are on the last axis, the units that it reads on the axis before. A leaf
-called `weight`, as in Equinox and PyTorch, is `[out, in, ...]`: the first axis and the second. Where an image
-was flattened in between, the inputs of a Flax kernel are positions by channels, and those of a `weight`
-channels by positions. `check_invariance` refuses a change after which the function is another.
+The name of a leaf determines the axis of its units, as for the penalties (`paths.unit_axis`). A Flax kernel
+is `[..., in, out]`: its own units are on the last axis, the units that it reads on the axis before. A leaf
+called `weight`, as in Equinox and PyTorch, is `[out, in, ...]`: its own units are on the first axis, the
+units that it reads on the second. After a flattened image, the inputs of a Flax kernel are positions by
+channels, and the inputs of a `weight` are channels by positions. `check_invariance` refuses a change that
+alters the function.
 """
 
 from __future__ import annotations
@@ -55,20 +56,20 @@ class Coordinates(NamedTuple):
 def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, outgoing: Where) -> Params:
   """Reorders the hidden units of a layer, or the channels of a convolution; the function stays the same.
 
-  Of `n` units there are `n!` orders, and as many minima that are the same network.
+  With `n` units there are `n!` orders, and as many minima for the same network.
 
   Args:
     params: any pytree.
-    permutation: `[units]`, integers: which unit comes first, and so on.
+    permutation: `[units]`, integers: the unit that comes first, the second, and so on.
     incoming: the layer's own leaves.
-    outgoing: the kernels that read it.
+    outgoing: the kernels that read the layer.
 
   Returns:
-    A pytree as `params`.
+    A pytree like `params`.
 
   Raises:
-    TypeError: if `permutation` is not of integers.
-    ValueError: if it is known and no permutation, or a leaf has another number of units.
+    TypeError: if `permutation` does not hold integers.
+    ValueError: if a known `permutation` is none, or a leaf has another number of units.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
@@ -83,33 +84,33 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, ou
     raise TypeError(f"permutation must be integers, got {order.dtype}")
   known = not isinstance(order, Tracer)
   if order.ndim != 1 or (known and sorted(np.asarray(order).tolist()) != list(range(order.size))):
-    raise ValueError(f"permutation must be the numbers 0 to n - 1 in some order, got {permutation}")
+    raise ValueError(f"permutation must hold the numbers 0 to n - 1, each once, got {permutation}")
   take = lambda x, axis: jnp.take(x, order, axis=axis)
   return _on_units(params, order.size, incoming, outgoing, take, take)
 
 
 def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoing: Where) -> Params:
-  r"""Multiplies what comes into each unit and divides what leaves it; ReLU networks stay the same function.
+  r"""Multiplies each unit's incoming weights and divides its outgoing ones; keeps a ReLU network's function.
 
   .. math:: s > 0: \quad \operatorname{ReLU}(s x) = s \operatorname{ReLU}(x), \qquad
     w_{in} \to s\, w_{in}, \quad b \to s\, b, \quad w_{out} \to w_{out} / s
 
-  The gradient becomes another: divided by `s` at the incoming weights and multiplied at the outgoing ones.
-  Right for ReLU, leaky ReLU, linear units and pooling; not for GELU, tanh or softmax. Biases belong to
-  `incoming`.
+  The gradient changes: it is divided by `s` at the incoming weights and multiplied by `s` at the outgoing
+  ones. This holds for ReLU, leaky ReLU, linear units and pooling, but not for GELU, tanh or softmax. Biases
+  belong to `incoming`.
 
   Args:
     params: any pytree.
-    scales: `[units]`, above 0; of a convolution one for each channel.
+    scales: `[units]`, above 0; for a convolution one per channel.
     incoming: the layer's own leaves, kernel and bias.
-    outgoing: the kernels that read it.
+    outgoing: the kernels that read the layer.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError: if `scales` are not floating.
-    ValueError: if one that is known is not above 0, or a leaf has another number of units.
+    ValueError: if a known scale is not above 0, or a leaf has another number of units.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
@@ -128,12 +129,13 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoin
 
 
 def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) -> Params:
-  r"""Multiplies the kernel of each unit that is normalised afterwards; nothing else has to change.
+  r"""Multiplies each unit's kernel in front of a normalisation; nothing else has to change.
 
   .. math:: f(s w) = f(w), \qquad \nabla f(s w) = \nabla f(w) / s, \qquad \langle w, \nabla f(w) \rangle = 0
 
-  Behind BatchNorm in training the function does not see the scale of a unit's kernel (up to its epsilon), but
-  the gradient does: weight decay on such a kernel changes the effective step and nothing else.
+  With BatchNorm in training, the function does not depend on the scale of a unit's kernel (up to the
+  epsilon), but the gradient does. So weight decay on such a kernel changes the effective step and nothing
+  else.
 
   Args:
     params: any pytree.
@@ -141,7 +143,7 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) ->
     incoming: the kernels, and biases, in front of the normalisation.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError, ValueError: as `rescale_units`.
@@ -168,12 +170,12 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) ->
 
 
 def invariance_error(apply: Callable[..., Any], params: Params, other: Params, *inputs: Any) -> Array:
-  """By how much the outputs of two sets of parameters differ, relative to the largest output.
+  """Computes how much the outputs of two sets of parameters differ, relative to the largest output.
 
   Args:
     apply: `(params, *inputs) -> outputs`, any pytree.
-    params, other: what is compared.
-    *inputs: passed on.
+    params, other: the parameters to compare.
+    *inputs: inputs of `apply`.
 
   Returns:
     A scalar, float32 or wider.
@@ -196,7 +198,7 @@ def invariance_error(apply: Callable[..., Any], params: Params, other: Params, *
 def check_invariance(
   apply: Callable[..., Any], params: Params, other: Params, *inputs: Any, tolerance: float = 1e-5
 ) -> None:
-  """Refuses two sets of parameters that are not the same function on these inputs.
+  """Checks that two sets of parameters give the same function on these inputs.
 
   Args:
     apply, params, other, inputs: as for `invariance_error`.
@@ -210,11 +212,13 @@ def check_invariance(
   """
   error = float(invariance_error(apply, params, other, *inputs))
   if not error <= tolerance:
-    raise ValueError(f"outputs must agree to {tolerance:g} of the largest, they differ by {error:.3g}")
+    raise ValueError(
+      f"outputs must agree to {tolerance:g} of the largest output, got a gap of {error:.3g} of it"
+    )
 
 
 def linear_coordinates(matrix: ArrayLike) -> Coordinates:
-  r"""The coordinates `y` of :math:`x = A y`, over all parameters at once.
+  r"""Returns the coordinates `y` of :math:`x = A y`, over all parameters at once.
 
   Args:
     matrix: `A`, `[size, size]`, invertible, in the order of `jax.flatten_util.ravel_pytree`.
@@ -253,7 +257,7 @@ def linear_coordinates(matrix: ArrayLike) -> Coordinates:
 def elementwise_coordinates(
   forward: Callable[[Array], Array], inverse: Callable[[Array], Array]
 ) -> Coordinates:
-  """Smooth coordinates, the same function for each number: `jnp.sinh` and `jnp.arcsinh`, for instance.
+  """Returns coordinates given by one smooth function per entry: `jnp.sinh` and `jnp.arcsinh`, for instance.
 
   Args:
     forward: `y -> x`, differentiable and one to one.
@@ -264,12 +268,12 @@ def elementwise_coordinates(
 
   Raises:
     TypeError: if one is not a function.
-    ValueError: if the one does not undo the other at -1, 0.5 and 2; NaN, as of a logarithm, is let pass.
+    ValueError: if `inverse` does not undo `forward` at -1, 0.5 and 2; NaN, as from a logarithm, is accepted.
 
   Example:
     >>> import optax
     >>> from jaxreg.optim import reparameterize
-    >>> coordinates = elementwise_coordinates(jnp.exp, jnp.log)  # multiplicative steps, for what is positive
+    >>> coordinates = elementwise_coordinates(jnp.exp, jnp.log)  # multiplicative steps for x > 0
     >>> tx, x = reparameterize(optax.sgd(0.1), *coordinates), jnp.array([1.0, 2.0])
     >>> updates, _ = tx.update(jnp.array([1.0, 0.5]), tx.init(x), x)
     >>> print(*(f"{factor:.4f}" for factor in (x + updates) / x))
@@ -282,7 +286,7 @@ def elementwise_coordinates(
     points = jnp.array([-1.0, 0.5, 2.0])
     back = np.asarray(inverse(forward(points)))
   if not np.allclose(np.where(np.isnan(back), points, back), points, rtol=1e-3):
-    raise ValueError(f"inverse must undo forward, of -1, 0.5 and 2 it makes {back}")
+    raise ValueError(f"inverse must undo forward: for -1, 0.5 and 2, inverse(forward(x)) gave {back}")
   tree_map = lambda function: lambda tree: jax.tree.map(function, tree)
   return Coordinates(tree_map(forward), tree_map(inverse))
 

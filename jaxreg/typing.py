@@ -1,4 +1,4 @@
-"""The names of types used throughout, and the argument checks that every public function begins with."""
+"""Type names used throughout, and the argument checks at the start of every public function."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Mask = Callable[[Params], Any]
 class LossFn(Protocol):
   """`(params, batch, *, key) -> scalar`; `batch` is any pytree and always an argument, never a closure.
 
-  `key` is always given, by its name, and a loss without noise ignores it. Where a function says so,
-  `key=None` asks for no noise.
+  `key` is always passed, by name, and a loss without noise ignores it. If a function says so, `key=None` asks
+  for no noise.
   """
 
   def __call__(self, params: Params, batch: Batch, *, key: Key | None) -> Array: ...
@@ -85,7 +85,7 @@ def check_floating(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = N
 
 
 def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
-  """`check_floating`, then widened to at least float32: losses, logs and masks lose too much in bfloat16."""
+  """Like `check_floating`, but widens to at least float32: bfloat16 is too coarse for losses and logs."""
   x = check_floating(x, name, shape=shape)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
@@ -95,8 +95,9 @@ def check_labels(
 ) -> Array:
   """Returns integer `labels` as an array of 32 bits or more, shaped like `scores` without its last axis.
 
-  Labels outside `[0, num_classes)`, by default the length of that axis, are refused where that costs nothing:
-  in NumPy arrays and Python integers. A JAX array is not looked at, which would wait for the device.
+  Labels must be in `[0, num_classes)`, by default the length of the last axis of `scores`. The range is
+  checked where it is free: in NumPy arrays and Python integers. It is not checked in a JAX array, which would
+  wait for the device.
 
   Raises:
     TypeError: if `labels` are not integers.
@@ -106,13 +107,13 @@ def check_labels(
   labels = jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     soft = labels.ndim == scores.ndim > 0
-    hint = "; soft labels are not defined here: give one class, labels.argmax(axis=-1)" if soft else ""
+    hint = "; soft labels are not supported here: give one class, labels.argmax(axis=-1)" if soft else ""
     raise TypeError(f"labels must be integers, got {labels.dtype}{hint}")
   if num_classes is None:
     num_classes = scores.shape[-1] if scores.ndim else 0
   if scores.ndim == 0 or labels.shape != scores.shape[:-1]:
     one_hot = labels.shape == (*scores.shape[:-1], num_classes)
-    hint = "; of one-hot labels give labels.argmax(axis=-1)" if one_hot else ""
+    hint = "; convert one-hot labels with labels.argmax(axis=-1)" if one_hot else ""
     raise ValueError(
       f"labels must have the shape of {name} without the class axis, "
       f"got labels {labels.shape} for {name} {scores.shape}{hint}"
@@ -121,8 +122,8 @@ def check_labels(
     low, high = known.min(), known.max()
     if low < 0 or high >= num_classes:
       raise ValueError(f"labels must lie in [0, {num_classes}), got {low if low < 0 else high}")
-  # In 8 bits, what is computed with labels wraps around: `1 << label`, or a number of classes as a label.
-  # Of 64 bits without a sign, what both types hold is a float.
+  # In 8 bits, arithmetic on labels wraps around: `1 << label`, or the number of classes as a label. For
+  # uint64 the promoted type would be a float.
   wide = jnp.promote_types(labels.dtype, jnp.int32) if labels.dtype != jnp.uint64 else jnp.int64
   return labels.astype(wide)
 
@@ -132,7 +133,7 @@ def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
 
   Raises:
     TypeError: if `labels` are neither.
-    ValueError: if their shape does not fit, a known label is out of range or a known probability negative.
+    ValueError: if their shape does not fit, a known label is out of range or a known probability is negative.
   """
   array = jnp.asarray(labels)
   if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -143,42 +144,42 @@ def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
       f"got {array.dtype} {array.shape}"
     )
   if array.ndim == 0 or array.shape != logits.shape:
-    raise ValueError(f"labels that are probabilities must have shape {logits.shape}, got {array.shape}")
+    raise ValueError(f"soft labels (probabilities) must have shape {logits.shape}, got {array.shape}")
   if isinstance(labels, np.ndarray) and np.min(labels, initial=0) < 0:
     raise ValueError(f"labels must be probabilities, at least 0, got {np.min(labels)}")
   return array.astype(jnp.promote_types(array.dtype, logits.dtype))
 
 
 def check_key(key: Key) -> Key:
-  """Returns `key`.
+  """Returns `key` if it is a single typed key.
 
   Raises:
     TypeError: if it is not a typed key, for instance a seed or a raw uint32 array.
-    ValueError: if it is several keys.
+    ValueError: if `key` holds several keys.
   """
   if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-    raise TypeError(f"key must be a typed key, as jax.random.key(0) gives, got {_no_key(key)}")
+    raise TypeError(f"key must be a typed key, such as jax.random.key(0), got {_no_key(key)}")
   if key.ndim:
     raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
   return key
 
 
 def _no_key(given: Any) -> str:
-  """What came instead of a key, and the way out."""
+  """Describes the value given instead of a key, and the way out."""
   if given is None:
     return "None; a key is needed here"
   dtype, shape = getattr(given, "dtype", None), getattr(given, "shape", ())
   if dtype is None:
     return type(given).__name__
   if dtype == np.uint32 and len(shape) == 1:
-    return f"uint32 {shape}; of a legacy key of jax.random.PRNGKey give jax.random.wrap_key_data(key)"
+    return f"uint32 {shape}; convert a legacy jax.random.PRNGKey with jax.random.wrap_key_data(key)"
   if jnp.issubdtype(dtype, jnp.floating):
-    return f"{dtype} {shape}; is the key forgotten, or not in its place?"
+    return f"{dtype} {shape}; is the key missing or in the wrong position?"
   return f"{dtype} {shape}"
 
 
 def check_batch(batch: Any, *names: str) -> None:
-  """Checks that a batch has what is needed of it.
+  """Checks that a batch is a mapping with the given names.
 
   Raises:
     TypeError: if it is no mapping.
@@ -193,10 +194,10 @@ def check_batch(batch: Any, *names: str) -> None:
 
 
 def loss_and_aux(value: Any, has_aux: bool) -> tuple[Array, Any]:
-  """What a loss function returned, as a scalar and what came with it; None without `has_aux`.
+  """Splits the value of a loss function into the scalar loss and the aux value, None without `has_aux`.
 
   Raises:
-    TypeError: if the loss is a tuple or not floating, or `value` with `has_aux` no pair.
+    TypeError: if the loss is a tuple or not floating, or if `has_aux` is set and `value` is no pair.
     ValueError: if the loss is no scalar.
   """
   loss, aux = value, None
@@ -218,26 +219,27 @@ def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
   if not callable(loss_fn):
     raise TypeError(f"{name} must be a function (params, batch, *, key), got {one_line(loss_fn)}")
   try:
-    # A wrapper may take what the function that it wraps does not.
+    # A wrapper may take arguments that the wrapped function does not.
     signature = inspect.signature(loss_fn, follow_wrapped=not inspect.isfunction(loss_fn))
-  except ValueError:  # some built-in functions do not say what they take
+  except ValueError:  # some built-in functions have no signature
     return
   try:
     signature.bind(None, None, key=None)
   except TypeError as error:
     raise TypeError(
-      f"{name} must take (params, batch, *, key), also if it ignores key, got one of {signature}: {error}"
+      f"{name} must take (params, batch, *, key), even if it ignores key, got the signature {signature}: "
+      f"{error}"
     ) from None
 
 
 def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
-  """Checks that `function` needs no more than `takes` arguments, given by position.
+  """Checks that `function` can be called with `takes` positional arguments.
 
   Args:
-    function: what is checked.
-    name: of the argument, for the message.
-    form: what it should be, for the message, such as `params -> params`.
-    takes: how many arguments it is called with.
+    function: the function to check.
+    name: name of the argument, for the message.
+    form: the expected form, for the message, such as `params -> params`.
+    takes: the number of arguments in a call.
 
   Raises:
     TypeError: if it is no function, or needs other arguments.
@@ -246,7 +248,7 @@ def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
     raise TypeError(f"{name} must be a function {form}, got {one_line(function)}")
   try:
     signature = inspect.signature(function)
-  except ValueError:  # some built-in functions do not say what they take
+  except ValueError:  # some built-in functions have no signature
     return
   try:
     signature.bind(*[None] * takes)
@@ -258,7 +260,7 @@ def check_function(function: Any, name: str, form: str, *, takes: int) -> None:
 
 
 def one_line(value: Any) -> str:
-  """A value in a message: its repr, or its type alone where the repr is long, as that of a module is."""
+  """A value in a message: its repr, or only its type if the repr is long, as for a module."""
   text = repr(value)
   return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
@@ -271,14 +273,14 @@ def check_range(
   high: float = float("inf"),
   open_low: bool = False,
 ) -> None:
-  """Checks a hyper-parameter where its value is known, each entry of an array; a traced one passes.
+  """Checks the range of a hyper-parameter, entry by entry; a traced value passes.
 
   Raises:
     ValueError: if an entry of `value` is NaN or outside `[low, high]` (`(low, high]` with `open_low`).
   """
   if isinstance(value, Tracer):
     return
-  # On the host: inside jit a comparison of arrays is traced, even where their values are known.
+  # On the host: inside jit, comparisons of arrays are traced even if the values are known.
   known = value if isinstance(value, int | float) else np.asarray(value)
   if not np.all((low < known if open_low else low <= known) & (known <= high)):
     bracket = "(" if open_low else "["
@@ -287,7 +289,7 @@ def check_range(
 
 
 def check_count(value: Any, name: str) -> None:
-  """Checks a number of things, which is part of a shape and so never traced.
+  """Checks a count, which is part of a shape and so never traced.
 
   Raises:
     TypeError: if `value` is not an integer.

@@ -1231,7 +1231,7 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "penalties/_leaves.py",
+    "_leaves.py",
     "tests/penalties/test_weight_penalties.py",
     ("derivative of |0|", "return jnp.sign(x) * x", "return jnp.abs(x)", "test_l1_gradient_at_zero"),
     (
@@ -1268,7 +1268,7 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "penalties/_leaves.py",
+    "_leaves.py",
     "tests/penalties/test_activity.py",
     (
       "derivative of |0| in a code",
@@ -1284,7 +1284,7 @@ MUTATIONS = [
     ),
   ),
   *_table(
-    "penalties/_leaves.py",
+    "_leaves.py",
     "tests/penalties/test_penalized.py",
     (
       "mask ignored",

@@ -16,9 +16,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build import setup
 from jaxreg.train.config import describe
 from jaxreg.train.data import sources
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.run import workdir as workdirs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -245,7 +245,7 @@ def test_wrong_type(refuses, field, given, expected):
     ("data.resident_gib", "nan", "at least 0 and finite"),
     ("model.MLP.widths", "(0,)", "at least 1"),
     ("model.MLP.widths", "(8,-3)", "at least 1"),
-    ("model.MLP.dropout_rates", "(0.5,)", "a rate for each of the 2 hidden layers"),
+    ("model.MLP.dropout_rates", "(0.5,)", "one rate for each of the 2 hidden layers"),
     ("model.MLP.dropout_rates", "(0.5, 1.5)", "numbers from 0 to 1"),
     ("batch_size", "2000", "at most the number of training examples, 1078"),
   ],
@@ -373,7 +373,7 @@ def test_label_out_of_range(refuses, tmp_path):
 def claimed(tmp_path):
   """A work directory of the default configuration."""
   config = cli.parse(["--config", DIGITS], CONFIGS).config
-  workdirs.claim(tmp_path / "mine", config, sources.digits().describe(), 1600)
+  workdirs.claim(tmp_path / "mine", train.flatten(config), sources.digits().describe(), 1600)
   (tmp_path / "mine" / "checkpoints" / "16").mkdir(parents=True)
   return tmp_path / "mine"
 
@@ -763,4 +763,4 @@ def test_a_whole_run_and_its_evaluation(run, capsys, monkeypatch, tmp_path):
   out = capsys.readouterr().out.splitlines()
   assert out[0] == "softmax, checkpoint of step 1"
   assert out[1].startswith(f"val   error {results['val/error']:.2%}   NLL {results['val/nll']:.4f}")
-  assert setup.make_mesh().size == 8
+  assert make_mesh().size == 8

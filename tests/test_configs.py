@@ -12,8 +12,10 @@ import pytest
 
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
-from jaxreg.train.build import setup
-from jaxreg.train.jobs.rows import make_cell, parse_fields, parse_rows
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.config.rows import parse_fields, parse_rows
+from jaxreg.train.jobs.cells import make_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -70,7 +72,7 @@ def one_device(monkeypatch):
 def describe(config, choice):
   """What the data of a config looks like; nothing but the digits is read."""
   if config.data.name == "digits":
-    return setup.load_data(config).describe()
+    return load_data(config).describe()
   of = config.data.tfds.name if config.data.name == "tfds" else choice
   if of in PHOTOGRAPHS:
     classes, train_size, test_size = PHOTOGRAPHS[of]
@@ -181,7 +183,7 @@ def test_the_full_step_can_be_built(choice, override):
   first = next((name for name in ("toolbox", "optimizers", "image_folder") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
-  program = setup.build(config, data)
+  program = build(config, data)
   state = program.abstract
   of = lambda *shape, dtype="float32": jax.ShapeDtypeStruct((config.batch_size, *shape), dtype)
   inputs = of(*data["input_shape"], dtype=data["input_dtype"])
@@ -209,7 +211,7 @@ def test_the_rows_of_an_analysis_can_be_built(choice):
   for label, fields in cells.items():
     cell = make_cell(config, label, fields, seeds=1)
     train.check(cell)
-    program = setup.build(cell, describe(cell, choice))
+    program = build(cell, describe(cell, choice))
     assert flatness.subset(program_params(program), tuple(cell.flatness.where)).flat.size
 
 

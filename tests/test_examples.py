@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
+SCRIPTS = sorted(script.stem for script in FOLDER.glob("*.py") if script.stem != "batch_norm")
+GUESS = np.log(10)  # the loss of a uniform prediction of ten classes
 
 
 def load(name):
@@ -18,6 +20,75 @@ def load(name):
   with jax.numpy_rank_promotion("allow"):  # as a reader runs them
     spec.loader.exec_module(module)
   return module
+
+
+def log_softmax(logits):
+  logits = np.asarray(logits, np.float64)
+  return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+
+
+def is_a_distribution(log_probs):
+  np.testing.assert_allclose(np.exp(np.asarray(log_probs, np.float64)).sum(-1), 1, rtol=1e-5)
+
+
+def any_model(it):
+  assert it.loss.shape == (8,)
+  is_a_distribution(it.log_probs)
+
+
+def linen_step(it):
+  is_a_distribution(it.log_probs)
+  assert 0 < it.nll < GUESS
+
+
+def nnx_step(it):
+  assert 0 < it.loss < GUESS
+
+
+def equinox_step(it):
+  assert 0 < it.loss < GUESS
+
+
+def group_softmax(it):
+  """All classes are alike, so each of the four groups guesses, and so does the whole."""
+  np.testing.assert_allclose(it.loss, 4 * GUESS, rtol=1e-5)
+  np.testing.assert_allclose(it.log_probs, np.full((8, 10), -GUESS), rtol=1e-5)
+
+
+def noise_penalties_constraints(it):
+  assert np.linalg.norm(np.asarray(it.params["kernel"], np.float64), axis=0).max() < 1 + 1e-6
+
+
+def calibration(it):
+  log_probs = np.asarray(it.log_probs, np.float64)
+  np.testing.assert_allclose(it.total, -log_probs[range(8), np.asarray(it.labels)].sum(), rtol=1e-5)
+  assert it.count == 8
+  assert 0 <= it.error <= 1
+  np.testing.assert_allclose(it.calibrated, log_softmax(log_probs / float(it.temperature)), rtol=1e-4)
+
+
+def augmentation(it):
+  np.testing.assert_array_equal(it.shifted["labels"], it.batch["labels"])
+  np.testing.assert_allclose(it.mixed["labels"].sum(-1), 1, rtol=1e-6)
+  np.testing.assert_allclose(it.loss, 0.9**2 * GUESS, rtol=1e-5)  # of a guess, whatever the label
+
+
+def sharpness_and_attacks(it):
+  is_a_distribution(it.log_probs)
+  assert 0 < it.loss < GUESS
+
+
+def ensemble(it):
+  assert it.logits.shape == (5, 8, 10)
+  mean = np.logaddexp.reduce(log_softmax(it.logits), axis=0) - np.log(5)
+  np.testing.assert_allclose(it.log_probs, mean, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_does_what_it_shows(name, capsys):
+  check = globals()[name]
+  check(load(name))
+  assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize("library", ["linen", "flax_nnx", "equinox"])
@@ -35,3 +106,9 @@ def test_batch_norm_keeps_the_statistics_of_clean_inputs(library, monkeypatch):
   found = [leaf for leaf in jax.tree.leaves(stats) if leaf.shape == mean.shape]
   errors = [np.abs(leaf - (1 - 0.9**10) * mean).max() for leaf in found]
   assert min(errors) < 1e-4
+
+
+def test_the_training_step_of_ones_own_learns():
+  example = load("training_step")
+  assert example.accuracy > 0.7
+  assert set(example.metrics) >= {"nll", "kl", "neg_entropy", "auxiliary", "l2"}

@@ -23,7 +23,7 @@ def modules_after(statement: str) -> set[str]:
     "import jaxreg",
     "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
     "from jaxreg import averaging, ensembles, optim, sparse, symmetry",
-    "from jaxreg import augment, adversarial",
+    "from jaxreg import augment, adversarial, flatness",
   ],
 )
 def test_core_imports_nothing_heavy(statement):

@@ -15,7 +15,7 @@ from jaxreg.train.step.named import REGULARIZERS
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = "".join(path.read_text() for path in (ROOT / "configs").glob("*.py"))
-PAGE = next(path for path in (ROOT / "docs/methods.py", ROOT / "README.md") if path.exists())
+PAGE = ROOT / "docs/methods.py"
 TABLES = {
   "losses": ("step/methods.py: METHODS", METHODS),
   "penalties": ("step/named.py: REGULARIZERS", REGULARIZERS),

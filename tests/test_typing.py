@@ -105,11 +105,11 @@ def test_check_labels_refuses_other_shapes(labels, scores):
 @pytest.mark.parametrize(
   ("labels", "error", "hint"),
   [
-    (np.eye(3, dtype=int), ValueError, "of one-hot labels give labels.argmax"),
+    (np.eye(3, dtype=int), ValueError, "convert one-hot labels with labels.argmax"),
     (
       jnp.eye(3),
       TypeError,
-      "got float32; soft labels are not defined here: give one class, labels.argmax",
+      "got float32; soft labels are not supported here: give one class, labels.argmax",
     ),
     (np.array([0, 3, 1]), ValueError, r"must lie in \[0, 3\), got 3"),
     (np.array([0, -1, 1]), ValueError, r"must lie in \[0, 3\), got -1"),
@@ -128,9 +128,9 @@ def test_check_labels_does_not_wait_for_a_device():
 @pytest.mark.parametrize(
   ("key", "hint"),
   [
-    (jax.random.PRNGKey(0), r"uint32 \(2,\); of a legacy key.*jax.random.wrap_key_data\(key\)"),
+    (jax.random.PRNGKey(0), r"uint32 \(2,\); convert a legacy .*jax.random.wrap_key_data\(key\)"),
     (np.zeros(4, np.uint32), "wrap_key_data"),
-    (jnp.ones((4, 3)), r"got float32 \(4, 3\); is the key forgotten"),
+    (jnp.ones((4, 3)), r"got float32 \(4, 3\); is the key missing or in the wrong position"),
     (None, "None; a key is needed here"),
     (0, "got int$"),
   ],
@@ -187,7 +187,9 @@ def test_check_loss_fn_passes(loss_fn):
   ],
 )
 def test_a_loss_without_a_key_is_told_of_it(use):
-  with pytest.raises(TypeError, match=r"loss_fn must take \(params, batch, \*, key\).*got one of \(w, x\)"):
+  with pytest.raises(
+    TypeError, match=r"loss_fn must take \(params, batch, \*, key\).*got the signature \(w, x\)"
+  ):
     use(lambda w, x: w.sum())
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jaxreg.train.jobs.rows import make_cell, parse_rows
 
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.build import setup
 from jaxreg.train.config.choices import chosen
-from jaxreg.train.jobs.rows import make_cell, parse_rows
 from jaxreg.train.step.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent

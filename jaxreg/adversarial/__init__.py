@@ -1,14 +1,14 @@
-"""Inputs made worse for a model: `([key,] loss_of_inputs, x, *, ...) -> x`.
+"""Attacks, which make inputs worse for a model: `([key,] loss_of_inputs, x, *, ...) -> x`.
 
-`fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` begin at random. `vat_loss`, with the
-arguments of the last, gives its penalty, `[batch]`.
+`fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` start at random. `vat_loss` has the
+arguments of `virtual_adversarial` and returns its penalty, `[batch]`. `adversarial_loss` trains on the
+result; its `loss_fn` is `(params, batch, *, key) -> scalar`. These files import JAX, Optax, NumPy and the
+core only.
 
-`loss_of_inputs(x) -> [batch]` is any loss, one value an example, each of its own example alone: so no batch
-statistics. The caller closes over parameters and labels, and over the key of any noise, so that it is the
-same in every pass. `virtual_adversarial` needs no labels: its function is `log_probs_fn(x) -> [batch, ...,
-classes]`. What is added to `x` is a constant to differentiation.
-
-`adversarial_loss` trains on the result. Its `loss_fn` is `(params, batch, *, key) -> scalar`, as everywhere.
+`loss_of_inputs(x) -> [batch]` is any loss with one value per example that depends only on this example, so
+not on batch statistics. The caller closes over parameters and labels, and over the key of any noise, so that
+the noise is the same in every pass. `virtual_adversarial` needs no labels: its function is `log_probs_fn(x)
+-> [batch, ..., classes]`. The perturbation of `x` is a constant to differentiation.
 """
 
 from jaxreg._names import suggest_names

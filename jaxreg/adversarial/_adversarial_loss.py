@@ -1,4 +1,4 @@
-"""Adversarial training: a loss on clean inputs and on inputs made worse for it."""
+"""Adversarial training: a loss on clean and on attacked inputs."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def adversarial_loss(
   attacked_fn: Callable[..., Array] | None = None,
   has_aux: bool = False,
 ) -> Callable[..., Any]:
-  r"""A loss function that trains on adversarial examples too.
+  r"""Turns a loss function into one that also trains on adversarial examples.
 
   .. math:: \tilde J(\theta) = \alpha J(\theta; x) + (1 - \alpha) J(\theta; x'), \qquad
     x' = x + \delta \text{ by the attack on } J(\theta; \cdot)
 
-  `x'` is found anew in every call, for the parameters as they are, and is a constant to differentiation. All
-  passes get the same key, so the same noise. A model with BatchNorm should be attacked with its running
-  statistics, by an `attacked_fn`: with those of the batch, an example meets the others.
+  Every call computes `x'` for the current parameters; it is a constant to differentiation. All passes get the
+  same key and so the same noise. Attack a model with BatchNorm through an `attacked_fn` that uses its running
+  statistics: with batch statistics, examples depend on each other.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`, a mean over examples; `batch["inputs"]` `[batch, ...]`,
-      floating, are what the attack moves.
+    loss_fn: `(params, batch, *, key) -> scalar`, a mean over examples; the attack moves `batch["inputs"]`,
+      `[batch, ...]`, floating.
     attack: `(function_of_inputs, x) -> x` or, if its first parameter is called `key`, `(key,
       function_of_inputs, x) -> x`: `functools.partial(fgsm, eps=0.1)`, `pgd` or `virtual_adversarial` with
-      their options, or one's own.
+      their options, or your own.
     mix: `alpha` in [0, 1], the share of the clean inputs.
-    attacked_fn: `(params, batch, *, key) -> [batch, ...]`, what the attack gets as a function of the inputs;
-      by default the loss. `virtual_adversarial` needs one that gives log-probabilities.
-    has_aux: whether `loss_fn` gives `(scalar, aux)`, as for `jax.grad`; then so does the result, with the
+    attacked_fn: `(params, batch, *, key) -> [batch, ...]`, the function that the attack sees as a function of
+      the inputs; by default the loss. `virtual_adversarial` needs one that returns log-probabilities.
+    has_aux: whether `loss_fn` returns `(scalar, aux)`, as for `jax.grad`; the result then does too, with the
       `aux` of the clean inputs.
 
   Returns:
@@ -57,7 +57,7 @@ def adversarial_loss(
 
   Raises:
     TypeError: if `attack` is not a function, or `loss_fn` or `attacked_fn` does not take these arguments; in
-      a call, if the loss is a tuple or not floating, or with `has_aux` no pair.
+      a call, if the loss is a tuple or not floating, or `has_aux` is set and it is no pair.
     ValueError: if `mix` is outside [0, 1]; in a call, if the loss is no scalar.
 
   Example:
@@ -65,7 +65,7 @@ def adversarial_loss(
     >>> from jaxreg.adversarial import fgsm
     >>> robust = adversarial_loss(loss_fn, lambda loss, x: fgsm(loss, x, eps=0.5), mix=0.0)
     >>> w, batch = jnp.array([1.0, -1.0]), {"inputs": jnp.array([[0.5, -0.5]])}
-    >>> robust(w, batch, key=None)  # the margin of 1 is gone: log 2
+    >>> robust(w, batch, key=None)  # the attack removes the margin of 1: log 2
     Array(0.6931472, dtype=float32)
 
   References:
@@ -85,7 +85,7 @@ def adversarial_loss(
     attack_key, loss_key = (None, None) if key is None else jax.random.split(key)
 
     def at(function: Callable[..., Any], x: Array) -> Any:
-      # Of every pass the same: what the key checker takes for reuse is meant.
+      # The same noise in every pass: this reuse of the key is intended, so clone it for the key checker.
       noise = None if loss_key is None else jax.random.clone(loss_key)
       return function(params, {**batch, "inputs": x}, key=noise)
 
@@ -96,7 +96,7 @@ def adversarial_loss(
     def of_inputs(x: Array) -> Array:
       if attacked_fn is not None:
         return at(attacked_fn, x)
-      # The mean for each example: their sum has the gradient in each input that its own loss has.
+      # The mean, repeated per example: the gradient of their sum in an input is the gradient of its own loss.
       return jnp.broadcast_to(loss_at(x)[0], x.shape[:1])
 
     x = check_floating(batch["inputs"], "inputs")

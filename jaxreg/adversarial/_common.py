@@ -1,4 +1,4 @@
-"""What the attacks share: checks, the gradient in the inputs, lengths of perturbations."""
+"""Parts shared by the attacks: checks, input gradients, lengths of perturbations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wide(x: Array) -> Array:
 
 
 def input_gradient(loss_of_inputs: LossOfInputs, x: Array) -> Array:
-  """The gradient of each example's loss in its own input, itself without gradient."""
+  """The gradient of each example's loss in its own input, as a constant to differentiation."""
 
   def total(x):
     losses = loss_of_inputs(x)
@@ -39,17 +39,17 @@ def input_gradient(loss_of_inputs: LossOfInputs, x: Array) -> Array:
 
 
 def perturbed(x: Array, delta: ArrayLike, clip: Bounds) -> Array:
-  """`x + delta`, within the bounds, of the dtype of `x`."""
+  """`x + delta`, clipped to the bounds, in the dtype of `x`."""
   moved = wide(x) + delta
   return (moved if clip is None else jnp.clip(moved, *clip)).astype(x.dtype)
 
 
 def lengths(delta: Array) -> Array:
-  """The Euclidean norm of each example, `[batch, 1, ...]`; no square of it under- or overflows."""
+  """The Euclidean norm of each example, `[batch, 1, ...]`, without under- or overflow of the squares."""
   return norm(delta, tuple(range(1, delta.ndim)))
 
 
 def unit(delta: Array, otherwise: Array | float = 0.0) -> Array:
-  """Each example divided by its norm; `otherwise` where that is 0, NaN where it is NaN."""
+  """Each example divided by its norm; `otherwise` if the norm is 0, NaN if it is NaN."""
   near_one, length, _ = scaled(delta, tuple(range(1, delta.ndim)))
   return jnp.where(length == 0, otherwise, near_one / jnp.where(length == 0, 1, length))

@@ -10,27 +10,27 @@ from jaxreg.typing import Array, check_range
 
 
 def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = None) -> Array:
-  r"""One step of length `eps` along the sign of the loss's gradient in the inputs.
+  r"""Moves inputs by one step of length `eps` along the sign of the loss's gradient.
 
   .. math:: x' = x + \epsilon \operatorname{sign}(\nabla_x J(x))
 
-  The worst point of the box of half-width `eps` where the loss is monotone in a linear function of `x`, as
-  in logistic regression: there it adds `eps * ||w||_1` to the negative margin. Toward a target class: give
-  minus the loss of that class.
+  If the loss is monotone in a linear function of `x`, as in logistic regression, this is the worst point of
+  the box of half-width `eps`, and it adds `eps * ||w||_1` to the negative margin. To move toward a target
+  class, give minus the loss of that class.
 
   Args:
-    loss_of_inputs: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters,
-      labels and the key of its noise.
+    loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
+      parameters, labels and the key of its noise.
     x: `[batch, ...]`, floating.
     eps: at least 0, in units of `x`; .007 in the paper's figure.
     clip: the least and largest value that an input may have, applied last.
 
   Returns:
-    `x'`, of the shape and dtype of `x`; unmoved where the gradient is 0.
+    `x'`, with the shape and dtype of `x`; unmoved where the gradient is 0.
 
   Raises:
     TypeError: if `x` is not floating.
-    ValueError: if `loss_of_inputs` does not give `[batch]` or `eps` is negative.
+    ValueError: if `loss_of_inputs` does not return `[batch]` or `eps` is negative.
 
   Example:
     >>> w, y = jnp.array([1.0, -2.0]), jnp.array([1.0])

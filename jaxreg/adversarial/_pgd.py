@@ -37,33 +37,33 @@ def pgd(
   clip: Bounds = None,
   targeted: bool = False,
 ) -> Array:
-  r"""Steps of steepest ascent of the loss, each followed by the projection onto a ball around `x`.
+  r"""Moves inputs by steps of steepest ascent, each followed by a projection onto a ball around `x`.
 
   .. math:: \delta \leftarrow P_{\|\delta\| \le \epsilon} \Bigl(\delta
     + \eta \operatorname*{argmax}_{\|v\| \le 1} v^\top \nabla_x J(x + \delta)\Bigr)
 
   The steepest direction is the sign of the gradient for `linf`, the gradient divided by its norm for `l2`,
-  and for `l1` the one coordinate of the largest gradient, so that many steps are needed there.
+  and for `l1` the single coordinate with the largest gradient, so `l1` needs many steps.
 
   Args:
-    key: for the start, one draw for all examples; may be None without one.
-    loss_of_inputs: `x -> [batch]`, any loss in which an example meets no other; it closes over parameters,
-      labels and the key of its noise.
+    key: one draw of the start for all examples; may be None without a random start.
+    loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
+      parameters, labels and the key of its noise.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
     eps: radius of the ball, at least 0, in units of `x`.
     step_size: at least 0; a few times `eps / num_steps`.
     num_steps: at least 1; static.
     norm: `linf`, `l2` or `l1`, over all axes of an example.
-    random_start: whether the first point is uniform in the ball, else `x`.
+    random_start: whether the first point is uniform in the ball instead of `x`.
     clip: the least and largest value that an input may have, applied after every projection.
-    targeted: go down instead, for the loss of a class to be taken for.
+    targeted: whether to descend instead, on the loss of a target class.
 
   Returns:
     `x + delta`, of the shape and dtype of `x`.
 
   Raises:
-    TypeError: if `x` is not floating, `num_steps` no integer or, where needed, `key` not a typed key.
-    ValueError: for another `norm`, a negative `eps` or `step_size`, or if `loss_of_inputs` does not give
+    TypeError: if `x` is not floating, `num_steps` is no integer, or `key` is needed and not a typed key.
+    ValueError: for another `norm`, a negative `eps` or `step_size`, or if `loss_of_inputs` does not return
       `[batch]`.
 
   Example:
@@ -113,14 +113,14 @@ def _project(delta: Array, radius: Array, norm: Norm) -> Array:
     return jnp.clip(delta, -radius, radius)
   if norm == "l2":
     return unit(delta) * jnp.minimum(lengths(delta), radius)
-  # Optax divides by the radius.
+  # Optax divides by the radius, which may be 0.
   divisor = jnp.where(radius > 0, radius, 1)
   ball = lambda d: optax.projections.projection_l1_ball(d, divisor)
   return jnp.where(radius > 0, jax.vmap(ball)(delta), 0)
 
 
 def _uniform(key: Key | None, x: Array, norm: Norm) -> Array:
-  """One point of the unit ball for each example, uniform."""
+  """A uniform point of the unit ball for each example."""
   if key is None:
     raise TypeError("key must be a typed key for a random start, got None")
   check_key(key)
@@ -128,7 +128,7 @@ def _uniform(key: Key | None, x: Array, norm: Norm) -> Array:
   if norm == "linf":
     return jax.random.uniform(key, x.shape, dtype, -1, 1)
   batch, size = x.shape[0], x[:1].size
-  # A sphere of two dimensions more, or an L1 sphere of one more, seen from above, is a uniform ball.
+  # Projecting a sphere with two more dimensions, or an L1 sphere with one more, gives a uniform ball.
   if norm == "l2":
     normal = jax.random.normal(key, (batch, size + 2), dtype)
     points = normal / lengths(normal)

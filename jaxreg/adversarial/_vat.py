@@ -15,19 +15,19 @@ from jaxreg.typing import Array, Key, check_count, check_key, check_range
 def virtual_adversarial(
   key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_iters: int = 1
 ) -> Array:
-  r"""Moves each input by `eps` where the prediction changes most, to second order.
+  r"""Moves each input by `eps` along the direction that changes the prediction most, to second order.
 
   .. math:: x' = x + \epsilon d, \qquad d \leftarrow \frac{H d}{\|H d\|_2}, \qquad
     H = \nabla_r^2 \, \mathrm{KL}\bigl(p(\cdot \mid x) \,\|\, p(\cdot \mid x + r)\bigr) \big|_{r = 0}
 
-  Power iteration from a random direction. The divergence has no gradient at `r = 0`, and a finite
-  difference of it drowns in rounding: the products with `H` are exact here, a forward derivative of the
-  gradient, so `log_probs_fn` must have both. Where `H d` is 0, `d` stays as it is.
+  The method is power iteration from a random direction. The gradient of the divergence is 0 at `r = 0`, and a
+  finite difference of it drowns in rounding. So the products with `H` are exact: a forward derivative of the
+  gradient, and `log_probs_fn` must support both modes. If `H d` is 0, `d` does not change.
 
   Args:
-    key: for the first direction, one draw for all examples.
-    log_probs_fn: `x -> [batch, ..., classes]`, log-probabilities, of an example's own input alone; it closes
-      over parameters and the key of its noise. No labels: the model is its own teacher.
+    key: one draw of the first direction for all examples.
+    log_probs_fn: `x -> [batch, ..., classes]`, log-probabilities that depend only on the example's own input;
+      it closes over parameters and the key of its noise. There are no labels: the model is its own teacher.
     x: `[batch, ...]`, floating.
     eps: the Euclidean norm of an example's move, at least 0, in units of `x`.
     num_iters: at least 1; static.
@@ -42,7 +42,7 @@ def virtual_adversarial(
   Example:
     >>> log_probs = lambda x: jax.nn.log_softmax(x @ jnp.array([[3.0, -3.0], [0.0, 0.0]]))
     >>> moved = virtual_adversarial(jax.random.key(0), log_probs, jnp.zeros((1, 2)), eps=2.0)
-    >>> jnp.abs(moved)  # d and -d are as bad
+    >>> jnp.abs(moved)  # d and -d are equally bad
     Array([[2., 0.]], dtype=float32)
 
   References:
@@ -58,14 +58,14 @@ def virtual_adversarial(
 def vat_loss(
   key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_iters: int = 1
 ) -> Array:
-  r"""How far the prediction moves at `virtual_adversarial` inputs: a penalty that needs no labels.
+  r"""Computes how far the prediction moves at `virtual_adversarial` inputs: a penalty without labels.
 
   .. math:: \mathrm{KL}\bigl(p(\cdot \mid x) \,\|\, p(\cdot \mid x')\bigr)
 
   The first argument, the target, and `x' - x` are constants to differentiation.
 
   Args:
-    key, log_probs_fn, x, eps, num_iters: as `virtual_adversarial` has them.
+    key, log_probs_fn, x, eps, num_iters: as in `virtual_adversarial`.
 
   Returns:
     `[batch]`, in nats, float32 or wider; summed over the axes between batch and classes.
@@ -107,14 +107,14 @@ def _clean(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
   clean = log_probs_fn(x)
   if clean.ndim < 2 or clean.shape[0] != x.shape[0]:
     raise ValueError(
-      f"log_probs_fn must give [batch, ..., classes] for a batch of {x.shape[0]}, got {clean.shape}; as the "
-      "attack of adversarial_loss it needs an attacked_fn that gives them"
+      f"log_probs_fn must give [batch, ..., classes] for a batch of {x.shape[0]}, got {clean.shape}; "
+      "adversarial_loss needs an attacked_fn that returns log-probabilities to use vat as its attack"
     )
   return wide(jax.lax.stop_gradient(clean))
 
 
 def _kl(log_p: Array, log_q: Array) -> Array:
   p = jnp.exp(log_p)
-  # What has probability 0 counts for nothing, also where its logarithm is -inf.
+  # A class of probability 0 does not count, even if its logarithm is -inf.
   gap = jnp.where(p > 0, log_p - log_q, 0)
   return (p * gap).sum(axis=tuple(range(1, p.ndim)))

@@ -1,12 +1,12 @@
 """Augmentation on the device: `(key, batch, *, ...) -> batch`.
 
-A batch is a mapping: `batch["inputs"]` are `[batch, height, width, channels]`, `batch["labels"]` are needed
-where they are mixed, and the rest is left alone. Where channels come first, as in Equinox and PyTorch, give
-`channel_axis=1`.
+A batch is a mapping with images `batch["inputs"]`, `[batch, height, width, channels]`. `batch["labels"]` are
+needed only for mixing; all other entries pass through. If channels come first, as in Equinox and PyTorch,
+give `channel_axis=1`. `compose` combines augmentations. These files import JAX, Optax, NumPy and the core
+only.
 
-Every example draws its own transformation, all of them in one draw from the key; the dtype (uint8 or
-floating) is kept. Mixing makes the labels soft, `[batch, classes]`; the others pass labels on as they come.
-`compose` makes one augmentation of several.
+Every example draws its own transformation, all of them in one draw from the key. The dtype (uint8 or
+floating) is kept. Mixing makes the labels soft, `[batch, classes]`; other augmentations do not change labels.
 """
 
 from jaxreg._names import suggest_names

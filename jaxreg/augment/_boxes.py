@@ -6,7 +6,7 @@ from jaxreg.typing import Array
 
 
 def inside_box(image: tuple[int, int], top: Array, left: Array, height: Array, width: Array) -> Array:
-  """Which pixels lie in a box: `[batch, rows, columns, 1]`, bool. What is outside the image is cut off."""
+  """The pixels inside a box, `[batch, rows, columns, 1]`, bool; parts outside the image are cut off."""
   return _between(image[0], top, height)[:, :, None, None] & _between(image[1], left, width)[:, None, :, None]
 
 

@@ -1,4 +1,4 @@
-"""Several augmentations, one after the other, as one."""
+"""Several augmentations in sequence, as one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,17 +11,18 @@ Augmentation = Callable[[Key, Mapping[str, Any]], Mapping[str, Any]]
 
 
 def compose(*augmentations: Augmentation) -> Callable[[Key, Mapping[str, Any]], dict[str, Any]]:
-  """An augmentation that applies others in their order, each with a key of its own.
+  """Combines augmentations into one that applies them in order, each with its own key.
 
-  The key of number `i`, from 0, is `jax.random.fold_in(key, i)`: what one draws does not hang on what comes
-  after it. Mixing makes labels soft and the others pass them on, so it may stand anywhere.
+  The key of number `i`, from 0, is `jax.random.fold_in(key, i)`: so the draws of one augmentation do not
+  depend on those after it. Mixing makes labels soft and other augmentations do not change labels, so mixing
+  may stand anywhere.
 
   Args:
-    *augmentations: functions `(key, batch) -> batch`; options go in by `functools.partial`.
+    *augmentations: functions `(key, batch) -> batch`; bind options with `functools.partial`.
 
   Returns:
-    A function `(key, batch) -> batch`; with no augmentations it gives the batch back. It raises TypeError if
-    its key is not a typed key.
+    A function `(key, batch) -> batch`; without augmentations it returns the batch. It raises TypeError if its
+    key is not a typed key.
 
   Raises:
     TypeError: if one is not a function.

@@ -1,4 +1,4 @@
-"""CutMix: a box of another image, and the label by area."""
+"""CutMix: a box from another image, and labels mixed by area."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ def cutmix(
   num_classes: int | None = None,
   channel_axis: int = -1,
 ) -> dict[str, Any]:
-  r"""Puts a box of another image of the batch into each image, and mixes the labels by its area.
+  r"""Pastes a box from another image of the batch into each image, and mixes the labels by its area.
 
   .. math:: h = H \sqrt{1 - \lambda}, \quad w = W \sqrt{1 - \lambda}, \qquad
     \tilde y = \Bigl(1 - \tfrac{a}{HW}\Bigr) y_i + \tfrac{a}{HW} y_j, \qquad
     \lambda \sim \mathrm{Beta}(\alpha, \alpha)
 
-  The box's middle is any pixel; what sticks out is cut off, and `a` counts the pixels that are left.
+  The centre of the box is any pixel. Parts outside the image are cut off, and `a` counts the remaining
+  pixels.
 
   Args:
     key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
     batch: `inputs` `[batch, height, width, channels]`; `labels` `[batch]`, integer, or `[batch, classes]`,
-      floating; the rest is left alone. An integer label out of range, such as -1 for none,
-      makes the labels that it is mixed into NaN, or in a NumPy array it is refused.
+      floating; other entries pass through. An integer label out of range, such as -1 for none, turns the
+      mixed labels into NaN, or is refused in a NumPy array.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with mixed images of the same dtype and labels `[batch, classes]`.

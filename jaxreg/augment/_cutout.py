@@ -1,4 +1,4 @@
-"""Cutout and random erasing: a box of each image is lost."""
+"""Cutout and random erasing: a constant replaces a box in each image."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jaxreg.typing import Key, check_key, check_range
 def cutout(
   key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:
-  """Fills a square of `size` pixels around a random pixel of each image; what sticks out is cut off.
+  """Fills a square of `size` pixels around a random pixel of each image, cut off at the image's edge.
 
   Args:
     key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
     size: side of the square in pixels, at least 0; a quarter to a half of the image in the paper.
-    fill: what is there instead.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    fill: value of the pixels in it.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with holes in its inputs, of the same dtype.
@@ -66,17 +66,17 @@ def random_erasing(
 ) -> dict[str, Any]:
   """Fills a box of random area, shape and place in each image with probability `rate`.
 
-  The box lies inside the image: one that is too high or wide is shortened, where the paper draws again. The
-  paper's aspect ratio is uniform; here its logarithm is, so that high and wide boxes are equally likely.
+  The box lies inside the image: a box that is too high or wide is shortened; the paper draws again. In the
+  paper the aspect ratio is uniform; here its logarithm is, so that high and wide boxes are equally likely.
 
   Args:
     key: one draw of `[5, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
     rate: probability of a box, in [0, 1].
     area: least and largest area of the box, as parts of the image.
     max_aspect: largest ratio of the longer to the shorter side, at least 1.
-    fill: what is there instead.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    fill: value of the pixels in it.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with holes in its inputs, of the same dtype.
@@ -97,14 +97,14 @@ def random_erasing(
   x = images(batch, channel_axis)
   check_range(rate, "rate", low=0, high=1)
   if len(area) != 2:
-    raise ValueError(f"area must be the least and the largest area, got {area}")
+    raise ValueError(f"area must be a pair, the least and the largest area, got {area}")
   check_range(area[0], "area[0]", low=0, high=1)
   check_range(area[1], "area[1]", low=area[0], high=1)
   check_range(max_aspect, "max_aspect", low=1)
   number, height, width, _ = x.shape
   chosen, part, aspect, row, column = jax.random.uniform(check_key(key), (5, number))
   pixels = height * width * (area[0] + (area[1] - area[0]) * part)
-  stretch = jnp.exp((aspect - 0.5) * math.log(max_aspect))  # the root of the ratio of the sides
+  stretch = jnp.exp((aspect - 0.5) * math.log(max_aspect))  # root of the ratio of the sides
   rows = jnp.clip(jnp.round(jnp.sqrt(pixels) * stretch), 1, height).astype(int)
   columns = jnp.clip(jnp.round(jnp.sqrt(pixels) / stretch), 1, width).astype(int)
   top = jnp.floor(row * (height - rows + 1)).astype(int)

@@ -20,9 +20,9 @@ def flip(
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
     rate: probability of a flip, in [0, 1].
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with flipped inputs, of the same dtype.

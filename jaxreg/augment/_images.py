@@ -1,4 +1,4 @@
-"""Images of a batch, channels last."""
+"""The images of a batch, channels last."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from jaxreg.typing import Array, check_batch
 
 
 def images(batch: Mapping[str, Any], channel_axis: int = -1) -> Array:
-  """`batch["inputs"]` as `[batch, height, width, channels]`, wherever its channels are.
+  """Returns `batch["inputs"]` as `[batch, height, width, channels]`, wherever its channels are.
 
   Raises:
     TypeError: if the batch is no mapping.
-    ValueError: if there are none, or they are not images, or `channel_axis` is not one of their axes.
+    ValueError: if there are no inputs, they are not images, or `channel_axis` is not one of their axes.
   """
   check_batch(batch, "inputs")
   x = jnp.asarray(batch["inputs"])
@@ -25,5 +25,5 @@ def images(batch: Mapping[str, Any], channel_axis: int = -1) -> Array:
 
 
 def with_images(batch: Mapping[str, Any], x: Array, channel_axis: int) -> dict[str, Any]:
-  """The batch with `x`, channels last, where its inputs were."""
+  """Returns the batch with `x`, channels last, in place of its inputs."""
   return {**batch, "inputs": jnp.moveaxis(x, -1, channel_axis)}

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg.augment._images import images, with_images
 from jaxreg.typing import Key, check_key, check_range
 
-# Of ImageNet's pixels, in units of the whole range: red, green and blue down, components across.
+# For ImageNet's pixels, in units of the value range. Rows are red, green and blue; columns are components.
 EIGENVALUES = (0.2175, 0.0188, 0.0045)
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
 
@@ -25,19 +25,19 @@ def lighting(
   value_range: tuple[float, float] | None = None,
   channel_axis: int = -1,
 ) -> dict[str, Any]:
-  r"""Adds one colour to all pixels of an image: the colour of another light.
+  r"""Adds one random colour to all pixels of an image, as under another light.
 
   .. math:: x \leftarrow x + \sum_j \alpha_j \lambda_j v_j, \qquad \alpha_j \sim N(0, \text{std}^2)
 
-  The eigenvalues and eigenvectors are those of the colours of ImageNet's pixels.
+  The eigenvalues and eigenvectors belong to the colour covariance of ImageNet's pixels.
 
   Args:
     key: one draw of `[batch, 3]`.
     batch: `inputs` `[batch, height, width, 3]`, red, green, blue, uint8 or floating; the rest stays.
-    std: of `alpha`, at least 0.
+    std: standard deviation of `alpha`, at least 0.
     value_range: the least and largest value of a pixel, to which the result is clipped; by default 0 and 255
-      of uint8, else 0 and 1.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+      for uint8, otherwise 0 and 1.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.

@@ -1,4 +1,4 @@
-"""What mixup and CutMix share: soft labels, partners, pixels back in their dtype."""
+"""Parts shared by mixup and CutMix: soft labels, shares, and pixels cast back to their dtype."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from jaxreg.typing import Array, Key, check_batch
 
 
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
-  """`batch["labels"]` as `[batch, classes]`: one-hot, or as they are where they are soft already.
+  """Returns `batch["labels"]` as `[batch, classes]`: one-hot, or unchanged if they are soft.
 
-  A label out of range, such as the -1 of an example without one, makes its row NaN: it has nothing to share.
+  A label out of range, such as the -1 of an example without one, makes its row NaN, because there is nothing
+  to mix.
 
   Raises:
     TypeError: if the batch is no mapping.
-    ValueError: if there are none or no inputs, integers come without their number of classes, or those of a
+    ValueError: if labels or inputs are missing, integer labels come without `num_classes`, or labels in a
       NumPy array are out of range.
   """
   check_batch(batch, "inputs", "labels")
@@ -42,7 +43,7 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
 
 
 def beta(key: Key, alpha: ArrayLike, number: int) -> Array:
-  """Shares from Beta(alpha, alpha), in one draw of `[2, number]` log-gammas: none underflows."""
+  """Draws shares from Beta(alpha, alpha) by `[2, number]` log-gammas in one draw; none underflows."""
   one, other = jax.random.loggamma(key, alpha, (2, number))
   return jax.nn.sigmoid(one - other)
 
@@ -55,5 +56,5 @@ def mixed(x: Array, other: Array, share: Array) -> Array:
 
 
 def narrowed(x: Array, dtype: Any) -> Array:
-  """In `dtype`; integers rounded to the nearest rather than down, which would darken."""
+  """Casts to `dtype`; integers are rounded to the nearest, because rounding down would darken the image."""
   return (x if jnp.issubdtype(dtype, jnp.floating) else jnp.round(x)).astype(dtype)

@@ -21,22 +21,23 @@ def mixup(
   num_classes: int | None = None,
   per_example: bool = True,
 ) -> dict[str, Any]:
-  r"""Mixes each example, and its label, with another of the batch.
+  r"""Mixes each example and its label with another example of the batch.
 
   .. math:: \tilde x = \lambda x_i + (1 - \lambda) x_j, \quad \tilde y = \lambda y_i + (1 - \lambda) y_j,
     \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha)
 
-  The labels become soft, as `losses.softmax_cross_entropy`, `losses.focal` and others take them. No label
-  smoothing is added. Every example of the batch takes part, also one of weight 0.
+  The labels become soft; `losses.softmax_cross_entropy`, `losses.focal` and others take soft labels. No label
+  smoothing is added. Every example of the batch takes part, even with weight 0.
 
   Args:
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
     batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer, or `[batch, classes]`,
-      floating; the rest is left alone. An integer label out of range, such as -1 for none,
-      makes the labels that it is mixed into NaN, or in a NumPy array it is refused.
-    alpha: above 0; towards 0 the examples stay as they are.
+      floating; other entries pass through. An integer label out of range, such as -1 for none, turns the
+      mixed labels into NaN, or is refused in a NumPy array.
+    alpha: above 0; towards 0 the examples stay unmixed.
     num_classes: needed for integer labels; static.
-    per_example: whether each example draws its own share, as here, or the batch one, as in the paper.
+    per_example: whether each example draws its own share, the default, or the batch draws one, as in the
+      paper.
 
   Returns:
     The batch with mixed inputs of the same dtype and labels `[batch, classes]`.

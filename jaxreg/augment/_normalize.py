@@ -1,4 +1,4 @@
-"""Standardising channels."""
+"""Standardisation of channels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def normalize(
 ) -> dict[str, Any]:
   """Subtracts a mean and divides by a standard deviation, per channel.
 
-  Deterministic, and meant for evaluation too; the key has no effect and may be None.
+  This is deterministic and meant for evaluation too; the key has no effect and may be None.
 
   Args:
     key: not used.
-    batch: `inputs` `[batch, height, width, channels]`, floating; the rest is left alone.
+    batch: `inputs` `[batch, height, width, channels]`, floating; other entries pass through.
     mean: `[channels]`, or a scalar.
     std: `[channels]`, or a scalar, positive.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with inputs of the same dtype.

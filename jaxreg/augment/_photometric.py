@@ -1,7 +1,7 @@
-"""What changes the values of pixels and leaves them where they are: `(x, level) -> x`, values in [0, 1].
+"""Operations that change pixel values but not positions: `(x, level) -> x`, values in [0, 1].
 
 `x` is `[batch, height, width, channels]`, floating, and `level` `[batch]` in [-1, 1]. A level of 0 changes
-nothing; what has no direction takes its size.
+nothing; an operation without a direction takes the absolute level.
 """
 
 import jax
@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from jaxreg.typing import Array
 
-# By how much the factor of an enhancement may differ from 1, and how many of 8 bits may go.
+# The largest difference of an enhancement's factor from 1, and the largest number of bits dropped out of 8.
 CHANGE, BITS = 0.9, 4
 LUMA = (0.299, 0.587, 0.114)
 
 
 def autocontrast(x: Array, level: Array) -> Array:
-  """Stretches each channel to the whole range, at every level."""
+  """Stretches each channel to the whole range, whatever the level."""
   del level
   low, high = x.min(axis=(1, 2), keepdims=True), x.max(axis=(1, 2), keepdims=True)
   return jnp.where(high > low, (x - low) / jnp.where(high > low, high - low, 1), x)
@@ -26,7 +26,7 @@ def brightness(x: Array, level: Array) -> Array:
 
 
 def color(x: Array, level: Array) -> Array:
-  """From and beyond grey; of images without colours, nothing."""
+  """Moves colours towards grey or away from it; an image without colours does not change."""
   return _enhanced(x, grey(x), level)
 
 
@@ -35,14 +35,14 @@ def contrast(x: Array, level: Array) -> Array:
 
 
 def equalize(x: Array, level: Array) -> Array:
-  """Spreads the 256 values of each channel so that all are about equally frequent, at every level.
+  """Spreads the 256 values of each channel to about equal frequencies, whatever the level.
 
-  Images of fewer pixels than values stay as they are.
+  Images with fewer pixels than values do not change.
   """
   del level
   batch, height, width, channels = x.shape
   values = jnp.round(255 * jnp.moveaxis(x, -1, 1).reshape(batch, channels, -1)).astype(jnp.int32)
-  # Pixels that are darker, for each pixel: the cumulated histogram at its value, without a histogram.
+  # The number of darker pixels for each pixel: the cumulated histogram at its value, without a histogram.
   darker = jax.vmap(jax.vmap(lambda v: jnp.searchsorted(jnp.sort(v), v)))(values)
   brightest = jnp.sum(values == values.max(-1, keepdims=True), axis=-1, keepdims=True)
   step = (height * width - brightest) // 255
@@ -52,16 +52,16 @@ def equalize(x: Array, level: Array) -> Array:
 
 
 def posterize(x: Array, level: Array) -> Array:
-  """Drops the last of 8 bits, up to 4 of them."""
+  """Drops up to 4 of the lowest bits out of 8."""
   bits = jnp.round(BITS * jnp.abs(level)).astype(jnp.int32)[:, None, None, None]
-  # On whole numbers: in floating point a value of 64 / 256 may fall just short of it.
+  # On whole numbers: in floating point the value 64 / 256 may fall just short.
   return ((jnp.round(255 * x).astype(jnp.int32) >> bits) << bits).astype(x.dtype) / 255
 
 
 def sharpness(x: Array, level: Array) -> Array:
-  """From and beyond a blur of three by three pixels that weighs the middle five times; the edge stays."""
+  """Moves towards a 3x3 blur with centre weight 5, or away from it; edge pixels do not change."""
   height, width = x.shape[1:3]
-  # Its gradient needs the zero to be a constant, which one of jnp is not under jit.
+  # The gradient of reduce_window needs a constant zero; a jnp zero is not constant under jit.
   blurred = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
   rows, columns = (jnp.arange(size)[:, None] for size in (height, width))
   inside = lambda i, size: (i > 0) & (i < size - 1)
@@ -70,7 +70,7 @@ def sharpness(x: Array, level: Array) -> Array:
 
 
 def solarize(x: Array, level: Array) -> Array:
-  """Inverts what is at or above a threshold that falls from beyond 1 to 0."""
+  """Inverts values at or above a threshold, which falls from beyond 1 to 0 with the level."""
   threshold = (256 / 255) * (1 - jnp.abs(level))[:, None, None, None]
   return jnp.where(x >= threshold, 1 - x, x)
 

@@ -1,4 +1,4 @@
-"""RandAugment: a few operations for each image, drawn from a list, all of one magnitude."""
+"""RandAugment: a few operations per image, drawn from a list, all with one magnitude."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxreg.augment._rotate import rotations
 from jaxreg.augment._warp import warped
 from jaxreg.typing import Array, Key, check_count, check_key, check_range
 
-# At the greatest magnitude: degrees, the tangent of the angle, the part of the side.
+# At the largest magnitude: degrees, tangent of the shear angle, fraction of the side.
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 PHOTOMETRIC = (
@@ -37,36 +37,37 @@ def rand_augment(
   value_range: tuple[float, float] | None = None,
   channel_axis: int = -1,
 ) -> dict[str, Any]:
-  r"""Applies `num_ops` operations to each image, each drawn from the list with equal chances.
+  r"""Applies `num_ops` operations to each image, each drawn uniformly from a list.
 
   The paper's list: `identity`, `autocontrast`, `brightness`, `color`, `contrast`, `equalize`, `posterize`,
-  `sharpness`, `solarize`, `rotate`, `shear_x`, `shear_y`, `translate_x`, `translate_y`. Which way they go,
-  darker or lighter, left or right, is drawn too. Magnitude 10 turns by 30 degrees, shears by 0.3, shifts by
-  0.45 of a side, changes brightness, colour, contrast and sharpness by the factors 0.1 or 1.9, leaves 4 of
-  8 bits and inverts all.
+  `sharpness`, `solarize`, `rotate`, `shear_x`, `shear_y`, `translate_x`, `translate_y`. The direction, darker
+  or lighter, left or right, is drawn too. Magnitude 10 rotates by 30 degrees, shears by 0.3, shifts by 0.45
+  of a side, scales brightness, colour, contrast and sharpness by 0.1 or 1.9, keeps 4 of 8 bits and inverts
+  all values.
 
-  Of the photometric operations all are computed and each image takes its own: they are arithmetic on pixels,
-  which compiles to few passes. The geometric ones of an image, all affine, are composed to one map, sampled
-  once, bilinearly, after the others: one gather whatever `num_ops`, and no blur upon blur. A `lax.switch`
-  under `vmap` would compute every branch, each with a gather: 2.5 times as long for two operations on a CPU.
+  All photometric operations are computed, and each image takes its own: they are pixel arithmetic, which
+  compiles to few passes. The geometric operations of an image are all affine. They are composed into one map
+  and applied after the photometric ones, by one bilinear sampling. This costs one gather whatever `num_ops`,
+  and does not blur repeatedly. A `lax.switch` under `vmap` would compute every branch, each with a gather:
+  2.5 times as long for two operations on a CPU.
 
   Args:
     key: two draws of `[num_ops, batch]`: operations and signs.
-    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; the rest is left alone: labels are
-      taken to survive every operation, so leave out those that change them.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through: labels
+      are assumed to survive every operation, so leave out operations that change them.
     num_ops: at least 1; static.
-    magnitude: in [0, 10], of every operation; `autocontrast` and `equalize` have none.
-    operations: names to draw from; one may come twice, and is then drawn twice as often.
-    fill: what comes in from outside.
-    value_range: the least and largest value of a pixel; by default 0 and 255 of uint8, else 0 and 1.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    magnitude: in [0, 10], for every operation; `autocontrast` and `equalize` ignore it.
+    operations: names to draw from; a name that appears twice is drawn twice as often.
+    fill: value of pixels from outside the image.
+    value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
 
   Raises:
     TypeError: if `key` is not a typed key, `num_ops` no integer or the inputs neither uint8 nor floating.
-    ValueError: if the inputs are not images, a number is out of range or an operation unknown.
+    ValueError: if the inputs are not images, a number is out of range or an operation is unknown.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}
@@ -84,7 +85,7 @@ def rand_augment(
   check_range(magnitude, "magnitude", low=0, high=10)
   unknown = [name for name in operations if name not in OPERATIONS]
   if unknown or not operations:
-    raise ValueError(f"operations must be some of {', '.join(OPERATIONS)}, got {unknown or 'none'}")
+    raise ValueError(f"operations must be among {', '.join(OPERATIONS)}, got {unknown or 'none'}")
   low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
   check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
 
@@ -106,19 +107,19 @@ def rand_augment(
 
 
 def _composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-  """Where the images look after all operations, in their order: matrices and shifts, as `warped` has them."""
+  """Composes the operations, in order, into the matrices and shifts that `warped` takes."""
   matrices = jnp.broadcast_to(jnp.eye(2, dtype=level.dtype), (level.shape[1], 2, 2))
   shifts = jnp.zeros((level.shape[1], 2), level.dtype)
   for which, by in zip(chosen, level):
     matrix, shift = _affine(which, by, sizes)
-    # What the later map points at is where the earlier one looks from.
+    # The later map gives the positions at which the earlier map is evaluated.
     shifts = shifts + jnp.einsum("bij,bj->bi", matrices, shift)
     matrices = jnp.einsum("bij,bjk->bik", matrices, matrix)
   return matrices, shifts
 
 
 def _affine(which: Array, by: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-  """The map of one operation an image, of rows and columns; what is not geometric moves nothing."""
+  """The map of one operation per image, on rows and columns; identity if it is not geometric."""
   of = lambda name, amount: jnp.where(which == OPERATIONS.index(name), amount * by, 0)
   still, shear_x, shear_y = 1 + jnp.zeros_like(by), of("shear_x", SHEAR), of("shear_y", SHEAR)
   shear = jnp.stack([jnp.stack([still, shear_y], -1), jnp.stack([shear_x, still], -1)], -2)

@@ -22,19 +22,19 @@ def rotate(
   fill: float = 0.0,
   channel_axis: int = -1,
 ) -> dict[str, Any]:
-  """Turns each image about its middle by an angle uniform in `[-max_degrees, max_degrees]`, bilinearly.
+  """Rotates each image about its centre by an angle uniform in `[-max_degrees, max_degrees]`, bilinearly.
 
-  Labels stay as they are: mind what a turn makes of a 6 or a 9.
+  Labels do not change: a rotation can turn a 6 into a 9.
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
     max_degrees: in [0, 180]; positive angles are counterclockwise.
-    fill: what comes in from outside.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    fill: value of pixels from outside the image.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
-    The batch with turned inputs, of the same shape and dtype.
+    The batch with rotated inputs, of the same shape and dtype.
 
   Raises:
     TypeError: if `key` is not a typed key.
@@ -55,6 +55,6 @@ def rotate(
 
 
 def rotations(degrees: Array) -> Array:
-  """Where a turned image looks: `[batch] -> [batch, 2, 2]`, of rows and columns."""
+  """The sampling matrices of rotated images: `[batch] -> [batch, 2, 2]`, on rows and columns."""
   cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
   return jnp.stack([jnp.stack([cos, sin], -1), jnp.stack([-sin, cos], -1)], -2)

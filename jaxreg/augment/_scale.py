@@ -22,19 +22,19 @@ def scale(
   fill: float = 0.0,
   channel_axis: int = -1,
 ) -> dict[str, Any]:
-  """Enlarges or reduces each image about its middle by a factor from `1 / max_factor` to `max_factor`.
+  """Scales each image about its centre by a factor from `1 / max_factor` to `max_factor`.
 
-  The factor's logarithm is uniform, so both are equally likely; sampling is bilinear.
+  The logarithm of the factor is uniform, so enlarging and reducing are equally likely; sampling is bilinear.
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
     max_factor: at least 1.
-    fill: what comes in from outside.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    fill: value of pixels from outside the image.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
-    The batch with scaled contents, of the same shape and dtype.
+    The batch with scaled images, of the same shape and dtype.
 
   Raises:
     TypeError: if `key` is not a typed key.

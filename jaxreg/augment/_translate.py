@@ -1,4 +1,4 @@
-"""Random translations, and the pad-and-crop that is one."""
+"""Random translations, and pad-and-crop, which is one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +13,14 @@ from jaxreg.typing import Key, check_key, check_range
 def translate(
   key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:
-  """Shifts each image by up to `max_shift` pixels in both directions, each shift equally likely.
+  """Shifts each image by up to `max_shift` pixels along both axes, all shifts equally likely.
 
   Args:
     key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
-    max_shift: in pixels, at least 0 and at most the height and width.
-    fill: what comes in from outside.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    max_shift: largest shift in pixels, at least 0 and at most the height and width.
+    fill: value of pixels from outside the image.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with shifted inputs, of the same shape and dtype.
@@ -48,14 +48,14 @@ def pad_crop(
 ) -> dict[str, Any]:
   """Pads each image on all sides and crops it back at a random place: `translate` by up to `padding`.
 
-  The CIFAR augmentation of the residual networks.
+  This is the CIFAR augmentation of the residual network papers.
 
   Args:
     key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; the rest is left alone.
-    padding: in pixels.
-    fill: the padding's value.
-    channel_axis: which axis of the inputs has the channels: 1 for `[batch, channels, height, width]`.
+    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    padding: width of the padding in pixels.
+    fill: value of the padding.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
   Returns:
     The batch with cropped inputs, of the same shape and dtype.
@@ -77,7 +77,7 @@ def pad_crop(
 
 
 def _shift(x: jax.Array, by: jax.Array, *, axis: int, fill: float) -> jax.Array:
-  # A gather along one axis at a time: no slice per example, and it stays sharded over the batch.
+  # One gather per axis: no slice per example, and the array stays sharded over the batch.
   size = x.shape[axis]
   source = jnp.arange(size)[None, :] - by[:, None]
   shape = [x.shape[0], *(size if a == axis else 1 for a in range(1, x.ndim))]

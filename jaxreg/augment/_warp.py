@@ -1,4 +1,4 @@
-"""Linear maps of images about their middle."""
+"""Linear maps of images about their centre."""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,13 @@ from jaxreg.typing import Array
 
 
 def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: float) -> Array:
-  """Images that show at `(row, column)` what `x` has at `matrices @ (row, column) + shifts`, from the middle.
+  """Samples `x` at `matrices @ (row, column) + shifts` for each pixel; coordinates start at the centre.
 
   Args:
     x: `[batch, height, width, channels]`.
     matrices: `[batch, 2, 2]`.
-    shifts: `[batch, 2]`, in pixels; none by default.
-    fill: what comes in from outside; between pixels everything is bilinear.
+    shifts: `[batch, 2]`, in pixels; by default 0.
+    fill: value of pixels from outside the image; interpolation is bilinear.
 
   Returns:
     An array of the shape and dtype of `x`.

@@ -1,9 +1,9 @@
-"""What is kept of the parameters along training, as pure states: the best copy, means of the iterates.
+"""Copies and means of the parameters along training, as pure states: the best copy, means of the iterates.
 
-All have one form: `<name>_init(params) -> state`, `<name>_update(state, params, ...) -> state`, and
-`state.params` are the parameters to use. Options are those of the update. A state is a pytree: it goes
-through `jit`, `scan`, `vmap` and checkpoints. Floating leaves are averaged, in float32 or wider. Of other
-arrays, such as the counters and keys of `nnx.split(model)[1]`, the newest are kept.
+`<name>_init(params) -> state` and `<name>_update(state, params, ...) -> state`, with options in the update;
+`state.params` are the parameters to use. A state is a pytree: it goes through `jit`, `scan`, `vmap` and
+checkpoints. Floating leaves are averaged in float32 or wider; other arrays, such as the counters and keys of
+`nnx.split(model)[1]`, keep their newest value. These files import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

@@ -1,4 +1,4 @@
-"""Early stopping with a copy of the best parameters, as a state that goes through `jit` and checkpoints."""
+"""Early stopping with a copy of the best parameters, as a state that works with `jit` and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jaxreg.typing import Array, Params, check_count, check_range, check_wide
 
 
 class EarlyStoppingState(NamedTuple):
-  """What early stopping remembers.
+  """The state of early stopping.
 
   Attributes:
-    params: a copy of the parameters at the best evaluation; before it, those of the start.
-    best_metric: the metric there; NaN before.
-    best_step: the number of that evaluation, from 0; -1 before.
-    num_evaluations: so far.
-    num_worse: evaluations since the best one, all without improvement.
-    should_stop: whether the patience has run out; nothing changes from then on.
+    params: a copy of the parameters at the best evaluation; before any, the initial parameters.
+    best_metric: the metric at the best evaluation; NaN before any.
+    best_step: the number of the best evaluation, from 0; -1 before any.
+    num_evaluations: the number of evaluations so far.
+    num_worse: the number of evaluations since the best one, all without improvement.
+    should_stop: whether the patience has run out; then the state no longer changes.
   """
 
   params: Params
@@ -33,7 +33,7 @@ class EarlyStoppingState(NamedTuple):
 
 
 def early_stopping_init(params: Params) -> EarlyStoppingState:
-  """The state before the first evaluation: a copy of the parameters, and no metric.
+  """Returns the state before the first evaluation: a copy of the parameters, and no metric.
 
   Raises:
     TypeError: if a leaf is not an array.
@@ -43,7 +43,7 @@ def early_stopping_init(params: Params) -> EarlyStoppingState:
     Array([1.], dtype=float32)
   """
   zero = jnp.zeros((), jnp.int32)
-  # With its dtype said, so that it does not change with the first update, under scan.
+  # An explicit dtype, so that the first update does not change it, as scan requires.
   none = jnp.asarray(jnp.nan, jnp.result_type(float))
   return EarlyStoppingState(
     jax.tree.map(jnp.copy, arrays(params)), none, zero - 1, zero, zero, jnp.zeros((), bool)
@@ -59,30 +59,30 @@ def early_stopping_update(
   min_delta: ArrayLike = 0.0,
   mode: Literal["min", "max"] = "min",
 ) -> EarlyStoppingState:
-  r"""Keeps the best parameters, and says stop after `patience` evaluations in a row without improvement.
+  r"""Keeps the best parameters, and stops after `patience` evaluations in a row without improvement.
 
   .. math:: \text{improved} \iff m_t < m_{\text{best}} - \delta \quad
     (\text{with mode "max": } m_t > m_{\text{best}} + \delta)
 
-  A tie is no improvement, and neither is NaN, first or later. Use `state.params` afterwards: "the latest
-  model" of the lecture is its latest stored copy, not the last iterate. Once stopped, a state stays as it is,
-  so replicas may stop at different times.
+  A tie is no improvement, and neither is NaN, first or later. Use `state.params` afterwards: the lecture's
+  "latest model" is its latest stored copy, not the last iterate. A stopped state no longer changes, so
+  replicas may stop at different times.
 
   Args:
-    state: from `early_stopping_init`, or the update before.
-    params: those that were evaluated.
+    state: from `early_stopping_init` or the preceding update.
+    params: the parameters that were evaluated.
     metric: `m`, their scalar on the validation set, floating.
-    patience: `P`; the state says stop at exactly the `P`-th evaluation in a row that did not improve.
-    min_delta: at least 0, what an improvement must exceed.
-    mode: whether the metric is to be small or large.
+    patience: `P`; `should_stop` is set at exactly the `P`-th evaluation in a row without improvement.
+    min_delta: at least 0; an improvement must exceed it.
+    mode: whether a smaller or a larger metric is better.
 
   Returns:
     The new state; `state.params` are the parameters to use.
 
   Raises:
     TypeError: if `patience` is not an integer or the metric not floating.
-    ValueError: if `patience` is below 1, `min_delta` negative, `mode` neither, the metric no scalar, or the
-      parameters are of another structure than those of the state.
+    ValueError: if `patience` is below 1, `min_delta` negative, `mode` is neither, the metric is no scalar, or
+      the structure of the parameters differs from the state's.
 
   Example:
     >>> state = early_stopping_init(jnp.zeros(1))
@@ -100,11 +100,11 @@ def early_stopping_update(
     raise ValueError(f'mode must be "min" or "max", got {mode!r}')
   given, kept = jax.tree.structure(params), jax.tree.structure(state.params)
   if given != kept:
-    raise ValueError(f"params must have the structure of those of init, {kept}, got {given}")
+    raise ValueError(f"params must have the structure given to init, {kept}, got {given}")
   sign = 1 if mode == "min" else -1
   metric = check_wide(metric, "metric", shape=()).astype(state.best_metric.dtype)
   best = jnp.where(state.best_step < 0, jnp.inf, sign * state.best_metric)
-  # Every comparison with NaN is false, so it never improves, and never becomes the best.
+  # Every comparison with NaN is false, so NaN never improves and never becomes the best.
   improved = sign * metric < best - min_delta
   worse = jnp.where(improved, 0, state.num_worse + 1)
   new = EarlyStoppingState(

@@ -1,4 +1,4 @@
-"""The exponential moving average of parameters, which begins as a plain mean."""
+"""The exponential moving average of parameters, which starts as a plain mean."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxreg.typing import Array, Params, check_range
 
 
 class EMAState(NamedTuple):
-  """The average, its floating leaves at least float32, and how many iterates it has seen."""
+  """The average, with floating leaves in at least float32, and the number of iterates in it."""
 
   params: Params
   count: Array
 
 
 def ema_init(params: Params) -> EMAState:
-  """An average that is a copy of the parameters, in float32 or wider.
+  """Returns an average that is a copy of the parameters, in float32 or wider.
 
   Raises:
     TypeError: if a leaf is not an array.
@@ -39,16 +39,16 @@ def ema_update(state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ram
   .. math:: \bar\theta_t = d_t \bar\theta_{t-1} + (1 - d_t) \theta_t, \qquad
     d_t = \min\Bigl(d, 1 - \frac1t\Bigr) \text{ with the ramp, else } d, \qquad t = 1, 2, \dots
 
-  With the ramp the average is the mean of all iterates while there are fewer than `1 / (1 - d)` of them, and
-  forgets the start, its initial copy included; without it that copy keeps the weight `d^t`. The step is
-  `optax.incremental_update`; `optax.ema` with its debiasing forgets the start too, but its weights fall from
-  the first iterate on. No gradient goes through.
+  With the ramp, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`, and it
+  forgets the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`. The step
+  is `optax.incremental_update`. `optax.ema` with its debiasing also forgets the start, but its weights fall
+  from the first iterate on. No gradient flows through.
 
   Args:
-    state: from `ema_init`, or the update before.
+    state: from `ema_init` or the preceding update.
     params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
     decay: `d` in [0, 1]; may be traced, so it can follow a schedule.
-    ramp: whether to begin with the plain mean.
+    ramp: whether to start with the plain mean.
 
   Returns:
     The new state; `state.params` are the parameters to use.
@@ -69,7 +69,7 @@ def ema_update(state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ram
   """
   check_range(decay, "decay", low=0, high=1)
   count = state.count + 1
-  number = count.astype(jnp.result_type(float))  # else float32 where x64 is on
+  number = count.astype(jnp.result_type(float))  # float32 otherwise, even with x64 on
   ramped = jnp.minimum(decay, 1 - 1 / number) if ramp else jnp.asarray(decay)
 
   def moved(old: Array, new: Array) -> Array:

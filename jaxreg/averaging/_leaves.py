@@ -10,22 +10,22 @@ from jaxreg.typing import Array, Params
 
 
 def is_averaged(leaf: Array) -> bool:
-  """Floating leaves are; counters, masks and keys are taken from the newest iterate."""
+  """Whether a leaf is floating; counters, masks and keys come from the newest iterate instead."""
   return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def arrays(params: Params) -> Params:
-  """`params` with every leaf as an array.
+  """Returns `params` with every leaf as an array.
 
   Raises:
-    TypeError: if a leaf is not an array; it is named.
+    TypeError: if a leaf is not an array; the error names it.
   """
   leaves, tree = jax.tree.flatten(params)
   return tree.unflatten([_array(leaf, name or "params") for leaf, name in zip(leaves, leaf_names(params))])
 
 
 def wide(params: Params) -> Params:
-  """`arrays`, what is averaged in float32 or wider: in bfloat16 a mean loses its small steps."""
+  """`arrays` with averaged leaves in float32 or wider: in bfloat16 a mean loses its small steps."""
   widened = lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
   return jax.tree.map(lambda leaf: widened(leaf) if is_averaged(leaf) else leaf, arrays(params))
 

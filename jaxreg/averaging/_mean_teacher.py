@@ -1,4 +1,4 @@
-"""Mean teacher: an exponential average of the student's parameters, which gives its targets."""
+"""Mean teacher: an exponential average of the student's parameters gives the targets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxreg.typing import Params
 
 
 def mean_teacher_init(params: Params) -> EMAState:
-  """A teacher that is a copy of the student: `ema_init`.
+  """Returns a teacher that is a copy of the student: `ema_init`.
 
   Raises:
     TypeError: if a leaf is not an array.
@@ -24,19 +24,19 @@ def mean_teacher_init(params: Params) -> EMAState:
 def mean_teacher_update(
   state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ramp: bool = True
 ) -> EMAState:
-  """Moves the teacher towards the student, after each of its steps: `ema_update`.
+  """Moves the teacher towards the student, after each step of the student: `ema_update`.
 
-  The targets are the teacher's predictions, in a loss such as `losses.consistency`. It gets no gradient: none
-  goes through this update. Its BatchNorm statistics are an average of the student's, taken with this too, or
-  its own from running it in training mode.
+  The targets are the teacher's predictions, in a loss such as `losses.consistency`. The teacher gets no
+  gradient: none flows through this update. Its BatchNorm statistics are either an average of the student's,
+  by this function too, or its own from running it in training mode.
 
   Args:
-    state: from `mean_teacher_init`, or the update before.
-    params: the student's, after its step.
-    decay, ramp: as `ema_update` has them.
+    state: from `mean_teacher_init` or the preceding update.
+    params: the student's parameters after its step.
+    decay, ramp: as in `ema_update`.
 
   Returns:
-    The new state; `state.params` are the teacher.
+    The new state; `state.params` are the teacher's.
 
   Raises:
     TypeError: if a leaf is not an array.

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: the mean of the iterates, and the BatchNorm statistics that go with it."""
+"""Stochastic weight averaging: the mean of the iterates, and its BatchNorm statistics."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, check_range, 
 
 
 class SWAState(NamedTuple):
-  """The mean of the parameters given so far, its floating leaves at least float32, and how many they were."""
+  """The mean of the parameters so far, with floating leaves in at least float32, and their number."""
 
   params: Params
   count: Array
 
 
 def swa_init(params: Params) -> SWAState:
-  """A copy of `params` in float32 or wider, which counts for nothing: the first update replaces it.
+  """Returns a copy of `params` in float32 or wider with weight 0: the first update replaces it.
 
   Raises:
     TypeError: if a leaf is not an array.
@@ -31,15 +31,15 @@ def swa_init(params: Params) -> SWAState:
 
 
 def swa_update(state: SWAState, params: Params) -> SWAState:
-  r"""Adds one iterate to the mean, for instance at the end of an epoch or of a cycle of the learning rate.
+  r"""Adds one iterate to the mean, for instance at the end of an epoch or of a learning rate cycle.
 
   .. math:: \bar\theta \leftarrow \bar\theta + \frac{\theta - \bar\theta}{n + 1}
 
-  The averaged network needs BatchNorm statistics of its own: `batch_norm_statistics`. `ema_update` is
-  the exponential average, which forgets.
+  The averaged network needs its own BatchNorm statistics: `batch_norm_statistics`. `ema_update` is the
+  exponential average, which forgets old iterates.
 
   Args:
-    state: from `swa_init`, or the update before.
+    state: from `swa_init` or the preceding update.
     params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
 
   Returns:
@@ -63,7 +63,7 @@ def swa_update(state: SWAState, params: Params) -> SWAState:
   def step(mean: Array, leaf: Array) -> Array:
     if not is_averaged(leaf):
       return leaf
-    # The copy that `swa_init` made is no iterate.
+    # The copy from `swa_init` is no iterate.
     return jnp.where(state.count > 0, mean + (leaf - mean) / count, leaf)
 
   return SWAState(jax.tree.map(step, state.params, wide(params)), count)
@@ -78,22 +78,23 @@ def batch_norm_statistics(
   momentum: float = 0.99,
   key: Key | None = None,
 ) -> ModelState:
-  r"""BatchNorm statistics of the given parameters: the mean over batches of each batch's own statistics.
+  r"""Computes BatchNorm statistics of the given parameters: the mean over batches of batch statistics.
 
   .. math:: \hat s = \frac1N \sum_{b=1}^N s_b, \qquad s_b = \frac{s' - \mu s}{1 - \mu}
 
-  The model in training mode returns :math:`s' = \mu s + (1 - \mu) s_b`, from which `s_b` is taken. What `s`
-  was has no effect. The variance lacks that of the batch means, as every running average of variances does.
+  The model in training mode returns :math:`s' = \mu s + (1 - \mu) s_b`, from which `s_b` is recovered. The
+  value of `s` has no effect. The variance lacks the variance of the batch means, like every running average
+  of variances.
 
   Args:
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`; called with `train=True`.
       For speed give it compiled, `jax.jit(apply_fn, static_argnames="train")`.
     params: for instance the mean of `swa_update`.
-    model_state: all its leaves must be running averages; other state belongs into `apply_fn`.
-    batches: inputs, batch by batch; each counts the same, so of one size.
-    momentum: `mu`, what the model's BatchNorm keeps of its averages in one step, in [0, 1): 0.99 is Linen's
-      default, 1 minus PyTorch's.
-    key: of the model's noise, a new one folded in for each batch; none means that `apply_fn` gets `None`.
+    model_state: all leaves must be running averages; bind other state in `apply_fn`.
+    batches: inputs, batch by batch. All batches count equally, so they should have one size.
+    momentum: `mu` in [0, 1), the share of its averages that the model's BatchNorm keeps in one step: Linen's
+      default is 0.99; PyTorch's momentum is `1 - mu`.
+    key: key of the model's noise, with the batch's number folded in; with None, `apply_fn` gets None.
 
   Returns:
     A pytree like `model_state`, in its dtypes.
@@ -103,7 +104,7 @@ def batch_norm_statistics(
     ValueError: if there are no batches or `momentum` is outside [0, 1).
 
   Example:
-    >>> def apply_fn(params, mean, x, *, key, train):  # a running mean, of momentum 0.9
+    >>> def apply_fn(params, mean, x, *, key, train):  # a running mean with momentum 0.9
     ...   return x, 0.9 * mean + 0.1 * x.mean()
     >>> batches = [jnp.array([1.0, 3.0]), jnp.array([4.0, 8.0])]
     >>> batch_norm_statistics(apply_fn, None, jnp.array(7.0), batches, momentum=0.9).round(3)
@@ -115,7 +116,7 @@ def batch_norm_statistics(
   check_range(momentum, "momentum", low=0, high=1)
   check_range(1 - momentum, "1 - momentum", low=0, open_low=True)
   jax.tree.map(lambda leaf: check_wide(leaf, "model_state"), model_state)
-  # From 0 there is nothing to subtract, so nothing is lost to rounding.
+  # Starting from 0 there is nothing to subtract, so nothing is lost to rounding.
   zeros = jax.tree.map(jnp.zeros_like, model_state)
   state = swa_init(model_state)
   number = 0

@@ -1,8 +1,9 @@
-"""Calibration as sums that merge by addition: over batches, devices and processes, exactly.
+"""Calibration as sums that merge exactly: `(log_probs, labels, *, weights, ...) -> sums`.
 
-`nll` and `brier` give `(sum, count)`, `ece_bins` and `classwise_bins` the three sums of each bin; add them up
-with `jax.tree.map(jnp.add, ...)` or `psum`, and divide at the end (`ece`, `mce`, `reliability`, or
-`classwise_ece`). `adaptive_bins` and `fit_temperature` are of the whole set at once.
+The sums merge by addition over batches, devices and processes: `nll` and `brier` return `(sum, count)`,
+`ece_bins` and `classwise_bins` three sums per bin. Add them with `jax.tree.map(jnp.add, ...)` or `psum`, and
+divide at the end (`ece`, `mce`, `reliability` or `classwise_ece`). `adaptive_bins` and `fit_temperature` take
+the whole set at once. These files import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

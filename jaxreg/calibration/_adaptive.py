@@ -13,12 +13,12 @@ from jaxreg.typing import Array, check_count
 def adaptive_bins(
   log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
 ) -> dict[str, Array]:
-  r"""The sums of `ece_bins` in bins of equal mass; the adaptive ECE is `ece` of them.
+  r"""Computes the sums of `ece_bins` in bins of equal mass; `ece` of them is the adaptive ECE.
 
-  Sorted by confidence, the `i`-th of `n` examples is in bin :math:`\lfloor M (i + 1/2) / n \rfloor`, with its
-  weight counted as so many examples. Where the edges lie depends on all predictions: unlike those of
-  `ece_bins` these sums do not merge, and the whole set must be given at once. Equal confidences may fall in
-  several bins, in the order that they come in.
+  Sorted by confidence, the `i`-th of `n` examples is in bin :math:`\lfloor M (i + 1/2) / n \rfloor`; an
+  example of weight `w` counts as `w` examples. The edges depend on all predictions: unlike the sums of
+  `ece_bins`, these sums do not merge, and the whole set must be given at once. Equal confidences may fall
+  into several bins, in their given order.
 
   Args:
     log_probs: `[..., classes]`, floating: all predictions.
@@ -27,11 +27,11 @@ def adaptive_bins(
     weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
-    `confidence`, `correct` and `count`, each `[num_bins]`, from the least confident on.
+    `confidence`, `correct` and `count`, each `[num_bins]`, in order of rising confidence.
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a value of `log_probs` is known and above 0, or `num_bins` is below 1.
+    ValueError: if shapes do not fit, a known value of `log_probs` is above 0, or `num_bins` is below 1.
 
   Example:
     >>> bins = adaptive_bins(jnp.log(jnp.array([[0.75, 0.25], [0.9, 0.1]])), jnp.array([0, 1]), num_bins=2)
@@ -48,7 +48,7 @@ def adaptive_bins(
   order = jnp.argsort(confidence)
   weights = weights.ravel()[order]
   reached = weights.cumsum()
-  # In this order whole numbers stay whole: an edge is hit exactly, or not.
+  # In this order whole numbers stay exact, so an example lies on an edge exactly or not at all.
   middle = num_bins * (reached - weights / 2) / jnp.where(reached[-1:] > 0, reached[-1:], 1)
   index = jnp.clip(middle.astype(jnp.int32), 0, num_bins - 1)
   add_up = lambda x: jax.ops.segment_sum(weights * x[order], index, num_segments=num_bins)

@@ -1,4 +1,4 @@
-"""Brier score of predicted log-probabilities."""
+"""The Brier score of predicted log-probabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxreg.typing import Array
 def brier(
   log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None
 ) -> tuple[Array, Array]:
-  r"""The multi-class Brier score as `(sum, count)`; each example's lies in [0, 2].
+  r"""Computes the multi-class Brier score as `(sum, count)`; each example's score lies in [0, 2].
 
   .. math:: \sum_i w_i \sum_k (p_{ik} - y_{ik})^2, \quad \sum_i w_i
 
@@ -27,7 +27,7 @@ def brier(
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, or a value of `log_probs` is known and above 0.
+    ValueError: if shapes do not fit, or a known value of `log_probs` is above 0.
 
   Example:
     >>> brier(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))

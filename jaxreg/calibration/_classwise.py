@@ -1,4 +1,4 @@
-"""Calibration of the probability of every class, not of the top one alone."""
+"""Calibration of the probability of every class, not only of the top class."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxreg.typing import Array, check_count
 def classwise_bins(
   log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
 ) -> dict[str, Array]:
-  """The sums in each bin of each class's probability that `classwise_ece` needs; they merge by addition.
+  """Computes the sums per class and bin that `classwise_ece` needs; they merge by addition.
 
-  The bins are those of `ece_bins`, of a class's probability in place of the largest, and `correct` counts the
-  examples of the class; every example is in one bin of every class.
+  The bins are as in `ece_bins`, but for the probability of a class instead of the largest, and `correct`
+  counts the examples of the class. Every example is in one bin of every class.
 
   Args:
     log_probs: `[..., classes]`, floating.
@@ -30,7 +30,7 @@ def classwise_bins(
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a value of `log_probs` is known and above 0, or `num_bins` is below 1.
+    ValueError: if shapes do not fit, a known value of `log_probs` is above 0, or `num_bins` is below 1.
 
   Example:
     >>> bins = classwise_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
@@ -57,7 +57,7 @@ def classwise_bins(
 
 
 def classwise_ece(bins: dict[str, Array]) -> Array:
-  r"""The mean over classes of the calibration error of their probabilities, in [0, 1].
+  r"""Computes the mean over classes of the calibration error of their probabilities, in [0, 1].
 
   .. math:: \frac1K \sum_k \sum_m \frac{n_{km}}{n} \bigl|\operatorname{freq}_k(m) - \bar p_k(m)\bigr|
 

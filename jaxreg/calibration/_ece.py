@@ -1,4 +1,4 @@
-"""Expected calibration error, from per-bin sums."""
+"""The expected calibration error, from per-bin sums."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jaxreg.typing import Array, check_count, check_wide
 def ece_bins(
   log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
 ) -> dict[str, Array]:
-  """The sums in each confidence bin that `ece` needs; they merge by addition.
+  """Computes the sums per confidence bin that `ece` needs; they merge by addition.
 
-  Bin `m` of `M` holds confidences in `((m - 1) / M, m / M]`, so the last one holds a confidence of exactly 1.
+  Bin `m` of `M` holds confidences in `((m - 1) / M, m / M]`, so the last bin holds a confidence of exactly 1.
   The ECE of a batch is biased, and a mean of batch ECEs is not the ECE: merge these sums instead.
 
   Args:
@@ -29,7 +29,7 @@ def ece_bins(
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a value of `log_probs` is known and above 0, or `num_bins` is below 1.
+    ValueError: if shapes do not fit, a known value of `log_probs` is above 0, or `num_bins` is below 1.
 
   Example:
     >>> bins = ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
@@ -53,12 +53,12 @@ def ece_bins(
 
 
 def bin_index(probs: Array, num_bins: int) -> Array:
-  """Bins are `(low, high]`, and 0 is in the first."""
+  """The index of each probability's bin `(low, high]`; 0 is in the first bin."""
   return jnp.clip(jnp.ceil(probs * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
 
 
 def ece(bins: dict[str, Array]) -> Array:
-  r"""The expected calibration error of merged `ece_bins`, in [0, 1].
+  r"""Computes the expected calibration error from merged `ece_bins`, in [0, 1].
 
   .. math:: \sum_m \frac{n_m}{n} \bigl|\operatorname{acc}(m) - \operatorname{conf}(m)\bigr|
 

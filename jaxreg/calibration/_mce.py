@@ -1,4 +1,4 @@
-"""Maximum calibration error, and what a reliability diagram shows, from per-bin sums."""
+"""The maximum calibration error and the points of a reliability diagram, from per-bin sums."""
 
 import jax.numpy as jnp
 
@@ -6,11 +6,12 @@ from jaxreg.typing import Array, check_wide
 
 
 def mce(bins: dict[str, Array]) -> Array:
-  r"""The maximum calibration error of merged `ece_bins`, in [0, 1].
+  r"""Computes the maximum calibration error from merged `ece_bins`, in [0, 1].
 
   .. math:: \max_m \bigl|\operatorname{acc}(m) - \operatorname{conf}(m)\bigr|
 
-  Over bins that are not empty. A bin of few examples has a large gap by chance, and one is enough.
+  The maximum is over non-empty bins. A bin with few examples has a large gap by chance, and one such bin is
+  enough.
 
   Args:
     bins: sums from `ece_bins` added over batches, or from `adaptive_bins`.
@@ -34,13 +35,13 @@ def mce(bins: dict[str, Array]) -> Array:
 
 
 def reliability(bins: dict[str, Array]) -> dict[str, Array]:
-  """The points of a reliability diagram; `plots.reliability` draws it from the bins themselves.
+  """Computes the points of a reliability diagram; `plots.reliability` draws it from the bins themselves.
 
   Args:
     bins: sums `[..., num_bins]` from `ece_bins`, `adaptive_bins` or `classwise_bins`.
 
   Returns:
-    `confidence` and `accuracy`, the means in each bin, and `share`, its part of the examples, each
+    `confidence` and `accuracy`, the means in each bin, and `share`, the bin's part of the examples, each
     `[..., num_bins]`, in at least float32; all 0 for an empty bin.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Negative log-likelihood of predicted log-probabilities."""
+"""The negative log-likelihood of predicted log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxreg.typing import Array
 
 
 def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None) -> tuple[Array, Array]:
-  r"""The negative log-likelihood as `(sum, count)`.
+  r"""Computes the negative log-likelihood as `(sum, count)`.
 
   .. math:: \sum_i w_i \bigl(-\log p_{i, y_i}\bigr), \quad \sum_i w_i
 
@@ -24,7 +24,7 @@ def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = 
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, or a value of `log_probs` is known and above 0.
+    ValueError: if shapes do not fit, or a known value of `log_probs` is above 0.
 
   Example:
     >>> nll(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))

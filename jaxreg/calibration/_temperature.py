@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes a classifier as confident as it is right."""
+"""Temperature scaling: one number that matches a classifier's confidence to its accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxreg.calibration._weights import weighted_examples
 from jaxreg.typing import Array, check_range, check_wide
 
-# Each halves an interval of logarithms; these are to the last digit.
+# Each step halves an interval of logarithms; these numbers of steps reach the last digit.
 STEPS = {"float32": 30, "float64": 60}
 
 
@@ -21,24 +21,24 @@ def fit_temperature(
   low: float = 1e-2,
   high: float = 1e2,
 ) -> Array:
-  r"""The temperature of least negative log-likelihood, by bisection.
+  r"""Finds the temperature with the least negative log-likelihood, by bisection.
 
   .. math:: \min_T \sum_i w_i \Bigl(\log \sum_k e^{z_{ik} / T} - z_{i y_i} / T\Bigr), \qquad
     \frac{\partial}{\partial \beta} = \sum_i w_i \bigl(\mathbb{E}_{p_\beta} z_i - z_{i y_i}\bigr),
     \quad \beta = 1 / T
 
-  Convex in `beta`, so the derivative changes its sign once at most. It has no minimum inside where every
-  example is right (`T` to 0), or where guessing at random is better than the model (`T` to infinity): then
-  the answer is the bound. Fit it on held-out data. No gradient flows through it.
+  The objective is convex in `beta`, so its derivative changes sign at most once. There is no interior minimum
+  if every example is right (`T` to 0), or if guessing at random is better than the model (`T` to infinity);
+  then the answer is the bound. Fit it on held-out data. No gradient flows through it.
 
   Args:
-    logits: `[..., classes]`, floating; log-probabilities serve as well.
+    logits: `[..., classes]`, floating; log-probabilities work too.
     labels: `[...]`, integer.
     weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
-    low, high: bounds of the answer.
+    low, high: bounds of the temperature.
 
   Returns:
-    A scalar, float32 or wider; NaN if the logits are or a label is out of range.
+    A scalar, float32 or wider; NaN if a logit is NaN or a label is out of range.
 
   Raises:
     TypeError: if `logits` are not floating or `labels` not integer.
@@ -66,7 +66,7 @@ def fit_temperature(
   def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
     left, right = interval
     middle = (left + right) / 2
-    # Not < 0: it underflows to 0 where every example is right by far, and the way is still up.
+    # Not < 0: the slope underflows to 0 if every example is right by far, and the optimum is still above.
     falls = slope(middle) <= 0
     return jnp.where(falls, middle, left), jnp.where(falls, right, middle)
 
@@ -77,12 +77,12 @@ def fit_temperature(
 
 
 def temper(logits: ArrayLike, *, temperature: ArrayLike) -> Array:
-  r"""Log-probabilities at a temperature: above 1 less confident, below 1 more; the order of classes stays.
+  r"""Computes log-probabilities at a temperature: less confident above 1, more below; the class order stays.
 
   .. math:: \log \operatorname{softmax}(z / T)
 
   Args:
-    logits: `[..., classes]`, floating; log-probabilities serve as well.
+    logits: `[..., classes]`, floating; log-probabilities work too.
     temperature: `T` > 0, a scalar, for instance from `fit_temperature`.
 
   Returns:
@@ -103,6 +103,6 @@ def temper(logits: ArrayLike, *, temperature: ArrayLike) -> Array:
     raise ValueError(f"temperature must be a scalar, got shape {jnp.shape(temperature)}")
   check_range(temperature, "temperature", low=0, open_low=True)
   logits = check_wide(logits, "logits")
-  # Shifted first: a compiled quotient of the largest may be rounded in two ways, and the two differ.
+  # Shift first: compiled code may round the quotient of the largest logit in two ways that differ.
   logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
   return jax.nn.log_softmax(logits / jnp.asarray(temperature, logits.dtype), axis=-1)

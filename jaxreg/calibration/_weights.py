@@ -1,4 +1,4 @@
-"""What every statistic begins with: its arguments, checked, and the weights of the examples."""
+"""The common start of every statistic: checked arguments and the weights of the examples."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from jax.typing import ArrayLike
 
 from jaxreg.typing import Array, check_labels, check_wide
 
-# Rounding leaves the largest of nearly certain log-probabilities above 0, but not so far.
+# Rounding can leave nearly certain log-probabilities above 0, but by less than this.
 ROUNDING = 1e-2
 
 
 def predictions(
   log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None
 ) -> tuple[Array, Array, Array]:
-  """As `weighted_examples`, where what counts must be log-probabilities and nothing else.
+  """Like `weighted_examples`, but checks that values with a weight are log-probabilities.
 
   Raises:
-    ValueError: if one is above 0 and its value known, as that of a probability or a logit.
+    ValueError: if a known value is above 0, such as a probability or a logit.
   """
   log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
   largest = log_probs.max(initial=-jnp.inf)
   # Not `<=`, which is false for NaN.
   if not isinstance(largest, Tracer) and largest > ROUNDING:
     raise ValueError(
-      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities, "
-      "jax.nn.log_softmax of logits"
+      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities "
+      "or jax.nn.log_softmax of logits"
     )
   return log_probs, labels, weights
 
@@ -34,13 +34,13 @@ def predictions(
 def weighted_examples(
   log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None
 ) -> tuple[Array, Array, Array]:
-  """`log_probs` in at least float32, `labels`, and `weights` (1 where there are none) in that dtype.
+  """Returns `log_probs` in at least float32, `labels`, and `weights` (default 1) in that dtype.
 
-  A label out of range makes its example NaN. What an example of weight 0 holds is replaced by zeros: padding
-  may be anything, NaN too, and must reach neither the value nor the gradient.
+  A label out of range makes its example NaN. Zeros replace the contents of an example of weight 0: padding
+  may hold anything, even NaN, and must reach neither the value nor the gradient.
   """
   log_probs = check_wide(log_probs, "log_probs")
-  # Not the NumPy array, whose range would be checked: with weight 0 any label will do.
+  # As a JAX array, because the range of a NumPy array is checked, and with weight 0 any label is allowed.
   labels = check_labels(jnp.asarray(labels), log_probs, "log_probs")
   known = (labels >= 0) & (labels < log_probs.shape[-1])
   if weights is None:

@@ -1,7 +1,8 @@
-"""Constraints: proximal operators `(params, step, *, ...) -> params`, projections `(params, *, ...) -> ...`.
+"""Proximal operators `(params, step, *, ...) -> params` and projections `(params, *, ...) -> params`.
 
-`proximal` and `project` make Optax transforms of them, which come last in a chain. Beside them stands the
-multiplier of a penalty that is to stay within a bound.
+`proximal` and `project` make Optax transforms of them, which come last in a chain. `dual_init`, `dual_step`
+and `lagrangian` find the multiplier that keeps a penalty within a bound. These files import JAX, Optax, NumPy
+and the core only.
 """
 
 from jaxreg._names import suggest_names

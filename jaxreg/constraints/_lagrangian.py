@@ -1,4 +1,4 @@
-"""A norm penalty as a constraint, with its multiplier found by dual ascent."""
+"""A norm penalty as a constraint; dual ascent finds its multiplier."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxreg.typing import Array, check_range, check_wide
 
 
 class DualState(NamedTuple):
-  """The multiplier of one constraint.
+  """The dual state of one constraint.
 
   Attributes:
     multiplier: `alpha`, at least 0.
-    mean: running mean of the penalty, not corrected for its start at 0.
-    weight: of the values in it, 1 where nothing is forgotten but the start.
+    mean: running mean of the penalty, biased by its start at 0.
+    weight: total weight of the values in `mean`; 1 without a share of the start.
   """
 
   multiplier: Array
@@ -26,7 +26,7 @@ class DualState(NamedTuple):
 
 
 def dual_init(multiplier: ArrayLike = 0.0) -> DualState:
-  """The state to begin with.
+  """Returns the initial dual state.
 
   Args:
     multiplier: at least 0.
@@ -47,13 +47,13 @@ def dual_init(multiplier: ArrayLike = 0.0) -> DualState:
 
 
 def lagrangian(loss: ArrayLike, penalty: ArrayLike, state: DualState, *, bound: ArrayLike) -> Array:
-  r"""What the parameters minimise under the constraint that a penalty stays within a bound.
+  r"""Computes the Lagrangian of a loss under the constraint that a penalty stays within a bound.
 
   .. math:: \mathcal{L} = J + \alpha (\Omega - k), \qquad
     \min_\theta \max_{\alpha \ge 0} \mathcal{L}
 
-  Its gradient is that of the penalised loss with weight `alpha`; none reaches the multiplier, which
-  `dual_step` moves the other way.
+  The parameters minimise it. Its gradient is the gradient of the penalised loss with weight `alpha`. No
+  gradient reaches the multiplier, which `dual_step` moves by ascent.
 
   Args:
     loss: `J`, a scalar.
@@ -84,20 +84,20 @@ def lagrangian(loss: ArrayLike, penalty: ArrayLike, state: DualState, *, bound: 
 def dual_step(
   state: DualState, penalty: ArrayLike, *, bound: ArrayLike, learning_rate: ArrayLike, decay: float = 0.0
 ) -> DualState:
-  r"""A step of ascent: the multiplier rises while the penalty is above its bound, and falls below it.
+  r"""Takes a dual ascent step: the multiplier rises if the penalty is above its bound and falls if below.
 
   .. math:: \alpha \leftarrow \max(0, \alpha + \rho (\bar\Omega - k))
 
-  With `decay` the penalty is first averaged over steps, exponentially and corrected for the start: for a
-  constraint on something that is measured on batches. At the end `alpha (Omega - k)` is 0: a constraint that
-  does not bind has the multiplier 0.
+  With `decay` the penalty is first averaged exponentially over steps, with a correction for the start. Use it
+  for a constraint on a quantity measured on batches. At convergence `alpha (Omega - k)` is 0: a constraint
+  that does not bind has multiplier 0.
 
   Args:
-    state: from `dual_init`, or the step before.
+    state: from `dual_init` or the preceding step.
     penalty: `Omega` at the new parameters, a scalar.
     bound: `k`.
     learning_rate: `rho` > 0.
-    decay: of the running mean, in [0, 1); 0 takes the last value.
+    decay: decay of the running mean, in [0, 1); 0 takes the last value.
 
   Returns:
     The new state.

@@ -5,36 +5,36 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import map_selected, unit_axes
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import map_selected, unit_axes
 from jaxreg.typing import Array, Mask, Params, check_range
 
 Axis = int | tuple[int, ...] | None
 
 
 def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask = kernels_only) -> Params:
-  r"""Bounds the norm of the weights that come into each unit.
+  r"""Bounds the norm of each unit's incoming weights.
 
   .. math:: w_g \leftarrow w_g \min\Bigl(1, \frac{c}{\|w_g\|_2}\Bigr)
 
-  Units within the bound are left as they are, bit for bit.
+  Units within the bound stay unchanged, bit for bit.
 
   Args:
     params: any pytree.
     limit: `c` > 0.
-    axis: axes of one unit's weights, the same for all leaves; by default those of its incoming weights
+    axis: axes of one unit's weights, the same for all leaves; by default the axes of its incoming weights
       (`paths.incoming_axes`): all but the last of dense and convolutional kernels, the first of an
       attention's query, key and value, the last of an embedding, all but the first of Equinox's `weight`.
     mask: which leaves are bounded; by default kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError: if a selected leaf is not floating.
-    ValueError: if `limit` is not above 0, `axis` not one of a selected leaf, or `mask` selects nothing or
-      gives another tree.
+    ValueError: if `limit` is not above 0, `axis` is not an axis of a selected leaf, or `mask` selects nothing
+      or returns another tree.
 
   Example:
     >>> max_norm({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}, limit=2.5)["kernel"]
@@ -57,11 +57,11 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
 
 
 def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -> Params:
-  r"""Scales the weights that come into each unit to norm 1.
+  r"""Scales each unit's incoming weights to norm 1.
 
   .. math:: w_g \leftarrow \frac{w_g}{\|w_g\|_2}
 
-  A unit of norm 0 has no nearest point on the sphere, and stays as it is.
+  A unit of norm 0 has no nearest point on the sphere and stays unchanged.
 
   Args:
     params: any pytree.
@@ -69,7 +69,7 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
     mask: which leaves are scaled; by default kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError, ValueError: as `max_norm`.
@@ -96,22 +96,22 @@ def min_max_norm(
   axis: Axis = None,
   mask: Mask = kernels_only,
 ) -> Params:
-  r"""Keeps the norm of the weights that come into each unit between two bounds, or moves it toward them.
+  r"""Keeps the norm of each unit's incoming weights between two bounds, or moves it toward them.
 
   .. math:: w_g \leftarrow w_g\, \frac{r \operatorname{clip}(\|w_g\|_2, a, b) + (1 - r) \|w_g\|_2}{\|w_g\|_2}
 
-  Units within the bounds are left as they are, bit for bit. One of norm 0 has no direction, and stays.
+  Units within the bounds stay unchanged, bit for bit. A unit of norm 0 has no direction and stays too.
 
   Args:
     params: any pytree.
     low: `a`, at least 0.
     high: `b`, at least `low`.
-    rate: `r` in [0, 1]; 1 projects, less goes part of the way.
+    rate: `r` in [0, 1]; 1 projects, a smaller rate moves part of the way.
     axis: as for `max_norm`.
     mask: which leaves are scaled; by default kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError: as `max_norm`.

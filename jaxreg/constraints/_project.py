@@ -1,4 +1,4 @@
-"""Projections after the step: as an Optax transform, and after the update."""
+"""Projections after a step: as an Optax transform, or in place of the update."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxreg._leaves import wide
 from jaxreg.constraints._prox import replace_updates
 from jaxreg.paths import everything
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Params, check_function
 
 Projection = Callable[[Params], Params]
@@ -20,20 +20,21 @@ def project(projection: Projection) -> optax.GradientTransformationExtraArgs:
 
   .. math:: w \leftarrow P(w + \Delta_t)
 
-  Whatever follows it in the chain leaves the constraint again. Momentum is left as it is, and may point
+  A transform after it in the chain can violate the constraint again. Momentum is not changed and may point
   outward. An average of feasible parameters is feasible if the set is convex: a ball is, a sphere is not.
-  Where parameters are bfloat16 the update that leads to the projected point is rounded, and the constraint
-  missed by up to a per cent: use `apply_updates_and_project`.
+  With bfloat16 parameters the update to the projected point is rounded and misses the constraint by up to one
+  per cent; then use `apply_updates_and_project`.
 
   Args:
-    projection: `params -> params`, such as those of this folder with their options bound by
-      `functools.partial`, or those of `optax.projections`.
+    projection: `params -> params`, from this folder with its options bound by `functools.partial`, or from
+      `optax.projections`.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError: if `projection` is not a function of the parameters alone, as `max_norm` without its limit.
+    TypeError: if `projection` is not a function of the parameters alone, such as `max_norm` without its
+      limit.
     ValueError: in `update`, without `params`.
 
   Example:
@@ -61,18 +62,19 @@ def project(projection: Projection) -> optax.GradientTransformationExtraArgs:
 def apply_updates_and_project(params: Params, updates: Any, projection: Projection) -> Params:
   """Adds the updates and projects, in at least float32, and only then rounds to the parameters' dtypes.
 
-  In the place of `optax.apply_updates`, and of `project` at the end of the chain.
+  Use it in place of `optax.apply_updates` and of `project` at the end of the chain.
 
   Args:
     params: any pytree.
-    updates: what an Optax chain gave, a pytree of the same structure.
+    updates: the updates from an Optax chain, a pytree of the same structure.
     projection: `params -> params`.
 
   Returns:
     The new parameters, in their dtypes.
 
   Raises:
-    TypeError: if `projection` is not a function of the parameters alone, as `max_norm` without its limit.
+    TypeError: if `projection` is not a function of the parameters alone, such as `max_norm` without its
+      limit.
 
   Example:
     >>> halve = lambda params: jax.tree.map(lambda w: w / 2, params)

@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import map_selected, unit_axes, wide
 from jaxreg._scaled import scaled
 from jaxreg.paths import chosen, everything, kernels_only
 from jaxreg.penalties._group_lasso import group_factor
-from jaxreg.penalties._leaves import map_selected, unit_axes, wide
 from jaxreg.typing import Array, Mask, Params, check_floating, check_function, check_range
 
 Prox = Callable[[Params, ArrayLike], Params]
 
 
 class ProximalState(NamedTuple):
-  """How many steps were taken: where the schedule of the threshold stands."""
+  """The number of steps taken, which the schedule of the threshold reads."""
 
   count: Array
 
@@ -50,28 +50,28 @@ def soft_threshold(x: ArrayLike, *, threshold: ArrayLike) -> Array:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
   """
   x = check_floating(x, "x")
-  # sign(x) is 0 at 0 in value and in gradient; |x| alone would differentiate to 1 there, maximum to 1/2.
+  # sign(x) is 0 at 0 in value and in gradient; |x| would have the derivative 1 there, and maximum 1/2.
   sign = jnp.sign(wide(x))
   return (sign * jax.nn.relu(sign * wide(x) - threshold)).astype(x.dtype)
 
 
 def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = everything) -> Params:
-  r"""The proximal step of `weight * penalties.l1`: soft thresholding at `step * weight`.
+  r"""Takes the proximal step of `weight * penalties.l1`: soft thresholding at `step * weight`.
 
   .. math:: \arg\min_u \tfrac12 \|u - w\|^2 + \eta \alpha \|u\|_1
 
   Args:
     params: any pytree, or one array.
-    step: `eta`, the learning rate of the gradient step before.
+    step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
-    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError: if a selected leaf is not floating.
-    ValueError: for a negative `weight`, or if `mask` selects nothing or gives another tree.
+    ValueError: for a negative `weight`, or if `mask` selects nothing or returns another tree.
 
   Example:
     >>> prox_l1(jnp.array([-3.0, 0.5, 2.0]), 0.1, weight=10.0)
@@ -87,19 +87,19 @@ def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
 def prox_elastic_net(
   params: Params, step: ArrayLike, *, weight: ArrayLike, ratio: ArrayLike, mask: Mask = everything
 ) -> Params:
-  r"""The proximal step of `weight * penalties.elastic_net`.
+  r"""Takes the proximal step of `weight * penalties.elastic_net`.
 
   .. math:: \frac{\operatorname{soft}(w, \eta \alpha \rho)}{1 + \eta \alpha (1 - \rho)}
 
   Args:
     params: any pytree, or one array.
-    step: `eta`, the learning rate of the gradient step before.
+    step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
-    ratio: `rho` in [0, 1], the part of the L1 norm.
-    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+    ratio: `rho` in [0, 1], the share of the L1 norm.
+    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError: as `prox_l1`.
@@ -127,21 +127,21 @@ def prox_group_lasso(
   size_weighted: bool = True,
   mask: Mask = everything,
 ) -> Params:
-  r"""The proximal step of `weight * penalties.group_lasso`: units shrink, and vanish, as wholes.
+  r"""Takes the proximal step of `weight * penalties.group_lasso`: whole units shrink and vanish.
 
   .. math:: w_g \max\Bigl(1 - \frac{\eta \alpha \sqrt{n_g}}{\|w_g\|_2}, 0\Bigr)
 
   Args:
     params: any pytree, or one array.
-    step: `eta`, the learning rate of the gradient step before.
+    step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
-    axis: axes of a group's weights, the same for all leaves; by default those of one unit's incoming weights
-      (`paths.incoming_axes`).
+    axis: axes of a group's weights, the same for all leaves; by default the axes of one unit's incoming
+      weights (`paths.incoming_axes`).
     size_weighted: whether the threshold is multiplied by the root of a group's size.
-    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError: as `prox_l1`.
@@ -164,25 +164,25 @@ def prox_group_lasso(
     _, length, power = scaled(w, axes)
     at = threshold * group_factor(w, axes, size_weighted) * power
     factor = jax.nn.relu(length - at) / jnp.where(length > 0, length, 1)
-    # Not `length > at`, which is false for NaN: it would become 0.
+    # Not `length > at`, which is false for NaN: a NaN unit would become 0.
     return jnp.where(length <= at, 0, w * factor)
 
   return map_selected(shrink, params, mask)
 
 
 def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = everything) -> Params:
-  r"""The proximal step of `weight` times the number of non-zeros: hard thresholding.
+  r"""Takes the proximal step of `weight` times the number of non-zeros: hard thresholding.
 
   .. math:: w_i \text{ if } w_i^2 > 2 \eta \alpha, \text{ else } 0
 
   Args:
     params: any pytree, or one array.
-    step: `eta`, the learning rate of the gradient step before.
+    step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
-    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError, ValueError: as `prox_l1`.
@@ -199,17 +199,17 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
 
 
 def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = everything) -> Params:
-  r"""The projection onto non-negative weights, whatever the step.
+  r"""Projects onto non-negative weights, whatever the step.
 
   .. math:: \max(w, 0)
 
   Args:
     params: any pytree, or one array.
-    step: not used; there so that it can stand where the others do.
-    mask: which leaves are changed; here all, in `proximal` kernels and embeddings.
+    step: not used; present so that all operators share a signature.
+    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
 
   Returns:
-    A pytree as `params`, in the same dtypes.
+    A pytree like `params`, with the same dtypes.
 
   Raises:
     TypeError, ValueError: as `prox_l1`.
@@ -225,27 +225,27 @@ def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = eve
 def proximal(
   prox: Prox, learning_rate: optax.ScalarOrSchedule, *, mask: Mask = kernels_only
 ) -> optax.GradientTransformationExtraArgs:
-  r"""A proximal step after the gradient step; the **last** transform of a chain.
+  r"""Takes a proximal step after the gradient step; the **last** transform of a chain.
 
   .. math:: w \leftarrow \operatorname{prox}_{\eta_t}(w + \Delta_t)
 
-  With the zeros of the operator: exact ones. `learning_rate` has to be that of the chain, the same schedule,
-  since the threshold is the step times the penalty's weight. After plain gradient descent this is the
-  proximal gradient method. After an optimizer that rescales coordinates, such as Adam, it is the decoupled
-  analogue, as decoupled decay is of L2: not the proximal operator in that optimizer's metric.
+  The zeros of the operator are exact. `learning_rate` must be the chain's, with the same schedule, because
+  the threshold is the step times the penalty's weight. After plain gradient descent this is the proximal
+  gradient method. After an optimizer that rescales coordinates, such as Adam, it is the decoupled analogue,
+  as decoupled decay is for L2. It is then not the proximal operator in that optimizer's metric.
 
   Args:
     prox: `(params, step) -> params`, with its weight bound by `functools.partial`: a number, or an Optax
       schedule of the steps that this transform has taken.
-    learning_rate: of the chain before, a number or an Optax schedule.
-    mask: which leaves it acts on; the others are updated as they come, and `prox` does not see them (None),
-      so that a mask of its own has to be a function.
+    learning_rate: learning rate of the preceding chain, a number or an Optax schedule.
+    mask: which leaves it acts on. The updates of other leaves pass through, and `prox` sees None for these
+      leaves, so a mask inside `prox` must be a function.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError: if `prox` is not a function of parameters and step alone, as `prox_l1` without its weight.
+    TypeError: if `prox` is not a function of parameters and step alone, such as `prox_l1` without its weight.
     ValueError: in `update`, without `params`.
 
   Example:
@@ -279,12 +279,13 @@ def proximal(
 def replace_updates(
   function: Callable[[Params], Params], updates: Any, params: Params | None, mask: Mask
 ) -> Any:
-  """Updates that lead to `function(params + updates)` where `mask` is true."""
+  """Returns updates that lead to `function(params + updates)` on the leaves that `mask` selects."""
   if params is None:
     raise ValueError("params must be given to update, got None")
 
   def replace(p: Array, u: Array, before: Array, after: Array) -> Array:
-    # What was not moved keeps its update, bit for bit. w + (0 - w) is 0 in every dtype: zeros are exact.
+    # An entry that was not moved keeps its update, bit for bit. w + (0 - w) is 0 in every dtype: zeros are
+    # exact.
     return jnp.where(after == before, u, (after - wide(p)).astype(jnp.result_type(u)))
 
   if not jax.tree.leaves(updates):
@@ -293,7 +294,7 @@ def replace_updates(
   new = structure.flatten_up_to(updates)
   places = [place for place, taken in enumerate(chosen(params, mask)) if taken]
   moved = {i: wide(leaves[i]) + wide(new[i]) for i in places}
-  # None is no leaf: the function sees what is selected, under its name, and nothing else.
+  # None is no leaf: the function sees only the selected leaves, under their names.
   shown = jax.tree.unflatten(structure, [moved.get(i) for i in range(len(leaves))])
   ends = jax.tree.leaves(function(shown))
   for i, after in zip(places, ends, strict=True):
@@ -302,7 +303,7 @@ def replace_updates(
 
 
 def _at(prox: Prox, count: Array) -> Prox:
-  """`prox` with the weight that its schedule has after `count` steps."""
+  """`prox` with the weight of its schedule after `count` steps."""
   weight = prox.keywords.get("weight") if isinstance(prox, functools.partial) else None
   return functools.partial(prox, weight=weight(count)) if callable(weight) else prox
 
@@ -310,7 +311,7 @@ def _at(prox: Prox, count: Array) -> Prox:
 def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
   if callable(weight):
     raise TypeError(
-      "weight must be a number; a schedule is bound to the operator in proximal, which counts steps"
+      "weight must be a number; a schedule belongs in the operator of proximal, which counts steps"
     )
   check_range(weight, "weight", low=0)
   return jnp.multiply(step, weight)

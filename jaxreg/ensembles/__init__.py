@@ -1,9 +1,10 @@
-"""Predictions of many models as one: means of log-probabilities `[members, ..., classes]`, and their spread.
+"""Predictions of many models combined: `(log_probs [members, ..., classes], weights) -> [..., classes]`.
 
-`dropout_masks` and `mask_probs` with a mean enumerate the ensemble that dropout trains; `mc_predict` samples
-it. `uncertainty` splits the entropy of any ensemble's prediction into that of its members and that between
-them. `bag_predict` is for members of their own, with their parameters stacked, which `ensemble_init` and
-`ensemble_apply` make and train. What the test-time weights of dropout stand for is `noise.scale_weights`.
+`uncertainty` splits the entropy of a mean prediction into the part within the members and the part between
+them. `dropout_masks` and `mask_probs` enumerate the ensemble that dropout trains, `mc_predict` samples it,
+and `noise.scale_weights` scales the weights for it at test time. `ensemble_init` and `ensemble_apply` make
+and train stacked members; `bag_predict` predicts with them. These files import JAX, Optax, NumPy and the core
+only.
 """
 
 from jaxreg._names import suggest_names

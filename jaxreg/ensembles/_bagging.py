@@ -13,11 +13,12 @@ from jaxreg.typing import Array, Batch, Key, Params, check_count, check_key, che
 
 
 def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array:
-  r"""Which examples each member trains on: drawn with replacement, as many as there are.
+  r"""Draws the examples that each member trains on: `num_examples` of them, with replacement.
 
   .. math:: i_{mj} \sim \mathrm{Uniform}\{0, \dots, n - 1\}
 
-  A member sees each example with probability :math:`1 - (1 - 1/n)^n \to 1 - 1/e`; the others can measure it.
+  A member sees each example with probability :math:`1 - (1 - 1/n)^n \to 1 - 1/e`; the unseen examples can
+  measure it.
 
   Args:
     key: one draw for all members.
@@ -46,15 +47,15 @@ def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array
 def bag_predict(
   apply_fn: Callable[[Params, Batch], Any], params: Params, x: Batch, *, weights: ArrayLike | None = None
 ) -> Array:
-  r"""The mean of the members' probabilities, not of their accuracies or logits.
+  r"""Predicts with the mean of the members' probabilities, not of their accuracies or logits.
 
   .. math:: \log \frac1k \sum_{i=1}^k p(y \mid x, \theta_i)
 
   Args:
     apply_fn: `(params, x) -> [..., classes]`, logits or log-probabilities of one member.
     params: the members' parameters, stacked: every leaf `[members, ...]`, as `jax.vmap` of an initialiser or
-      of a training gives them.
-    x: what every member sees.
+      of a training function returns them.
+    x: the inputs of every member.
     weights: `[members]`, as in `arithmetic`.
 
   Returns:
@@ -65,7 +66,7 @@ def bag_predict(
     ValueError: if `weights` are not `[members]`.
 
   Example:
-    >>> logits = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))  # a member is its logits
+    >>> logits = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))  # members: their logits
     >>> jnp.exp(bag_predict(lambda params, x: params + 0 * x, logits, jnp.zeros(2)))
     Array([0.75, 0.25], dtype=float32)
 

@@ -1,4 +1,4 @@
-"""Deep ensembles: members of one architecture from different seeds, their parameters stacked."""
+"""Deep ensembles: members of one architecture from different seeds, with stacked parameters."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -9,15 +9,15 @@ from jaxreg.typing import Key, Params, check_count, check_key
 
 
 def ensemble_init(key: Key, init_fn: Callable[[Key], Params], *, num_members: int) -> Params:
-  """Parameters of several members: member `i` is `init_fn(jax.random.split(key, num_members)[i])`.
+  """Initialises several members: member `i` is `init_fn(jax.random.split(key, num_members)[i])`.
 
   Args:
     key: split once.
-    init_fn: `key -> params`, of one member.
+    init_fn: `key -> params`, for one member.
     num_members: number of members.
 
   Returns:
-    Their parameters stacked, every leaf `[members, ...]`.
+    The stacked parameters, every leaf `[members, ...]`.
 
   Raises:
     TypeError: if `key` is not a typed key or `num_members` not an integer.
@@ -38,18 +38,18 @@ def ensemble_init(key: Key, init_fn: Callable[[Key], Params], *, num_members: in
 def ensemble_apply(
   function: Callable[..., Any], members: Any, *shared: Any, by: Literal["vmap", "map"] = "vmap"
 ) -> Any:
-  """Calls a function once for each member, on what is the member's own and on what all share.
+  """Calls a function once for each member, on the member's own arguments and on shared ones.
 
-  Whatever takes one member takes an ensemble through this: `ensemble_apply(optimizer.init, params)`, a step
-  `ensemble_apply(step, (params, opt_state), batch)` with `step((params, opt_state), batch)`, a prediction.
-  What is a member's own, such as a key or a bootstrap sample, goes among `members`.
+  Any function of one member becomes a function of an ensemble: `ensemble_apply(optimizer.init, params)`, a
+  step `ensemble_apply(step, (params, opt_state), batch)` with `step((params, opt_state), batch)`, or a
+  prediction. An argument with a value per member, such as a key or a bootstrap sample, goes into `members`.
 
   Args:
     function: `(member, *shared) -> outputs`.
     members: a pytree, every leaf `[members, ...]`.
     *shared: pytrees that every member sees whole.
-    by: "vmap" for all at once; "map" for one after the other, which needs the memory of one and on CPUs may
-      be faster where there are convolutions.
+    by: "vmap" runs all members at once. "map" runs one after the other, which needs the memory of one member
+      and may be faster on CPUs with convolutions.
 
   Returns:
     The outputs stacked, every leaf `[members, ...]`.

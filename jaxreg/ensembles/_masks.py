@@ -1,4 +1,4 @@
-"""All masks of dropout, and how probable each of them is."""
+"""All masks of dropout, and their probabilities."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MAX_UNITS = 16
 
 
 def dropout_masks(num_units: int) -> Array:
-  """All masks of some units: row `n` holds the binary digits of `n`, so row 0 drops every unit.
+  """Enumerates all masks of some units: row `n` holds the binary digits of `n`, so row 0 drops all.
 
   Args:
-    num_units: `d`, at most 16: `2^d` masks are enumerated. Of more units, sample: `mc_predict`.
+    num_units: `d`, at most 16, because `2^d` masks are enumerated. For more units sample: `mc_predict`.
 
   Returns:
-    `[2^d, d]`, bool, true where a unit is kept.
+    `[2^d, d]`, bool, true for a kept unit.
 
   Raises:
     TypeError: if `num_units` is not an integer.
@@ -35,20 +35,20 @@ def dropout_masks(num_units: int) -> Array:
   check_count(num_units, "num_units")
   if num_units > MAX_UNITS:
     raise ValueError(
-      f"num_units must be at most {MAX_UNITS}, got {num_units}: all 2^d masks are enumerated; of more units "
-      "sample them, as mc_predict does"
+      f"num_units must be at most {MAX_UNITS}, got {num_units}: all 2^d masks are enumerated; for more "
+      "units sample masks with mc_predict"
     )
   return (jnp.arange(2**num_units)[:, None] >> jnp.arange(num_units)[None]) & 1 == 1
 
 
 def mask_probs(masks: ArrayLike, *, keep_prob: ArrayLike) -> Array:
-  r"""How probable each mask is where every unit is kept by itself.
+  r"""Computes the probability of each mask if units are kept independently.
 
   .. math:: p(\mu) = \prod_j p_j^{\mu_j} (1 - p_j)^{1 - \mu_j}
 
   Args:
     masks: `[..., d]`, bool.
-    keep_prob: `p`, the probability of keeping, in [0, 1]: of every unit, or `[d]`.
+    keep_prob: `p`, the probability of keeping a unit, in [0, 1]: a scalar for all units, or `[d]`.
 
   Returns:
     `[...]`, float32 or wider; over all of `dropout_masks(d)` they sum to 1.

@@ -1,4 +1,4 @@
-"""Monte Carlo prediction: a stochastic model run many times on the same inputs."""
+"""Monte Carlo prediction: many runs of a stochastic model on the same inputs."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -13,11 +13,11 @@ MaskSharing = Literal["independent", "shared"]
 
 
 class MCMoments(NamedTuple):
-  """Of a regression over draws of its noise.
+  """Moments of a regression model's outputs over draws of its noise.
 
   Attributes:
     mean: `[batch, ...]`.
-    variance: `[batch, ...]`, of the draws (divided by their number).
+    variance: `[batch, ...]`, variance of the draws (divided by their number).
     samples: `[num_samples, batch, ...]`, the draws: for quantiles, and for plots of single functions.
   """
 
@@ -36,14 +36,14 @@ def mc_predict(
   mask: MaskSharing = "independent",
   chunk_size: int | None = None,
 ) -> MCResult:
-  r"""Mean prediction and uncertainty of a classifier whose noise stays on, as MC dropout does.
+  r"""Computes the mean prediction and uncertainty of a classifier with its noise on, as in MC dropout.
 
   .. math:: p(y \mid x) \approx \frac1M \sum_{i=1}^M p(y \mid x, z_i), \qquad
     \mathrm{H}\bigl[\mathbb{E}_z p\bigr] = \mathbb{E}_z \mathrm{H}[p] + \mathrm{I}(y; z)
 
-  `x` is the same in every term. BatchNorm must use its running statistics while the noise is on, which is up
-  to `apply_fn`; a Linen module needs a switch for each, and `mutable=False` raises if BatchNorm is left in
-  its training mode:
+  `x` is the same in every term. `apply_fn` must make BatchNorm use its running statistics while the noise is
+  on. A Linen module needs one switch for noise and one for BatchNorm, and `mutable=False` raises if BatchNorm
+  is still in training mode:
 
   .. code-block:: python
 
@@ -58,10 +58,10 @@ def mc_predict(
     x: an array or a pytree of arrays `[batch, ...]`.
     key: the same key gives the same answer.
     num_samples: `M`.
-    mask: "independent" calls `apply_fn` on the batch, so that each example has noise of its own, as in
-      training; "shared" calls it on one example at a time with the same key for all, so that draw `i` is one
-      function of `x`: for plots, and for comparing examples.
-    chunk_size: how many draws are made at once; fewer need less memory for activations. Default: all. The
+    mask: "independent" calls `apply_fn` on the batch, so that each example has its own noise, as in training.
+      "shared" calls it on one example at a time with the same key, so that draw `i` is one function of `x`:
+      for plots, and to compare examples.
+    chunk_size: number of draws at once; fewer draws need less memory for activations. Default: all. The
       result is the same.
 
   Returns:
@@ -96,11 +96,11 @@ def mc_regress(
   mask: MaskSharing = "independent",
   chunk_size: int | None = None,
 ) -> MCMoments:
-  r"""Mean and variance of the outputs of a model whose noise stays on.
+  r"""Computes the mean and variance of the outputs of a model with its noise on.
 
   .. math:: \bar f = \frac1M \sum_i f(x, z_i), \qquad \frac1M \sum_i (f(x, z_i) - \bar f)^2
 
-  The variance is that of the noise in the model; the noise of the observations comes on top.
+  The variance comes from the noise in the model; the noise of the observations adds to it.
 
   Args:
     apply_fn: `(params, x, *, key) -> [batch, ...]`.
@@ -122,7 +122,7 @@ def mc_regress(
     Gal and Ghahramani, `Dropout as a Bayesian Approximation`, 2016.
   """
   outputs = _draws(apply_fn, params, x, key, num_samples, mask, chunk_size)
-  # Divided before they are added: the sum of large outputs may not exist where their mean does.
+  # Divide before adding: the sum of large outputs may overflow when their mean does not.
   mean = (outputs / num_samples).sum(axis=0)
   return MCMoments(mean, jnp.square(outputs - mean[None]).mean(axis=0), outputs)
 
@@ -136,7 +136,7 @@ def _draws(
   mask: MaskSharing,
   chunk_size: int | None,
 ) -> Array:
-  """`[num_samples, batch, ...]`, wide."""
+  """The outputs `[num_samples, batch, ...]`, in at least float32."""
   check_count(num_samples, "num_samples")
   if chunk_size is not None:
     check_count(chunk_size, "chunk_size")

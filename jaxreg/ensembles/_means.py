@@ -12,17 +12,17 @@ from jaxreg.typing import Array, check_wide
 
 
 def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
-  r"""The logarithm of the weighted mean of the members' probabilities.
+  r"""Computes the logarithm of the weighted mean of the members' probabilities.
 
   .. math:: \log \sum_i w_i\, p^{(i)}(y \mid x), \qquad \sum_i w_i = 1
 
-  With `weights` the probabilities of all masks, it is dropout's ensemble; with none, bagging's. By Jensen's
-  inequality its negative log-likelihood is at most the mean of the members'.
+  If `weights` are the probabilities of all masks, this is dropout's ensemble; without weights it is
+  bagging's. By Jensen's inequality its negative log-likelihood is at most the mean of the members' values.
 
   Args:
-    log_probs: `[members, ...]`, floating; a density serves too.
-    weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: all alike. A
-      member of weight 0 has no effect. A traced negative weight gives NaN.
+    log_probs: `[members, ...]`, floating; log densities work too.
+    weights: `[members]`, not negative and not all 0; they are divided by their sum. Default: equal. A member
+      of weight 0 has no effect. A traced negative weight gives NaN.
 
   Returns:
     `[...]`, float32 or wider.
@@ -30,7 +30,7 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
   Raises:
     TypeError: if an array is not floating.
     ValueError: if `weights` are not `[members]`, or known to be negative or all 0, or if `log_probs` are
-      known to be probabilities: none is negative and they sum to 1 over the last axis.
+      known to be probabilities: not negative, with sum 1 over the last axis.
 
   Example:
     >>> jnp.exp(arithmetic(jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))))
@@ -42,7 +42,7 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
   log_probs, weights = members(log_probs, weights)
   counts = weights > 0
   log_probs = jnp.where(counts, log_probs, -jnp.inf)
-  # Where no member gives it any probability, the largest is -inf: then 0 takes its place, and nothing is NaN.
+  # If all members exclude a class, the largest is -inf; 0 replaces it, so that nothing is NaN.
   largest = jax.lax.stop_gradient(log_probs.max(axis=0, keepdims=True))
   largest = jnp.where(jnp.isneginf(largest), 0, largest)
   total = (weights * jnp.exp(log_probs - largest)).sum(axis=0)
@@ -50,20 +50,21 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
 
 
 def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
-  r"""The weighted geometric mean of the members' probabilities, renormalised.
+  r"""Computes the renormalised weighted geometric mean of the members' probabilities.
 
   .. math:: \log \frac{\prod_i p^{(i)}(y \mid x)^{w_i}}{\sum_{y'} \prod_i p^{(i)}(y' \mid x)^{w_i}}
 
-  A member that gives a class no probability vetoes it, where the arithmetic mean still gives it some. Of
-  softmax regressions whose inputs were dropped by all masks, with `weights = mask_probs(...)`, it is the one
-  regression with the weights `p W`; the lecture's `2^d`-th root is that for `p = 1/2` only.
+  A member that gives a class probability 0 vetoes it; the arithmetic mean still gives the class some
+  probability. For softmax regressions whose inputs are dropped by all masks, with
+  `weights = mask_probs(...)`, it equals the single regression with the weights `p W`. The lecture's `2^d`-th
+  root equals it only for `p = 1/2`.
 
   Args:
     log_probs: `[members, ..., classes]`, floating.
     weights: `[members]`, as in `arithmetic`.
 
   Returns:
-    `[..., classes]`, log-probabilities, float32 or wider; NaN where every class is vetoed.
+    `[..., classes]`, log-probabilities, float32 or wider; NaN if every class is vetoed.
 
   Raises:
     TypeError, ValueError: as `arithmetic`.
@@ -78,12 +79,12 @@ def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
   """
   log_probs, weights = members(log_probs, weights)
   large, small = _exact_sum(weights * jnp.where(weights > 0, log_probs, 0))
-  # Apart from the largest, sums that differ by less than their own last digit keep the difference.
+  # Subtracting the largest first keeps differences between sums that are below their last digit.
   return jax.nn.log_softmax(large - large.max(axis=-1, keepdims=True) + small, axis=-1)
 
 
 def _exact_sum(terms: Array) -> tuple[Array, Array]:
-  """The sum over the first axis and what rounding took off it, term by term (Knuth's two-sum)."""
+  """The sum over the first axis and the rounding error that it lost, term by term (Knuth's two-sum)."""
 
   def add(total: tuple[Array, Array], term: Array) -> tuple[tuple[Array, Array], None]:
     large, small = total
@@ -97,7 +98,7 @@ def _exact_sum(terms: Array) -> tuple[Array, Array]:
 
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:
-  """Both wide, the weights with a sum of 1 and one axis for each of `log_probs`."""
+  """Both in at least float32; the weights have sum 1 and as many axes as `log_probs`."""
   log_probs = check_wide(log_probs, "log_probs")
   if log_probs.ndim == 0 or log_probs.shape[0] == 0:
     raise ValueError(f"log_probs must be [members, ...], got {log_probs.shape}")
@@ -119,5 +120,5 @@ def _are_probabilities(x: np.ndarray) -> bool:
 
 
 def _minus_inf(total: Array) -> Array:
-  """-inf; NaN where the sum is, which compares as not above 0 too."""
+  """-inf, or NaN if the sum is NaN, which also compares as not above 0."""
   return jnp.where(jnp.isnan(total), total, -jnp.inf)

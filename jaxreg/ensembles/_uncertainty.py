@@ -1,4 +1,4 @@
-"""What the members of an ensemble of classifiers agree on and where they differ."""
+"""The uncertainty of an ensemble of classifiers, split into agreement and disagreement."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jax.typing import ArrayLike
 from jaxreg.ensembles._means import arithmetic, members
 from jaxreg.typing import Array
 
-# Rounding leaves the largest of nearly certain log-probabilities above 0, but not so far.
+# Rounding can leave nearly certain log-probabilities above 0, but by less than this.
 ROUNDING = 1e-2
 
 
 class MCResult(NamedTuple):
-  """Of a classifier over members, or over draws of its noise; entropies in nats.
+  """Mean prediction and uncertainty of a classifier over members or noise draws; entropies in nats.
 
   Attributes:
     mean_log_probs: `[..., classes]`, the logarithm of the mean probabilities.
-    variance: `[..., classes]`, of the probabilities over the members (divided by their number).
-    entropy: `[...]`, of the mean: the whole uncertainty.
-    expected_entropy: `[...]`, the mean of the entropies: what no knowledge of the member takes away.
-    mutual_information: `[...]`, at least 0: the members' disagreement; the three add up.
+    variance: `[..., classes]`, variance of the probabilities over the members (divided by their number).
+    entropy: `[...]`, entropy of the mean: the total uncertainty.
+    expected_entropy: `[...]`, the mean of the entropies: the part that remains when the member is known.
+    mutual_information: `[...]`, at least 0: the disagreement of the members, `entropy - expected_entropy`.
   """
 
   mean_log_probs: Array
@@ -35,17 +35,17 @@ class MCResult(NamedTuple):
 
 
 def uncertainty(log_probs: ArrayLike, weights: ArrayLike | None = None) -> MCResult:
-  r"""Mean prediction of an ensemble, and its uncertainty split into that of the members and between them.
+  r"""Computes an ensemble's mean prediction, and splits its uncertainty within and between members.
 
   .. math:: \mathrm{H}\Bigl[\sum_i w_i p^{(i)}\Bigr] = \sum_i w_i \mathrm{H}[p^{(i)}] +
     \sum_i w_i \mathrm{KL}\Bigl(p^{(i)} \Big\| \sum_j w_j p^{(j)}\Bigr)
 
-  For any members: of a deep ensemble, of bagging, of a swept hyper-parameter. `mc_predict` is this for draws
-  of a model's own noise.
+  It works for any members: of a deep ensemble, of bagging, of a hyper-parameter sweep. `mc_predict` does the
+  same for draws of a model's own noise.
 
   Args:
-    log_probs: `[members, ..., classes]`, floating; -inf where a probability is 0. Not logits: take
-      `jax.nn.log_softmax` of them.
+    log_probs: `[members, ..., classes]`, floating; -inf where a probability is 0. Not logits: apply
+      `jax.nn.log_softmax` to them first.
     weights: `[members]`, as in `arithmetic`.
 
   Returns:
@@ -81,7 +81,7 @@ def uncertainty(log_probs: ArrayLike, weights: ArrayLike | None = None) -> MCRes
   # 0 log 0 is 0.
   none = jnp.isneginf(log_probs)
   expected = average(-(probs * jnp.where(none, 0, log_probs)).sum(axis=-1))
-  # The mean divergence of the members from their mean: H[mean] - mean H loses to rounding what is small.
+  # The mean divergence of the members from their mean: H[mean] - mean H loses small values to rounding.
   apart = jnp.where(none, 0, log_probs - mean[None])
   information = jax.nn.relu(average((probs * apart).sum(axis=-1)))
   variance = average(jnp.square(probs - average(probs)[None]))

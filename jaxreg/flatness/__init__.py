@@ -1,9 +1,10 @@
-"""Flatness of minima and structure of noise: profiles, curvature, covariances and how they relate.
+"""Flatness of minima and structure of noise: `(loss_fn, params, ..., batch, *, key, where) -> analysis`.
 
-Everything works on any pytree of parameters and any `loss_fn(params, batch, *, key) -> scalar`, with
+These functions work on any pytree of parameters and any `loss_fn(params, batch, *, key) -> scalar`, with
 `key=None` for no noise. `where` selects parameters by name; directions and samples are rows in the order of
-`subset(params, where).flat`. Data sets that are too large for one pass: `chunked(loss_fn, chunk_size)`.
-Stochastic traces need matfree: `pip install jaxreg[flatness]`.
+`subset(params, where).flat`. Use `chunked(loss_fn, chunk_size)` if a data set is too large for one pass.
+These files import JAX, Optax, NumPy and the core only; stochastic traces import matfree when called: `pip
+install jaxreg[flatness]`.
 """
 
 from jaxreg._names import suggest_names

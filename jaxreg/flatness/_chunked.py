@@ -1,4 +1,4 @@
-"""A loss over a data set that is too large for one pass."""
+"""A loss over a data set that is too large for one pass, computed in chunks."""
 
 import functools
 
@@ -9,21 +9,21 @@ from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_
 
 
 def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
-  """The same mean loss, made in chunks one after another; derivatives of any order are too.
+  """Computes the same mean loss chunk by chunk, and its derivatives of any order too.
 
   .. math:: L = \\frac1n \\sum_c n_c L_c
 
-  Memory is that of one chunk: the backward pass computes each again. Chunk `c` of `k` whole ones has the
-  examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every chunk is too; what is left
-  over makes a last, smaller one. Each draws its noise from its own key.
+  It needs the memory of one chunk: the backward pass recomputes each chunk. Chunk `c` of `k` whole chunks has
+  the examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every chunk is sharded too. The
+  remaining examples make a last, smaller chunk. Each chunk draws its noise from its own key.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over the leading axis of the batch's leaves.
-    chunk_size: examples at once.
+    chunk_size: number of examples at once.
 
   Returns:
-    A loss of the same signature. It is equal to, and hashes as, any other made from the same arguments, so
-    that what is compiled for one serves for all.
+    A loss of the same signature. Losses made from the same arguments are equal and have the same hash, so
+    that they share compiled functions.
 
   Raises:
     TypeError: if `loss_fn` does not take these arguments, or `chunk_size` is no integer.
@@ -68,16 +68,16 @@ def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
 
 
 def dealt(x: Array, chunks: int, chunk_size: int) -> Array:
-  """`[chunks, chunk_size, ...]`, chunk `c` having the examples `c, c + chunks, ...`."""
+  """Deals the examples out: `[chunks, chunk_size, ...]`, where chunk `c` has `c, c + chunks, ...`."""
   x = x[: chunks * chunk_size]
   return jnp.moveaxis(x.reshape(chunk_size, chunks, *x.shape[1:]), 1, 0)
 
 
 def num_examples(batch: Batch) -> int:
-  """The length of the leading axis, which all leaves must share.
+  """Returns the length of the leading axis, which all leaves must share.
 
   Raises:
-    ValueError: if they do not, or there are none of them or of the examples.
+    ValueError: if they do not share it, or there are no leaves or no examples.
   """
   shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
   sizes = {shape[0] if shape else None for shape in shapes}

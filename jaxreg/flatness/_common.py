@@ -1,4 +1,4 @@
-"""What every analysis has in common: products in full precision, functions as arguments, noise held fixed."""
+"""Parts common to all analyses: products in full precision, functions as arguments, fixed noise."""
 
 import functools
 from collections.abc import Callable
@@ -13,9 +13,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def analysis(function: F) -> F:
-  """Runs, and traces, a function with matrix products in the precision of their operands.
+  """Runs and traces a function with matrix products in the precision of their operands.
 
-  The defaults of accelerators are TF32 or bfloat16, which leave a curvature of few digits.
+  Accelerators default to TF32 or bfloat16, which leaves few correct digits of a curvature.
   """
 
   @functools.wraps(function)
@@ -27,20 +27,20 @@ def analysis(function: F) -> F:
 
 
 def as_pytree(function: Callable[..., Any]) -> Any:
-  """A function as an argument of what is compiled: one that carries arrays is a pytree already."""
+  """Wraps a function as an argument of compiled code; a function that carries arrays is a pytree already."""
   return jax.tree_util.Partial(function) if jax.tree_util.all_leaves([function]) else function
 
 
 def same(key: Key | None) -> Key | None:
-  """The key again, on purpose: every evaluation of an analysis sees the same noise."""
+  """Clones the key, on purpose: every evaluation of an analysis sees the same noise."""
   return None if key is None else jax.random.clone(check_key(key))
 
 
 def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
-  """The loss, with the same noise in every call.
+  """Computes the loss, with the same noise in every call.
 
   Raises:
-    TypeError: if `key` is no typed key, there is none and the loss wants one, or `loss_fn` takes none.
+    TypeError: if `key` is no typed key, the loss needs a key and gets None, or `loss_fn` takes no key.
     ValueError: if the loss is no scalar.
   """
   check_loss_fn(loss_fn)
@@ -48,7 +48,7 @@ def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) 
     loss = loss_fn(params, batch, key=same(key))
   except TypeError as error:
     if key is None and "PRNG key" in str(error):
-      raise TypeError("key is None, which asks for no noise, but loss_fn draws some: give a key") from error
+      raise TypeError("key must be given, because loss_fn draws noise, got None") from error
     raise
   shapes = jax.tree.map(jnp.shape, loss)
   if shapes != ():

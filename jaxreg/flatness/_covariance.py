@@ -1,4 +1,4 @@
-"""The covariance of samples, its principal components, and the variance along given directions."""
+"""The covariance of samples, its principal components, and the variance along directions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PrincipalComponents(NamedTuple):
     variances: `[k]`, eigenvalues; exactly 0 from `rank` on.
     directions: `[k, size]`, orthonormal rows; zeros from `rank` on.
     mean: `[size]`.
-    rank: how many variances are above the tolerance.
+    rank: the number of variances above the tolerance.
   """
 
   variances: Array
@@ -32,18 +32,20 @@ class PrincipalComponents(NamedTuple):
 
 @analysis
 def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
-  r"""Covariance :math:`\Sigma = \frac1{N - \mathrm{ddof}} \sum_j (g_j - \bar g)(g_j - \bar g)^\top`.
+  r"""Computes the covariance of samples.
+
+  .. math:: \Sigma = \frac1{N - \mathrm{ddof}} \sum_j (g_j - \bar g)(g_j - \bar g)^\top
 
   Args:
     samples: `[num, size]`, floating.
-    ddof: 0 divides by the number of samples, as the paper does; 1 is unbiased.
+    ddof: 0 divides by the number of samples, as in the paper; 1 is unbiased.
 
   Returns:
     `[size, size]`.
 
   Raises:
     TypeError: if `samples` are not floating.
-    ValueError: if `samples` has another rank, or too few rows for `ddof`.
+    ValueError: if `samples` is not two-dimensional, or too few rows for `ddof`.
 
   Example:
     >>> noise_covariance(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))
@@ -61,26 +63,26 @@ def noise_covariance(samples: ArrayLike, *, ddof: int = 0) -> Array:
 def principal_components(
   samples: ArrayLike, *, num: int | None = None, ddof: int = 0, tol: float | None = None
 ) -> PrincipalComponents:
-  """Eigenpairs of the covariance of samples, by the smaller of the two Gram matrices.
+  """Computes eigenpairs of the covariance of samples, by the smaller of the two Gram matrices.
 
-  With fewer samples than parameters the covariance is never built. Beware: with not many more samples than
-  parameters the large eigenvalues come out too large and the small ones much too small, so the slope of a
-  fit through them changes with the number of samples. `projected_variance` on directions that were found
-  without the samples, and `per_example_noise_covariance`, have no such bias.
+  With fewer samples than parameters, the covariance is never built. Beware of bias: unless there are many
+  more samples than parameters, the large eigenvalues come out too large and the small ones much too small. So
+  the slope of a fit through them changes with the number of samples. `projected_variance` along directions
+  that were found without the samples, and `per_example_noise_covariance`, have no such bias.
 
   Args:
     samples: `[num, size]`, floating.
-    num: how many; at most `min(number of samples - 1, size)`, which is the default.
+    num: number of pairs; by default and at most `min(number of samples - 1, size)`.
     ddof: as in `noise_covariance`.
-    tol: variances up to `tol` times the largest count as 0; by default 10 times the square root of the
-      number of samples times the rounding of the dtype.
+    tol: variances up to `tol` times the largest count as 0; by default 10 times the square root of the number
+      of samples times the dtype's rounding error.
 
   Returns:
     `PrincipalComponents`.
 
   Raises:
     TypeError: if `samples` are not floating or `num` is no integer.
-    ValueError: if `samples` has another rank, or `num` is out of range.
+    ValueError: if `samples` is not two-dimensional, or `num` is out of range.
 
   Example:
     >>> found = principal_components(jnp.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]))
@@ -120,13 +122,13 @@ def _principal(number, centred, mean, count, tol):
 
 @analysis
 def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int = 0) -> Array:
-  r"""The variance of samples along directions, without their covariance.
+  r"""Computes the variance of samples along directions, without building their covariance.
 
   .. math:: \mathrm{Var}(v^\top S) = \frac1N \sum_j (v^\top \theta_j - \mu)^2 = v^\top \Sigma v
 
   Args:
     samples: `[num, size]`, floating.
-    directions: `[k, size]`, a direction a row.
+    directions: `[k, size]`, one direction per row.
     ddof: as in `noise_covariance`.
 
   Returns:

@@ -1,8 +1,8 @@
-"""Everything about one dense layer at once: its Hessian and its noise as single matrix products.
+"""The Hessian, the noise and the profiles of one dense layer, by single matrix products.
 
-Of a layer `z = h W + b` that every example passes once, curvature and noise covariance are sums over examples
-of Kronecker products, which a product of two thin matrices makes, instead of one pass over the data for each
-parameter or each sample.
+If every example passes a layer `z = h W + b` once, its curvature and noise covariance are sums over examples
+of Kronecker products. One product of two thin matrices computes such a sum, instead of one pass over the data
+for each parameter or each sample.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from jaxreg.flatness._common import analysis, as_pytree, same
 from jaxreg.flatness._interval import IntervalFlatness, _check, check_directions, check_loss, intervals
 from jaxreg.typing import Array, Batch, Key, check_count, check_key, check_wide
 
-# `(z [n, units], batch, *, key) -> [n]`: the loss of each example from the layer's outputs on.
+# `(z [n, units], batch, *, key) -> [n]`: the loss of each example as a function of the layer's outputs.
 HeadFn = Callable[..., Array]
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["packed"], meta_fields=["units", "inputs", "bias"])
 @dataclasses.dataclass(frozen=True)
 class DenseBlock:
-  """A symmetric matrix over the parameters of a dense layer, of which each distinct entry is kept once.
+  """A symmetric matrix over the parameters of a dense layer, which stores each distinct entry once.
 
   Attributes:
-    packed: `[units (units + 1) / 2, k (k + 1) / 2]`, `k` being the inputs and, with a bias, one more.
-    units, inputs: the layer's.
+    packed: `[units (units + 1) / 2, k (k + 1) / 2]`, where `k` is the number of inputs, plus one with a bias.
+    units, inputs: the sizes of the layer.
     bias: whether the bias is part of it.
   """
 
@@ -47,22 +47,22 @@ class DenseBlock:
     return self.units * (self.inputs + self.bias)
 
   def matrix(self) -> Array:
-    """The dense matrix `[size, size]`: first the bias, then the kernel `[inputs, units]` row by row."""
+    """Builds the dense matrix `[size, size]`: first the bias, then the kernel `[inputs, units]` by rows."""
     return _matrix(self)
 
   def trace(self) -> Array:
-    """The sum of the diagonal."""
+    """Computes the sum of the diagonal."""
     outer, inner = _diagonal_index(self.units), _diagonal_index(self.inputs + self.bias)
     return self.packed[outer[:, None], inner[None, :]].sum()
 
   def inner(self, other: DenseBlock) -> Array:
-    r""":math:`\mathrm{Tr}(A B)`, without the matrices.
+    r"""Computes :math:`\mathrm{Tr}(A B)` without building the matrices.
 
     Raises:
-      ValueError: if `other` is of another layer.
+      ValueError: if `other` describes another layer.
     """
     if (self.units, self.inputs, self.bias) != (other.units, other.inputs, other.bias):
-      raise ValueError(f"other must be of the same layer: {self._layer()}, got {other._layer()}")
+      raise ValueError(f"other must describe the same layer, {self._layer()}, got {other._layer()}")
     weights = _pair_weights(self.units)[:, None] * _pair_weights(self.inputs + self.bias)[None, :]
     return jnp.sum(self.packed * other.packed * jnp.asarray(weights, self.packed.dtype))
 
@@ -70,7 +70,7 @@ class DenseBlock:
     return f"{self.inputs} inputs, {self.units} units, bias {self.bias}"
 
 
-# Compiled: copying one number at a time the indices would take longer than the numbers.
+# Compiled: outside jit, the array of indices would take longer than the numbers.
 @jax.jit
 def _matrix(block: DenseBlock) -> Array:
   outer, inner = _unpack_index(block.units), _unpack_index(block.inputs + block.bias)
@@ -90,27 +90,27 @@ def dense_hessian(
   chunk_size: int = 1000,
   curvature_fn: Callable[[Array, Batch], Array] | None = None,
 ) -> DenseBlock:
-  r"""The exact Hessian of the mean loss with respect to one dense layer, as one matrix product.
+  r"""Computes the exact Hessian of the mean loss in one dense layer's parameters, as one matrix product.
 
   .. math:: H = \frac1n \sum_i A_i \otimes \tilde h_i \tilde h_i^\top, \qquad
     A_i = \nabla_z^2 \ell_i, \quad \tilde h = (1, h)
 
   The packed upper triangles of all :math:`A_i` and :math:`\tilde h_i \tilde h_i^\top` are the two factors of
-  the product. Exact for a layer that is used once for each example and does not couple examples: no
-  convolution, no attention, no BatchNorm after it. The memory is that of a chunk and of the result.
+  the product. This is exact if each example uses the layer once and nothing couples examples: no convolution,
+  no attention, no BatchNorm after it. It needs the memory of one chunk and of the result.
 
   Args:
-    head_fn: `(z, batch, *, key) -> [n]`, the losses of examples as a function of the layer's outputs
-      `z [n, units]`. `key=None` asks for no noise. A `jax.tree_util.Partial` keeps the parameters of what
-      follows out of the compiled program.
+    head_fn: `(z, batch, *, key) -> [n]`, the losses of the examples as a function of the layer's outputs
+      `z [n, units]`. `key=None` asks for no noise. A `jax.tree_util.Partial` keeps the parameters of the
+      later layers out of the compiled program.
     preactivations: `[n, units]`, `z = h W + b` at the parameters.
     inputs: `[n, inputs]`, `h`.
-    batch: what else the head needs, such as labels; its leaves have the same leading axis.
-    bias: whether the layer has one.
-    key: passed on.
+    batch: other arrays that the head needs, such as labels; its leaves have the same leading axis.
+    bias: whether the layer has a bias.
+    key: passed to `head_fn`.
     chunk_size: examples at once.
-    curvature_fn: `(z, batch) -> [n, units, units]` in place of the derivatives of `head_fn`, if a formula is
-      at hand; it too may be a `Partial`.
+    curvature_fn: `(z, batch) -> [n, units, units]` a formula in place of the derivatives of `head_fn`; it may
+      also be a `Partial`.
 
   Returns:
     A `DenseBlock`; `matrix()` has the order of `subset` on a Flax `Dense` (bias, then kernel).
@@ -160,21 +160,21 @@ def dense_noise_covariance(
   bias: bool = True,
   chunk_size: int = 1000,
 ) -> DenseBlock:
-  r"""The covariance of a dense layer's full-batch gradient under noise downstream, without a sampling loop.
+  r"""Computes the covariance of a dense layer's full-batch gradient under later noise, without a loop.
 
   .. math:: \Sigma_g =
     \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_z \ell_i) \otimes \tilde h_i \tilde h_i^\top
 
-  With noise drawn for each example by itself, the gradient's covariance is a mean over examples. Two draws
-  for each leave it unbiased, and of full rank, where samples of the whole gradient leave most directions
-  without one; the mean over the data set does the rest. Where few examples make most of the noise, as in a
-  trained network, it takes more draws for the same accuracy.
+  If each example draws its own noise, the covariance of the gradient is a mean over examples. Two draws per
+  example give an unbiased estimate of full rank, and the mean over the data set makes it accurate. Samples of
+  the whole gradient would leave most directions without an estimate. If few examples cause most of the noise,
+  as in a trained network, the same accuracy takes more draws.
 
   Args:
-    head_fn: as in `dense_hessian`; draws noise that is independent between examples from the key.
+    head_fn: as in `dense_hessian`; draws noise from the key, independent between examples.
     preactivations, inputs, batch, bias, chunk_size: as in `dense_hessian`.
     key: a typed key.
-    num_masks: draws for each example, at least 2.
+    num_masks: draws per example, at least 2.
 
   Returns:
     A `DenseBlock`.
@@ -202,7 +202,7 @@ def dense_noise_covariance(
 def _noise(num_masks, bias, chunk_size, head_fn, z, h, batch, key):
   def covariance(z: Array, part: Batch, number: Array) -> Array:
     keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
-    # [n, masks, units]: the products below are faster with the examples first.
+    # [n, masks, units]: the products below are faster with the examples on the first axis.
     drawn = jax.vmap(lambda key: _gradient(head_fn, part, key)(z), out_axes=1)(keys)
     drawn = drawn - drawn.mean(axis=1, keepdims=True)
     return jnp.einsum("nku,nkv->nuv", drawn, drawn) / (num_masks - 1)
@@ -226,7 +226,7 @@ def dense_interval_flatness(
   rtol: float = 1e-3,
   cap: float = 1e6,
 ) -> IntervalFlatness:
-  r"""`interval_flatness` in a dense layer's parameters, whose outputs are linear in the distance.
+  r"""Computes `interval_flatness` in a dense layer's parameters, using outputs linear in the distance.
 
   .. math:: z(t) = z + t\, (h V + v_b)
 
@@ -234,14 +234,14 @@ def dense_interval_flatness(
     head_fn, preactivations, inputs, batch, bias, key: as in `dense_hessian`.
     directions: `[k, size]`, in the order of `DenseBlock.matrix`.
     factor, growth, rtol, cap: as in `interval_flatness`.
-    first_step: likewise; by default the first search starts at 0.01.
+    first_step: as in `interval_flatness`, but by default the first search starts at 0.01.
 
   Returns:
     `IntervalFlatness`.
 
   Raises:
     TypeError: if an array is not floating or `key` no typed key.
-    ValueError: as `interval_flatness`.
+    ValueError: as in `interval_flatness`.
 
   Example:
     >>> head = lambda z, batch, *, key: 0.5 + 0.5 * (z**2).sum(axis=-1)
@@ -283,7 +283,7 @@ def _sum_blocks(
   batch: Batch,
   scale: float,
 ) -> DenseBlock:
-  """The sum over examples of Kronecker products, one matrix product a chunk."""
+  """The sum over examples of Kronecker products, by one matrix product per chunk."""
   (n, units), inputs = z.shape, h.shape[1]
   if bias:
     h = jnp.concatenate([jnp.ones((n, 1), h.dtype), h], axis=1)
@@ -307,12 +307,12 @@ def _sum_blocks(
 
 
 def _gradient(head_fn: HeadFn, batch: Batch, key: Key | None) -> Callable[[Array], Array]:
-  """Of every example's loss with respect to its own outputs, in one backward pass."""
+  """The gradient of every example's loss in its own outputs, in one backward pass."""
   return jax.grad(lambda z: _losses(head_fn, z, batch, key).sum())
 
 
 def _losses(head_fn: HeadFn, z: Array, batch: Batch, key: Key | None) -> Array:
-  """Of the examples `[n]`, with the same noise in every call: their mean already would be a wrong scale."""
+  """The losses of the examples `[n]`, with fixed noise; a mean would have the wrong scale."""
   losses = head_fn(z, batch, key=same(key))
   if jnp.shape(losses) != z.shape[:1]:
     raise ValueError(f"head_fn must return a loss for each of {len(z)} examples, got {jnp.shape(losses)}")
@@ -327,8 +327,8 @@ def _layer(preactivations: ArrayLike, inputs: ArrayLike, batch: Batch) -> tuple[
   z, h = check_wide(preactivations, "preactivations"), check_wide(inputs, "inputs")
   if z.ndim != 2 or h.ndim != 2 or len(z) != len(h):
     raise ValueError(
-      f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}: "
-      "a layer that every example passes once"
+      f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}; "
+      "the layer must see every example once"
     )
   if jax.tree.leaves(batch) and num_examples(batch) != len(z):
     raise ValueError(f"batch must have {len(z)} examples, as preactivations have, got {num_examples(batch)}")
@@ -336,7 +336,7 @@ def _layer(preactivations: ArrayLike, inputs: ArrayLike, batch: Batch) -> tuple[
 
 
 def _unpack_index(size: int) -> np.ndarray:
-  """Where in the packed upper triangle an entry is: `[size, size]`."""
+  """The position of each entry in the packed upper triangle: `[size, size]`."""
   index = np.zeros((size, size), np.int32)
   index[np.triu_indices(size)] = np.arange(size * (size + 1) // 2)
   return np.maximum(index, index.T)
@@ -347,6 +347,6 @@ def _diagonal_index(size: int) -> np.ndarray:
 
 
 def _pair_weights(size: int) -> np.ndarray:
-  """How often an entry of the packed triangle stands in the matrix."""
+  """How often the matrix contains each entry of the packed triangle."""
   rows, columns = np.triu_indices(size)
   return np.where(rows == columns, 1.0, 2.0)

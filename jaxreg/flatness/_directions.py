@@ -1,4 +1,4 @@
-"""Random directions of the size of the parameters, and the loss along them."""
+"""Random directions scaled like the parameters, and the loss along directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def filter_normalized_direction(
   one_dim: Literal["zero", "keep"] = "zero",
   where: Where = "*",
 ) -> Params:
-  r"""A random direction, every filter of which is as long as that of the parameters.
+  r"""Draws a random direction in which every filter has the norm of the parameters' filter.
 
   .. math:: d_{ij} \leftarrow \frac{d_{ij}}{\lVert d_{ij} \rVert} \lVert \theta_{ij} \rVert,
     \qquad d \sim N(0, I)
@@ -31,12 +31,12 @@ def filter_normalized_direction(
   Args:
     key: a typed key.
     params: any pytree of floating arrays.
-    granularity: what a filter is: a whole leaf (the paper, for its fully connected network), or the incoming
-      weights of one unit.
-    filter_axis: the axis of the units, the same for all leaves; by default the name of a leaf says which
-      weights come into one unit (`paths.incoming_axes`).
-    one_dim: `zero` leaves biases and normalisation scales where they are; `keep` treats each as one filter.
-    where: which leaves move at all.
+    granularity: the meaning of a filter: a whole leaf (as in the paper for its fully connected network), or
+      the incoming weights of one unit.
+    filter_axis: the axis of the units, the same for all leaves; by default the name of a leaf determines a
+      unit's incoming weights (`paths.incoming_axes`).
+    one_dim: `zero` does not move biases and normalisation scales; `keep` treats each as one filter.
+    where: the leaves that move.
 
   Returns:
     A pytree like `params`.
@@ -98,18 +98,18 @@ def loss_profile(
   key: Key | None = None,
   batch_size: int = 1,
 ) -> Array:
-  r"""The loss along a direction.
+  r"""Computes the loss along a direction.
 
   .. math:: f(\alpha) = L(\theta + \alpha d)
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; `key=None` asks for no noise.
     params: any pytree.
-    direction: a pytree like `params`, as `filter_normalized_direction` gives; a vector `v` becomes one by
+    direction: a pytree like `params`, as from `filter_normalized_direction`. For a vector `v` give
       `subset(jax.tree.map(jnp.zeros_like, params), where).merge(v)`.
     alphas: `[points]`.
-    batch: passed on.
-    key: passed on.
+    batch: passed to `loss_fn`.
+    key: passed to `loss_fn`.
     batch_size: points at once; 1 is fastest on a CPU.
 
   Returns:
@@ -118,7 +118,7 @@ def loss_profile(
   Raises:
     TypeError: if `direction` is a vector and `params` a tree, `alphas` are not floating or `key` is no typed
       key.
-    ValueError: if `direction` is not shaped like `params`, or `alphas` has another rank.
+    ValueError: if `direction` is not shaped like `params`, or `alphas` is not one-dimensional.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -147,7 +147,7 @@ def loss_surface(
   key: Key | None = None,
   batch_size: int = 1,
 ) -> Array:
-  r"""The loss in a plane, :math:`f(\alpha, \beta) = L(\theta + \alpha d_1 + \beta d_2)`.
+  r"""Computes the loss in a plane, :math:`f(\alpha, \beta) = L(\theta + \alpha d_1 + \beta d_2)`.
 
   Args:
     loss_fn, params, batch, key, batch_size: as in `loss_profile`.
@@ -159,8 +159,8 @@ def loss_surface(
     `[rows, columns]`.
 
   Raises:
-    TypeError: if `directions` are no two trees, `alphas` or `betas` not floating or `key` no typed key.
-    ValueError: if a direction is not shaped like `params`, or `alphas` or `betas` have another rank.
+    TypeError: if `directions` are not two trees, `alphas` or `betas` not floating or `key` no typed key.
+    ValueError: if a direction is not shaped like `params`, or `alphas` or `betas` are not one-dimensional.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -204,8 +204,8 @@ def _points(x: ArrayLike, name: str) -> Array:
 def _like(direction: Params, params: Params) -> Params:
   if jax.tree_util.all_leaves([direction]) and not jax.tree_util.all_leaves([params]):
     raise TypeError(
-      f"direction must be a tree like params, got an array of shape {jnp.shape(direction)}; of a vector "
-      "subset(jax.tree.map(jnp.zeros_like, params), where).merge(vector) makes one"
+      f"direction must be a tree like params, got an array of shape {jnp.shape(direction)}; "
+      "subset(jax.tree.map(jnp.zeros_like, params), where).merge(vector) turns a vector into a tree"
     )
   got, want = (
     {name: jnp.shape(x) for name, x in zip(paths.leaf_names(tree), jax.tree.leaves(tree), strict=True)}
@@ -215,6 +215,6 @@ def _like(direction: Params, params: Params) -> Params:
     wrong = min(name for name in got.keys() | want.keys() if got.get(name) != want.get(name))
     found, wanted = (shapes.get(wrong, "nothing") for shapes in (got, want))
     raise ValueError(
-      f"direction must be shaped like params, got {found} for {wanted} at {wrong or 'the one leaf'}"
+      f"direction must be shaped like params: {wrong or 'the one leaf'} must have {wanted}, got {found}"
     )
   return direction

@@ -1,4 +1,4 @@
-"""How far one can go along a direction until the loss has doubled."""
+"""The distance along a direction to the point where the loss has doubled."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from jaxreg.flatness._common import analysis, scalar_loss
 from jaxreg.flatness._subset import Where, check_no_tree, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
 
-MAX_STEPS = 200  # of either search; with the default growth a factor of 1e35
-FOLLOWED = 0.8  # of the last direction's crossing; from there one step outward is most often enough
+MAX_STEPS = 200  # per search; with the default growth a factor of 1e35
+FOLLOWED = 0.8  # of the last direction's crossing; from there one step outward usually suffices
 
 Profile = Callable[[Array], Array]
 
 
 class IntervalFlatness(NamedTuple):
-  """Widths of the region of small loss, one for each direction.
+  """Widths of the region of small loss, one per direction.
 
   Attributes:
     width: `[k]`, `right - left`; infinite if a side was not crossed.
-    left, right: `[k]`, where the loss is `factor` times that at 0; `left` is negative.
+    left, right: `[k]`, the points where the loss is `factor` times the loss at 0; `left` is negative.
     crossed: `[k, 2]`, whether the left and the right crossing were found below `cap`.
-    min_ratio: `[k]`, the least loss seen, over that at 0: below 1 the parameters are no minimum along it.
-    evaluations: `[k]`, how often the loss was computed.
+    min_ratio: `[k]`, the least loss seen over the loss at 0; below 1 the parameters are no minimum along it.
+    evaluations: `[k]`, the number of evaluations of the loss.
   """
 
   width: Array
@@ -56,32 +56,32 @@ def interval_flatness(
   cap: float = 1e6,
   batch_size: int = 1,
 ) -> IntervalFlatness:
-  r"""The width of the region around the parameters where the loss is at most `factor` times its value there.
+  r"""Finds the width of the region around the parameters where the loss is at most `factor` times theirs.
 
   .. math:: F_v = r - l, \qquad L(\theta + l v) = L(\theta + r v) = c L(\theta), \quad l < 0 < r
 
-  The two sides are searched each for itself, for a trained network is seldom at the exact minimum. A search
-  starts at 0.8 of what the direction before it gave, walks outward by `growth` until the loss is too large
-  (or inward until it is not), and closes the bracket by the ITP method, in the logarithms of the distance and
-  of the rise of the loss, where a parabola is a straight line. The crossing found is the first one outward
-  from that start; give `first_step` to begin every search there, where a profile that crosses more than once
-  is expected.
+  The two sides are searched separately, because a trained network is seldom at the exact minimum. A search
+  starts at 0.8 of the preceding direction's crossing. It walks outward by factors of `growth` until the loss
+  is too large, or inward until it is not. Then it closes the bracket by the ITP method, in the logarithms of
+  the distance and of the rise of the loss, where a parabola is a straight line. It finds the first crossing
+  outward from its start. If you expect a profile with several crossings, give `first_step` to start every
+  search there.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as
       `losses.softmax_cross_entropy`.
     params: any pytree.
-    directions: `[k, size]` in the order of `subset(params, where).flat`; unit vectors in the paper. Of a tree
-      like `params` that is `subset(tree, where).flat[None]`.
-    batch: passed on.
+    directions: `[k, size]` in the order of `subset(params, where).flat`; unit vectors in the paper. For a
+      tree like `params` give `subset(tree, where).flat[None]`.
+    batch: passed to `loss_fn`.
     where: the parameters that move.
-    key: passed on.
+    key: passed to `loss_fn`.
     factor: `c`, above 1.
-    first_step: where every search starts; by default only the first, at a hundredth of the norm of the
-      parameters.
+    first_step: the start of every search; by default the first search starts at a hundredth of the norm of
+      the parameters.
     growth: above 1; large steps can jump over a crossing.
     rtol: relative accuracy of a crossing.
-    cap: farther than that nothing is searched.
+    cap: the largest distance that is searched.
     batch_size: directions at once; 1 is fastest on a CPU.
 
   Returns:
@@ -89,8 +89,8 @@ def interval_flatness(
 
   Raises:
     TypeError: if `directions` or a selected leaf are not floating, or `key` is no typed key.
-    ValueError: if a shape or number does not fit, or the loss at the parameters is not positive and finite or
-      not the same in every call.
+    ValueError: if a shape or number does not fit, or the loss at the parameters is not positive, not finite
+      or not the same in every call.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 + 0.5 * (batch * params**2).sum()
@@ -128,7 +128,7 @@ def _interval(
 
   if follow:
     start = 1e-2 * jnp.maximum(jnp.linalg.norm(flat), 1e-3).astype(directions.dtype)
-  # Twice in one program, which computes it once unless it changes from call to call.
+  # Twice in one program, which computes the loss only once unless it changes from call to call.
   loss, again = (scalar_loss(loss_fn, params, batch, key) for _ in range(2))
   found = intervals(line, directions, loss, start, factor, growth, rtol, cap, follow, batch_size)
   return found, (loss, again)
@@ -146,11 +146,11 @@ def intervals(
   follow: bool,
   batch_size: int,
 ) -> IntervalFlatness:
-  """The search over all directions; `line(direction)` is the loss along one as a function of the distance."""
+  """Searches all directions; `line(direction)` is the loss along one as a function of the distance."""
   number = jax.tree.leaves(directions)[0].shape[0]
   lanes = max(1, min(batch_size, number))
   rows = -(-number // lanes)
-  # The last rows are filled up with copies of the last direction.
+  # Copies of the last direction fill up the last row.
   index = jnp.minimum(jnp.arange(rows * lanes), number - 1).reshape(rows, lanes)
   target = factor * loss
   signs = jnp.array([-1, 1], start.dtype)
@@ -181,8 +181,8 @@ def intervals(
 def crossing(
   profile: Profile, loss: Array, target: Array, start: Array, growth: Array, rtol: Array, cap: Array
 ) -> tuple[Array, Array, Array, Array]:
-  """Where `profile`, which is `loss` at 0, reaches `target`: `(t, found, least value seen, evaluations)`."""
-  # What is not a number counts as too large.
+  """Finds where `profile`, `loss` at 0, reaches `target`: `(t, found, least value seen, evaluations)`."""
+  # NaN counts as too large.
   excess = lambda t: jnp.nan_to_num((profile(t) - target).astype(start.dtype), nan=jnp.inf, posinf=jnp.inf)
   unknown = jnp.full((), jnp.inf, start.dtype)
   zero = jnp.zeros((), start.dtype)
@@ -204,8 +204,8 @@ def crossing(
   near, f_near, far, f_far, least, count = jax.lax.while_loop(open_, walk, state)
   found = (near > 0) & jnp.isfinite(far) & (far <= cap)
 
-  # The logarithm of the rise over that at the target, in that of the distance over the nearer end's. Where
-  # the loss has hardly risen or has fallen the logarithm says nothing, and is held.
+  # The logarithm of the rise relative to the target's, against the logarithm of the distance relative to the
+  # nearer end. If the loss has hardly risen or has fallen, the logarithm is meaningless and is clipped.
   rise = (target - loss).astype(start.dtype)
   height = lambda f: jnp.log1p(jnp.maximum(f / rise, -0.95))
   width = jnp.log(jnp.where(found, far / near, growth))
@@ -228,7 +228,7 @@ def crossing(
     middle = (low + high) / 2
     x = interpolated(low, y_low, high, y_high)
     sign = jnp.sign(middle - x)
-    # At least so far past an interpolation that is good already that the other end comes close too.
+    # Step far enough past a good interpolation that the other end of the bracket also comes close.
     step = jnp.maximum(slope * (high - low) ** 2, 0.9 * tolerance)
     x = jnp.where(step <= jnp.abs(middle - x), x + sign * step, middle)
     radius = jnp.maximum(tolerance * 2 ** (steps - done) - (high - low) / 2, 0)
@@ -251,14 +251,14 @@ def check_directions(directions: ArrayLike, size: int) -> Array:
   directions = check_floating(directions, "directions")
   if directions.ndim != 2 or directions.shape[1] != size or not len(directions):
     raise ValueError(
-      f"directions must be [k, {size}], a row for each and as long as the parameters that where selects, "
+      f"directions must be [k, {size}], one row a direction with an entry for each selected parameter, "
       f"got {directions.shape}" + ("; directions[None] is one row" if directions.shape == (size,) else "")
     )
   return directions
 
 
 def check_loss(loss: Array, again: Array, name: str = "loss_fn") -> None:
-  """A multiple of a loss that is not positive, or that changes, is no level to look for."""
+  """Checks that the loss is positive, finite and deterministic."""
   if isinstance(loss, Tracer):
     return
   first, second = float(loss), float(again)
@@ -266,7 +266,7 @@ def check_loss(loss: Array, again: Array, name: str = "loss_fn") -> None:
     raise ValueError(f"{name} must be positive and finite at params, got {first}")
   if abs(first - second) > 1e3 * float(jnp.finfo(loss.dtype).eps) * first:
     raise ValueError(
-      f"{name} must give the same loss in every call, got {first:g} and {second:g}: draw its noise from key"
+      f"{name} must give the same loss in every call, got {first:g} and {second:g}; draw all noise from key"
     )
 
 

@@ -1,4 +1,4 @@
-"""Eigenpairs, trace and spectral density of a curvature that is known by its products, traces by matfree."""
+"""Eigenpairs, trace (by matfree) and spectral density of a curvature, from matrix-vector products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Matvec = Callable[[Array], Array]
 
 
 class EigenPairs(NamedTuple):
-  """Eigenpairs, ordered as they were asked for.
+  """Eigenpairs, in the requested order.
 
   Attributes:
     values: `[k]`.
@@ -67,25 +67,25 @@ def top_eigenpairs(
   tol: float = 1e-3,
   check: bool = True,
 ) -> EigenPairs:
-  """Extremal eigenpairs of a symmetric operator by Lanczos with full reorthogonalisation.
+  """Computes extremal eigenpairs of a symmetric operator by Lanczos with full reorthogonalisation.
 
   Args:
-    matvec: `[size] -> [size]`, symmetric and the same in every call: what `hvp` gives, or any function.
-    like: `[size]`, an array of the shape and dtype of a vector, such as `hvp(...).like`.
-    key: for the start vector.
-    num: how many pairs.
-    num_matvecs: products, which is also how many vectors are kept; by default `3 num + 20`. What has not
-      converged by then says so.
+    matvec: `[size] -> [size]`, symmetric and deterministic: the result of `hvp`, or any function.
+    like: `[size]`, an array with the shape and dtype of a vector, such as `hvp(...).like`.
+    key: draws the start vector.
+    num: number of pairs.
+    num_matvecs: number of products, and of stored vectors; by default `3 num + 20`. Pairs that have not
+      converged by then are marked.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
-    tol: for `converged`.
-    check: see, with three more products, whether the operator is deterministic and symmetric.
+    tol: tolerance for `converged`.
+    check: whether to test, by three more products, that the operator is deterministic and symmetric.
 
   Returns:
     `EigenPairs`.
 
   Raises:
-    TypeError: if `like` is not floating, `key` no typed key or a number of things no integer.
-    ValueError: if `num` or `num_matvecs` does not fit the size, or the operator is not what it must be.
+    TypeError: if `like` is not floating, `key` no typed key or a count is no integer.
+    ValueError: if `num` or `num_matvecs` does not fit the size, or the operator fails the checks.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
@@ -116,15 +116,15 @@ def top_eigenpairs(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _ritz(steps, num, which, tol, matvec, start, other):
-  # In the same program, where what all products share is computed once. One that changes from call to call
-  # does so while it is traced.
+  # In the same program, which computes the shared part of the products once. An operator that changes from
+  # call to call changes while it is traced.
   products = None if other is None else (matvec(start), matvec(start), matvec(other))
 
   basis, tridiagonal, residual = _lanczos(steps, matvec, start)
   values, vectors = jnp.linalg.eigh(tridiagonal)
   rank = {"largest": -values, "smallest": values, "magnitude": -jnp.abs(values)}[which]
   chosen = jnp.argsort(rank)[:num]
-  # What the recurrence leaves over is all in the last vector: no further products are needed.
+  # The whole residual is in the last vector of the recurrence, so no further products are needed.
   residuals = residual * jnp.abs(vectors[-1, chosen])
   ritz = vectors[:, chosen].T @ basis
   converged = residuals <= tol * jnp.abs(values).max()
@@ -140,23 +140,23 @@ def operator_trace(
   num: int = 32,
   method: Literal["hutchinson", "xtrace"] = "hutchinson",
 ) -> Estimate:
-  r"""The trace of a symmetric operator, with its standard error.
+  r"""Estimates the trace of a symmetric operator, with its standard error.
 
   .. math:: \mathrm{Tr}(A) \approx \frac1m \sum_j z_j^\top A z_j, \qquad z_j \in \{-1, 1\}^{size}
 
   Args:
     matvec, like: as in `top_eigenpairs`.
-    key: for the probes.
-    num: probes, at least 2; `xtrace` makes two products for each.
-    method: `hutchinson`, or `xtrace`, which takes the largest eigenvalues out first.
+    key: draws the probes.
+    num: number of probes, at least 2; `xtrace` takes two products per probe.
+    method: `hutchinson`, or `xtrace`, which removes the largest eigenvalues first.
 
   Returns:
-    `Estimate`. The standard error of `xtrace` is of leave-one-out estimates, which are not independent: on
-    matrices with spectra of several kinds it was 7 to 25 % too small.
+    `Estimate`. The standard error of `xtrace` comes from leave-one-out estimates, which are not independent:
+    on matrices with several kinds of spectra it was 7 to 25 % too small.
 
   Raises:
     TypeError: if `like` is not floating, `key` no typed key or `num` no integer.
-    ValueError: for another method, or `num` out of range.
+    ValueError: for an unknown method, or `num` out of range.
     ModuleNotFoundError: without matfree (`pip install jaxreg[flatness]`).
 
   Example:
@@ -172,7 +172,7 @@ def operator_trace(
   check_count(num, "num")
   if method not in ("hutchinson", "xtrace"):
     raise ValueError(f"method must be one of hutchinson, xtrace, got {method!r}")
-  _stochtrace()  # before anything is traced
+  _stochtrace()  # fails before anything is traced
   if num < 2 or (method == "xtrace" and num > like.size):
     raise ValueError(f"num must be at least 2, and for xtrace at most the size {like.size}, got {num}")
   return _trace(num, method, _operator(matvec, like), like, key)
@@ -199,7 +199,7 @@ def _trace(num, method, matvec, like, key):
     estimate = stochtrace.estimator_leave_one_out_mean_and_sem(integrand, sampler)
   with jax.numpy_rank_promotion("allow"):  # matfree's own arithmetic relies on it
     mean, error = estimate(matvec, key)
-  # matfree divides by the number of probes; its standard errors are too small by this factor.
+  # matfree divides by the number of probes, so its standard errors are too small by this factor.
   return Estimate(mean, error * math.sqrt(num / (num - 1)))
 
 
@@ -215,7 +215,7 @@ def spectral_density(
   grid: ArrayLike | None = None,
   points: int = 1000,
 ) -> SpectralDensity:
-  r"""The density of all eigenvalues by stochastic Lanczos quadrature.
+  r"""Estimates the density of all eigenvalues by stochastic Lanczos quadrature.
 
   .. math:: \rho(\lambda) \approx \frac1m \sum_j \sum_k \tau_{jk}^2 \, N(\lambda; \theta_{jk}, \sigma^2)
 
@@ -224,19 +224,20 @@ def spectral_density(
 
   Args:
     matvec, like: as in `top_eigenpairs`.
-    key: for the probes.
-    num_probes: start vectors, at least 2.
-    num_matvecs: products for each.
-    width: standard deviation of the kernel, as a part of the range of the Ritz values.
-    grid: `[points]`, where to evaluate; by default their range and five widths to either side.
-    points: of the default grid.
+    key: draws the probes.
+    num_probes: number of start vectors, at least 2.
+    num_matvecs: number of products per start vector.
+    width: standard deviation of the kernel, as a fraction of the range of the Ritz values.
+    grid: `[points]`, where to evaluate; by default the range of the Ritz values and five widths on either
+      side.
+    points: number of points of the default grid.
 
   Returns:
     `SpectralDensity`.
 
   Raises:
-    TypeError: if `like` or `grid` is not floating, `key` no typed key or a number of things no integer.
-    ValueError: for numbers out of range, or if the operator is not what it must be.
+    TypeError: if `like` or `grid` is not floating, `key` no typed key or a count is no integer.
+    ValueError: for numbers out of range, or if the operator fails the checks.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0]) * v
@@ -261,7 +262,7 @@ def spectral_density(
   nodes, weights, checked = _quadrature(num_probes, num_matvecs, _operator(matvec, like), like, key)
   _check_products(*checked)
   low, high = nodes.min(), nodes.max()
-  # All eigenvalues equal leave no range; then their size gives the scale.
+  # Equal eigenvalues have no range; then their size gives the scale.
   spread = jnp.where(high > low, high - low, jnp.maximum(jnp.abs(high), 1e-12))
   sigma = width * spread
   if grid is None:
@@ -289,11 +290,12 @@ def _quadrature(num_probes, num_matvecs, matvec, like, key):
 
 
 def _lanczos(steps: int, matvec: Matvec, start: Array) -> tuple[Array, Array, Array]:
-  """The basis `[steps, size]`, the tridiagonal matrix there, and the norm of what is left over in the end.
+  """Returns the basis `[steps, size]`, the tridiagonal matrix in it, and the norm of the final residual.
 
-  All that `start` reaches may be found before the last step: of low rank, as dead units leave it, or with
-  eigenvalues that repeat. What is left over then is rounding, which is not orthogonal to the basis and must
-  not be scaled up to a vector of it: the recurrence begins anew in a random direction, of which any will do.
+  The recurrence may exhaust the space that `start` reaches before the last step: with low rank, as from dead
+  units, or with repeated eigenvalues. The residual is then rounding error. It is not orthogonal to the basis
+  and must not be scaled up to a basis vector. So the recurrence restarts in a random direction; any direction
+  will do.
   """
   tiny = 10 * jnp.finfo(start.dtype).eps
   away = lambda basis, v: v - (basis @ v) @ basis
@@ -320,7 +322,7 @@ def _lanczos(steps: int, matvec: Matvec, start: Array) -> tuple[Array, Array, Ar
 
 
 def _operator(matvec: Matvec, like: Array) -> Matvec:
-  """As an argument of what is compiled."""
+  """Wraps the operator as an argument of compiled code."""
   matvec = as_pytree(matvec)
   shape = jnp.shape(jax.eval_shape(matvec, like))
   if shape != like.shape:
@@ -337,12 +339,12 @@ def _like(like: ArrayLike) -> Array:
 
 
 def _check_products(u: Array, v: Array, first: Array, second: Array, other: Array) -> None:
-  """`A u` twice and `A v`, which a symmetric matrix cannot fail; nothing inside a transformation."""
+  """Checks `A u` twice and `A v`: a symmetric matrix always passes. Does nothing inside a transformation."""
   if any(isinstance(x, Tracer) for x in (first, second, other)):
     return
   if not (np.isfinite(first).all() and np.isfinite(other).all()):
     raise ValueError("matvec must return finite values, got NaN or infinity")
-  # Some accelerators add in any order.
+  # Some accelerators add in a varying order.
   rounding = 1e3 * float(jnp.finfo(u.dtype).eps)
   if jnp.linalg.norm(first - second) > rounding * jnp.linalg.norm(first):
     raise ValueError(

@@ -1,4 +1,4 @@
-"""The covariance of a gradient whose noise is drawn for each example by itself."""
+"""The covariance of a gradient with independent noise per example."""
 
 from functools import partial
 
@@ -22,21 +22,21 @@ def per_example_noise_covariance(
   where: Where = "*",
   chunk_size: int = 1,
 ) -> Array:
-  r"""Covariance of the full-batch gradient under noise that is independent between examples.
+  r"""Estimates the covariance of the full-batch gradient under noise that is independent between examples.
 
   .. math:: \Sigma_g = \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_\theta \ell_i)
 
-  Each example's covariance is estimated without bias from a few draws, and the sum averages over the data
-  set: no loop over samples of the whole gradient, and no rank that ends at their number. For noise
-  downstream of a dense layer, `dense_noise_covariance` is much faster. Not for noise that examples share,
-  and not for layers that couple examples.
+  A few draws give an unbiased estimate of each example's covariance, and the sum averages over the data set.
+  There is no loop over samples of the whole gradient, and the rank is not limited by their number. For noise
+  after a dense layer, `dense_noise_covariance` is much faster. This function is not for noise that examples
+  share, or for layers that couple examples.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; called with batches of one example.
     params: any pytree.
     batch: `n` examples along the leading axis of its leaves.
     key: a typed key.
-    num_masks: draws for each example, at least 2.
+    num_masks: draws per example, at least 2.
     where: the parameters that count.
     chunk_size: examples at once; 1 is fastest on a CPU.
 
@@ -71,7 +71,7 @@ def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
   wide = jnp.promote_types(part.flat.dtype, jnp.float32)
   examples = num_examples(batch)
   chunks = -(-examples // chunk_size)
-  # The last chunk is filled up with examples that count for nothing.
+  # Examples of weight 0 fill up the last chunk.
   index = jnp.arange(chunks * chunk_size).reshape(chunks, chunk_size)
 
   def centred(number: jax.Array) -> Array:

@@ -1,4 +1,4 @@
-"""Curvature as a linear operator: products with the Hessian or the Gauss-Newton matrix, never the matrix."""
+"""Curvature as a linear operator: products with the Hessian or the Gauss-Newton matrix."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_loss_fn
 )
 @dataclasses.dataclass(frozen=True)
 class Hessian:
-  """`hvp`'s result: a function of a vector, and a pytree, so that data are arguments of what is compiled."""
+  """The result of `hvp`: a function of a vector, and a pytree, so data are arguments of compiled code."""
 
   params: Params
   batch: Batch
@@ -49,7 +49,7 @@ class Hessian:
 )
 @dataclasses.dataclass(frozen=True)
 class GaussNewton:
-  """`gauss_newton`'s result."""
+  """The result of `gauss_newton`."""
 
   params: Params
   batch: Batch
@@ -79,19 +79,19 @@ class GaussNewton:
 def hvp(
   loss_fn: LossFn, params: Params, batch: Batch, *, where: Where = "*", key: Key | None = None
 ) -> Hessian:
-  r"""The Hessian of a loss as a function :math:`v \mapsto H v`, forward over reverse.
+  r"""Returns the Hessian of a loss as a function :math:`v \mapsto H v`, by forward over reverse mode.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable in forward mode too; `key` is always
-      given, by its name, also to a loss that ignores it.
+      passed, by name, even to a loss that ignores it.
     params: any pytree.
-    batch: passed on.
-    where: the parameters that count; the others stand still.
-    key: passed on: the Hessian of a loss with noise is that of one draw, the same in every product.
+    batch: passed to `loss_fn`.
+    where: the parameters of the Hessian; the others are constant.
+    key: passed to `loss_fn`. With noise, this is the Hessian for one draw, the same in every product.
 
   Returns:
-    `[size] -> [size]`, with the order of `subset(params, where).flat`; its `like` is such a vector. A pytree:
-    handed to a compiled function, parameters and data are arguments and not constants.
+    `[size] -> [size]`, in the order of `subset(params, where).flat`; its `like` is such a vector. The result
+    is a pytree: in a call of a compiled function, parameters and data are arguments, not constants.
 
   Raises:
     TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
@@ -119,12 +119,12 @@ def gauss_newton(
   where: Where = "*",
   key: Key | None = None,
 ) -> GaussNewton:
-  r"""The generalised Gauss-Newton matrix as a function of a vector.
+  r"""Returns the generalised Gauss-Newton matrix as a function of a vector.
 
   .. math:: G v = J^\top (\nabla_z^2 \ell) J v, \qquad z = f(\theta), \quad J = \partial z / \partial \theta
 
-  It is the Hessian without the curvature of the network: positive semidefinite for a convex loss, and equal
-  to the Hessian where the outputs are piecewise linear in the selected parameters, as in a single layer.
+  This is the Hessian without the curvature of the network. It is positive semidefinite for a convex loss. It
+  equals the Hessian if the outputs are piecewise linear in the selected parameters, as in a single layer.
 
   Args:
     outputs_fn: `(params, batch, *, key) -> outputs`, any array.
@@ -161,7 +161,7 @@ def hessian(
   key: Key | None = None,
   batch_size: int = 1,
 ) -> Array:
-  """The dense Hessian, row by row from Hessian-vector products; for a dense layer `dense_hessian` is faster.
+  """Computes the dense Hessian by Hessian-vector products; `dense_hessian` is faster for a dense layer.
 
   Args:
     loss_fn, params, batch, where, key: as in `hvp`.
@@ -186,10 +186,10 @@ def hessian(
 
 @analysis
 def materialize(operator: Hessian | GaussNewton, *, batch_size: int = 1) -> Array:
-  """The symmetric matrix `[size, size]` of an operator that `hvp` or `gauss_newton` gave.
+  """Builds the symmetric matrix `[size, size]` of an operator from `hvp` or `gauss_newton`.
 
   Args:
-    operator: what to apply to every unit vector.
+    operator: the operator to apply to every unit vector.
     batch_size: products at once; 1 is fastest on a CPU.
 
   Example:
@@ -209,7 +209,7 @@ def _materialize(batch_size, operator):
 
 
 def _short(operator: Hessian | GaussNewton) -> str:
-  """Without the values of parameters and data, which may be millions."""
+  """The repr without the values of parameters and data, which may be millions."""
   leaves = zip(jax.tree.leaves(operator.params), operator.mask)
   size = sum(math.prod(jnp.shape(leaf)) for leaf, taken in leaves if taken)
   return f"{type(operator).__name__}([{size}] -> [{size}])"

@@ -1,4 +1,4 @@
-"""Power laws: a straight line in logarithms, a test whether it is straight, and two lines where it is not."""
+"""Power laws: straight lines in logarithms, a test of straightness, and a bent line of two."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ class PowerLaw(NamedTuple):
   """A straight line in the logarithms of both coordinates.
 
   Attributes:
-    slope, intercept: of `log y = intercept + slope log x`, natural logarithms.
-    slope_interval: `[2]`, for the slope.
-    correlation: of the logarithms.
-    correlation_interval: `[2]`.
-    linearity: the p-value of the test against a curved line. Where it is small, the slope is no exponent.
-    num: how many points counted.
+    slope, intercept: the line `log y = intercept + slope log x`, natural logarithms.
+    slope_interval: `[2]`, the confidence interval of the slope.
+    correlation: of the logarithms. correlation_interval: `[2]`.
+    linearity: the p-value of the test against a curved line. If it is small, the slope is no exponent.
+    num: number of points used.
   """
 
   slope: Array
@@ -40,11 +39,11 @@ class BrokenPowerLaw(NamedTuple):
 
   Attributes:
     breakpoint: `[2]`, `x` and `y` of the point where the lines meet.
-    slopes: `[2]`, below and above it.
-    slope_intervals: `[2, 2]`, one row for each slope, with the breakpoint taken as known.
+    slopes: `[2]`, below and above the breakpoint.
+    slope_intervals: `[2, 2]`, one row per slope, with the breakpoint taken as known.
     correlation: of all the logarithms.
-    linearity: as of `PowerLaw`, for all points.
-    num: how many points counted.
+    linearity: as in `PowerLaw`, for all points.
+    num: number of points used.
   """
 
   breakpoint: Array
@@ -58,25 +57,25 @@ class BrokenPowerLaw(NamedTuple):
 def power_law_fit(
   x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95
 ) -> PowerLaw:
-  r"""Least squares in logarithms, :math:`\log y = a + b \log x`, with confidence intervals.
+  r"""Fits :math:`\log y = a + b \log x` by least squares, with confidence intervals.
 
   The slope's interval allows for scatter that changes along the line (White's standard error, corrected for
-  the degrees of freedom), the correlation's is Fisher's; both take points as independent and normal
-  quantiles. Points that are not positive and finite in both coordinates do not count.
+  the degrees of freedom). The correlation's interval is Fisher's. Both assume independent points and use
+  normal quantiles. Points that are not positive and finite in both coordinates do not count.
 
-  The test of linearity is two tests, with Bonferroni's correction. One adds the term :math:`c (\log x)^2` and
-  asks whether `c` is 0: Student's t with White's error of type HC3, which allows for uneven scatter. The
-  other counts the runs of residuals of one sign along `x` (Wald and Wolfowitz), which are few where the
-  points wind about the line. With 100 points and even scatter a straight law is refused as often as the level
-  says; where the scatter grows tenfold along the line, about twice as often.
+  The test of linearity combines two tests with Bonferroni's correction. The first adds the term
+  :math:`c (\log x)^2` and tests whether `c` is 0: Student's t with White's error of type HC3, which allows
+  for uneven scatter. The second counts the runs of residuals of one sign along `x` (Wald and Wolfowitz),
+  which are few if the points wind about the line. With 100 points and even scatter, a straight law is
+  rejected as often as the level says. If the scatter grows tenfold along the line, it is rejected about twice
+  as often.
 
-  The slope of a line through a bent relation depends on the range of `x`, and its interval says nothing about
-  that.
+  The slope of a line through a bent relation depends on the range of `x`, which its interval does not show.
 
   Args:
     x, y: `[points]`.
-    mask: `[points]`, which ones count.
-    confidence: of the intervals.
+    mask: `[points]`, the points that count.
+    confidence: level of the intervals.
 
   Returns:
     `PowerLaw`; NaN with fewer than 4 points or an `x` that does not vary; `linearity` is NaN with fewer
@@ -107,7 +106,7 @@ def power_law_fit(
   error = jnp.sqrt((du**2 * left**2).sum() * number / (number - 2)) / spread
   correlation = (du * dv).sum() / jnp.sqrt(spread * (dv**2).sum()) * enough
   sides = _sides(confidence, u.dtype)
-  # Rounding may leave a perfect correlation a little above 1.
+  # Rounding can raise a perfect correlation slightly above 1.
   z = jnp.arctanh(jnp.clip(correlation, -1, 1))
   correlation_interval = jnp.tanh(z[None] + sides / jnp.sqrt(number - 3)[None])
   slope_interval = slope[None] + sides * error[None]
@@ -119,16 +118,16 @@ def power_law_fit(
 def broken_power_law_fit(
   x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95, candidates: int = 91
 ) -> BrokenPowerLaw:
-  r"""Two power laws that meet, for a relation that `power_law_fit` finds to be no straight line.
+  r"""Fits two power laws that meet, for a relation that is no straight line by `power_law_fit`.
 
   .. math:: \log y = a + b_1 \min(\log x - t, 0) + b_2 \max(\log x - t, 0)
 
-  The breakpoint :math:`t` is the one of `candidates` quantiles of `log x`, from 5 to 95 per cent, with the
-  least squared error.
+  The breakpoint :math:`t` is the quantile of `log x` with the least squared error, among `candidates`
+  quantiles from 5 to 95 per cent.
 
   Args:
-    x, y, mask, confidence: as of `power_law_fit`.
-    candidates: how many breakpoints are tried.
+    x, y, mask, confidence: as in `power_law_fit`.
+    candidates: number of breakpoints to try.
 
   Returns:
     `BrokenPowerLaw`; NaN with fewer than 8 points or an `x` that does not vary.
@@ -169,7 +168,7 @@ def broken_power_law_fit(
 def _logarithms(
   x: ArrayLike, y: ArrayLike, mask: ArrayLike | None, confidence: float
 ) -> tuple[Array, Array, Array]:
-  """Both logarithms, and a weight of 1 for the points that count; 0, and logarithms of 0, for the others."""
+  """Both logarithms, and weights: 1 for points that count, 0 (with logarithms of 0) for the others."""
   x = check_floating(x, "x")
   y = check_floating(y, "y", shape=x.shape)
   check_range(confidence, "confidence", low=0, high=1 - 1e-9, open_low=True)
@@ -198,7 +197,7 @@ def _no_quadratic_term(du: Array, v: Array, weight: Array) -> Array:
 
 
 def _mixed_signs(u: Array, v: Array, left: Array) -> Array:
-  """The p-value of so few runs of residuals `left` of one sign along `u`; those of rounding do not count."""
+  """The p-value of the runs of equal sign in residuals `left` along `u`; rounding errors do not count."""
   counts = jnp.abs(left) > 8 * jnp.finfo(v.dtype).eps * jnp.abs(v).max()
   order = jnp.argsort(jnp.where(counts, u, jnp.inf))
   positive, counts = left[order] > 0, counts[order]
@@ -211,12 +210,12 @@ def _mixed_signs(u: Array, v: Array, left: Array) -> Array:
 
 
 def _least_squares(design: Array, v: Array, weight: Array) -> tuple[Array, Array, Array]:
-  """Coefficients, their standard errors of type HC3, and what is left of `v`."""
+  """Coefficients, their standard errors of type HC3, and the residuals of `v`."""
   q, r = jnp.linalg.qr(weight[:, None] * design)
   coefficients = jax.scipy.linalg.solve_triangular(r, q.T @ v)
   left = weight * (v - design @ coefficients)
   leverage = jnp.minimum((q**2).sum(axis=1), 1 - jnp.finfo(v.dtype).eps)
-  # A perfect line leaves rounding errors, which are no evidence for a bend.
+  # The residuals of a perfect line are rounding errors, which are no evidence for a bend.
   rounding = 8 * jnp.finfo(v.dtype).eps * jnp.abs(weight * v).max()
   scaled = weight * jnp.sqrt(left**2 + rounding**2) / (1 - leverage)
   spread = jax.scipy.linalg.solve_triangular(r, (q * scaled[:, None]).T)

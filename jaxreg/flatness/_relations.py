@@ -1,4 +1,4 @@
-"""How noise and curvature go together: the trace of their product."""
+"""The alignment of noise and curvature: the trace of their product."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxreg.typing import Array, check_floating
 
 class Alignment(NamedTuple):
   r"""`trace`: :math:`\mathrm{Tr}(H \Sigma)`; `isotropic`: the same for isotropic noise of the same size,
-  :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`; `ratio`: of the two."""
+  :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`; `ratio`: the first over the second."""
 
   trace: Array
   isotropic: Array
@@ -31,18 +31,18 @@ def hessian_variance_alignment(
   samples: ArrayLike | None = None,
   hessian_trace: ArrayLike | None = None,
 ) -> Alignment:
-  r"""How much more curvature the noise meets than isotropic noise of the same size would.
+  r"""Computes how much more curvature the noise meets than isotropic noise of the same size.
 
   .. math:: T = \mathrm{Tr}(H \Sigma), \qquad \bar T = \mathrm{Tr}(H) \, \mathrm{Tr}(\Sigma) / D
 
   Args:
-    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any product with it.
+    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any function that multiplies by it.
     covariance: `[size, size]`, or a `DenseBlock` if `hessian` is one.
-    samples: `[num, size]` instead of a covariance, which then is never built.
-    hessian_trace: of an operator, which does not know its own; see `operator_trace`.
+    samples: `[num, size]`, instead of a covariance, which is then never built.
+    hessian_trace: the trace, needed if `hessian` is an operator; see `operator_trace`.
 
   Returns:
-    `Alignment`; the ratio does not depend on the scale of either.
+    `Alignment`; the ratio does not depend on the scale of noise or curvature.
 
   Raises:
     TypeError: if `covariance` or `samples` are not floating.
@@ -57,16 +57,18 @@ def hessian_variance_alignment(
     Zhu et al., `The Anisotropic Noise in Stochastic Gradient Descent`, 2019.
   """
   if (covariance is None) == (samples is None):
-    raise ValueError("give either covariance or samples")
+    raise ValueError("one of covariance and samples must be given, not both and not neither")
   if isinstance(hessian, DenseBlock) != isinstance(covariance, DenseBlock) and samples is None:
-    raise ValueError("hessian and covariance must both be DenseBlock, or both matrices; matrix() gives one")
+    raise ValueError(
+      "hessian and covariance must both be DenseBlock or both matrices; call matrix() on the block"
+    )
   if isinstance(hessian, DenseBlock) and isinstance(covariance, DenseBlock):
     return _alignment(hessian.inner(covariance), hessian.trace(), covariance.trace(), hessian.size)
   if isinstance(hessian, DenseBlock):
     hessian = hessian.matrix()
   is_matrix = isinstance(hessian, jax.Array) or hasattr(hessian, "__array__")
   if not is_matrix and (samples is None or hessian_trace is None):
-    raise ValueError("with hessian as an operator give samples and hessian_trace")
+    raise ValueError("samples and hessian_trace must be given when hessian is an operator")
   if is_matrix and hessian_trace is None:
     hessian_trace = jnp.trace(jnp.asarray(hessian))
   if samples is None:

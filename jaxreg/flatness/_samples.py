@@ -1,4 +1,4 @@
-"""Samples of a training's noise: gradients at one point, or parameters along a trajectory."""
+"""Samples of training noise: gradients at one point, or parameters along a trajectory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,18 +24,18 @@ def sample_gradients(
   where: Where = "*",
   batch_size: int = 1,
 ) -> Array:
-  r"""Gradients at fixed parameters under independent noise, the paper's random gradient data.
+  r"""Samples gradients at fixed parameters under independent noise: the paper's random gradient data.
 
   .. math:: g_j = \nabla_\theta L(\theta, \eta_j), \qquad j = 1 \dots N
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, which draws its noise from the key.
     params: any pytree.
-    batch: passed on; the whole training set in the paper.
-    key: a typed key; sample `j` gets `fold_in(key, j)`, so that more samples begin with the same ones.
+    batch: passed to `loss_fn`; the whole training set in the paper.
+    key: a typed key; sample `j` gets `fold_in(key, j)`, so a larger `num` starts with the same samples.
     num: `N`.
-    first: the number of the first sample, for a long series in parts.
-    where: the parameters whose gradients are kept.
+    first: number of the first sample, to split a long series.
+    where: the parameters to keep the gradients of.
     batch_size: samples at once; 1 is fastest on a CPU.
 
   Returns:
@@ -80,19 +80,19 @@ def sample_trajectory(
   where: Where = "*",
   params_of: Callable[[Any], Params] = lambda state: state.params,
 ) -> tuple[Any, Array]:
-  """Parameters after each of `num` consecutive training steps, the paper's random trajectory data.
+  """Samples parameters after each of `num` consecutive steps: the paper's random trajectory data.
 
   Args:
     step_fn: `(state, batch, *, key) -> state`.
-    state: where the training stands.
-    batch: passed on.
+    state: the current state of the training.
+    batch: passed to `step_fn`.
     key: a typed key; step `j` gets `fold_in(key, j)`.
     num: number of steps.
-    where: the parameters that are kept.
-    params_of: finds the parameters in a state.
+    where: the parameters to keep.
+    params_of: returns the parameters of a state.
 
   Returns:
-    The state at the end, and `[num, size]`. Consecutive steps are correlated, and may drift.
+    The final state, and samples `[num, size]`. Consecutive steps are correlated, and may drift.
 
   Raises:
     TypeError: if `key` is no typed key, `num` no integer or a selected leaf not floating.
@@ -114,7 +114,7 @@ def sample_trajectory(
   after = jax.eval_shape(lambda state, key: step_fn(state, batch, key=key), state, key)
   got, want = jax.tree.structure(after), jax.tree.structure(state)
   if got != want:
-    raise ValueError(f"step_fn must return a state like the one it is given, got {got} for {want}")
+    raise ValueError(f"step_fn must return a state with the structure of state, {want}, got {got}")
   return _trajectory(step_fn, params_of, selected(params_of(state), where), num, state, batch, key)
 
 

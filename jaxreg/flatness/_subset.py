@@ -17,9 +17,9 @@ class Subset(NamedTuple):
   """Selected parameters.
 
   Attributes:
-    flat: `[size]`, the selected leaves one after another in the order of the tree, each row by row.
-    merge: `[size] -> params`, with these values in their places and all others as they were.
-    names: of the selected leaves.
+    flat: `[size]`, the selected leaves in the order of the tree, each flattened by rows.
+    merge: `[size] -> params`, with these values in the selected leaves and all others unchanged.
+    names: names of the selected leaves.
   """
 
   flat: Array
@@ -28,7 +28,7 @@ class Subset(NamedTuple):
 
 
 def subset(params: Params, where: Where = "*") -> Subset:
-  """The parameters that `where` selects by name, as one vector.
+  """Returns the parameters that `where` selects by name, as one vector.
 
   Args:
     params: any pytree of floating arrays.
@@ -39,7 +39,7 @@ def subset(params: Params, where: Where = "*") -> Subset:
     A `Subset`.
 
   Raises:
-    ValueError: if nothing, or by one of the patterns nothing, is selected.
+    ValueError: if nothing is selected, or one of the patterns selects nothing.
     TypeError: if a selected leaf is not floating.
 
   Example:
@@ -51,7 +51,7 @@ def subset(params: Params, where: Where = "*") -> Subset:
 
 
 def selected(params: Params, where: Where) -> tuple[bool, ...]:
-  """Which leaves, in the order of the tree: hashable, and so fit for a static argument."""
+  """Which leaves `where` selects, in the order of the tree: hashable, so usable as a static argument."""
   names = paths.leaf_names(params)
   several = isinstance(where, Iterable) and not isinstance(where, str)
   patterns = list(where) if several else [where]  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def selected(params: Params, where: Where) -> tuple[bool, ...]:
     if not any(mask):
       raise ValueError(f"where: {pattern!r} selects no parameter; there are {', '.join(names) or 'none'}")
   if not patterns:
-    raise ValueError(f"where: is empty and selects no parameter; there are {', '.join(names)}")
+    raise ValueError(f"where: an empty sequence selects no parameter; there are {', '.join(names)}")
   mask = tuple(any(each) for each in zip(*chosen, strict=True))
   for name, leaf, taken in zip(names, jax.tree.leaves(params), mask, strict=True):
     if taken:
@@ -71,22 +71,22 @@ def selected(params: Params, where: Where) -> tuple[bool, ...]:
 
 
 def no_tree(x: Any) -> bool:
-  """Whether `x` can be an array; lists pass for arrays."""
+  """Whether `x` can be an array; lists count as arrays."""
   return jax.tree_util.all_leaves([x]) or isinstance(x, list | tuple)
 
 
 def check_no_tree(x: Any, name: str, wanted: str, way: str) -> None:
-  """Directions are trees in one place and vectors in another.
+  """Checks that `x` is no tree: some functions take directions as trees, others as vectors.
 
   Raises:
     TypeError: if `x` is a tree of arrays.
   """
   if not no_tree(x):
-    raise TypeError(f"{name} must be {wanted}, got a tree; subset(tree, where).{way} makes one of it")
+    raise TypeError(f"{name} must be {wanted}, got a tree; convert it with subset(tree, where).{way}")
 
 
 def split(params: Params, mask: tuple[bool, ...]) -> Subset:
-  """As `subset`, for what `selected` gave."""
+  """Like `subset`, but takes the result of `selected`."""
   leaves, tree = jax.tree.flatten(params)
   flat, unravel = ravel_pytree([leaf for leaf, taken in zip(leaves, mask, strict=True) if taken])
 

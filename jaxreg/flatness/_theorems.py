@@ -1,9 +1,9 @@
-"""Dropout after the last hidden layer with a squared error: its exact loss, Hessian and gradient noise.
+"""Dropout after the last hidden layer with a squared error: exact loss, Hessian and gradient noise.
 
-The network has one output, `f(x) = sum_j f_j(x) + b`, where `f_j` is what hidden unit `j` contributes.
-Dropout multiplies unit `j` by `1 + eta_j`, which is `1/p` with probability `p`, else 0, so that
-`f_eta = f + sum_j eta_j f_j`; the loss is `l = (f_eta - y)^2 / 2`. The source calls `p` the dropout rate: it
-is the probability of keeping a unit, here `keep_prob`.
+The network has one output, `f(x) = sum_j f_j(x) + b`, where `f_j` is the contribution of hidden unit `j`.
+Dropout multiplies unit `j` by `1 + eta_j`, which is `1/p` with probability `p` and 0 otherwise, so that
+`f_eta = f + sum_j eta_j f_j`. The loss is `l = (f_eta - y)^2 / 2`. The source calls `p` the dropout rate, but
+it is the probability of keeping a unit, here `keep_prob`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jax.typing import ArrayLike
 from jaxreg.flatness._subset import Where, subset
 from jaxreg.typing import Array, Params, check_count, check_range, check_wide
 
-# `(params, x) -> (contributions [m], output bias)` of one example `x`.
+# `(params, x) -> (contributions [m], output bias)` for one example `x`.
 ContributionFn = Callable[[Params, Array], tuple[Array, Array]]
-# `(residual, contributions [m]) -> [1 + m, 1 + m]` of one example.
+# `(residual, contributions [m]) -> [1 + m, 1 + m]` for one example.
 Coefficients = Callable[[Array, Array], Array]
 
 
@@ -32,13 +32,13 @@ def expected_dropout_loss(
   *,
   keep_prob: ArrayLike,
 ) -> Array:
-  r"""The exact mean of the loss over dropout's masks: the loss without dropout and a penalty.
+  r"""Computes the exact mean of the loss over dropout masks: the loss without dropout plus a penalty.
 
   .. math:: \mathbb{E}_\eta R^{drop} = \frac{1}{2n} \sum_i \Bigl[(f(x_i) - y_i)^2
     + \frac{1-p}{p} \sum_j f_j(x_i)^2\Bigr]
 
   Args:
-    contribution_fn: `(params, x) -> (contributions, output_bias)`, `[m]` and a scalar, of one example.
+    contribution_fn: `(params, x) -> (contributions, output_bias)`, `[m]` and a scalar, for one example.
     params: any pytree.
     inputs: `[n, ...]`, the examples.
     targets: `[n]`, floating.
@@ -75,16 +75,16 @@ def dropout_hessian(
   where: Where = "*",
   chunk_size: int = 64,
 ) -> Array:
-  r"""Theorem 1: the mean Hessian of the loss over dropout's masks, by first derivatives alone.
+  r"""Computes the mean Hessian of the loss over dropout masks, by first derivatives alone: theorem 1.
 
   .. math:: H = \frac1n \sum_i \Bigl[\nabla f \nabla^\top f + \frac{1-p}{p} \sum_j \nabla f_j \nabla^\top f_j
     \Bigr](x_i)
 
-  Exact, at any parameters, where `f` and every `f_j` are piecewise linear in the selected parameters: within
-  the weights of one layer, with piecewise linear activations. The proof has all second derivatives vanish,
-  but across layers they do not, and this is a Gauss-Newton matrix: the exact Hessian has
-  `(f - y) Hess f + (1-p)/p sum_j f_j Hess f_j` besides. In the tests' small network that is half of it at
-  initialisation and nothing where the mean gradient is 0, as the theorem's assumption 1 wants it.
+  It is exact at any parameters if `f` and every `f_j` are piecewise linear in the selected parameters: within
+  the weights of one layer, with piecewise linear activations. The proof lets all second derivatives vanish.
+  Across layers they do not, and this is a Gauss-Newton matrix: the exact Hessian has the additional term
+  `(f - y) Hess f + (1-p)/p sum_j f_j Hess f_j`. In the tests' small network this term is half of the Hessian
+  at initialisation, and 0 where the mean gradient is 0, as the theorem's assumption 1 requires.
 
   Args:
     contribution_fn: as in `expected_dropout_loss`.
@@ -92,8 +92,8 @@ def dropout_hessian(
     inputs: `[n, ...]`, the examples.
     targets: `[n]`, floating.
     keep_prob: `p`, the probability of keeping a unit, above 0.
-    where: the leaves of `params` to take derivatives in, as in `jaxreg.paths.select`.
-    chunk_size: examples whose derivatives are held at once, `chunk_size * (1 + m) * D` numbers.
+    where: the leaves of `params` to differentiate, as in `jaxreg.paths.select`.
+    chunk_size: number of examples with derivatives in memory at once, `chunk_size * (1 + m) * D` numbers.
 
   Returns:
     `[D, D]`, symmetric and positive semi-definite; parameters in the order of the leaves.
@@ -131,14 +131,15 @@ def dropout_covariance(
   where: Where = "*",
   chunk_size: int = 64,
 ) -> Array:
-  r"""Theorem 2 as it is printed: the covariance of an example's gradient over masks and examples, nearly.
+  r"""Computes the approximate covariance of an example's gradient: theorem 2 as printed.
 
   .. math:: \Sigma = \frac1n \sum_i \Bigl[a_i \nabla f \nabla^\top f
     + b_i \frac{1-p}{p} \sum_j \nabla f_j \nabla^\top f_j\Bigr](x_i), \quad
     a_i = 2 \mathbb{E}_\eta l(f_\eta(x_i), y_i), \quad b_i = 2 l(f(x_i), y_i)
 
-  No identity: the derivation keeps the first order of the loss in the noise, drops its cross terms and the
-  square of the mean gradient. `dropout_covariance_exact` has them all.
+  The covariance is over masks and examples. This is no identity: the derivation keeps the loss to first order
+  in the noise, and drops its cross terms and the square of the mean gradient. `dropout_covariance_exact`
+  includes all of them.
 
   Args:
     contribution_fn, params, inputs, targets, keep_prob, where, chunk_size: as in `dropout_hessian`.
@@ -181,7 +182,7 @@ def dropout_covariance_exact(
   where: Where = "*",
   chunk_size: int = 64,
 ) -> Array:
-  r"""The exact covariance of the gradient under dropout, without drawing a mask.
+  r"""Computes the exact covariance of the gradient under dropout, without drawing a mask.
 
   With `u = grad f`, `u_j = grad f_j`, the residual `e = f - y`, `s = sum_j f_j^2`, `w = sum_j f_j u_j` and
   the moments `m_2`, `m_3`, `m_4` of `eta_j`, the gradient of an example has the mean `g = e u + m_2 w` and
@@ -194,13 +195,13 @@ def dropout_covariance_exact(
     \Sigma_{single} = \frac1n \sum_i \bigl[\mathrm{Cov}_\eta(\nabla l_i) + g_i g_i^\top\bigr]
     - \bar g \bar g^\top
 
-  No derivative is neglected: it holds for any parameters, whatever the activation.
+  No derivative is neglected: the result holds for any parameters and any activation.
 
   Args:
     contribution_fn, params, inputs, targets, keep_prob, where, chunk_size: as in `dropout_hessian`.
-    sampling: `"full_batch"`: of the gradient of the mean loss, each example with a mask of its own, which is
-      what is sampled in training with full batches; `"single_example"`: of the gradient of one example drawn
-      at random, with a mask drawn at random, which is what theorem 2 is about.
+    sampling: `"full_batch"` is for the gradient of the mean loss, with one mask per example, as in training
+      with full batches. `"single_example"` is for the gradient of one random example with a random mask, as
+      in theorem 2.
 
   Returns:
     `[D, D]`, symmetric and positive semi-definite; parameters in the order of the leaves.
@@ -250,13 +251,13 @@ def loewner_bounds(
   *,
   keep_prob: ArrayLike,
 ) -> tuple[Array, Array]:
-  r"""Factors between which the printed covariance lies as a multiple of the Hessian.
+  r"""Computes bounds of the printed covariance as multiples of the Hessian.
 
   .. math:: \min_i b_i\, H \preceq \Sigma \preceq \max_i a_i\, H
 
-  with `a_i` and `b_i`, the `H` of `dropout_hessian` and the `Sigma` of `dropout_covariance`; it need not hold
-  for the exact covariance. The source's proposition is the case of labels 0 and 1 and outputs between `delta`
-  and `1 - delta`, where all `b_i` are at least `delta^2`.
+  with `a_i` and `b_i`, the `H` of `dropout_hessian` and the `Sigma` of `dropout_covariance`; the bounds need
+  not hold for the exact covariance. The source's proposition is the case of labels 0 and 1 with outputs
+  between `delta` and `1 - delta`, where all `b_i` are at least `delta^2`.
 
   Args:
     contribution_fn, params, inputs, targets, keep_prob: as in `expected_dropout_loss`.
@@ -282,7 +283,7 @@ def loewner_bounds(
 
 
 class _Moments(NamedTuple):
-  """Of `eta`: mean 0, and these."""
+  """The moments of `eta`, which has mean 0."""
 
   second: Array
   third: Array
@@ -290,7 +291,7 @@ class _Moments(NamedTuple):
 
 
 def _moments(keep_prob: ArrayLike, like: Array) -> _Moments:
-  # In the arrays' own type: a NumPy scalar would widen them.
+  # In the arrays' dtype: a NumPy scalar would widen them.
   p = jnp.asarray(keep_prob, like.dtype)
   q = 1 - p
   return _Moments(q / p, q * (1 - 2 * p) / p**2, q * (1 - 3 * p + 3 * p**2) / p**3)
@@ -337,13 +338,13 @@ def _mean_form(
   where: Where,
   chunk_size: int,
 ) -> Array:
-  """The mean over examples of `J' C J`: the rows of `J` are `u, u_1, ..., u_m`, `C` is of `coefficients`."""
+  """The mean over examples of `J' C J`: `J` has rows `u, u_1, ..., u_m`, `C` comes from `coefficients`."""
   check_count(chunk_size, "chunk_size")
   flat, merge, _ = subset(params, where)
   number = len(inputs)
   size = min(chunk_size, number)
   chunks = -(-number // size)
-  # The last chunk is filled up with copies of the last example that do not count.
+  # Copies of the last example, which do not count, fill up the last chunk.
   pad = lambda x: jnp.pad(x, [(0, chunks * size - number)] + [(0, 0)] * (x.ndim - 1), mode="edge")
   cut = lambda x: x.reshape(chunks, size, *x.shape[1:])
   counts = (jnp.arange(chunks * size) < number).astype(_wide(flat).dtype)
@@ -364,7 +365,7 @@ def _mean_form(
   with jax.default_matmul_precision("highest"):
     start = jnp.zeros((flat.size, flat.size), counts.dtype)
     total, _ = jax.lax.scan(add, start, (cut(pad(inputs)), cut(pad(targets)), cut(counts)))
-  # Symmetric but for rounding, which an eigendecomposition should not see.
+  # The sum is symmetric up to rounding, which an eigendecomposition should not see.
   return (total + total.T) / (2 * number)
 
 
@@ -376,7 +377,7 @@ def _check(
   if inputs.ndim == 0 or len(inputs) == 0:
     raise ValueError(f"inputs must have shape [n, ...] with n at least 1, got {inputs.shape}")
   if targets.shape != inputs.shape[:1]:
-    raise ValueError(f"targets must have shape {inputs.shape[:1]}, one an input, got {targets.shape}")
+    raise ValueError(f"targets must have shape {inputs.shape[:1]}, one per input, got {targets.shape}")
   example = jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
   outputs = jax.eval_shape(contribution_fn, params, example)
   shapes = [getattr(x, "shape", None) for x in outputs] if isinstance(outputs, tuple) else outputs
@@ -384,7 +385,7 @@ def _check(
     case [(_,), ()]:
       return inputs, targets
   raise ValueError(
-    f"contribution_fn must return contributions [m] and a scalar output bias of one example, got {shapes}"
+    f"contribution_fn must return contributions [m] and a scalar output bias for one example, got {shapes}"
   )
 
 

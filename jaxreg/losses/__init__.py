@@ -1,14 +1,13 @@
-"""Per-example losses: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
+"""Losses per example: `([key,] logits, labels, *, ...) -> [batch]`, unreduced, in at least float32.
 
-Labels are integers `[...]` or, where a loss is defined for them, soft: probabilities `[..., classes]`, as
-`augment.mixup` and `augment.cutmix` make them. The loss is then the mean of its values for the classes, by
-their shares. A loss that needs one class refuses soft labels. A label out of range gives NaN, or raises where
-the labels are a NumPy array or a Python integer.
+A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, without `bias` if it has none.
+The samplers and the prediction rule of a loss stand beside it. So does `<name>_terms`, a dict of the terms of
+a compound loss, whose sum is the loss. These files import JAX, Optax, NumPy and the core only.
 
-A loss on more than logits takes `(features, kernel, bias, labels, *, ...)`, without `bias` where it has none.
-
-Samplers of a loss's masks and its prediction rule stand beside it. A compound loss has a `<name>_terms`
-beside it: a dict whose sum it is.
+Labels are integers `[...]`. Losses that support soft labels also take probabilities `[..., classes]`, as
+`augment.mixup` and `augment.cutmix` return them; the loss is then the mean of its values for the classes,
+weighted by the probabilities. A loss that needs one class refuses soft labels. A label out of range gives
+NaN, or raises if the labels are a NumPy array or a Python integer.
 """
 
 from jaxreg._names import suggest_names

@@ -14,36 +14,36 @@ from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_w
 
 
 def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: float = 1.3) -> Array:
-  r"""A loss that neither an outlier nor a wrong label close to the boundary can dominate.
+  r"""Computes the bi-tempered logistic loss, which no outlier and no wrong label near the boundary dominates.
 
   .. math:: \ell = -\log_{t_1} p_t - \frac{1 - \sum_k p_k^{2 - t_1}}{2 - t_1}, \qquad
     p_k = \exp_{t_2}(o_k - \lambda), \quad \sum_k p_k = 1
 
   .. math:: \log_t x = \frac{x^{1 - t} - 1}{1 - t}, \qquad \exp_t x = [1 + (1 - t) x]_+^{1 / (1 - t)}
 
-  With `t1 < 1` the loss is at most `1 / (1 - t1)`, with `t2 > 1` the tails of the probabilities are those
-  of a power. Predict with
-  `bi_tempered_log_probs`; the largest is that of the logits. The normaliser is found by Newton's
-  method and differentiated implicitly.
+  With `t1 < 1` the loss is at most `1 / (1 - t1)`. With `t2 > 1` the probabilities have the tails of a power.
+  Predict with `bi_tempered_log_probs`, whose largest entry is at the largest logit. Newton's method finds the
+  normaliser, which is differentiated implicitly.
 
-  Of soft labels it is the mean over the classes by their shares, as the cross-entropy is. The paper's
-  divergence between labels and probabilities is less by a constant: the tempered entropy of the labels.
+  For soft labels the loss is the mean over the classes, weighted by the probabilities, as in the
+  cross-entropy. The paper's divergence between labels and probabilities is smaller by a constant: the
+  tempered entropy of the labels.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     t1: in [0, 1]; static.
-    t2: at least 1; static. Both 1: the cross-entropy.
+    t2: at least 1; static. With both at 1 this is the cross-entropy.
 
   Returns:
     `[...]`, float32 or wider.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
     ValueError: if `t1` or `t2` are out of range or the shapes do not fit.
 
   Example:
-    >>> bi_tempered(jnp.array([[1e4, 0.0]]), jnp.array([1]), t1=0.5, t2=1.0)  # 1 / (1 - t1), less p's part
+    >>> bi_tempered(jnp.array([[1e4, 0.0]]), jnp.array([1]), t1=0.5, t2=1.0)  # 1 / (1 - t1) minus p's part
     Array([2.], dtype=float32)
 
   References:
@@ -61,13 +61,13 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
 
 
 def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
-  r"""Log-probabilities of the tempered softmax, which `bi_tempered` predicts.
+  r"""Computes the log-probabilities of the tempered softmax: the prediction for `bi_tempered`.
 
   .. math:: p_k = \exp_{t_2}(o_k - \lambda), \quad \sum_k p_k = 1
 
   Args:
     logits: `[..., classes]`, floating.
-    t2: at least 1, where it is the softmax; static.
+    t2: at least 1; 1 is the softmax; static.
 
   Returns:
     `[..., classes]`, float32 or wider.
@@ -88,7 +88,7 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   if t2 == 1:
     return softmax_log_probs(logits)
   # A shift changes nothing, and small logits keep the digits of the normaliser. The gradient of the largest
-  # is minus the sum of the others': its own formula takes 1 - p of a p that is rounded to 1.
+  # logit is minus the sum of the others. Its own formula computes 1 - p from a p that was rounded to 1.
   is_top = jax.nn.one_hot(logits.argmax(axis=-1), logits.shape[-1], dtype=bool)
   top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
   logits = jnp.where(is_top, 0, logits - top)
@@ -96,21 +96,22 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
 
 
 def _one_minus_exp(x: Array) -> Array:
-  """For `x` of at most 0; JAX differentiates `expm1` to `expm1(x) + 1`, which has no digits far from 0."""
+  """`1 - exp(x)` for `x <= 0`; JAX's derivative of `expm1`, `expm1(x) + 1`, loses all digits far from 0."""
   near = x > -1
   return jnp.where(near, -jnp.expm1(jnp.where(near, x, 0)), 1 - jnp.exp(x))
 
 
 def _log_probs(logits: Array, normaliser: Array, t: float) -> Array:
-  """The logarithm of `exp_t(logits - normaliser)`, in which no power over- or underflows."""
+  """The logarithm of `exp_t(logits - normaliser)`, computed without a power that over- or underflows."""
   return -jnp.log1p((t - 1) * (normaliser[..., None] - logits)) / (t - 1)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _normaliser(logits: Array, t: float) -> Array:
   def newton(_, normaliser: Array) -> Array:
-    # On S^(1 - t) - 1 for the sum S of all: concave and rising, and linear where all logits are equal, so
-    # that the root is reached from below without overshooting. Nine steps do for 50 000 classes.
+    # Newton on S^(1 - t) - 1, where S is the sum of all exp_t. It is concave and rising, and linear where all
+    # logits are equal, so the iteration reaches the root from below without overshooting. Nine steps suffice
+    # for 50 000 classes.
     log_probs = _log_probs(logits, normaliser, t)
     log_total = jax.nn.logsumexp(log_probs, axis=-1)
     slope = (t - 1) * jnp.exp(t * (log_probs - log_total[..., None])).sum(axis=-1)
@@ -123,6 +124,6 @@ def _normaliser(logits: Array, t: float) -> Array:
 def _normaliser_jvp(t: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
   (logits,), (tangent,) = primals, tangents
   normaliser = _normaliser(logits, t)
-  # Its gradient is p^t divided by its sum.
+  # The gradient of the normaliser is p^t divided by its sum.
   weights = jax.nn.softmax(t * _log_probs(logits, normaliser, t), axis=-1)
   return normaliser, (weights * tangent).sum(axis=-1)

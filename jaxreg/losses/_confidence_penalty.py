@@ -10,24 +10,24 @@ from jaxreg.typing import Array, check_range
 
 
 def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.1) -> Array:
-  r"""Cross-entropy minus the entropy of the prediction.
+  r"""Computes the cross-entropy minus the weighted entropy of the prediction.
 
   .. math:: \ell = -\log p_t - \beta H(p)
 
-  Up to a constant a cross-entropy and a divergence of `p` from the uniform distribution, where label
-  smoothing has the divergence the other way round. The loss can be negative, by at most `beta log K`. Only
-  the cross-entropy sees the labels.
+  Up to a constant, this is the cross-entropy plus the divergence of `p` from the uniform distribution. Label
+  smoothing uses the divergence in the other direction. The loss can be negative, by at most `beta log K`.
+  Only the cross-entropy sees the labels.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     weight: `beta`, at least 0.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
     ValueError: if `weight` is negative or the shapes do not fit.
 
   Example:

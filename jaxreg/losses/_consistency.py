@@ -10,18 +10,19 @@ from jaxreg.typing import Array, check_wide
 
 
 def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
-  r"""The mean squared difference of two predictions: the unsupervised term of the Pi-model and mean teacher.
+  r"""Computes the mean squared difference of two predictions: the Pi-model's and mean teacher's extra term.
 
   .. math:: \ell = \frac1K \sum_k (p_k - q_k)^2
 
-  It needs no labels. In the Pi-model both are of the same parameters, under other noise and augmentation, and
-  gradient goes to both. A teacher gets none: its parameters are not those that are trained, as with
-  `averaging.mean_teacher_update`; else give `jax.lax.stop_gradient(other_logits)`. Both papers raise the
-  term's weight slowly from 0, while the predictions are still poor.
+  The term is unsupervised: it needs no labels. In the Pi-model both predictions come from the same parameters
+  under different noise and augmentation, and gradient goes to both. A teacher gets no gradient: its
+  parameters are not trained, as with `averaging.mean_teacher_update`; otherwise pass
+  `jax.lax.stop_gradient(other_logits)`. Both papers raise the term's weight slowly from 0 while the
+  predictions are still poor.
 
   Args:
-    logits: of `p`, `[..., classes]`, floating.
-    other_logits: of `q`, of the same shape.
+    logits: logits of `p`, `[..., classes]`, floating.
+    other_logits: logits of `q`, same shape.
 
   Returns:
     `[...]`, in [0, 2 / classes], float32 or wider.
@@ -31,7 +32,7 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
     ValueError: if the shapes differ.
 
   Example:
-    >>> consistency(jnp.array([[1e3, 0.0]]), jnp.array([[0.0, 0.0]]))  # certain, and not at all
+    >>> consistency(jnp.array([[1e3, 0.0]]), jnp.array([[0.0, 0.0]]))  # a certain and a uniform prediction
     Array([0.25], dtype=float32)
 
   References:

@@ -21,24 +21,24 @@ def cosface(
   margin: ArrayLike = 0.35,
   scale: ArrayLike = 64.0,
 ) -> Array:
-  r"""Cross-entropy of cosines between features and classes, the label's lowered by a margin.
+  r"""Computes CosFace: the cross-entropy of feature-class cosines, with a margin off the label's cosine.
 
   .. math:: \ell = -\log \frac{e^{s (\cos\theta_t - m)}}
     {e^{s (\cos\theta_t - m)} + \sum_{k \ne t} e^{s \cos\theta_k}}, \qquad
     \cos\theta_k = \frac{x^\top W_k}{\|x\| \|W_k\|}
 
-  Predict with `cosine_log_probs`, without the margin.
+  Predict with `cosine_log_probs`, which has no margin.
 
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the margin is that of one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the margin belongs to one class.
     margin: `m`, at least 0; 0 is the normalised softmax.
     scale: `s`, above 0.
 
   Returns:
-    `[...]`, in nats, float32 or wider. Features of 0 have cosines of 0 and no gradient.
+    `[...]`, in nats, float32 or wider. Zero features have cosines of 0 and no gradient.
 
   Raises:
     TypeError: if `features` or `kernel` are not floating or `labels` not integer.
@@ -64,25 +64,25 @@ def arcface(
   margin: ArrayLike = 0.5,
   scale: ArrayLike = 64.0,
 ) -> Array:
-  r"""Cross-entropy of cosines between features and classes, the label's angle widened by a margin.
+  r"""Computes ArcFace: the cross-entropy of feature-class cosines, with a margin added to the label's angle.
 
   .. math:: \ell = -\log \frac{e^{s \psi(\theta_t)}}{e^{s \psi(\theta_t)} + \sum_{k \ne t} e^{s \cos\theta_k}}
 
   .. math:: \psi(\theta) = \begin{cases} \cos(\theta + m) & \theta + m \le \pi \\
     -2 - \cos(\theta + m) & \theta + m > \pi \end{cases}
 
-  The second case is ours: without it a wider angle past `pi - m` would lower the loss.
+  The second case is ours: without it, a wider angle beyond `pi - m` would lower the loss.
 
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the margin is that of one class.
-    margin: `m`, in radians, from 0, the normalised softmax, to pi.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the margin belongs to one class.
+    margin: `m`, in radians, in [0, pi]; 0 is the normalised softmax.
     scale: `s`, above 0.
 
   Returns:
-    `[...]`, in nats, float32 or wider. Features of 0 have `psi` and cosines of 0 and no gradient.
+    `[...]`, in nats, float32 or wider. Zero features have `psi` and cosines of 0 and no gradient.
 
   Raises:
     TypeError: if `features` or `kernel` are not floating or `labels` not integer.
@@ -104,7 +104,7 @@ def arcface(
 
 
 def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike = 64.0) -> Array:
-  r"""Log-probabilities of the cosines, without a margin: what `cosface` and `arcface` predict.
+  r"""Computes log-probabilities from cosines without a margin: the prediction for `cosface` and `arcface`.
 
   .. math:: \log p_k = s \cos\theta_k - \log \sum_j e^{s \cos\theta_j}
 
@@ -132,7 +132,7 @@ def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike
 
 
 def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Array]:
-  """`[..., classes]`, with the features and the classes `[classes, features]` at length 1."""
+  """The cosines `[..., classes]`, and the features and classes `[classes, features]` at length 1."""
   features, kernel = check_wide(features, "features"), check_wide(kernel, "kernel")
   if features.ndim == 0:
     raise ValueError("features must be [..., features], got a scalar")
@@ -145,18 +145,18 @@ def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Arra
 def _angles(
   features: ArrayLike, kernel: ArrayLike, labels: ArrayLike, scale: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
-  """All cosines `[..., classes]`, the label's sine `[..., 1]`, which class it is, and the labels."""
+  """All cosines `[..., classes]`, the label's sine `[..., 1]`, the mask of the label, and the labels."""
   check_range(scale, "scale", low=0, open_low=True)
   features = check_wide(features, "features")
   cosines, x, w = _cosines(features, kernel)
   labels = check_labels(labels, features, "features", num_classes=w.shape[0])
   of_label = jnp.take(w, labels, axis=0)
-  # The length of what is across, not the root of 1 - cos^2: that has no slope at 0, and rounds below it.
+  # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
   return cosines, norm(across, (-1,)), jax.nn.one_hot(labels, w.shape[0], dtype=bool), labels
 
 
 def _unit(x: Array) -> Array:
-  # What is 0 has no direction, and no gradient to one.
+  # A zero vector has no direction and gets no gradient.
   near_one, length, _ = scaled(x, (-1,))
   return jnp.where(length == 0, 0, near_one / jnp.where(length == 0, 1, length))

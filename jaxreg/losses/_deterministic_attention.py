@@ -10,24 +10,24 @@ from jaxreg.typing import Array, check_wide
 
 
 def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike) -> Array:
-  r"""Cross-entropy of a softmax whose terms are multiplied by retain probabilities; nothing is sampled.
+  r"""Computes the cross-entropy of a softmax whose terms are multiplied by retain probabilities.
 
   .. math:: \ell = -\log \frac{(\rho_t + \epsilon) e^{o_t}}{\sum_k (\rho_k + \epsilon) e^{o_k}}, \qquad
     \rho = \sigma(\text{retain\_logits}), \quad \epsilon = 10^{-20}
 
-  Prediction is the same softmax, `dropmax_log_probs`. The eps is DropMax's, so that the two are one function;
-  it shows in no digit unless a `rho` is below 1e-13.
+  Nothing is sampled. Prediction uses the same softmax, `dropmax_log_probs`. The eps is DropMax's, so that
+  both are one function; it changes no digit unless a `rho` is below 1e-13.
 
   Args:
     logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of `rho`, same shape; an affine layer on the features that the logits have too.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    retain_logits: logits of `rho`, same shape: the output of an affine layer on the features of the logits.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if the logits are not floating or `labels` neither integer nor soft.
+    TypeError: if the logits are not floating or `labels` are neither integer nor soft.
     ValueError: if shapes do not fit.
 
   Example:

@@ -1,4 +1,4 @@
-"""Deterministic DropMax: deterministic attention whose retain probabilities are taught the labels."""
+"""Deterministic DropMax: deterministic attention that also trains its retain probabilities on the labels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def deterministic_dropmax(
   *,
   auxiliary_weight: float | Array = 1.0,
 ) -> Array:
-  """The loss of deterministic DropMax: the sum of `deterministic_dropmax_terms`, which has the formulas.
+  """Computes the loss of deterministic DropMax: the sum of `deterministic_dropmax_terms`.
 
   Args:
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
-    auxiliary_weight: of the second term.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    auxiliary_weight: weight of the second term.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -48,26 +48,26 @@ def deterministic_dropmax_terms(
   *,
   auxiliary_weight: float | Array = 1.0,
 ) -> dict[str, Array]:
-  r"""The two terms of deterministic DropMax, per example.
+  r"""Computes the two terms of deterministic DropMax, per example.
 
   .. math::
     \text{nll} &= -\log \frac{(\rho_t + \epsilon) e^{o_t}}{\sum_k (\rho_k + \epsilon) e^{o_k}} \\
     \text{auxiliary} &= -\sum_k y_k \log \rho_k + (1 - y_k) \log (1 - \rho_k)
 
-  Prediction is the softmax of the first term, `dropmax_log_probs`. A baseline of the DropMax paper; its
-  definition is not confirmed, and neither is the weight, which is DropMax's here.
+  Prediction uses the softmax of the first term, `dropmax_log_probs`. This is a baseline of the DropMax paper.
+  Its definition is not confirmed, and neither is the weight, which is DropMax's here.
 
   Args:
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
-    auxiliary_weight: of the second term.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    auxiliary_weight: weight of the second term.
 
   Returns:
     `nll` and `auxiliary`, weighted, each `[...]` in nats, float32 or wider.
 
   Raises:
-    TypeError: if the logits are not floating or `labels` neither integer nor soft.
+    TypeError: if the logits are not floating or `labels` are neither integer nor soft.
     ValueError: if shapes do not fit or the weight is NaN.
 
   Example:

@@ -1,8 +1,8 @@
 """DropMax: a softmax over a random subset of the classes, with retain probabilities that depend on the input.
 
-Everything is in logit space. The names, with the paper's symbols:
-`logits` o, `retain_logits` (the prior, rho = sigmoid), `residual_logits` r, and
-`posterior_logits`, by default `stop_gradient(retain_logits) + residual_logits` (g = sigmoid).
+Everything is in logit space. The names and the paper's symbols: `logits` o, `retain_logits` (the prior, rho =
+sigmoid), `residual_logits` r, and `posterior_logits`, by default `stop_gradient(retain_logits) +
+residual_logits` (g = sigmoid).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from jaxreg.typing import (
   check_wide,
 )
 
-# The paper's eps = 1e-20 keeps an all-dropped softmax defined. Its logarithm is representable in every
-# dtype; 1e-20 itself is 0 in float16.
+# The paper's eps = 1e-20 keeps the softmax defined when all classes are dropped. Every dtype can represent
+# its logarithm; 1e-20 itself is 0 in float16.
 LOG_EPS = math.log(1e-20)
 
 
@@ -42,23 +42,23 @@ def dropmax_heads(
   stop_gradient: Literal["activations", "parameters"] = "activations",
   branch_only: bool = False,
 ) -> dict[str, Array]:
-  r"""The three affine heads of DropMax on the last features, as the arguments of `dropmax`.
+  r"""Computes DropMax's three affine heads on the last features: the arguments of `dropmax`.
 
   .. math:: o = W^\top h + b, \quad \rho = \sigma(W_\theta^\top h + b_\theta), \quad
     g = \sigma(\overline{W_\theta}^\top h + \overline{b_\theta} + W_\phi^\top h + b_\phi)
 
-  A bar marks what carries no gradient. The released code stops the whole prior pre-activation
-  (`"activations"`); the poster bars its parameters only (`"parameters"`), so that the likelihood still
+  A bar marks a value without gradient. The released code stops the whole prior pre-activation
+  (`"activations"`). The poster bars only its parameters (`"parameters"`), so that the likelihood still
   reaches `h` through them.
 
   Args:
     features: `h`, `[..., features]`, floating.
     classifier: `kernel` `[features, classes]` and `bias` `[classes]` of the logits.
     prior: the same for the retain probabilities, `W_theta`, `b_theta`.
-    residual: the same for the posterior's residual, `W_phi`, `b_phi`.
-    stop_gradient: which of the two variants.
-    branch_only: lets the prior and the residual train their own weights only, not the features (an
-      ablation, not in the paper).
+    residual: the same for the residual of the posterior, `W_phi`, `b_phi`.
+    stop_gradient: which variant, as above.
+    branch_only: the prior and the residual train only their own weights, not the features (an ablation, not
+      in the paper).
 
   Returns:
     `logits`, `retain_logits`, `residual_logits`, and for `"parameters"` also `posterior_logits`; each
@@ -107,21 +107,21 @@ def dropmax(
   auxiliary_weight: float | Array = 1.0,
   class_reduction: Literal["sum", "mean"] = "sum",
 ) -> Array:
-  """The DropMax loss: the sum of `dropmax_terms`, which has the formulas.
+  """Computes the DropMax loss: the sum of `dropmax_terms`.
 
-  It is normally negative late in training: the entropy term's floor is `-log 2` a class.
+  The loss is normally negative late in training: the entropy term has the floor `-log 2` per class.
 
   Args:
-    key: for the masks.
+    key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
-    residual_logits: `r`, what the posterior adds to them, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the mask of one class is fixed.
-    posterior_logits: logits of `g`; default `stop_gradient(retain_logits) + residual_logits`.
-    temperature: of the relaxation, positive.
+    residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the mask fixes one class.
+    posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
+    temperature: temperature of the relaxation, positive.
     num_samples: masks per example.
-    kl_weight, entropy_weight, auxiliary_weight: of the terms; 1 in the paper.
+    kl_weight, entropy_weight, auxiliary_weight: weights of the terms; 1 in the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes.
 
   Returns:
@@ -167,7 +167,7 @@ def dropmax_terms(
   auxiliary_weight: float | Array = 1.0,
   class_reduction: Literal["sum", "mean"] = "sum",
 ) -> dict[str, Array]:
-  r"""The four terms of the DropMax objective, per example.
+  r"""Computes the four terms of the DropMax objective, per example.
 
   .. math::
     \text{nll} &= -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}), \quad z_t = 1 \\
@@ -175,22 +175,22 @@ def dropmax_terms(
     \text{neg\_entropy} &= \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k) \\
     \text{auxiliary} &= -\sum_k y_k \log \sigma(r_k) + (1 - y_k) \log (1 - \sigma(r_k))
 
-  The entropy is maximised; the paper's Eq. 13 is printed without its minus signs, as its author confirmed.
-  The masks are relaxed, the KL is the analytic Bernoulli one.
+  The entropy is maximised; the paper prints Eq. 13 without its minus signs, as its author confirmed. The
+  masks are relaxed; the KL is the analytic one between Bernoulli variables.
 
   Args:
-    key: for the masks.
+    key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
-    residual_logits: `r`, what the posterior adds to them, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the mask of one class is fixed.
-    posterior_logits: logits of `g`; default `stop_gradient(retain_logits) + residual_logits`.
-    temperature: of the relaxation, positive.
+    residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the mask fixes one class.
+    posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
+    temperature: temperature of the relaxation, positive.
     num_samples: `S`, masks per example.
     kl_weight, entropy_weight, auxiliary_weight: 1 in the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes (not in the
-      paper; they grow with it and drown the likelihood when there are hundreds).
+      paper). These sums grow with that number and drown the likelihood when there are hundreds of classes.
 
   Returns:
     `nll`, `kl`, `neg_entropy` and `auxiliary`, weighted, each `[...]` in nats, float32 or wider.
@@ -238,7 +238,7 @@ def dropmax_log_mask(
   temperature: ArrayLike = 0.1,
   num_samples: int = 1,
 ) -> Array:
-  r"""Samples the relaxed masks of training, as `log(z + eps)`, with the target's mask fixed at 1.
+  r"""Samples the relaxed masks of training as `log(z + eps)`, with the target's mask fixed at 1.
 
   .. math:: z_k = \sigma\Bigl(\frac{\operatorname{logit} g_k + \operatorname{logit} u_k}{\tau}\Bigr), \quad
     u_k \sim U(0, 1); \qquad z_t = 1
@@ -246,13 +246,14 @@ def dropmax_log_mask(
   Args:
     key: one draw of `[num_samples, ..., classes]`.
     posterior_logits: `logit g`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the mask of one class is fixed.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the mask fixes one class.
     temperature: `tau`, positive.
     num_samples: masks per example.
 
   Returns:
-    `[num_samples, ..., classes]`, from `log 1e-20` to 0; the target's is exactly 0 and carries no gradient.
+    `[num_samples, ..., classes]`, from `log 1e-20` to 0; the target's entry is exactly 0 and carries no
+    gradient.
 
   Raises:
     TypeError: if `posterior_logits` are not floating, `labels` not integer or `key` not a typed key.
@@ -276,7 +277,7 @@ def dropmax_log_mask(
 
 
 def dropmax_mask(key: Key, retain_logits: ArrayLike, *, num_samples: int = 1) -> Array:
-  """Samples hard masks `z ~ Ber(rho)` of all classes: the generative model's own.
+  """Samples hard masks `z ~ Ber(rho)` for all classes, as the generative model does.
 
   Args:
     key: one draw of `[num_samples, ..., classes]`.
@@ -301,15 +302,15 @@ def dropmax_mask(key: Key, retain_logits: ArrayLike, *, num_samples: int = 1) ->
 
 
 def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
-  r"""The logits whose softmax is the likelihood under a mask.
+  r"""Computes the logits whose softmax is the likelihood under a mask.
 
   .. math:: p(y_t = 1 \mid x, z) = \frac{(z_t + \epsilon) e^{o_t}}{\sum_k (z_k + \epsilon) e^{o_k}}
 
-  If all masks are 0, or all are equal, that is the ordinary softmax.
+  If all masks are 0, or all are equal, this is the ordinary softmax.
 
   Args:
     logits: `o`, `[..., classes]`, floating.
-    mask: `z`, bool or floating in [0, 1]; it and `logits` broadcast with each other.
+    mask: `z`, bool or floating in [0, 1]; `mask` and `logits` broadcast with each other.
 
   Returns:
     `o + log(z + eps)`, in at least float32.
@@ -333,7 +334,7 @@ def dropmax_masked_logits(logits: ArrayLike, mask: ArrayLike) -> Array:
     logits, mask = jnp.broadcast_arrays(logits, mask.astype(logits.dtype))
   except ValueError:
     raise ValueError(f"mask must broadcast with logits {logits.shape}, got {mask.shape}") from None
-  # Double where: the derivative of log at 0 must not meet the branch that is not taken.
+  # Double where: otherwise the infinite derivative of log at 0 enters through the branch not taken.
   dropped = mask <= 0
   return logits + jnp.where(dropped, LOG_EPS, jnp.logaddexp(jnp.log(jnp.where(dropped, 1, mask)), LOG_EPS))
 
@@ -383,8 +384,8 @@ def dropmax_monte_carlo_log_probs(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape.
     num_samples: `S`.
-    labels: `[...]`, integer: replaces the mask of that class by its probability, which takes away the
-      variance of dropping the very class that is looked at. For analysis; a prediction has no label.
+    labels: `[...]`, integer: replaces the mask of the label's class by its probability, which removes the
+      variance of dropping that class. For analysis; a prediction has no label.
 
   Returns:
     Log-probabilities, `[..., classes]`, in at least float32.
@@ -423,19 +424,19 @@ def dropmax_diagnostics(
   temperature: ArrayLike = 0.1,
   num_samples: int = 1,
 ) -> dict[str, Array]:
-  """What tells a healthy DropMax run from one whose masks have shut every other class out.
+  """Computes figures that tell a healthy DropMax run from one whose masks drop every wrong class.
 
-  On memorised data the posterior drops every wrong class, the likelihood's gradient vanishes and the
-  classifier stops learning: `logit_grad_norm` and `kept_nontarget` then go to 0 together.
+  On memorised data the posterior drops every wrong class, the gradient of the likelihood vanishes and the
+  classifier stops learning. Then `logit_grad_norm` and `kept_nontarget` go to 0 together.
 
   Args:
     key, logits, retain_logits, residual_logits, labels, posterior_logits, temperature, num_samples: as in
-      `dropmax_terms`; with the same key the masks are those of the loss.
+      `dropmax_terms`; the same key gives the masks of the loss.
 
   Returns:
     Per example, `[...]`: `retain_target` (rho_t), `retain_nontarget` (mean rho_k), `posterior_nontarget`
     (mean g_k), `kept_nontarget` (share of relaxed masks above 1/2, k != t), `logit_grad_norm` (L2 norm of the
-    likelihood's gradient in the logits).
+    likelihood's gradient with respect to the logits).
 
   Raises:
     TypeError, ValueError: as `dropmax_terms`.
@@ -451,7 +452,7 @@ def dropmax_diagnostics(
   log_mask = dropmax_log_mask(key, posterior, labels, temperature=temperature, num_samples=num_samples)
   is_target = is_target_of(labels, logits)
   others = lambda x: jnp.where(is_target, 0, x).sum(axis=-1) / max(logits.shape[-1] - 1, 1)
-  # The target's entry is p_t - 1: the sum of the others keeps its digits when p_t is nearly 1.
+  # The target's entry p_t - 1 is minus the sum of the others, which keeps its digits when p_t is near 1.
   wrong = jnp.where(is_target, 0, jax.nn.softmax(logits[None] + log_mask).mean(axis=0))
   error = jnp.where(is_target, wrong.sum(axis=-1, keepdims=True), wrong)
   squared = (error**2).sum(axis=-1)
@@ -502,7 +503,7 @@ def masked_nll(logits: Array, log_mask: Array, labels: Array) -> Array:
 
 
 def _bernoulli_kl(q_logits: Array, p_logits: Array) -> Array:
-  # From log-probabilities of both outcomes: never log(1 - sigmoid), whose gradient dies from x = 17 on.
+  # Uses the log-probabilities of both outcomes. The gradient of log(1 - sigmoid(x)) dies from x = 17 on.
   log = jax.nn.log_sigmoid
   on, off = jax.nn.sigmoid(q_logits), jax.nn.sigmoid(-q_logits)
   return on * (log(q_logits) - log(p_logits)) + off * (log(-q_logits) - log(-p_logits))

@@ -1,4 +1,4 @@
-"""DropMax without a posterior of its own: the masks are sampled from the prior, q = p."""
+"""DropMax with the prior as its posterior, q = p: the masks are sampled from the prior."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def dropmax_qp(
   num_samples: int = 1,
   entropy_weight: float | Array = 1.0,
 ) -> Array:
-  """The loss of DropMax with q = p: the sum of `dropmax_qp_terms`, which has the formulas.
+  """Computes the loss of DropMax with q = p: the sum of `dropmax_qp_terms`.
 
   Args:
-    key: for the masks.
+    key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the mask of one class is fixed.
-    temperature: of the relaxation, positive.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the mask fixes one class.
+    temperature: temperature of the relaxation, positive.
     num_samples: masks per example.
-    entropy_weight: of the entropy term.
+    entropy_weight: weight of the entropy term.
 
   Returns:
-    `[...]`, in nats, float32 or wider; negative late in training, as DropMax's.
+    `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.
 
   Raises:
     TypeError, ValueError: as `dropmax_qp_terms`.
@@ -57,7 +57,7 @@ def dropmax_qp_terms(
   num_samples: int = 1,
   entropy_weight: float | Array = 1.0,
 ) -> dict[str, Array]:
-  r"""The three terms of DropMax with q = p, per example.
+  r"""Computes the three terms of DropMax with q = p, per example.
 
   .. math::
     \text{nll} &= -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}), \quad z_t = 1, \quad
@@ -65,19 +65,19 @@ def dropmax_qp_terms(
     \text{kl} &= -\log \rho_t \\
     \text{neg\_entropy} &= \gamma \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k)
 
-  The likelihood trains the retain probabilities through the relaxed masks, which in DropMax it does not;
-  there is no residual branch and no auxiliary loss. Prediction is DropMax's, `dropmax_log_probs`. Where only
-  the last two terms act, the target's retain logit `a` comes to rest at `a = 1 / (gamma * sigmoid(a))`.
+  The likelihood trains the retain probabilities through the relaxed masks; in DropMax it does not. There is
+  no residual branch and no auxiliary loss. Prediction is as in DropMax, `dropmax_log_probs`. If only the last
+  two terms act, the target's retain logit `a` settles at `a = 1 / (gamma * sigmoid(a))`.
 
   Args:
-    key: for the masks.
+    key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: the mask of one class is fixed.
-    temperature: of the relaxation, positive.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: the mask fixes one class.
+    temperature: temperature of the relaxation, positive.
     num_samples: `S`, masks per example.
-    entropy_weight: `gamma`. The paper's values are not confirmed; the default is that of DropMax.
+    entropy_weight: `gamma`. The paper's values are not confirmed; the default is DropMax's.
 
   Returns:
     `nll`, `kl` and `neg_entropy`, weighted, each `[...]` in nats, float32 or wider.

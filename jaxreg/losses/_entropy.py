@@ -11,7 +11,7 @@ from jaxreg.typing import Array, check_range, check_wide
 
 
 def entropy(logits: ArrayLike) -> Array:
-  r"""The entropy of the softmax: minimised, it moves the decision away from unlabelled examples.
+  r"""Computes the entropy of the softmax; minimising it moves the decision away from unlabelled examples.
 
   .. math:: H(p) = -\sum_k p_k \log p_k
 
@@ -37,22 +37,23 @@ def entropy(logits: ArrayLike) -> Array:
 
 
 def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95) -> Array:
-  r"""Cross-entropy with the class that the target is surest of, where it is sure enough.
+  r"""Computes the cross-entropy with the target's most probable class, if that is probable enough.
 
   .. math:: \ell = \mathbb{1}[\max_k q_k \ge \tau] \, (-\log p_{\hat y}), \qquad
     \hat y = \operatorname*{argmax}_k q_k
 
-  FixMatch: `target_logits` of a weakly, `logits` of a strongly augmented view. Pseudo-labels: the same logits
-  twice and threshold 0. Average over all examples, not over those that pass, so that the term grows with
-  confidence. The target gets no gradient.
+  For FixMatch, give `target_logits` of a weakly and `logits` of a strongly augmented view. For pseudo-labels,
+  give the same logits twice and threshold 0. Average over all examples, not only over those above the
+  threshold, so that the term grows with confidence. The target gets no gradient.
 
   Args:
-    logits: of `p`, `[..., classes]`, floating.
-    target_logits: of `q`, `[..., classes]`, floating.
+    logits: logits of `p`, `[..., classes]`, floating.
+    target_logits: logits of `q`, `[..., classes]`, floating.
     threshold: `tau`, in [0, 1].
 
   Returns:
-    `[...]`, in nats, float32 or wider; 0 where the target is not sure, NaN where logits of either are.
+    `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where either's logits
+    are NaN.
 
   Raises:
     TypeError: if logits are not floating.
@@ -72,6 +73,6 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
   check_range(threshold, "threshold", low=0, high=1)
   confidence = jnp.exp(softmax_log_probs(target).max(axis=-1))
   loss = softmax_cross_entropy(logits, target.argmax(axis=-1))
-  # A diverged network must show: NaN is not sure, but no 0 either.
+  # A diverged network must show: a NaN confidence passes no threshold, but the loss must not be 0.
   loss = jnp.where(jnp.isnan(confidence), jnp.nan, loss)
   return jnp.where((confidence < threshold) & ~jnp.isnan(loss), 0, loss)

@@ -11,24 +11,24 @@ from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_w
 
 
 def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Array:
-  r"""Cross-entropy that counts less the surer the model is of the label already.
+  r"""Computes the cross-entropy, scaled down as the model grows sure of the label.
 
   .. math:: \ell = -(1 - p_t)^\gamma \log p_t
 
-  For two classes and one logit there is `optax.losses.sigmoid_focal_loss`. The paper's factor for each class
-  is left to weights. Of soft labels it is the mean over the classes by their shares,
+  For two classes and one logit use `optax.losses.sigmoid_focal_loss`. The paper's factor per class is left to
+  example weights. For soft labels the loss is the mean over the classes, weighted by the probabilities,
   `-sum_k y_k (1 - p_k)^gamma log p_k`.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     gamma: at least 0; 0 is the cross-entropy.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
     ValueError: if `gamma` is negative or the shapes do not fit.
 
   Example:
@@ -47,6 +47,6 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
 
 
 def _focal(loss: Array, gamma: ArrayLike) -> Array:
-  # The slope of q^gamma at q = 0 is infinite for gamma < 1; times the loss, which is 0 there, it is nothing.
+  # For gamma < 1 the slope of q^gamma at q = 0 is infinite. Times the loss, which is 0 there, it must be 0.
   wrong = -jnp.expm1(-jnp.maximum(loss, jnp.finfo(loss.dtype).tiny))
   return wrong**gamma * loss

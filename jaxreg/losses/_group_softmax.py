@@ -34,39 +34,38 @@ def group_softmax(
   grouping: Callable[..., Array] = discriminative_scores,
   form: Form = "auto",
 ) -> Array:
-  r"""The group softmax loss: every group of features alone must name the label.
+  r"""Computes the group softmax loss: every group of features must predict the label alone.
 
   .. math::
     \ell_a = \frac1a \sum_{i=1}^G \Bigl[\log \sum_c e^{a \bar z_c^i} - a \bar z_y^i\Bigr], \qquad
     \bar z_c^i = \sum_{j \in \mathcal G^i} x_j W_{jc} + \frac{|\mathcal G^i|}{D} b_c
 
-  `kind` I has `a = G`, II `a = 1`; both are upper bounds of the softmax loss, II the larger. Which features
-  make a group is decided for each example by its scores (`grouping`, of the label, its own features and the
-  kernel), which are sorted and cut. The bias is spread over the features, so that all groups together have
-  the logits of the whole head; the paper has none.
+  `kind` I has `a = G`, II has `a = 1`. Both are upper bounds of the softmax loss; II is the larger. Scores
+  decide which features form a group, for each example: `grouping` computes them from the label, the example's
+  features and the kernel, and they are sorted and cut. The bias is spread over the features, so that the
+  groups' logits add up to the logits of the whole head; the paper has no bias.
 
   The paper advises II below about 500 000 examples and few classes, I above. The best number of groups is
   not confirmed; the default is ours. Predict with the whole head, `features @ kernel + bias`, and
   `group_softmax_log_probs`. The loss jumps where two features change places between groups: to check
   gradients or search along a line, freeze the grouping.
 
-  `form` chooses how it is computed. `scan`: one masked matrix product a group. `gather`: adds up rows of the
-  kernel, as many for any `G`; only the softmaxes become more. Both have a gradient of their own, which keeps
-  only the groups and makes the logits again, and take no forward mode. `dense`: all
-  groups at once by plain autodiff. `auto`: `dense` where what it keeps, `batch * G * (features + classes)`
-  numbers, takes at most 1 MiB; else on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes;
-  else `scan`.
+  `form` chooses the computation. `scan`: one masked matrix product per group. `gather`: sums of kernel rows,
+  the same number for any `G`; only the softmaxes grow in number. Both have a custom gradient, which keeps
+  only the groups and recomputes the logits, and neither supports forward mode. `dense`: all groups at once by
+  plain autodiff. `auto`: `dense` if its residuals, `batch * G * (features + classes)` numbers, take at most 1
+  MiB; otherwise on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes; otherwise `scan`.
 
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `b`, `[classes]`, floating; None for a head without one.
-    labels: `y`, `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy
-      array is refused. Soft labels are refused: the groups are those of one class.
-    num_groups: `G`, or the sizes of the groups, that of the smallest scores first; static. If it does not
-      divide the features, the last groups have one more.
+    labels: `y`, `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in
+      a NumPy array. Soft labels are refused: the groups belong to one class.
+    num_groups: `G`, or the sizes of the groups, starting with the group of the smallest scores; static. If
+      `G` does not divide the features, the last groups have one more.
     kind: `I` or `II`.
-    power: `a`, if it is to be another than the kind's; from 1 to `G` the loss falls and stays a bound.
+    power: `a`, to replace the kind's; from 1 to `G` the loss falls and stays a bound.
     grouping: `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`, such as
       `discriminative_scores`.
     form: `auto`, `dense`, `scan` or `gather`.
@@ -102,10 +101,10 @@ def group_softmax_and_logits(
   grouping: Callable[..., Array] = discriminative_scores,
   form: Form = "auto",
 ) -> tuple[Array, Array]:
-  """`group_softmax`, and the logits of the whole head for the accuracy, which come with it for nothing.
+  """Computes `group_softmax` and, at no extra cost, the logits of the whole head for the accuracy.
 
   Args:
-    features, kernel, bias, labels, num_groups, kind, power, grouping, form: as `group_softmax` has them.
+    features, kernel, bias, labels, num_groups, kind, power, grouping, form: as in `group_softmax`.
 
   Returns:
     The loss `[...]`, and `features @ kernel + bias`, `[..., classes]`, without gradient.
@@ -125,7 +124,7 @@ def group_softmax_and_logits(
   features, kernel = features.astype(dtype), kernel.astype(dtype)
   sizes = group_sizes(features.shape[-1], num_groups)
   power = _power(kind, power, len(sizes))
-  # No gradient comes back from the numbers of groups: none need be made of the scores.
+  # Group numbers carry no gradient, so the scores need none.
   fixed = jax.lax.stop_gradient((features, kernel, bias))
   scores = grouping(*fixed, labels, num_groups=len(sizes))
   groups = feature_groups(scores, num_groups=sizes)
@@ -137,10 +136,10 @@ def group_softmax_and_logits(
 
 
 def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> Array:
-  """Log-probabilities from the logits of the whole head.
+  """Computes log-probabilities from the logits of the whole head.
 
-  Type II trains each group to be sure alone, so that the whole logits are about `G` times too large for the
-  probabilities, though not for the decision: `logit_scale = 1 / G` mends it. For type I leave it at 1.
+  Type II trains each group to be sure alone. So the whole logits are about `G` times too large for the
+  probabilities, though not for the decision; `logit_scale = 1 / G` corrects this. For type I leave it at 1.
 
   Args:
     logits: `features @ kernel + bias`, `[..., classes]`, floating.

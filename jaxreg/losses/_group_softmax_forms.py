@@ -1,7 +1,7 @@
 """Three ways to compute the group softmax, equal in value and gradient; they differ in time and memory.
 
 Each is `(features [batch, D], kernel, bias, labels, groups [batch, D], sizes, power) -> (loss, logits)`,
-where `groups` are the numbers that `feature_groups` gives for these `sizes`.
+where `groups` are the group numbers from `feature_groups` for these `sizes`.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
-# The group logits that `gather` holds at a time, and the rows that it adds up in one pass over them.
+# How many group logits `gather` holds at a time, and how many rows it adds in one pass over them.
 CHUNK = 2**21
 UNROLL = 8
 
@@ -28,7 +28,7 @@ def dense(
   sizes: tuple[int, ...],
   power: float,
 ) -> tuple[Array, Array]:
-  """One product with all masked copies of the features; plain autodiff, forward mode too.
+  """Computes all groups by one product with masked copies of the features; plain autodiff, forward mode too.
 
   `G` times the arithmetic of the softmax. Keeps masked features and group logits, `batch * G * (D + C)`.
   """
@@ -49,9 +49,9 @@ def scan(
   sizes: tuple[int, ...],
   power: float,
 ) -> tuple[Array, Array]:
-  """One masked product after another, made again for the backward pass.
+  """Computes one masked product after another, and recomputes them in the backward pass.
 
-  `G` times the arithmetic of the softmax and a third of that again. Keeps the groups.
+  `G` times the arithmetic of the softmax and a third more. Keeps the groups.
   """
   return _scan_forward(features, kernel, bias, labels, groups, sizes, power)[0]
 
@@ -70,7 +70,7 @@ def _scan_forward(features, kernel, bias, labels, groups, sizes, power):
 
 def _scan_backward(sizes, power, kept, cotangents):
   features, kernel, bias, labels, groups = kept
-  # The logits are there to be looked at: no gradient comes through them.
+  # The logits are for inspection: no gradient flows through them.
   cotangent = cotangents[0][:, None]
 
   def one(total, group):
@@ -102,10 +102,10 @@ def gather(
   sizes: tuple[int, ...],
   power: float,
 ) -> tuple[Array, Array]:
-  """Adds up the kernel's rows of each example's groups, made again for the backward pass.
+  """Sums the kernel rows of each example's groups, and recomputes the sums in the backward pass.
 
-  The products of the softmax and a third of that again, whatever `G` is, but not as matrix products: for
-  CPUs. Keeps the groups.
+  The arithmetic of the softmax and a third more, whatever `G` is, but not as matrix products: for CPUs. Keeps
+  the groups.
   """
   return _gather_forward(features, kernel, bias, labels, groups, sizes, power)[0]
 
@@ -138,7 +138,7 @@ def _gather_backward(sizes, power, kept, cotangents):
     residual = cotangent[:, None, None] * _residual(power * logits, labels)
 
     def example(of):
-      # The barrier keeps the product from being fused into the sum, which then is no longer vectorised.
+      # The barrier stops XLA from fusing the product into the sum; a fused sum is not vectorised.
       return jax.lax.optimization_barrier(kernel_wide * _rows(of[0], of[1])) @ ones
 
     d_features = jax.lax.map(example, (residual, g))
@@ -161,9 +161,9 @@ gather.defvjp(_gather_forward, _gather_backward)
 
 
 def _order(groups: Array) -> Array:
-  """The features in the order of their groups: of the sorted numbers packed of group and position, the rest.
+  """The features in the order of their groups: sorts `group * num_features + position`, keeps the position.
 
-  Forward and backward ask for it with the same operands, so that a compiled step sorts once.
+  Forward and backward pass call this with the same operands, so that a compiled step sorts once.
   """
   num_features = groups.shape[1]
   position = jax.lax.broadcasted_iota(jnp.int32, groups.shape, 1)
@@ -172,7 +172,7 @@ def _order(groups: Array) -> Array:
 
 
 def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: tuple[int, ...]) -> Array:
-  """`[chunk, G, C]`: the m-th member of every group of every example at once, for all m."""
+  """The group logits `[chunk, G, C]`: for each m, adds the m-th member of every group of every example."""
   longest = -(-max(sizes) // UNROLL) * UNROLL
   member = np.arange(longest)[None, :] < np.asarray(sizes)[:, None]
   position = np.where(member, np.cumsum(sizes)[:, None] - np.asarray(sizes)[:, None] + np.arange(longest), 0)
@@ -191,7 +191,7 @@ def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: 
 
 
 def _chunks(kernel: Array, sizes: tuple[int, ...], *arrays: Array) -> Any:
-  """The examples in parts of equal size, of which the last is filled up with zeros."""
+  """The examples in parts of equal size; zeros fill up the last part."""
   batch = max(len(arrays[0]), 1)
   most = max(CHUNK // (len(sizes) * kernel.shape[1]) // UNROLL, 1) * UNROLL
   number = -(-batch // most)
@@ -205,10 +205,10 @@ def _rows(table: Array, rows: Array) -> Array:
 
 
 def _residual(logits: Array, labels: Array) -> Array:
-  """Softmax minus one-hot; the target's is minus the sum of the others, which keeps its digits near zero.
+  """Softmax minus one-hot; the target's entry is minus the sum of the others, to keep its digits near zero.
 
-  The softmax is made again from the logits. Of a log-sum-exp that the forward pass kept, large logits would
-  leave few digits. A label out of range gives NaN, as it does by autodiff.
+  The softmax is recomputed from the logits: a log-sum-exp kept from the forward pass has too few digits for
+  large logits. A label out of range gives NaN, as it does by autodiff.
   """
   is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
   others = jnp.where(is_target, 0, jax.nn.softmax(logits))
@@ -236,7 +236,7 @@ def _fractions(sizes: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _shares(sizes: tuple[int, ...], bias: Array) -> Array:
-  """Each group's part of the bias, `[G, C]`: as much of it as of the features."""
+  """Each group's part of the bias, `[G, C]`, in proportion to its number of features."""
   bias = _wide(bias)
   return _fractions(sizes, bias.dtype)[:, None] * bias[None, :]
 

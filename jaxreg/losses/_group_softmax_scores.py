@@ -1,7 +1,7 @@
-"""Which features go together in the group softmax: a score for each, to be sorted and cut into groups.
+"""Rules that group the features for the group softmax: a score per feature, to be sorted and cut.
 
 Every rule is `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`, the arguments of
-the loss; `random_scores` wants a key first: `functools.partial(random_scores, key)`.
+the loss. `random_scores` takes a key first: `functools.partial(random_scores, key)`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from jaxreg.typing import Array, Key, check_count, check_floating, check_key, ch
 def discriminative_scores(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
-  r"""How much each feature speaks for the label against the mean of the other classes: the paper's rule.
+  r"""Scores each feature's evidence for the label against the mean of the other classes: the paper's rule.
 
   .. math:: \lambda_j = z_{jy} - \frac{1}{C - 1} \sum_{c \ne y} z_{jc}, \qquad z_{jc} = x_j W_{jc}
 
-  In O(features) an example beside one mean over the kernel. The bias, spread over the features, would add the
-  same to every score. For two classes no other groups of these sizes have a larger loss; for more, sorting
-  and cutting maximises a lower bound of it (`docs/group_softmax.md` has how far that goes on a trained head).
+  The cost is O(features) per example beside one mean over the kernel. The bias, spread over the features,
+  would add the same number to every score. For two classes no other groups of these sizes have a larger loss.
+  For more classes, sorting and cutting maximises a lower bound of the loss; `docs/group_softmax.md` measures
+  the gap on a trained head.
 
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `[classes]`, floating, or None; not used.
-    labels: `[...]`, integer class indices in `[0, classes)`, as the loss has them.
+    labels: `[...]`, integer class indices in `[0, classes)`, as in the loss.
     num_groups: not used.
 
   Returns:
@@ -59,15 +60,16 @@ def discriminative_scores(
 def posterior_scores(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
-  r"""As `discriminative_scores`, but the other classes weigh what the whole softmax gives them.
+  r"""Scores like `discriminative_scores`, but weights the other classes by their softmax probabilities.
 
   .. math:: \lambda_j = z_{jy} - \sum_{c \ne y} \pi_c z_{jc}, \qquad \pi = \mathrm{softmax}(\bar z_{c \ne y})
 
-  The log-sum-exp of the other classes is at least `sum_c pi_c z_c + H(pi)` for any weights: uniform ones give
-  the paper's rule, these the tangent at the whole logits. Two more matrix products. Ours, as a control.
+  The log-sum-exp of the other classes is at least `sum_c pi_c z_c + H(pi)` for any weights. Uniform weights
+  give the paper's rule; these weights give the tangent at the whole logits. This costs two more matrix
+  products. The rule is ours, as a control.
 
   Args:
-    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; the bias is used.
+    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; the bias is used.
 
   Returns:
     `[..., features]`, in at least float32.
@@ -89,12 +91,12 @@ def posterior_scores(
 def rival_scores(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
-  r"""How much each feature speaks for the label against the likeliest other class.
+  r"""Scores each feature's evidence for the label against the likeliest other class.
 
   .. math:: \lambda_j = z_{jy} - z_{jr}, \qquad r = \operatorname{argmax}_{c \ne y} \bar z_c
 
   Args:
-    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; the bias is used.
+    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; the bias is used.
 
   Returns:
     `[..., features]`, in at least float32.
@@ -116,13 +118,13 @@ def rival_scores(
 def interleaved_scores(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
-  """The discriminative ranks dealt out like cards: every group gets features of every kind.
+  """Deals the discriminative ranks out like cards, so that every group gets features of every kind.
 
-  The opposite of sorting and cutting the same scores: a control for `discriminative_scores`.
+  This is the opposite of sorting and cutting the same scores: a control for `discriminative_scores`.
 
   Args:
-    features, kernel, bias, labels: as `discriminative_scores` has them.
-    num_groups: how many groups will be cut.
+    features, kernel, bias, labels: as in `discriminative_scores`.
+    num_groups: number of groups to be cut.
 
   Returns:
     `[..., features]`, the number of the group, in at least float32.
@@ -139,7 +141,7 @@ def interleaved_scores(
   check_count(num_groups, "num_groups")
   scores = discriminative_scores(features, kernel, bias, labels)
   rank = jnp.argsort(jnp.argsort(scores, axis=-1), axis=-1)
-  # From the top, so that the larger groups are the last, where `feature_groups` cuts them.
+  # Counts from the top, so that the last groups are the larger ones, as in `feature_groups`.
   return ((rank - scores.shape[-1]) % num_groups).astype(scores.dtype)
 
 
@@ -152,11 +154,11 @@ def random_scores(
   *,
   num_groups: int = 2,
 ) -> Array:
-  """Random groups for each example, drawn anew with each key: a control for `discriminative_scores`.
+  """Draws random scores for each example and each key: a control for `discriminative_scores`.
 
   Args:
     key: one uniform draw of `[..., features]`.
-    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; only shapes are used.
+    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; only shapes are used.
 
   Returns:
     `[..., features]`, uniform in [0, 1), in at least float32.
@@ -179,10 +181,10 @@ def random_scores(
 def fixed_scores(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
-  """The features in their order, the same groups for every example: a control.
+  """Scores the features by their position, so that all examples have the same groups: a control.
 
   Args:
-    features, kernel, bias, labels, num_groups: as `discriminative_scores` has them; only shapes are used.
+    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; only shapes are used.
 
   Returns:
     `[..., features]`, 0, 1, 2, ..., in at least float32.
@@ -201,17 +203,17 @@ def fixed_scores(
 
 
 def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Array:
-  r"""Sorts the scores of each example and cuts them into groups: the number of each feature's group.
+  r"""Sorts the scores of each example, cuts them into groups and returns each feature's group number.
 
   .. math:: \mathcal G^i = \{j \mid \tau_{i-1} < \lambda_j \le \tau_i\}, \qquad |\mathcal G^i| = D / G
 
-  Exact in float32 and in float64, whatever the dtype of the network; equal scores go by their position,
-  and what is below the smallest normal number counts as 0. If the number of groups does not divide that of
-  the features, the last groups, those of the largest scores, have one more.
+  Exact in float32 and in float64, whatever the dtype of the network. Position breaks ties, and a score below
+  the smallest normal number counts as 0. If the number of groups does not divide the number of features, the
+  last groups, with the largest scores, have one more.
 
   Args:
     scores: `lambda`, `[..., features]`, floating.
-    num_groups: `G`, or the sizes of the groups, that of the smallest scores first; static.
+    num_groups: `G`, or the sizes of the groups, starting with the group of the smallest scores; static.
 
   Returns:
     `[..., features]`, in `[0, G)`, of the smallest unsigned dtype.
@@ -232,11 +234,12 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
   sizes = group_sizes(num_features, num_groups)
   if 2 * len(sizes) * num_features > np.iinfo(np.int32).max:
     raise ValueError(
-      f"num_groups must be fewer for {num_features} features, got {len(sizes)}: they are 32-bit"
+      f"num_groups must be smaller for {num_features} features, got {len(sizes)}: "
+      "2 * num_groups * num_features must fit in 32 bits"
     )
   cuts = np.cumsum(sizes)[:-1]
   inner = cuts[(cuts > 0) & (cuts < num_features)]
-  # Plain integers, because a CPU sorts them in a fifth of the time of an argsort, which calls a comparison.
+  # Plain integers: a CPU sorts them in a fifth of the time of an argsort, which calls a comparison.
   values = _order_preserving(scores)
   in_order = jnp.sort(values, axis=-1)
   thresholds = in_order[..., inner]
@@ -253,13 +256,15 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
 
 
 def group_sizes(num_features: int, num_groups: int | Sequence[int]) -> tuple[int, ...]:
-  """The sizes of the groups, checked."""
+  """Checks `num_groups` and returns the sizes of the groups."""
   if isinstance(num_groups, Sequence):
     sizes = tuple(num_groups)
     if not all(isinstance(size, int | np.integer) for size in sizes):
       raise TypeError(f"num_groups must be an integer or integers, got {num_groups}")
     if not sizes or min(sizes) < 0 or sum(sizes) != num_features:
-      raise ValueError(f"num_groups must be sizes that add up to {num_features} features, got {num_groups}")
+      raise ValueError(
+        f"num_groups must be group sizes with sum {num_features}, the features, got {num_groups}"
+      )
     return sizes
   check_count(num_groups, "num_groups")
   if num_groups > num_features:
@@ -279,7 +284,7 @@ def _checked(
 def check_arguments(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
-  """The four arrays, checked; zeros where there is no bias."""
+  """Checks the four arrays and returns them, with zeros for a missing bias."""
   features = check_floating(features, "features")
   kernel = check_floating(kernel, "kernel")
   if features.ndim == 0 or kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
@@ -299,9 +304,9 @@ def _other_logits(features: Array, kernel: Array, bias: Array, labels: Array) ->
 
 
 def _order_preserving(scores: Array) -> Array:
-  """Integers in the order of the floats: the bits, of negative numbers all but the sign turned over.
+  """Maps floats to integers of the same order: the bits, with all but the sign flipped in negative numbers.
 
-  Zeros, of which ReLU features have many, get numbers of their own, in the place of the denormal floats.
+  Zeros, frequent in ReLU features, get distinct numbers by position, in place of the denormal floats.
   """
   dtype = jnp.int64 if scores.dtype == jnp.float64 else jnp.int32
   bits = jax.lax.bitcast_convert_type(scores, dtype)
@@ -314,8 +319,8 @@ def _position(like: Array) -> Array:
 
 
 def _count(values: Array, thresholds: Array, comparison: Callable[[Array, Array], Array]) -> Array:
-  """How many of the thresholds each value passes."""
+  """Counts the thresholds that each value passes."""
   add = lambda count, threshold: (count + comparison(values, threshold), None)
   start = jnp.zeros(values.shape, jnp.int32)
-  # Some at a time, in one pass over the values.
+  # Several thresholds at a time, in one pass over the values.
   return jax.lax.scan(add, start, jnp.moveaxis(thresholds, -1, 0)[..., None], unroll=16)[0]

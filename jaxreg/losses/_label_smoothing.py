@@ -14,26 +14,26 @@ from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_w
 def label_smoothing(
   logits: ArrayLike, labels: ArrayLike, *, smoothing: ArrayLike = 0.1, over: Literal["all", "others"] = "all"
 ) -> Array:
-  r"""Softmax cross-entropy whose targets put a part of their mass on the other classes.
+  r"""Computes the softmax cross-entropy with targets that spread a part of their mass over the classes.
 
   .. math:: \ell = -(1 - \epsilon) \log p_t - \frac{\epsilon}{K} \sum_k \log p_k
     = -\log p_t + \epsilon \Bigl(o_t - \frac1K \sum_k o_k\Bigr)
 
-  With `over="others"` the mass goes to the wrong classes only, targets `1 - eps` and `eps / (K - 1)`: the
-  same family at `eps * K / (K - 1)`. Of soft labels it is the mean over the classes by their shares. Equals
-  `optax.softmax_cross_entropy` on `optax.smooth_labels`, without the one-hot array.
+  With `over="others"` the mass goes only to the wrong classes, with targets `1 - eps` and `eps / (K - 1)`:
+  the same family at `eps * K / (K - 1)`. For soft labels the loss is the mean over the classes, weighted by
+  the probabilities. Equals `optax.softmax_cross_entropy` on `optax.smooth_labels`, without the one-hot array.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     smoothing: `eps` in [0, 1].
-    over: whether the mass is spread over all classes or over the others.
+    over: whether the mass is spread over all classes or over the wrong ones.
 
   Returns:
     `[...]`, in nats.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
     ValueError: for a `smoothing` outside [0, 1], another `over`, or shapes that do not fit.
 
   Example:

@@ -12,17 +12,17 @@ from jaxreg.typing import Array, check_range, check_wide
 def logit_adjustment(
   logits: ArrayLike, labels: ArrayLike, log_prior: ArrayLike, *, strength: ArrayLike = 1.0
 ) -> Array:
-  r"""Cross-entropy of logits raised by the log frequency of their class, in training only.
+  r"""Computes the cross-entropy of logits raised by the log frequency of their class, for training only.
 
   .. math:: \ell = -\log \frac{e^{o_t + \tau \log \pi_t}}{\sum_k e^{o_k + \tau \log \pi_k}}
 
-  Predict with the plain logits: the model need not learn the frequencies, so they are those of balanced
+  Predict with the plain logits. The model need not learn the frequencies, so its logits are those of balanced
   classes, for which the loss is consistent at `tau = 1`.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
-    log_prior: `log pi`, `[classes]`, floating; from counts their logarithm will do, a constant makes no
+    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    log_prior: `log pi`, `[classes]`, floating. The logarithms of counts also work: a constant makes no
       difference.
     strength: `tau`, at least 0; 0 is the cross-entropy.
 
@@ -30,7 +30,7 @@ def logit_adjustment(
     `[...]`, in nats, float32 or wider.
 
   Raises:
-    TypeError: if `logits` or `log_prior` are not floating or `labels` neither integer nor soft.
+    TypeError: if `logits` or `log_prior` are not floating or `labels` are neither integer nor soft.
     ValueError: if `strength` is negative or the shapes do not fit.
 
   Example:
@@ -43,7 +43,7 @@ def logit_adjustment(
   logits = check_wide(logits, "logits")
   log_prior = check_wide(log_prior, "log_prior", shape=logits.shape[-1:])
   check_range(strength, "strength", low=0)
-  # 0 times the -inf of a class that never occurs is NaN.
+  # A class that never occurs has -inf, and 0 times -inf is NaN.
   log_prior = jnp.where(jnp.isneginf(log_prior) & (jnp.asarray(strength) == 0), 0, log_prior)
   adjustment = (strength * log_prior).reshape(*[1] * (logits.ndim - 1), -1)
   return softmax_cross_entropy(logits + adjustment, labels)

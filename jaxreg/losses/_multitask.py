@@ -1,4 +1,4 @@
-"""Several tasks on shared parameters: their losses in one, with given or with learned weights."""
+"""Several tasks on shared parameters: one loss from theirs, with given or learned weights."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from jaxreg.typing import Array, check_wide
 
 
 def multitask(losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] | None = None) -> Array:
-  r"""The weighted sum of the tasks' losses.
+  r"""Computes the weighted sum of the tasks' losses.
 
   .. math:: \ell = \sum_t w_t \ell_t
 
-  What is shared gets the weighted sum of the gradients of the tasks, each task's head that of its own. For a
-  rate of learning of each part there is `optax.partition`.
+  Shared parameters get the weighted sum of the tasks' gradients; each task's head gets its own task's
+  gradient. For a learning rate per part use `optax.partition`.
 
   Args:
     losses: by task, all of the same shape: `[batch]`, or scalars; floating. 0 where an example lacks a label.
-    weights: by task, scalars; not limited to positive ones. Default: all 1.
+    weights: by task, scalars, not necessarily positive; default all 1.
 
   Returns:
-    Of the shape of a loss, float32 or wider.
+    The shape of one loss, float32 or wider.
 
   Raises:
     TypeError: if a loss is not floating.
-    ValueError: if there are none, they differ in shape or `weights` are of other tasks.
+    ValueError: if `losses` is empty, its shapes differ, or `weights` has other tasks.
 
   Example:
     >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
@@ -45,13 +45,13 @@ def multitask(losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] 
 def multitask_terms(
   losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] | None = None
 ) -> dict[str, Array]:
-  """The terms of `multitask` by task; their sum is the loss.
+  """Computes the terms of `multitask` by task; their sum is the loss.
 
   Args:
-    losses, weights: as `multitask` has them.
+    losses, weights: as in `multitask`.
 
   Returns:
-    By task, in its order.
+    A dict by task, in the order of `losses`.
 
   Raises:
     TypeError, ValueError: as `multitask`.
@@ -66,29 +66,30 @@ def multitask_terms(
 
 
 def uncertainty_weighting(losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]) -> Array:
-  r"""The sum of the tasks' losses with learned weights, one over each task's noise variance.
+  r"""Computes the sum of the tasks' losses, each weighted by one over a learned noise variance.
 
   .. math:: \ell = \sum_t \Bigl(e^{-s_t} \ell_t + \tfrac12 s_t\Bigr), \qquad s_t = \log \sigma_t^2
 
-  The `s_t` are parameters, trained along with the others, from 0. At their best the weight of a task is one
-  over twice its mean loss: its scale has no effect. For half a squared error this is minus the
-  log-likelihood of a Gaussian, without its constant; for a cross-entropy it is the paper's approximation to
-  that of a softmax at temperature `sigma_t^2`, exact at 1.
+  The `s_t` are parameters, trained with the others from 0. At the optimum a task's weight is one over twice
+  its mean loss, so the scale of a loss has no effect. For half a squared error this is minus the
+  log-likelihood of a Gaussian without its constant. For a cross-entropy it is the paper's approximation to
+  the loss of a softmax at temperature `sigma_t^2`, exact at 1.
 
   Args:
-    losses: by task, all of the same shape: `[batch]`, or scalars; floating. Of a squared error, half of it.
+    losses: by task, all of the same shape: `[batch]`, or scalars; floating. For a squared error give half of
+      it.
     log_vars: `s` by task, scalars, floating.
 
   Returns:
-    Of the shape of a loss, float32 or wider.
+    The shape of one loss, float32 or wider.
 
   Raises:
     TypeError: if a loss or a `log_vars` is not floating.
-    ValueError: if there are none, they differ in shape or `log_vars` are of other tasks.
+    ValueError: if `losses` is empty, its shapes differ, or `log_vars` has other tasks.
 
   Example:
     >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([0.5])}
-    >>> uncertainty_weighting(losses, {"digit": jnp.log(4.0), "parity": jnp.log(1.0)})  # the best: 1 + log 2
+    >>> uncertainty_weighting(losses, {"digit": jnp.log(4.0), "parity": jnp.log(1.0)})  # optimum: 1 + log 2
     Array([1.6931472], dtype=float32)
 
   References:
@@ -100,13 +101,13 @@ def uncertainty_weighting(losses: Mapping[str, ArrayLike], log_vars: Mapping[str
 def uncertainty_weighting_terms(
   losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]
 ) -> dict[str, Array]:
-  """The terms of `uncertainty_weighting` by task, each with its half `s`; their sum is the loss.
+  """Computes the terms of `uncertainty_weighting` by task, each with its `s / 2`; their sum is the loss.
 
   Args:
-    losses, log_vars: as `uncertainty_weighting` has them.
+    losses, log_vars: as in `uncertainty_weighting`.
 
   Returns:
-    By task, in its order.
+    A dict by task, in the order of `losses`.
 
   Raises:
     TypeError, ValueError: as `uncertainty_weighting`.
@@ -124,7 +125,7 @@ def _checked(losses: Mapping[str, ArrayLike], others: Mapping[str, ArrayLike], n
   if not losses:
     raise ValueError("losses must hold at least one task, got none")
   if set(others) != set(losses):
-    raise ValueError(f"{name} must be of the tasks {sorted(losses)}, got {sorted(others)}")
+    raise ValueError(f"{name} must have the tasks of losses, {sorted(losses)}, got {sorted(others)}")
   wide = {task: check_wide(loss, f"losses[{task!r}]") for task, loss in losses.items()}
   shapes = {task: loss.shape for task, loss in wide.items()}
   if len(set(shapes.values())) > 1:

@@ -9,16 +9,17 @@ from jaxreg.typing import Array, check_wide
 
 
 def r_drop(log_probs: ArrayLike, other_log_probs: ArrayLike) -> Array:
-  r"""The symmetric divergence of two predictions for the same examples.
+  r"""Computes the symmetric divergence of two predictions for the same examples.
 
   .. math:: \tfrac12 \mathrm{KL}(p \| q) + \tfrac12 \mathrm{KL}(q \| p)
     = \tfrac12 \sum_k (p_k - q_k) (\log p_k - \log q_k)
 
-  Add it, with a weight, to the loss of both passes. Gradient goes to both; stop that of one for a teacher.
+  Add this term, with a weight, to the loss of both passes. Gradient goes to both predictions; for a teacher,
+  stop the gradient of one.
 
   Args:
-    log_probs: of `p`, `[..., classes]`, floating; -inf where a probability is 0.
-    other_log_probs: of `q`, of the same shape.
+    log_probs: log-probabilities of `p`, `[..., classes]`, floating; -inf where a probability is 0.
+    other_log_probs: log-probabilities of `q`, same shape.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -36,6 +37,6 @@ def r_drop(log_probs: ArrayLike, other_log_probs: ArrayLike) -> Array:
   """
   p = check_wide(log_probs, "log_probs")
   q = check_wide(other_log_probs, "other_log_probs", shape=p.shape)
-  # What is impossible to both, agrees.
+  # Two predictions agree on a class that both exclude.
   gap = jnp.where(jnp.maximum(p, q) == -jnp.inf, 0, p - q)
   return 0.5 * ((jnp.exp(p) - jnp.exp(q)) * gap).sum(axis=-1)

@@ -12,7 +12,7 @@ from jaxreg.typing import Array, Key, check_count, check_key, check_labels, chec
 
 
 def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob: ArrayLike = 0.4) -> Array:
-  r"""Cross-entropy of a softmax from which wrong classes are dropped at random.
+  r"""Computes the cross-entropy of a softmax that drops wrong classes at random.
 
   .. math:: \ell = -\log \frac{(1 + \epsilon) e^{o_t}}{\sum_k (z_k + \epsilon) e^{o_k}}, \quad z_t = 1, \quad
     z_k \sim \mathrm{Ber}(\text{keep\_prob}) \ (k \ne t), \quad \epsilon = 10^{-20}
@@ -26,12 +26,12 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: one class is always kept.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: one class is always kept.
     keep_prob: probability of keeping a wrong class, in [0, 1]; may be traced.
 
   Returns:
-    `[...]`, in nats, float32 or wider; at a probability of 1 the cross-entropy, at 0 nothing but the eps.
+    `[...]`, in nats, float32 or wider; the cross-entropy at a `keep_prob` of 1, nothing but the eps at 0.
 
   Raises:
     TypeError: if `logits` are not floating, `labels` not integer or `key` not a typed key.
@@ -53,12 +53,12 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
 def random_dropmax_mask(
   key: Key, labels: ArrayLike, *, num_classes: int, keep_prob: ArrayLike = 0.4
 ) -> Array:
-  """Samples which classes are kept: the target always, any other with probability `keep_prob`.
+  """Samples the classes to keep: always the target, each other class with probability `keep_prob`.
 
   Args:
     key: one draw of `[..., num_classes]`.
-    labels: `[...]`, integer class indices in `[0, num_classes)`; of any other the row is all False, or a
-      NumPy array is refused.
+    labels: `[...]`, integer class indices in `[0, num_classes)`. Any other index gives a row of False, or is
+      refused in a NumPy array.
     num_classes: number of classes.
     keep_prob: in [0, 1]; may be traced.
 

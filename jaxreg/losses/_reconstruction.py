@@ -1,4 +1,4 @@
-"""Reconstruction: how well a decoder gives an example's inputs back."""
+"""Reconstruction: how well a decoder reproduces an example's inputs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from jaxreg.typing import Array, check_wide
 def reconstruction(
   outputs: ArrayLike, x: ArrayLike, *, likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
 ) -> Array:
-  r"""Minus the log-likelihood of the inputs given what a decoder made of their representation.
+  r"""Computes minus the log-likelihood of the inputs given the outputs of a decoder.
 
   .. math:: \tfrac12 \sum_i (o_i - x_i)^2 \quad \text{or} \quad
     -\sum_i \bigl(x_i \log \sigma(o_i) + (1 - x_i) \log \sigma(-o_i)\bigr)
 
-  The Gaussian one, of variance 1, leaves out its constant. It needs no labels: where the decoder reads the
-  representation that a classifier reads, examples without labels train it too. For a denoising autoencoder
-  `x` is the clean input and the model is given the noisy one.
+  The Gaussian has variance 1, and its constant is left out. The loss needs no labels: if decoder and
+  classifier read the same representation, examples without labels train it too. For a denoising autoencoder,
+  `x` is the clean input and the model gets the noisy one.
 
   Args:
     outputs: `[batch, ...]`, floating; for "bernoulli" logits.
     x: of the same shape, floating; for "bernoulli" in [0, 1].
-    likelihood: of an input given its output.
+    likelihood: the likelihood of an input given its output.
 
   Returns:
     `[batch]`, in nats, float32 or wider; a sum over the inputs, not their mean.
@@ -52,6 +52,6 @@ def reconstruction(
   if likelihood == "gaussian":
     each = 0.5 * jnp.square(outputs - x)
   else:
-    # Nothing cancels, however large the logits: (1 - x) softplus(o) + x softplus(-o).
+    # (1 - x) softplus(o) + x softplus(-o): nothing cancels, however large the logits.
     each = (1 - x) * jax.nn.softplus(outputs) + x * jax.nn.softplus(-outputs)
   return each.sum(axis=tuple(range(1, each.ndim)))

@@ -20,28 +20,30 @@ def sampled_softmax(
   fraction: float = 0.4,
   correct_proposal: bool = False,
 ) -> Array:
-  r"""Cross-entropy of a softmax over the target and a uniform random subset of the other classes.
+  r"""Computes the cross-entropy of a softmax over the target and a uniform random subset of the others.
 
   .. math:: \ell = -\log \frac{e^{o_t}}{e^{o_t} + \sum_{k \in C} e^{o_k} / \pi}
 
-  The subset `C` is drawn afresh for each example by `sample_classes`. `pi` is 1 or, with `correct_proposal`,
-  the probability `n / (classes - 1)` of a class to be among the `n` drawn, so that the denominator is an
-  unbiased estimate of the whole softmax's. Prediction is the plain softmax, `softmax_log_probs`.
+  The subset `C` is drawn afresh for each example by `sample_classes`. `pi` is 1 by default. With
+  `correct_proposal` it is the probability `n / (classes - 1)` that a class is among the `n` drawn, so that
+  the denominator is an unbiased estimate of the denominator of the whole softmax. Prediction is the plain
+  softmax, `softmax_log_probs`.
 
-  A baseline of the DropMax paper; that its subsets are uniform, that they keep the target and how large they
-  are is not confirmed. The default fraction is ours. Jean et al. correct all classes of their subset, target
-  included, which with a uniform proposal changes nothing; here only what is sampled is corrected.
+  This is a baseline of the DropMax paper. It is not confirmed that its subsets are uniform, that they keep
+  the target, or how large they are. The default fraction is ours. Jean et al. correct all classes of their
+  subset, target included, which changes nothing with a uniform proposal; here only sampled classes are
+  corrected.
 
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`; of any other the loss is NaN, or a NumPy array
-      is refused. Soft labels are refused: one class is always kept.
-    fraction: of the classes that are drawn beside the target, in (0, 1]; static.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
+      NumPy array. Soft labels are refused: one class is always kept.
+    fraction: fraction of the classes to draw beside the target, in (0, 1]; static.
     correct_proposal: whether the logits of the drawn classes are corrected.
 
   Returns:
-    `[...]`, in nats, float32 or wider; at a fraction of 1 exactly `softmax_cross_entropy`.
+    `[...]`, in nats, float32 or wider; exactly `softmax_cross_entropy` at a fraction of 1.
 
   Raises:
     TypeError: if `logits` are not floating, `labels` not integer or `key` not a typed key.
@@ -67,15 +69,15 @@ def sampled_softmax(
 
 
 def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: float = 0.4) -> Array:
-  """Draws, for each example, the target and a uniform subset of the other classes, without replacement.
+  """Samples a uniform subset of the other classes beside the target, without replacement, per example.
 
-  `fraction * num_classes` of them, rounded, at least 1 and at most all: those with the smallest of the
-  uniform numbers that are drawn for each class.
+  Each class gets a uniform number, and the classes with the smallest numbers are taken: `fraction *
+  num_classes` of them, rounded, at least 1 and at most all.
 
   Args:
     key: one draw of `[..., num_classes]`.
-    labels: `[...]`, integer class indices in `[0, num_classes)`; of any other the row is all False, or a
-      NumPy array is refused.
+    labels: `[...]`, integer class indices in `[0, num_classes)`. Any other index gives a row of False, or is
+      refused in a NumPy array.
     num_classes: number of classes.
     fraction: in (0, 1]; static.
 
@@ -84,7 +86,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
 
   Raises:
     TypeError: if `labels` are not integer or `key` not a typed key.
-    ValueError: if `num_classes` is below 1, `fraction` out of range or a known label is.
+    ValueError: if `num_classes` is below 1, or if `fraction` or a known label is out of range.
 
   Example:
     >>> sample_classes(jax.random.key(0), jnp.array([2, 2]), num_classes=4, fraction=0.25).sum(axis=-1)
@@ -94,7 +96,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
   check_range(fraction, "fraction", low=0, high=1, open_low=True)
   noise = jax.random.uniform(check_key(key), (*jnp.shape(labels), num_classes), jnp.float32)
   is_target = jax.nn.one_hot(check_labels(labels, noise), num_classes, dtype=bool)
-  # The target comes first. Ranks, and not a threshold: equal numbers would pass it together.
+  # The target comes first. Ranks, because equal numbers would pass a threshold together.
   rank = jnp.argsort(jnp.argsort(jnp.where(is_target, -1, noise), axis=-1), axis=-1)
   return (rank <= _number(num_classes, fraction)) & is_target.any(axis=-1, keepdims=True)
 

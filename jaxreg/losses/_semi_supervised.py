@@ -1,4 +1,4 @@
-"""A supervised term where there are labels and an unsupervised one elsewhere, or everywhere."""
+"""A supervised term for labelled examples and an unsupervised term for the others, or for all."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def semi_supervised(
   weights: ArrayLike | None = None,
   axis_name: str | None = None,
 ) -> Array:
-  r"""A loss for each example whose mean is that of the labelled plus `weight` times that of the others.
+  r"""Computes a loss whose mean is the labelled mean plus `weight` times the unlabelled mean.
 
   .. math:: \frac1n \sum_i \ell_i = \frac1{|L|} \sum_{i \in L} s_i + \frac{w}{|U|} \sum_{i \in U} u_i
 
-  So the weight of the unsupervised term does not hang on how many labels a batch happens to have; where it
-  has none, or nothing else, that term is 0. Of `losses`, `entropy`, `pseudo_label` (FixMatch), `consistency`
-  and `reconstruction` are unsupervised, and so is `adversarial.vat_loss`. Mind that BatchNorm's statistics
-  are those of both kinds together.
+  The weight of the unsupervised term then does not depend on the number of labels in a batch. A term without
+  examples in the batch is 0. The unsupervised terms here are `entropy`, `pseudo_label` (FixMatch),
+  `consistency`, `reconstruction` and `adversarial.vat_loss`. BatchNorm mixes the statistics of both kinds of
+  examples.
 
   Args:
-    supervised: `s`, `[batch]`, floating: a loss of each example. Where there is no label it counts for
-      nothing, but its gradient must exist: give it a class there, `jnp.maximum(labels, 0)`, for of a label
-      that is none the cross-entropies here are NaN.
+    supervised: `s`, `[batch]`, floating: a loss per example. It does not count for an unlabelled example, but
+      its gradient must be finite there: give a class, `jnp.maximum(labels, 0)`, because the cross-entropies
+      here are NaN for a negative label.
     unsupervised: `u`, `[batch]`, floating.
-    labels: `[batch]`: integers, negative where there is none, or bool, whether there is one.
+    labels: `[batch]`: integers, negative for an unlabelled example, or bool, True for a labelled one.
     weight: `w`, at least 0.
-    over: whether `U` are the examples without labels or all of them.
-    weights: `[batch]`, at least 0, that the mean is taken with: 0 for padding. Default: all 1.
-    axis_name: of a mapped axis over which the batch is spread; its size is then that of all parts.
+    over: whether `U` is the unlabelled examples or all examples.
+    weights: `[batch]`, at least 0, the weights of the mean: 0 for padding. Default: all 1.
+    axis_name: name of a mapped axis over which the batch is spread; sums then run over all parts.
 
   Returns:
     `[batch]`, float32 or wider.
@@ -74,7 +74,7 @@ def semi_supervised(
   other = ~labelled if over == "unlabelled" else jnp.ones_like(labelled)
 
   def mean_of(x: Array, part: Array) -> Array:
-    """Zero outside a part, and inside so much larger that the mean over all is the mean over the part."""
+    """Zero outside a part, and scaled inside it so that the mean over all is the mean over the part."""
     total = lambda x: x.sum() if axis_name is None else jax.lax.psum(x.sum(), axis_name)
     size = total(weights * part)
     return jnp.where(part, x, 0) * (total(weights) / jnp.where(size > 0, size, 1))

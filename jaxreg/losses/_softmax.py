@@ -11,26 +11,26 @@ from jaxreg.typing import Array, check_hard_or_soft_labels, check_wide
 
 
 def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
-  r"""Softmax cross-entropy with integer or soft labels, accurate down to the smallest losses.
+  r"""Computes the softmax cross-entropy with integer or soft labels, accurate down to the smallest losses.
 
   .. math:: \ell_t = \log\Bigl(1 + \sum_{k \ne t} e^{o_k - o_t}\Bigr), \qquad
     \ell = \sum_k y_k \ell_k \text{ for soft labels } y
 
-  `logsumexp(o) - o_t` cancels: at a loss of 6e-8 it is off by two thirds in float32, its gradient by an
-  eighth. Here the target's own term is taken out of the sum first, so value, gradient and Hessian keep their
-  digits.
+  `logsumexp(o) - o_t` cancels: at a loss of 6e-8 in float32 its value is off by two thirds and its gradient
+  by an eighth. Here the target's own term is taken out of the sum first, so value, gradient and Hessian keep
+  their digits.
 
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer class indices in `[0, classes)`, or soft: `[..., classes]`, floating, at least 0
-      and of sum 1, such as those of `augment.mixup`. Of an integer out of range the loss is NaN, or a NumPy
-      array is refused. Soft labels get a gradient, too: stop that of a teacher.
+      with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or is refused in
+      a NumPy array. Soft labels get a gradient too: for a teacher's, stop it.
 
   Returns:
     `[...]`, in nats; float32, or float64 for float64 logits.
 
   Raises:
-    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
+    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
     ValueError: if the shapes do not fit or a known label is out of range.
 
   Example:
@@ -50,17 +50,17 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   index = jnp.where(labels < 0, logits.shape[-1], labels)
   target = jnp.take_along_axis(logits, index[..., None], axis=-1)
   is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-  # Finite instead of -inf: its difference to `top` must not be NaN.
+  # Finite instead of -inf, whose difference to `top` could be NaN.
   margins = jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits - target)
   top = jax.lax.stop_gradient(jnp.maximum(margins.max(axis=-1), 0))
   return top + jnp.log1p(jnp.expm1(-top) + jnp.exp(margins - top[..., None]).sum(axis=-1))
 
 
 def cross_entropies(logits: Array) -> Array:
-  """`softmax_cross_entropy` of every class, `[..., classes]`, from wide logits; as accurate.
+  """`softmax_cross_entropy` for every class as label, `[..., classes]`, from wide logits; as accurate.
 
-  From the largest logit: `-log p_k = (o_top - o_k) + log(1 + sum of the others' e^(o_j - o_top))`, two terms
-  that are not negative.
+  From the largest logit: `-log p_k = (o_top - o_k) + log(1 + sum of the others' e^(o_j - o_top))`, two
+  non-negative terms.
   """
   top = logits.argmax(axis=-1, keepdims=True)
   is_top = jax.nn.one_hot(top[..., 0], logits.shape[-1], dtype=bool)
@@ -70,7 +70,7 @@ def cross_entropies(logits: Array) -> Array:
 
 
 def softmax_log_probs(logits: ArrayLike) -> Array:
-  """Log-probabilities of the softmax: `[..., classes] -> [..., classes]`, in at least float32.
+  """Computes the log-probabilities of the softmax: `[..., classes] -> [..., classes]`, in at least float32.
 
   Raises:
     TypeError: if `logits` are not floating.

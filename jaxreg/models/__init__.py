@@ -1,8 +1,9 @@
-"""Flax Linen models: backbones that map `x` to features, heads that map features to a loss's arguments.
+"""Flax Linen models: backbones map `x` to features, heads map features to a loss's arguments.
 
-`Classifier(backbone, head)` joins the two; every `__call__` is `(x, *, train)`. Noise is drawn from the
-`dropout` key stream that `apply(..., rngs={"dropout": key})` is given. `greedy_decode` and `beam_decode` find
-sequences under any next-token log-probabilities. `NNXNoise` alone is for Flax NNX.
+`Classifier(backbone, head)` joins the two; the call is `(x, *, train)`, and noise comes from the `dropout`
+key stream of `apply(..., rngs={"dropout": key})`. `greedy_decode` and `beam_decode` find sequences under any
+next-token log-probabilities. `NNXNoise` is for Flax NNX. These files import JAX, Flax, NumPy and the core
+only.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-  # Linen does not load NNX, and who trains with Linen need not either.
+  # Linen does not load NNX, so a Linen user need not load it either.
   if name == "NNXNoise":
     from jaxreg.models._nnx_noise import NNXNoise
 

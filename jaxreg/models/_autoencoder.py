@@ -1,4 +1,4 @@
-"""An autoencoder of one hidden layer, denoising where its inputs or hidden units are noisy."""
+"""An autoencoder with one hidden layer, denoising if its inputs or hidden units are noisy."""
 
 import math
 
@@ -10,19 +10,19 @@ from jaxreg.typing import Array
 
 
 class Autoencoder(nn.Module):
-  """Inputs to hidden units and back: `[batch, ...] -> {"hidden": [batch, width], "outputs": [batch, ...]}`.
+  """One hidden layer and back: `[batch, ...] -> {"hidden": [batch, width], "outputs": [batch, ...]}`.
 
-  The hidden units are rectified, and returned as they are before dropout. The outputs are affine: means of a
-  Gaussian or logits, for `losses.reconstruction`. On images of 784 pixels and with its defaults it is the
-  lecture's 784-256 autoencoder of MNIST; `dropout_rate=0.5` makes the one it is compared with. With noise on
-  the inputs it is a denoising autoencoder, which is to reconstruct the clean ones.
+  The hidden units are rectified, and returned before dropout. The outputs are affine: means of a Gaussian or
+  logits, for `losses.reconstruction`. On images of 784 pixels and with its defaults this is the lecture's
+  784-256 autoencoder of MNIST; `dropout_rate=0.5` gives the one that the lecture compares it with. With noise
+  on the inputs it is a denoising autoencoder, which reconstructs the clean inputs.
 
   Attributes:
     width: number of hidden units.
     dropout_rate: probability of dropping a hidden unit in training.
     input_dropout_rate: probability of dropping an input in training, masking noise without rescaling.
     input_noise: standard deviation of Gaussian noise on the inputs in training.
-    tied: whether the decoder's kernel is the encoder's, transposed; its bias is its own.
+    tied: whether the decoder's kernel is the encoder's, transposed; the decoder keeps its own bias.
     initializer: `glorot` or `tutorial`.
 
   References:

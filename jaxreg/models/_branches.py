@@ -1,4 +1,4 @@
-"""What a residual block adds to its shortcut, with the noise that is made for branches."""
+"""Branches of residual blocks, with the noise for branches."""
 
 from collections.abc import Callable
 
@@ -11,13 +11,13 @@ BRANCH_NOISES = ("", "stochastic_depth", "shake_drop", "shake_shake")
 
 
 def branch(module: nn.Module, make: Callable[[], Array], *, kind: str, rate: float, train: bool) -> Array:
-  """A branch, dropped or scaled at random in training, and its mean otherwise.
+  """Drops or scales a branch at random in training, and returns its mean otherwise.
 
   Args:
-    module: whose `dropout` stream is drawn from.
-    make: the branch; for `shake_shake` it is called twice, for two of them.
+    module: the module with the `dropout` stream.
+    make: computes the branch; `shake_shake` calls it twice, for two branches.
     kind: one of `BRANCH_NOISES`.
-    rate: probability of disturbing it; `shake_shake` has none.
+    rate: probability of disturbing the branch; `shake_shake` ignores it.
     train: whether to draw.
   """
   y = make()
@@ -28,5 +28,5 @@ def branch(module: nn.Module, make: Callable[[], Array], *, kind: str, rate: flo
     return y
   if train:
     return getattr(noise, kind)(module.make_rng("dropout"), y, rate=rate)
-  # The mean of ShakeDrop's factor; that of stochastic depth, inverted, is 1.
+  # The mean of ShakeDrop's factor; the mean of inverted stochastic depth is 1.
   return noise.dropout_mean(y, rate=rate, inverted=kind == "stochastic_depth")

@@ -1,4 +1,4 @@
-"""A backbone and a head."""
+"""A classifier: a backbone and a head."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from jaxreg.typing import Array
 
 
 class Classifier(nn.Module):
-  """`head(backbone(x))`: images or vectors to the arguments of a loss.
+  """Computes `head(backbone(x))`: maps images or vectors to the arguments of a loss.
 
   Attributes:
     backbone: `(x, *, train) -> features`.
-    head: `features -> outputs`, a dict whose names are the arguments of the method's loss.
+    head: `features -> outputs`, a dict with the arguments of the method's loss, by name.
   """
 
   backbone: nn.Module

@@ -1,4 +1,4 @@
-"""Sequences from next-token log-probabilities: greedily, or by a beam."""
+"""Decoding of sequences from next-token log-probabilities: greedy, or by a beam."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ NextLogProbs = Callable[[Array, Array], Array]
 def greedy_decode(
   next_log_probs: NextLogProbs, batch_size: int, *, length: int, begin: int = 1, end: int = 2, pad: int = 0
 ) -> tuple[Array, Array]:
-  """Takes the most probable token at each position until the end token, or `length` tokens.
+  """Decodes the most probable token at each position, up to the end token or `length` tokens.
 
   Args:
-    next_log_probs: `(prefixes, position)` to the log-probabilities of the token that follows
-      `prefixes[:, position]`, `[batch, vocabulary]`. The prefixes are int32 `[batch, length]`: `begin`, what
-      was decoded, then padding.
+    next_log_probs: maps `(prefixes, position)` to the log-probabilities of the token after
+      `prefixes[:, position]`, `[batch, vocabulary]`. The prefixes are int32 `[batch, length]`: `begin`, the
+      decoded tokens, then padding.
     batch_size: number of sequences.
-    length: the largest number of tokens, with the end token.
+    length: the largest number of tokens, including the end token.
     begin, end, pad: tokens.
 
   Returns:
@@ -29,7 +29,7 @@ def greedy_decode(
 
   Raises:
     TypeError: if a size is not an integer.
-    ValueError: if one is below 1.
+    ValueError: if a size is below 1.
   """
   check_count(batch_size, "batch_size")
   check_count(length, "length")
@@ -58,19 +58,20 @@ def beam_decode(
   end: int = 2,
   pad: int = 0,
 ) -> tuple[Array, Array]:
-  r"""Keeps the best `beam_size` hypotheses of each sequence at each position; gives the best of the last.
+  r"""Decodes with the best `beam_size` hypotheses at each position, and returns the best at the end.
 
   .. math:: \operatorname{score}(y) = \log p(y) \Big/ \Bigl(\frac{5 + |y|}{6}\Bigr)^\alpha
 
-  Hypotheses that have ended compete with those that go on by the same score, with their own length. A beam
-  that is wide enough for all prefixes finds the best sequence; one of size 1 is `greedy_decode`.
+  Ended and open hypotheses compete by the same score, each with its own length. A beam wide enough for all
+  prefixes finds the best sequence; a beam of size 1 is `greedy_decode`.
 
   Args:
-    next_log_probs: as in `greedy_decode`, for `batch * beam_size` prefixes: those of a sequence are adjacent.
+    next_log_probs: as in `greedy_decode`, for `batch * beam_size` prefixes; the prefixes of one sequence are
+      adjacent.
     batch_size: number of sequences.
-    length: the largest number of tokens, with the end token.
+    length: the largest number of tokens, including the end token.
     beam_size: number of hypotheses.
-    length_penalty: `alpha`, at least 0; more favours longer sequences.
+    length_penalty: `alpha`, at least 0; a larger value favours longer sequences.
     begin, end, pad: tokens.
 
   Returns:
@@ -79,7 +80,7 @@ def beam_decode(
 
   Raises:
     TypeError: if a size is not an integer.
-    ValueError: if one is below 1, or the penalty negative.
+    ValueError: if a size is below 1, or the penalty is negative.
 
   References:
     Wu et al., `Google's Neural Machine Translation System`, 2016, without its coverage.
@@ -96,7 +97,7 @@ def beam_decode(
     log_probs = next_log_probs(tokens[..., :length].reshape(batch_size * beam_size, length), position)
     vocabulary = log_probs.shape[-1]
     log_probs = log_probs.reshape(batch_size, beam_size, vocabulary)
-    # What has ended goes on in one way only, with padding, at no cost.
+    # An ended hypothesis continues only with padding, at no cost.
     idle = jnp.where(jnp.arange(vocabulary) == pad, 0, -jnp.inf)[None, None, :]
     totals = scores[..., None] + jnp.where(ended[..., None], idle, log_probs)
     sizes += ~ended
@@ -109,16 +110,16 @@ def beam_decode(
     return position + 1, tokens, scores, of_parent(sizes), of_parent(ended) | (token == end)
 
   tokens, scores, ended = _start((batch_size, beam_size), length, begin, pad)
-  # At first all hypotheses are one.
+  # At first all hypotheses are the same one.
   scores = scores.at[:, 1:].set(-jnp.inf)
   going = lambda carry: (carry[0] < length) & ~carry[-1].all()
   carry = (jnp.int32(0), tokens, scores, jnp.zeros_like(scores), ended)
   _, tokens, scores, _, _ = jax.lax.while_loop(going, step, carry)
-  # `top_k` has sorted them: the first is the best.
+  # `top_k` sorts the hypotheses: the first is the best.
   return tokens[:, 0, 1:], scores[:, 0]
 
 
 def _start(shape: tuple[int, ...], length: int, begin: int, pad: int) -> tuple[Array, Array, Array]:
-  """Sequences of nothing but their beginning, their log-probabilities, and whether they have ended."""
+  """Sequences with only the begin token, their log-probabilities, and whether they have ended."""
   tokens = jnp.full((*shape, length + 1), pad, jnp.int32).at[..., 0].set(begin)
   return tokens, jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)

@@ -1,4 +1,4 @@
-"""Dense layers with another kernel, or with a dropout that learns: `[..., inputs] -> [..., features]`."""
+"""Dense layers with reparametrised kernels or learned dropout: `[..., inputs] -> [..., features]`."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from jaxreg.typing import Array
 
 
 class WeightNormDense(nn.Module):
-  """A dense layer whose kernel is `reparam.weight_norm` of the parameters `kernel` and `length`.
+  """A dense layer with the kernel `reparam.weight_norm` of the parameters `kernel` and `length`.
 
   Attributes:
     features: number of units.
-    initializer: `glorot`, `tutorial` or `lecun`; the lengths start as the kernel's own.
+    initializer: `glorot`, `tutorial` or `lecun`; the lengths start as the kernel's lengths.
   """
 
   features: int
@@ -30,13 +30,13 @@ class WeightNormDense(nn.Module):
 
 
 class SpectralNormDense(nn.Module):
-  """A dense layer whose kernel is `reparam.spectral_norm` of the parameter `kernel`.
+  """A dense layer with the kernel `reparam.spectral_norm` of the parameter `kernel`.
 
-  The vector of the power iteration is in the collection `spectral`, and moves in training only.
+  The vector of the power iteration is in the collection `spectral` and changes only in training.
 
   Attributes:
     features: number of units.
-    num_iters: iterations at each step.
+    num_iters: iterations per step.
     initializer: `glorot`, `tutorial` or `lecun`.
   """
 
@@ -56,13 +56,13 @@ class SpectralNormDense(nn.Module):
 
 
 class ConcreteDropoutDense(nn.Module):
-  """`noise.concrete_dropout` on the inputs of a dense layer, its rate the parameter `rate_logit`.
+  """A dense layer with `noise.concrete_dropout` on its inputs; the parameter `rate_logit` is its rate.
 
-  The loss needs `penalties.learned_dropout` over the number of training examples.
+  The loss needs `penalties.learned_dropout` divided by the number of training examples.
 
   Attributes:
     features: number of units.
-    initial_rate: the rate to start from, in (0, 1).
+    initial_rate: initial rate, in (0, 1).
     initializer: `glorot`, `tutorial` or `lecun`.
   """
 
@@ -83,13 +83,13 @@ class ConcreteDropoutDense(nn.Module):
 
 
 class VariationalDropoutDense(nn.Module):
-  """`noise.variational_dropout` on the inputs of a dense layer, with a parameter `log_alpha` for each.
+  """A dense layer with `noise.variational_dropout` on its inputs; each has a parameter `log_alpha`.
 
-  The loss needs `penalties.learned_dropout` over the number of training examples.
+  The loss needs `penalties.learned_dropout` divided by the number of training examples.
 
   Attributes:
     features: number of units.
-    initial_log_alpha: what they start from.
+    initial_log_alpha: initial value of `log_alpha`.
     initializer: `glorot`, `tutorial` or `lecun`.
   """
 

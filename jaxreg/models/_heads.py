@@ -1,4 +1,4 @@
-"""What the last features become: the arguments of a loss, by name."""
+"""Heads: they map the last features to the arguments of a loss, by name."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ class DropMaxHead(nn.Module):
     num_classes: number of classes.
     initializer: `glorot` or `tutorial`.
     stop_gradient: `activations` (the released code) or `parameters` (the poster).
-    branch_only: keeps the gradients of the two mask branches out of the backbone.
-    initial_keep_prob: if not 0, every class begins with this retain probability for every example: the
-      branches' kernels begin at zero. Near 1 the head begins as a softmax (ours, for warm starts).
+    branch_only: whether to keep the gradients of the two mask branches out of the backbone.
+    initial_keep_prob: if not 0, the initial retain probability of every class for every example: the
+      branches' kernels start at zero. Near 1 the head starts as a softmax (ours, for warm starts).
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018.
@@ -85,10 +85,10 @@ class DropMaxHead(nn.Module):
 
 
 class GroupSoftmaxHead(nn.Module):
-  """One affine layer that hands its weights over: the arguments of `losses.group_softmax`.
+  """One affine layer that returns its weights: the arguments of `losses.group_softmax`.
 
-  `[batch, features] -> {"features": [batch, features], "kernel": [features, classes], "bias": [classes]}`;
-  the prediction, `features @ kernel + bias`, is by the same weights.
+  `[batch, features] -> {"features": [batch, features], "kernel": [features, classes], "bias":
+  [classes]}`; the prediction, `features @ kernel + bias`, uses the same weights.
 
   Attributes:
     num_classes: number of classes.
@@ -110,7 +110,7 @@ class GroupSoftmaxHead(nn.Module):
 class CosineHead(nn.Module):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
-  The kernel is `[features, classes]`, of which only the direction of each column counts; there is no bias.
+  The kernel is `[features, classes]`; only the direction of each column matters. There is no bias.
 
   Attributes:
     num_classes: number of classes.
@@ -129,11 +129,11 @@ class CosineHead(nn.Module):
 class DecoderHead(nn.Module):
   """One affine layer back to inputs: `[batch, features] -> {"outputs": [batch, *shape]}`.
 
-  Beside a classifier's head in `TaskHeads` it makes a generative term, `losses.reconstruction`, that shares
+  Beside a classifier's head in `TaskHeads` it gives a generative term, `losses.reconstruction`, which shares
   the backbone's parameters with the classifier and needs no labels.
 
   Attributes:
-    shape: of an example's inputs.
+    shape: shape of an example's inputs.
     initializer: `glorot` or `tutorial`.
   """
 
@@ -147,10 +147,10 @@ class DecoderHead(nn.Module):
 
 
 class TaskHeads(nn.Module):
-  """Several heads on the same features, by task: `features -> {task: what its head gives}`.
+  """Several heads on the same features, by task: `features -> {task: outputs of its head}`.
 
-  In `Classifier(backbone, TaskHeads({...}))` the backbone is shared by all tasks, and each has its head;
-  their losses meet in `losses.multitask` or `losses.uncertainty_weighting`.
+  In `Classifier(backbone, TaskHeads({...}))` all tasks share the backbone, and each has its own head.
+  `losses.multitask` or `losses.uncertainty_weighting` combine their losses.
 
   Attributes:
     heads: modules `features -> outputs`, by task.
@@ -166,9 +166,9 @@ class TaskHeads(nn.Module):
 
 
 class _Affine(nn.Module):
-  """The kernel, and a bias, of an affine layer, for a function that needs them rather than its output.
+  """The kernel and bias of an affine layer, for a function that needs them instead of the output.
 
-  With `initial_bias` the layer begins as that constant.
+  With `initial_bias` the layer starts as that constant.
   """
 
   num_classes: int

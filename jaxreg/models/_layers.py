@@ -1,4 +1,4 @@
-"""What the models share: initialisations, among them the two of DropMax's sources, pooling and flattening."""
+"""Parts shared by the models: initialisations (two from DropMax's sources), pooling and flattening."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from jaxreg.typing import Array
 
 
 def initializers(name: str) -> dict[str, Any]:
-  """Keyword arguments for Linen layers.
+  """Returns the initializers as keyword arguments for Linen layers.
 
   `glorot`: uniform Glorot kernels and zero biases, the released code's.
   `lecun`: normal kernels of variance 1 / fan-in and zero biases, which SELU asks for.
@@ -36,13 +36,12 @@ def flatten(x: Array) -> Array:
 
 
 def max_pool(x: Array) -> Array:
-  """The largest of each 2x2 window, as `nn.max_pool(x, (2, 2), strides=(2, 2))`.
+  """Computes the maximum of each 2x2 window, as `nn.max_pool(x, (2, 2), strides=(2, 2))`.
 
   `[batch, height, width, channels] -> [batch, height // 2, width // 2, channels]`. Equal values share the
   gradient.
   """
-  # A reshape, because the gradient of a window reduction runs element by element on CPUs: it was half of
-  # LeNet's whole step.
+  # A reshape: on CPUs the gradient of a window reduction runs element by element, half of LeNet's whole step.
   batch, height, width, channels = x.shape
   x = x[:, : height // 2 * 2, : width // 2 * 2]
   return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))

@@ -17,7 +17,7 @@ class LeNet(nn.Module):
     initializer: `glorot` (the released code) or `tutorial`.
 
   Raises:
-    ValueError: if the inputs are not images or too small.
+    ValueError: if the inputs are not images or are too small.
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.

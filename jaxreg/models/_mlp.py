@@ -25,16 +25,16 @@ class MLP(nn.Module):
     dropout_rate: probability of dropping a hidden unit, after each layer.
     input_dropout_rate: probability of dropping an input.
     initializer: `glorot`, `tutorial` or `lecun`.
-    dropout_rates: instead of `dropout_rate`, one for each hidden layer, 0 for none.
-    dropout: on the hidden units, the function of `jaxreg.noise`: `dropout`, `gaussian_dropout`, and for
+    dropout_rates: instead of `dropout_rate`, one rate per hidden layer, 0 for none.
+    dropout: the function of `jaxreg.noise` on the hidden units: `dropout`, `gaussian_dropout`, or with
       `activation="selu"` `alpha_dropout`.
     activation: `relu`, `selu`, `tanh` or `sigmoid`.
-    layer: `dense`; `weight_norm`, `spectral_norm`; or, with a dropout of their inputs that learns its rates
-      and needs `penalties.learned_dropout` in the loss, `concrete_dropout`, `variational_dropout`.
+    layer: `dense`, `weight_norm` or `spectral_norm`; or `concrete_dropout` or `variational_dropout`, which
+      learn the dropout of their inputs and need `penalties.learned_dropout` in the loss.
 
   Raises:
-    ValueError: if a width is below 1, or there are rates but not one for each layer, or both kinds of them,
-      or for another `dropout`, `activation` or `layer`.
+    ValueError: if a width is below 1, `dropout_rates` does not have one rate per layer or comes with a
+      `dropout_rate`, or for an unknown `dropout`, `activation` or `layer`.
   """
 
   widths: Sequence[int] = (256, 256)
@@ -53,8 +53,8 @@ class MLP(nn.Module):
     rates = self.dropout_rates or [self.dropout_rate] * len(self.widths)
     if len(rates) != len(self.widths) or (self.dropout_rates and self.dropout_rate):
       raise ValueError(
-        f"dropout_rates must be empty or, without a dropout_rate, a rate for each of the {len(self.widths)} "
-        f"hidden layers, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
+        f"dropout_rates must be empty or hold one rate for each of the {len(self.widths)} hidden layers "
+        f"with dropout_rate 0, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
       )
     _one_of("dropout", self.dropout, ("dropout", "gaussian_dropout", "alpha_dropout"))
     _one_of("activation", self.activation, ("relu", "selu", "tanh", "sigmoid"))

@@ -13,17 +13,17 @@ Source = nnx.Rngs | nnx.RngStream | Key | None
 
 
 class NNXNoise(nnx.Module):
-  """A noise function with its options, used as `nnx.Dropout`: `NNXNoise(noise.dropout, rate=0.1, rngs=rngs)`.
+  """A noise function as a module like `nnx.Dropout`: `NNXNoise(noise.dropout, rate=0.1, rngs=rngs)`.
 
-  `model.eval()` turns the noise off, `model.train()` on. The key is that of the `dropout` stream. An option
+  `model.eval()` turns the noise off, `model.train()` on. The key comes from the `dropout` stream. An option
   that is an array is an `nnx.Param` and can be trained: `rate_logit` of `noise.concrete_dropout`, with its KL
   in the loss, or the `kernel` of `noise.dropconnect`.
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
-    options: its options that are no arrays.
-    parameters: its options that are.
-    deterministic: whether there is no noise.
+    options: the options of `function` that are no arrays.
+    parameters: its options that are arrays.
+    deterministic: whether noise is off.
   """
 
   def __init__(
@@ -38,7 +38,7 @@ class NNXNoise(nnx.Module):
   def __call__(
     self, *inputs: Array, deterministic: bool | None = None, rngs: Source = None, **options: Any
   ) -> Array:
-    """Noise of `inputs`, most often one array; an option given here takes the place of the layer's own."""
+    """Applies the noise to `inputs`, usually one array; an option given here replaces the layer's own."""
     off = self.deterministic if deterministic is None else deterministic
     own = {name: parameter[...] for name, parameter in self.parameters.items()}
     return self.function(None if off else self._key(rngs), *inputs, **{**self.options, **own, **options})
@@ -48,7 +48,7 @@ class NNXNoise(nnx.Module):
       return rngs
     source = rngs if rngs is not None else self.rngs
     if source is None:
-      raise ValueError("rngs must be given to the module or to its call where it is not deterministic")
+      raise ValueError("rngs must be given to the module or to its call unless it is deterministic, got None")
     return _stream(source)()
 
 
@@ -57,4 +57,4 @@ def _stream(rngs: Any) -> nnx.RngStream:
     return rngs["dropout"]
   if isinstance(rngs, nnx.RngStream):
     return rngs
-  raise TypeError(f"rngs must be nnx.Rngs or a stream of it, got a {type(rngs).__name__}")
+  raise TypeError(f"rngs must be nnx.Rngs or one of its streams, got a {type(rngs).__name__}")

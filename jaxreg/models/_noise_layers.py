@@ -1,8 +1,8 @@
 """The functions of `jaxreg.noise` as Linen layers, `(x, *, train) -> x`.
 
-The key is that of the `dropout` stream. Where nothing is drawn, because it is not training or the rate is 0,
-none is needed. A `rate` or `std` given to the call, which may be traced and so follow a schedule, takes the
-place of the layer's own.
+The key comes from the `dropout` stream. Outside training, or at rate 0, nothing is drawn and no key is
+needed. A `rate` or `std` given to the call replaces the layer's own; it may be traced, so it can follow a
+schedule.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from jaxreg.typing import Array, Key, check_range
 
 
 class Dropout(nn.Module):
-  """`noise.dropout`, inverted.
+  """Inverted dropout, `noise.dropout`.
 
   Attributes:
     rate: probability of dropping.
@@ -36,10 +36,10 @@ class Dropout(nn.Module):
 
 
 class GaussianDropout(nn.Module):
-  """`noise.gaussian_dropout`: factors of mean 1, with the variance of dropout's.
+  """Gaussian dropout, `noise.gaussian_dropout`: factors of mean 1 with the variance of dropout's factors.
 
   Attributes:
-    rate: the probability of dropping whose variance is taken.
+    rate: the dropout rate with the same variance.
   """
 
   rate: float = 0.5
@@ -50,7 +50,7 @@ class GaussianDropout(nn.Module):
 
 
 class GaussianNoise(nn.Module):
-  """`noise.gaussian_noise`, added or multiplied.
+  """Gaussian noise, `noise.gaussian_noise`, added or multiplied.
 
   Attributes:
     std: standard deviation of the noise.
@@ -66,7 +66,7 @@ class GaussianNoise(nn.Module):
 
 
 class AlphaDropout(nn.Module):
-  """`noise.alpha_dropout`, after SELU.
+  """Alpha dropout, `noise.alpha_dropout`, for use after SELU.
 
   Attributes:
     rate: probability of dropping.
@@ -80,7 +80,7 @@ class AlphaDropout(nn.Module):
 
 
 class SpatialDropout(nn.Module):
-  """`noise.spatial_dropout`: whole channels of `[batch, *spatial, channels]`.
+  """Dropout of whole channels of `[batch, *spatial, channels]`, `noise.spatial_dropout`.
 
   Attributes:
     rate: probability of dropping a channel.
@@ -94,7 +94,7 @@ class SpatialDropout(nn.Module):
 
 
 class DropBlock(nn.Module):
-  """`noise.drop_block`: squares of `[batch, height, width, channels]`.
+  """Dropout of squares of `[batch, height, width, channels]`, `noise.drop_block`.
 
   Attributes:
     rate: probability of dropping an entry; the source lets it grow during training.
@@ -114,11 +114,11 @@ class DropBlock(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-  """`noise.stochastic_depth`, inverted: `h + StochasticDepth(0.2)(branch(h), train=train)`.
+  """Inverted `noise.stochastic_depth` of a branch: `h + StochasticDepth(0.2)(branch(h), train=train)`.
 
   Attributes:
     rate: probability of dropping the branch.
-    per: whether for each `example` or for the whole `batch`.
+    per: whether each `example` or the whole `batch` draws.
   """
 
   rate: float = 0.5
@@ -130,15 +130,15 @@ class StochasticDepth(nn.Module):
 
 
 class ConcreteDropout(nn.Module):
-  """`noise.concrete_dropout`, with its rate as the parameter `rate_logit`.
+  """Concrete dropout, `noise.concrete_dropout`, with its rate as the parameter `rate_logit`.
 
-  The loss needs `noise.concrete_dropout_kl` of the layer that reads the output, over the number of training
-  examples: `noise.concrete_dropout_kl(params["Dense_1"]["kernel"], rate_logit=params["ConcreteDropout_0"]
-  ["rate_logit"])`.
+  The loss needs `noise.concrete_dropout_kl` for the layer that reads the output, divided by the number of
+  training examples: `noise.concrete_dropout_kl(params["Dense_1"]["kernel"],
+  rate_logit=params["ConcreteDropout_0"] ["rate_logit"])`.
 
   Attributes:
-    initial_rate: the rate to start from.
-    temperature: of the relaxed masks.
+    initial_rate: initial rate.
+    temperature: temperature of the relaxed masks.
     shared_axes: axes along which one mask is shared, for instance the positions of a feature map.
   """
 
@@ -169,7 +169,7 @@ class DropConnectDense(nn.Module):
   Attributes:
     features: number of units.
     rate: probability of dropping a weight.
-    per_example: whether each example has a mask of its own.
+    per_example: whether each example has its own mask.
     initializer: `glorot` or `tutorial`.
   """
 
@@ -199,5 +199,5 @@ def _disturbed(
 
 
 def _is_zero(size: ArrayLike) -> bool:
-  # On the host: inside jit a comparison of arrays is traced, even where their values are known.
+  # On the host: inside jit, comparisons of arrays are traced even if the values are known.
   return not isinstance(size, Tracer) and bool(np.asarray(size) == 0)

@@ -28,17 +28,17 @@ class CifarResNet(nn.Module):
   Attributes:
     depth: 6n + 2: 20, 32, 44, 56, 110.
     width: channels of the first stage.
-    axis_name: over which BatchNorm averages its moments under `pmap`; under a sharded `jit` they are those
-      of the whole batch anyway.
-    remat: recomputes each block in the backward pass: less memory, a third more arithmetic.
+    axis_name: the axis over which BatchNorm averages its moments under `pmap`; under a sharded `jit` the
+      moments cover the whole batch anyway.
+    remat: whether to recompute each block in the backward pass: less memory, a third more arithmetic.
     dropout_rate: probability of dropping a unit, after each convolution of each block, before its BatchNorm:
       Zhang et al.'s "after the convolutional layers", as we read it. He et al. have none.
-    dropout: of single units, or the function of `jaxreg.noise` for feature maps: `spatial_dropout`,
+    dropout: `dropout` of single units, or a function of `jaxreg.noise` for feature maps: `spatial_dropout` or
       `drop_block`.
     block_size: side of the squares of `drop_block`.
-    branch_noise: on what a block adds to its shortcut: `stochastic_depth`, `shake_drop`, or `shake_shake`,
-      for which each block has two branches; empty for none.
-    branch_rate: its probability for the last block; those before have less, linearly with depth.
+    branch_noise: noise on the branch that a block adds to its shortcut: `stochastic_depth`, `shake_drop`, or
+      `shake_shake`, which gives each block two branches; empty for none.
+    branch_rate: its probability for the last block; it grows linearly with depth.
 
   Raises:
     ValueError: for another depth, `dropout` or `branch_noise`, a width below 1, or inputs that are no images.
@@ -87,7 +87,7 @@ class CifarResNet(nn.Module):
     return partial(getattr(noise, self.dropout), rate=self.dropout_rate, **options.get(self.dropout, {}))
 
 
-# Blocks of each stage by depth: basic ones, and bottlenecks.
+# Blocks per stage by depth: basic blocks, and bottlenecks.
 _BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 _BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
@@ -95,12 +95,12 @@ _BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 class ResNet(nn.Module):
   """ResNet-18, -34, -50, -101 or -152: four stages of blocks with projected shortcuts.
 
-  `[batch, height, width, channels] -> [batch, 8 width]` at depths 18 and 34, of basic blocks, and
-  `[batch, 32 width]` from depth 50 on, of bottlenecks.
+  `[batch, height, width, channels] -> [batch, 8 width]` with basic blocks at depths 18 and 34, and `[batch,
+  32 width]` with bottlenecks from depth 50 on.
 
   Attributes:
     depth: 18, 34, 50, 101 or 152.
-    width: channels of the first stage, before a bottleneck's fourfold.
+    width: channels of the first stage, before the factor 4 of a bottleneck.
     stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
     axis_name: as in `CifarResNet`.
     remat: as in `CifarResNet`.
@@ -142,7 +142,7 @@ class ResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-  """Two 3x3 convolutions with dropout, BatchNorm and a shortcut; `stride` is that of the first."""
+  """Two 3x3 convolutions with dropout, BatchNorm and a shortcut; the first has the `stride`."""
 
   width: int
   stride: int
@@ -209,7 +209,7 @@ def _stages(
     for index in range(number):
       done += 1
       more = {"branch_rate": branch_rate * done / sum(blocks)} if branch_rate else {}
-      # Named, so that a run with rematerialisation has the parameters of one without.
+      # An explicit name, so that parameters have the same names with and without rematerialisation.
       x = block(width, 2 if stage and index == 0 else 1, name=f"stage{stage}_block{index}", **more)(x)
   return x.mean(axis=(1, 2))
 

@@ -1,4 +1,4 @@
-"""A recurrent network, with dropout and weight noise that are made for one."""
+"""A recurrent network with recurrent dropout and weight noise."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -14,18 +14,19 @@ from jaxreg.typing import Array, check_range
 class RNN(nn.Module):
   """Reads a sequence and returns its last state: `[batch, time, ...] -> [batch, width]`.
 
-  An image is read row by row. Elman's network, or gated recurrent units.
+  An image is read row by row. The cell is Elman's or a gated recurrent unit.
 
   Attributes:
     width: units of the state.
     cell: `tanh` or `gru`.
-    input_dropout_rate: probability of dropping an input, the same ones at every step.
-    dropout_rate: probability of dropping a unit of the state as it is read, the same ones at every step.
-    num_kept: so many steps of each sequence are read in training, drawn for each anew; 0 for all.
+    input_dropout_rate: probability of dropping an input, with the same mask at every step.
+    dropout_rate: probability of dropping a unit of the state when it is read, with the same mask at every
+      step.
+    num_kept: number of steps of each sequence to read in training, drawn per sequence; 0 for all.
     weight_noise_std: standard deviation of the noise on the kernels at every step; 0 for none.
     weight_noise_kind: `additive` or `multiplicative`.
-    weight_noise_cumulative: whether it accumulates over the steps.
-    weight_noise_per: whether a `step` or the `sequence` has a draw of its own. Examples share it.
+    weight_noise_cumulative: whether the noise accumulates over the steps.
+    weight_noise_per: whether each `step` or each `sequence` has its own draw. Examples share it.
 
   Raises:
     ValueError: if the inputs are not sequences, `width` is below 1, or an option is out of range.
@@ -93,7 +94,7 @@ class RNN(nn.Module):
 
 
 class _Gates(nn.Module):
-  """The weights of one or more gates side by side, each started as a layer of its own."""
+  """The weights of one or more gates side by side, each initialised as a separate layer."""
 
   width: int
   gates: int
@@ -124,7 +125,7 @@ def _tanh(weights: Any, x: Array, read: Array, state: Array) -> Array:
 
 
 def _gru(weights: Any, x: Array, read: Array, state: Array) -> Array:
-  """`(1 - z) n + z h` with the update gate `z`; the reset gate is on what the state contributes to `n`."""
+  """`(1 - z) n + z h` with the update gate `z`; the reset gate multiplies the state's contribution to `n`."""
   of_input = jnp.split(_affine(weights["input"], x), 3, axis=-1)
   of_state = jnp.split(read @ weights["recurrent"]["kernel"], 3, axis=-1)
   reset, update = (nn.sigmoid(a + b) for a, b in zip(of_input[:2], of_state[:2]))

@@ -10,32 +10,32 @@ from jaxreg import noise
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
-PAD = 0  # the token that fills a line up
+PAD = 0  # the padding token
 
 
 class Transformer(nn.Module):
-  r"""Attention in an encoder of the source and a decoder of the target; the last projection is the head's.
+  r"""An attention encoder of the source and decoder of the target; the head has the last projection.
 
-  Tokens `[batch, source_length + target_length]`, the source and then the decoder's inputs, which begin with
-  the token for the beginning, to features `[batch, target_length, d_model]`. Position `i` sees the source and
-  the decoder's inputs up to `i`; token 0 is padding, which is not seen. Every sub-layer `f` is
-  :math:`\operatorname{LayerNorm}(x + \operatorname{dropout}(f(x)))`; dropout is there, on the sums of
+  It maps tokens `[batch, source_length + target_length]` to features `[batch, target_length, d_model]`. The
+  tokens are the source and then the decoder's inputs, which start with the begin token. Position `i` sees the
+  source and the decoder's inputs up to `i`; token 0 is padding, which is masked. Every sub-layer `f` is
+  :math:`\operatorname{LayerNorm}(x + \operatorname{dropout}(f(x)))`; dropout is also on the sums of
   embeddings and positions, and nowhere else. Source and target share one embedding.
 
   Attributes:
     vocab_size: number of tokens.
-    source_length: how many of the inputs are the source.
+    source_length: number of source tokens in the inputs.
     d_model: width of the features.
     d_k: width of a head's queries and keys.
     d_v: width of a head's values.
     d_ff: hidden units of the feed-forward layers.
-    num_heads: heads of each attention.
+    num_heads: number of heads per attention.
     num_layers: layers of the encoder, and of the decoder.
     dropout_rate: probability of dropping.
 
   Raises:
     TypeError: for inputs that are not integers.
-    ValueError: for a number below 1, or inputs of another shape.
+    ValueError: for a size below 1, or inputs of another shape.
 
   References:
     Vaswani et al., `Attention Is All You Need`, 2017, section 3; section 5.4 for dropout.
@@ -56,7 +56,7 @@ class Transformer(nn.Module):
     for name in sizes:
       if getattr(self, name) < 1:
         raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-    # Of variance 1 once they are multiplied by sqrt(d_model).
+    # Embeddings have variance 1 after the multiplication by sqrt(d_model).
     initial = nn.initializers.normal(self.d_model**-0.5)
     self.embedding = nn.Embed(self.vocab_size, self.d_model, embedding_init=initial)
     attention = {"num_heads": self.num_heads, "d_k": self.d_k, "d_v": self.d_v}
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
     return self.decode(target, self.encode(source, train=train), source, train=train)
 
   def encode(self, source: Array, *, train: bool) -> Array:
-    """What the decoder sees of the source: `[batch, source_length]` to `[batch, source_length, d_model]`."""
+    """Encodes the source for the decoder: `[batch, source_length]` to `[batch, source_length, d_model]`."""
     mask = _not_padding(source)
     x = self._embed(source, train)
     for layer in self.encoder:
@@ -84,12 +84,12 @@ class Transformer(nn.Module):
     return x
 
   def decode(self, target: Array, memory: Array, source: Array, *, train: bool) -> Array:
-    """The features after each of the target's tokens, `[batch, target_length, d_model]`.
+    """Computes the features after each token of the target, `[batch, target_length, d_model]`.
 
     Args:
       target: the decoder's inputs, `[batch, target_length]`.
       memory: `encode(source)`.
-      source: for its padding.
+      source: the source tokens, for their padding.
       train: whether there is dropout.
     """
     length = target.shape[1]
@@ -106,7 +106,7 @@ class Transformer(nn.Module):
 
 
 def positional_encoding(length: int, d_model: int) -> np.ndarray:
-  r"""Sines and cosines of the position, `[length, d_model]`, float64.
+  r"""Computes sines and cosines of the position, `[length, d_model]`, float64.
 
   .. math:: P_{p, 2i} = \sin(p / 10000^{2i/d}), \quad P_{p, 2i + 1} = \cos(p / 10000^{2i/d})
 
@@ -118,9 +118,9 @@ def positional_encoding(length: int, d_model: int) -> np.ndarray:
 
 
 class _Attention(nn.Module):
-  """Multi-head attention of `x` to `memory` where `mask` is true; of each projection one matrix of all heads.
+  """Multi-head attention of `x` to `memory` where `mask` is true, with one matrix per projection.
 
-  Flax's own module has kernels of three axes and one width for keys and values.
+  A matrix holds all heads. Flax's own module has kernels with three axes and one width for keys and values.
   """
 
   num_heads: int
@@ -134,7 +134,7 @@ class _Attention(nn.Module):
       return projected.reshape(*inputs.shape[:-1], self.num_heads, width)
 
     query, key = heads("query", x, self.d_k), heads("key", memory, self.d_k)
-    # A row that sees nothing takes the mean of everything, and stays finite.
+    # A row that sees nothing takes the mean of everything and stays finite.
     attended = nn.dot_product_attention(query, key, heads("value", memory, self.d_v), mask=mask)
     joined = attended.reshape(*x.shape[:-1], self.num_heads * self.d_v)
     return _dense(x.shape[-1], "out", use_bias=False)(joined)
@@ -193,5 +193,5 @@ def _dense(features: int, name: str, *, use_bias: bool = True) -> nn.Dense:
 
 
 def _not_padding(tokens: Array) -> Array:
-  """Which keys may be seen, `[batch, length]` to `[batch, heads=1, queries=1, keys]`."""
+  """The mask of visible keys: `[batch, length]` to `[batch, heads=1, queries=1, keys]`."""
   return (tokens != PAD)[:, None, None, :]

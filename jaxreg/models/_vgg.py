@@ -1,4 +1,4 @@
-"""VGG networks: the source's of 11 to 19 weight layers, and one of nine for images of CIFAR's size."""
+"""VGG networks: the source's with 11 to 19 weight layers, and one with nine for CIFAR-sized images."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxreg.models._layers import flatten, max_pool
 from jaxreg.typing import Array
 
 _INIT = nn.initializers.he_normal()
-# 3x3 convolutions of each stage by depth: the source's A, B, D and E.
+# 3x3 convolutions per stage by depth: the source's A, B, D and E.
 _STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
@@ -18,7 +18,7 @@ class VGG(nn.Module):
 
   `[batch, height, width, channels] -> [batch, hidden]`; height and width at least 32, and 224 in the source.
   The convolutions have `width`, 2, 4, 8 and 8 `width` channels (64 to 512); dropout follows each dense layer.
-  With the head that makes as many layers with weights as the name says. Kernels start as He et al.'s, normal
+  With the head, the number of weight layers is the one in the name. Kernels start as in He et al., normal
   with variance 2 / fan-in, and not from a trained smaller network.
 
   Attributes:
@@ -26,11 +26,12 @@ class VGG(nn.Module):
     width: channels of the first stage.
     hidden: units of each dense layer.
     dropout_rate: probability of dropping a hidden unit.
-    batch_norm: normalises after each convolution, which then has no bias. The source has none.
+    batch_norm: whether to normalise after each convolution, which then has no bias. The source does not
+      normalise.
     axis_name: as in `CifarResNet`.
 
   Raises:
-    ValueError: for another depth, if `width` or `hidden` is below 1, or the inputs are not images or too
+    ValueError: for another depth, if `width` or `hidden` is below 1, or the inputs are not images or are too
       small.
 
   References:
@@ -67,18 +68,18 @@ class VGG9(nn.Module):
 
   `[batch, height, width, channels] -> [batch, 4 width]`; height and width at least 8. The convolutions have
   `width`, 2 `width` and 4 `width` channels (64, 128 and 256), the dense layers 4 `width` units (256); with
-  the head that makes nine layers with weights. The layout is ours: the first source has only the name, the
-  second only networks of 11 layers and more. Kernels start as He et al.'s, normal with variance 2 / fan-in.
+  the head there are nine weight layers. The layout is ours: the first source has only the name, the second
+  only networks with 11 layers and more. Kernels start as in He et al., normal with variance 2 / fan-in.
 
   Attributes:
     width: channels of the first pair.
-    dropout_rate: probability of dropping a unit, after each pooling; the first source's 0.8 is that of
-      keeping one.
-    batch_norm: normalises after each convolution, which then has no bias.
+    dropout_rate: probability of dropping a unit, after each pooling; the first source's 0.8 is the
+      probability of keeping one.
+    batch_norm: whether to normalise after each convolution, which then has no bias.
     axis_name: as in `CifarResNet`.
 
   Raises:
-    ValueError: if `width` is below 1, or the inputs are not images or too small.
+    ValueError: if `width` is below 1, or the inputs are not images or are too small.
 
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,

@@ -1,14 +1,15 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
-With `key=None` they draw nothing: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no noise.
-`dropconnect` is then the plain layer, and `shake_shake` the mean of its branches. No test-time factor is
-applied: with `inverted=False` call `dropout_mean`. Samplers of masks need a key.
+`layer` turns a function into a layer that Equinox models can hold; Flax has `models.NNXNoise` and Linen's
+layers. The KL of a learned rate or variance stands beside its function: `concrete_dropout_kl`,
+`variational_dropout_kl`. These files import JAX, Optax, NumPy and the core only.
 
-`layer` makes a layer of one that Equinox models can hold; Flax has `models.NNXNoise` and Linen's layers.
+Without a key (`key=None`) nothing is drawn: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no
+noise. Then `dropconnect` is the plain layer, and `shake_shake` the mean of its branches. No test-time factor
+is applied: with `inverted=False` call `dropout_mean`. Samplers of masks need a key.
 
-What multiplies weights takes them too: `dropconnect(key, x, kernel, ...)`, and `weight_noise`,
-`dropconnect_params` and `rnn_weight_noise` a tree of parameters in place of `x`. What is learnt has its cost
-beside it: `concrete_dropout_kl`, `variational_dropout_kl`.
+Functions that multiply weights take the weights too: `dropconnect(key, x, kernel, ...)`. `weight_noise`,
+`dropconnect_params` and `rnn_weight_noise` take a tree of parameters in place of `x`.
 """
 
 from jaxreg._names import suggest_names

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxreg.noise._dropout import dropout_mask, shared_shape
 from jaxreg.typing import Array, Key, check_floating, check_range
 
-# What SELU tends to at minus infinity: -lambda * alpha of its two constants.
+# SELU's limit at minus infinity: -lambda * alpha, with its two constants.
 SATURATION = -1.0507009873554805 * 1.6732632423543772
 
 
@@ -20,7 +20,7 @@ def alpha_dropout(
   .. math:: y = a (m \odot x + (1 - m)\, \alpha') + b, \qquad m \sim \mathrm{Ber}(q), \qquad
     a = \bigl(q + \alpha'^2 q (1 - q)\bigr)^{-1/2}, \quad b = -a (1 - q)\, \alpha'
 
-  with `q = 1 - rate`. Inputs of another mean or variance have theirs changed.
+  with `q = 1 - rate`. Inputs of another mean or variance do not keep them.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
@@ -49,10 +49,10 @@ def alpha_dropout(
     return x
   mask = dropout_mask(key, shape, rate=rate)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
-  # At rate 1 the scale is infinite, and what is left of a dropped entry is its root times 0.
+  # At rate 1 the scale is infinite; a dropped entry is then 0 times that scale, and must be 0.
   usual = jnp.where(keep > 0, keep, 1)
   scale = 1 / jnp.sqrt(usual * (1 + SATURATION**2 * (1 - usual)))
   shift = -scale * (1 - usual) * SATURATION
-  # a alpha' + b, without the digits that the sum loses.
+  # Equals a alpha' + b, without the cancellation of that sum.
   dropped = scale * keep * SATURATION
   return jnp.where(mask, scale * x + shift, dropped).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Concrete dropout: a rate that is learnt, through relaxed masks and the KL that they cost."""
+"""Concrete dropout: a rate learned through relaxed masks, and its KL cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key, check_floating, check_key, check_range, check_wide
 
-# From here on the KL's factor 1 / (1 - rate) is continued by its tangent; 1 - rate is 4e-18.
+# Above this logit, where 1 - rate is 4e-18, its tangent continues the KL's factor 1 / (1 - rate).
 _LINEAR_FROM = 40.0
 
 
@@ -21,15 +21,15 @@ def concrete_dropout(
   temperature: ArrayLike = 0.1,
   shared_axes: tuple[int, ...] = (),
 ) -> Array:
-  r"""Dropout with a relaxed mask, whose gradient reaches the rate.
+  r"""Applies dropout with a relaxed mask, through which the gradient reaches the rate.
 
   .. math:: y = x \odot \frac{1 - z}{1 - p}, \qquad
     z = \sigma\Bigl(\frac1t \bigl(\operatorname{logit} p + \operatorname{logit} u\bigr)\Bigr), \qquad
     u \sim \mathrm{U}(0, 1)
 
-  As `t` goes to 0 this is inverted dropout at rate `p`; the mean of `1 - z` is `1 - p` only there and at
-  `p = 1/2`. At test time nothing is done. Train `rate_logit` with `concrete_dropout_kl` in the loss: without
-  it nothing keeps the rate from going to 0.
+  As `t` goes to 0 this becomes inverted dropout at rate `p`. The mean of `1 - z` is `1 - p` only in that
+  limit and at `p = 1/2`. At test time nothing is done. Train `rate_logit` with `concrete_dropout_kl` in the
+  loss: without it nothing keeps the rate from going to 0.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
@@ -60,30 +60,30 @@ def concrete_dropout(
   if key is None:
     return x
   noise = jax.random.logistic(check_key(key), shape, wide)
-  # In logarithms: both 1 - z and 1 - p can be 0 where their quotient is not.
+  # In logarithms, because 1 - z and 1 - p can both be 0 when their quotient is not.
   log_kept = jax.nn.log_sigmoid(-(logit + noise) / temperature) - jax.nn.log_sigmoid(-logit)
   return (x * jnp.exp(log_kept)).astype(x.dtype)
 
 
 def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scale: ArrayLike = 1.0) -> Array:
-  r"""What a layer with dropout on its inputs adds to the negative log-likelihood of the whole training set.
+  r"""Computes the KL term that concrete dropout adds to the negative log-likelihood of the training set.
 
   .. math:: \frac{l^2}{2} \frac{\|W\|^2}{1 - p} - K \mathrm{H}(p), \qquad
     \mathrm{H}(p) = -p \log p - (1 - p) \log (1 - p)
 
-  Divide it by the number of training examples beside a mean loss. `K` is the number of inputs that are
-  dropped. The paper has `(1 - p) |M|^2`, with the weights `M` that dropout multiplies by 0 or 1; under
+  The term belongs to one layer with dropout on its `K` inputs. With a mean loss, divide it by the number of
+  training examples. The paper has `(1 - p) |M|^2`, where dropout multiplies the weights `M` by 0 or 1; under
   inverted dropout the kernel is `W = (1 - p) M`.
 
   Args:
-    kernel: of the layer that reads what is dropped, `[..., K, units]`: dense, or of a convolution whose input
-      channels are dropped; floating.
+    kernel: kernel of the layer with the dropped inputs, `[..., K, units]`, floating: dense, or a convolution
+      whose input channels are dropped.
     rate_logit: `logit p`, a scalar.
-    length_scale: `l`, of the prior on the weights, at least 0.
+    length_scale: `l`, the length scale of the prior on the weights, at least 0.
 
   Returns:
-    A scalar, float32 or wider; finite at any finite `rate_logit`: where `1 - p` is below 4e-18, its inverse
-    is continued by its tangent.
+    A scalar, float32 or wider; finite at any finite `rate_logit`: below `1 - p = 4e-18`, the tangent of its
+    inverse continues the inverse.
 
   Raises:
     TypeError: if an argument is not floating.
@@ -103,7 +103,7 @@ def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scal
   logit = check_floating(rate_logit, "rate_logit", shape=()).astype(kernel.dtype)
   low = jnp.minimum(logit, _LINEAR_FROM)
   inverse_keep = 1 + jnp.exp(low) * (1 + logit - low)
-  # p log p through finite factors: sigmoid is 0 before its logarithm is infinite.
+  # p log p from finite factors: the sigmoid reaches 0 before its logarithm is infinite.
   off, on = (jax.nn.sigmoid(s) * jax.nn.log_sigmoid(s) for s in (logit, -logit))
   scale = jnp.square(jnp.asarray(length_scale, kernel.dtype)) / 2
   return scale * jnp.square(kernel).sum() * inverse_keep + kernel.shape[-2] * (off + on)

@@ -24,19 +24,19 @@ def drop_block(
   .. math:: y = \frac{m \odot x}{1 - \text{rate}}, \qquad m_{hw} = \prod_{i, j < b} (1 - s_{h + i, w + j}),
     \qquad s \sim \mathrm{Ber}(\gamma), \quad \gamma = 1 - (1 - \text{rate})^{1 / b^2}
 
-  Blocks may overlap, and hang over the edge: every position lies in `b * b` of them, so that exactly a
-  fraction `rate` is dropped on average at each. The paper's `gamma = rate / b^2 * h * w / ((h - b + 1) (w -
-  b + 1))` is for blocks that lie inside the map; it takes overlaps as negligible, drops less than `rate`, and
-  less at the edges, and scales by the fraction that happens to be kept.
+  Blocks may overlap and hang over the edge. Every position lies in `b * b` possible blocks, so each is
+  dropped with probability exactly `rate`. The paper's `gamma = rate / b^2 * h * w / ((h - b + 1) (w - b +
+  1))` is for blocks inside the map and treats overlaps as negligible. It drops less than `rate`, and still
+  less at the edges, and the paper scales by the fraction that happens to be kept.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
     x: `[..., height, width, channels]`, floating.
     rate: probability of dropping an entry, in [0, 1]; may be traced: the paper lets it grow from 0.
     block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
-    shared_channels: whether the channels of an example share their blocks; the paper found each with its own
+    shared_channels: whether the channels of an example share their blocks; the paper found separate blocks
       better.
-    channel_axis: which axis has the channels, counted from the end: -3 for `[..., channels, height, width]`.
+    channel_axis: the axis of the channels, counted from the end: -3 for `[..., channels, height, width]`.
     inverted: whether the kept entries are scaled to keep the mean.
 
   Returns:
@@ -44,8 +44,8 @@ def drop_block(
 
   Raises:
     TypeError: if `x` is not floating, `key` not a typed key or `block_size` not an integer.
-    ValueError: if `rate` is outside [0, 1], `x` is not an image, `channel_axis` none of its axes, or a block
-      is larger than it.
+    ValueError: if `rate` is outside [0, 1], `x` is not an image, `channel_axis` is not one of its last three
+      axes, or a block is larger than the image.
 
   Example:
     >>> drop_block(jax.random.key(0), jnp.ones((5, 6, 1)), rate=0.3, block_size=2, inverted=False)[..., 0]
@@ -77,7 +77,7 @@ def drop_block(
 def drop_block_mask(
   key: Key, shape: tuple[int, ...], *, rate: ArrayLike, block_size: int | tuple[int, int] = 7
 ) -> Array:
-  """Samples which entries are kept: `[..., height, width, channels]`, bool, true with probability `1 - rate`.
+  """Samples the kept entries: `[..., height, width, channels]`, bool, true with probability `1 - rate`.
 
   Raises:
     TypeError: if `key` is not a typed key or `block_size` not an integer.
@@ -92,7 +92,7 @@ def drop_block_mask(
   """
   block = _check_block(rate, block_size, shape)
   *leading, height, width, channels = shape
-  # Of a block's 1 - gamma, so that a block of one entry is `dropout_mask`.
+  # This is 1 - gamma, so that a block of one entry gives `dropout_mask`.
   absent = jnp.exp(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
   seeds = jax.random.bernoulli(
     check_key(key), absent, (*leading, height + block[0] - 1, width + block[1] - 1, channels)

@@ -23,13 +23,13 @@ def dropconnect(
   per_example: bool = True,
   inverted: bool = True,
 ) -> Array:
-  r"""A dense layer each of whose weights is dropped with probability `rate`.
+  r"""Applies a dense layer and drops each of its weights with probability `rate`.
 
   .. math:: y = \frac{(M \odot W)^\top x}{1 - \text{rate}} + b \ \text{(inverted)},
     \qquad M_{ij} \sim \mathrm{Ber}(1 - \text{rate})
 
-  The noise is inside the product, so this takes the kernel too, unlike the rest of the folder. Not to be
-  confused with `stochastic_depth`, which some networks call by this name. At test time: the plain layer, or
+  The noise is inside the product, so this function takes the kernel too. Some networks call
+  `stochastic_depth` by this name; that is another method. At test time use the plain layer, or
   `dropconnect_moments`.
 
   Args:
@@ -37,9 +37,9 @@ def dropconnect(
     x: `[..., features]`, floating.
     kernel: `[features, units]`, floating.
     rate: probability of dropping a weight, in [0, 1]; may be traced.
-    bias: `[units]`, not dropped. Dropped as in the paper, it is a row of `kernel` for an input of ones.
-    per_example: whether each of the leading axes' entries gets a mask of its own, as in the paper, which
-      takes `features * units` numbers for each; otherwise one mask for all of `x`.
+    bias: `[units]`, not dropped. To drop it as in the paper, make it a row of `kernel` for an input of ones.
+    per_example: whether each entry of the leading axes gets its own mask, as in the paper, at `features *
+      units` random numbers each; otherwise one mask serves all of `x`.
     inverted: whether the result is scaled to keep the mean.
 
   Returns:
@@ -72,15 +72,15 @@ def dropconnect(
 def dropconnect_moments(
   x: ArrayLike, kernel: ArrayLike, *, rate: ArrayLike, bias: ArrayLike | None = None, inverted: bool = True
 ) -> tuple[Array, Array]:
-  r"""Mean and variance of `dropconnect` over its masks: its test-time form.
+  r"""Computes the mean and variance of `dropconnect` over its masks: its test-time form.
 
   .. math:: \mathbb{E} y = W^\top x + b, \qquad
     \operatorname{Var} y = \frac{\text{rate}}{1 - \text{rate}} (W \odot W)^\top (x \odot x)
     \ \text{(inverted)}
 
-  The paper draws the pre-activations from the normal distribution of these moments and averages what comes
-  after; the units are then taken as independent, which they are. Not inverted, the product is `1 - rate`
-  times as large.
+  The paper draws the pre-activations from the normal distribution with these moments and averages the outputs
+  of the following layers. It treats the units as independent, which they are. Without `inverted`, the product
+  is `1 - rate` times as large.
 
   Args:
     x, kernel, rate, bias, inverted: as in `dropconnect`.
@@ -102,7 +102,7 @@ def dropconnect_moments(
   check_range(rate, "rate", low=0, high=1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   rate = jnp.asarray(rate, wide)
-  # At rate 1 an inverted layer is constant: both are 0 there.
+  # At rate 1 an inverted layer is constant: its product and variance are 0 there.
   alive = jnp.where(rate < 1, 1, 0).astype(wide)
   first = alive if inverted else 1 - rate
   second = alive * rate / _positive(1 - rate) if inverted else rate * (1 - rate)
@@ -117,14 +117,14 @@ def dropconnect_params(
 ) -> Params:
   """Drops single weights of any model: `apply(dropconnect_params(key, params, rate=0.5), x)`.
 
-  One mask for the whole batch; `dropconnect` draws one for each example. Called inside the loss, so that
-  gradients are those of the clean parameters and nothing of the noise stays in them.
+  One mask serves the whole batch; `dropconnect` draws one per example. Call it inside the loss: the gradients
+  then belong to the clean parameters, and no noise stays in them.
 
   Args:
     key: one draw for all parameters; None for no noise.
     params: any pytree.
     rate: probability of dropping a weight, in [0, 1]; may be traced.
-    mask: which leaves: a tree of bools, or a function from `params` to one.
+    mask: which leaves to change: a tree of bools, or a function from `params` to one.
     inverted: whether the kept weights are scaled to keep the mean.
 
   Returns:
@@ -157,7 +157,7 @@ def _check(x: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array]:
 
 
 def _positive(keep: Array) -> Array:
-  # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
+  # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient exactly 0.
   return jnp.where(keep > 0, keep, 1)
 
 

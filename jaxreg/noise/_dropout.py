@@ -22,13 +22,13 @@ def dropout(
   .. math:: y = \frac{m \odot x}{1 - \text{rate}} \ \text{(inverted)} \quad\text{or}\quad y = m \odot x,
     \qquad m \sim \mathrm{Ber}(1 - \text{rate})
 
-  Inverted dropout needs nothing at test time; otherwise apply `dropout_mean` there, as the papers that
-  multiply the weights by `p = 1 - rate` do.
+  Inverted dropout needs nothing at test time. Otherwise apply `dropout_mean` there, as in the papers that
+  multiply the weights by `p = 1 - rate`.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise, which gives `x` as it is.
+    key: one draw for the whole of `x`; None for no noise, which returns `x` unchanged.
     x: any shape, floating.
-    rate: probability of dropping, in [0, 1]; may be traced, so it can follow a schedule. A traced one is not
+    rate: probability of dropping, in [0, 1]; may be traced, so it can follow a schedule. A traced rate is not
       checked: above 1 it gives zeros, below 0 a smaller `x`.
     inverted: whether the kept entries are scaled to keep the mean.
     shared_axes: axes along which one mask is shared, for instance the positions of a feature map.
@@ -54,14 +54,14 @@ def dropout(
     return x
   mask = dropout_mask(key, shape, rate=rate)
   keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
-  # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient at exactly 0.
+  # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
-  # Rounded once, at the end: in bfloat16 the scale of rate 0.1 is off by 0.2 %.
+  # Rounds once, at the end: in bfloat16 the scale at rate 0.1 is off by 0.2 %.
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
 def dropout_mask(key: Key, shape: tuple[int, ...] | list[int], *, rate: ArrayLike) -> Array:
-  """Samples which entries are kept: `[shape]`, bool, true with probability `1 - rate`.
+  """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`.
 
   Raises:
     TypeError: if `key` is not a typed key.
@@ -76,7 +76,7 @@ def dropout_mask(key: Key, shape: tuple[int, ...] | list[int], *, rate: ArrayLik
 
 
 def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Array:
-  """The mean of `dropout` over its masks, its test-time form: `x`, or `(1 - rate) x` if not inverted.
+  """Computes the mean of `dropout` over its masks: `x`, or `(1 - rate) x` if not inverted; for test time.
 
   Raises:
     TypeError: if `x` is not floating.
@@ -96,8 +96,8 @@ def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Arr
 
 
 def shared_shape(x: Array, shared_axes: tuple[int, ...]) -> tuple[int, ...]:
-  """The shape of what is drawn for `x` once along `shared_axes`."""
+  """The shape of one draw for `x`, with size 1 along `shared_axes`."""
   if not all(-x.ndim <= axis < x.ndim for axis in shared_axes):
-    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim}, got {shared_axes}")
+    raise ValueError(f"shared_axes must be axes of x, which has {x.ndim} axes, got {shared_axes}")
   shared = {axis % x.ndim for axis in shared_axes}
   return tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))

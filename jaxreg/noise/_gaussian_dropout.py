@@ -27,8 +27,8 @@ def gaussian_dropout(
   Args:
     key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
-    rate: the probability of dropping whose variance is taken, in [0, 1]; may be traced. At rate 1, where the
-      variance is infinite, everything is zero, as in `dropout`.
+    rate: the dropout rate with the same variance, in [0, 1]; may be traced. At rate 1 the variance is
+      infinite and the result is all zeros, as in `dropout`.
     std: `sigma` itself, instead of `rate`; may be traced.
     shared_axes: axes along which one draw is shared.
 
@@ -37,8 +37,8 @@ def gaussian_dropout(
 
   Raises:
     TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if not exactly one of `rate` and `std` is given, or it is out of range, or if `shared_axes`
-      are not axes of `x`.
+    ValueError: unless exactly one of `rate` and `std` is given and in range, or if `shared_axes` are not axes
+      of `x`.
 
   Example:
     >>> gaussian_dropout(jax.random.key(0), jnp.ones(3), rate=0.2).round(2)
@@ -53,7 +53,7 @@ def gaussian_dropout(
   if rate is not None:
     check_range(rate, "rate", low=0, high=1)
     rate = jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
-    # At 0 the root's derivative is infinite and at 1 the quotient: elsewhere is where they are taken.
+    # At rate 0 the derivative of the root is infinite, at rate 1 the quotient. Both use rates in between.
     inside = (rate > 0) & (rate < 1)
     usual = jnp.where(inside, rate, 0.5)
     std = jnp.where(inside, jnp.sqrt(usual / (1 - usual)), 0)

@@ -27,9 +27,9 @@ def gaussian_noise(
   .. math:: y = x + \sigma n \ \text{(additive)} \quad\text{or}\quad y = x \odot (1 + \sigma n),
     \qquad n \sim \mathcal{N}(0, I)
 
-  On inputs or on hidden units. At test time nothing is done: both kinds keep the mean. For a linear model and
-  the squared error additive noise on the inputs is exactly the penalty :math:`\sigma^2 \|w\|^2`;
-  `theory.input_noise_terms` has what it is for other models.
+  For inputs or hidden units. At test time nothing is done: both kinds keep the mean. For a linear model and
+  the squared error, additive noise on the inputs is exactly the penalty :math:`\sigma^2 \|w\|^2`;
+  `theory.input_noise_terms` gives the terms for other models.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.

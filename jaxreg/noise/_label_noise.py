@@ -1,4 +1,4 @@
-"""Labels that are wrong now and then."""
+"""Label noise: random labels with a given probability."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jaxreg.typing import Array, Key, check_count, check_key, check_range
 
 
 def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
-  r"""Replaces each label, with probability `rate`, by a class drawn from all alike.
+  r"""Replaces each label, with probability `rate`, by a class drawn uniformly from all classes.
 
   .. math:: \tilde y = \begin{cases} y & \text{with probability } 1 - \epsilon \\
     \mathrm{Uniform}\{0, \dots, K - 1\} & \text{with probability } \epsilon \end{cases}
 
-  The drawn class may be the label itself, which stays with probability `1 - eps + eps / K`. Of the
-  cross-entropy the expectation over these draws is that with smoothed labels, `losses.label_smoothing` at
-  `smoothing=rate`, which has no noise; of a loss that is not linear in the targets there is no such form.
+  The drawn class may be the label itself, which stays with probability `1 - eps + eps / K`. For the
+  cross-entropy, the expectation over these draws is the loss with smoothed labels, `losses.label_smoothing`
+  at `smoothing=rate`, which has no noise. For a loss that is not linear in the targets there is no such form.
 
   Args:
-    key: two draws of the labels' shape: whether, and which class; None for no noise.
-    labels: `[...]`, integer; negative ones, where there is no label, stay. A label of `num_classes` or more
-      is refused in a NumPy array; in a JAX array it stays, so that the loss sees it.
+    key: two draws of the labels' shape: whether to replace, and the class; None for no noise.
+    labels: `[...]`, integer. Negative labels, which mark unlabelled examples, stay. A label of `num_classes`
+      or more is refused in a NumPy array; in a JAX array it stays, so that the loss sees it.
     num_classes: `K`; static.
     rate: `eps` in [0, 1]; may be traced.
 
@@ -33,7 +33,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   Raises:
     TypeError: if `labels` are not integer, `num_classes` no integer or `key` not a typed key.
     ValueError: if `rate` is outside [0, 1], `num_classes` below 1 or too large for the labels' dtype, or a
-      known label not below it.
+      known label is not below it.
 
   Example:
     >>> label_noise(jax.random.key(0), jnp.array([3, 1, -1]), num_classes=4, rate=0.0)
@@ -49,7 +49,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   check_count(num_classes, "num_classes")
   check_range(rate, "rate", low=0, high=1)
   if num_classes - 1 > jnp.iinfo(labels.dtype).max:
-    raise ValueError(f"num_classes must be at most that of {labels.dtype} labels, got {num_classes}")
+    raise ValueError(f"num_classes must fit the dtype of labels, {labels.dtype}, got {num_classes}")
   if known is not None and known.size and known.max() >= num_classes:
     raise ValueError(f"labels must be below num_classes, {num_classes}, got {known.max()}")
   if key is None:

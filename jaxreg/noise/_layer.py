@@ -1,4 +1,4 @@
-"""A function of this folder as a layer, which a model of any library can hold."""
+"""Noise functions as layers that a model of any library can hold."""
 
 import dataclasses
 import functools
@@ -19,13 +19,13 @@ from jaxreg.typing import Array, Key
 )
 @dataclasses.dataclass(frozen=True)
 class Layer:
-  """What `layer` makes: a pytree, called as `(x, *, key) -> x`.
+  """The result of `layer`: a pytree, called as `(x, *, key) -> x`.
 
   Attributes:
     function: `(key, x, *, ...) -> x`.
-    options: its options that are no arrays, as pairs, in order.
-    arrays: its options that are: leaves, so that they can be trained.
-    inference: whether there is no noise. A leaf, as in `eqx.nn.Dropout`: `eqx.nn.inference_mode` turns it.
+    options: the options of `function` that are no arrays, as pairs, in order.
+    arrays: its options that are arrays: leaves, so that they can be trained.
+    inference: whether noise is off. A leaf, as in `eqx.nn.Dropout`: `eqx.nn.inference_mode` sets it.
   """
 
   function: Callable[..., Any]
@@ -34,26 +34,26 @@ class Layer:
   inference: bool
 
   def __call__(self, *inputs: Any, key: Key | None, inference: bool | None = None, **options: Any) -> Any:
-    """Noise of `inputs`, most often one array; none where `key` is None or `inference` true.
+    """Applies the noise to `inputs`, usually one array; no noise if `key` is None or `inference` is true.
 
-    An option given here, for instance a `rate` that follows a schedule, takes the place of the layer's own.
+    An option given here, for instance a `rate` that follows a schedule, replaces the layer's own.
     """
     off = self.inference if inference is None else inference
     return self.function(None if off else key, *inputs, **{**dict(self.options), **self.arrays, **options})
 
 
 def layer(function: Callable[..., Any], *, inference: bool = False, **options: Any) -> Layer:
-  """A noise function with its options as a layer, for Equinox models and plain JAX.
+  """Turns a noise function and its options into a layer, for Equinox models and plain JAX.
 
-  Equinox's models hold it as they hold `eqx.nn.Dropout`. An example there has no batch axis, and its channels
-  come first: give `drop_block` and `spatial_dropout` their `channel_axis`, and `stochastic_depth`
-  `per="batch"`. An option that is an array is a leaf and can be trained, as `rate_logit` of
-  `concrete_dropout`. For Flax there are `models.NNXNoise` and Linen's layers.
+  Equinox models hold it like `eqx.nn.Dropout`. There an example has no batch axis, and its channels come
+  first: give `drop_block` and `spatial_dropout` their `channel_axis`, and `stochastic_depth` `per="batch"`.
+  An option that is an array is a leaf and can be trained, like `rate_logit` of `concrete_dropout`. Flax has
+  `models.NNXNoise` and Linen's layers.
 
   Args:
-    function: `(key, x, *, ...) -> x`, of this folder or one's own that takes None for a key.
-    inference: whether it begins without noise.
-    **options: of the function.
+    function: `(key, x, *, ...) -> x`, from this folder, or your own that accepts None as key.
+    inference: whether the layer starts without noise.
+    **options: options of the function.
 
   Returns:
     A `Layer`, called as `layer(x, key=key)`; `key=None` is no noise.
@@ -70,7 +70,7 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
   check_options(function, options)
   arrays = {name: value for name, value in options.items() if is_array(value)}
   rest = tuple(sorted((name, value) for name, value in options.items() if name not in arrays))
-  hash(rest)  # which jit would do later, and say less
+  hash(rest)  # jit would hash it later, with a less clear error
   return Layer(function, rest, arrays, inference)
 
 
@@ -82,7 +82,7 @@ def check_options(function: Callable[..., Any], options: dict[str, Any]) -> None
   """Checks that a noise function has these options.
 
   Raises:
-    TypeError: if it has not, or is no function.
+    TypeError: if it lacks one of them, or is no function.
   """
   if not callable(function):
     raise TypeError(f"function must be a function (key, x, *, ...), got {function!r}")

@@ -1,4 +1,4 @@
-"""Dropout with one mask for a whole sequence."""
+"""Recurrent dropout: one mask for a whole sequence."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def recurrent_dropout(
   .. math:: y_t = \frac{m \odot x_t}{1 - \text{rate}}, \qquad m \sim \mathrm{Ber}(1 - \text{rate})
     \ \text{once for all}\ t
 
-  The variational dropout of Gal and Ghahramani, which others call locked dropout; not the dropout of the
-  recurrent state that Semeniuta et al. (2016) and Keras call recurrent. For the inputs of a recurrent
-  network. Its hidden state is made inside the scan: draw `mask = dropout(key, jnp.ones(h.shape), rate=rate)`
-  before it and use `h * mask` in every step.
+  This is the variational dropout of Gal and Ghahramani, also known as locked dropout. Semeniuta et al. (2016)
+  and Keras use the name recurrent dropout for dropout of the recurrent state, which is another method. Use
+  this function for the inputs of a recurrent network. The hidden state is computed inside the scan: draw
+  `mask = dropout(key, jnp.ones(h.shape), rate=rate)` before the scan and use `h * mask` in every step.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
     x: sequences, `[..., time, features]`, floating.
     rate: probability of dropping, in [0, 1]; may be traced.
-    time_axis: which axis is time.
+    time_axis: the axis of time.
     inverted: whether the kept entries are scaled to keep the mean.
 
   Returns:
@@ -47,5 +47,5 @@ def recurrent_dropout(
   """
   x = check_floating(x, "x")
   if not -x.ndim <= time_axis < x.ndim:
-    raise ValueError(f"time_axis must be an axis of x, which has {x.ndim}, got {time_axis}")
+    raise ValueError(f"time_axis must be an axis of x, which has {x.ndim} axes, got {time_axis}")
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=(time_axis,))

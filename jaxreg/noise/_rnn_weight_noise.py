@@ -14,14 +14,14 @@ from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, c
 
 
 class RNNWeightNoise(NamedTuple):
-  """The carry: how many steps were made, and the noise that has accumulated, a tree like the parameters."""
+  """The carry: the number of steps made, and the accumulated noise, a tree like the parameters."""
 
   step: Array
   total: Any
 
 
 def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
-  """The carry before the first step: no noise. Begin each sequence with it, or cumulative noise goes on.
+  """Returns the carry without noise; start each sequence with it, or cumulative noise carries over.
 
   Raises:
     TypeError: if a leaf is not an array of numbers.
@@ -45,27 +45,27 @@ def rnn_weight_noise(
   per: Literal["step", "sequence"] = "step",
   mask: Mask | Any = kernels_only,
 ) -> tuple[Params, RNNWeightNoise]:
-  r"""The noisy weights of the next time step, for the body of a `jax.lax.scan`.
+  r"""Returns the noisy weights of the next time step, for the body of a `jax.lax.scan`.
 
   .. math:: W + \Delta_t, \qquad W + \sum_{s \le t} \Delta_s, \qquad W \odot (1 + \Delta_t), \qquad
     W \odot \prod_{s \le t} (1 + \Delta_s), \qquad \Delta \sim \mathcal{N}(0, \sigma^2 I)
 
-  Additive or multiplicative, each not cumulative or cumulative. The deviation at step `t` has the standard
-  deviation `sigma`, `sigma sqrt(t)`, `sigma |W|` and `|W| sqrt((1 + sigma^2)^t - 1)`. The mean is `W` with
-  `per="step"`, and always for the first three.
+  These are additive noise, not cumulative and cumulative, and multiplicative noise, not cumulative and
+  cumulative. The deviation at step `t` has the standard deviation `sigma`, `sigma sqrt(t)`, `sigma |W|` and
+  `|W| sqrt((1 + sigma^2)^t - 1)`. The mean is `W` with `per="step"`; for the first three it is always `W`.
 
   Args:
-    key: the same at every step: the step's number is folded into it; None for no noise.
+    key: the same at every step, because the step's number is folded in; None for no noise.
     params: any pytree, the same at every step.
-    carry: what `rnn_weight_noise_init` or the last step returned.
+    carry: the carry from `rnn_weight_noise_init` or from the last step.
     std: `sigma`, at least 0; may be traced.
     kind: whether the noise is added or multiplied.
     cumulative: whether it accumulates over the steps of a sequence.
-    per: whether each step has a draw of its own, or all of a sequence one `Delta`.
-    mask: which leaves: a tree of bools, or a function from `params` to one.
+    per: whether each step draws its own `Delta` or a sequence shares one.
+    mask: which leaves to change: a tree of bools, or a function from `params` to one.
 
   Returns:
-    The noisy parameters, their leaves in their own dtypes, and the carry for the next step.
+    The noisy parameters, with the dtypes of their leaves, and the carry for the next step.
 
   Raises:
     TypeError: if a selected leaf is not floating or `key` not a typed key.
@@ -104,7 +104,7 @@ def rnn_weight_noise(
 
 
 def _accumulate(key: Key, total: Array, std: ArrayLike, kind: Kind, cumulative: bool) -> Array:
-  """The whole deviation; of a product of factors, the product less 1, so that none is 0 for both."""
+  """The whole deviation; for a product of factors the product minus 1, so that 0 means no noise for both."""
   delta = jnp.asarray(std, total.dtype) * jax.random.normal(key, total.shape, total.dtype)
   if not cumulative:
     return delta

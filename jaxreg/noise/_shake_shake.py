@@ -1,4 +1,4 @@
-"""Shake-shake and ShakeDrop: branches scaled by one random number forward and by another backward."""
+"""Shake-shake and ShakeDrop: branches scaled by one random number forward and another backward."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def shake_shake(
   .. math:: y = \alpha x_1 + (1 - \alpha) x_2, \qquad \frac{\partial}{\partial x_1} := \beta, \quad
     \frac{\partial}{\partial x_2} := 1 - \beta, \qquad \alpha, \beta \sim \mathrm{U}(0, 1)
 
-  At test time it is `(x1 + x2) / 2`. Its derivative, in either mode, is the stated one and not that of `y`,
-  except with `backward="keep"`, where `beta = alpha`.
+  At test time the result is `(x1 + x2) / 2`. In both modes of differentiation the derivative is the stated
+  one, not the derivative of `y`, except with `backward="keep"`, where `beta = alpha`.
 
   Args:
-    key: one draw for all; None for no noise, the mean of both branches.
+    key: one draw for the whole batch; None for no noise, the mean of both branches.
     x1: `[batch, ...]`, floating.
     x2: the other branch, same shape and dtype.
-    forward: whether `alpha` is drawn or 1/2.
-    backward: whether `beta` is drawn, 1/2, or `alpha`.
-    per: whether each example has its own `alpha` and `beta`, or all of a batch together.
+    forward: whether `alpha` is drawn or is 1/2.
+    backward: whether `beta` is drawn, is 1/2, or is `alpha`.
+    per: whether each example has its own `alpha` and `beta` or the batch shares them.
 
   Returns:
     An array of the shape and dtype of `x1`.
@@ -91,16 +91,16 @@ def shake_drop(
   .. math:: y = (b + (1 - b) \alpha)\, x, \qquad \frac{\partial}{\partial x} := b + (1 - b) \beta, \qquad
     b \sim \mathrm{Ber}(1 - \text{rate}), \ \alpha \sim \mathrm{U}, \ \beta \sim \mathrm{U}
 
-  At test time the branch is multiplied by the mean, `1 - rate + rate * mean(alpha)`, which with the usual
-  range is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
+  At test time the branch is multiplied by the mean factor, `1 - rate + rate * mean(alpha)`; with the default
+  range this is `dropout_mean(x, rate=rate, inverted=False)`. The paper's rates grow linearly with depth.
 
   Args:
-    key: one draw for all; None for no noise, which gives `x` as it is.
-    x: what a residual branch returns, `[batch, ...]`, floating.
+    key: one draw for the whole batch; None for no noise, which returns `x` unchanged.
+    x: the output of a residual branch, `[batch, ...]`, floating.
     rate: probability of disturbing the branch, in [0, 1]; may be traced.
     forward: range of `alpha`.
     backward: range of `beta`.
-    per: whether each example has its own numbers, or all of a batch together.
+    per: whether each example has its own numbers or the batch shares them.
 
   Returns:
     An array of the shape and dtype of `x`.
@@ -130,7 +130,7 @@ def shake_drop(
 
 @jax.custom_jvp
 def _scaled(x: Array, forward: Array, backward: Array) -> Array:
-  """`forward * x` whose derivative is `backward`; a JVP rule, so that both modes of differentiation work."""
+  """`forward * x` with derivative `backward`; a JVP rule, so that both modes of differentiation work."""
   del backward
   return forward * x
 

@@ -21,14 +21,14 @@ def spatial_dropout(
 
   .. math:: y_{hwc} = \frac{m_c\, x_{hwc}}{1 - \text{rate}}, \qquad m_c \sim \mathrm{Ber}(1 - \text{rate})
 
-  Neighbouring positions of a feature map are so alike that dropping one by one takes little away.
+  Neighbouring positions of a feature map are so alike that dropping single positions removes little.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
     x: `[..., *spatial, channels]`, floating.
     rate: probability of dropping a channel, in [0, 1]; may be traced.
     num_spatial: number of spatial axes: 1 for sequences, 2 for images, 3 for volumes.
-    channel_axis: which axis has the channels, counted from the end: `-1 - num_spatial` where they come first.
+    channel_axis: the axis of the channels, counted from the end: `-1 - num_spatial` if they come first.
     inverted: whether the kept channels are scaled to keep the mean.
 
   Returns:
@@ -36,7 +36,8 @@ def spatial_dropout(
 
   Raises:
     TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] `x` has too few axes or `channel_axis` is none of an image.
+    ValueError: if `rate` is outside [0, 1], `x` has too few axes or `channel_axis` is not an axis of an
+      image.
 
   Example:
     >>> spatial_dropout(jax.random.key(2), jnp.ones((2, 2, 3)), rate=0.5)[0]
@@ -49,7 +50,7 @@ def spatial_dropout(
   x = check_floating(x, "x")
   check_count(num_spatial, "num_spatial")
   if x.ndim <= num_spatial:
-    raise ValueError(f"x must have {num_spatial} spatial axes and one of channels, got {x.shape}")
+    raise ValueError(f"x must have {num_spatial} spatial axes and a channel axis, got {x.shape}")
   image = range(-1 - num_spatial, 0)
   if channel_axis not in image:
     raise ValueError(f"channel_axis must lie in [{image[0]}, -1], got {channel_axis}")

@@ -23,14 +23,14 @@ def stochastic_depth(
   .. math:: y = \frac{b\, x}{1 - \text{rate}}, \qquad b \sim \mathrm{Ber}(1 - \text{rate})
 
   The paper's rates grow linearly with depth, `rate * l / L` for block `l` of `L`, and it is not inverted.
-  Also known as drop path; it is not DropConnect, which is about single weights.
+  Also known as drop path. DropConnect is another method: it drops single weights.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
-    x: what a residual branch returns, `[batch, ...]`, floating.
+    x: the output of a residual branch, `[batch, ...]`, floating.
     rate: probability of dropping the branch, in [0, 1]; may be traced.
-    per: whether each example has a branch dropped by itself or, as in the paper, all of a batch together.
-    inverted: whether a kept branch is scaled to keep the mean; otherwise it is `dropout_mean` at test time.
+    per: whether the branch is dropped per example or, as in the paper, for the whole batch.
+    inverted: whether a kept branch is scaled to keep the mean; otherwise apply `dropout_mean` at test time.
 
   Returns:
     An array of the shape and dtype of `x`.

@@ -10,26 +10,26 @@ from jaxreg.typing import Array, Key, check_count, check_floating, check_key
 
 
 def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
-  r"""Keeps a random subset of the tokens, in their order, of the same size in each sequence.
+  r"""Keeps a random subset of the tokens, in order, with the same number in each sequence.
 
   .. math:: y_i = x_{s_i}, \qquad s_1 < \dots < s_k \ \text{a uniform subset of size}\ k
     \ \text{of}\ \{1, \dots, n\}
 
-  The number is fixed, so shapes stay static and what comes after costs less: attention by the square. Apply
-  it after the positions were added. Nothing is scaled, and at test time all tokens are used.
+  The number is fixed, so shapes stay static and the following layers cost less: attention by the square.
+  Apply it after adding the positions. Nothing is scaled, and at test time all tokens are used.
 
   Args:
     key: one draw for the whole of `x`, independent between sequences; None keeps all tokens.
     x: `[..., tokens, features]`, floating.
-    num_kept: how many tokens stay, besides the prefix.
-    num_prefix: how many leading tokens, such as a class token, always stay.
+    num_kept: number of tokens to keep, besides the prefix.
+    num_prefix: number of leading tokens that always stay, such as a class token.
 
   Returns:
     `[..., num_prefix + num_kept, features]`, in the dtype of `x`.
 
   Raises:
     TypeError: if `x` is not floating, a number not an integer or `key` not a typed key.
-    ValueError: if there are not so many tokens.
+    ValueError: if there are fewer tokens than that.
 
   Example:
     >>> token_dropout(jax.random.key(0), jnp.arange(6.0)[:, None], num_kept=2, num_prefix=1).ravel()
@@ -48,14 +48,14 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
 def token_dropout_indices(
   key: Key | None, shape: tuple[int, ...], *, num_kept: int, num_prefix: int = 0
 ) -> Array:
-  """Which tokens `token_dropout` keeps: `[..., num_prefix + num_kept]`, increasing; `shape` is [..., tokens].
+  """Samples the indices that `token_dropout` keeps: `[..., num_prefix + num_kept]`, increasing.
 
-  For what else goes with the tokens: positions, padding masks, reconstruction targets. All of them where
-  `key` is None.
+  `shape` is `[..., tokens]`. Use the indices for arrays that go with the tokens: positions, padding masks,
+  reconstruction targets. If `key` is None, all tokens are kept.
 
   Raises:
     TypeError: if a number is not an integer or `key` not a typed key.
-    ValueError: if there are not so many tokens.
+    ValueError: if there are fewer tokens than that.
 
   Example:
     >>> token_dropout_indices(jax.random.key(0), (6,), num_kept=2, num_prefix=1)
@@ -69,7 +69,7 @@ def token_dropout_indices(
     raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
   *leading, tokens = shape
   if num_prefix < 0 or num_kept + num_prefix > tokens:
-    raise ValueError(f"num_kept must fit in {tokens} tokens beside num_prefix={num_prefix}, got {num_kept}")
+    raise ValueError(f"num_kept must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}")
   if key is None:
     return jnp.broadcast_to(jnp.arange(tokens, dtype=jnp.int32), shape)
   noise = jax.random.uniform(check_key(key), (*leading, tokens - num_prefix))

@@ -1,4 +1,4 @@
-"""Variational dropout: Gaussian dropout whose variances are learnt, and the KL that they cost."""
+"""Variational dropout: Gaussian dropout with learned variances, and its KL cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxreg.typing import Array, Key, check_floating, check_key, check_wide
 def variational_dropout(
   key: Key | None, x: ArrayLike, *, log_alpha: ArrayLike, max_log_alpha: float = 8.0
 ) -> Array:
-  r"""Multiplies each entry by Gaussian noise of mean 1 and a variance that is trained.
+  r"""Multiplies each entry by Gaussian noise of mean 1 and trained variance.
 
   .. math:: y = x \odot \bigl(1 + \sqrt{\alpha}\, n\bigr), \qquad n \sim \mathcal{N}(0, 1)
 
@@ -22,9 +22,9 @@ def variational_dropout(
   Args:
     key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
-    log_alpha: `log(alpha)`, a scalar or one for each entry of the last axis.
-    max_log_alpha: `log_alpha` counts as this where it is larger. The first paper has 0, as its approximation
-      of the KL holds up to there; with the one here that is not needed.
+    log_alpha: `log(alpha)`, a scalar or one per entry of the last axis.
+    max_log_alpha: upper bound applied to `log_alpha`. The first paper uses 0, because its approximation of
+      the KL holds up to there; the approximation here does not need that.
 
   Returns:
     An array of the shape and dtype of `x`.
@@ -57,24 +57,24 @@ def variational_dropout(
 
 
 def variational_dropout_kl(log_alpha: ArrayLike) -> Array:
-  r"""KL of a weight's posterior `N(w, alpha w^2)` from the scale-invariant prior `1 / |w|`, approximated.
+  r"""Approximates the KL of a weight's posterior `N(w, alpha w^2)` from the scale-invariant prior `1 / |w|`.
 
   .. math:: \mathrm{KL}(\alpha) = \tfrac12 \sum_k \mathrm{Poisson}\bigl(k; \tfrac1{2 \alpha}\bigr)
     \bigl(\psi(k + \tfrac12) - \psi(\tfrac12)\bigr)
     \approx k_1 \bigl(1 - \sigma(k_2 + k_3 \log \alpha)\bigr) + \tfrac12 \log (1 + \alpha^{-1})
 
-  with `k_1 = 0.63576`, `k_2 = 1.87320`, `k_3 = 1.48695`. The prior is improper, and the constant such that
-  the KL goes to 0 as `alpha` grows. The second paper's fit is used: it is off by less than 0.01 nats at any
-  `alpha`. The first paper's polynomial, `-log(alpha) / 2 - c_1 alpha - ...`, holds for `alpha` up to 1 only;
-  beyond that its KL goes to minus infinity.
+  with `k_1 = 0.63576`, `k_2 = 1.87320`, `k_3 = 1.48695`. The prior is improper; the constant is chosen so
+  that the KL goes to 0 as `alpha` grows. This is the second paper's fit, which is off by less than 0.01 nats
+  at any `alpha`. The first paper's polynomial, `-log(alpha) / 2 - c_1 alpha - ...`, holds only up to `alpha =
+  1`; beyond that its KL goes to minus infinity.
 
   Args:
     log_alpha: any shape, floating.
 
   Returns:
-    The same shape, float32 or wider: sum it, once for each `alpha` with noise of its own (where the weights
-    that read an input share its noise, as in `variational_dropout`, once an input), and divide by the number
-    of training examples.
+    The same shape, float32 or wider. Sum it once for each `alpha` with its own noise, and divide by the
+    number of training examples. If the weights that read an input share its noise, as in
+    `variational_dropout`, count it once per input.
 
   Raises:
     TypeError: if `log_alpha` is not floating.
@@ -89,5 +89,5 @@ def variational_dropout_kl(log_alpha: ArrayLike) -> Array:
     section 3.3 and appendix C.
   """
   log_alpha = check_wide(log_alpha, "log_alpha")
-  # 1 - sigmoid(s) is sigmoid(-s), without the digits that the difference loses.
+  # sigmoid(-s) equals 1 - sigmoid(s) without its cancellation.
   return 0.63576 * jax.nn.sigmoid(-(1.87320 + 1.48695 * log_alpha)) + 0.5 * jax.nn.softplus(-log_alpha)

@@ -23,14 +23,14 @@ def weight_noise(
   kind: Kind = "additive",
   relative: bool = False,
 ) -> Params:
-  r"""Parameters with Gaussian noise, for one evaluation of the loss.
+  r"""Returns the parameters with Gaussian noise, for one evaluation of the loss.
 
   .. math:: \tilde W = W + \sigma n \quad\text{or}\quad \tilde W = W \odot (1 + \sigma n),
     \qquad n \sim \mathcal{N}(0, I)
 
-  To be called inside the loss: `loss(weight_noise(key, params, std=0.1), batch)`. The noise is then gone
-  after the step, which updates the clean parameters. In expectation and for a small variance `eta` this adds
-  `theory.weight_noise_terms` to a squared error.
+  Call it inside the loss: `loss(weight_noise(key, params, std=0.1), batch)`. The step then updates the clean
+  parameters, and no noise stays in them. For a small variance `eta` this adds `theory.weight_noise_terms` to
+  the expectation of a squared error.
 
   The noisy leaves are rounded to their dtypes: in bfloat16 noise below 1/512 of a weight is lost, so give
   float32 parameters.
@@ -39,16 +39,16 @@ def weight_noise(
     key: one draw for all parameters; None for no noise.
     params: any pytree.
     std: `sigma`, the square root of `eta`, at least 0; may be traced.
-    mask: which leaves: a tree of bools, or a function from `params` to one.
+    mask: which leaves to change: a tree of bools, or a function from `params` to one.
     kind: whether the noise is added or multiplied.
-    relative: whether `std` counts in root mean squares of each leaf, through which no gradient goes.
+    relative: whether `std` is in units of each leaf's root mean square, which carries no gradient.
 
   Returns:
-    A pytree like `params`, its leaves in their own dtypes.
+    A pytree like `params`, with the dtypes of its leaves.
 
   Raises:
     TypeError: if a selected leaf is not floating or `key` not a typed key.
-    ValueError: if `std` is negative, for another `kind`, for multiplicative noise that is `relative`, or if
+    ValueError: if `std` is negative, for another `kind`, if `relative` is set for multiplicative noise, or if
       `mask` selects nothing.
 
   Example:
@@ -62,11 +62,11 @@ def weight_noise(
   check_range(std, "std", low=0)
   check_kind(kind)
   if relative and kind == "multiplicative":
-    raise ValueError("relative is for additive noise: multiplicative noise is relative by itself")
+    raise ValueError("relative must be False for multiplicative noise, which is relative by itself")
 
   def perturb(key: Key, leaf: Array) -> Array:
     size = jax.lax.stop_gradient(_root_mean_square(leaf)) if relative else 1
-    # A product of two scalars may be traced where `std` is not.
+    # The product of two scalars may be traced even if `std` is not.
     return gaussian_noise(key, leaf, std=jnp.asarray(std * size), kind=kind)
 
   return map_selected(perturb, key, params, mask)
@@ -75,9 +75,9 @@ def weight_noise(
 def map_selected(
   function: Callable[[Key, Array], Array], key: Key | None, params: Params, mask: Mask | Any
 ) -> Params:
-  """`function(key, leaf)` on each leaf that `mask` selects; whichever it selects, a leaf has the same key.
+  """Applies `function(key, leaf)` to the selected leaves; a leaf's key does not depend on the selection.
 
-  Without a key the parameters stay as they are.
+  Without a key the parameters stay unchanged.
   """
   leaves, tree = jax.tree.flatten(params)
   taken = chosen(params, mask)

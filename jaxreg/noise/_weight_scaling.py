@@ -1,4 +1,4 @@
-"""Weight scaling: the test-time form of dropout that was not inverted, on the weights."""
+"""Weight scaling: the test-time form of dropout without inversion, on the weights."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jaxreg.typing import Array, Mask, Params, check_floating, check_range
 
 
 def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> Params:
-  r"""Multiplies weights by the probability that what they read was kept: `W x` becomes `(p W) x`.
+  r"""Multiplies weights by the probability that their inputs were kept: `W x` becomes `(p W) x`.
 
   .. math:: \mathbb{E}_m\, W (m \odot x) = (p W)\, x, \qquad m \sim \mathrm{Ber}(p)
 
-  Exact for one linear layer, a stack of them and, renormalised, the geometric mean of softmax regressions;
-  not through a non-linearity. Inverted dropout needs none of it.
+  This is exact for one linear layer, for a stack of them and, renormalised, for the geometric mean of softmax
+  regressions. It is not exact through a non-linearity. Inverted dropout does not need it.
 
   Args:
     params: any pytree.
     keep_prob: `p`, the probability of keeping, in [0, 1].
-    mask: the kernels of the layers that read dropped units, and no biases: a tree of bools, or a function
+    mask: the kernels of the layers that read dropped units, without biases: a tree of bools, or a function
       from `params` to one, such as `lambda params: paths.select(params, "Dense_1/kernel")`.
 
   Returns:
-    A pytree like `params`, its leaves in their own dtypes.
+    A pytree like `params`, with the dtypes of its leaves.
 
   Raises:
     TypeError: if a selected leaf is not floating.

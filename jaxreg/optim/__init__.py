@@ -1,8 +1,8 @@
-"""Optimizers: `(learning_rate, *, ...) ->` an Optax chain, and `scale_by_*(*, ...) ->` its direction alone.
+"""Optimizers: `(learning_rate, *, ...)` returns an Optax chain, `scale_by_*(*, ...)` its direction alone.
 
-All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules as Optax's
-own do. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; `optax.adagrad`, `optax.rmsprop` and
-`optax.adam` are the usual ones.
+All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules like
+Optax's own. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; the usual ones are
+`optax.adagrad`, `optax.rmsprop` and `optax.adam`. These files import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

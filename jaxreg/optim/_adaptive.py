@@ -1,4 +1,4 @@
-"""Adagrad, RMSProp and Adam as the trust region per coordinate makes them, without an epsilon."""
+"""Adagrad, RMSProp and Adam as trust-region methods per coordinate, without an epsilon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxreg.typing import Array
 
 
 class AdaptiveState(NamedTuple):
-  """How many steps were taken, and the averages."""
+  """The number of steps taken, and the averages."""
 
   count: Array
   averages: Any
@@ -23,19 +23,20 @@ class AdaptiveState(NamedTuple):
 def scale_by_adaptive(
   *, b1: ArrayLike | None = None, b2: ArrayLike = 0.999, debias: bool = True, anneal: bool = False
 ) -> optax.GradientTransformationExtraArgs:
-  r"""A mean of gradients over the root of a mean of their squares, coordinate by coordinate.
+  r"""Divides a mean of gradients by the root of a mean of their squares, per coordinate.
 
   .. math:: u_t = \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}\,, \qquad 0/0 = 0
 
-  There is no epsilon: the size of the step does not depend on the size of the gradients, however small, and
-  a coordinate that has had no gradient yet stays where it is.
+  There is no epsilon: the size of the step does not depend on the size of the gradients, however small. A
+  coordinate without any gradient so far does not move.
 
   Args:
     b1: decay of the numerator's average; `None` for the gradient itself.
-    b2: decay of the denominator's; 1 for the flat mean over all steps.
-    debias: averages whose weights sum to 1, so that the first step is `sign(g)`; without it the recursion
-      `m <- b m + (1 - b) g` from 0, whose first step is `(1 - b1) / sqrt(1 - b2)` times that.
-    anneal: divide by the root of the number of steps.
+    b2: decay of the denominator's average; 1 for the flat mean over all steps.
+    debias: whether the weights of an average sum to 1, so that the first step is `sign(g)`. Otherwise the
+      averages are the recursion `m <- b m + (1 - b) g` from 0, and the first step is
+      `(1 - b1) / sqrt(1 - b2)` times as large.
+    anneal: whether to divide by the root of the number of steps.
 
   Returns:
     An Optax transform.
@@ -76,7 +77,7 @@ def adaptive(
   debias: bool = True,
   anneal: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""The method of which Adagrad, RMSProp and Adam are special cases.
+  r"""Builds the optimizer that has Adagrad, RMSProp and Adam as special cases.
 
   .. math:: \Delta_t = -\epsilon\, \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}
     \cdot \begin{cases} 1 / \sqrt{t} & \text{annealed} \\ 1 \end{cases}
@@ -84,9 +85,9 @@ def adaptive(
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
     b1: decay of the numerator's average; `None` for the gradient itself.
-    b2: decay of the denominator's; 1 for the flat mean over all steps.
+    b2: decay of the denominator's average; 1 for the flat mean over all steps.
     debias: whether the weights of an average sum to 1, so that the first step is `-epsilon sign(g)`.
-    anneal: divide by the root of the number of steps.
+    anneal: whether to divide by the root of the number of steps.
 
   Returns:
     An Optax transform.
@@ -108,7 +109,7 @@ def adaptive(
 def exact_adagrad(
   learning_rate: optax.ScalarOrSchedule, *, anneal: bool = True
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Adagrad, without an epsilon and from an empty accumulator.
+  r"""Builds Adagrad without an epsilon, starting from an empty accumulator.
 
   .. math:: \Delta_t = -\frac{\epsilon}{\sqrt t}\, \frac{g_t}{\sqrt{\operatorname{Mean}(g_{1:t}^2)}}
     = -\epsilon\, \frac{g_t}{\sqrt{\sum_{s \le t} g_s^2}}
@@ -117,8 +118,8 @@ def exact_adagrad(
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
-    anneal: whether to divide by the root of the number of steps, with which the method converges; without, it
-      is the flat average alone.
+    anneal: whether to divide by the root of the number of steps, which makes the method converge; otherwise
+      only the flat average remains.
 
   Returns:
     An Optax transform.
@@ -140,15 +141,15 @@ def exact_adagrad(
 def exact_rmsprop(
   learning_rate: optax.ScalarOrSchedule, *, decay: ArrayLike = 0.9, debias: bool = True
 ) -> optax.GradientTransformationExtraArgs:
-  r"""RMSProp, without an epsilon.
+  r"""Builds RMSProp without an epsilon.
 
   .. math:: \Delta_t = -\epsilon\, \frac{g_t}{\sqrt{\operatorname{EWA}_\beta(g_{1:t}^2)}}
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
     decay: `beta`.
-    debias: whether the average's weights sum to 1; the recursion alone makes a first step of
-      `epsilon / sqrt(1 - beta)`, 3.16 times as long for 0.9.
+    debias: whether the average's weights sum to 1; with the plain recursion the first step is `epsilon /
+      sqrt(1 - beta)`, 3.16 times as long for 0.9.
 
   Returns:
     An Optax transform.
@@ -171,18 +172,19 @@ def exact_rmsprop(
 def exact_adam(
   learning_rate: optax.ScalarOrSchedule, *, b1: ArrayLike = 0.9, b2: ArrayLike = 0.999, debias: bool = True
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Adam, without an epsilon.
+  r"""Builds Adam without an epsilon.
 
   .. math:: \Delta_t = -\epsilon\,
     \frac{\operatorname{EWA}_{\beta_1}(g_{1:t})}{\sqrt{\operatorname{EWA}_{\beta_2}(g_{1:t}^2)}}
 
-  After a spike of the gradient its step reaches `(1 - b1) / sqrt(1 - b2)` times the learning rate, 3.16 with
-  the usual decays: a trust region it is only with equal ones.
+  After a spike of the gradient the step reaches `(1 - b1) / sqrt(1 - b2)` times the learning rate, 3.16 with
+  the usual decays. So Adam is a trust-region method only with equal decays.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
     b1, b2: the decays.
-    debias: averages, as in the paper; without, the recursions alone, which Optax does not have.
+    debias: whether to use averages with weights of sum 1, as in the paper; otherwise the plain recursions,
+      which Optax does not have.
 
   Returns:
     An Optax transform.

@@ -1,4 +1,4 @@
-"""Running averages over steps, of gradients and of their sizes."""
+"""Running averages over steps of gradients and of their sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import wide
+from jaxreg._leaves import wide
 from jaxreg.typing import Array, check_range
 
 
@@ -20,7 +20,7 @@ class Average(NamedTuple):
 
 
 def check_decay(decay: ArrayLike | None, name: str, debias: bool) -> None:
-  """In [0, 1]; 1, which is the flat mean of all values, only where weights sum to 1."""
+  """Checks that a decay is in [0, 1]; 1, the flat mean of all values, needs weights that sum to 1."""
   if decay is not None:
     check_range(decay, name, low=0, high=1)
     if not debias:
@@ -34,10 +34,10 @@ def average_init(tree: Any) -> Average:
 def average_step(
   average: Average, new: Any, decay: ArrayLike, *, debias: bool, root: bool = False
 ) -> Average:
-  """The average with one more value: of the values, or with `root` the root of the average of squares.
+  """Adds one value to an average: of the values, or with `root` the root of the average of squares.
 
-  Older values count `decay` times less with each step. With `debias` the weights sum to 1: `decay` 0 is the
-  last value and 1 the flat mean. Without, it is the recursion from 0 alone.
+  Each step multiplies the weight of older values by `decay`. With `debias` the weights sum to 1: `decay` 0
+  gives the last value and 1 the flat mean. Without `debias` it is the plain recursion from 0.
   """
   weight = jnp.asarray(decay * average.weight + 1, average.weight.dtype)
   rate = 1 / weight if debias else 1 - jnp.asarray(decay)

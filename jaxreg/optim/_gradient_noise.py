@@ -1,4 +1,4 @@
-"""Gaussian noise on the gradient, Optax's, with a typed key and extra arguments."""
+"""Optax's Gaussian noise on the gradient, with a typed key and extra arguments."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import wide
+from jaxreg._leaves import wide
 from jaxreg.typing import Key, check_key, check_range
 
 
 def gradient_noise(
   *, key: Key | None = None, eta: ArrayLike = 0.01, gamma: ArrayLike = 0.55
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Adds noise to the gradient, less of it with every step; before the optimizer in a chain.
+  r"""Adds noise to the gradient with a variance that falls over the steps; goes before the optimizer.
 
   .. math:: g_t + N(0, \sigma_t^2), \qquad \sigma_t^2 = \frac{\eta}{t^\gamma}, \quad t = 1, 2, \ldots
 
-  `optax.add_noise`, so composed that it takes part in chains with extra arguments. Leaves that are not
-  floating get no noise.
+  This wraps `optax.add_noise`, so that it works in chains with extra arguments. Leaves that are not floating
+  get no noise.
 
   Args:
-    key: typed, of all noise. Without it `update` needs another `key` in every step, which is also how several
-      runs in one program get noise of their own; one given to `update` is used in any case.
-    eta: the variance at the first step, at least 0; the paper chooses of 0.01, 0.3 and 1.
-    gamma: how fast it falls, at least 0.
+    key: typed key for all noise. Without it, `update` needs a new `key` in every step; this also gives
+      several runs in one program their own noise. A key given to `update` always takes precedence.
+    eta: variance at the first step, at least 0; the paper chooses among 0.01, 0.3 and 1.
+    gamma: power by which the variance falls, at least 0.
 
   Returns:
     An Optax transform.
 
   Raises:
     TypeError: if `key` is no typed key.
-    ValueError: if `eta` or `gamma` is negative; in `update`, without any key.
+    ValueError: if `eta` or `gamma` is negative, or if `update` gets no key either.
 
   Example:
     >>> tx = optax.chain(gradient_noise(key=jax.random.key(0), eta=0.0), optax.sgd(0.5))
@@ -62,7 +62,7 @@ def gradient_noise(
     own = key is None
     if own and impl is None:
       raise ValueError("key must be given to gradient_noise or to update")
-    # Keys are kept as plain numbers, which `optax.MultiSteps` can choose between.
+    # Keys are stored as plain numbers, so that `optax.MultiSteps` can select between them.
     key = jax.random.wrap_key_data(state.rng_key, impl=impl) if own else check_key(key)
     # None is no leaf: counters and other integers get no noise.
     floats = jax.tree.map(

@@ -13,8 +13,8 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, with_learning_rate
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, check_range, check_wide
 
 # `(updates, params, **extra_args) -> M(params)^-1 updates`.
@@ -24,28 +24,28 @@ Solve = Callable[..., Any]
 def scale_by_mahalanobis(
   *, dense: Any = None, diagonal: Any = None, solve: Solve | None = None
 ) -> optax.GradientTransformationExtraArgs:
-  r"""The gradient in a metric, of which one of three forms is given.
+  r"""Scales the gradient by the inverse of a metric, given in one of three forms.
 
   .. math:: u = M^{-1} g, \qquad
     -\alpha u = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{2 \alpha} \Delta^\top M \Delta
 
-  The lecture prints the penalty without the square, with which the problem has no minimiser of this form.
-  Newton's method is `M` the Hessian, natural gradient the Fisher matrix, Path-SGD the diagonal `kappa` of
-  `path_kappa`, and gradient descent in `y` of `x = A y` has `M^-1 = A A^T`.
+  The lecture prints the penalty without the square; that problem has no minimiser of this form. With the
+  Hessian as `M` this is Newton's method, with the Fisher matrix the natural gradient, with the diagonal
+  `path_kappa` Path-SGD. Gradient descent in `y`, where `x = A y`, has `M^-1 = A A^T`.
 
   Args:
     dense: `[size, size]`, symmetric and positive definite, over all parameters in the order of
       `jax.flatten_util.ravel_pytree`; or a tree of such matrices, one for each leaf.
     diagonal: a tree like the parameters, or a number, above 0; entries where it is 0 do not move.
     solve: `(updates, params, **extra_args) -> updates`, the product with the inverse of a metric that depends
-      on the parameters, or of one too large to write down.
+      on the parameters or is too large to store.
 
   Returns:
     An Optax transform.
 
   Raises:
     TypeError: if a matrix is not floating, or `solve` not a function.
-    ValueError: if not just one form is given, or a matrix that is known is not positive definite.
+    ValueError: unless exactly one form is given, or if a known matrix is not positive definite.
 
   Example:
     Newton's method on a quadratic arrives in one step:
@@ -92,7 +92,7 @@ def mahalanobis(
   diagonal: Any = None,
   solve: Solve | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Gradient descent in a metric.
+  r"""Builds gradient descent in a metric.
 
   .. math:: \Delta = -\alpha M^{-1} g
 
@@ -108,7 +108,7 @@ def mahalanobis(
 
   Raises:
     TypeError: if a matrix is not floating, or `solve` not a function.
-    ValueError: if not just one form is given, or a matrix that is known is not positive definite.
+    ValueError: unless exactly one form is given, or if a known matrix is not positive definite.
 
   Example:
     >>> tx = mahalanobis(0.5, diagonal=jnp.array([1.0, 4.0]))
@@ -170,6 +170,6 @@ def _diagonal(diagonal: Any) -> Solve:
 
 
 def quotient(g: Array, by: Any) -> Array:
-  """Entries where the metric is 0 do not move; where it is NaN they become it."""
+  """`g / by`; entries where the metric `by` is 0 do not move, and NaN in the metric gives NaN."""
   by = jnp.asarray(by, g.dtype)
   return jnp.where(by <= 0, 0, g / jnp.where(by <= 0, 1, by))

@@ -1,4 +1,4 @@
-"""Gradient descent whose steps are short in a p-norm."""
+"""Gradient descent with steps that are short in a p-norm."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, on_floating, with_learning_rate
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, check_range
 
 
 def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.GradientTransformationExtraArgs:
-  r"""The gradient raised to a power, sign kept: minus the minimiser of the proximal problem in a p-norm.
+  r"""Raises the gradient to a power, keeping signs: minus the minimiser of a proximal problem in a p-norm.
 
   .. math:: u = \operatorname{sign}(g)\,(\alpha |g|)^{1/(p-1)}, \qquad
     -u = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{p \alpha} \|\Delta\|_p^p
 
-  The lecture prints `alpha |g|^{1/(p-1)}`, which is the minimiser for `p = 2` or `alpha = 1` only. As p grows
-  the minimiser tends to `sign(g)` whatever `alpha` is; as p goes to 1 only the largest gradients move. What
-  would overflow is held at the largest number of the dtype.
+  The lecture prints `alpha |g|^{1/(p-1)}`, which is the minimiser only for `p = 2` or `alpha = 1`. As p
+  grows, the minimiser tends to `sign(g)`, whatever `alpha` is; as p goes to 1, only the largest gradients
+  move. Values that would overflow become the largest number of the dtype.
 
   Args:
     p: above 1; infinity gives the sign.
@@ -44,13 +44,13 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
   check_range(alpha, "alpha", low=0, open_low=True)
 
   def power(g: Array, largest: ArrayLike) -> Array:
-    # alpha and |g| meet before the power, which makes either of them overflow for p near 1.
+    # Multiply alpha and |g| before the power: for p near 1 the power of either alone overflows.
     size = (jnp.abs(g) * jnp.asarray(alpha, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
     return jnp.sign(g) * jnp.minimum(size, largest)
 
   def update(updates, state, params=None, **extra_args):
     del params, extra_args
-    # The largest number of what came in: that of float32 is infinite in bfloat16.
+    # The largest number of the input's dtype: float32's largest number is infinite in bfloat16.
     new = on_floating(lambda g: power(wide(g), jnp.finfo(jnp.result_type(g)).max), updates)
     return as_updates(new, updates), state
 
@@ -60,17 +60,17 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
 def p_norm_sgd(
   learning_rate: optax.ScalarOrSchedule | None = None, *, p: ArrayLike = 2.0, alpha: ArrayLike | None = None
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Gradient descent in a p-norm, by its learning rate or by the weight of its proximal problem.
+  r"""Builds gradient descent in a p-norm, given its learning rate or the weight of its proximal problem.
 
   .. math:: \Delta = -\epsilon \operatorname{sign}(g)\,|g|^{1/(p-1)}, \qquad \alpha = \epsilon^{p-1}
 
-  In the first form p = 2 is `optax.sgd` and large p sign descent with steps of `epsilon`; in the second the
-  steps of large p are 1, for every `alpha`. A step that would overflow is held at the largest number of the
-  dtype.
+  With `learning_rate`, p = 2 is `optax.sgd`, and large p is sign descent with steps of `epsilon`. With
+  `alpha`, large p has steps of 1 for every `alpha`. A step that would overflow becomes the largest number of
+  the dtype.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule; or
-    alpha: a number above 0: the weight of the linear term against the p-norm's.
+    alpha: a number above 0: the weight of the linear term relative to the p-norm.
     p: above 1.
 
   Returns:
@@ -95,7 +95,7 @@ def p_norm_sgd(
     chain = with_learning_rate(scale_by_p_norm(p=p, alpha=alpha), 1.0)
 
   def update(updates, state, params=None, **extra_args):
-    # Rounded once, after the learning rate: the power alone leaves the range of 16 bits.
+    # Rounds once, after the learning rate: the power alone exceeds the range of 16 bits.
     new, state = chain.update(on_floating(wide, updates), state, params, **extra_args)
     return as_updates(jax.tree.map(_within, new, updates), updates), state
 
@@ -103,7 +103,7 @@ def p_norm_sgd(
 
 
 def _within(x: Array, like: Array) -> Array:
-  """`x` within the numbers of the dtype of `like`, if that is floating."""
+  """`x` clipped to the finite range of the dtype of `like`, if that is floating."""
   if not jnp.issubdtype(jnp.result_type(like), jnp.floating):
     return x
   largest = float(jnp.finfo(jnp.result_type(like)).max)

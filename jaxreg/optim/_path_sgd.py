@@ -1,4 +1,4 @@
-"""Path-SGD: gradient descent in a metric that rescaling the units of a ReLU network leaves as it is."""
+"""Path-SGD: gradient descent in a metric that is invariant to rescaling the units of a ReLU network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._mahalanobis import quotient, scale_by_mahalanobis
 from jaxreg.optim._trust_region import with_learning_rate
 from jaxreg.paths import chosen, everything
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Mask, Params, check_range
 
 # `(params, x [1, ...]) -> outputs`, with no dropout and no batch statistics.
@@ -21,21 +21,22 @@ Apply = Callable[[Params, Array], Any]
 
 
 def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Array:
-  r"""The p-norm of the products of weights along all paths from an input to an output.
+  r"""Computes the p-norm of the products of weights along all paths from an input to an output.
 
   .. math:: \phi_p(w) = \Bigl(\sum_{\text{paths}} \prod_{e \in \text{path}} |w_e|^p\Bigr)^{1/p}
 
   No path is enumerated: a network with the weights :math:`|w|^p` maps an input of ones to the sums over all
-  paths, since nothing in it is negative and ReLUs do nothing. Biases are edges from a unit that is 1.
+  paths, because nothing in it is negative and ReLUs have no effect. Biases are edges from a unit with value
+  1.
 
-  The powers and their products have to be numbers of the parameters' dtype. In float32 and for `p = 2` the
-  weights, and the product along a path, have to lie between about 1e-19 and 1e19: below, what is lost counts
-  as 0; above, the norm is infinite or NaN. Parameters in float64 reach from 1e-154 to 1e154.
+  The powers and their products must be in the range of the parameters' dtype. In float32 with `p = 2`, the
+  weights and the product along a path must lie between about 1e-19 and 1e19. Below that range they count as
+  0; above it the norm is infinite or NaN. In float64 the range is 1e-154 to 1e154.
 
   Args:
     apply: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling.
     params: its parameters, floating.
-    input_shape: of one example, without the batch.
+    input_shape: shape of one example, without the batch.
     p: at least 1.
 
   Returns:
@@ -59,26 +60,27 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
 
 
 def path_kappa(apply: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Params:
-  r"""How much of the paths' lengths hangs on each weight: the diagonal of the metric of Path-SGD.
+  r"""Computes how much each weight contributes to the path norm: the diagonal of Path-SGD's metric.
 
   .. math:: \kappa_e = \Bigl(\sum_{\text{paths} \ni e} \prod_{e' \ne e} |w_{e'}|^p\Bigr)^{2/p}
     = \Bigl(\frac{\partial \gamma}{\partial |w_e|^p}\Bigr)^{2/p}, \qquad
     \gamma = \sum_{\text{paths}} \prod_e |w_e|^p
 
-  One backward pass through the network at a batch of 1. Rescaling a ReLU unit by `s` divides the `kappa` of
-  its incoming weights by :math:`s^2` and multiplies that of its outgoing ones.
+  This takes one backward pass through the network at a batch of 1. Rescaling a ReLU unit by `s` divides the
+  `kappa` of its incoming weights by :math:`s^2` and multiplies the `kappa` of its outgoing weights by
+  :math:`s^2`.
 
-  A weight that is used at several places, as in a convolution, is one edge for each, whose paths are added
-  up. `apply` must be the network without dropout and normalisation: softmax, LayerNorm and attention have no
-  paths. An average pool counts as edges of 1/n, not of its p-th power, the same factor for all paths through
-  it; a max pool passes on its largest sum.
+  A weight used at several places, as in a convolution, is one edge per place, and the paths of these edges
+  are added up. `apply` must be the network without dropout and normalisation: softmax, LayerNorm and
+  attention have no paths. An average pool counts as edges of weight 1/n, not 1/n to the power p; the factor
+  is the same for all paths through it. A max pool passes on its largest sum.
 
   Args:
     apply, params, input_shape: as for `path_norm`.
     p: at least 1.
 
   Returns:
-    A tree like `params`, in float32 or wider; 0 where no path with a weight of its own passes.
+    A tree like `params`, in float32 or wider; 0 for a weight on no path of non-zero weights.
 
   Raises:
     ValueError: if `p` is below 1.
@@ -107,27 +109,27 @@ def scale_by_path(
   eps: ArrayLike = 0.0,
   mask: Mask = everything,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""The gradient over the diagonal of the path metric.
+  r"""Divides the gradient by the diagonal of the path metric.
 
   .. math:: u_e = \frac{g_e}{\kappa_e + \epsilon}, \qquad 0/0 = 0
 
-  A weight that all paths pass at 0 has no gradient either, and stays. With `eps` above 0 the steps of nearly
+  A weight with `kappa` 0 has no gradient either and does not move. With `eps` above 0 the steps of nearly
   dead edges are bounded, and invariance to rescaling is lost.
 
   Args:
     apply: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation.
-    input_shape: of one example, without the batch.
-    p: of the paths' norm, at least 1.
+    input_shape: shape of one example, without the batch.
+    p: order of the path norm, at least 1.
     eps: at least 0.
-    mask: which leaves are divided; the gradients of the others pass unchanged. In the place of
-      `optax.masked`, since `apply` needs all parameters.
+    mask: which leaves are divided; the gradients of other leaves pass unchanged. Use this instead of
+      `optax.masked`, because `apply` needs all parameters.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
     TypeError: if `apply` is not a function.
-    ValueError: if an option is out of range; in `update`, without `params`.
+    ValueError: if an option is out of range; in `update`, if `params` are missing.
 
   Example:
     >>> apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
@@ -164,30 +166,30 @@ def path_sgd(
   eps: ArrayLike = 0.0,
   mask: Mask = everything,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Path-SGD: equivalent ReLU networks stay equivalent, however their units are scaled.
+  r"""Builds Path-SGD, which keeps equivalent ReLU networks equivalent, however their units are scaled.
 
   .. math:: w_e \leftarrow w_e - \frac{\eta}{\kappa_e} \frac{\partial L}{\partial w_e}
 
-  The approximate minimiser of :math:`\eta \langle \nabla L, w \rangle + \tfrac12 \|\pi(w) - \pi(w_t)\|_p^2`,
-  with the products :math:`\pi` of all paths, one coordinate at a time. The lecture leaves out the half,
-  without which steps are half as long, and the absolute values, which odd `p` need. Where the units are
-  balanced at the start it gains little.
+  The step is the approximate minimiser of :math:`\eta \langle \nabla L, w \rangle + \tfrac12 \|\pi(w) -
+  \pi(w_t)\|_p^2`, with the products :math:`\pi` of all paths, one coordinate at a time. The lecture leaves
+  out the half, and its steps are then half as long. It also leaves out the absolute values, which odd `p`
+  needs. If the units are balanced at the start, Path-SGD gains little.
 
   Args:
     learning_rate: `eta`, a number or an Optax schedule.
     apply: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation.
-    input_shape: of one example, without the batch.
-    p: of the paths' norm, at least 1.
-    eps: added to `kappa`, at least 0: bounds the steps of nearly dead edges; above 0 equivalent networks no
-      longer stay so.
-    mask: which leaves are divided by `kappa`; those of the others take plain gradient steps.
+    input_shape: shape of one example, without the batch.
+    p: order of the path norm, at least 1.
+    eps: added to `kappa`, at least 0. Above 0 it bounds the steps of nearly dead edges, and equivalent
+      networks no longer stay equivalent.
+    mask: which leaves are divided by `kappa`; other leaves take plain gradient steps.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
     TypeError: if `apply` is not a function.
-    ValueError: if an option is out of range; in `update`, without `params`.
+    ValueError: if an option is out of range; in `update`, if `params` are missing.
 
   Example:
     Two networks of the same function, steps of the same function:
@@ -223,7 +225,7 @@ def _powers(params: Params, p: ArrayLike) -> Params:
 
 
 def _power(x: Array, p: ArrayLike, *, inverse: bool = False) -> Array:
-  # Powers cost more than the rest of a step where squares do.
+  # A general power costs more than the rest of a step, so p = 1 and p = 2 avoid it.
   if isinstance(p, int | float) and p in (1, 2):
     return x if p == 1 else (jnp.sqrt(x) if inverse else jnp.square(x))
   return x ** (1 / jnp.asarray(p, x.dtype) if inverse else jnp.asarray(p, x.dtype))

@@ -14,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, check_transform
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Params, check_wide
 
 Map = Callable[[Params], Params]
@@ -30,27 +30,27 @@ class ReparameterizeState(NamedTuple):
 def reparameterize(
   inner: optax.GradientTransformation, forward: ArrayLike | Map, inverse: Map | None = None
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Takes the steps of an optimizer in the coordinates `y` of the parameters `x = phi(y)`.
+  r"""Runs an optimizer in the coordinates `y` of the parameters `x = phi(y)`.
 
   .. math:: g_y = J_\varphi(y)^\top g_x, \qquad x \leftarrow \varphi(y + \Delta_y), \qquad
     x \leftarrow x - \alpha A A^\top g_x \text{ for } x = A y \text{ and gradient descent}
 
-  An orthogonal `A` leaves gradient descent as it is. Optimizers that are not linear in the gradient, such as
-  Adam or sign descent, become others, which no matrix describes.
+  An orthogonal `A` does not change gradient descent. Optimizers that are not linear in the gradient, such as
+  Adam or sign descent, become other methods, which no matrix describes.
 
   Args:
-    inner: what steps in `y`. It sees `y` as its parameters.
+    inner: the optimizer in `y`. It sees `y` as its parameters.
     forward: `A`, `[size, size]` over all parameters in the order of `jax.flatten_util.ravel_pytree`, which
       must be invertible; or a function `y -> x`, differentiable, between trees of the same structure.
-    inverse: `x -> y` of a function `forward`. Without it `forward` must be linear, but for a constant, and
-      `inner` do without parameters.
+    inverse: `x -> y`, the inverse of a function `forward`. Without it, `forward` must be linear up to a
+      constant, and `inner` must not need parameters.
 
   Returns:
     An Optax transform.
 
   Raises:
-    TypeError: if `forward` is neither, or `inner` no Optax transform.
-    ValueError: if the matrix is not square or, where it is known, singular, or `forward` needs an inverse.
+    TypeError: if `forward` is neither a matrix nor a function, or `inner` is no Optax transform.
+    ValueError: if the matrix is not square, or is known and singular, or if `forward` needs an inverse.
 
   Example:
     With y = 2x gradient descent takes a quarter of the step:
@@ -68,7 +68,7 @@ def reparameterize(
   matrix = None
   if not callable(forward):
     if inverse is not None:
-      raise ValueError("inverse must be None with a matrix, which is inverted")
+      raise ValueError("inverse must be None when forward is a matrix, which is inverted here")
     matrix, factors = _matrix(forward)
     forward, inverse = _linear(matrix), _linear_inverse(factors)
   linear = matrix is not None or inverse is None
@@ -89,11 +89,11 @@ def reparameterize(
       new = jax.jvp(forward, (jax.tree.map(jnp.zeros_like, steps),), (steps,))[1]
     else:
       if y is None:
-        raise ValueError("params must be given to update with a forward that is not linear, got None")
+        raise ValueError("params must be given to update when forward is not linear, got None")
       x, pull = jax.vjp(forward, y)
       steps, inner_state = tx.update(pull(gradient)[0], state.inner, y, **extra_args)
       moved = forward(jax.tree.map(jnp.add, y, steps))
-      # Not the difference to params: a step of 0 stays one, though the inverse rounds.
+      # Not the difference to params: a step of 0 must stay 0, although the inverse rounds.
       new = jax.tree.map(jnp.subtract, moved, x)
     return as_updates(new, updates), ReparameterizeState(inner_state)
 
@@ -104,7 +104,7 @@ def _transposed(forward: Map, gradient: Params) -> Params:
   try:
     return jax.linear_transpose(forward, gradient)(gradient)[0]
   except (NotImplementedError, ValueError, AssertionError) as error:
-    raise ValueError("forward must be linear where no inverse is given") from error
+    raise ValueError("forward must be linear when no inverse is given") from error
 
 
 def _matrix(matrix: Any) -> tuple[Array, tuple[Array, Array]]:

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation that survives a gradient of zero."""
+"""Sharpness-aware minimisation that survives a zero gradient."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import jax
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, check_transform, on_floating, steepest
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Params, check_range
 
 GradFn = Callable[[Params], Any]
@@ -19,33 +19,35 @@ GradFn = Callable[[Params], Any]
 def sam(
   inner: optax.GradientTransformation, *, rho: ArrayLike = 0.05, blocks: str = "global"
 ) -> optax.GradientTransformationExtraArgs:
-  r"""The optimizer's step with the gradient at the top of the slope nearby.
+  r"""Runs an optimizer with the gradient at a nearby point uphill: sharpness-aware minimisation.
 
   .. math:: \Delta = \operatorname{inner}\bigl(\nabla L(w + \rho\, g / \|g\|)\bigr), \qquad 0/0 = 0
 
   `update` takes the gradient at `w`, which gives the direction, and the function `grad_fn(params)`, which it
-  calls once for the second. Where the gradient is 0 the second is taken at `w` itself, so that nothing
-  becomes NaN; `optax.contrib.sam` with `normalize` stays NaN from there on.
+  calls once for the second gradient. If the first gradient is 0, the second is taken at `w` itself, so that
+  nothing becomes NaN; `optax.contrib.sam` with `normalize` stays NaN from there on.
 
-  With BatchNorm, return only the gradient from `grad_fn` and keep the statistics of the first pass: those of
-  the perturbed weights would be counted a second time, and belong to a network that is thrown away. `grad_fn`
-  must see the same batch and the same noise as the first gradient, and under `pmap` average over devices.
+  With BatchNorm, return only the gradient from `grad_fn` and keep the statistics of the first pass.
+  Statistics of the perturbed weights would count the batch a second time and belong to a network that is
+  discarded. `grad_fn` must see the same batch and the same noise as the first gradient, and under `pmap` it
+  must average over devices.
 
-  `grad_fn` gets its parameters in at least float32: in bfloat16 a usual perturbation, `rho` over the root of
-  the number of weights in each, rounds away, and SAM would be its inner optimizer. So `grad_fn` must not cast
-  them back before it uses them. The inner optimizer gets the gradient in the dtypes of the first one.
+  `grad_fn` gets its parameters in at least float32: in bfloat16 a usual perturbation,
+  `rho / sqrt(number of weights)` per weight, rounds away, and SAM would reduce to its inner optimizer. So
+  `grad_fn` must not cast the parameters back before it uses them. The inner optimizer gets the second
+  gradient in the dtypes of the first.
 
   Args:
-    inner: what steps.
-    rho: how far up, at least 0.
-    blocks: what is normalised together, as in `scale_by_trust_region`; the paper's is `global`.
+    inner: the optimizer that takes the step.
+    rho: length of the perturbation, at least 0.
+    blocks: which parameters are normalised together, as in `scale_by_trust_region`; the paper uses `global`.
 
   Returns:
     An Optax transform whose `update` needs `params` and `grad_fn`.
 
   Raises:
     TypeError: if `inner` is no Optax transform.
-    ValueError: for unknown blocks or a negative `rho`; in `update`, without `params` or `grad_fn`.
+    ValueError: for unknown blocks or a negative `rho`; in `update`, if `params` or `grad_fn` are missing.
 
   Example:
     >>> loss = lambda w: 0.5 * jnp.sum(jnp.array([1.0, 4.0]) * w**2)
@@ -75,7 +77,7 @@ def sam(
       raise ValueError("params and grad_fn must be given to update")
     direction = steepest(jax.tree.map(wide, updates), blocks, "l2")
     top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
-    # Not rounded to the parameters' dtypes, where nothing may be left of the perturbation.
+    # `top` is not rounded to the parameters' dtypes, which could erase the perturbation.
     return tx.update(as_updates(grad_fn(top), updates), state, params, **extra_args)
 
   return optax.GradientTransformationExtraArgs(tx.init, update)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates
-from jaxreg.penalties._leaves import wide
 from jaxreg.typing import Array, Key, check_key, check_range
 
 
 class SgldState(NamedTuple):
-  """How many steps were taken, and the key's data, which stay; `()` where the key comes with each step."""
+  """The number of steps taken, and the constant data of the key; `()` if the key comes with each step."""
 
   count: Array
   key_data: Array | tuple[()]
@@ -28,21 +28,22 @@ def sgld(
   num_examples: ArrayLike = 1,
   temperature: ArrayLike = 1.0,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Half a step of gradient descent, and noise of the variance of a step: samples of the posterior.
+  r"""Builds Langevin dynamics: half a gradient step plus noise with the variance of a step.
 
   .. math:: \Delta_t = -\frac{\epsilon_t}{2} N g_t + \sqrt{\epsilon_t T}\, \eta_t, \qquad \eta_t \sim N(0, I)
 
-  With the gradient of minus the log posterior over `N` the parameters are samples of the posterior, up to an
-  error that falls with the step. A penalty must be that of the prior over `N`. `temperature` 0 is gradient
-  descent. The last transform of a chain: what rescales its noise makes samples of something else. Leaves that
-  are not floating do not move. Keep the parameters in float32: `optax.apply_updates` rounds them to their
-  dtype, and in bfloat16 a step below 1/512 of a weight is lost, its noise too.
+  If `g` is the gradient of minus the log posterior over `N`, the parameters are samples of the posterior, up
+  to an error that falls with the step. A penalty must be the prior's, over `N`. At `temperature` 0 this is
+  gradient descent. It must be the last transform of a chain: rescaling its noise would sample another
+  distribution. Leaves that are not floating do not move. Keep the parameters in float32:
+  `optax.apply_updates` rounds them to their dtype, and in bfloat16 a step below 1/512 of a weight is lost
+  with its noise.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule.
-    key: typed, of all noise; steps fold in their number. Without it `update` needs another `key` in every
-      step, which is also how several runs in one program get noise of their own.
-    num_examples: `N`, for the gradient of a mean over the examples; 1 for that of their sum.
+    key: typed key for all noise; each step folds in its number. Without it, `update` needs a new `key` in
+      every step; this also gives several runs in one program their own noise.
+    num_examples: `N`, for the gradient of a mean over the examples; 1 for the gradient of their sum.
     temperature: `T`, at least 0.
 
   Returns:
@@ -50,7 +51,7 @@ def sgld(
 
   Raises:
     TypeError: if `key` is no typed key.
-    ValueError: if an option is out of range; in `update`, without any key.
+    ValueError: if an option is out of range, or if `update` gets no key either.
 
   Example:
     >>> tx = sgld(0.02, key=jax.random.key(0), num_examples=10, temperature=0.0)
@@ -71,7 +72,7 @@ def sgld(
     del params
     if key is None:
       return SgldState(jnp.zeros((), jnp.int32), ())
-    # Plain numbers, which `optax.MultiSteps` can choose between and a checkpoint holds.
+    # Plain numbers, so that `optax.MultiSteps` can select between them and a checkpoint can hold them.
     return SgldState(jnp.zeros((), jnp.int32), jax.random.key_data(jax.random.clone(key)))
 
   impl = None if key is None else jax.random.key_impl(key)

@@ -1,4 +1,4 @@
-"""Steps of a given length: the minimiser of the linearised loss within a trust region around each block."""
+"""Steps of a given length: minimisers of the linearised loss within a trust region around each block."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._leaves import unit_axes, wide
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
-from jaxreg.penalties._leaves import unit_axes, wide
 from jaxreg.typing import Array, one_line
 
 BLOCKS = ("global", "leaf", "unit", "element")
@@ -20,7 +20,7 @@ NORMS = ("l2", "l1", "linf", "rms")
 
 
 class TrustRegionState(NamedTuple):
-  """The running averages, of the gradient and of the norms of its blocks; `()` for one that is not kept."""
+  """Running averages of the gradient and of the norms of its blocks; `()` for an average that is not used."""
 
   numerator: Average | tuple[()]
   denominator: Average | tuple[()]
@@ -34,7 +34,7 @@ def scale_by_trust_region(
   denominator_decay: ArrayLike | None = None,
   debias: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""The direction of steepest ascent of norm 1 in each block of parameters.
+  r"""Normalises the gradient to the direction of steepest ascent of norm 1 in each block of parameters.
 
   .. math:: u_b = \arg\max_{\|u\| \le 1} \langle g_b, u \rangle, \qquad
     u_b = \frac{g_b}{\|g_b\|_2}, \quad \operatorname{sign}(g_b), \quad \ldots
@@ -43,15 +43,16 @@ def scale_by_trust_region(
   :math:`u = E_1[g] / \sqrt{E_2[\|g\|^2]}`. A block without a gradient does not move: 0/0 is 0.
 
   Args:
-    blocks: what is normalised together: `global`, everything; `leaf`, each array; `unit`, the incoming
-      weights of each unit (`paths.incoming_axes`); `element`, each number.
-    norm: of the region. `l2`; `linf`, whose step is the sign; `l1`, whose step is along the largest entry,
-      shared where several are; `rms`, `l2` over the root of the number of entries, so that the step of a
-      block does not become smaller per entry where the block is larger.
-    numerator_decay: of an exponential average of the gradient; `None` for none, 1 for the flat mean.
-    denominator_decay: of an exponential average of the squared norms, which is then divided by in the place
-      of the norm of the numerator; for `l2` and `rms`. With equal decays the result has norm at most 1; with
-      unequal ones, as in Adam, it may be longer.
+    blocks: which parameters are normalised together: `global`, everything; `leaf`, each array; `unit`, the
+      incoming weights of each unit (`paths.incoming_axes`); `element`, each number.
+    norm: norm of the region. `l2`; `linf`, with the sign as step; `l1`, with a step along the largest entry,
+      shared among equal ones; `rms`, `l2` over the root of the number of entries, so that a larger block does
+      not take smaller steps per entry.
+    numerator_decay: decay of an exponential average of the gradient; `None` for no average, 1 for the flat
+      mean.
+    denominator_decay: decay of an exponential average of the squared norms, whose root then replaces the norm
+      of the numerator; for `l2` and `rms`. With equal decays the result has norm at most 1; with unequal
+      decays, as in Adam, it may be longer.
     debias: whether the weights of an average sum to 1 from the first step on.
 
   Returns:
@@ -75,7 +76,7 @@ def scale_by_trust_region(
   check_decay(numerator_decay, "numerator_decay", debias)
   check_decay(denominator_decay, "denominator_decay", debias)
   if denominator_decay is not None and norm not in ("l2", "rms"):
-    raise ValueError(f"denominator_decay must be None with norm={norm!r}: it is for l2 and rms")
+    raise ValueError(f"denominator_decay must be None with norm={norm!r}: only l2 and rms use it")
 
   def init(params: Any) -> TrustRegionState:
     numerator = () if numerator_decay is None else average_init(params)
@@ -114,7 +115,7 @@ def trust_region(
   denominator_decay: ArrayLike | None = None,
   debias: bool = True,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Steps to the edge of a trust region: their length is the learning rate, whatever the gradient's.
+  r"""Builds steps to the edge of a trust region: their length is the learning rate, whatever the gradient.
 
   .. math:: \Delta_b = \arg\min_{\|\Delta\| \le \epsilon} \langle g_b, \Delta \rangle
     = -\epsilon\, \frac{g_b}{\|g_b\|_2} \text{ for } \ell_2, \qquad \lambda = \frac{\|g_b\|_2}{2 \epsilon}
@@ -124,12 +125,13 @@ def trust_region(
 
   Args:
     learning_rate: `epsilon`, the radius; a number or an Optax schedule.
-    blocks: what is normalised together: `global`, everything; `leaf`, each array; `unit`, the incoming
-      weights of each unit (`paths.incoming_axes`); `element`, each number.
-    norm: of the region, `l2`, `l1`, `linf` or `rms`; what they are says `scale_by_trust_region`.
-    numerator_decay: of an exponential average of the gradient; `None` for none, 1 for the flat mean.
-    denominator_decay: of an exponential average of the squared norms, divided by in the place of the norm of
-      the numerator; for `l2` and `rms`; `None` for none.
+    blocks: which parameters are normalised together: `global`, everything; `leaf`, each array; `unit`, the
+      incoming weights of each unit (`paths.incoming_axes`); `element`, each number.
+    norm: norm of the region, `l2`, `l1`, `linf` or `rms`, as in `scale_by_trust_region`.
+    numerator_decay: decay of an exponential average of the gradient; `None` for no average, 1 for the flat
+      mean.
+    denominator_decay: decay of an exponential average of the squared norms, whose root replaces the norm of
+      the numerator; for `l2` and `rms`; `None` for no average.
     debias: whether the weights of an average sum to 1 from the first step on.
 
   Returns:
@@ -164,7 +166,7 @@ def steepest(grads: Any, blocks: str, norm: str) -> Any:
   if norm == "l1":
     ends = jax.tree.map(lambda g, top: jnp.where(jnp.abs(g) < top, 0, jnp.sign(g)), grads, largest)
     return jax.tree.map(_divide, ends, _over_blocks(jnp.sum, jax.tree.map(jnp.abs, ends), blocks))
-  # By the largest entry first, so that squares neither vanish nor overflow.
+  # Divide by the largest entry first, so that squares neither vanish nor overflow.
   scaled = jax.tree.map(_divide, grads, largest)
   length = jax.tree.map(jnp.sqrt, _over_blocks(jnp.sum, jax.tree.map(jnp.square, scaled), blocks))
   unit = jax.tree.map(_divide, scaled, length)
@@ -183,24 +185,24 @@ def block_norms(grads: Any, blocks: str) -> Any:
 def with_learning_rate(
   direction: optax.GradientTransformationExtraArgs, learning_rate: optax.ScalarOrSchedule
 ) -> optax.GradientTransformationExtraArgs:
-  """Downhill along a direction."""
+  """Chains a direction with a step downhill of the given learning rate."""
   chain = optax.chain(direction, optax.scale_by_learning_rate(learning_rate))
   return optax.with_extra_args_support(chain)
 
 
 def as_updates(new: Any, updates: Any) -> Any:
-  """In the dtypes of the updates that came in."""
+  """Casts `new` to the dtypes of the incoming updates."""
   return jax.tree.map(lambda x, u: x.astype(jnp.result_type(u)), new, updates)
 
 
 def on_floating(function: Callable[..., Array], tree: Any, *rest: Any) -> Any:
-  """`function` of the leaves that are floating; others, such as counters, stay as they are."""
+  """Applies `function` to floating leaves; other leaves, such as counters, stay unchanged."""
   floats = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
   return jax.tree.map(lambda x, *others: function(x, *others) if floats(x) else x, tree, *rest)
 
 
 def _over_blocks(fold: Callable[..., Array], tree: Any, blocks: str) -> Any:
-  """`jnp.max` or `jnp.sum`, of values that are at least 0, over each block; axes are kept."""
+  """Folds non-negative values over each block with `jnp.max` or `jnp.sum`; axes are kept."""
   leaves, structure = jax.tree.flatten(tree)
   axes = _axes(tree, blocks)
   folded = [fold(x, axis=over, keepdims=True, initial=0) for x, over in zip(leaves, axes, strict=True)]
@@ -225,7 +227,7 @@ def _axes(tree: Any, blocks: str) -> list[tuple[int, ...]]:
 
 
 def _divide(x: Array, by: Array) -> Array:
-  """With 0/0 = 0, and nothing where there is nothing to divide by; NaN stays NaN."""
+  """`x / by`, and 0 where `by` is 0; NaN stays NaN."""
   return jnp.where(by == 0, 0, x / jnp.where(by == 0, 1, by)).astype(x.dtype)
 
 
@@ -234,7 +236,7 @@ def _times(tree: Any, factors: Any) -> Any:
 
 
 def check_transform(inner: Any) -> None:
-  """Checks what steps within another transform.
+  """Checks an optimizer that runs inside another transform.
 
   Raises:
     TypeError: if it is no Optax transform, for instance a learning rate.

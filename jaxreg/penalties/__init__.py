@@ -1,6 +1,7 @@
 """Penalties: `(params, *, mask=kernels_only, ...) -> scalar`, and on activations `[batch, ...] -> [batch]`.
 
-Each is without its weight: the objective is the loss plus weight times penalty, as `penalized` builds it.
+A penalty does not include its weight: the objective is the loss plus weight times penalty, as `penalized`
+builds it. These files import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

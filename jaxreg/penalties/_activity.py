@@ -1,4 +1,4 @@
-"""Penalties on what units put out, and how sparse that is."""
+"""Penalties on the activations of units, and a measure of their sparsity."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import absolute
+from jaxreg._leaves import absolute
 from jaxreg.typing import Array, check_floating, check_range, check_wide
 
 
 def l1_activity(activations: ArrayLike) -> Array:
-  r"""The sum of each example's absolute activations.
+  r"""Computes the sum of each example's absolute activations.
 
   .. math:: \Omega(h) = \|h\|_1 = \sum_i |h_i|
 
-  One value an example, so that its mean does not depend on the size of the batch. The gradient at 0 is 0.
+  There is one value per example, so the mean does not depend on the batch size. The gradient at 0 is 0.
 
   Args:
-    activations: `[batch, ...]`, floating; of several layers add the values.
+    activations: `[batch, ...]`, floating; for several layers add the values.
 
   Returns:
     `[batch]`, float32 or wider.
@@ -45,23 +45,25 @@ def kl_sparsity(
   weights: ArrayLike | None = None,
   axis_name: str | None = None,
 ) -> Array:
-  r"""The divergence of each unit's mean activation from a small target.
+  r"""Computes the KL divergence of each unit's mean activation from a small target.
 
   .. math:: \mathrm{KL}(\rho \,\|\, \hat\rho_j) = \rho \log \frac{\rho}{\hat\rho_j}
     + (1 - \rho) \log \frac{1 - \rho}{1 - \hat\rho_j}, \qquad \hat\rho_j = \text{mean over examples of } h_j
 
-  One value a unit, not an example: the mean comes before the divergence. A mean over parts of a batch is
-  therefore another penalty than that over the whole; with `axis_name` the mean is over all devices.
+  There is one value per unit, not per example: the mean comes before the divergence. So the mean over parts
+  of a batch gives another penalty than the mean over the whole batch; with `axis_name` the mean is over all
+  devices.
 
   Args:
-    activations: `[..., units]`, floating, in [0, 1] as a sigmoid gives them; the mean is over all other axes.
+    activations: `[..., units]`, floating, in [0, 1] like a sigmoid's outputs; the mean is over all axes but
+      the last.
     target: `rho` in (0, 1).
-    weights: `[...]`, of each example; 0 for padding.
-    axis_name: mapped axis to take the mean over, too.
+    weights: `[...]`, one per example; 0 for padding.
+    axis_name: name of a mapped axis that the mean also covers.
 
   Returns:
-    `[units]` in nats, float32 or wider. Finite where a unit is always 0 or 1, with a gradient that leads away
-    from there.
+    `[units]` in nats, float32 or wider. For a unit that is always 0 or 1 the value is finite and the gradient
+    leads away from there.
 
   Raises:
     TypeError: if `activations` or `weights` are not floating.
@@ -78,7 +80,7 @@ def kl_sparsity(
   check_range(target, "target", low=0, high=1, open_low=True)
   check_range(1 - target, "1 - target", low=0, high=1, open_low=True)
   mean = _mean(activations, weights, axis_name)
-  # A step of the dtype inside [0, 1]; past it the value stays and the gradient goes on.
+  # Clips one step of the dtype inside [0, 1]; beyond that the value is constant and the gradient continues.
   eps = jnp.finfo(mean.dtype).eps
   mean += jax.lax.stop_gradient(jnp.clip(mean, eps, 1 - eps) - mean)
   target = jnp.asarray(target, mean.dtype)
@@ -86,7 +88,7 @@ def kl_sparsity(
 
 
 def sparsity(activations: ArrayLike, *, tolerance: float = 0.0) -> Array:
-  """The fraction of each example's activations that are zero, up to `tolerance`.
+  """Computes the fraction of each example's activations that are zero, up to `tolerance`.
 
   Args:
     activations: `[batch, ...]`, floating.
@@ -120,7 +122,7 @@ def _mean(activations: Array, weights: ArrayLike | None, axis_name: str | None) 
   if weights is None:
     weights = jnp.ones(leading, activations.dtype)
   weights = check_floating(weights, "weights", shape=leading).astype(activations.dtype)[..., None]
-  # What an example of weight 0 holds may be anything.
+  # An example of weight 0 may hold anything.
   kept = jnp.where(weights != 0, activations, 0)
   axes = tuple(range(len(leading)))
   total, count = (weights * kept).sum(axis=axes), weights.sum(axis=axes)

@@ -1,4 +1,4 @@
-"""Co-adaptation: how much the activations of a layer's units go together."""
+"""Co-adaptation: how strongly the activations of a layer's units are correlated."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from jaxreg.typing import Array, check_wide
 
 
 def coadaptation(activations: ArrayLike) -> Array:
-  r"""The mean absolute correlation over pairs of units: 0 where each goes its own way, 1 where one says all.
+  r"""Computes the mean absolute correlation over pairs of units: 0 if uncorrelated, 1 if one determines all.
 
   .. math:: \frac{2}{n (n - 1)} \sum_{i < j} |\operatorname{corr}(h_i, h_j)|
 
-  Over the `n` units whose activations are not the same for every example; a dead unit takes part in nothing.
-  Few examples make it larger by chance: of independent units it is about `0.8 / sqrt(examples)`.
+  The mean covers the `n` units whose activations differ between examples; a dead unit is left out. With few
+  examples the value is larger by chance: for independent units it is about `0.8 / sqrt(examples)`.
 
   Args:
     activations: `[..., units]`, floating; all axes but the last are examples.
 
   Returns:
-    A scalar in [0, 1], float32 or wider; 0 for fewer than two units that vary.
+    A scalar in [0, 1], float32 or wider; 0 if fewer than two units vary.
 
   Raises:
     TypeError: if `activations` are not floating.
@@ -31,7 +31,7 @@ def coadaptation(activations: ArrayLike) -> Array:
 
   Example:
     >>> hidden = jnp.array([[1.0, 2.0, 1.0], [2.0, 4.0, -1.0], [3.0, 6.0, 1.0]])
-    >>> coadaptation(hidden).round(4)  # the first two say the same, the third something else
+    >>> coadaptation(hidden).round(4)  # units 1 and 2 agree, unit 3 differs
     Array(0.3333, dtype=float32)
 
   References:
@@ -45,7 +45,7 @@ def coadaptation(activations: ArrayLike) -> Array:
   rows = rows * power_of_two(rows, (0,))  # so that no square under- or overflows
   centred = rows - rows.mean(axis=0, keepdims=True)
   squares = jnp.square(centred).sum(axis=0)
-  # A constant has no correlation, but its mean is rounded.
+  # A constant unit has no correlation, but its rounded mean would give it one.
   varies = (rows != rows[:1]).any(axis=0)
   units = jnp.where(varies[None], centred, 0) / jnp.sqrt(jnp.where(varies, squares, 1))[None]
   size = varies.sum()

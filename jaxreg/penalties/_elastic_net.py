@@ -12,7 +12,7 @@ from jaxreg.typing import Array, Mask, Params, check_range
 
 
 def elastic_net(params: Params, *, ratio: ArrayLike, mask: Mask = kernels_only) -> Array:
-  r"""`ratio` of the L1 norm and the rest of half the squared L2 norm.
+  r"""Computes `ratio` times the L1 norm plus `1 - ratio` times half the squared L2 norm.
 
   .. math:: \Omega(w) = \rho \|w\|_1 + \frac{1 - \rho}{2} \|w\|_2^2
 

@@ -1,4 +1,4 @@
-"""How much outputs change with inputs: the norms of gradients and Jacobians."""
+"""How strongly outputs change with inputs: the norms of gradients and Jacobians."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jaxreg.typing import Array, Key, Params, check_count, check_floating, check
 
 
 def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params, x: ArrayLike) -> Array:
-  r"""The squared norm of a scalar output's gradient in the inputs.
+  r"""Computes the squared norm of the gradient of a scalar output with respect to the inputs.
 
   .. math:: \Omega(x) = \|\nabla_x \hat y(x)\|_2^2
 
-  Inputs with noise of variance `s` add `s` times this to the expected squared loss: exactly for a linear
-  model, where it is `s` times the squared norm of the weights. For another, a second term of the same order
-  joins it, `s` times residual times Laplacian, which vanishes with the residuals.
+  Input noise of variance `s` adds `s` times this penalty to the expected squared loss. For a linear model
+  this is exact, and equals `s` times the squared norm of the weights. For any other model there is a second
+  term of the same order, `s` times residual times Laplacian, which vanishes with the residuals.
 
   Args:
-    apply_fn: `(params, x) -> [batch]` or `[batch, 1]`; an example's output may depend on its own input only,
-      so no batch statistics.
+    apply_fn: `(params, x) -> [batch]` or `[batch, 1]`; an example's output may depend only on its own input,
+      so not on batch statistics.
     params: any pytree.
     x: `[batch, ...]`, floating.
 
@@ -32,7 +32,7 @@ def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params,
 
   Raises:
     TypeError: if `x` is not floating.
-    ValueError: if there is more than one output an example; see `jacobian_penalty`.
+    ValueError: if an example has more than one output; see `jacobian_penalty`.
 
   Example:
     >>> linear = lambda w, x: x @ w
@@ -49,7 +49,7 @@ def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params,
   if outputs.shape not in ((x.shape[0],), (x.shape[0], 1)):
     raise ValueError(
       f"apply_fn must give [batch] or [batch, 1] for a batch of {x.shape[0]}, got {outputs.shape}; "
-      "for several outputs there is jacobian_penalty"
+      "for several outputs use jacobian_penalty"
     )
   return _squares(pull(jnp.ones_like(outputs))[0])
 
@@ -62,25 +62,25 @@ def jacobian_penalty(
   num_projections: int | None = None,
   key: Key | None = None,
 ) -> Array:
-  r"""The squared Frobenius norm of the outputs' Jacobian in the inputs.
+  r"""Computes the squared Frobenius norm of the Jacobian of the outputs with respect to the inputs.
 
   .. math:: \Omega(x) = \|J(x)\|_F^2 = \sum_c \|\nabla_x \hat y_c\|_2^2
     = C\, \mathbb{E}_v \|v^\top J(x)\|_2^2, \qquad v \text{ uniform on the unit sphere}
 
-  Exactly with one pass backwards an output; or, unbiased, with one a projection.
+  The exact value takes one backward pass per output; an unbiased estimate takes one per projection.
 
   Args:
-    apply_fn: `(params, x) -> [batch, ...]`; an example's outputs may depend on its own input only.
+    apply_fn: `(params, x) -> [batch, ...]`; an example's outputs may depend only on its own input.
     params: any pytree.
     x: `[batch, ...]`, floating.
-    num_projections: how many random directions; None for the exact sum.
-    key: for the directions, one draw for all; needed with `num_projections` only.
+    num_projections: number of random directions; None for the exact sum.
+    key: one draw for all directions; needed only with `num_projections`.
 
   Returns:
     `[batch]`, float32 or wider.
 
   Raises:
-    TypeError: if `x` is not floating or, where needed, `key` not a typed key.
+    TypeError: if `x` is not floating, or `key` is needed and not a typed key.
     ValueError: if the outputs have no batch axis or `num_projections` is below 1.
 
   Example:

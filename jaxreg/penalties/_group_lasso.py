@@ -2,9 +2,9 @@
 
 import math
 
+from jaxreg._leaves import selected, total, unit_axes
 from jaxreg._scaled import norm
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import selected, total, unit_axes
 from jaxreg.typing import Array, Mask, Params
 
 
@@ -15,18 +15,19 @@ def group_lasso(
   size_weighted: bool = True,
   mask: Mask = kernels_only,
 ) -> Array:
-  r"""The sum over units of the norm of the weights that come into them.
+  r"""Computes the sum over units of the norm of each unit's incoming weights.
 
   .. math:: \Omega(w) = \sum_g \sqrt{n_g}\, \|w_g\|_2, \qquad
     \nabla_{w_g} \Omega = \sqrt{n_g}\, \frac{w_g}{\|w_g\|_2}, \quad 0 \text{ at } w_g = 0
 
-  Drives whole units to zero. The factor, the root of the number of weights in a group, makes groups of
-  different sizes comparable. For units that are exactly zero use `constraints.prox_group_lasso`.
+  The penalty drives whole units to zero. The factor `sqrt(n_g)`, with `n_g` the number of weights in a group,
+  makes groups of different sizes comparable. For units that are exactly zero use
+  `constraints.prox_group_lasso`.
 
   Args:
     params: any pytree.
-    axis: axes of a group's weights, the same for all leaves; by default those of one unit's incoming weights
-      (`paths.incoming_axes`).
+    axis: axes of a group's weights, the same for all leaves; by default the axes of one unit's incoming
+      weights (`paths.incoming_axes`).
     size_weighted: whether to multiply by the root of the size.
     mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 
+from jaxreg._leaves import absolute, selected, total
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import absolute, selected, total
 from jaxreg.typing import Array, Mask, Params
 
 

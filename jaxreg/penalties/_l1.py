@@ -1,18 +1,18 @@
 """The L1 norm of the weights."""
 
+from jaxreg._leaves import absolute, selected, total
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import absolute, selected, total
 from jaxreg.typing import Array, Mask, Params
 
 
 def l1(params: Params, *, mask: Mask = kernels_only) -> Array:
-  r"""The sum of absolute weights.
+  r"""Computes the sum of absolute weights.
 
   .. math:: \Omega(w) = \sum_i |w_i|, \qquad \nabla \Omega = \operatorname{sign}(w), \quad
     \operatorname{sign}(0) = 0
 
-  A weight of exactly 0 stays there. Gradient steps oscillate round 0 without reaching it: for exact zeros
-  use `constraints.proximal` with `constraints.prox_l1`.
+  A weight of exactly 0 stays 0. Gradient steps oscillate around 0 without reaching it; for exact zeros use
+  `constraints.proximal` with `constraints.prox_l1`.
 
   Args:
     params: any pytree.

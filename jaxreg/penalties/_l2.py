@@ -2,19 +2,20 @@
 
 import jax.numpy as jnp
 
+from jaxreg._leaves import selected, total
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import selected, total
 from jaxreg.typing import Array, Mask, Params
 
 
 def l2(params: Params, *, mask: Mask = kernels_only) -> Array:
-  r"""Half the sum of squared weights.
+  r"""Computes half the sum of squared weights.
 
   .. math:: \Omega(w) = \tfrac12 \sum_i w_i^2, \qquad \nabla \Omega = w
 
-  `alpha * l2(params)` is the convention :math:`(\alpha/2) \|w\|^2`, whose SGD step at rate `eps` is
-  `(1 - eps alpha) w - eps grad`. Keras' `L2` and `optax.tree.norm(squared=True)` lack the half. Under an
-  adaptive optimizer this is not decoupled weight decay: the penalty's gradient is rescaled with the rest.
+  `alpha * l2(params)` is the convention :math:`(\alpha/2) \|w\|^2`, whose SGD step at rate `eps` is `(1 - eps
+  alpha) w - eps grad`. Keras' `L2` and `optax.tree.norm(squared=True)` lack the half. Under an adaptive
+  optimizer this is not decoupled weight decay: the optimizer rescales the penalty's gradient together with
+  the loss's.
 
   Args:
     params: any pytree.

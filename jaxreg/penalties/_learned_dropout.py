@@ -1,4 +1,4 @@
-"""What dropout that learns its rates costs, over a whole network."""
+"""The KL cost of dropout with learned rates, over a whole network."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jaxreg.typing import Array, Params
 
 
 def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
-  r"""The KL terms of all layers that learn how much they drop.
+  r"""Computes the sum of the KL terms of all layers that learn their dropout rate or variance.
 
   .. math:: \sum_{l:\ p_l} \mathrm{KL}_{\text{concrete}}(W_l, p_l) +
     \sum_{l:\ \alpha_l} \mathrm{KL}_{\text{variational}}(\alpha_l)
 
-  A leaf `rate_logit` is that of concrete dropout on what the leaf `kernel` beside it multiplies, as in
-  `models.ConcreteDropoutDense`. A leaf `log_alpha` is that of variational dropout: it counts once for each
-  input, whose noise is shared by the weights that read it. Against a mean loss the weight is 1 over the
-  number of training examples.
+  A leaf `rate_logit` belongs to concrete dropout on the inputs of the leaf `kernel` beside it, as in
+  `models.ConcreteDropoutDense`. A leaf `log_alpha` belongs to variational dropout: it counts once per input,
+  because the weights that read an input share its noise. With a mean loss, the weight of this penalty is 1
+  over the number of training examples.
 
   Args:
-    params: any pytree; what has no such leaves costs nothing.
-    length_scale: of concrete dropout's prior.
+    params: any pytree; layers without such leaves cost nothing.
+    length_scale: length scale of concrete dropout's prior.
 
   Returns:
     A scalar, float32 or wider.
@@ -52,6 +52,6 @@ def learned_dropout(params: Params, *, length_scale: ArrayLike = 1.0) -> Array:
     elif own == "rate_logit":
       kernel = f"{layer}/kernel" if layer else "kernel"
       if kernel not in leaves:
-        raise ValueError(f"params must have a leaf {kernel} beside {name}, which drops its inputs")
+        raise ValueError(f"params must have {kernel}, the kernel whose inputs {name} drops")
       total = total + noise.concrete_dropout_kl(leaves[kernel], rate_logit=leaf, length_scale=length_scale)
   return total

@@ -4,26 +4,26 @@ import math
 
 import jax.numpy as jnp
 
+from jaxreg._leaves import selected, total, unit_axes
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import selected, total, unit_axes
 from jaxreg.typing import Array, Mask, Params
 
 
 def orthogonality(
   params: Params, *, axis: int | tuple[int, ...] | None = None, mask: Mask = kernels_only
 ) -> Array:
-  r"""The squared distance of each kernel's Gram matrix from the identity.
+  r"""Computes the squared distance of each kernel's Gram matrix from the identity.
 
   .. math:: \Omega(W) = \|W^\top W - I\|_F^2 \quad\text{if } n \ge m, \qquad
     \|W W^\top - I\|_F^2 \quad\text{otherwise}, \qquad W \in \mathbb{R}^{n \times m}
 
-  `n` incoming weights of each of `m` units; kernels of more axes are flattened to that. The two forms differ
-  by the constant `|n - m|`, so the smaller one is 0 for every matrix with orthonormal columns or rows, and
-  cheaper.
+  Here `m` units have `n` incoming weights each; kernels with more axes are flattened to such a matrix. The
+  two forms differ by the constant `|n - m|`. So the smaller one is 0 for every matrix with orthonormal
+  columns or rows, and it is cheaper.
 
   Args:
     params: any pytree.
-    axis: axes of one unit's weights, the same for all leaves; by default those of its incoming weights
+    axis: axes of one unit's weights, the same for all leaves; by default the axes of its incoming weights
       (`paths.incoming_axes`).
     mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 
@@ -46,11 +46,11 @@ def orthogonality(
   def of_leaf(name: str, w: Array) -> Array:
     axes = unit_axes(name, w, axis)
     moved = jnp.moveaxis(w, axes, range(len(axes)))
-    # Both sizes by name: without inputs there is no number of units to infer.
+    # Both sizes explicitly: a kernel without inputs leaves no number of units to infer.
     matrix = moved.reshape(math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :]))
     if matrix.shape[0] < matrix.shape[1]:
       matrix = matrix.T
-    # Near the optimum this is a difference of nearly equal numbers: no reduced precision on accelerators.
+    # Near the optimum this subtracts nearly equal numbers, so accelerators must not reduce the precision.
     gram = jnp.matmul(matrix.T, matrix, precision="highest")
     return jnp.square(gram - jnp.eye(gram.shape[0], dtype=gram.dtype)).sum()
 

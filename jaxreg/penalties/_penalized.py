@@ -1,4 +1,4 @@
-"""A loss with penalties, and each term of it."""
+"""A loss function with added penalties, and its terms by name."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ Term = tuple[Weight, Callable[[Params], Array]]
 def penalized(
   loss_fn: LossFn | Callable[..., tuple[Array, Any]], *terms: Term, has_aux: bool = False
 ) -> Callable[..., Any]:
-  r"""A loss function with weighted penalties on the parameters added.
+  r"""Adds weighted penalties on the parameters to a loss function.
 
   .. math:: \tilde J(\theta) = J(\theta) + \sum_i \alpha_i \Omega_i(\theta)
 
-  A penalty is added once: average what several devices give, for a sum would count it once a device.
+  A penalty is added once per call. So average the values of several devices: a sum would count it once per
+  device.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`; `key` is always given, by its name, also to a loss that
-      ignores it.
+    loss_fn: `(params, batch, *, key) -> scalar`; `key` is always passed, by name, even to a loss that ignores
+      it.
     *terms: pairs of a weight and a function `params -> scalar`. A weight is at least 0, or an Optax schedule.
-      Options of a penalty go in by `functools.partial`.
-    has_aux: whether `loss_fn` gives `(scalar, aux)`, as for `jax.grad`; then so does the result.
+      Bind options of a penalty with `functools.partial`.
+    has_aux: whether `loss_fn` returns `(scalar, aux)`, as for `jax.grad`; the result then does too.
 
   Returns:
     A function of the same signature as `loss_fn`, with `key=None` as default; its value is float32 or wider.
-    It takes `step` too, a number, which schedules need and which `loss_fn` does not see.
+    It also takes a number `step`, which schedules need and `loss_fn` does not see.
 
   Raises:
     TypeError: if a term is not a pair with a function of the parameters alone, or `loss_fn` does not take
-      these arguments; in a call, if the loss is a tuple or not floating, or with `has_aux` no pair.
+      these arguments; in a call, if the loss is a tuple or not floating, or `has_aux` is set and it is no
+      pair.
     ValueError: if a weight is negative; in a call, if the loss is no scalar, or a schedule has no `step`.
 
   Example:
@@ -81,7 +83,7 @@ def penalized(
 def penalized_terms(
   loss_fn: LossFn | Callable[..., tuple[Array, Any]], *terms: Term, has_aux: bool = False
 ) -> Callable[..., Any]:
-  """As `penalized`, but each term by name; their sum is the penalised loss.
+  """Like `penalized`, but returns the terms by name; their sum is the penalised loss.
 
   Args:
     loss_fn: as for `penalized`.
@@ -89,8 +91,8 @@ def penalized_terms(
     has_aux: as for `penalized`.
 
   Returns:
-    `(params, batch, *, key, step) -> {"loss": ..., name of a penalty: weight times its value, ...}`, with
-    `has_aux` a pair of that and what came with the loss. The second of two of the same name is called
+    `(params, batch, *, key, step) -> {"loss": ..., name of a penalty: weight times its value, ...}`, or with
+    `has_aux` the pair of this dict and the aux value. If two penalties share a name, the second is called
     `l2_2`, and so on.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Norm penalties as negative log densities of a prior on the weights."""
+"""Norm penalties as negative log densities of priors on the weights."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import math
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._leaves import selected
 from jaxreg.paths import kernels_only
 from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
-from jaxreg.penalties._leaves import selected
 from jaxreg.typing import Array, Mask, Params, check_range
 
 
 def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels_only) -> Array:
-  r"""Minus the log density of independent normal weights.
+  r"""Computes minus the log density of independent normal weights.
 
   .. math:: -\log p(w) = \frac{\alpha}{2} \|w\|_2^2 - \frac n2 \log \frac{\alpha}{2\pi}, \qquad
     w_i \sim \mathcal{N}(0, 1/\alpha)
 
-  Its gradient is that of `alpha * l2`; the constant matters where `alpha` is learnt or densities compared.
-  A maximum a posteriori estimate adds it to the *sum* of the examples' losses: beside a mean over `N`
-  examples its weight is `1 / N`.
+  Its gradient equals the gradient of `alpha * l2`. The constant matters if `alpha` is learned or densities
+  are compared. A maximum a posteriori estimate adds this penalty to the *sum* of the examples' losses; with a
+  mean over `N` examples its weight is `1 / N`.
 
   Args:
     params: any pytree.
@@ -50,7 +50,7 @@ def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels
 
 
 def laplace_prior(params: Params, *, rate: ArrayLike, mask: Mask = kernels_only) -> Array:
-  r"""Minus the log density of independent Laplace weights.
+  r"""Computes minus the log density of independent Laplace weights.
 
   .. math:: -\log p(w) = \alpha \|w\|_1 - n (\log \alpha - \log 2), \qquad
     w_i \sim \mathrm{Laplace}(0, 1/\alpha)

@@ -1,4 +1,4 @@
-"""Parameters that should be close to one another, or to where they started."""
+"""Penalties that keep parameters close to one another, or to their start."""
 
 from collections.abc import Iterable
 
@@ -6,30 +6,31 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import paths
+from jaxreg._leaves import floating, selected, total, wide
 from jaxreg.paths import kernels_only
-from jaxreg.penalties._leaves import floating, selected, total, wide
 from jaxreg.typing import Array, Mask, Params
 
 
 def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
-  r"""The squared distance of pairs of parameters.
+  r"""Computes the sum of squared distances between pairs of parameters.
 
   .. math:: \Omega(w) = \sum_{(A, B)} \|w^{(A)} - w^{(B)}\|_2^2, \qquad
     \nabla_{w^{(A)}} \Omega = 2 (w^{(A)} - w^{(B)}) = -\nabla_{w^{(B)}} \Omega
 
-  Without the half of `l2`, as the lecture has it. For an infinite weight the two are shared.
+  There is no factor of one half, unlike in `l2`; the lecture has none. An infinite weight shares the two
+  parameters.
 
   Args:
     params: any pytree.
     pairs: names of two leaves (`("Dense_0/kernel", "Dense_1/kernel")`), or of two subtrees whose leaves have
-      the same names below it (`("Dense_0", "Dense_1")`).
+      the same names below them (`("Dense_0", "Dense_1")`).
 
   Returns:
     A scalar, float32 or wider.
 
   Raises:
     TypeError: if a leaf is not floating.
-    ValueError: if there is no pair, a name is of nothing, or the two sides differ in leaves or shapes.
+    ValueError: if there is no pair, a name matches no parameter, or the two sides differ in leaves or shapes.
 
   Example:
     >>> tying({"a": jnp.array([1.0, 2.0]), "b": jnp.array([1.0, 4.0])}, pairs=[("a", "b")])
@@ -47,21 +48,23 @@ def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
   for first, second in pairs:
     a, b = _below(leaves, first), _below(leaves, second)
     if a.keys() != b.keys() or any(a[rest].shape != b[rest].shape for rest in a):
-      raise ValueError(f"pairs: {first!r} and {second!r} differ: {_shapes(a)} and {_shapes(b)}")
+      raise ValueError(
+        f"pairs: {first!r} and {second!r} must have equal shapes, got {_shapes(a)} and {_shapes(b)}"
+      )
     terms += [jnp.square(a[rest] - b[rest]).sum() for rest in a]
   return total(terms)
 
 
 def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Array:
-  r"""Half the squared distance from reference parameters, such as those that fine-tuning starts from.
+  r"""Computes half the squared distance from reference parameters, such as the start of fine-tuning.
 
   .. math:: \Omega(w) = \tfrac12 \|w - w^0\|_2^2
 
-  For the new layers, which have no reference, use `l2` with the opposite mask.
+  New layers have no reference: for these use `l2` with the opposite mask.
 
   Args:
     params: any pytree.
-    reference: a pytree with leaves of the same names and shapes; what is not selected may be missing.
+    reference: a pytree with leaves of the same names and shapes; leaves that are not selected may be missing.
     mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 
   Returns:

@@ -1,7 +1,8 @@
-"""Figures: plain data in, a `matplotlib.figure.Figure` out; no pyplot, so headless and without global state.
+"""Figures: `(data, *, title) -> matplotlib.figure.Figure`; no pyplot, so headless and without global state.
 
-`records` are the lines of a run's `metrics.jsonl`, as dicts. Values that are not finite leave a gap and a red
-cross at the bottom of the axis; more than 200 records are averaged in blocks, and the figure says so.
+`records` are the lines of a run's `metrics.jsonl`, as dicts. Non-finite values leave a gap and a red cross at
+the bottom of the axis. More than 200 records are averaged in blocks, and the figure says so. These files
+import NumPy, SciPy and matplotlib, and nothing of the trainer.
 """
 
 from jaxreg.plots._adversarial import adversarial

@@ -1,4 +1,4 @@
-"""Inputs beside the ones that an attack made of them."""
+"""Inputs beside their attacked versions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def adversarial(
   name: str,
   title: str = "",
 ) -> Figure:
-  """Images, the signs that are added to them and what comes of it, and the error as the attack grows.
+  """Draws images, the added signs and the attacked images, and the error as the attack grows.
 
   Args:
     images: `[n, height, width]` in [0, 1].
@@ -31,7 +31,7 @@ def adversarial(
     captions: the predictions before and after, `n` each.
     eps: lengths of the attack, `[k]`.
     errors: by label, in per cent, `[runs, k]`: a line for the mean, a band of one standard deviation.
-    name: what is added to the images, for instance `0.1 sign(gradient)`.
+    name: label of the perturbation, for instance `0.1 sign(gradient)`.
     title: above the figure.
 
   Returns:
@@ -52,7 +52,7 @@ def adversarial(
     ("captions", tuple(map(len, captions)), (len(images),) * 2),
   ):
     if found != wanted:
-      raise ValueError(f"{label} must fit images, {wanted}, got {found}")
+      raise ValueError(f"{label} must fit images: {wanted}, got {found}")
   figure = new_figure(1.25 * len(images) + 4.6, 4.8, title)
   parts: Any = figure.subfigures(1, 2, width_ratios=[1.25 * len(images) + 0.6, 4])
   left, right = parts

@@ -1,4 +1,4 @@
-"""How dropout's noise stands to the curvature while a network trains."""
+"""The alignment of dropout's noise with the curvature during training."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from jaxreg.plots._axes import new_figure
 
 
 def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
-  """The traces with the noise's covariance and with isotropic noise of its size, and their ratio.
+  """Draws the traces for the noise's covariance and for isotropic noise of its size, and their ratio.
 
   Args:
     series: by label, `steps`, `trace`, `isotropic` and `ratio`, each `[n]`.

@@ -1,4 +1,4 @@
-"""What all figures share: how one begins, which scale fits an axis, how an axis ends."""
+"""Parts shared by all figures: new figures, axis scales, and the finish of an axis."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ from jaxreg.plots._series import MAX_POINTS, MIN_BAND
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-  """An empty figure, in inches, that arranges itself."""
+  """Makes an empty figure, sized in inches, with automatic layout."""
   figure = Figure(figsize=(width, height), layout="constrained")
   if title:
     figure.suptitle(title)
@@ -23,18 +23,18 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def colors(number: int) -> list[Any]:
-  """So many colours that differ: the usual ten, or as many steps of one map from blue over green to red."""
+  """Returns `number` different colours: the usual ten, or steps of one map from blue over green to red."""
   if number <= 10:
     return [f"C{place}" for place in range(number)]
   return [colormaps["turbo"](place) for place in np.linspace(0.03, 0.97, number)]
 
 
 def log_scale(axis: Axes, *, min_ratio: float = 1.0) -> None:
-  """A log axis if all that is drawn is positive, one that has a place for 0 if some is 0, else a linear one.
+  """Sets a log axis for positive values, a symmetric log axis if some are 0, or else a linear one.
 
   Args:
     axis: with its lines drawn.
-    min_ratio: stay linear where the largest positive value is less than this many times the smallest.
+    min_ratio: the axis stays linear if the largest positive value is less than this many times the smallest.
   """
   values = np.concatenate([[], *(x.get_ydata() for x in axis.lines if x.get_gid() != NOT_FINITE)])
   values = values[np.isfinite(values)]
@@ -58,13 +58,13 @@ def log_scale(axis: Axes, *, min_ratio: float = 1.0) -> None:
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
-  """Plain numbers as the ticks of a logarithmic axis whose values go from `low` to `high`."""
+  """Sets plain numbers as ticks of a logarithmic axis with values from `low` to `high`."""
   axis.set_major_locator(LogLocator(subs=_digits(low, high), numticks=12))
   _plain(axis)
 
 
 def _digits(low: float, high: float) -> tuple[int, ...]:
-  # 1-2-5 ticks where they fit, so that an axis of less than a decade has labels, too.
+  # 1-2-5 ticks where they fit, so that an axis of less than a decade also has labels.
   return (1, 2, 5) if high < 300 * low else (1,)
 
 
@@ -74,9 +74,9 @@ def _plain(axis: Axis) -> None:
 
 
 def finish(axis: Axes, title: str, *, legend: bool = True) -> None:
-  """Title, grid, legend and the label of the epochs; an axis without a line says so.
+  """Adds title, grid, legend and the label of the epochs; an axis without a line says so.
 
-  Lines of one point each have no range of their own: the axes then begin at 0.
+  If every line has one point, there is no range of values: the axes then start at 0.
   """
   axis.set_title(title, loc="left", fontsize="medium")
   axis.spines[["top", "right"]].set_visible(False)
@@ -103,7 +103,7 @@ def _frame_single_points(axis: Axes) -> None:
 
 
 def note_averages(figure: Figure, blocks: Iterable[int]) -> None:
-  """Says how many records a point stands for, if it is more than one."""
+  """Notes how many records a point stands for, if more than one."""
   averaged = sorted({block for block in blocks if block > 1})
   if averaged:
     bands = " Bands: their 10th to 90th percentile." if averaged[-1] >= MIN_BAND else ""

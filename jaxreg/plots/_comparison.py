@@ -1,4 +1,4 @@
-"""Methods side by side."""
+"""A comparison of methods, side by side."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from jaxreg.plots._axes import new_figure
 from jaxreg.plots._interval import interval
 from jaxreg.plots._names import paper_name
 
-COLORS = ("tab:gray", "tab:blue")  # of the reference, of the others
+COLORS = ("tab:gray", "tab:blue")  # for the reference, for the others
 FAR = 5.0
 
 PANELS = {
@@ -21,14 +21,14 @@ PANELS = {
 
 
 def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str = "") -> Figure:
-  """The runs of each method as dots, their mean and its 95 % confidence interval (Student's t) as a bar.
+  """Draws each method's runs as dots, with their mean and its 95 % confidence interval (Student's t).
 
-  The interval of few runs may reach below 0 or above 100 %, where no value can lie: the axes end there. A row
-  that would flatten a panel is an arrow at its end, with the mean.
+  The interval of few runs may reach below 0 or above 100 %, which no value can: the axes end there. A row
+  that would flatten a panel is drawn as an arrow at the panel's end, with the mean.
 
   Args:
     rows: by label, the values of `test/error`, `test/ece` (fractions) and `test/nll` (nats) of its runs; the
-      first is the reference, whose mean is drawn through all rows.
+      first row is the reference; its mean is drawn through all rows.
     title: above the figure.
 
   Returns:
@@ -38,7 +38,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
     ValueError: if there is no row.
   """
   if not rows:
-    raise ValueError("rows must have at least one, got none")
+    raise ValueError("rows must have at least one entry, got none")
   figure = new_figure(11, 1.7 + 0.42 * len(rows), title)
   axes = figure.subplots(1, len(PANELS), sharey=True)
   for axis, (name, (label, factor, most)) in zip(axes, PANELS.items(), strict=True):
@@ -56,7 +56,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
     axis.set_xlim(low, high)
     for place, values in enumerate(drawn):
       if values.mean() > high:
-        # An arrow for a row that lies far outside: on its scale, the others would be one point.
+        # An arrow for a row far outside: on its scale, the others would be one point.
         note = f"{values.mean():.3g} "
         axis.annotate(note, (1, place), xycoords=axis.get_yaxis_transform(), ha="right", va="bottom")
         axis.plot(1, place, ">", color=COLORS[1], transform=axis.get_yaxis_transform(), clip_on=False)
@@ -82,7 +82,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
 
 
 def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
-  """From the least to the largest end, unless a row lies `FAR` times the width of all others above them."""
+  """The limits from the least to the largest end, without a row that is `FAR` widths above all others."""
   lows, highs = ends[np.isfinite(ends).all(axis=1)].T
   if not len(highs):
     return 0.0, 1.0

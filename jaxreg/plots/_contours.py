@@ -1,4 +1,4 @@
-"""Decision boundaries of classifiers of the plane."""
+"""Decision boundaries of classifiers on the plane."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def contours(
   *,
   title: str = "",
 ) -> Figure:
-  """The largest class probability over the plane, and where the predicted class changes.
+  """Draws the largest class probability over the plane, and where the predicted class changes.
 
   Args:
     grid: the coordinates, `[m]` and `[n]`.
@@ -28,7 +28,7 @@ def contours(
     title: above the figure.
 
   Returns:
-    A figure with an axis for each entry of `probs`.
+    A figure with one axis per entry of `probs`.
 
   Raises:
     ValueError: if there is nothing to draw.
@@ -55,7 +55,7 @@ def contours(
       chosen = labels == k
       axis.plot(points[chosen, 0], points[chosen, 1], "o", color=color, markersize=2.5, markeredgewidth=0)
     axis.set_title(name, loc="left", fontsize="medium")
-  # Every second edge of the grey bands, from 1 down.
+  # Every second edge of the grey bands, downward from 1.
   ticks = levels[::-2]
   figure.colorbar(filled, ax=axes, ticks=ticks, label="largest class probability", shrink=0.8)
   return figure

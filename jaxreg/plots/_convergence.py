@@ -1,4 +1,4 @@
-"""How fast methods learn, side by side."""
+"""The speed of learning of several methods, side by side."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from jaxreg.plots._series import Records, masked
 
 
 def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
-  """Likelihood of training (thin) and validation, and the error of validation, of several runs over epochs.
+  """Draws training (thin) and validation likelihood, and validation error, of several runs over epochs.
 
   Args:
     runs: by label, records as for `curves`.
@@ -29,7 +29,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a).
   """
   if not runs:
-    raise ValueError("runs must have at least one, got none")
+    raise ValueError("runs must have at least one entry, got none")
   figure = new_figure(12, 4.5, title)
   nll, error = figure.subplots(1, 2)
   blocks = []
@@ -51,7 +51,7 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
     ]
   for axis in (nll, error):
     log_scale(axis)
-  # One legend for both axes, beside them: eight methods would cover what they name.
+  # One legend beside both axes: on them, eight entries would cover the curves.
   note = "\nDropMax's training likelihood is under sampled masks" if any(map(masked, runs.values())) else ""
   finish(nll, f"NLL (nats){note}", legend=False)
   finish(error, "validation error (%)", legend=False)

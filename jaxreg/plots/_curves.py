@@ -12,12 +12,12 @@ from jaxreg.plots._series import Records, masked, read
 
 
 def curves(records: Records, *, title: str = "") -> Figure:
-  """Likelihood and error of training and validation over epochs, with the learning rate below.
+  """Draws likelihood and error of training and validation over epochs, with the learning rate below.
 
-  The likelihood and not the objective, which may be negative (see `terms`). Axes are logarithmic as far as
-  the values allow; a star is the test result. DropMax's training likelihood is under sampled masks that keep
-  the target, which makes it higher than that of a prediction: the label says so, and what lies between the
-  lines is not overfitting alone.
+  It shows the likelihood instead of the objective, which may be negative (see `terms`). Axes are logarithmic
+  if the values allow it; a star is the test result. DropMax's training likelihood is under sampled masks that
+  keep the target, so it is higher than the likelihood of a prediction. The label says so, and the gap between
+  the lines is not only overfitting.
 
   Args:
     records: dicts with `epoch` and any of `train/nll`, `val/nll`, `test/nll` (nats), `train/accuracy`,
@@ -43,7 +43,7 @@ def curves(records: Records, *, title: str = "") -> Figure:
   blocks = [
     line(nll, records, "train/nll", **train | sampled),
     line(nll, records, "val/nll", **val),
-    # No band: a batch has few errors, often none, and the percentiles would jump between two values.
+    # No band: a batch has few errors, often none, so the percentiles would jump between two values.
     line(error, records, "train/accuracy", convert=lambda x: percent(1 - x), band=False, **train),
     line(error, records, "val/error", convert=percent, band=False, **val),
   ]
@@ -62,10 +62,10 @@ def _learning_rate(axis: Axes, records: Records) -> None:
   if len(rates):
     marker = "o" if len(rates) == 1 else ""
     axis.plot(epochs, np.where(np.isfinite(rates), rates, np.nan), color="tab:green", marker=marker)
-    # A record is a mean over its steps: one across a switch shows a value that never was, once.
+    # A record is a mean over its steps: a record across a switch shows, once, a value that was never used.
     levels, times = np.unique(rates, return_counts=True)
     levels = levels[times > 1]
-    # Steps by a factor are told apart on a log axis; a smooth decay to 0 is recognised on a linear one.
+    # A log axis shows steps by a factor; a linear axis shows a smooth decay to 0.
     if 1 < len(levels) <= min(5, len(rates) / 2) and levels.min() > 0:
       axis.set_yscale("log")
       axis.set_yticks(levels, [f"{level:g}" for level in levels])

@@ -1,4 +1,4 @@
-"""Paths of descent over the contours of a function of the plane."""
+"""Paths of descent over the contours of a function on the plane."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def descent_paths(
   labels: Mapping[str, tuple[str, str]] | None = None,
   title: str = "",
 ) -> Figure:
-  """Contours and the paths of several descents, side by side in several coordinates.
+  """Draws contours and the paths of several descents, side by side in several coordinates.
 
   Args:
     planes: by title, the coordinates `[m]` and `[n]`, the values `[n, m]`, by label the paths `[steps, 2]`.
@@ -23,7 +23,7 @@ def descent_paths(
     title: above the figure.
 
   Returns:
-    A figure with an axis for each plane; paths of one label have one colour.
+    A figure with one axis per plane; paths of one label have one colour.
 
   Raises:
     ValueError: if there is nothing to draw.

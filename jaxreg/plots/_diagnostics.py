@@ -1,4 +1,4 @@
-"""Is DropMax training well?"""
+"""Diagnostics of DropMax's training."""
 
 from matplotlib.figure import Figure
 
@@ -6,21 +6,21 @@ from jaxreg.plots._axes import finish, log_scale, new_figure, note_averages
 from jaxreg.plots._lines import line
 from jaxreg.plots._series import Records
 
-# sigmoid(a) for a = 1 + exp(-a): where KL and entropy balance on an example whose posterior drops all others.
+# sigmoid(a) for a = 1 + exp(-a): KL and entropy balance there if the posterior drops all other classes.
 EQUILIBRIUM = 0.782188
 
 
 def diagnostics(records: Records, *, title: str = "") -> Figure:
-  """DropMax's retain probabilities, masks and the gradient that they let through, over epochs.
+  """Draws DropMax's retain probabilities, masks and the gradient that they let through, over epochs.
 
-  The dashed lines are the equilibrium for examples that are easy: 0.782 for the target and 0.218 for the
-  others. A run in which masks and gradient fall to 0 together while the error is still high has stopped
-  learning: every other class is dropped.
+  The dashed lines are the equilibrium for easy examples: 0.782 for the target and 0.218 for the others. If
+  masks and gradient fall to 0 together while the error is still high, the run has stopped learning: every
+  other class is dropped.
 
   Args:
     records: dicts with `epoch` and the means over a batch `train/retain_target`, `train/retain_nontarget`,
-      `train/posterior_nontarget`, `train/kept_nontarget` and `train/logit_grad_norm`, as
-      `jaxreg.losses.dropmax_diagnostics` gives them.
+      `train/posterior_nontarget`, `train/kept_nontarget` and `train/logit_grad_norm`, as from
+      `jaxreg.losses.dropmax_diagnostics`.
     title: above the figure.
 
   Returns:

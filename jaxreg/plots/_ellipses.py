@@ -1,4 +1,4 @@
-"""What L2 regularisation leaves of every direction."""
+"""The effect of L2 regularisation on every direction."""
 
 from collections.abc import Mapping
 
@@ -17,16 +17,17 @@ def ellipses(
   *,
   title: str = "",
 ) -> Figure:
-  """Minima on the unit circle, where regularisation moves them, and by how much along the eigenvectors.
+  """Draws minima on the unit circle and their move by regularisation, with factors along eigenvectors.
 
   Args:
-    before: the minima without it, `[n, 2]`, around the circle.
+    before: the minima without regularisation, `[n, 2]`, around the circle.
     directions: the Hessian's eigenvectors as columns, `[2, 2]`.
-    panels: by title, the minima with it, `[n, 2]`, and what is left of each eigenvector, `[2]`.
+    panels: by title, the minima with regularisation, `[n, 2]`, and the remaining fraction of each
+      eigenvector, `[2]`.
     title: above the figure.
 
   Returns:
-    A figure with an axis for each panel.
+    A figure with one axis per panel.
 
   Raises:
     ValueError: if there is no panel or a shape does not fit.
@@ -35,7 +36,7 @@ def ellipses(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, scaling eigenvalues.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   before, directions = pair(before, "before", (-1, 2)), pair(directions, "directions", (2, 2))
   figure = new_figure(3.6 * len(panels), 4.6, title)
   axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]

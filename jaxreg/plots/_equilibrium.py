@@ -1,4 +1,4 @@
-"""Where DropMax's prior settles, against where it did."""
+"""The equilibrium of DropMax's prior, predicted and measured."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ def equilibrium(
   measured: tuple[ArrayLike, ArrayLike] | None = None,
   title: str = "",
 ) -> Figure:
-  """The retain probability at which KL and entropy balance, as a function of the posterior's.
+  """Draws the retain probability at which KL and entropy balance, as a function of the posterior's.
 
   Args:
     posterior: `g`, `[n]`, increasing.

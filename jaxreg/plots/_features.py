@@ -1,4 +1,4 @@
-"""What the hidden units of networks have learnt, and how alike and how active they are."""
+"""The features of hidden units, and how alike and how active the units are."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +18,12 @@ def features(
   columns: int = 8,
   title: str = "",
 ) -> Figure:
-  """The incoming weights of units as images, each on a scale of its own, and distributions beside them.
+  """Draws the incoming weights of units as images, each on its own scale, and distributions beside them.
 
   Args:
     panels: by title, weights `[units, height, width]`; grey is 0.
-    histograms: by the axis's label, and by label, values of any shape, each with its mean.
-    columns: of images.
+    histograms: by the axis's label, and by label, values of any shape, drawn with their mean.
+    columns: number of image columns.
     title: above the figure.
 
   Returns:
@@ -38,7 +38,7 @@ def features(
   """
   for name, given in (("panels", panels), ("histograms", histograms)):
     if not given:
-      raise ValueError(f"{name} must have at least one, got none")
+      raise ValueError(f"{name} must have at least one entry, got none")
   figure = new_figure(4.8 * len(panels) + 4, 4.9, title)
   layout: Any = [[*panels, f"histogram {n}"] for n in range(len(histograms))]
   axes = figure.subplot_mosaic(layout, width_ratios=[4.8] * len(panels) + [3.8])
@@ -52,7 +52,7 @@ def features(
 
 
 def mosaic(weights: np.ndarray, columns: int) -> np.ndarray:
-  """Images in rows with a white line between them, each divided by its largest absolute value."""
+  """Joins images in rows with white lines between them, each divided by its largest absolute value."""
   if weights.ndim != 3 or not weights.size:
     raise ValueError(f"weights must be [units, height, width] and not empty, got {weights.shape}")
   largest = np.abs(weights).max(axis=(1, 2), keepdims=True)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from jaxreg.plots._axes import new_figure
 from jaxreg.plots._series import Records
 
-# Metrics of a panel, by their labels; each panel is one row of the figure.
+# The metrics of a panel by label; each panel is one row of the figure.
 TERMS = {"likelihood": "nll", "KL": "kl", "negative entropy": "neg_entropy", "auxiliary": "auxiliary"}
 PROBABILITIES = {
   "target retained": "retain_target",
@@ -20,21 +20,21 @@ PARTS = {"backbone": "backbone", "classifier": "classifier", "prior": "prior", "
 
 
 def first_steps(columns: Mapping[str, Mapping[str, Records]], *, window: int = 5, title: str = "") -> Figure:
-  """Compares the first steps of DropMax and softmax under several recipes, one column a recipe.
+  """Draws the first steps of DropMax and softmax under several recipes, one column per recipe.
 
-  The rows: DropMax's four terms, with their sum in black; the training accuracy of every method; DropMax's
-  retain probabilities and masks; the gradient norm of the backbone and of each layer of the head, before any
-  clipping, where softmax's are dashed. A run of DropMax that collapses shows in its retain probabilities,
-  which meet, in masks that keep no wrong class, and in a gradient of the backbone that vanishes.
+  The rows are: DropMax's four terms, with their sum in black; the training accuracy of every method;
+  DropMax's retain probabilities and masks; the gradient norm of the backbone and of each layer of the head,
+  before any clipping, with softmax's dashed. If a run of DropMax collapses, its retain probabilities meet,
+  its masks keep no wrong class, and the gradient of its backbone vanishes.
 
   Args:
-    columns: recipe to method (`"DropMax"`, `"softmax"`) to its records, one a step: dicts with `step` and
-      `train/...`, as `metrics.jsonl` has them with `log_every=1`.
-    window: steps that a point of the accuracy is the mean of.
+    columns: recipe to method (`"DropMax"`, `"softmax"`) to its records, one per step: dicts with `step` and
+      `train/...`, as in `metrics.jsonl` with `log_every=1`.
+    window: number of steps in the mean of each point of the accuracy.
     title: above the figure.
 
   Returns:
-    A figure of four rows, a column for each recipe.
+    A figure of four rows and one column per recipe.
 
   Raises:
     ValueError: if a recipe has no run of `"DropMax"`.
@@ -85,6 +85,6 @@ def _lines(
       continue
     steps, values = (np.array([record[key] for record in found], float) for key in ("step", f"train/{name}"))
     size = min(window, len(values))
-    # Means over whole windows, each at its middle.
+    # Means over whole windows, each drawn at its middle.
     mean = lambda x, size=size: np.convolve(x, np.full(size, 1 / size), "valid")
     axis.plot(mean(steps), scale * mean(values), label=label, **{"linewidth": 1.5, **style})

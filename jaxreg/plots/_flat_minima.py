@@ -1,4 +1,4 @@
-"""How flat the minima are that training finds, and the way there."""
+"""The flatness of trained minima, and of the way there."""
 
 from collections.abc import Mapping
 
@@ -17,12 +17,12 @@ def flat_minima(
   *,
   title: str = "",
 ) -> Figure:
-  """The loss around the trained networks, and the Hessian's trace against the loss while they train.
+  """Draws the loss around trained networks, and the Hessian's trace against the loss during training.
 
   Args:
     alphas: distances in units of the parameters' own norm, `[points]`.
-    profiles: by label, the rise of the loss at these, `[runs, points]`: a line for the mean over runs, a band
-      of one standard deviation.
+    profiles: by label, the rise of the loss at these distances, `[runs, points]`: a line for the mean over
+      runs, a band of one standard deviation.
     losses: by label, `[runs, times]`, positive.
     traces: by the same labels, at the same times, `[runs, times]`; each run is a line that ends in a dot.
     title: above the figure.
@@ -35,14 +35,16 @@ def flat_minima(
   """
   alphas = np.asarray(alphas, float)
   if not profiles.keys() == losses.keys() == traces.keys():
-    raise ValueError(f"labels must be the same, got {[*profiles]}, {[*losses]} and {[*traces]}")
+    raise ValueError(
+      f"profiles, losses and traces must have equal labels, got {[*profiles]}, {[*losses]} and {[*traces]}"
+    )
   figure = new_figure(10, 4.2, title)
   left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.08})
   for number, label in enumerate(profiles):
     rise, loss, trace = (np.asarray(x[label], float) for x in (profiles, losses, traces))
     if rise.shape[1:] != alphas.shape or trace.shape != loss.shape or loss.shape[:1] != rise.shape[:1]:
       raise ValueError(
-        f"{label} must be [runs, {len(alphas)}] and twice [runs, times], "
+        f"{label} must be [runs, {len(alphas)}], [runs, times] and [runs, times], "
         f"got {rise.shape}, {loss.shape} and {trace.shape}"
       )
     color, mean, std = f"C{number}", rise.mean(axis=0), rise.std(axis=0, ddof=min(1, len(rise) - 1))

@@ -1,4 +1,4 @@
-"""How large the gradients of softmax and DropMax are while DropMax trains."""
+"""The size of the gradients of softmax and DropMax while DropMax trains."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from jaxreg.plots._axes import log_scale, new_figure
 
 
 def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
-  """Norms of the gradient in the logits over training steps, an axis per group of examples.
+  """Draws norms of the gradient in the logits over training steps, one axis per group of examples.
 
   Args:
     steps: `[n]`.
@@ -18,16 +18,16 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
     title: above the figure.
 
   Returns:
-    A figure with as many axes as groups.
+    A figure with one axis per group.
 
   Raises:
-    ValueError: if there is no group, or a series is not as long as `steps`.
+    ValueError: if there is no group, or the length of a series differs from `steps`.
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, appendix B.
   """
   if not groups:
-    raise ValueError("groups must have at least one, got none")
+    raise ValueError("groups must have at least one entry, got none")
   steps = np.asarray(steps)
   figure = new_figure(2.5 + 4.5 * len(groups), 4, title)
   axes = figure.subplots(1, len(groups), squeeze=False)[0]
@@ -43,7 +43,7 @@ def gradients(steps: ArrayLike, groups: Mapping[str, Mapping[str, ArrayLike]], *
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel("mean norm of the gradient in the logits")
-  # Beside the axes: on them it would cover a curve.
+  # Beside the axes: on them, the legend would cover a curve.
   figure.legend(
     *axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small", frameon=False
   )

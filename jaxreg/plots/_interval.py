@@ -1,4 +1,4 @@
-"""The mean of runs and how well it is known."""
+"""The mean of runs and its confidence interval."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -6,7 +6,7 @@ from scipy import stats
 
 
 def interval(runs: ArrayLike) -> tuple[float, float]:
-  """Mean and half the width of its 95 % confidence interval (Student's t); 0 for a single run."""
+  """Computes the mean and half the width of its 95 % confidence interval (Student's t); 0 for one run."""
   values = np.asarray(runs, float)
   if len(values) < 2:
     return float(values.mean()), 0.0

@@ -1,4 +1,4 @@
-"""Landscapes of losses: stationary points by index and loss, and where many trials end."""
+"""Landscapes of losses: stationary points by index and loss, and the final losses of many trials."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,12 @@ from jaxreg.plots._axes import new_figure
 
 
 def stationary_points(losses: ArrayLike, indices: ArrayLike, *, bins: int = 8, title: str = "") -> Figure:
-  """The index of stationary points against the loss there, with the mean over bins of equal numbers.
+  """Draws the index of stationary points against their loss, with the mean over bins of equal size.
 
   Args:
     losses: `[n]`.
     indices: `[n]`, the fractions of negative eigenvalues.
-    bins: at most so many.
+    bins: largest number of bins.
     title: above the figure.
 
   Returns:
@@ -48,7 +48,7 @@ def stationary_points(losses: ArrayLike, indices: ArrayLike, *, bins: int = 8, t
 def final_losses(
   losses: Mapping[str, ArrayLike], errors: Mapping[str, ArrayLike], *, title: str = ""
 ) -> Figure:
-  """Histograms of the losses at which trials ended, and which part of them ended without a training error.
+  """Draws histograms of the final losses of trials, with the part that ended without a training error.
 
   Args:
     losses: by label, `[trials]`.
@@ -56,7 +56,7 @@ def final_losses(
     title: above the figure.
 
   Returns:
-    A figure: an axis for each label, one below the other on a common scale, with the part at error 0.
+    A figure with one axis per label, one below the other on a common scale, with the part at error 0.
 
   Raises:
     ValueError: if there is nothing to draw, or the labels differ.

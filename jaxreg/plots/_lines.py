@@ -1,4 +1,4 @@
-"""One metric drawn as a line over epochs."""
+"""Lines of one metric over epochs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,11 +24,11 @@ def line(
   cross: bool = True,
   **style: Any,
 ) -> int:
-  """Draws `convert(values)` of the metric `name`, and returns how many records each point is the mean of.
+  """Draws `convert(values)` of the metric `name`, and returns the number of records behind each point.
 
-  Means over replicas, whose records have `<name>_ci95` too, get their confidence interval. With `band`, means
-  of at least 10 records get a band from the 10th to the 90th percentile; with `cross`, what is not finite
-  gets a cross.
+  Means over replicas, whose records also have `<name>_ci95`, get their confidence interval. With `band`,
+  means of at least 10 records get a band from the 10th to the 90th percentile. With `cross`, non-finite
+  values get a cross.
 
   Raises:
     ValueError: if a record with `name` has no epoch.
@@ -51,9 +51,9 @@ def line(
 
 
 def stars(axis: Axes, records: Records, name: str, *, scale: float = 1.0, unit: str = "") -> None:
-  """Marks the values of a metric that is measured once, or rarely, and writes the last into the legend.
+  """Marks the values of a rarely measured metric, and writes the last value into the legend.
 
-  Of a mean over replicas, with `<name>_ci95` in its record, also the confidence interval.
+  For a mean over replicas, with `<name>_ci95` in its record, it also writes the confidence interval.
   """
   epochs, values = read(records, name)
   if len(values):
@@ -81,15 +81,15 @@ def _confidence(
     return
   _, half = read(both, f"{name}_ci95")
   ends = np.sort([convert(values - half), convert(values + half)], axis=0)
-  # An interval that reaches below zero has no end on a logarithmic axis, as lines that stay above it may get
-  # one: cut a decade below the line.
+  # An interval that reaches below zero has no end on a logarithmic axis, which positive lines may get. So cut
+  # it a decade below the line.
   low = np.maximum(ends[0], convert(values) / 10) if (convert(values) > 0).all() else ends[0]
   axis.fill_between(epochs, low, ends[1], color=drawn.get_color(), alpha=0.2, linewidth=0)
   drawn.set_label(f"{drawn.get_label()}, 95 % confidence")
 
 
 def _lonely(values: np.ndarray) -> list[int]:
-  # A point whose neighbours are both missing makes no line: without a marker it would not be seen at all.
+  # A point with both neighbours missing makes no line: without a marker it would be invisible.
   finite = np.concatenate([[False], np.isfinite(values), [False]])
   lonely = finite[1:-1] & ~finite[:-2] & ~finite[2:]
   return np.flatnonzero(lonely | (len(values) <= FEW_POINTS)).tolist()

@@ -13,15 +13,15 @@ from jaxreg.plots._axes import new_figure
 def monte_carlo(
   panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "", xlabels: Sequence[str] = ()
 ) -> Figure:
-  """Sampled probabilities of the target: their density, their mean, the 5th to the 95th percentile.
+  """Draws sampled probabilities of the target: density, mean, and 5th to 95th percentile.
 
   Args:
     panels: by title, then by label on the axis, samples `[S]` in [0, 1].
     title: above the figure.
-    xlabels: of each panel's axis.
+    xlabels: label of each panel's axis.
 
   Returns:
-    A figure with an axis for each panel.
+    A figure with one axis per panel.
 
   Raises:
     ValueError: if there is no panel.
@@ -42,14 +42,14 @@ def monte_carlo(
 
 
 def predictive(examples: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
-  """Sampled class probabilities of single examples, class by class.
+  """Draws sampled class probabilities of single examples, class by class.
 
   Args:
     examples: by title, samples `[S, classes]` in [0, 1].
     title: above the figure.
 
   Returns:
-    A figure with an axis for each example.
+    A figure with one axis per example.
 
   Raises:
     ValueError: if there is no example.

@@ -1,4 +1,4 @@
-"""Methods as their papers write them."""
+"""The names of methods as their papers write them."""
 
 PAPER_NAMES = {
   "arcface": "ArcFace",
@@ -20,5 +20,5 @@ PAPER_NAMES = {
 
 
 def paper_name(label: str) -> str:
-  """The label, or the paper's name of the method that it is."""
+  """Returns the paper's name of the method that the label names, or else the label."""
   return PAPER_NAMES.get(label, label)

@@ -1,4 +1,4 @@
-"""Where a norm penalty moves the minimum of a quadratic."""
+"""The move of a quadratic's minimum by a norm penalty."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -18,17 +18,17 @@ def penalty_contours(
   *,
   title: str = "",
 ) -> Figure:
-  """Contours of the loss, the ball of the penalty's norm that touches them, and the way there.
+  """Draws contours of the loss, the ball of the penalty's norm that touches them, and the path there.
 
   Args:
-    hessian: of the loss, `[2, 2]`.
-    w_star: its minimum, `[2]`.
+    hessian: Hessian of the loss, `[2, 2]`.
+    w_star: minimiser of the loss, `[2]`.
     panels: by title, the order of the norm and the solutions as the penalty grows, `[n, 2]`; the last one is
       marked, and the ball and a contour go through it.
     title: above the figure.
 
   Returns:
-    A figure with an axis for each panel.
+    A figure with one axis per panel.
 
   Raises:
     ValueError: if there is no panel, a shape does not fit or an order is neither 1 nor 2.
@@ -37,7 +37,7 @@ def penalty_contours(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 and L2 regularization.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   figure = new_figure(4.6 * len(panels), 4.6, title)
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for axis, (name, (order, path)) in zip(axes, panels.items(), strict=True):
@@ -59,7 +59,7 @@ def penalty_contours(
 
 
 def ball(order: int, through: np.ndarray) -> np.ndarray:
-  """The outline, through a point, of the ball of a norm: a diamond or a circle."""
+  """Returns the outline of the ball of a norm through a point: a diamond or a circle."""
   angle = np.linspace(0, 2 * np.pi, 361)
   unit = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
   return unit * np.linalg.norm(through, order) / np.linalg.norm(unit, order, axis=-1, keepdims=True)

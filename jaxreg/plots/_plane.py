@@ -1,4 +1,4 @@
-"""A quadratic of two weights, on which paths and solutions are drawn."""
+"""A quadratic of two weights, as the background of paths and solutions."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 def quadratic(
   axis: Axes, hessian: ArrayLike, w_star: ArrayLike, *, low: ArrayLike, high: ArrayLike, levels: ArrayLike
 ) -> None:
-  """Contours of `(w - w*)' H (w - w*) / 2` between two corners `[2]`, axes alike in scale."""
+  """Draws contours of `(w - w*)' H (w - w*) / 2` between two corners `[2]`, with equal axis scales."""
   low, high = pair(low, "low", (2,)), pair(high, "high", (2,))
   x, y = np.meshgrid(*np.linspace(low, high, 200).T)
   axis.contour(
@@ -37,7 +37,7 @@ def loss_at(hessian: ArrayLike, w_star: ArrayLike, w: ArrayLike) -> np.ndarray:
 
 
 def pair(x: ArrayLike, name: str, shape: tuple[int, ...]) -> np.ndarray:
-  """`x` as floats of that shape, in which -1 is any length."""
+  """Returns `x` as floats of the given shape, in which -1 is any length."""
   x = np.asarray(x, float)
   if x.ndim != len(shape) or any(want not in (-1, got) for want, got in zip(shape, x.shape)):
     raise ValueError(f"{name} must have shape {shape}, got {x.shape}")

@@ -1,4 +1,4 @@
-"""Clouds of points on log axes, with the power laws through them."""
+"""Clouds of points on log axes, with fitted power laws."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,31 +21,31 @@ def power_laws(
   ylabels: Sequence[str],
   title: str = "",
 ) -> Figure:
-  """A panel for each kind of data, in it a cloud and the fit of each setting.
+  """Draws one panel per kind of data, with a cloud and a fit for each setting.
 
-  One power law is a dashed line. Two that meet, where the test of linearity refuses one, are drawn as they
-  bend, and the legend gives both slopes.
+  A single power law is a dashed line. If the test of linearity rejects it, two power laws that meet are drawn
+  as a bent line, and the legend gives both slopes.
 
-  Panels whose labels are the same have one axis, so that their sizes compare.
+  Panels with the same labels share an axis, so that their sizes can be compared.
 
   Args:
-    panels: by title, and by label of the setting, `(x, y, fit)`, where the fit is what
-      `flatness.power_law_fit` or `flatness.broken_power_law_fit` gives.
-    xlabels, ylabels: one for each panel.
+    panels: by title, and by label of the setting, `(x, y, fit)`, where the fit comes from
+      `flatness.power_law_fit` or `flatness.broken_power_law_fit`.
+    xlabels, ylabels: one per panel.
     title: above the figure.
 
   Returns:
     A figure with a row of panels; slopes and correlations with their intervals are in the legends.
 
   Raises:
-    ValueError: if there is no panel, or not a label for each.
+    ValueError: if there is no panel, or a panel has no label.
 
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figures 2 and 3.
   """
   if not panels or len(panels) != len(xlabels) or len(panels) != len(ylabels):
     raise ValueError(
-      f"panels must be at least one, with a label of both axes for each, got {len(panels)} panels, "
+      f"panels must have at least one entry, each with an xlabel and a ylabel, got {len(panels)} panels, "
       f"{len(xlabels)} xlabels and {len(ylabels)} ylabels"
     )
   figure = new_figure(5.2 * len(panels), 5.2, title)
@@ -80,7 +80,7 @@ def power_laws(
       axis.set_ylabel(ylabel)
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-  # Once all is drawn, as an axis may span several panels.
+  # After everything is drawn, because an axis may span several panels.
   for axis in axes:
     if axis.lines:
       log_ticks(axis.xaxis, *axis.get_xlim())
@@ -99,7 +99,7 @@ def _line(fit: Any, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(fit: Any) -> str:
-  """`slope -2.31 [-2.40, -2.22], r -0.95 [-0.96, -0.94]`, or both slopes of a law that bends."""
+  """`slope -2.31 [-2.40, -2.22], r -0.95 [-0.96, -0.94]`, or both slopes of a bent law."""
   if hasattr(fit, "slopes"):
     (below, above), at = fit.slopes, fit.breakpoint[0]
     slopes = f"slope {float(below):.2f}, then {float(above):.2f}"

@@ -11,15 +11,15 @@ from jaxreg.plots._axes import log_ticks, new_figure
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
-  """The mean loss over directions, the band of one standard deviation, and each direction as a thin line.
+  """Draws the mean loss over directions, a band of one standard deviation, and thin lines per direction.
 
   Args:
-    alphas: `[points]`, the distance in units of the parameters' own norm.
+    alphas: `[points]`, distances in units of the parameters' own norm.
     losses: by label, `[directions, points]`.
     title: above the figure.
 
   Returns:
-    A figure of two axes: as they are, and on a log scale.
+    A figure of two axes: linear, and on a log scale.
 
   Raises:
     ValueError: if a label's losses do not fit `alphas`.

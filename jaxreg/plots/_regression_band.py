@@ -17,15 +17,15 @@ def regression_band(
   draws: ArrayLike = (),
   title: str = "",
 ) -> Figure:
-  """The mean of an ensemble on a line, one and two standard deviations around it, and some of its members.
+  """Draws the mean of an ensemble on a line, bands of one and two standard deviations, and some members.
 
   Args:
-    x: where, `[n]`, increasing.
+    x: the inputs, `[n]`, increasing.
     mean: `[n]`.
     std: `[n]`, not negative.
-    truth: the function that was to be found, `[n]`.
-    points: inputs and targets that it was fitted to.
-    draws: members, `[m, n]`.
+    truth: the true function, `[n]`.
+    points: inputs and targets of the fit.
+    draws: members of the ensemble, `[m, n]`.
     title: above the figure.
 
   Returns:

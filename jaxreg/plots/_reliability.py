@@ -1,4 +1,4 @@
-"""Whether a classifier is right as often as it is confident."""
+"""Reliability diagrams: a classifier's accuracy against its confidence."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from matplotlib.lines import Line2D
 from jaxreg.plots._axes import new_figure
 from jaxreg.plots._names import paper_name
 
-QUANTILE = 1.959964  # of the normal distribution: 95 % intervals
-FEW = 20  # a bin of fewer examples says little: no line goes through it
-MANY = 3  # of more curves, the legend stands beside them
+QUANTILE = 1.959964  # of the normal distribution, for 95 % intervals
+FEW = 20  # a bin with fewer examples says little: no line goes through it
+MANY = 3  # with more curves, the legend stands beside them
 
 
 def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Figure:
-  """Reliability diagrams: accuracy against mean confidence in bins, with the counts of examples below.
+  """Draws reliability diagrams: accuracy against mean confidence in bins, with example counts below.
 
-  A perfectly calibrated classifier lies on the diagonal, an overconfident one under it. The label says the
-  expected calibration error. Bars are 95 % intervals of the accuracy (Wilson's score). A bin of fewer than 20
-  examples is a hollow point, and no line goes through it.
+  A perfectly calibrated classifier lies on the diagonal, an overconfident one below it. The label gives the
+  expected calibration error. Bars are 95 % intervals of the accuracy (Wilson's score). A bin with fewer than
+  20 examples is a hollow point, and no line goes through it.
 
   Args:
     curves: by label, the sums `confidence`, `correct` and `count` `[bins]` of `calibration.ece_bins`.
@@ -80,7 +80,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   else:
     upper.legend(handles, labels, edgecolor="none", framealpha=0.9, fontsize="small")
   lower.set_title("examples in the bin", loc="left", fontsize="medium")
-  # Most are in the last bin; the others would be invisible beside it.
+  # Most examples are in the last bin; on a linear axis the others would be invisible.
   lower.set_yscale("log")
   lower.set_ylim(
     bottom=min([0.7, *(0.7 * bar.get_height() for bar in lower.patches if bar.get_height() > 0)])
@@ -96,7 +96,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
 
 
 def wilson(correct: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """The ends of Wilson's 95 % interval for a fraction, which stays in [0, 1] and has a width at 0 and 1."""
+  """Computes Wilson's 95 % interval for a fraction, which stays in [0, 1] and has a width at 0 and 1."""
   share, z = correct / count, QUANTILE
   middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
   half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)

@@ -1,4 +1,4 @@
-"""Which classes DropMax retains, for whom."""
+"""The classes that DropMax retains, by example and by class."""
 
 from collections.abc import Sequence
 
@@ -28,24 +28,25 @@ def retain_maps(
   rows: int = 10,
   title: str = "",
 ) -> Figure:
-  """DropMax's retain probabilities for the easiest and the most difficult examples, and class by class.
+  """Draws DropMax's retain probabilities for the easiest and most difficult examples, and by class.
 
-  Easiest: of each class the example that is classified rightly with most confidence. Most difficult: those
-  classified wrongly, then the others, the least probable truth first.
+  The easiest examples are, per class, the correctly classified example with the highest confidence. The most
+  difficult examples are the misclassified ones, then the others, with the least probable truth first.
 
   Args:
     retain: `rho` of p(z | x), `[n, classes]`.
-    posterior: `g` of q(z | x, y), `[n, classes]`; the target's is taken as 1, as the model fixes it.
+    posterior: `g` of q(z | x, y), `[n, classes]`; the target's value is taken as 1, as the model fixes it.
     labels: `[n]`, integer.
     log_probs: predictions, `[n, classes]`.
     class_names: `[classes]`, default the numbers.
-    rows: at most this many examples a panel.
+    rows: largest number of examples per panel.
     title: above the figure.
 
   Returns:
-    A figure of four grey maps from 0 (black) to 1 (white) and a colour bar: p(z | x) of the easiest, p(z | x)
-    of the most difficult, the mean p(z | x) of each true class, q(z | x, y) of the most difficult. In the
-    second and the last, `o` is the truth and `x` the prediction. Values are printed for at most 10 classes.
+    A figure of four grey maps from 0 (black) to 1 (white) and a colour bar: p(z | x) for the easiest, p(z |
+    x) for the most difficult, the mean p(z | x) for each true class, q(z | x, y) for the most difficult. In
+    the second and the last map, `o` is the truth and `x` the prediction. Values are printed for at most 10
+    classes.
 
   Raises:
     TypeError: if `labels` are not integers.
@@ -83,9 +84,9 @@ def retain_maps(
 
 
 def easiest(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
-  """The most confident right example of each class, in the order of classes, `[<= min(rows, classes)]`.
+  """Finds the most confident right example of each class, in class order, `[<= min(rows, classes)]`.
 
-  Where there are more classes than rows, the most confident of these.
+  If there are more classes than rows, it takes the most confident of these examples.
   """
   right = np.flatnonzero(log_probs.argmax(axis=-1) == labels)
   right = right[np.argsort(-log_probs[right, labels[right]], kind="stable")]
@@ -95,13 +96,13 @@ def easiest(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
 
 
 def most_difficult(labels: np.ndarray, log_probs: np.ndarray, rows: int) -> np.ndarray:
-  """The wrong examples and then the right ones, each from the least probable truth up, `[<= rows]`."""
+  """Finds the wrong examples and then the right ones, each from the least probable truth up, `[<= rows]`."""
   right = log_probs.argmax(axis=-1) == labels
   return np.lexsort((log_probs[np.arange(len(labels)), labels], right))[:rows]
 
 
 def class_means(retain: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """The mean of `retain` over the examples of each class, `[classes, classes]`; NaN without examples."""
+  """Computes the mean of `retain` over each class's examples, `[classes, classes]`; NaN without examples."""
   sums = np.zeros((retain.shape[-1],) * 2)
   np.add.at(sums, labels, retain)
   counts = np.bincount(labels, minlength=len(sums))[:, None]

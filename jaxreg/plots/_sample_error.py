@@ -1,4 +1,4 @@
-"""How the error of a sampled prediction falls with the number of samples."""
+"""The error of a sampled prediction by the number of samples."""
 
 from collections.abc import Mapping
 
@@ -13,16 +13,16 @@ from jaxreg.plots._axes import new_figure
 def sample_error(
   numbers: ArrayLike, panels: Mapping[str, tuple[ArrayLike, ArrayLike]], *, title: str = ""
 ) -> Figure:
-  """Prediction by samples beside prediction by scaled weights.
+  """Draws predictions by samples beside predictions by scaled weights.
 
   Args:
-    numbers: of samples, `[k]`, positive.
-    panels: by the axis's label, values by samples `[runs, k]` and by scaled weights `[runs]`: means, with one
-      standard deviation over the runs.
+    numbers: numbers of samples, `[k]`, positive.
+    panels: by the axis's label, values by samples `[runs, k]` and by scaled weights `[runs]`, drawn as means
+      with one standard deviation over the runs.
     title: above the figure.
 
   Returns:
-    A figure with an axis for each panel.
+    A figure with one axis per panel.
 
   Raises:
     ValueError: if there is no panel or a shape does not fit.
@@ -31,7 +31,7 @@ def sample_error(
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, figure 11.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   numbers = np.asarray(numbers, float)
   figure = new_figure(4.8 * len(panels), 4, title)
   axes = figure.subplots(1, len(panels), squeeze=False, gridspec_kw={"wspace": 0.08})[0]
@@ -39,7 +39,7 @@ def sample_error(
     sampled, scaled = np.asarray(sampled, float), np.asarray(scaled, float)
     if sampled.ndim != 2 or sampled.shape != (*scaled.shape, *numbers.shape):
       raise ValueError(
-        f"{name} must be [runs, {len(numbers)}] and [runs], got {sampled.shape}, {scaled.shape}"
+        f"{name} must be [runs, {len(numbers)}] and [runs], got {sampled.shape} and {scaled.shape}"
       )
     mean, std = (scaled.mean(), scaled.std(ddof=min(1, len(scaled) - 1)))
     axis.axhspan(mean - std, mean + std, color="black", alpha=0.12, linewidth=0)

@@ -1,4 +1,4 @@
-"""From records to series: the values of one metric, averaged in blocks when there are too many to draw."""
+"""Series from records: the values of one metric, averaged in blocks if there are too many to draw."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,28 +21,28 @@ class Series(NamedTuple):
 
 
 def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Epochs and values of the records that have `name`; null reads as NaN.
+  """Returns epochs and values of the records that have `name`; null reads as NaN.
 
   Raises:
-    ValueError: if one of them has no epoch.
+    ValueError: if such a record has no epoch.
   """
   found = [(i, record) for i, record in enumerate(records) if name in record]
   for i, record in found:
     if "epoch" not in record:
-      raise ValueError(f"every record needs an epoch, got record {i} with {name} but only {sorted(record)}")
+      raise ValueError(f"every record with {name} must have an epoch, got record {i} with {sorted(record)}")
   epochs = np.array([record["epoch"] for _, record in found], dtype=float)
   return epochs, np.array([record[name] for _, record in found], dtype=float)
 
 
 def masked(records: Records) -> bool:
-  """Whether `train/nll` is DropMax's: under sampled masks, which always keep the target."""
+  """Whether `train/nll` is DropMax's, under sampled masks, which always keep the target."""
   return any("train/neg_entropy" in record for record in records)
 
 
 def average(epochs: np.ndarray, values: np.ndarray) -> Series:
-  """Means over consecutive records, as few as bring the number of points to `MAX_POINTS`.
+  """Averages over consecutive records, in blocks just large enough for at most `MAX_POINTS` points.
 
-  What is not finite counts in no mean; a block that has nothing else is NaN, which draws as a gap.
+  Non-finite values count in no mean. A block without finite values is NaN, which draws as a gap.
   """
   block = max(1, -(-len(values) // MAX_POINTS))
   if block == 1:

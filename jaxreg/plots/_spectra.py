@@ -1,4 +1,4 @@
-"""Spectra of covariances, from few samples and from many."""
+"""Spectra of covariances, from few and from many samples."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,11 @@ from jaxreg.plots._axes import new_figure
 
 
 def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
-  """Eigenvalues over their index, a panel for each setting.
+  """Draws eigenvalues over their index, one panel per setting.
 
   Args:
-    panels: by title, and by label, eigenvalues `[k]`, the largest first; those up to 1e-8 of it are left out.
+    panels: by title, and by label, eigenvalues `[k]`, the largest first; values up to 1e-8 of the largest are
+      left out.
     title: above the figure.
 
   Returns:
@@ -23,7 +24,7 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
     ValueError: if there is no panel.
   """
   if not panels:
-    raise ValueError("panels must have at least one, got none")
+    raise ValueError("panels must have at least one entry, got none")
   figure = new_figure(4.2 * len(panels) + 0.6, 3.8, title)
   axes = figure.subplots(1, len(panels), squeeze=False)[0]
   for axis, (name, series) in zip(axes, panels.items(), strict=True):

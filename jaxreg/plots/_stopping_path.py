@@ -1,4 +1,4 @@
-"""Gradient descent stopped early beside the minima of an L2 penalty."""
+"""Early-stopped gradient descent beside the minima of an L2 penalty."""
 
 from collections.abc import Mapping
 
@@ -22,15 +22,16 @@ def stopping_path(
   *,
   title: str = "",
 ) -> Figure:
-  """The path of gradient descent and that of the L2 penalty, and what both keep of each component.
+  """Draws the paths of gradient descent and of the L2 penalty, and what both keep of each component.
 
   Args:
-    hessian: of the loss, `[2, 2]`.
-    w_star: its minimum, `[2]`.
+    hessian: Hessian of the loss, `[2, 2]`.
+    w_star: minimiser of the loss, `[2]`.
     descent: gradient descent after growing numbers of steps, `[n, 2]`.
-    ridge: the minima under the penalties that stand for these numbers, `[n, 2]`; some are joined to theirs.
+    ridge: the minima under the penalties equivalent to these numbers, `[n, 2]`; lines join some to their
+      step.
     ratios: eigenvalue over penalty, `[m]`, positive.
-    kept: by label, the fraction of a component that is kept at these ratios, `[m]`.
+    kept: by label, the fraction of a component kept at these ratios, `[m]`.
     title: above the figure.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Runs over the values of one hyper-parameter."""
+"""Results of runs over the values of one hyper-parameter."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,24 +20,25 @@ def sweep(
   xlabel: str,
   title: str = "",
 ) -> Figure:
-  """The mean of runs and its 95 % confidence interval (Student's t) over a hyper-parameter, line by line.
+  """Draws means of runs with 95 % confidence intervals (Student's t) over a hyper-parameter.
 
   Args:
     series: by label and value of the hyper-parameter (positive, on a log axis), the metrics of its runs.
-    reference: a label and the metrics of the runs without it: a line and a band through all values.
+    reference: a label and the metrics of the runs without the hyper-parameter: a line and a band through all
+      values.
     metrics: by name, the label of its panel and a factor, such as 100 for per cent.
     xlabel: the hyper-parameter.
     title: above the figure.
 
   Returns:
-    A figure with a panel for each metric. Of a label `kind rule` the kind chooses the style and the rule the
+    A figure with one panel per metric. For a label `kind rule`, the kind sets the style and the rule the
     colour of the line.
 
   Raises:
     ValueError: if there is no series.
   """
   if not series:
-    raise ValueError("series must have at least one, got none")
+    raise ValueError("series must have at least one entry, got none")
   figure = new_figure(4.2 * len(metrics) + 2, 3.6, title)
   axes = np.atleast_1d(figure.subplots(1, len(metrics)))
   colors: dict[str, str] = {}
@@ -52,7 +53,7 @@ def sweep(
       style = styles.setdefault(kind, ("-", "--", ":")[len(styles) % 3])
       values = np.array(sorted(points))
       means, halves = factor * np.array([interval(points[value][name]) for value in values]).T
-      # Side by side, so that bars of different lines can be told apart.
+      # Side by side, so that bars of different lines do not overlap.
       shifted = values * 1.04 ** (number - (len(series) - 1) / 2)
       axis.errorbar(
         shifted,

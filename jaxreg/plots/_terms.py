@@ -11,10 +11,10 @@ from jaxreg.plots._series import Records
 
 
 def terms(records: Records, names: Sequence[str], *, title: str = "") -> Figure:
-  """Every term of the training objective and their sum over epochs: all on one axis, then each on its own.
+  """Draws the terms of the training objective and their sum over epochs, on one axis and separately.
 
-  The first axis shows which term rules the sum, the others how each moves, on a log axis if it is positive
-  and falls far. DropMax's sum is negative late in training: its entropy term is.
+  The first axis shows which term dominates the sum. The others show how each term moves, on a log axis if it
+  is positive and falls far. DropMax's sum is negative late in training, because its entropy term is.
 
   Args:
     records: dicts with `epoch`, `train/loss` (the sum) and `train/<name>` for each term.
@@ -22,7 +22,7 @@ def terms(records: Records, names: Sequence[str], *, title: str = "") -> Figure:
     title: above the figure.
 
   Returns:
-    A figure of `2 + len(names)` axes: all, the sum, the terms in the order given.
+    A figure of `2 + len(names)` axes: all, the sum, then the terms in the given order.
 
   Raises:
     TypeError: if `names` is a single string.
@@ -42,7 +42,7 @@ def terms(records: Records, names: Sequence[str], *, title: str = "") -> Figure:
   colors = {name: f"C{i % 10}" for i, name in enumerate(names)}
   for name in names:
     line(shared, records, f"train/{name}", label=name, cross=False, color=colors[name])
-  # Dashed, so that a single term is seen beneath its sum.
+  # Dashed, so that a single term is visible beneath its sum.
   line(shared, records, "train/loss", label="loss (sum)", cross=False, color="black", linestyle="--")
   _finish_shared(shared)
   blocks = [_alone(total, records, "loss", "black")]

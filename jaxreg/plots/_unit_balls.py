@@ -12,15 +12,15 @@ from jaxreg.plots._axes import new_figure
 def unit_balls(
   balls: Mapping[str, tuple[ArrayLike, ArrayLike]], gradient: ArrayLike, *, title: str = ""
 ) -> Figure:
-  """The unit ball of each norm of the plane, where the linearised loss is least in it, minus the gradient.
+  """Draws norms' unit balls on the plane, the least linearised loss in each, and minus the gradient.
 
   Args:
-    balls: by title, the points of the ball's edge `[n, 2]` and the step `[2]`.
+    balls: by title, points on the edge of the ball `[n, 2]` and the step `[2]`.
     gradient: `[2]`.
     title: above the figure.
 
   Returns:
-    A figure with an axis for each ball.
+    A figure with one axis per ball.
 
   Raises:
     ValueError: if there is nothing to draw.

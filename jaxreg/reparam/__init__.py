@@ -1,7 +1,8 @@
-"""Weights as functions of what is trained: `(parameters, ...) -> kernel`, and nothing is overwritten.
+"""Kernels as functions of the trained parameters: `(parameters, ...) -> kernel`; nothing is overwritten.
 
-State that such a function needs is passed in and returned. The last axis of a kernel alone is that of its
-units, as in Linen's dense and convolutional layers; for another layout give `axis`, or a tree with names.
+A function that needs state takes it and returns it. For a single kernel the units are on the last axis, as in
+Linen's dense and convolutional layers; for another layout give `axis`, or a tree with names. These files
+import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

@@ -1,4 +1,4 @@
-"""Spectral normalisation: a kernel of largest singular value 1."""
+"""Spectral normalisation: kernels with largest singular value 1."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.penalties._leaves import unit_axes
+from jaxreg._leaves import unit_axes
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key
 
 
 def spectral_norm(
   kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1, axis: int | tuple[int, ...] | None = None
 ) -> tuple[Array, Array]:
-  r"""Divides a kernel by its largest singular value, as power iteration has it so far.
+  r"""Divides a kernel by the current power iteration estimate of its largest singular value.
 
   .. math:: v \leftarrow \frac{W u}{\|W u\|}, \quad u \leftarrow \frac{W^\top v}{\|W^\top v\|}, \qquad
     \bar W = \frac{W}{\sigma}, \quad \sigma = v^\top W u
 
   with `W` the kernel as a matrix, `[inputs, units]`. Keep the returned `u` beside the parameters for the next
-  step; one iteration is enough where the kernel changes little from step to step. At test time pass `u` and
-  drop the one that is returned. The stored kernel stays as it is. For a convolution it is the norm of this
-  matrix, not of the linear map.
+  step; one iteration is enough if the kernel changes little from step to step. At test time pass `u` and drop
+  the returned one. The stored kernel does not change. For a convolution this is the norm of the matrix, not
+  of the linear map.
 
   Args:
-    kernel: `[..., units]`, floating; with `axis` the units lie on the other axes.
+    kernel: `[..., units]`, floating; with `axis`, the units are on the other axes.
     u: `[units]`, from `spectral_norm_init` or the last call; carries no gradient.
-    num_iters: how many iterations.
-    axis: axes of one unit's weights; by default all but the last. Those of Equinox's and PyTorch's
-      convolutions, `[out, in, height, width]`, are `(1, 2, 3)`.
+    num_iters: number of iterations.
+    axis: axes of one unit's weights; by default all but the last. For the convolutions of Equinox and
+      PyTorch, `[out, in, height, width]`, give `(1, 2, 3)`.
 
   Returns:
     The normalised kernel, in the shape and dtype of `kernel`, and the next `u`. `sigma` is never above the
-    largest singular value, so the result's is never below 1. A zero kernel stays zero
-    and leaves `u` as it is.
+    largest singular value, so the largest singular value of the result is never below 1. A zero kernel stays
+    zero and does not change `u`.
 
   Raises:
     TypeError: if an array is not floating or `num_iters` not an integer.
-    ValueError: if shapes do not fit, `num_iters` is below 1 or `axis` not one of `kernel`.
+    ValueError: if shapes do not fit, `num_iters` is below 1 or `axis` is not an axis of `kernel`.
 
   Example:
     >>> kernel = jnp.diag(jnp.array([2., 4.]))
@@ -51,7 +51,7 @@ def spectral_norm(
     Miyato et al., `Spectral Normalization for Generative Adversarial Networks`, 2018, algorithm 1.
   """
   kernel, axes = _check(kernel, axis)
-  # The inputs first: a matrix [inputs, units].
+  # Moves the inputs first, to a matrix [inputs, units].
   moved = jnp.moveaxis(kernel, axes, range(len(axes)))
   shape = math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :])
   u = check_floating(u, "u", shape=shape[1:])
@@ -60,10 +60,10 @@ def spectral_norm(
     return kernel, u
   wide = jnp.promote_types(kernel.dtype, jnp.float32)
   matrix = moved.reshape(shape).astype(wide)
-  # Scaled to entries of at most 1, so that squares neither overflow nor vanish. The quotient is the same.
+  # Scale entries to at most 1, so that squares neither overflow nor vanish. The quotient does not change.
   matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
   fixed = jax.lax.stop_gradient(matrix)
-  # From a vector of 0 no iteration comes back: then it begins with the column that has the largest entry.
+  # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
   left, right = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()]), jax.lax.stop_gradient(u).astype(wide)
   for _ in range(num_iters):
     left = _unit(fixed @ right, otherwise=left)
@@ -74,7 +74,7 @@ def spectral_norm(
 
 
 def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ...] | None = None) -> Array:
-  """A random unit vector `[units]` to start power iteration with, in the dtype of `kernel`.
+  """Draws a random unit vector `[units]` to start the power iteration, in the dtype of `kernel`.
 
   Args:
     key: a typed key.
@@ -83,7 +83,7 @@ def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ..
 
   Raises:
     TypeError: if `kernel` is not floating or `key` not a typed key.
-    ValueError: if `kernel` has no axis of inputs, or `axis` is not one of it.
+    ValueError: if `kernel` has no axis of inputs, or `axis` is not an axis of it.
 
   Example:
     >>> u = spectral_norm_init(jax.random.key(0), jnp.ones((3, 2)))

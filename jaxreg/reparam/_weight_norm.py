@@ -1,4 +1,4 @@
-"""Weight normalisation: length and direction of each unit's weights apart."""
+"""Weight normalisation: separate length and direction for each unit's weights."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._leaves import unit_axes
 from jaxreg._scaled import norm, scaled
-from jaxreg.penalties._leaves import unit_axes
 from jaxreg.typing import Array, check_floating
 
 Axis = int | tuple[int, ...] | None
 
 
 def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
-  r"""The kernel whose units' incoming weights have the directions of `v` and the lengths `g`.
+  r"""Builds a kernel whose incoming weights per unit have the directions of `v` and the lengths `g`.
 
   .. math:: w_u = g_u \frac{v_u}{\|v_u\|}
 
-  Start with `g = weight_norm_init(v)`, which gives `v` back. One kernel alone is `[..., units]`; in a tree
-  the name of a kernel says where its units are, as for the penalties: on the first axis of Equinox's and
-  PyTorch's `weight`. A tree holds kernels only, so take them out first::
+  Start with `g = weight_norm_init(v)`, which returns `v`. A single kernel is `[..., units]`. In a tree the
+  name of a kernel determines the axis of its units, as for the penalties: the first axis for Equinox's and
+  PyTorch's `weight`. The tree must hold only kernels, so partition the model first::
 
     kernels, rest = eqx.partition(model, paths.kernels_only(model))
     model = eqx.combine(weight_norm(kernels, g), rest)
 
   Args:
     v: a kernel, or a pytree of kernels; each has two axes or more, and is floating.
-    g: the lengths `[units]` of each kernel, floating; a negative one turns the direction round.
-    axis: axes of one unit's weights, the same for all kernels; by default those of its incoming weights
+    g: the lengths `[units]` of each kernel, floating; a negative length reverses the direction.
+    axis: axes of one unit's weights, the same for all kernels; by default the axes of its incoming weights
       (`paths.incoming_axes`).
 
   Returns:
@@ -39,7 +39,7 @@ def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if shapes do not fit, or `axis` is not one of a kernel.
+    ValueError: if shapes do not fit, or `axis` is not an axis of a kernel.
 
   Example:
     >>> v, g = jnp.array([[3., 0.], [4., 2.]]), jnp.array([1., 5.])
@@ -60,7 +60,7 @@ def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
 
 
 def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
-  r"""The lengths `[units]` of the units' weights: `weight_norm(v, weight_norm_init(v))` is `v`.
+  r"""Computes the lengths `[units]` of the units' weights: `weight_norm(v, weight_norm_init(v))` is `v`.
 
   Args:
     v: a kernel, or a pytree of kernels.
@@ -68,7 +68,7 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
 
   Raises:
     TypeError: if a kernel is not floating.
-    ValueError: if a kernel has no axis of inputs, or `axis` is not one of it.
+    ValueError: if a kernel has no axis of inputs, or `axis` is not an axis of it.
 
   Example:
     >>> weight_norm_init(jnp.array([[3., 0.], [4., 2.]]))

@@ -1,4 +1,7 @@
-"""Sparse codes: `(dictionary, x, *, num_nonzero) -> code`, so that a few columns explain an input."""
+"""Sparse codes: `(dictionary, x, *, num_nonzero) -> code`, which explain an input by a few columns.
+
+These files import JAX, Optax, NumPy and the core only.
+"""
 
 from jaxreg._names import suggest_names
 from jaxreg.sparse._omp import omp

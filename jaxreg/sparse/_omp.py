@@ -1,4 +1,4 @@
-"""Orthogonal matching pursuit: a hard bound on the number of non-zeros, met greedily."""
+"""Orthogonal matching pursuit: greedy sparse codes with a hard bound on the number of non-zeros."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from jaxreg.typing import Array, check_count, check_wide
 
 
 def omp(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int) -> Array:
-  r"""A code with at most `num_nonzero` entries, one atom after the other.
+  r"""Computes a code with at most `num_nonzero` entries, greedily, one atom after the other.
 
   .. math:: \min_h \|x - W h\|^2, \quad \|h\|_0 \le \text{num\_nonzero}
 
-  Each step takes the atom of the largest :math:`|w_i^\top r| / \|w_i\|` that is not yet in the code, `r` the
-  residual, and fits all that are in it by least squares. That is the minimum for orthogonal atoms, where
-  `topk_code` is faster; for others it is only good: of random ones about half of the codes can be improved
-  upon. It ends before `num_nonzero` where nothing is left to explain.
+  Each step adds the atom with the largest :math:`|w_i^\top r| / \|w_i\|` that is not yet in the code, where
+  `r` is the residual, and refits all atoms of the code by least squares. For orthogonal atoms this reaches
+  the minimum, but `topk_code` is faster. For other atoms it is only good: with random atoms, about half of
+  the codes can be improved. It stops before `num_nonzero` if nothing is left to explain.
 
-  The lecture writes a strict bound, :math:`\|h\|_0 < k`: that is `num_nonzero = k - 1`.
+  The lecture writes a strict bound, :math:`\|h\|_0 < k`; this is `num_nonzero = k - 1`.
 
   Args:
-    dictionary: `W`, `[inputs, atoms]`, floating; atoms may have any length, and one of length 0 is not used.
+    dictionary: `W`, `[inputs, atoms]`, floating; atoms may have any length; an atom of length 0 is not used.
     x: `[inputs]`, floating; `jax.vmap` for several.
-    num_nonzero: at most the number of inputs and that of atoms.
+    num_nonzero: at most the number of inputs and the number of atoms.
 
   Returns:
-    `[atoms]`, float32 or wider. Its gradient is that of the least squares with the atoms held fixed.
+    `[atoms]`, float32 or wider. Its gradient is the gradient of the least squares fit with fixed atoms.
 
   Raises:
     TypeError: if an array is not floating or `num_nonzero` not an integer.
@@ -55,17 +55,17 @@ def omp(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int) -> Array:
   dtype = jnp.promote_types(dictionary.dtype, x.dtype)
   W, x = dictionary.astype(dtype), x.astype(dtype)
   length = jnp.sqrt(jax.lax.stop_gradient(jnp.square(W).sum(axis=0)))
-  # What is left of x by rounding alone explains nothing.
+  # A residual at the level of rounding explains nothing.
   floor = 10 * jnp.finfo(dtype).eps * jnp.sqrt(jax.lax.stop_gradient(jnp.square(x).sum()))
 
   def add(i: int, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The next atom's part orthogonal to the others, into column `i` of `W[:, atoms] = Q R`."""
+    """Writes the next atom's part orthogonal to the others into column `i` of `W[:, atoms] = Q R`."""
     Q, R, atoms, free, residual = carry
     score = jnp.where(free, jnp.abs(W.T @ residual) / jnp.where(length > 0, length, 1), 0)
     best = jnp.argmax(jax.lax.stop_gradient(score)).astype(jnp.int32)
     used = score[best] > floor
     w = jnp.where(used, W[:, best], 0)
-    # Twice: once leaves what rounding brought in where atoms are nearly parallel.
+    # Twice: for nearly parallel atoms, one pass leaves a part due to rounding.
     first = Q.T @ w
     second = Q.T @ (w - Q @ first)
     apart = w - Q @ (first + second)

@@ -1,4 +1,4 @@
-"""The sparse code of a dictionary of orthogonal atoms: its largest coefficients."""
+"""The sparse code for a dictionary of orthogonal atoms: the largest coefficients."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jaxreg.typing import Array, check_count, check_wide
 
 
 def topk_code(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int, strict: bool = False) -> Array:
-  r"""The best code with at most `num_nonzero` entries, for orthogonal atoms.
+  r"""Computes the best code with at most `num_nonzero` entries, for orthogonal atoms.
 
   .. math:: \arg\min_{\|h\|_0 \le \text{num\_nonzero}} \|x - W h\|^2, \qquad
     h_i = \frac{w_i^\top x}{\|w_i\|^2} \text{ for the largest } \frac{|w_i^\top x|}{\|w_i\|}
 
-  Exact where the columns of `W` are orthogonal, of any length; for orthonormal ones it keeps the largest of
-  :math:`W^\top x`. That is not checked: for other dictionaries take `omp`. Equally large ones are kept from
-  the first on.
+  The code is exact if the columns of `W` are orthogonal, of any length; for orthonormal columns it keeps the
+  largest entries of :math:`W^\top x`. Orthogonality is not checked: for other dictionaries use `omp`. Among
+  equal entries the first ones are kept.
 
   Args:
     dictionary: `W`, `[inputs, atoms]`, floating; an atom of length 0 has the coefficient 0.
     x: `[..., inputs]`, floating.
     num_nonzero: at most the number of atoms.
-    strict: the lecture's bound, :math:`\|h\|_0 < \text{num\_nonzero}`: one entry fewer.
+    strict: whether to use the lecture's bound, :math:`\|h\|_0 < \text{num\_nonzero}`: one entry fewer.
 
   Returns:
     `[..., atoms]`, float32 or wider.

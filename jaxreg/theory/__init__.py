@@ -1,6 +1,8 @@
-"""Closed forms and exact enumerations of what the other subpackages sample or approximate.
+"""Closed forms and exact enumerations of quantities that the other subpackages sample or approximate.
 
-For analysis, and as the oracles of tests: nothing here is meant for the inside of a training step.
+These functions serve analysis and test oracles; none is meant for the inside of a training step. They take
+arrays, or a loss function and its arguments, and have keyword-only options. These files import JAX, Optax,
+NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

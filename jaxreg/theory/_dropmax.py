@@ -1,7 +1,7 @@
-"""DropMax by enumerating its hard masks, and the retain probabilities at which training ends.
+"""DropMax by enumeration of its hard masks, and the retain probabilities at which training ends.
 
-Names as in `losses.dropmax`: `logits` o, `retain_logits` of rho, `posterior_logits` of g. A logit may be
-infinite: that mask is certain.
+The names are as in `losses.dropmax`: `logits` o, `retain_logits` for rho, `posterior_logits` for g. A logit
+may be infinite: its mask is then certain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Target = Literal["kept", "sampled"]
 
 
 def dropmax_masks(num_classes: int) -> Array:
-  """All hard masks of some classes: row `n` holds the binary digits of `n`, so row 0 drops every class.
+  """Enumerates all hard masks of some classes: row `n` holds the binary digits of `n`, so row 0 drops all.
 
   Args:
     num_classes: `K`, at most 16.
@@ -52,13 +52,13 @@ def dropmax_masks(num_classes: int) -> Array:
 def dropmax_expected_nll(
   logits: ArrayLike, posterior_logits: ArrayLike, labels: ArrayLike, *, target: Target = "kept"
 ) -> Array:
-  r"""The exact mean, over all hard masks, of the DropMax negative log-likelihood.
+  r"""Computes the exact mean of the DropMax negative log-likelihood over all hard masks.
 
   .. math:: \sum_{z \in \{0, 1\}^K} \prod_k g_k^{z_k} (1 - g_k)^{1 - z_k}
     \Bigl[-\log \frac{(z_t + \epsilon) e^{o_t}}{\sum_k (z_k + \epsilon) e^{o_k}}\Bigr]
 
-  What the relaxed masks of `losses.dropmax_terms` estimate, with its exact gradients. It takes
-  `2^K * K` numbers an example: `jax.lax.map` over many examples of many classes.
+  The relaxed masks of `losses.dropmax_terms` estimate this mean; here value and gradients are exact. It takes
+  `2^K * K` numbers per example: use `jax.lax.map` for many examples with many classes.
 
   Args:
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
@@ -71,7 +71,7 @@ def dropmax_expected_nll(
 
   Raises:
     TypeError: if the logits are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, there are more than 16 classes, or for another `target`.
+    ValueError: if the shapes do not fit, there are more than 16 classes, or for an unknown `target`.
 
   Example:
     >>> dropmax_expected_nll(jnp.zeros(2), jnp.zeros(2), jnp.array(0))  # log(2) / 2
@@ -88,15 +88,16 @@ def dropmax_expected_nll(
 def dropmax_equilibrium(
   posterior_logits: ArrayLike, labels: ArrayLike | None = None, *, entropy_weight: ArrayLike = 1.0
 ) -> Array:
-  r"""The retain probabilities at which KL and entropy balance, for a given posterior, as logits.
+  r"""Computes the retain logits at which KL and entropy balance, for a given posterior.
 
   .. math:: \frac{\partial}{\partial a} \bigl[\mathrm{KL}(\mathrm{Ber}(g) \,\|\, \mathrm{Ber}(\rho))
     - \gamma \mathrm{H}(\rho)\bigr] = \rho - g + \gamma \rho (1 - \rho) a = 0, \quad \rho = \sigma(a)
 
-  Divided by `rho (1 - rho)` it increases strictly in `a`: there is one root, found by Newton's method from
-  the side where that is monotone. With `g = 1`, and so for the target, `a = 1/gamma + W(exp(-1/gamma)/gamma)`
-  with Lambert's W: 1.278 and `rho = 0.782188` at `gamma = 1`; `g = 0` mirrors it at 0.217812. So however
-  sure an example is, the expected mask adds no more than 1.28 nats to its margin.
+  Divided by `rho (1 - rho)`, the derivative increases strictly in `a`. So there is one root, and Newton's
+  method finds it from the side where its convergence is monotone. With `g = 1`, and so for the target,
+  `a = 1/gamma + W(exp(-1/gamma)/gamma)` with Lambert's W: 1.278 and `rho = 0.782188` at `gamma = 1`. With
+  `g = 0` it is mirrored, at 0.217812. So however sure an example is, the expected mask adds at most 1.28 nats
+  to its margin.
 
   Args:
     posterior_logits: logits of `g`, `[..., classes]` (with no `labels`: any shape), floating.
@@ -108,7 +109,7 @@ def dropmax_equilibrium(
 
   Raises:
     TypeError: if `posterior_logits` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or `entropy_weight` is not positive.
+    ValueError: if the shapes do not fit or `entropy_weight` is not positive.
 
   Example:
     >>> jax.nn.sigmoid(dropmax_equilibrium(jnp.array([-jnp.inf, 0.0, jnp.inf])))
@@ -132,12 +133,12 @@ def dropmax_equilibrium(
     value, slope = balance(a, q)
     return a - value / jax.lax.stop_gradient(slope)
 
-  # Mirrored to g >= 1/2. The balance is concave up to half its logit, then convex; the root is below 2/gamma.
+  # Mirror to g >= 1/2. The balance is concave up to half its logit, then convex; the root is below 2/gamma.
   size = jax.lax.stop_gradient(jnp.abs(q))
   concave = balance(jnp.minimum(size / 2, 2 / gamma), size)[0] >= 0
   start = jnp.where(concave, 0, size)
   root = jax.lax.fori_loop(0, 40, lambda _, a: newton(a, size), start)
-  # One more step, at the root: it moves nothing and has the root's derivative.
+  # One more step at the root: it does not move the root and carries the root's derivative.
   return newton(jax.lax.stop_gradient(jnp.sign(q) * root), q)
 
 
@@ -150,7 +151,7 @@ def check_scores(
 
 
 def finite(logits: Array) -> Array:
-  """Infinite logits as finite ones whose sums over masks and differences stay finite."""
+  """Replaces infinite logits by finite ones, so that sums over masks and differences stay finite."""
   bound = jnp.finfo(logits.dtype).max / 64
   return jnp.clip(logits, -bound, bound)
 

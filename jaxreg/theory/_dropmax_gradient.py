@@ -1,9 +1,9 @@
 """DropMax as softmax plus a regulariser, and the size of its gradients: appendix B.
 
-Eq. 6, 7, 9 and 10 hold, Eq. 8 does not: see `dropmax_target_gradients`. The conclusion drawn from it, smaller
-gradients than softmax, was true of all of 2000 random examples under Condition 1 where the target's mask is
-kept, as in training. Where it is sampled, as in the appendix, the expected gradient was the smaller on 85 %
-of those with a margin below 1/2, that of a single mask on 39 %.
+Eq. 6, 7, 9 and 10 hold, Eq. 8 does not: see `dropmax_target_gradients`. The appendix concludes from it that
+gradients are smaller than softmax's. With the target's mask kept, as in training, this was true for all of
+2000 random examples under Condition 1. With the mask sampled, as in the appendix, the expected gradient was
+smaller on 85 % of the examples with a margin below 1/2, and the gradient of a single mask on 39 %.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxreg.typing import Array, check_labels, check_wide
 
 
 def dropmax_condition_1(retain_logits: ArrayLike, labels: ArrayLike) -> Array:
-  r"""Whether the retain probabilities fulfil the appendix's Condition 1.
+  r"""Tests whether the retain probabilities fulfil the appendix's Condition 1.
 
   .. math:: \rho_t > \max_{k \ne t} \rho_k, \qquad \rho_k = \rho_j \quad (k, j \ne t)
 
@@ -32,7 +32,7 @@ def dropmax_condition_1(retain_logits: ArrayLike, labels: ArrayLike) -> Array:
 
   Raises:
     TypeError: if `retain_logits` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit.
+    ValueError: if the shapes do not fit.
 
   Example:
     >>> dropmax_condition_1(jnp.array([[1.0, 0.0, 0.0], [1.0, 0.5, 0.0]]), jnp.array([0, 0]))
@@ -53,15 +53,15 @@ def dropmax_condition_1(retain_logits: ArrayLike, labels: ArrayLike) -> Array:
 def dropmax_regularizer(
   logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, *, target: Target = "sampled"
 ) -> dict[str, Array]:
-  r"""What DropMax's expected loss adds to the softmax cross-entropy, exactly, and Jensen's bound on it.
+  r"""Computes the exact regulariser that DropMax adds to the expected cross-entropy, and Jensen's bound.
 
   .. math:: \mathcal{M} = \mathbb{E}_z\Bigl[\log \frac{\sum_k (z_k + \epsilon) e^{o_k}}
     {(z_t + \epsilon) \sum_k e^{o_k}}\Bigr]
     \le \underbrace{\log \sum_k (\rho_k + \epsilon) e^{o_k} - \log \sum_k e^{o_k}}_{\text{bound}}
     + \underbrace{\mathbb{E}[-\log(z_t + \epsilon)]}_{\text{constant}}
 
-  Eq. 7 prints the bound without the constant, which does not depend on `o`: with the target's mask sampled it
-  is 46 nats times `1 - rho_t`, so it is the sum that bounds.
+  Eq. 7 prints the bound without the constant, which does not depend on `o`. With the target's mask sampled,
+  the constant is 46 nats times `1 - rho_t`, so only the sum is a bound.
 
   Args:
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
@@ -74,7 +74,7 @@ def dropmax_regularizer(
 
   Raises:
     TypeError: if the logits are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, there are more than 16 classes, or for another `target`.
+    ValueError: if the shapes do not fit, there are more than 16 classes, or for an unknown `target`.
 
   Example:
     >>> o, rho, label = jnp.array([3.0, 0, 0, 0, 0, 0]), jnp.zeros(6), jnp.array(0)
@@ -101,7 +101,7 @@ def dropmax_regularizer(
 def dropmax_target_gradients(
   logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, *, target: Target = "sampled"
 ) -> dict[str, Array]:
-  r"""Both sides of the appendix's equations on the derivatives in the target's logit.
+  r"""Computes both sides of the appendix's equations on the derivatives in the target's logit.
 
   .. math::
     \partial \mathcal{M} / \partial o_t &= \mathbb{E}_z\Bigl[\frac{(z_t + \epsilon) e^{o_t}}
@@ -110,14 +110,15 @@ def dropmax_target_gradients(
       {\sum_k (\rho_k + \epsilon) e^{o_k}} - \operatorname{softmax}_t(o) \quad \text{(Eq. 8)} \\
     \partial \hat l / \partial o_t &= \operatorname{softmax}_t(o) - 1 \quad \text{(Eq. 9)}
 
-  Under Condition 1 the right side of Eq. 8 is positive (Eq. 10), which the appendix takes to mean that the
-  regulariser opposes the loss. **Erratum: Eq. 8 does not hold.** It differentiates both sides of Eq. 7, but a
-  bound on `M` does not bound its derivative. With the target's mask sampled it fails on some 16 % of
-  correctly classified examples under Condition 1, and the exact derivative is negative, that is the loss is
-  pulled further, on some 31 % (both depend much on how examples are drawn); at `rho` = .78 and .22,
-  `o = (3, 0, 0, 0, 0, 0)` it is -0.009, printed +0.134. With the mask kept, as in training, it never holds:
-  the exact side is the larger, by Jensen once more and `rho_t < 1`. The conclusion is then right for another
-  reason: keeping the target and dropping others raises its probability, so the derivative is positive.
+  Under Condition 1 the right side of Eq. 8 is positive (Eq. 10). The appendix concludes that the regulariser
+  opposes the loss. **Erratum: Eq. 8 does not hold.** It differentiates both sides of Eq. 7, but a bound on
+  `M` does not bound the derivative of `M`. With the target's mask sampled, Eq. 8 fails on some 16 % of
+  correctly classified examples under Condition 1. On some 31 % the exact derivative is negative, so the
+  regulariser pulls with the loss. (Both shares depend strongly on how examples are drawn.) At `rho` = .78 and
+  .22 and `o = (3, 0, 0, 0, 0, 0)` the exact derivative is -0.009, the printed one +0.134. With the mask kept,
+  as in training, Eq. 8 never holds: the exact side is larger, again by Jensen and `rho_t < 1`. The conclusion
+  is then right for another reason: keeping the target and dropping others raises the target's probability, so
+  the derivative is positive.
 
   Args:
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
@@ -126,8 +127,8 @@ def dropmax_target_gradients(
     target: whether the exact side samples the target's mask or keeps it; the printed side is as printed.
 
   Returns:
-    `regularizer` and `regularizer_printed`, the sides of Eq. 8 (of Eq. 10: the latter and 0); `softmax`, by
-    differentiation, and `softmax_printed`, the sides of Eq. 9; each `[...]`.
+    `regularizer` and `regularizer_printed`, the sides of Eq. 8 (Eq. 10 compares the latter with 0);
+    `softmax`, by differentiation, and `softmax_printed`, the sides of Eq. 9; each `[...]`.
 
   Raises:
     TypeError, ValueError: as `dropmax_regularizer`.
@@ -144,7 +145,7 @@ def dropmax_target_gradients(
   """
   logits, prior, labels = check_scores(logits, retain_logits, labels)
   is_target = is_target_of(labels, logits)
-  # 1 - p_t as the sum of the others: it keeps its digits when p_t is nearly 1.
+  # 1 - p_t as the sum of the others, which keeps its digits when p_t is near 1.
   missing = lambda scores, to: jnp.where(to, 0, jax.nn.softmax(scores)).sum(axis=-1)
   weights = jnp.exp(mask_log_probs(fix_target(prior, labels, target)))
   expected = (weights * missing(masked_scores(logits), is_target[..., None, :])).sum(axis=-1)
@@ -161,26 +162,26 @@ def dropmax_target_gradients(
 def dropmax_gradient_norms(
   logits: ArrayLike, keep_logits: ArrayLike, labels: ArrayLike, *, target: Target = "kept"
 ) -> dict[str, Array]:
-  r"""The size of each example's gradient in the logits, under softmax and under DropMax, and its margin.
+  r"""Computes the size of each example's gradient in the logits under softmax and DropMax, and its margin.
 
   .. math:: \|p - y\|, \qquad \|\mathbb{E}_z[p(z)] - y\|, \qquad \sqrt{\mathbb{E}_z \|p(z) - y\|^2};
     \qquad o_t - \max_{k \ne t} o_k
 
-  To test "smaller on examples classified with a small margin", select them by `margin`. With the target kept
-  its own entry is smaller than softmax's on every example; with it sampled, a mask that drops it and keeps
-  another pulls with a norm above 1.
+  To test "smaller on examples classified with a small margin", select examples by `margin`. With the target
+  kept, the target's own entry is smaller than softmax's on every example. With the target sampled, a mask
+  that drops it and keeps another class gives a gradient with a norm above 1.
 
   Args:
-    logits: `o`, `[..., classes]`, floating, at most 16 classes; for more, by samples,
+    logits: `o`, `[..., classes]`, floating, at most 16 classes; for more classes sample with
       `losses.dropmax_diagnostics`.
-    keep_logits: logits of the masks' probabilities, same shape: the posterior's `g` for what training sees,
-      `rho` for the appendix.
+    keep_logits: logits of the masks' probabilities, same shape: the posterior's `g` for the gradients of
+      training, `rho` for the appendix.
     labels: `[...]`, integer.
     target: `"kept"` as in training, `"sampled"` as in the appendix.
 
   Returns:
-    `margin`, `softmax`, `dropmax` (of the expected gradient) and `dropmax_rms` (of one hard mask's, root mean
-    square), each `[...]`, float32 or wider.
+    `margin`, `softmax`, `dropmax` (norm of the expected gradient) and `dropmax_rms` (root mean square norm
+    under one hard mask), each `[...]`, float32 or wider.
 
   Raises:
     TypeError, ValueError: as `dropmax_regularizer`.

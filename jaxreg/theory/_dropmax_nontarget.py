@@ -15,7 +15,7 @@ from jaxreg.typing import Array
 def dropmax_nontarget_gradients(
   logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, *, target: Target = "sampled"
 ) -> dict[str, Array]:
-  r"""What Eq. 8 and 9 of the appendix become for the logits of wrong classes, which its footnote only names.
+  r"""Computes the analogues of the appendix's Eq. 8 and 9 for the logits of wrong classes.
 
   .. math::
     \partial \mathcal{M} / \partial o_k &= \mathbb{E}_z\Bigl[\frac{(z_k + \epsilon) e^{o_k}}
@@ -24,11 +24,12 @@ def dropmax_nontarget_gradients(
       {\sum_j (\rho_j + \epsilon) e^{o_j}} - \operatorname{softmax}_k(o) \quad \text{(as Eq. 8)} \\
     \partial \hat l / \partial o_k &= \operatorname{softmax}_k(o) \quad \text{(as Eq. 9)}
 
-  The footnote says that similar arguments hold. Under Condition 1 the second line is negative for every wrong
-  class, so the regulariser opposes the loss, as Eq. 10 says of the target. **The argument has the error of
-  Eq. 8**: the derivative of a bound bounds no derivative. The conclusion, a smaller gradient than that of
-  softmax, held for all wrong classes of 2000 random, correctly classified examples where the target's mask is
-  kept, as in training. Where it is sampled, as in the appendix, it held for about 60 % of them.
+  The appendix's footnote only says that similar arguments hold. Under Condition 1 the second line is negative
+  for every wrong class, so the regulariser opposes the loss, as Eq. 10 says for the target. **The argument
+  has the error of Eq. 8**: the derivative of a bound does not bound the derivative. The conclusion is a
+  smaller gradient than softmax's. With the target's mask kept, as in training, it held for all wrong classes
+  of 2000 random, correctly classified examples. With the mask sampled, as in the appendix, it held for about
+  60 % of them.
 
   Args:
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
@@ -42,7 +43,7 @@ def dropmax_nontarget_gradients(
 
   Raises:
     TypeError: if the logits are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, there are more than 16 classes, or for another `target`.
+    ValueError: if the shapes do not fit, there are more than 16 classes, or for an unknown `target`.
 
   Example:
     >>> rho = jnp.array([0.78, 0.22, 0.22, 0.22, 0.22, 0.22])

@@ -1,13 +1,13 @@
-"""DropMax's exact posterior over masks, and what a factorised one loses: appendix A, Observation 2.
+"""DropMax's exact posterior over masks, and the loss by factorising it: appendix A, Observation 2.
 
-What the appendix says, checked by enumeration:
+The statements of the appendix, checked by enumeration:
 
 - `p(z_t = 1 | x, y, z != 0) = 1`: true up to `eps`, 1e-20 times a ratio of likelihoods.
 - `z = 0` may be ignored as one of many masks: its posterior probability is `softmax_t(o) prod_k (1 - rho_k) /
-  p(y | x)`, which hangs on `rho` and not on the number of masks. At `rho` = .782 and .218, on a confident
+  p(y | x)`, which depends on `rho` and not on the number of masks. At `rho` = .782 and .218, on a confident
   example, it is 3 % with ten classes and 15 % with three.
-- Whenever `z_t` comes out 0, `q` deviates by as much as its other factors do from `Ber(0)`: true, some 46
-  nats times the probability that any other class is kept (`deviation_dropped` of `dropmax_mean_field`).
+- Whenever `z_t` is 0, `q` deviates by as much as its other factors deviate from `Ber(0)`: true, some 46 nats
+  times the probability that any other class is kept (`deviation_dropped` of `dropmax_mean_field`).
 
 `_dropmax_target` has the rest of the argument.
 """
@@ -34,7 +34,7 @@ from jaxreg.typing import Array, check_wide
 def dropmax_mask_posterior(
   logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, *, exclude_all_dropped: bool = False
 ) -> Array:
-  r"""The exact posterior over all hard masks, in log space.
+  r"""Computes the exact posterior over all hard masks, in log space.
 
   .. math:: p(z \mid x, y) = \frac{p(y \mid x, z) \prod_k \rho_k^{z_k} (1 - \rho_k)^{1 - z_k}}{p(y \mid x)}
 
@@ -42,18 +42,18 @@ def dropmax_mask_posterior(
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
     retain_logits: logits of the prior `rho`, same shape.
     labels: `[...]`, integer.
-    exclude_all_dropped: conditions on `z != 0` too, the case that Observation 2 excludes.
+    exclude_all_dropped: whether to condition on `z != 0` too, as Observation 2 does.
 
   Returns:
     `log p(z | x, y)`, `[..., 2^classes]`, in the order of `dropmax_masks`: entry 0 drops every class.
 
   Raises:
     TypeError: if the logits are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or there are more than 16 classes.
+    ValueError: if the shapes do not fit or there are more than 16 classes.
 
   Example:
     >>> log_posterior = dropmax_mask_posterior(jnp.zeros(2), jnp.zeros(2), jnp.array(0))
-    >>> jnp.exp(log_posterior).round(3)  # of none, the target, the other, both
+    >>> jnp.exp(log_posterior).round(3)  # keeping none, the target, the other, both
     Array([0.25, 0.5 , 0.  , 0.25], dtype=float32)
 
   References:
@@ -66,12 +66,12 @@ def dropmax_mask_posterior(
 def dropmax_marginal_logits(
   logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, *, exclude_all_dropped: bool = False
 ) -> Array:
-  r"""The marginals of the exact posterior, as logits: what `posterior_logits` would be at best.
+  r"""Computes the marginals of the exact posterior as logits: the ideal `posterior_logits`.
 
   .. math:: \operatorname{logit} p(z_k = 1 \mid x, y) = \log \sum_{z: z_k = 1} p(z \mid x, y)
     - \log \sum_{z: z_k = 0} p(z \mid x, y)
 
-  Observation 2: with `exclude_all_dropped` the target's is some 46, that is 1 up to `eps`.
+  Observation 2: with `exclude_all_dropped` the target's logit is some 46, a probability of 1 up to `eps`.
 
   Args:
     logits, retain_logits, labels, exclude_all_dropped: as in `dropmax_mask_posterior`.
@@ -103,7 +103,7 @@ def dropmax_marginal_logits(
 def dropmax_mean_field(
   logits: ArrayLike, retain_logits: ArrayLike, posterior_logits: ArrayLike, labels: ArrayLike
 ) -> dict[str, Array]:
-  r"""What a factorised posterior costs, the target's own factor included, exactly.
+  r"""Computes the exact cost of a factorised posterior, including the target's own factor.
 
   .. math:: q(z) = \prod_k \mathrm{Ber}(z_k; g_k), \qquad
     \underbrace{\mathbb{E}_q[-\log p(y \mid x, z)]}_{\text{nll}}
@@ -112,8 +112,8 @@ def dropmax_mean_field(
     - \underbrace{\log p(y \mid x)}_{\text{log\_evidence}}
 
   By the chain rule `gap` is `KL(q_t || p(z_t | x, y))` plus `g_t deviation_kept + (1 - g_t)
-  deviation_dropped`, of which the last is what the appendix's argument is about: some 46 nats times the
-  probability that another class is kept.
+  deviation_dropped`. The appendix argues about the last part: some 46 nats times the probability that another
+  class is kept.
 
   Args:
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
@@ -150,7 +150,7 @@ def dropmax_mean_field(
   expected = mean(log_q, nll)
   variance = mean(log_q, (nll - expected[..., None]) ** 2)
 
-  # The others' factors with the target's mask at either value; the other half of the masks is shut out.
+  # The other masks' factors for either value of the target's mask; half of the masks is excluded.
   kept = target_kept(logits, labels)
   on = fix_target(q_logits, labels, "kept")
   off = jnp.where(is_target_of(labels, logits), -on, q_logits)
@@ -173,7 +173,7 @@ def dropmax_mean_field(
 
 
 def _joint(logits: Array, prior: Array, labels: Array, exclude_all_dropped: bool) -> Array:
-  """`log p(y, z | x)` of every hard mask."""
+  """`log p(y, z | x)` for every hard mask."""
   joint = mask_log_probs(prior) - mask_nll(logits, labels)
   if exclude_all_dropped:
     joint = joint.at[..., 0].set(finite(jnp.full_like(joint[..., 0], -jnp.inf)))

@@ -1,17 +1,18 @@
 """Should DropMax learn its target's `q(z_t = 1)` instead of fixing it at 1? Appendix A, by enumeration.
 
 The appendix says that `q_t < 1` "causes severe learning instability since reverting `z_t` back to 1 requires
-huge gradients". What is true:
+huge gradients". The enumeration shows:
 
-- Beside fixed other factors the exact objective is convex in `q_t`, with one optimum. Its gradient in the
-  logit is `sigma'(a) (a - a*)`: large in the middle (`a*/4`, up to 12 nats), but no step passes the optimum
-  at rates up to 4; and small exactly where the loss is highest, at `q_t -> 0`: a plateau, then a leap. That
-  is slow, not unstable.
-- The optimum is 1 up to `eps` only where another class is kept with some probability. Where all are shut, as
-  on memorised data, it is `p(z_t = 1 | x, y, others dropped)`, hardly above `rho_t` on a confident example.
-- So with all factors learnt there can be two optima. From a low `q_t` the others shut before it recovers, and
-  then it never gets to 1: with `o = (3, 0, 0, 0, 0, 0)` at the equilibrium's `rho` that ends a nat short of
-  the best. With `q_t = 1` fixed every start tried ended at the best.
+- With the other factors fixed, the exact objective is convex in `q_t`, with one optimum. Its gradient in the
+  logit is `sigma'(a) (a - a*)`. This is large in the middle (`a*/4`, up to 12 nats), but no step passes the
+  optimum at rates up to 4. It is small exactly where the loss is highest, at `q_t -> 0`: a plateau, then a
+  leap. That is slow, not unstable.
+- The optimum is 1 up to `eps` only if another class is kept with some probability. If all others are dropped,
+  as on memorised data, it is `p(z_t = 1 | x, y, others dropped)`, hardly above `rho_t` on a confident
+  example.
+- So with all factors learned there can be two optima. From a low `q_t` the other classes are dropped before
+  `q_t` recovers, and then it never reaches 1: with `o = (3, 0, 0, 0, 0, 0)` at the equilibrium's `rho`, this
+  ends a nat short of the best. With `q_t = 1` fixed, every start tried ended at the best.
 - One sampled mask is noisy: its likelihood term has a standard deviation of some `46 sqrt(q_t (1 - q_t))`
   nats, 4.6 at `q_t = 0.99` (`nll_std` of `dropmax_mean_field`).
 """
@@ -33,17 +34,17 @@ from jaxreg.typing import Array, check_count, check_range, check_wide
 def dropmax_optimal_target_logit(
   logits: ArrayLike, retain_logits: ArrayLike, posterior_logits: ArrayLike, labels: ArrayLike
 ) -> Array:
-  r"""The logit of the best `q(z_t = 1)` beside the other factors of a factorised posterior.
+  r"""Computes the logit of the best `q(z_t = 1)` beside the other factors of a factorised posterior.
 
   .. math:: a^* = \operatorname{logit} \rho_t + \mathbb{E}_{q_{\setminus t}}
     \bigl[-\log p(y \mid x, z_t = 0, z_{\setminus t}) + \log p(y \mid x, z_t = 1, z_{\setminus t})\bigr]
 
-  Where the others are kept with some probability this is some 46 times that probability, and DropMax's
-  `q_t = 1` is right; where they are shut it falls to little above `logit rho_t`.
+  If the other classes are kept with some probability, this logit is some 46 times that probability, and
+  DropMax's `q_t = 1` is right. If they are dropped, it falls to little above `logit rho_t`.
 
   Args:
     logits, retain_logits, labels: as in `dropmax_mean_field`.
-    posterior_logits: logits of `g`, same shape; the target's is ignored.
+    posterior_logits: logits of `g`, same shape; the target's entry is ignored.
 
   Returns:
     `[...]`, float32 or wider.
@@ -65,7 +66,7 @@ def dropmax_optimal_target_logit(
   q_logits = finite(check_wide(posterior_logits, "posterior_logits", shape=logits.shape))
   log_others = mask_log_probs(fix_target(q_logits, labels, "kept"))
   is_target = is_target_of(labels, logits)
-  # The likelihood with the target dropped, at the mask that keeps it: the same mask without that bit.
+  # For each mask that keeps the target: the likelihood of the same mask without the target's bit.
   bit = 1 << labels[..., None]
   nll = mask_nll(logits, labels)
   number = jnp.arange(nll.shape[-1])[(None,) * labels.ndim]
@@ -84,17 +85,17 @@ def dropmax_learn_posterior(
   learning_rate: ArrayLike = 1.0,
   num_steps: int = 100,
 ) -> dict[str, Array]:
-  r"""Gradient descent on a factorised posterior's logits in the exact objective.
+  r"""Runs gradient descent on a factorised posterior's logits in the exact objective.
 
   .. math:: a \leftarrow a - \eta \frac{\partial}{\partial a} \mathrm{KL}(q_a \,\|\, p(z \mid x, y))
 
   Args:
     logits: `o`, `[..., classes]`, floating, at most 16 classes.
     retain_logits: logits of the prior `rho`, same shape.
-    posterior_logits: where to start, same shape.
+    posterior_logits: start, same shape.
     labels: `[...]`, integer.
-    learn: `"target"` moves the target's logit only, `"others"` fixes it at infinity and moves the others, as
-      DropMax does, `"all"` moves both.
+    learn: `"target"` moves only the target's logit; `"others"` fixes it at infinity and moves the others, as
+      DropMax does; `"all"` moves both.
     learning_rate: `eta`.
     num_steps: number of steps.
 

@@ -1,4 +1,4 @@
-"""Linear regression with dropout on its inputs is ridge regression with a strength for each feature."""
+"""Linear regression with dropout on its inputs: ridge regression with a penalty weight per feature."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from jaxreg.typing import Array, check_range, check_wide
 
 
 def dropout_ridge(X: ArrayLike, y: ArrayLike, *, keep_prob: ArrayLike, inverted: bool = False) -> Array:
-  r"""The minimiser of the mean squared error over dropout's masks.
+  r"""Computes the minimiser of the expected squared error over dropout masks.
 
   .. math:: w = \arg\min_w \mathbb{E}_Z \|y - (Z \odot X) w\|^2
     = \bigl(p X^\top X + (1 - p) \operatorname{diag}(X^\top X)\bigr)^{-1} X^\top y,
     \qquad Z_{ij} \sim \mathrm{Ber}(p)
 
-  For inverted dropout, whose masks are `Z / p`, `w` is `p` times that: the weights for test time.
+  For inverted dropout, with masks `Z / p`, `w` is `p` times as large: the weights for test time.
 
   Args:
     X: `[examples, features]`, floating.
@@ -24,12 +24,12 @@ def dropout_ridge(X: ArrayLike, y: ArrayLike, *, keep_prob: ArrayLike, inverted:
     inverted: whether the kept entries are divided by `p`.
 
   Returns:
-    `[features]` or `[features, outputs]`, float32 or wider. Of several minimisers the smallest: at
-    `keep_prob` 1 that is least squares, and a feature that is always 0 has no weight.
+    `[features]` or `[features, outputs]`, float32 or wider. Among several minimisers this is the smallest: at
+    `keep_prob` 1 it is least squares, and a feature that is always 0 has weight 0.
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if shapes do not fit or `keep_prob` is outside (0, 1].
+    ValueError: if the shapes do not fit or `keep_prob` is outside (0, 1].
 
   Example:
     >>> dropout_ridge(jnp.array([[1., 1.], [1., -1.]]), jnp.array([2., 0.]), keep_prob=0.5).round(4)
@@ -39,8 +39,8 @@ def dropout_ridge(X: ArrayLike, y: ArrayLike, *, keep_prob: ArrayLike, inverted:
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 9.1.
   """
   X, y, p = _check(X, y, keep_prob)
-  # As least squares: twice as many digits as the normal equations keep. Only the diagonal of the added rows
-  # counts; the root of a feature's sum of squares over the examples.
+  # As least squares, which keeps twice as many digits as the normal equations. The added rows are diagonal:
+  # the root of each feature's sum of squares over the examples.
   penalty = jnp.sqrt(1 - p) * jnp.diag(jnp.sqrt(jnp.square(X).sum(axis=0)))
   rows = jnp.concatenate([jnp.sqrt(p) * X, penalty])
   targets = jnp.concatenate([y / jnp.sqrt(p), jnp.zeros((X.shape[1], *y.shape[1:]), y.dtype)])
@@ -51,7 +51,7 @@ def dropout_ridge(X: ArrayLike, y: ArrayLike, *, keep_prob: ArrayLike, inverted:
 def dropout_ridge_loss(
   w: ArrayLike, X: ArrayLike, y: ArrayLike, *, keep_prob: ArrayLike, inverted: bool = False
 ) -> Array:
-  r"""The mean over dropout's masks of a linear model's summed squared error.
+  r"""Computes the mean over dropout masks of a linear model's summed squared error.
 
   .. math:: \mathbb{E}_Z \|y - (Z \odot X) w\|^2 = \|y - p X w\|^2 + p (1 - p) \sum_j \|X_j\|^2 w_j^2
 

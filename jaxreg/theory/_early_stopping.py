@@ -1,4 +1,4 @@
-"""Gradient descent stopped early, and the L2 penalty that does the same."""
+"""Early stopping of gradient descent, and the equivalent L2 penalty."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from jaxreg.typing import Array, check_range, check_wide
 
 
 def gd_filter(eigvals: ArrayLike, *, learning_rate: ArrayLike, steps: ArrayLike) -> Array:
-  r"""How much of the minimiser gradient descent from 0 has reached, along the Hessian's eigenvectors.
+  r"""Computes the fraction of the minimiser that gradient descent from 0 reaches, per eigenvector.
 
   .. math:: (Q^\top w^{(\tau)})_i = \bigl[1 - (1 - \epsilon \lambda_i)^\tau\bigr] (Q^\top w^*)_i
 
-  For plain gradient descent on a quadratic from `w = 0`. It converges for eigenvalues between 0 and
-  `2 / epsilon`; beyond, the formula holds as it diverges.
+  The formula is for plain gradient descent on a quadratic from `w = 0`, along the Hessian's eigenvectors.
+  Descent converges for eigenvalues between 0 and `2 / epsilon`; beyond that it diverges, and the formula
+  still holds.
 
   Args:
     eigvals: `lambda`, at least 0, any shape, floating.
@@ -41,7 +42,7 @@ def gd_filter(eigvals: ArrayLike, *, learning_rate: ArrayLike, steps: ArrayLike)
   check_range(steps, "steps", low=0)
   product, steps = jnp.asarray(learning_rate * eigvals), jnp.asarray(steps)
   slow = product < 0.5
-  # 1 - (1 - x)^tau loses its digits where x is small.
+  # 1 - (1 - x)^tau loses its digits for small x.
   small = -jnp.expm1(steps * jnp.log1p(-jnp.where(slow, product, 0)))
   return jnp.where(slow, small, 1 - _to_go(product, steps))
 
@@ -49,14 +50,14 @@ def gd_filter(eigvals: ArrayLike, *, learning_rate: ArrayLike, steps: ArrayLike)
 def early_stopping_alpha(
   *, learning_rate: ArrayLike, steps: ArrayLike, eigvals: ArrayLike | None = None
 ) -> Array:
-  r"""The weight of the L2 penalty whose minimum gradient descent from 0 has reached after so many steps.
+  r"""Computes the weight of the L2 penalty whose minimum gradient descent from 0 reaches after `steps`.
 
   .. math:: \alpha \approx \frac{1}{\tau \epsilon}, \qquad
     \alpha_i = \frac{\lambda_i q_i}{1 - q_i} \text{ exactly}, \quad q_i = (1 - \epsilon \lambda_i)^\tau
 
-  The approximation is for eigenvalues with `epsilon lambda` and `lambda / alpha` far below 1, and its error
-  proportional to them: 24 % of the filter where the latter is 0.8, 3.8 % at 0.08. The exact weight is
-  another for each eigenvalue, so no one penalty does the same along all directions.
+  The approximation is for eigenvalues with `epsilon lambda` and `lambda / alpha` far below 1. Its error is
+  proportional to them: 24 % of the filter if the latter is 0.8, 3.8 % at 0.08. The exact weight differs
+  between eigenvalues, so no single penalty is equivalent along all directions.
 
   Args:
     learning_rate: `epsilon` > 0.
@@ -87,7 +88,7 @@ def early_stopping_alpha(
     return simple
   eigvals = check_wide(eigvals, "eigvals")
   reached = gd_filter(eigvals, learning_rate=learning_rate, steps=steps)
-  # Not 1 - reached, of which nothing is left late in the descent.
+  # Not 1 - reached, which loses all digits late in the descent.
   to_go = _to_go(jnp.asarray(learning_rate * eigvals), jnp.asarray(steps))
   curved = reached > 0
   return jnp.where(curved, eigvals * to_go / jnp.where(curved, reached, 1), simple).astype(eigvals.dtype)
@@ -96,19 +97,20 @@ def early_stopping_alpha(
 def early_stopping_steps(
   *, learning_rate: ArrayLike, alpha: ArrayLike, eigvals: ArrayLike | None = None
 ) -> Array:
-  r"""After how many steps gradient descent from 0 is where an L2 penalty has its minimum.
+  r"""Computes the number of steps after which gradient descent from 0 reaches an L2 penalty's minimum.
 
   .. math:: \tau \approx \frac{1}{\epsilon \alpha}, \qquad
     \tau_i = \frac{\log(\alpha / (\lambda_i + \alpha))}{\log(1 - \epsilon \lambda_i)} \text{ exactly}
 
   Args:
     learning_rate: `epsilon` > 0.
-    alpha: of the penalty, above 0.
+    alpha: weight of the penalty, above 0.
     eigvals: `lambda`, at least 0, for the exact steps; with `epsilon lambda` below 1.
 
   Returns:
     A scalar, or an array of the shape of `eigvals`, float32 or wider; not rounded to whole steps. NaN where
-    `epsilon lambda` is 1 or more: a step arrives at the minimum or passes it, where no penalty has its own.
+    `epsilon lambda` is 1 or more: a step then reaches or passes the minimum, and no penalty has its minimum
+    there.
 
   Raises:
     TypeError: if `eigvals` are not floating.
@@ -136,7 +138,7 @@ def early_stopping_steps(
 
 
 def _to_go(product: Array, steps: Array) -> Array:
-  """`(1 - x)^tau`, with its digits where `x` is small and where it is above 1."""
+  """`(1 - x)^tau`, accurate for small `x` and for `x` above 1."""
   slow = product < 0.5
   small = jnp.exp(steps * jnp.log1p(-jnp.where(slow, product, 0)))
   left = 1 - jnp.where(slow, 1, product)

@@ -1,4 +1,4 @@
-"""The group softmax over all groupings: how adversarial a rule is, and the rank of what it teaches."""
+"""The group softmax over all groupings: how adversarial a rule is, and the rank of its gradients."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_PARTITIONS = 10**6
 
 
 def equal_partitions(num_features: int, num_groups: int) -> np.ndarray:
-  """All ways to split features into unnamed groups of equal size.
+  """Enumerates all ways to split features into unnamed groups of equal size.
 
-  There are `D! / ((D / G)!^G G!)` of them: 5775 for 12 features and 3 groups.
+  There are `D! / ((D / G)!^G G!)` ways: 5775 for 12 features and 3 groups.
 
   Args:
     num_features: `D`.
@@ -29,7 +29,7 @@ def equal_partitions(num_features: int, num_groups: int) -> np.ndarray:
 
   Raises:
     TypeError: if a number is not an integer.
-    ValueError: if `G` does not divide `D`, or there are more than a million.
+    ValueError: if `G` does not divide `D`, or there are more than a million ways.
 
   Example:
     >>> equal_partitions(4, 2)
@@ -48,8 +48,7 @@ def equal_partitions(num_features: int, num_groups: int) -> np.ndarray:
   number = math.factorial(num_features) // (math.factorial(size) ** num_groups * math.factorial(num_groups))
   if number > MAX_PARTITIONS:
     raise ValueError(
-      f"num_features must be so few that there are at most {MAX_PARTITIONS} partitions, "
-      f"got {num_features}, which has {number}"
+      f"num_features must give at most {MAX_PARTITIONS} partitions, got {num_features}, which gives {number}"
     )
   partial = [((), (0,) * num_groups)]
   for _ in range(num_features):
@@ -73,7 +72,7 @@ def grouping_losses(
   num_groups: int,
   power: float,
 ) -> Array:
-  r"""The group softmax loss of one example under many groupings, straight from the ingredient logits.
+  r"""Computes the group softmax loss of one example under many groupings, from the ingredient logits.
 
   .. math:: \ell_a = \frac1a \sum_i \Bigl[\log \sum_c e^{a \bar z_c^i} - a \bar z_y^i\Bigr], \qquad
     \bar z_c^i = \sum_{j \in \mathcal G^i} \Bigl(x_j W_{jc} + \frac{b_c}{D}\Bigr)
@@ -83,7 +82,7 @@ def grouping_losses(
     kernel: `W`, `[D, classes]`, floating.
     bias: `b`, `[classes]`, floating.
     label: `y`.
-    groups: `[groupings, D]`, integers in `[0, G)`; any partition, empty groups too.
+    groups: `[groupings, D]`, integers in `[0, G)`; any partition, possibly with empty groups.
     num_groups: `G`; static.
     power: `a`: `G` for type I, 1 for type II.
 
@@ -92,7 +91,7 @@ def grouping_losses(
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if shapes do not fit or `power` is not above 0.
+    ValueError: if the shapes do not fit or `power` is not above 0.
 
   Example:
     >>> losses = grouping_losses(
@@ -120,15 +119,15 @@ def grouping_losses(
 
 
 def group_relaxation(scores: ArrayLike, groups: ArrayLike, *, num_groups: int) -> Array:
-  r"""What sorting and cutting the scores maximises: the type II loss with a mean for a log-sum-exp.
+  r"""Computes the objective that sorting and cutting maximises: type II with a mean for a log-sum-exp.
 
   .. math::
     \sum_i \log\bigl(1 + e^{-\bar\lambda^i}\bigr), \qquad
     \bar\lambda^i = \sum_{j \in \mathcal G^i} \lambda_j
 
-  A lower bound of the type II loss, for scores that have the bias's part; equal to it for two classes. For
-  type I, take `G` times the scores and divide by `G`. With `log(C - 1)` taken off each group's sum it is
-  still a lower bound (Jensen), and a much closer one for many classes.
+  This is a lower bound of the type II loss if the scores include the bias's part, and equal to it for two
+  classes. For type I, take `G` times the scores and divide the result by `G`. After subtracting `log(C - 1)`
+  from each group's sum it is still a lower bound (Jensen), and a much closer one for many classes.
 
   Args:
     scores: `lambda`, `[D]`, floating.
@@ -166,22 +165,23 @@ def search_grouping(
   power: float,
   num_steps: int = 2000,
 ) -> tuple[Array, Array]:
-  """Climbs from a grouping by random exchanges of two features: a lower bound of the largest loss.
+  """Searches a grouping with a large loss by random exchanges: a lower bound of the largest loss.
 
-  Where all partitions are too many to enumerate, it says how far a rule is from the most adversarial one.
+  Each exchange swaps two features. If there are too many partitions to enumerate, the result shows how far a
+  rule is from the most adversarial one.
 
   Args:
-    key: which pairs are tried.
-    features, kernel, bias, label, num_groups, power: as `grouping_losses` has them.
-    groups: `[D]`, where to start; the sizes stay.
-    num_steps: exchanges tried; one that lowers the loss is not kept.
+    key: draws the pairs to try.
+    features, kernel, bias, label, num_groups, power: as in `grouping_losses`.
+    groups: `[D]`, the start; the sizes do not change.
+    num_steps: number of exchanges to try; an exchange that lowers the loss is undone.
 
   Returns:
     The loss, a scalar, and the groups, `[D]`.
 
   Raises:
     TypeError: if an array is not floating or `key` not a typed key.
-    ValueError: if shapes do not fit or `power` is not above 0.
+    ValueError: if the shapes do not fit or `power` is not above 0.
 
   Example:
     >>> x, kernel = jnp.arange(1.0, 5.0), jnp.array([[1.0, -1.0], [-1.0, 1.0]] * 2)
@@ -225,15 +225,15 @@ def search_grouping(
 
 
 def update_rank(sizes: Sequence[int], num_classes: int) -> int:
-  r"""The largest rank of the features' gradients over any batch, if all examples have the same groups.
+  r"""Computes the largest rank of the features' gradients over any batch, if examples share their groups.
 
   .. math:: \sum_i \min(C - 1, |\mathcal G^i|)
 
-  One less per group than the paper's `min(CG, D)`, because softmax residuals add up to zero. Groups that
-  differ between examples have no such limit but the number of features.
+  This is one less per group than the paper's `min(CG, D)`, because softmax residuals add up to zero. If
+  groups differ between examples, the only limit is the number of features.
 
   Args:
-    sizes: of the groups.
+    sizes: sizes of the groups.
     num_classes: `C`.
 
   Example:
@@ -247,11 +247,11 @@ def update_rank(sizes: Sequence[int], num_classes: int) -> int:
 
 
 def effective_rank(matrix: ArrayLike) -> Array:
-  r"""The exponential of the entropy of the normalised singular values.
+  r"""Computes the exponential of the entropy of the normalised singular values.
 
   .. math:: \exp\Bigl(-\sum_k p_k \log p_k\Bigr), \qquad p_k = \sigma_k / \sum_l \sigma_l
 
-  Between 1 and the rank, which it is if all singular values that are not 0 are equal.
+  The value is between 1 and the rank; it is the rank if all non-zero singular values are equal.
 
   Args:
     matrix: `[rows, columns]`, floating, not all 0.

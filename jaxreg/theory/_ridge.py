@@ -14,21 +14,21 @@ from jaxreg.typing import Array, check_range, check_wide
 def ridge(
   x: ArrayLike, y: ArrayLike, *, alpha: ArrayLike, convention: Literal["half", "lecture"] = "half"
 ) -> Array:
-  r"""Linear regression with an L2 penalty.
+  r"""Solves linear regression with an L2 penalty.
 
   .. math:: (X^\top X + \alpha I)^{-1} X^\top y
     &= \arg\min_w \tfrac12 \|X w - y\|^2 + \tfrac{\alpha}{2} \|w\|^2 \quad \text{("half")} \\
     (X^\top X + \tfrac{\alpha}{2} I)^{-1} X^\top y
     &= \arg\min_w \|X w - y\|^2 + \tfrac{\alpha}{2} \|w\|^2 \quad \text{("lecture")}
 
-  Erratum: the lecture states the second objective and prints the first solution. Beside the mean of the
-  squares, not their sum, `alpha` counts as often as there are rows. An intercept must not be penalised:
-  centre `x` and `y`, which gives the same weights as an intercept of its own.
+  Erratum: the lecture states the second objective and prints the first solution. If the objective has the
+  mean of the squares instead of their sum, `alpha` is multiplied by the number of rows. An intercept must not
+  be penalised: centre `x` and `y`, which gives the same weights as a separate intercept.
 
   Args:
     x: `[rows, features]`, floating.
     y: `[rows]` or `[rows, outputs]`, floating.
-    alpha: at least 0; above 0 where the columns of `x` are dependent.
+    alpha: at least 0; above 0 if the columns of `x` are dependent.
     convention: which objective.
 
   Returns:
@@ -59,12 +59,12 @@ def ridge(
 
 
 def pinv_limit(x: ArrayLike, *, alpha: ArrayLike) -> Array:
-  r"""The ridge estimator's matrix, which goes to the pseudo-inverse as `alpha` goes to 0.
+  r"""Computes the ridge estimator's matrix, which tends to the pseudo-inverse as `alpha` goes to 0.
 
   .. math:: X^+ = \lim_{\alpha \searrow 0} (X^\top X + \alpha I)^{-1} X^\top
     = V \operatorname{diag}\Bigl(\frac{s}{s^2 + \alpha}\Bigr) U^\top
 
-  Through singular values, of which those within rounding of 0 count as 0: the inverse itself is lost to
+  The computation uses singular values; values within rounding of 0 count as 0. The inverse itself is lost to
   rounding in float32 near `alpha` of 1e-4. The distance to the pseudo-inverse is of the order of `alpha`.
 
   Args:
@@ -98,12 +98,12 @@ def pinv_limit(x: ArrayLike, *, alpha: ArrayLike) -> Array:
 
 
 def l2_shrinkage(eigvals: ArrayLike, *, alpha: ArrayLike) -> Array:
-  r"""By how much L2 regularisation leaves each component of the minimiser, along the Hessian's eigenvectors.
+  r"""Computes the fraction of each eigen-component of the minimiser that L2 regularisation keeps.
 
   .. math:: \frac{\lambda_i}{\lambda_i + \alpha}
 
-  For the penalty :math:`(\alpha/2) \|w\|^2`; with :math:`\alpha \|w\|^2` it is
-  :math:`\lambda / (\lambda + 2 \alpha)`.
+  The components are along the Hessian's eigenvectors, for the penalty :math:`(\alpha/2) \|w\|^2`; with
+  :math:`\alpha \|w\|^2` it is :math:`\lambda / (\lambda + 2 \alpha)`.
 
   Args:
     eigvals: `lambda`, at least 0, any shape, floating.
@@ -130,7 +130,7 @@ def l2_shrinkage(eigvals: ArrayLike, *, alpha: ArrayLike) -> Array:
 
 
 def l2_solution(hessian: ArrayLike, w_star: ArrayLike, *, alpha: ArrayLike) -> Array:
-  r"""The minimiser of a quadratic with an L2 penalty.
+  r"""Computes the minimiser of a quadratic with an L2 penalty.
 
   .. math:: \tilde w = (H + \alpha I)^{-1} H w^* = \arg\min_w
     \tfrac12 (w - w^*)^\top H (w - w^*) + \tfrac{\alpha}{2} \|w\|^2
@@ -138,14 +138,14 @@ def l2_solution(hessian: ArrayLike, w_star: ArrayLike, *, alpha: ArrayLike) -> A
   Args:
     hessian: `H`, `[n, n]`, symmetric and positive semi-definite, floating.
     w_star: the minimiser without the penalty, `[n]`.
-    alpha: at least 0; above 0 where `H` is singular.
+    alpha: at least 0; above 0 if `H` is singular.
 
   Returns:
     `[n]`, float32 or wider.
 
   Raises:
     TypeError: if `hessian` or `w_star` is not floating.
-    ValueError: if shapes do not fit or `alpha` is negative.
+    ValueError: if the shapes do not fit or `alpha` is negative.
 
   Example:
     >>> l2_solution(jnp.diag(jnp.array([3.0, 15.0])), jnp.array([1.0, 1.0]), alpha=1.0)
@@ -163,13 +163,13 @@ def l2_solution(hessian: ArrayLike, w_star: ArrayLike, *, alpha: ArrayLike) -> A
 
 
 def effective_dof(eigvals: ArrayLike, *, alpha: ArrayLike) -> Array:
-  r"""How many parameters L2 regularisation leaves free.
+  r"""Computes the effective number of parameters under L2 regularisation.
 
   .. math:: \sum_i \frac{\lambda_i}{\lambda_i + \alpha}
     = \operatorname{tr}\bigl(X (X^\top X + \alpha I)^{-1} X^\top\bigr)
 
   Args:
-    eigvals: `[..., n]`, at least 0, floating; those of the Hessian, for regression of `X' X`.
+    eigvals: `[..., n]`, at least 0, floating: eigenvalues of the Hessian, for regression of `X' X`.
     alpha: at least 0.
 
   Returns:
@@ -195,26 +195,26 @@ def effective_dof(eigvals: ArrayLike, *, alpha: ArrayLike) -> Array:
 def ridge_bias_variance(
   eigvals: ArrayLike, w_star: ArrayLike, *, alpha: ArrayLike, noise: ArrayLike
 ) -> dict[str, Array]:
-  r"""The two parts of ridge regression's mean squared error in its weights.
+  r"""Computes the bias and variance parts of ridge regression's mean squared error in its weights.
 
   .. math:: \|\mathbb{E} \tilde w - w^*\|^2 = \sum_i \Bigl(\frac{\alpha}{\lambda_i + \alpha}
     (Q^\top w^*)_i\Bigr)^2, \qquad
     \mathbb{E} \|\tilde w - \mathbb{E} \tilde w\|^2 = \sigma^2 \sum_i \frac{\lambda_i}{(\lambda_i + \alpha)^2}
 
-  Over `y = X w* + noise`. Some `alpha` above 0 always has the smaller sum.
+  The expectation is over `y = X w* + noise`. Some `alpha` above 0 always has a smaller sum than 0.
 
   Args:
     eigvals: `lambda`, `[n]`, of `X' X`, at least 0, floating.
     w_star: `Q' w*`, `[n]`: the true weights along the eigenvectors of `X' X`.
-    alpha: of `ridge`, at least 0.
+    alpha: penalty weight of `ridge`, at least 0.
     noise: `sigma`, the standard deviation of the targets, at least 0.
 
   Returns:
-    `bias_squared` and `variance`, scalars, float32 or wider; at `alpha = 0` those of the pseudo-inverse.
+    `bias_squared` and `variance`, scalars, float32 or wider; at `alpha = 0` the values of the pseudo-inverse.
 
   Raises:
     TypeError: if `eigvals` or `w_star` is not floating.
-    ValueError: if shapes do not fit, or `alpha` or `noise` is negative.
+    ValueError: if the shapes do not fit, or `alpha` or `noise` is negative.
 
   Example:
     >>> ridge_bias_variance(jnp.array([1.0, 3.0]), jnp.array([2.0, 4.0]), alpha=1.0, noise=2.0)
@@ -231,7 +231,7 @@ def ridge_bias_variance(
   w_star = check_wide(w_star, "w_star", shape=eigvals.shape)
   check_range(noise, "noise", low=0)
   kept = l2_shrinkage(eigvals, alpha=alpha)
-  # kept / (lambda + alpha), which at 0 / 0 is 0: what has no curvature is not learnt, and has no noise.
+  # kept / (lambda + alpha), with 0 / 0 = 0: a direction without curvature is not learned and has no noise.
   total = eigvals + alpha
   variance = jnp.where(total <= 0, 0, kept / jnp.where(total <= 0, 1, total)).sum()
   return {"bias_squared": jnp.square((1 - kept) * w_star).sum(), "variance": jnp.square(noise) * variance}
@@ -242,7 +242,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _solve(matrix: Array, added: ArrayLike, right: Array) -> Array:
-  """(matrix + added I) x = right."""
+  """Solves `(matrix + added I) x = right`."""
   return jax.scipy.linalg.solve(
     matrix + added * jnp.eye(len(matrix), dtype=matrix.dtype), right, assume_a="pos"
   )

@@ -1,4 +1,4 @@
-"""How many steps an exponential average averages over, and what Adagrad is promised."""
+"""The window of an exponential average, and Adagrad's regret bound."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jaxreg.typing import Array, check_count, check_range, check_wide
 
 
 def ewa_weights(decay: ArrayLike, *, steps: int, debias: bool = True) -> Array:
-  r"""The weights of an exponential average of so many values, the oldest first.
+  r"""Computes the weights of an exponential average of `steps` values, the oldest first.
 
   .. math:: w_s \propto \beta^{t - s}, \qquad \sum_s w_s = 1 \text{, or of the recursion } 1 - \beta^t
 
   Args:
-    decay: `beta` in [0, 1]; 1 is the flat mean, of debiased weights.
+    decay: `beta` in [0, 1]; 1 is the flat mean, and needs `debias`.
     steps: `t`.
-    debias: whether the weights sum to 1, or are those of `m <- b m + (1 - b) g` from 0.
+    debias: whether the weights sum to 1; otherwise they belong to `m <- b m + (1 - b) g` from 0.
 
   Returns:
     `[steps]`, float32 or wider.
@@ -39,17 +39,17 @@ def ewa_weights(decay: ArrayLike, *, steps: int, debias: bool = True) -> Array:
 
 
 def ewa_window(decay: ArrayLike, *, steps: ArrayLike | None = None) -> Array:
-  r"""The flat mean of how many values has the variance of an exponential average.
+  r"""Computes how many values a flat mean needs for the variance of an exponential average.
 
   .. math:: \frac{(\sum_s w_s)^2}{\sum_s w_s^2}
     = \frac{1 + \beta}{1 - \beta} \cdot \frac{1 - \beta^t}{1 + \beta^t} \to \frac{1 + \beta}{1 - \beta}
 
-  19 for 0.9 and 1999 for 0.999, which the lecture rounds to 20 and 2000. The mean age of what is averaged,
-  which is also called a window, is about half of it: `1 / (1 - decay)`.
+  It is 19 for 0.9 and 1999 for 0.999, which the lecture rounds to 20 and 2000. The mean age of the averaged
+  values, also called a window, is about half of it: `1 / (1 - decay)`.
 
   Args:
     decay: `beta` in [0, 1).
-    steps: `t`, since the start; by default long ago.
+    steps: `t`, steps since the start; by default infinitely many.
 
   Returns:
     A scalar, float32 or wider.
@@ -76,18 +76,19 @@ def ewa_window(decay: ArrayLike, *, steps: ArrayLike | None = None) -> Array:
 
 
 def adagrad_regret_bound(gradients: ArrayLike, *, learning_rate: ArrayLike, diameter: ArrayLike) -> Array:
-  r"""What Adagrad loses at most against the best fixed parameters, on any sequence of convex losses.
+  r"""Computes the bound on Adagrad's regret against the best fixed parameters, for convex losses.
 
   .. math:: \sum_{t \le T} f_t(x_t) - f_t(x^*) \le
     \Bigl(\frac{D^2}{2 \epsilon} + \epsilon\Bigr) \sum_i \sqrt{\sum_{t \le T} g_{t,i}^2}
 
-  For bounded gradients the right side grows as the root of `T`, so that the mean loss comes as near as
-  `1 / sqrt(T)` to the best: what the factor of `1 / sqrt(t)` in front of a flat average guarantees.
+  It holds for any sequence of convex losses. For bounded gradients the right side grows as the root of `T`,
+  so the mean loss comes within the order of `1 / sqrt(T)` of the best. The factor `1 / sqrt(t)` in front of a
+  flat average guarantees this.
 
   Args:
-    gradients: `[T, n]`, those of the steps taken.
+    gradients: `[T, n]`, the gradients of the steps taken.
     learning_rate: `epsilon` > 0.
-    diameter: `D`, the largest distance of a coordinate from that of `x*` on the way.
+    diameter: `D`, the largest distance of a coordinate from its value in `x*` on the way.
 
   Returns:
     A scalar, float32 or wider.

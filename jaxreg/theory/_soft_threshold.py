@@ -1,4 +1,4 @@
-"""The L1-regularised minimiser where the Hessian is diagonal."""
+"""The L1-regularised minimiser for a diagonal Hessian."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jaxreg.typing import Array, check_range, check_wide
 
 
 def l1_solution(w_star: ArrayLike, hessian_diagonal: ArrayLike, *, alpha: ArrayLike) -> Array:
-  r"""The minimiser of a separable quadratic with an L1 penalty.
+  r"""Computes the minimiser of a separable quadratic with an L1 penalty.
 
   .. math:: w_i = \operatorname{sign}(w^*_i) \max\Bigl(|w^*_i| - \frac{\alpha}{H_{ii}}, 0\Bigr)
     = \arg\min_w \tfrac12 H_{ii} (w - w^*_i)^2 + \alpha |w|
 
-  Zero where `|w*| <= alpha / H`, moved towards zero by `alpha / H` elsewhere. A direction without curvature
-  is zero for every `alpha` above 0. The lecture prints the two cases for positive `w*`.
+  An entry with `|w*| <= alpha / H` becomes 0; any other entry moves towards 0 by `alpha / H`. A direction
+  without curvature is 0 for every `alpha` above 0. The lecture prints the two cases for positive `w*`.
 
   Args:
     w_star: the minimiser without the penalty, any shape, floating.
@@ -28,7 +28,7 @@ def l1_solution(w_star: ArrayLike, hessian_diagonal: ArrayLike, *, alpha: ArrayL
 
   Raises:
     TypeError: if `w_star` or `hessian_diagonal` is not floating.
-    ValueError: if shapes do not fit or `alpha` is negative.
+    ValueError: if the shapes do not fit or `alpha` is negative.
 
   Example:
     >>> l1_solution(jnp.array([-1.0, 0.25, 3.0]), jnp.array([1.0, 1.0, 0.5]), alpha=0.5)
@@ -41,6 +41,6 @@ def l1_solution(w_star: ArrayLike, hessian_diagonal: ArrayLike, *, alpha: ArrayL
   diagonal = check_wide(hessian_diagonal, "hessian_diagonal", shape=w_star.shape)
   check_range(alpha, "alpha", low=0)
   curved = diagonal > 0
-  # A very large number for infinity: its derivative is 0 and not NaN.
+  # A very large number instead of infinity: the derivative is then 0 and not NaN.
   flat = jnp.where(jnp.asarray(alpha) > 0, jnp.finfo(diagonal.dtype).max, 0)
   return soft_threshold(w_star, threshold=jnp.where(curved, alpha / jnp.where(curved, diagonal, 1), flat))

@@ -1,4 +1,4 @@
-"""Stationary points by their index, and the constants of convex functions at a point."""
+"""The index of stationary points, and the constants of strongly convex functions at a point."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key, check_ra
 
 
 class HessianIndex(NamedTuple):
-  """How the eigenvalues of a Hessian are signed, as fractions of all.
+  """The signs of a Hessian's eigenvalues, as fractions of all.
 
   Attributes:
-    negative: the index: 0 at a minimum, 1 at a maximum, between them at a saddle.
-    zero: within the tolerance of 0: directions of symmetries, of dead units, of more parameters than data.
-    standard_error: of `negative`; 0 where it is exact.
+    negative: the index: 0 at a minimum, 1 at a maximum, in between at a saddle.
+    zero: within the tolerance of 0: directions of symmetries, dead units, or more parameters than data.
+    standard_error: standard error of `negative`; 0 if `negative` is exact.
   """
 
   negative: Array
@@ -30,12 +30,12 @@ class HessianIndex(NamedTuple):
 
 
 class LandscapeConstants(NamedTuple):
-  """What a strongly convex function has a lower bound for, at one point.
+  """The values at one point of three constants that a strongly convex function bounds from below.
 
   Attributes:
-    pl: of the Polyak-Lojasiewicz inequality.
-    error_bound: of the distance to the minimiser by the gradient.
-    monotonicity: of the gradient's pointing to the minimiser.
+    pl: the constant of the Polyak-Lojasiewicz inequality.
+    error_bound: the constant that bounds the distance to the minimiser by the gradient.
+    monotonicity: the constant for how much minus the gradient points to the minimiser.
   """
 
   pl: Array
@@ -56,32 +56,32 @@ def hessian_index(
   num_probes: int = 8,
   num_matvecs: int | None = None,
 ) -> HessianIndex:
-  r"""The fraction of negative eigenvalues of the Hessian.
+  r"""Computes the fraction of negative eigenvalues of the Hessian.
 
   .. math:: \alpha = \frac1n \#\{i : \lambda_i(H) < -\tau \max_j |\lambda_j|\}, \qquad
     f(x + \Delta) \approx f(x) + J \Delta + \tfrac12 \Delta^\top H \Delta
 
-  The lecture prints the last term without the half. Symmetries of a network (rescaled units, for instance)
-  make eigenvalues of 0, which rounding would sign: they are counted as `zero`.
+  The lecture prints the last term without the half. Symmetries of a network, such as rescaled units, give
+  eigenvalues of 0 with a sign from rounding; these count as `zero`.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable; called with `key=None`.
     params: any pytree.
-    batch: passed on.
-    where: the parameters that count.
+    batch: passed to `loss_fn`.
+    where: the parameters of the Hessian.
     tolerance: `tau`, at least 0, relative to the largest absolute eigenvalue.
     method: `dense`, all eigenvalues; or `lanczos`, the mass of the spectral density by random probes, which
-      needs products with the Hessian only.
-    key: for the probes.
-    num_probes: of `lanczos`, at least 2.
-    num_matvecs: products for each probe; by default 64, or the size where that is smaller.
+      needs only products with the Hessian.
+    key: draws the probes.
+    num_probes: number of probes of `lanczos`, at least 2.
+    num_matvecs: products per probe; by default 64, or the size if that is smaller.
 
   Returns:
-    `HessianIndex` of scalars; NaN where the Hessian is not finite.
+    `HessianIndex` of scalars; NaN if the Hessian is not finite.
 
   Raises:
     TypeError: if `lanczos` has no typed key.
-    ValueError: for another method, or an option out of range.
+    ValueError: for an unknown method, or an option out of range.
 
   Example:
     >>> saddle = lambda x, batch, *, key: x[0] ** 2 - x[1] ** 2 + 2 * x[2] ** 2
@@ -120,16 +120,16 @@ def hessian_index(
 
 
 def pl_ratio(loss_fn: LossFn, params: Params, batch: Batch, *, minimum: ArrayLike = 0.0) -> Array:
-  r"""Half the squared gradient over the loss that is left: at least `mu` where the PL inequality holds.
+  r"""Computes half the squared gradient over the excess loss: at least `mu` under the PL inequality.
 
   .. math:: \frac{\tfrac12 \|\nabla f(x)\|^2}{f(x) - f^*} \ge \mu
 
-  A function with `mu > 0` has no stationary points but minima. The lecture's constant, without the half, is
-  twice this one. Of a quadratic it lies between the smallest and the largest eigenvalue.
+  If `mu > 0`, all stationary points of the function are minima. The lecture's constant, without the half, is
+  twice this one. For a quadratic it lies between the smallest and the largest eigenvalue.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
-    params, batch: where.
+    params, batch: the point and the data.
     minimum: `f*`.
 
   Returns:
@@ -157,19 +157,19 @@ def pl_ratio(loss_fn: LossFn, params: Params, batch: Batch, *, minimum: ArrayLik
 def landscape_constants(
   loss_fn: LossFn, params: Params, batch: Batch, *, minimiser: Params
 ) -> LandscapeConstants:
-  r"""What the lecture's three properties of a strongly convex function are worth at a point.
+  r"""Computes the constants of the lecture's three properties of a strongly convex function at a point.
 
   .. math:: \tfrac12 \|\nabla f\|^2 \ge \mu_1 (f - f^*), \qquad \|\nabla f\| \ge \mu_2 \|x - x^*\|, \qquad
     \langle -\nabla f, x^* - x \rangle \ge f - f^* + \mu_3 \|x - x^*\|^2
 
-  Each is the largest constant with which its inequality holds here; the smallest over many points (`vmap`)
-  bounds that of the function. A negative one says that the property fails. Of a quadratic they are at least
-  the smallest eigenvalue, the same, and half of it.
+  Each is the largest constant for which its inequality holds at this point; the smallest over many points
+  (`vmap`) bounds the constant of the function. A negative constant means that the property fails. For a
+  quadratic they are at least the smallest eigenvalue, the same, and half of it.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
-    params, batch: where.
-    minimiser: `x*`, a tree as `params`.
+    params, batch: the point and the data.
+    minimiser: `x*`, a tree like `params`.
 
   Returns:
     `LandscapeConstants` of scalars, float32 or wider; infinite at the minimiser.
@@ -218,5 +218,5 @@ def _counts(
   largest = jnp.abs(values).max() if largest is None else largest
   bound = tolerance * largest
   share = lambda chosen: jnp.where(jnp.isfinite(largest), jnp.where(chosen, weights, 0).sum(), jnp.nan)
-  # Every comparison with NaN is false: counted, it would be positive, and all of them a minimum.
+  # Every comparison with NaN is false: NaN would count as positive, and a NaN Hessian as a minimum.
   return share(values < -bound), share(jnp.abs(values) <= bound)

@@ -1,8 +1,8 @@
-"""What noise on weights or on inputs adds to a squared error, to first order in its variance.
+"""The terms that noise on weights or inputs adds to a squared error, to first order in its variance.
 
-Two terms of the same order. The textbook's, a squared gradient, and one with the Laplacian of the prediction,
-which it leaves out: that vanishes where the prediction is linear in what is disturbed, or the residuals
-average to zero beside it, as at the end of an unregularised fit they may.
+There are two terms of the same order. One is the textbook's squared gradient. The other has the Laplacian of
+the prediction, and the textbook leaves it out. It vanishes if the prediction is linear in the disturbed
+variables, or if the residuals weighted by it average to zero, as they may at the end of an unregularised fit.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def weight_noise_terms(
   kind: Kind = "additive",
   mask: Mask | Any = kernels_only,
 ) -> dict[str, Array]:
-  r"""What `noise.weight_noise` adds to each example's squared error, as `variance` goes to 0.
+  r"""Computes the terms that `noise.weight_noise` adds to each squared error, as `variance` goes to 0.
 
   .. math:: \mathbb{E} \|\hat y_{W + \epsilon} - y\|^2 = \|\hat y - y\|^2
     + \eta \|\nabla_W \hat y\|_F^2 + \eta (\hat y - y)^\top \operatorname{tr} \nabla_W^2 \hat y + O(\eta^2),
     \qquad \epsilon \sim \mathcal{N}(0, \eta I)
 
-  For a model that is linear in `W` this is exact, and :math:`\eta \|x\|^2`: constant, so no regularisation at
-  all. With multiplicative noise each derivative is times its weight.
+  For a model that is linear in `W` this is exact and equals :math:`\eta \|x\|^2`: a constant, so no
+  regularisation at all. With multiplicative noise each derivative is multiplied by its weight.
 
   Args:
-    predict_fn: `(params, inputs) -> [batch, ...]`, real predictions, each example's of its own input.
+    predict_fn: `(params, inputs) -> [batch, ...]`, real predictions; each depends only on its own example.
     params: any pytree.
     inputs: `[batch, ...]`.
     targets: the shape of the predictions, floating.
@@ -52,12 +52,12 @@ def weight_noise_terms(
     mask: which leaves are noisy: a tree of bools, or a function from `params` to one.
 
   Returns:
-    `gradient` and `laplacian`, `[batch]` each, whose sum is what is added; float32 or wider. Takes as many
+    `gradient` and `laplacian`, `[batch]` each, whose sum is the added error; float32 or wider. Takes as many
     passes as there are noisy weights.
 
   Raises:
     TypeError: if `targets` are not floating.
-    ValueError: if shapes do not fit, `variance` is negative, or `mask` selects nothing.
+    ValueError: if the shapes do not fit, `variance` is negative, or `mask` selects nothing.
 
   Example:
     >>> square = lambda params, x: (params["kernel"] * x) ** 2
@@ -82,23 +82,24 @@ def weight_noise_terms(
 def input_noise_terms(
   predict_fn: PredictFn, params: Params, inputs: ArrayLike, targets: ArrayLike, *, variance: ArrayLike
 ) -> dict[str, Array]:
-  r"""What additive `noise.gaussian_noise` on the inputs adds to each example's squared error, to first order.
+  r"""Computes the terms that additive `noise.gaussian_noise` on inputs adds to each squared error.
 
   .. math:: \mathbb{E} \|\hat y(x + \epsilon) - y\|^2 = \|\hat y - y\|^2
     + \eta \|\nabla_x \hat y\|_F^2 + \eta (\hat y - y)^\top \Delta_x \hat y + O(\eta^2)
 
-  For a linear model this is exact, and :math:`\eta \|w\|^2`: ridge regression.
+  The terms are of first order in the variance. For a linear model they are exact and equal
+  :math:`\eta \|w\|^2`: ridge regression.
 
   Args:
     predict_fn, params, targets, variance: as in `weight_noise_terms`.
     inputs: `[batch, ...]`, floating.
 
   Returns:
-    `gradient` and `laplacian`, `[batch]` each, whose sum is what is added; float32 or wider.
+    `gradient` and `laplacian`, `[batch]` each, whose sum is the added error; float32 or wider.
 
   Raises:
     TypeError: if `inputs` or `targets` are not floating.
-    ValueError: if shapes do not fit or `variance` is negative.
+    ValueError: if the shapes do not fit or `variance` is negative.
 
   Example:
     >>> linear = lambda w, x: x @ w
@@ -112,7 +113,7 @@ def input_noise_terms(
   inputs = check_wide(inputs, "inputs")
   if inputs.ndim == 0:
     raise ValueError("inputs must have shape [batch, ...], got ()")
-  # The same direction for all examples at once: each prediction is of its own input only.
+  # One direction for all examples at once, because each prediction depends only on its own input.
   shift = jnp.zeros(inputs[0].size, inputs.dtype)
   predict = lambda shift: predict_fn(
     params, inputs + jnp.broadcast_to(shift.reshape(inputs.shape[1:]), inputs.shape)
@@ -129,7 +130,7 @@ def _terms(
   targets: ArrayLike,
   variance: ArrayLike,
 ) -> dict[str, Array]:
-  """First and second derivatives along the coordinates `where`, one by one."""
+  """Sums the first and second derivatives along the coordinates `where`, one by one."""
   check_range(variance, "variance", low=0)
   predicted = predict(at)
   targets = check_wide(targets, "targets", shape=predicted.shape)
@@ -141,7 +142,7 @@ def _terms(
     first, second = jax.jvp(slope, (at,), (direction,))
     return (sums[0] + jnp.square(first.astype(wide)), sums[1] + second.astype(wide)), None
 
-  # In bfloat16 a sum of ones ends at 256.
+  # In bfloat16 a sum of ones stops at 256.
   wide = jnp.promote_types(predicted.dtype, jnp.float32)
   zeros = jnp.zeros(predicted.shape, wide)
   (squares, laplacian), _ = jax.lax.scan(add, (zeros, zeros), (jnp.asarray(where), lengths))

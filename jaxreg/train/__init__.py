@@ -1,8 +1,19 @@
-"""The trainer behind `run.py`: a program of pure steps, in the order config, setup, training, loop.
+"""The trainer behind `run.py`. Its rooms, from the top down; a room imports from those below it:
 
-`train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back.
+  cli       flags to a checked configuration
+  jobs      train, evaluate, compare, translate, flatness, dropmax_figures; load
+  build     the door: from a configuration to pure functions
+  run       one run and its work directory: loop, checkpoints, log, results
+  config    the fields, what they mean, what they may hold
+  devices   mesh, jit and pmap, replicas, processes
+  step      pure and compiled: objective, training step, prediction
+  data      sources, order, batches
+
+`train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back, and
+`make_program(config, ...)` the pure step for a loop of your own.
 """
 
+from jaxreg.train.build.program import make_program
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import add_options
 from jaxreg.train.config.fields import Config, base_config, flatten
@@ -12,11 +23,12 @@ from jaxreg.train.jobs.compare import compare
 from jaxreg.train.jobs.dropmax_figures import dropmax_figures
 from jaxreg.train.jobs.evaluate import evaluate, report
 from jaxreg.train.jobs.flatness.job import flatness
+from jaxreg.train.jobs.load import load, load_outputs
 from jaxreg.train.jobs.train import train
 from jaxreg.train.jobs.translate import translate
-from jaxreg.train.run.loop import Interrupted
-from jaxreg.train.run.restore import load, load_outputs
+from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.step.methods import METHODS, Method
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
 __all__ = [
@@ -25,6 +37,7 @@ __all__ = [
   "Dataset",
   "Interrupted",
   "Method",
+  "Program",
   "RunError",
   "Split",
   "TrainState",
@@ -38,6 +51,7 @@ __all__ = [
   "flatten",
   "load",
   "load_outputs",
+  "make_program",
   "report",
   "train",
   "translate",

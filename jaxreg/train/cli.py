@@ -17,15 +17,16 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_flags import tuple_parser
 
+from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import FIELDS, add_options, is_choice
 from jaxreg.train.config.describe import WIDTH, described, fields_read
 from jaxreg.train.config.fields import Config, chooser, default_config, flatten
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import local_path
 from jaxreg.train.lookup import look_here
-from jaxreg.train.run.files import local_path
-from jaxreg.train.run.workdir import default_workdir, restore_config
+from jaxreg.train.run.workdir import default_workdir
 
 USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]

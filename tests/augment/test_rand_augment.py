@@ -150,9 +150,9 @@ def test_labels_pass_through_and_values_stay_in_range():
 
 def test_rand_augment_refuses():
   b = batch()
-  with pytest.raises(ValueError, match=r"operations must be some of identity.* got \['invert'\]"):
+  with pytest.raises(ValueError, match=r"operations must be among identity.* got \['invert'\]"):
     augment.rand_augment(key(), b, operations=["invert"])
-  with pytest.raises(ValueError, match=r"operations must be some of .* got none"):
+  with pytest.raises(ValueError, match=r"operations must be among .* got none"):
     augment.rand_augment(key(), b, operations=[])
   with pytest.raises(ValueError, match="magnitude must lie in"):
     augment.rand_augment(key(), b, magnitude=11)

@@ -98,9 +98,9 @@ def test_refusals_of_params_and_masks(name):
   [
     (functools.partial(constraints.prox_l1, step=0.1, weight=-1.0), "weight must lie in"),
     (functools.partial(constraints.prox_elastic_net, step=0.1, weight=1.0, ratio=2.0), "ratio must lie in"),
-    (functools.partial(constraints.prox_group_lasso, step=0.1, weight=1.0, axis=3), "axis must be axes"),
+    (functools.partial(constraints.prox_group_lasso, step=0.1, weight=1.0, axis=3), "axis must name axes"),
     (functools.partial(constraints.max_norm, limit=0.0), "limit must lie in"),
-    (functools.partial(constraints.max_norm, limit=1.0, axis=(0, 5)), "axis must be axes"),
+    (functools.partial(constraints.max_norm, limit=1.0, axis=(0, 5)), "axis must name axes"),
     (functools.partial(constraints.min_max_norm, low=2.0, high=1.0), "high - low must lie in"),
     (functools.partial(constraints.min_max_norm, low=-1.0, high=1.0), "low must lie in"),
     (functools.partial(constraints.min_max_norm, low=0.0, high=1.0, rate=1.5), "rate must lie in"),

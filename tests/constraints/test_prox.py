@@ -214,7 +214,9 @@ def test_units_are_pruned_as_wholes(x64):
 def test_refusals():
   with pytest.raises(TypeError, match="prox must be a function"):
     proximal(0.1, 0.1)  # type: ignore[arg-type]
-  with pytest.raises(TypeError, match="weight must be a number; a schedule is bound"):
+  with pytest.raises(
+    TypeError, match="weight must be a number; a schedule belongs in the operator of proximal"
+  ):
     prox_l1(jnp.ones(2), 0.1, weight=lambda count: 0.1)
   tx = proximal(functools.partial(prox_l1, weight=1.0), 0.1)
   with pytest.raises(ValueError, match="mask selects no parameter"):

@@ -172,7 +172,7 @@ def _refusals(loss, key=None):
       lambda p, b, *, key: p @ jax.random.normal(key, (3,)),
       None,
       TypeError,
-      "key is None, which asks for no noise, but loss_fn draws some",
+      "key must be given, because loss_fn draws noise, got None",
     ),
     (lambda p, b, *, key: p.sum(), 3, TypeError, "key must be a typed key.*got int32"),
   ],

@@ -389,7 +389,7 @@ def test_probabilities_are_checked(keep):
 def test_bad_arguments():
   x, y = data()
   refused(TypeError, "targets must be floating, got int", targets=y.astype(int))
-  refused(ValueError, r"targets must have shape \(7,\), one an input, got \(6,\)", targets=y[:6])
+  refused(ValueError, r"targets must have shape \(7,\), one per input, got \(6,\)", targets=y[:6])
   refused(ValueError, "inputs must have shape .* n at least 1", inputs=x[:0], targets=y[:0])
   refused(ValueError, "contribution_fn must return", contribution_fn=lambda p, x: x)
   refused(ValueError, "contribution_fn must return", contribution_fn=lambda p, x: (x.sum(), x))

@@ -49,14 +49,14 @@ def test_alignment_of_packed_blocks():
   dense = flatness.hessian_variance_alignment(*(block.matrix() for block in blocks))
   np.testing.assert_allclose(packed, dense, rtol=1e-12)
   other = flatness.DenseBlock(jnp.zeros((3, 10)), 2, 3, True)
-  with pytest.raises(ValueError, match="other must be of the same layer: 3 inputs, 3 units"):
+  with pytest.raises(ValueError, match="other must describe the same layer, 3 inputs, 3 units"):
     flatness.hessian_variance_alignment(blocks[0], other)
 
 
 def test_bad_arguments():
-  with pytest.raises(ValueError, match="give either covariance or samples"):
+  with pytest.raises(ValueError, match="one of covariance and samples must be given"):
     flatness.hessian_variance_alignment(jnp.eye(2))
-  with pytest.raises(ValueError, match="with hessian as an operator give samples and hessian_trace"):
+  with pytest.raises(ValueError, match="samples and hessian_trace must be given when hessian is an operator"):
     flatness.hessian_variance_alignment(lambda v: v, samples=np.ones((3, 2)))
   with pytest.raises(ValueError, match=r"hessian and covariance must have one shape"):
     flatness.hessian_variance_alignment(jnp.eye(2), np.eye(3))

@@ -142,7 +142,7 @@ def test_bad_arguments():
   with pytest.raises(ValueError, match=r"directions must be \[k, 5\].*got \(5,\)"):
     flatness.projected_variance(jnp.zeros((3, 5)), jnp.zeros(5))
   step = lambda w, batch, *, key: (w, {"loss": w.sum()})
-  with pytest.raises(ValueError, match="step_fn must return a state like the one it is given, got PyTreeDef"):
+  with pytest.raises(ValueError, match="step_fn must return a state with the structure of state, PyTreeDef"):
     flatness.sample_trajectory(step, jnp.ones(2), None, key=jax.random.key(0), num=2, params_of=lambda w: w)
   for batch in ({"x": jnp.zeros(3), "y": jnp.zeros(4)}, jnp.zeros(())):
     with pytest.raises(ValueError, match="batch: its leaves must share a leading axis of examples"):

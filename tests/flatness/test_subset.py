@@ -52,7 +52,9 @@ def test_selecting_nothing_is_told(where):
 def test_a_vector_of_another_size_is_refused():
   with pytest.raises(ValueError, match=r"vector must have shape \(7,\), as flat has, got \(8,\)"):
     flatness.subset(TREE, "a/*").merge(jnp.ones(8))
-  with pytest.raises(TypeError, match=r"vector must be a vector of shape \(7,\).*got a tree; subset"):
+  with pytest.raises(
+    TypeError, match=r"vector must be a vector of shape \(7,\).*got a tree; convert it with subset"
+  ):
     flatness.subset(TREE, "a/*").merge(TREE)
 
 

@@ -104,7 +104,7 @@ def test_refusals():
   for function in (losses.multitask, losses.uncertainty_weighting):
     with pytest.raises(ValueError, match="losses must hold at least one task"):
       function({}, {})
-    with pytest.raises(ValueError, match=r"must be of the tasks \['a'\], got \['b'\]"):
+    with pytest.raises(ValueError, match=r"must have the tasks of losses, \['a'\], got \['b'\]"):
       function(one, {"b": jnp.ones(())})
     with pytest.raises(TypeError, match="losses\\['a'\\] must be floating"):
       function({"a": jnp.ones(3, int)}, {"a": jnp.ones(())})

@@ -84,7 +84,9 @@ def test_learned_dropout_is_on_the_inputs(kind, disturb):
 
 
 def test_a_rate_belongs_to_the_kernel_beside_it():
-  with pytest.raises(ValueError, match="params must have a leaf a/kernel beside a/rate_logit"):
+  with pytest.raises(
+    ValueError, match="params must have a/kernel, the kernel whose inputs a/rate_logit drops"
+  ):
     penalties.learned_dropout({"a": {"rate_logit": jnp.zeros(())}, "kernel": jnp.ones((2, 2))})
 
 

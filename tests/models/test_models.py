@@ -321,7 +321,7 @@ def test_a_rate_of_0_drops_nothing_after_its_layer():
   [
     ({"dropout_rates": (0.5,)}, "got .0.5,. and dropout_rate 0.0"),
     ({"dropout_rates": (0.5, 0.5, 0.5)}, "for each of the 2 hidden layers"),
-    ({"dropout_rates": (0.5, 0.5), "dropout_rate": 0.5}, "without a dropout_rate"),
+    ({"dropout_rates": (0.5, 0.5), "dropout_rate": 0.5}, "with dropout_rate 0"),
   ],
 )
 def test_rates_that_do_not_fit_the_layers_are_refused(options, got):

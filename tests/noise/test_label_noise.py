@@ -75,6 +75,6 @@ def test_labels_that_are_no_classes(dtype):
 
 
 def test_classes_that_the_dtype_of_labels_does_not_hold_are_refused():
-  with pytest.raises(ValueError, match="num_classes must be at most that of int8 labels, got 129"):
+  with pytest.raises(ValueError, match="num_classes must fit the dtype of labels, int8, got 129"):
     noise.label_noise(jax.random.key(0), jnp.zeros(2, jnp.int8), num_classes=129, rate=0.5)
   noise.label_noise(jax.random.key(0), jnp.zeros(2, jnp.int8), num_classes=128, rate=0.5)

@@ -77,7 +77,7 @@ def test_contract_of_the_indices():
 
 def test_numbers_that_do_not_fit_are_refused():
   x = jnp.ones((2, 5, 3))
-  with pytest.raises(ValueError, match="num_kept must fit in 5 tokens beside num_prefix=1, got 5"):
+  with pytest.raises(ValueError, match="num_kept must fit beside num_prefix=1 in 5 tokens, got 5"):
     noise.token_dropout(jax.random.key(0), x, num_kept=5, num_prefix=1)
   for options in ({"num_kept": 0}, {"num_kept": 2, "num_prefix": -1}):
     with pytest.raises(ValueError, match="num_kept"):

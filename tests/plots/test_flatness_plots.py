@@ -42,7 +42,7 @@ def test_power_laws_show_points_lines_and_slopes():
   nothing = plots.power_laws({"a": {"p": (x + np.inf, y, fit)}}, xlabels=["F"], ylabels=["v"])
   nothing.savefig(io.BytesIO())
   assert nothing.axes[0].texts[0].get_text() == "no finite values"
-  with pytest.raises(ValueError, match="panels must be at least one"):
+  with pytest.raises(ValueError, match="panels must have at least one entry"):
     plots.power_laws({}, xlabels=[], ylabels=[])
 
 

@@ -99,7 +99,7 @@ def test_adversarial_shows_images_signs_sums_and_errors():
   np.testing.assert_array_equal(curve.lines[0].get_ydata(), [2, 12, 92])
   band = curve.collections[0].get_paths()[0].vertices
   np.testing.assert_allclose(np.unique(band[band[:, 0] == 0, 1]), [2 - np.sqrt(2), 2 + np.sqrt(2)])
-  with pytest.raises(ValueError, match=r"captions must fit images, \(2, 2\), got \(2, 1\)"):
+  with pytest.raises(ValueError, match=r"captions must fit images: \(2, 2\), got \(2, 1\)"):
     plots.adversarial(images, signs, images, (["7", "2"], ["3"]), eps, errors, name="")
 
 
@@ -135,7 +135,7 @@ def test_errors_over_samples_have_their_spread():
   assert (axis.get_xscale(), axis.get_ylabel()) == ("log", "error")
   with pytest.raises(ValueError, match="panels"):
     plots.sample_error([1], {})
-  with pytest.raises(ValueError, match=r"error must be \[runs, 3\] and \[runs\], got \(2, 3\), \(1,\)"):
+  with pytest.raises(ValueError, match=r"error must be \[runs, 3\] and \[runs\], got \(2, 3\) and \(1,\)"):
     plots.sample_error([1, 2, 4], {"error": (sampled, scaled[:1])})
 
 
@@ -149,7 +149,7 @@ def test_flat_minima_show_means_and_every_run():
   runs = [np.stack(line.get_data(), axis=-1) for line in right.lines[:2]]
   np.testing.assert_array_equal(runs, np.stack([losses, traces], axis=-1))
   np.testing.assert_array_equal(labelled(right)["noise"], [[0.05, 2.5], [0.1, 4]])
-  with pytest.raises(ValueError, match="labels must be the same"):
+  with pytest.raises(ValueError, match="must have equal labels"):
     plots.flat_minima(alphas, both(rise), both(losses), {"plain": traces})
   with pytest.raises(ValueError, match=r"plain must be \[runs, 3\]"):
     plots.flat_minima(alphas, both(rise[:, 1:]), both(losses), both(traces))

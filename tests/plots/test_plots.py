@@ -534,5 +534,5 @@ def test_sweep_draws_means_intervals_and_the_reference():
   styles = [found[label].lines[0] for label in series]
   assert styles[0].get_color() == styles[1].get_color()
   assert styles[0].get_linestyle() != styles[1].get_linestyle()
-  with pytest.raises(ValueError, match="series must have at least one, got none"):
+  with pytest.raises(ValueError, match="series must have at least one entry, got none"):
     plots.sweep({}, ("softmax", runs(0.2)), metrics, xlabel="groups")

@@ -322,7 +322,7 @@ def test_effective_rank_of_known_spectra():
   ("run", "message"),
   [
     (lambda: theory.equal_partitions(7, 2), "num_groups must divide the number of features, 7, got 2"),
-    (lambda: theory.equal_partitions(40, 2), "num_features must be so few"),
+    (lambda: theory.equal_partitions(40, 2), "num_features must give at most"),
     (
       lambda: theory.grouping_losses(
         np.ones(4), np.ones((3, 2)), np.ones(2), 0, np.zeros((1, 4), int), num_groups=2, power=1

@@ -12,11 +12,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import augment, losses, noise
-from jaxreg.train.build import setup
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import gather, make_source, place
 from jaxreg.train.devices import processes
+from jaxreg.train.devices.mesh import make_mesh
 
 SEED, EXAMPLES, SIZE = 3, 100, 32
 
@@ -25,7 +25,7 @@ def drawn():
   """Indices, augmented images, and the masks of a layer, of a loss and of labels, by name and step."""
   generator = np.random.default_rng(0)
   images = generator.integers(0, 256, (EXAMPLES, 8, 8, 1), np.uint8)
-  mesh = setup.make_mesh()
+  mesh = make_mesh()
   split = Split(images, generator.integers(0, 10, EXAMPLES))
 
   def draw(step, arrays, batch):

@@ -18,7 +18,7 @@ import toy_text
 from jaxreg import train
 from jaxreg.train.config import fields as configs
 from jaxreg.train.data import sources
-from jaxreg.train.run.files import sealed
+from jaxreg.train.files import sealed
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.step import named as toolbox
 from jaxreg.train.step.averages import AVERAGES

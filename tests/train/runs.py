@@ -12,12 +12,13 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train.build.setup import build
+from jaxreg.train.build.program import build
+from jaxreg.train.build.saved import restore_config
 from jaxreg.train.data import order
 from jaxreg.train.devices.replicas import stacked
+from jaxreg.train.files import parse_table
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.files import parse_table
 from jaxreg.train.run.log import read_records
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,6 +37,12 @@ TINY = {
 }
 
 
+def on_mesh(monkeypatch, mesh):
+  """From here on, runs are on this mesh."""
+  for module in ("run", "checks"):
+    monkeypatch.setattr(f"jaxreg.train.build.{module}.make_mesh", lambda model: mesh)
+
+
 def make_config(fields=None, *, base=TINY):
   """The base configuration with `base` and then `fields`, both by dotted names."""
   config = train.base_config().lock()
@@ -47,7 +54,7 @@ def make_config(fields=None, *, base=TINY):
 
 def final_state(workdir, step=None):
   """A saved state on the host: params, optimizer state, the key as numbers; each with an axis of replicas."""
-  config = workdirs.restore_config(train.base_config(), workdir)
+  config = restore_config(train.base_config(), workdir)
   program = build(config, workdirs.read(workdir, "data.json"))
   step = max(manifest.good_steps(workdir)) if step is None else step
   like = stacked(program.abstract, config.replicas)

@@ -7,7 +7,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.setup import load_data
+from jaxreg.train.build.dataset import load_data
 from jaxreg.train.run.log import read_records
 from jaxreg.train.step import averages
 

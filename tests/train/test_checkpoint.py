@@ -15,7 +15,8 @@ import runs
 from jax.sharding import SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train.run import checkpoint, files
+from jaxreg.train import files
+from jaxreg.train.run import checkpoint
 from jaxreg.train.run.checkpoint import Checkpoints
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.step.state import TrainState

@@ -9,9 +9,10 @@ import runs
 from scipy import stats
 
 from jaxreg import train
+from jaxreg.train.config.rows import parse_rows
 from jaxreg.train.data import order
 from jaxreg.train.jobs import train as training
-from jaxreg.train.jobs.rows import make_cell, parse_rows
+from jaxreg.train.jobs.cells import make_cell
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -84,7 +85,7 @@ def test_means_intervals_and_paired_differences(compared):
 def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
   before = {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}
   assert len(before) == 4
-  monkeypatch.setattr(training, "_prepare", lambda *_: pytest.fail("nothing is left to run"))
+  monkeypatch.setattr(training, "make_run", lambda *_: pytest.fail("nothing is left to run"))
   again = train.compare(runs.make_config(FIELDS), compared)
   assert json.loads(json.dumps(again)) == read(compared, "compare.json")
   assert before == {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}

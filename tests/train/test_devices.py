@@ -11,7 +11,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import losses
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.build.run import replicas_of
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.compile import make_step
@@ -28,8 +30,8 @@ def make_mesh(devices):
 @functools.cache
 def prepared():
   config = runs.make_config({"optimizer.name": "sgd", "optimizer.learning_rate": 0.05})
-  dataset = setup.load_data(config)
-  return config, dataset, setup.build(config, dataset.describe())
+  dataset = load_data(config)
+  return config, dataset, build(config, dataset.describe())
 
 
 def drawing(train_step, apply_fn):
@@ -125,8 +127,8 @@ def test_pmap_is_vmap_with_an_axis(devices):
 def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
   """A batch is spread over the threads of the CPU, which hangs where every device waits in one of them."""
   config = runs.make_config({"model.name": "RNN", "replicas": 2, "replicas_by": form})
-  program = setup.build(config, setup.load_data(config).describe())
-  init = training.make_init(program, setup.replicas_of(config, setup.make_mesh(), program))
+  program = build(config, load_data(config).describe())
+  init = training.make_init(program, replicas_of(config, program))
   text = init.lower(np.arange(2, dtype=np.uint32)).as_text()
   assert re.findall(r"@lapack_sgeqrf_ffi.*?num_batch_dims = \"(\d)\"", text) == ["0"]
 

@@ -1,5 +1,8 @@
 """Several steps in one dispatch, and data that stay on the host, change nothing."""
 
+import dataclasses
+
+import chex
 import jax
 import numpy as np
 import pytest
@@ -7,8 +10,8 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train.build import setup
-from jaxreg.train.jobs import evaluate as job
+from jaxreg.train.build.dataset import is_resident, load_data
+from jaxreg.train.build.run import steps_per_dispatch
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, recorder
 from jaxreg.train.run.loop import dispatches
@@ -103,11 +106,11 @@ def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch):
 
 
 def test_how_many_steps_a_dispatch_makes(monkeypatch):
-  assert setup.steps_per_dispatch(runs.make_config()) == 1
-  assert setup.steps_per_dispatch(runs.make_config({"steps_per_dispatch": 5})) == 5
+  assert steps_per_dispatch(runs.make_config()) == 1
+  assert steps_per_dispatch(runs.make_config({"steps_per_dispatch": 5})) == 5
   monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-  assert setup.steps_per_dispatch(runs.make_config()) == 8
-  assert setup.steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
+  assert steps_per_dispatch(runs.make_config()) == 8
+  assert steps_per_dispatch(runs.make_config({"parallel": "pmap"})) == 1
 
 
 @pytest.mark.slow
@@ -124,12 +127,11 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
 def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fields):
   """A set that is larger than `data.resident_gib`."""
   mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-  for module in (training, job):
-    monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
+  runs.on_mesh(monkeypatch, mesh)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})
-  assert not setup.is_resident(config, setup.load_data(config))
-  assert setup.is_resident(runs.make_config(fields), setup.load_data(config))
+  assert not is_resident(config, load_data(config))
+  assert is_resident(runs.make_config(fields), load_data(config))
   on_host = train.train(config, tmp_path / "host")
   resident = train.train(runs.make_config(fields), tmp_path / "device")
   assert on_host == resident
@@ -138,3 +140,17 @@ def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fie
   config = runs.make_config({**fields, "data.resident_gib": 0.0, "job": "evaluate"})
   evaluated = train.evaluate(config, tmp_path / "host")
   assert evaluated["test/nll"] == resident["test/nll"]
+
+
+def test_a_run_traces_its_step_once(tmp_path, monkeypatch):
+  """Over several dispatches, evaluations and saves: a second trace of a large model takes minutes."""
+  chex.clear_trace_counter()
+  make_run = training.make_run
+
+  def traced_once(config, dataset, program, replicas):
+    step, evaluation = (chex.assert_max_traces(f, n=1) for f in (program.train_step, program.eval_step))
+    program = dataclasses.replace(program, train_step=step, eval_step=evaluation)
+    return make_run(config, dataset, program, replicas)
+
+  monkeypatch.setattr(training, "make_run", traced_once)
+  train.train(runs.make_config({"epochs": 3}), tmp_path / "run")

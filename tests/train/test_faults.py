@@ -25,7 +25,9 @@ import runs
 from fuzz_cases import damage_file, pick
 from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train.build.setup import build
+from jaxreg.train.build import run as building
+from jaxreg.train.build.program import build
+from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.fields import base_config, flatten
 from jaxreg.train.data import order
 from jaxreg.train.devices.replicas import stacked
@@ -81,7 +83,7 @@ class Bench:
     return self.folder / f"run{self.count}"
 
   def final_state(self, workdir):
-    config = workdirs.restore_config(base_config(), workdir)
+    config = restore_config(base_config(), workdir)
     like = stacked(_build(config, workdirs.read(workdir, "data.json")).abstract, 1)
     like = checkpoint.abstract(like, SingleDeviceSharding(jax.devices()[0]))
     state = checkpoint.restore(workdir, STEPS, like)
@@ -150,12 +152,12 @@ class Here:
     spec = importlib.util.spec_from_file_location("run_for_faults", runs.ROOT / "run.py")
     self.module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(self.module)
-    replicas_of, make_evaluate, indices = training.replicas_of, training.make_evaluate, order.batch_indices
+    replicas_of, make_evaluate, indices = training.replicas_of, building.make_evaluate, order.batch_indices
     load_data, data, made, measured = training.load_data, [], {}, {}
 
-    def kept_replicas(config, mesh, program):
+    def kept_replicas(config, program):
       if id(program) not in made:
-        replicas = replicas_of(config, mesh, program)
+        replicas = replicas_of(config, program)
         step = functools.cache(replicas.make_step)
         object.__setattr__(replicas, "make_step", lambda fn, *, scan=False: step(fn, scan=scan))
         made[id(program)] = replicas
@@ -175,12 +177,11 @@ class Here:
       "build": _build,
       "load_data": lambda config: data[0] if data else data.append(load_data(config)) or data[0],
       "replicas_of": kept_replicas,
-      "make_evaluate": kept_evaluate,
-      "make_mesh": lambda model: jax.make_mesh(
-        (1, model), ("data", "model"), (AxisType.Auto,) * 2, devices=jax.devices()[:1]
-      ),
     }.items():
       patch.setattr(training, name, value)
+    patch.setattr(building, "make_evaluate", kept_evaluate)
+    mesh = jax.make_mesh((1, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=jax.devices()[:1])
+    runs.on_mesh(patch, mesh)
     for name, value in {
       "save_figures": lambda *_: [],
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},

@@ -10,8 +10,8 @@ import pytest
 from jaxreg.train.data import sources, unpack
 from jaxreg.train.data.tfds import cache as tfds_cache
 from jaxreg.train.errors import RunError, printable
-from jaxreg.train.run.files import local_path
-from jaxreg.train.run.restore import load
+from jaxreg.train.files import local_path
+from jaxreg.train.jobs.load import load
 
 
 @pytest.mark.parametrize(

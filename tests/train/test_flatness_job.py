@@ -13,10 +13,11 @@ import runs
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
-from jaxreg.train.build.setup import build, load_data
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.build.saved import restore_run
 from jaxreg.train.jobs.flatness import array_cache as kept
 from jaxreg.train.jobs.flatness.network_at_point import Subject, make_subjects, with_weights
-from jaxreg.train.run.restore import restore_run
 
 FIELDS = {
   "job": "flatness",

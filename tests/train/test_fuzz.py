@@ -33,7 +33,7 @@ def main(monkeypatch):
     raise Accepted
 
   for where, name in (
-    (training, "_prepare"),
+    (training, "make_run"),
     (job, "make_evaluate"),
     (flatness_row.Row, "analyse"),
     (jax.distributed, "initialize"),

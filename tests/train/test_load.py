@@ -1,6 +1,5 @@
 """Getting a trained model back."""
 
-import importlib
 import json
 import shutil
 
@@ -10,12 +9,13 @@ import pytest
 import runs
 
 from jaxreg import calibration, train
+from jaxreg.train.build.saved import restore_run
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.run import checkpoint, manifest
+from jaxreg.train.run import restore as restoring
 
 # The package's attribute of that name is the function.
-loading = importlib.import_module("jaxreg.train.run.restore")
 
 
 def results(workdir):
@@ -85,7 +85,7 @@ def test_the_best_checkpoint(finished_run):
 
 
 def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatch):
-  monkeypatch.setattr(loading, "good_steps", lambda workdir: {3: None})
+  monkeypatch.setattr(manifest, "good_steps", lambda workdir: {3: None})
   with pytest.raises(train.RunError, match=r"^checkpoint: .* has none yet that was measured .*'latest'$"):
     train.load(finished_copy, checkpoint="best")
 
@@ -130,8 +130,8 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
       train.evaluate(config, shutil.copytree(finished_copy, finished_copy.parent / "a"))["step"] == before
     )
   with monkeypatch.context() as patch:
-    patch.setattr(loading, "restore", gone)
-    _, state, _ = loading.restore_run(shutil.copytree(finished_copy, finished_copy.parent / "b"), "latest", 0)
+    patch.setattr(restoring, "restore", gone)
+    _, state, _ = restore_run(shutil.copytree(finished_copy, finished_copy.parent / "b"), "latest", 0)
   assert state.step == before
   monkeypatch.setattr(job, "restore", lambda *_: checkpoint.restore(finished_copy, last, {"x": 0}))
   with pytest.raises(train.RunError, match="does not fit"):

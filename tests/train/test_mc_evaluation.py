@@ -6,15 +6,15 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build import setup
+from jaxreg.train import keys
+from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.step import prediction_key
 
 FIELDS = {"method.name": "softmax", "model.MLP.dropout_rate": 0.5}
 
 
 def evaluated(**fields):
-  built = setup.build(runs.make_config({**FIELDS, **fields}), sources.digits().describe())
+  built = build(runs.make_config({**FIELDS, **fields}), sources.digits().describe())
   state = jax.jit(built.init)(0)
   split = sources.digits().test
   batch = {"inputs": split.inputs[:64], "labels": split.labels[:64].astype(np.int32)}
@@ -25,7 +25,7 @@ def evaluated(**fields):
 def test_it_is_the_mean_of_the_draws_probabilities():
   built, state, batch, metrics = evaluated(**{"evaluate.mc_samples": 5})
   probs = []
-  for key in jax.random.split(prediction_key(state, 3), 5):
+  for key in jax.random.split(keys.prediction(state.key, state.step, 3), 5):
     noise_key, _ = jax.random.split(key)
     outputs, _ = built.apply_fn(state.params, {}, batch["inputs"], key=noise_key, train=True)
     exps = np.exp(np.asarray(outputs["logits"], np.float64))
@@ -48,4 +48,4 @@ def test_batch_norm_cannot_be_held():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
   data = {**sources.digits().describe(), "input_shape": [32, 32, 3]}
   with pytest.raises(train.RunError, match=r"evaluate\.mc_samples must be 0 for a model with BatchNorm"):
-    setup.build(runs.make_config({**FIELDS, **fields}), data)
+    build(runs.make_config({**FIELDS, **fields}), data)

@@ -19,8 +19,8 @@ from image_files import make_folder, noise
 from PIL import Image
 
 from jaxreg import train
+from jaxreg.train.build.saved import restore_config
 from jaxreg.train.run import manifest
-from jaxreg.train.run import workdir as workdirs
 
 pytestmark = pytest.mark.multiprocess
 
@@ -372,9 +372,7 @@ def test_replicas_and_evaluation(tmp_path):
   with Pair(evaluation, tmp_path) as pair:
     status, out, errs = pair.finish()
   assert status == [0, 0], errs
-  config = workdirs.restore_config(
-    train.base_config(), tmp_path / "two", {"job": "evaluate", "evaluate.split": "val"}
-  )
+  config = restore_config(train.base_config(), tmp_path / "two", {"job": "evaluate", "evaluate.split": "val"})
   expected = train.report(train.evaluate(config, tmp_path / "two"), config, tmp_path / "two")
   assert out == f"{expected}\n"
   assert f"val   error {100 * one['val/error']:.2f} ± " in out

@@ -11,7 +11,8 @@ import pytest
 import runs
 
 from jaxreg.train import RunError
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
 from jaxreg.train.step.optimizer import make_optimizer
 from jaxreg.train.step.schedule import make_schedule
@@ -313,9 +314,9 @@ def test_noam_out_of_range(fields, message):
 @pytest.mark.thorough
 def test_unbalanced_networks_are_the_same_function():
   fields = {"method.name": "softmax", "model.MLP.widths": (16, 8)}
-  data = setup.load_data(runs.make_config(fields)).describe()
+  data = load_data(runs.make_config(fields)).describe()
   plain, other = (
-    setup.build(runs.make_config({**fields, "model.unbalance": spread}), data) for spread in (0.0, 1.0)
+    build(runs.make_config({**fields, "model.unbalance": spread}), data) for spread in (0.0, 1.0)
   )
   inputs = np.random.default_rng(0).integers(0, 17, (6, *data["input_shape"])).astype(data["input_dtype"])
   states = [jax.jit(program.init)(np.uint32(3)) for program in (plain, other)]
@@ -333,8 +334,8 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
   config = runs.make_config(
     {"method.name": "softmax", "optimizer.name": "path_sgd", "model.MLP.dropout_rate": 0.0}
   )
-  data = setup.load_data(config).describe()
-  program = setup.build(config, data)
+  data = load_data(config).describe()
+  program = build(config, data)
   state = jax.jit(program.init)(np.uint32(0))
   size = np.prod(data["input_shape"])
   x = np.random.default_rng(0).integers(0, 17, (4, *data["input_shape"])).astype(data["input_dtype"])
@@ -375,9 +376,9 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
 )
 def test_refusals_of_optimizers(fields, match):
   config = runs.make_config(fields)
-  data = {**setup.load_data(config).describe(), "input_shape": [32, 32, 3]}
+  data = {**load_data(config).describe(), "input_shape": [32, 32, 3]}
   with pytest.raises(RunError, match=match):
-    setup.build(config, data)
+    build(config, data)
 
 
 @pytest.mark.parametrize(
@@ -546,8 +547,8 @@ def test_every_optimizer_learns(name):
   rates = {"adadelta": 30.0, "lars": 3.0, "lbfgs": 1.0, "polyak_sgd": 1.0, "sgld": 1e-4}
   rate = rates.get(name, 1e-2)
   config = runs.make_config({**fields, "optimizer.name": name, "optimizer.learning_rate": rate})
-  dataset = setup.load_data(config)
-  program = setup.build(config, dataset.describe())
+  dataset = load_data(config)
+  program = build(config, dataset.describe())
   state, step = jax.jit(program.init)(np.uint32(0)), jax.jit(program.train_step)
   batch = {"inputs": dataset.train.inputs, "labels": dataset.train.labels, "weights": np.ones(64, np.float32)}
   losses = []

@@ -7,8 +7,6 @@ import runs
 from jax.sharding import AxisType
 
 from jaxreg import train
-from jaxreg.train.build import setup
-from jaxreg.train.jobs import train as training
 
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
 
@@ -17,8 +15,7 @@ def on_devices(monkeypatch, number):
   """From here on, runs are on so many of the devices."""
   devices = jax.devices()[:number]
   mesh = jax.make_mesh((number, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
-  for module in (training, setup):
-    monkeypatch.setattr(module, "make_mesh", lambda model: mesh)
+  runs.on_mesh(monkeypatch, mesh)
 
 
 def trained(workdir, **fields):

@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jaxreg import losses, train
 from jaxreg.train import METHODS
-from jaxreg.train.build import setup
+from jaxreg.train.build.program import build
 
 CASES = {
   "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},
@@ -32,7 +32,7 @@ def program(model, precision, method="dropmax"):
   fields = {**CASES[model], "precision": precision, "method.name": method}
   fields |= {"batch_size": 16, "augment.mean": (0.5,)}
   fields |= {"method.logit_adjustment.loss.class_counts": (1.0,) * 10}
-  return setup.build(runs.make_config({**fields, "augment.std": (0.5,)}), data)
+  return build(runs.make_config({**fields, "augment.std": (0.5,)}), data)
 
 
 def equations(jaxpr):

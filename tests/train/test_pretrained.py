@@ -8,11 +8,12 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build import setup
-from jaxreg.train.build.setup import build, load_data
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.build.saved import restore_run
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import pretrained
-from jaxreg.train.run.restore import restore_run
 
 pytestmark = pytest.mark.thorough
 
@@ -64,7 +65,7 @@ def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, no_figure
   train.train(runs.make_config({**fields, "epochs": 1}), parts)
   missing = pytest.MonkeyPatch()
   with missing.context() as patched:
-    patched.setattr(training, "load_backbone", lambda *_, **__: pytest.fail("it was loaded again"))
+    patched.setattr(training, "_pretrained", lambda *_, **__: pytest.fail("it was loaded again"))
     train.train(runs.make_config(fields), parts)
   for ours, theirs in zip(
     *(jax.tree.leaves(runs.final_state(w)["params"]) for w in (whole, parts)), strict=True
@@ -86,7 +87,7 @@ def test_averages_of_batch_norm_come_too():
     program,
     state.replace(params=zeros(state.params), model_state=zeros(state.model_state)),
     ones(backbone),
-    setup.make_mesh(),
+    make_mesh(),
   )
   assert all((x == 1).all() for x in jax.tree.leaves(started.params["backbone"]))
   assert all((x == 0).all() for x in jax.tree.leaves(started.params["head"]))

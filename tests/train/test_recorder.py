@@ -10,8 +10,9 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.run import manifest
+from jaxreg.train.run.finite import check_finite, largest_parts
 from jaxreg.train.run.log import read_records
-from jaxreg.train.run.recorder import Recorder, check_finite, largest_parts
+from jaxreg.train.run.recorder import Recorder
 
 
 class FakeLog:

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build import setup
+from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.named import REGULARIZERS
 
@@ -31,7 +31,7 @@ def program(*names, accumulate=1):
     **{f"regularizers.{name}.weight": WEIGHT for name in names},
   }
   fields |= PAIRS if "tying" in names else {}
-  return setup.build(runs.make_config(fields), sources.digits().describe())
+  return build(runs.make_config(fields), sources.digits().describe())
 
 
 @functools.cache
@@ -89,7 +89,7 @@ def test_every_one_reaches_the_step():
 
 def test_the_mask_is_that_of_the_config():
   fields = {"regularizers.names": ("l1",), "regularizers.mask": "everything", "method.name": "softmax"}
-  built = setup.build(runs.make_config(fields), sources.digits().describe())
+  built = build(runs.make_config(fields), sources.digits().describe())
   state = jax.jit(built.init)(0)
   ones = state.replace(params=jax.tree.map(jnp.ones_like, state.params))
   images = sources.digits().train

@@ -10,8 +10,10 @@ import runs
 from scipy import stats
 
 from jaxreg import models, train
-from jaxreg.train.build.setup import build, make_mesh, replicas_of
+from jaxreg.train.build.program import build
+from jaxreg.train.build.run import replicas_of
 from jaxreg.train.data import sources
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.run import manifest
 from jaxreg.train.run.log import read_records
@@ -199,7 +201,7 @@ def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
   config = runs.make_config({**fields, "replicas": 2})
   both = train.train(config, tmp_path / "both")
   data = runs.table(tmp_path / "both" / "data.json")
-  assert isinstance(replicas_of(config, make_mesh(), build(config, data)), Loop)
+  assert isinstance(replicas_of(config, build(config, data)), Loop)
   params = runs.final_state(tmp_path / "both")["params"]
   for r in range(2):
     alone = train.train(runs.make_config({**fields, "seed": r}), tmp_path / str(r))

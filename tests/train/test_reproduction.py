@@ -7,7 +7,7 @@ import runs
 from scipy import optimize
 from scipy.special import expit
 
-from jaxreg.train.build import setup
+from jaxreg.train.build.program import build
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_the_equilibrium_by_training():
     "sizes": {"train": 96},
   }
   config = runs.make_config(fields)
-  program = setup.build(config, data)
+  program = build(config, data)
 
   @jax.jit
   def train(batch):

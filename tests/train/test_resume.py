@@ -216,7 +216,7 @@ def test_the_same_command_again_gives_the_same_results_without_training(finished
     raise AssertionError("it should not train")
 
   monkeypatch.setattr(training, "Checkpoints", forbidden)
-  monkeypatch.setattr(training, "make_evaluate", forbidden)
+  monkeypatch.setattr(training, "make_run", forbidden)
   before = runs.snapshot(finished_run)
   results = train.train(runs.make_config(), finished_run)
   assert results == runs.table(finished_run / "results.json")
@@ -302,15 +302,15 @@ def test_a_run_at_work_keeps_its_files(tmp_path):
   workdir = tmp_path / "run"
   config, other = runs.make_config(), runs.make_config({"seed": 5})
   data = {"sizes": {"train": 128}}
-  workdirs.claim(workdir, config, data, 24)
+  workdirs.claim(workdir, train.flatten(config), data, 24)
   before = (workdir / "config.json").read_text()
   with (
     locked(workdir),
     pytest.raises(train.RunError, match="another run is at work"),
   ):
-    workdirs.claim(workdir, other, data, 24)
+    workdirs.claim(workdir, train.flatten(other), data, 24)
   assert (workdir / "config.json").read_text() == before
-  workdirs.claim(workdir, other, data, 24)
+  workdirs.claim(workdir, train.flatten(other), data, 24)
   assert (workdir / "config.json").read_text() != before
 
 

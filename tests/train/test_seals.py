@@ -6,7 +6,9 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.run import files, log, manifest
+from jaxreg.train import files
+from jaxreg.train.build.saved import restore_config
+from jaxreg.train.run import log, manifest
 from jaxreg.train.run import workdir as workdirs
 
 RECORD = {"step": 12, "epoch": 3.0, "train/loss": 0.1234567, "val/error": float("nan")}
@@ -79,7 +81,7 @@ def test_a_flipped_result_is_not_reported(finished_copy):
 
 
 def claim(workdir):
-  return workdirs.claim(workdir, runs.make_config(), runs.table(workdir / "data.json"), 24)
+  return workdirs.claim(workdir, train.flatten(runs.make_config()), runs.table(workdir / "data.json"), 24)
 
 
 def test_other_versions_are_told_in_one_line(finished_copy):
@@ -126,7 +128,7 @@ def test_a_config_of_odd_values_is_damage(finished_copy, field, value):
   file = finished_copy / "config.json"
   file.write_text(json.dumps({**runs.table(file), field: value}))
   with pytest.raises(train.RunError, match=r"config\.json is damaged|had a field"):
-    workdirs.restore_config(train.base_config(), finished_copy)
+    restore_config(train.base_config(), finished_copy)
 
 
 @pytest.mark.parametrize("field", ["scale", "input_shape", "sizes"])

@@ -11,7 +11,8 @@ import toy_text
 from scipy.special import log_softmax
 
 from jaxreg import train
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.data import dataset as data
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split
@@ -34,8 +35,8 @@ def prepared(folder, **changes):
   """The program, its first state and a batch of all 16 training examples."""
   fields = {f"data.parallel_text.{name}": value for name, value in changes.items() if name != "accumulate"}
   config = make_config(folder, {**QUIET, **fields, "accumulate": changes.get("accumulate", 1)})
-  dataset = setup.load_data(config)
-  program = setup.build(config, dataset.describe())
+  dataset = load_data(config)
+  program = build(config, dataset.describe())
   return program, jax.jit(program.init)(0), dataset.train
 
 

@@ -11,10 +11,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.compile import make_step
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.sharding import gathered_layout, make_layout, parse, stacked_layout
 from jaxreg.train.jobs.evaluate import restore_states
 from jaxreg.train.step.state import TrainState
@@ -36,7 +38,7 @@ def shapes(**params):
 
 def specs_of(shard, *, model=2, min_size=0, **params):
   state = shapes(**{"kernel": (16, 8), "bias": (10,), **params})
-  return jax.tree.map(lambda x: x.spec, make_layout(state, setup.make_mesh(model), shard, min_size))
+  return jax.tree.map(lambda x: x.spec, make_layout(state, make_mesh(model), shard, min_size))
 
 
 @pytest.mark.parametrize(
@@ -73,13 +75,13 @@ def test_the_largest_dimension_of_what_is_large_enough():
 
 
 def test_without_rules_nothing_is_split():
-  mesh = setup.make_mesh()
+  mesh = make_mesh()
   assert dict(mesh.shape) == {"data": 8, "model": 1}
   assert make_layout(shapes(kernel=(16, 8), bias=(10,)), mesh, (), 0) == NamedSharding(mesh, P())
 
 
 def test_layouts_of_replicas_and_of_what_a_forward_pass_reads():
-  mesh = setup.make_mesh(2)
+  mesh = make_mesh(2)
   layout = {"a": NamedSharding(mesh, P(None, "data")), "b": NamedSharding(mesh, P(("data", "model")))}
   spec = lambda tree: jax.tree.map(lambda x: x.spec, tree)
   assert spec(stacked_layout(layout)) == {"a": P(None, None, "data"), "b": P(None, ("data", "model"))}
@@ -146,9 +148,9 @@ def stepped(items):
   config = runs.make_config(
     {"optimizer.name": "sgd", "optimizer.sgd.momentum": 0.9, "model.MLP.widths": (16,), **dict(items)}
   )
-  dataset = setup.load_data(config)
-  program = setup.build(config, dataset.describe())
-  mesh = setup.make_mesh(config.mesh.model)
+  dataset = load_data(config)
+  program = build(config, dataset.describe())
+  mesh = make_mesh(config.mesh.model)
   layout = make_layout(program.abstract, mesh, config.mesh.shard, config.mesh.min_size)
   source = make_source(mesh, dataset.train, resident=True)
   step, place = make_step(program.train_step, mesh, layout=layout)
@@ -225,9 +227,9 @@ def test_gradients_are_summed_over_the_devices_once_a_step():
   jax.config.update("jax_disable_most_optimizations", False)
   try:
     config = runs.make_config({"model.MLP.widths": (16, 16)})
-    dataset = setup.load_data(config)
-    program = setup.build(config, dataset.describe())
-    mesh = setup.make_mesh()
+    dataset = load_data(config)
+    program = build(config, dataset.describe())
+    mesh = make_mesh()
     source = make_source(mesh, dataset.train, resident=True)
     step, place = make_step(program.train_step, mesh)
     state = jax.device_put(program.init(SEED), NamedSharding(mesh, P()))
@@ -290,6 +292,6 @@ def test_replicas_averages_and_several_steps_a_dispatch(tmp_path):
   assert len(states) == 2
   found = shards(states[1].extras)
   assert found["average/params/params/head/classifier/kernel"] == ((8, 10), (8, 5))
-  images = setup.load_data(config).test.inputs[:8]
+  images = load_data(config).test.inputs[:8]
   load = lambda name: np.asarray(train.load(tmp_path / name, replica=1)(images))
   np.testing.assert_allclose(load("split"), load("whole"), atol=1e-5)

@@ -9,7 +9,7 @@ import runs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.build import setup
+from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 
 SIZE = 64
@@ -36,7 +36,7 @@ def program(method="dropmax", dropout=0.2):
     "optimizer.learning_rate": 0.5,
     "optimizer.weight_decay.rate": 1e-2,
   }
-  return setup.build(runs.make_config(fields), describe())
+  return build(runs.make_config(fields), describe())
 
 
 @functools.cache

@@ -13,12 +13,13 @@ from image_files import make_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
 from jaxreg.train.data import images, placement, sources, stream
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
 from jaxreg.train.data.order import Order, batch_indices
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.run import loop, manifest
 
@@ -404,7 +405,7 @@ def assert_equal(one, other):
 
 
 def test_batches_are_those_of_the_order(dataset):
-  batches = feed_of(dataset, setup.make_mesh(), seeds=(3, 4), stop=9)
+  batches = feed_of(dataset, make_mesh(), seeds=(3, 4), stop=9)
   images = np.asarray(dataset.train.inputs)
   for replica, seed in enumerate((3, 4)):
     for step in range(9):
@@ -424,7 +425,7 @@ def noisy(tmp_path):
 
 
 def test_begun_at_a_step_they_go_on_and_several_a_dispatch_are_the_same(noisy):
-  mesh = setup.make_mesh()
+  mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=8)
   for start in (1, 5, 8):
     if start < 8:
@@ -438,7 +439,7 @@ def test_begun_at_a_step_they_go_on_and_several_a_dispatch_are_the_same(noisy):
 
 def test_an_image_is_cut_by_seed_step_and_position(noisy):
   """As `random_crop` cuts it with the generator that is promised."""
-  whole = feed_of(noisy, setup.make_mesh(), stop=3)["inputs"][:, 0]
+  whole = feed_of(noisy, make_mesh(), stop=3)["inputs"][:, 0]
   for step in range(3):
     index = batch_indices(3, step, num_examples=len(noisy.train), batch_size=8)
     for position in range(8):
@@ -458,7 +459,7 @@ def test_an_image_is_cut_by_seed_step_and_position(noisy):
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, parts):
-  mesh = setup.make_mesh()
+  mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
   training, testing = placement.make_source(mesh, noisy.train, resident=False), noisy.test
   evaluated = list(stream.in_turn(mesh, placement.Source(testing, {}), 8))
@@ -478,11 +479,11 @@ def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, pa
 
 
 def test_the_positions_of_a_process_are_those_of_its_devices():
-  assert stream.local_positions(setup.make_mesh(), 16).tolist() == list(range(16))
+  assert stream.local_positions(make_mesh(), 16).tolist() == list(range(16))
 
 
 def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
-  batches = list(stream.in_turn(setup.make_mesh(), placement.Source(noisy.train, {}), 16))
+  batches = list(stream.in_turn(make_mesh(), placement.Source(noisy.train, {}), 16))
   inputs, labels, weights = (np.concatenate([b[k] for b in batches]) for k in ("inputs", "labels", "weights"))
   number = len(noisy.train)
   assert len(weights) == 48
@@ -493,7 +494,7 @@ def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
 
 @pytest.mark.thorough
 def test_worker_processes_give_the_same(noisy):
-  mesh = setup.make_mesh()
+  mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=7)
   worked = feed_of(noisy.decoded_by(size=6, resize=8, workers=2), mesh, start=2, stop=7)
   assert_equal({name: x[2:] for name, x in whole.items()}, worked)
@@ -503,7 +504,7 @@ def test_worker_processes_give_the_same(noisy):
 def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
   """SIGTERM reaches the whole group of processes, and the run still has to end its step."""
   dataset = noisy.decoded_by(size=6, resize=8, workers=1)
-  mesh = setup.make_mesh()
+  mesh = make_mesh()
   source = placement.make_source(mesh, dataset.train, resident=False)
   order = Order(range(3, 4), len(dataset.train), 8)
   others = multiprocessing.active_children()
@@ -581,11 +582,13 @@ def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
   from jaxreg.train.run import workdir as workdirs
 
   one, other = (config_of(folder, {"data.stream.workers": number}) for number in (0, 3))
-  description = setup.load_data(one).describe()
-  workdirs.claim(tmp_path / "run", one, description, 10)
-  assert workdirs.check_same(tmp_path / "run", other, description) == {}
+  description = load_data(one).describe()
+  workdirs.claim(tmp_path / "run", train.flatten(one), description, 10)
+  assert workdirs.check_same(tmp_path / "run", train.flatten(other), description) == {}
   with pytest.raises(RunError, match=r"data\.stream\.size was 6, is 7"):
-    workdirs.check_same(tmp_path / "run", config_of(folder, {"data.stream.size": 7}), description)
+    workdirs.check_same(
+      tmp_path / "run", train.flatten(config_of(folder, {"data.stream.size": 7})), description
+    )
 
 
 def test_the_defaults_are_those_of_the_recipe():

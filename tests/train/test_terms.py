@@ -8,7 +8,7 @@ import oracles
 import pytest
 import runs
 
-from jaxreg.train.build import setup
+from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 
@@ -53,7 +53,7 @@ def stepped():
   # On the inputs, which lie in [0, 1], too: a configuration is refused that has no hidden layer for it.
   config.regularizers.names = tuple(TERMS)
   config.regularizers.kl_sparsity.weight = WEIGHT
-  built = setup.build(config, sources.digits().describe())
+  built = build(config, sources.digits().describe())
   digits = sources.digits().train
   labels = np.where(np.arange(SIZE) < LABELLED, digits.labels[:SIZE], -1).astype(np.int32)
   weights = np.ones(SIZE, np.float32)
@@ -190,7 +190,7 @@ def test_a_limit_has_a_multiplier():
   config = runs.make_config(
     {**fields("l2", "l2_sp"), "regularizers.l2.limit": limit, "regularizers.dual_learning_rate": rate}
   )
-  built = setup.build(config, sources.digits().describe())
+  built = build(config, sources.digits().describe())
   digits = sources.digits().train
   batch = {
     "inputs": digits.inputs[:SIZE],

@@ -27,7 +27,7 @@ import tensorflow_datasets
 from PIL import Image
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
 from jaxreg.train.data import sources
 from jaxreg.train.data.tfds import builders as tfds_builders
 from jaxreg.train.data.tfds import source as tfds_source
@@ -862,5 +862,5 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
 
 def test_the_trainer_reads_it(root):
   fields = {"data.name": "tfds", "data.tfds.data_dir": str(root), "data.tfds.train": "train[:200]"}
-  data = setup.load_data(runs.make_config(fields, base={"data.tfds.test": "test[:50]"}))
+  data = load_data(runs.make_config(fields, base={"data.tfds.test": "test[:50]"}))
   assert [len(split) for split in data.splits().values()] == [180, 20, 50]

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build import setup
+from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 from jaxreg.train.step.methods import METHODS
@@ -44,7 +44,7 @@ def stepped(**fields):
     "optimizer.name": "sgd",
     "optimizer.learning_rate": 0.1,
   }
-  built = setup.build(runs.make_config({**config, **fields}), sources.digits().describe())
+  built = build(runs.make_config({**config, **fields}), sources.digits().describe())
   state = jax.jit(built.init)(0)
   digits = sources.digits().train
   weights = np.ones(32, np.float32)

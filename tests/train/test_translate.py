@@ -12,10 +12,10 @@ import toy_text
 
 from jaxreg import models, train
 from jaxreg.train import cli
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.saved import restore_run
 from jaxreg.train.data import text
 from jaxreg.train.jobs.translate import make_decode
-from jaxreg.train.run.restore import restore_run
 
 pytestmark = pytest.mark.thorough
 
@@ -51,7 +51,7 @@ def test_a_run(run):
   assert first["train/learning_rate"] == pytest.approx(50**-0.5 * 100**-1.5)
   assert {file.name for file in (workdir / "figures").iterdir()} == {"curves.png", "reliability.png"}
   count = runs.table(workdir / "reliability.json")["count"]
-  test = setup.load_data(config).test
+  test = load_data(config).test
   assert sum(count) == (test.labels >= 0).sum()
 
 
@@ -59,7 +59,7 @@ def test_evaluation_and_predictions_are_those_of_the_run(run):
   config, workdir, results = run
   evaluation = make_config(config.data.parallel_text.path, {"job": "evaluate"})
   assert train.evaluate(evaluation, workdir)["test/nll"] == results["test/nll"]
-  test = setup.load_data(config).test
+  test = load_data(config).test
   log_probs = np.asarray(train.load(workdir)(test.inputs), np.float64)
   assert log_probs.shape == (*test.labels.shape, 60)
   nll = -np.take_along_axis(log_probs, np.maximum(test.labels, 0)[..., None], -1)[..., 0]
@@ -101,7 +101,7 @@ def test_greedy_is_the_argmax_of_the_whole_model(folder, workdir):
   program, state, _ = restore_run(workdir, "latest", 0)
   options = config.data.parallel_text
   lines = text.read_parallel_text(**options)
-  inputs = setup.load_data(config).test.inputs
+  inputs = load_data(config).test.inputs
   decode = make_decode(program, models.greedy_decode, lines, beam_size=1)
   found = np.asarray(jax.jit(decode)(state, jnp.asarray(inputs), 0))
   apply = jax.jit(lambda x: program.apply_fn(state.params, {}, x, key=None, train=False)[0]["logits"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train.build.setup import load_data, make_order
+from jaxreg.train.build.dataset import load_data, make_order
 from jaxreg.train.data.order import batch_indices, bootstrap
 
 FIELDS = {

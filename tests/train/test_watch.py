@@ -5,14 +5,14 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.run.collapse import Watch
+from jaxreg.train.run.collapse import CollapseGuard
 
 
 def warnings(*seen, steps=100, clipped=False):
   said = []
-  watch = Watch(said.append, steps=steps, num_classes=10, clipped=clipped)
+  guard = CollapseGuard(said.append, steps=steps, num_classes=10, clipped=clipped)
   for values in seen:
-    watch.see(50, {f"train/{name}": np.atleast_1d(value) for name, value in values.items()})
+    guard.see(50, {f"train/{name}": np.atleast_1d(value) for name, value in values.items()})
   return said
 
 

@@ -1,114 +1,147 @@
-"""The pure functions of a run, put together as a configuration says."""
+"""The one assembler: from a configuration and what the data are to the pure functions of a run."""
 
-import dataclasses
-import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.errors import FlaxError
 
 from jaxreg import models
-from jaxreg.train.build import parts
-from jaxreg.train.step import named as toolbox
-from jaxreg.train.step.averages import make_average
-from jaxreg.train.config.fields import Config
+from jaxreg.train.build import checks
+from jaxreg.train.config.checks import check
+from jaxreg.train.config.choices import chosen
+from jaxreg.train.config.fields import Config, flatten, relevant
 from jaxreg.train.data.dataset import is_tokens
-from jaxreg.train.step.side_state import Extras
-from jaxreg.train.step.methods import Method, find_method
-from jaxreg.train.step.network import make_apply_fn
+from jaxreg.train.errors import RunError
+from jaxreg.train.lookup import short
+from jaxreg.train.step import named
+from jaxreg.train.step.augmentations import make_augmentations
+from jaxreg.train.step.averages import make_average
+from jaxreg.train.step.init import make_init
+from jaxreg.train.step.methods import Method
+from jaxreg.train.step.network import make_apply_fn, make_backbone
 from jaxreg.train.step.objective import make_objective
-from jaxreg.train.step.optimizer import unbalance
-from jaxreg.train.step.state import TrainState
-from jaxreg.train.step.step import make_eval_step, make_predict_fn, make_predict_step, make_train_step
-from jaxreg.typing import ApplyFn, Array
+from jaxreg.train.step.optimizer import make_optimizer, step_name
+from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
+from jaxreg.train.step.program import Program
+from jaxreg.train.step.schedule import make_schedule
+from jaxreg.train.step.side_state import Extras
+from jaxreg.train.step.step import make_train_step
+
+Data = dict[str, Any]  # as `Dataset.describe` gives it
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-  """The pure functions of a run.
+def build(config: Config, data: Data) -> Program:
+  """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
-  Attributes:
-    init: `(seed) -> TrainState`.
-    model: the Linen module.
-    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
-    train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
-    predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`.
-    predict_step: `(state, batch, number) -> log_probs`, of the same, with keys of the run.
-    eval_step: `(state, batch, number) -> metrics`, of those.
-    extras: what the state holds beside the parameters, and which of them are predicted with.
-    ensemble: so many replicas in a row predict together.
-    method: what `method.name` names.
-    loss_options, predict_options: options of the loss and of the prediction rule.
-    schedule: `step -> learning rate`.
-    steps_per_epoch, num_steps: the length of the run.
-    abstract: the state's shapes and dtypes.
-  """
-
-  init: Callable[[Array | int], TrainState]
-  model: models.Classifier
-  apply_fn: ApplyFn
-  train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
-  predict_fn: Callable[..., Array]
-  predict_step: Callable[..., Array]
-  eval_step: Callable[..., dict[str, Any]]
-  extras: Extras
-  ensemble: int
-  method: Method
-  loss_options: dict[str, Any]
-  predict_options: dict[str, Any]
-  schedule: optax.Schedule
-  steps_per_epoch: int
-  num_steps: int
-  abstract: TrainState
-
-  def predicting(self, state: TrainState) -> TrainState:
-    """The state with the parameters to predict with."""
-    return self.extras.predicting(state)
-
-
-def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num_steps: int) -> Program:
-  """The functions of a run of so many steps, for data as `Dataset.describe` gives it.
+  Everything is traced abstractly once, so that what does not fit is told before anything is written.
 
   Raises:
-    ValueError, TypeError: for options that do not fit each other, the data or the model.
+    RunError: for options from which no step can be built.
   """
+  length = checks.length(config, data["sizes"])
+  checks.check_inputs(config, data)
+  try:
+    program = _assemble(config, data, **length)
+    _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
+  except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
+    raise RunError(_of_a_field(str(error).splitlines()[0], config)) from error
+  checks.check_finite(config)
+  return program
+
+
+def make_program(
+  config: Config,
+  *,
+  input_shape: Sequence[int],
+  num_classes: int,
+  num_examples: int,
+  input_dtype: str = "float32",
+  scale: float = 1.0,
+) -> Program:
+  """The pure functions that `config` describes, for a training loop of your own.
+
+  Args:
+    config: from `base_config()`, or of a file in `configs/`.
+    input_shape: of one example.
+    num_classes: of the labels.
+    num_examples: of the training set, for schedules that count epochs.
+    input_dtype: as inputs come in a batch.
+    scale: what inputs are divided by, such as 255 for uint8 images.
+
+  Returns:
+    A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
+    `jax.jit`. A batch has `inputs` `[batch, ...]` and integer `labels` `[batch]`, and may have `weights`
+    `[batch]`. Each metric is a pair of a sum and a count.
+
+  Raises:
+    RunError: for options from which no step can be built.
+  """
+  check(config)
+  data = {"input_shape": list(input_shape), "input_dtype": input_dtype, "scale": scale}
+  return build(config, {**data, "num_classes": num_classes, "sizes": {"train": num_examples}})
+
+
+def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: int) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
-  method, options = find_method(config.method.name), parts.method_options(config)
-  model = parts.make_model(config, data, options["head"])
-  noises = parts.make_noises(config, data)
-  make_apply = functools.partial(
-    make_apply_fn,
-    model,
-    data["scale"],
-    config.augment.mean,
-    config.augment.std,
-    config.precision,
-    noises,
+  method, options = chosen(config, "method")
+  _complete(method, options)
+  backbone = make_backbone(config.model.name, chosen(config, "model")[1], data.get("model", {}))
+  model = models.Classifier(backbone, method.head(num_classes=data["num_classes"], **options["head"]))
+
+  checks.check_noises(config, data)
+  noises = named.make_noises(config.noise.to_dict())
+  network = (model, data["scale"], config.augment.mean, config.augment.std, config.precision, noises)
+  apply_fn = make_apply_fn(*network)
+  features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
+
+  rates = config.optimizer.schedule
+  schedule = make_schedule(
+    rates.name,
+    config.optimizer.learning_rate,
+    warmup_epochs=rates.warmup_epochs,
+    **length,
+    **rates.get(rates.name, {}),
   )
-  apply_fn = make_apply()
-  schedule = parts.make_schedule(config, **length)
-  optimizer = parts.make_optimizer(config, data, model, schedule)
+  optimizer = _optimizer(config, data, model, schedule)
+
   regularizers = config.regularizers.to_dict()
   average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
-  extras = Extras(average, toolbox.make_duals(regularizers), reference=toolbox.needs_reference(regularizers))
-  init = _make_init(config, data, model, optimizer, extras)
+  extras = Extras(average, named.make_duals(regularizers), reference=named.needs_reference(regularizers))
+  init = make_init(
+    model,
+    optimizer,
+    extras,
+    input_shape=data["input_shape"],
+    dtype=jnp.dtype("int32" if is_tokens(data["input_dtype"]) else "float32"),
+    unbalanced=config.model.unbalance,
+  )
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
-  parts.check_state(config, data, has_statistics=bool(abstract.model_state))
+  checks.check_state(config, data, method, has_statistics=bool(abstract.model_state))
 
+  terms = named.make_terms(regularizers)
+  checks.check_terms(config, data, terms)
   objective = make_objective(
     apply_fn,
     method,
     options["loss"],
     options["predict"],
-    parts.make_augmentations(config, data, noises["labels"]),
-    toolbox.make_penalties(regularizers),
-    parts.make_terms(config, data),
-    features_fn=make_apply(method=lambda model, x, train: model.backbone(x, train=train)),
+    make_augmentations(
+      [chosen(config, "augment", name) for name in config.augment.names],
+      noises["labels"],
+      scale=data["scale"],
+      num_classes=data["num_classes"],
+      unlabelled=bool(config.data.unlabelled.batch_size),
+    ),
+    named.make_penalties(regularizers),
+    terms,
+    features_fn=features_fn,
     average=average if config.average.name == "ema" else None,
     scale=data["scale"],
-    most_labels=parts.most_labels(config),
+    most_labels=named.most_labels(config.augment.names),
   )
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], mc_samples=config.evaluate.mc_samples)
   predict_step = make_predict_step(predict_fn)
@@ -125,31 +158,66 @@ def make_program(config: Config, data: dict[str, Any], steps_per_epoch: int, num
     method=method,
     loss_options=options["loss"],
     predict_options=options["predict"],
+    name=short(config.method.name),
+    terms=(*method.terms, *map(short, config.regularizers.names)),
     schedule=schedule,
     **length,
     abstract=abstract,
   )
 
 
-def _make_init(
-  config: Config,
-  data: dict[str, Any],
-  model: models.Classifier,
-  optimizer: optax.GradientTransformation,
-  extras: Extras,
-) -> Callable[[Array | int], TrainState]:
-  """Builds `init(seed) -> TrainState`."""
-  dtype = jnp.int32 if is_tokens(data["input_dtype"]) else jnp.float32
-  input_shape, spread = data["input_shape"], config.model.unbalance
+def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
+  """Gives the prediction rule what it must have of the loss's options."""
+  parameters = inspect.signature(method.predict).parameters.items()
+  needed = [name for name, parameter in parameters if parameter.default is inspect.Parameter.empty]
+  options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
 
-  def init(seed: Array | int) -> TrainState:
-    run_key, init_key = jax.random.split(jax.random.key(seed))
-    variables = dict(model.init(init_key, jnp.zeros((1, *input_shape), dtype), train=False))
-    params = variables.pop("params")
-    if spread:
-      params = unbalance(jax.random.fold_in(run_key, 2**32 - 3), params, spread)
-    return TrainState(
-      jnp.int32(0), run_key, params, variables, optimizer.init(params), extras.init(params, variables)
-    )
 
-  return init
+def _optimizer(
+  config: Config, data: Data, model: models.Classifier, schedule: optax.Schedule
+) -> optax.GradientTransformationExtraArgs:
+  """The optimizer, alone or within a wrapper, with decay, clipping and constraints."""
+  options = config.optimizer
+  name, wrapper = step_name(options), None
+  if name != options.name:
+    wrapping = chosen(config, "optimizer")[1]
+    wrapper = (options.name, {key: value for key, value in wrapping.items() if key != "inner"})
+  return make_optimizer(
+    name,
+    schedule,
+    chosen(config, "optimizer", name)[1],
+    wrapper=wrapper,
+    weight_decay=options.weight_decay.rate,
+    decoupled=options.weight_decay.decoupled,
+    mask=options.weight_decay.mask,
+    clip_norm=options.clip_norm,
+    constraints=named.make_constraints(options.constraints.to_dict(), schedule),
+    network={
+      "apply": lambda params, x: model.apply({"params": params}, x, train=False),
+      "input_shape": data["input_shape"],
+      "num_examples": data["sizes"]["train"],
+    },
+  )
+
+
+def _trace(program: Program, data: Data, batch_size: int) -> None:
+  """Runs both steps on shapes alone."""
+  shape = jax.ShapeDtypeStruct
+  each = (batch_size, *data.get("label_shape", ()))
+  batch = {
+    "inputs": shape((batch_size, *data["input_shape"]), data["input_dtype"]),
+    "labels": shape(each, jnp.int32),
+    "weights": shape(each, jnp.float32),
+  }
+  jax.eval_shape(program.train_step, program.abstract, batch)
+  jax.eval_shape(program.eval_step, program.abstract, batch, 0)
+
+
+def _of_a_field(message: str, config: Config) -> str:
+  """The message of a function, `NAME must ...`, with the field of that name if one alone is read."""
+  name, space, rest = message.partition(" ")
+  fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
+  if len(fields) == 1 and space:
+    return f"{fields[0]}: {rest}"
+  names = ", ".join(f"{part}.{config[part].name}" for part in ("model", "method", "optimizer"))
+  return f"config: {message} (with {names})"

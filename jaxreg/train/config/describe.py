@@ -18,8 +18,8 @@ from jaxreg import adversarial, averaging, losses, models, penalties
 from jaxreg.train.config import fields as config
 from jaxreg.train.config.choices import BY_NAME, FIELDS, named_in
 from jaxreg.train.config.fields import Config, flatten, relevant
+from jaxreg.train.config.rows import parse_fields, parse_rows
 from jaxreg.train.data.images import Decoding
-from jaxreg.train.jobs.rows import parse_fields, parse_rows
 from jaxreg.train.lookup import is_yours, short
 from jaxreg.train.step import averages, schedule
 from jaxreg.train.step.methods import GROUPINGS

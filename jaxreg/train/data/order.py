@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import zlib
 from collections.abc import Iterator
 
-import jax
 import numpy as np
 
 from jaxreg import ensembles
+from jaxreg.train import keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +37,8 @@ class Order:
       if self.drawn:
         row = self.drawn[replica][row]
       if self.unlabelled_batch_size:
-        # No run's seed is as large, so none has this order.
         other = {"num_examples": self.num_unlabelled, "batch_size": self.unlabelled_batch_size}
-        row = np.concatenate([row, self.num_examples + batch_indices(seed + 2**32, step, **other)])
+        row = np.concatenate([row, self.num_examples + batch_indices(keys.unlabelled(seed), step, **other)])
       rows.append(row)
     return np.stack(rows)
 
@@ -58,15 +56,13 @@ def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -
 
 @functools.lru_cache(maxsize=128)  # the replicas have one each
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-  generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-  return generator.permutation(num_examples).astype(np.int32)
+  return keys.permutation(seed, epoch).permutation(num_examples).astype(np.int32)
 
 
 @functools.lru_cache(maxsize=128)
 def bootstrap(seed: int, num_examples: int) -> np.ndarray:
   """The resampled set of the run with this seed, `[num_examples]`."""
-  key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(b"bootstrap"))
-  return np.asarray(ensembles.bootstrap_indices(key, num_examples=num_examples, num_members=1)[0])
+  return np.asarray(ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0])
 
 
 def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxreg.train.data.dataset import Dataset, Split, check_apart
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import find
-from jaxreg.train.run.files import local_path
+from jaxreg.train.files import local_path
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.mnist_variations import vary
 from jaxreg.train.data.subsets import hold_out

@@ -23,6 +23,7 @@ from absl import flags
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg.train import keys
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.order import Order, padded_indices
@@ -47,7 +48,7 @@ class Drawn:
     number, at = divmod(number, len(self.positions))
     step, replica = divmod(number, len(self.order.seeds))
     position = int(self.positions[at])
-    generator = np.random.default_rng((self.order.seeds[replica], step, position))
+    generator = keys.crop(self.order.seeds[replica], step, position)
     return self.images.cut(self.order(step)[replica, position], generator)
 
 

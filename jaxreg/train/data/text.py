@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
-from jaxreg.train.run.files import local_path
+from jaxreg.train.files import local_path
 from jaxreg.train.data.unpack import ERRORS, gunzip
 
 PAD, BEGIN, END, UNKNOWN = range(4)

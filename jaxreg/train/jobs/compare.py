@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 
 from jaxreg import plots
-from jaxreg.train.build.setup import build, check_devices, load_data
+from jaxreg.train.build.checks import check_devices
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.rows import Row, parse_rows
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.rows import Row, check_replicas, folder_name, make_cell, parse_rows
+from jaxreg.train.files import write_json
+from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.train import train
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.files import write_json
 from jaxreg.train.run.log import read_records
 from jaxreg.train.step.metrics import averaged, shown
 

@@ -11,14 +11,14 @@ from scipy.special import expit
 
 from jaxreg import losses, plots, theory
 from jaxreg.theory._dropmax import MAX_CLASSES
-from jaxreg.train.build.setup import load_data
+from jaxreg.train.build.dataset import load_data
 from jaxreg.train.config.fields import Config
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.load import load_outputs
 from jaxreg.train.jobs.train import train
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.run.restore import load_outputs
 
 SAMPLES = 1000
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as parts of the largest pixel

@@ -4,10 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from jaxreg.train.build.program import Program
-from jaxreg.train.build.setup import build, is_resident, load_data, make_mesh, replicas_of
+from jaxreg.train.build.dataset import is_resident, load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.build.run import replicas_of
 from jaxreg.train.config.fields import Config, flatten
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
@@ -18,8 +17,10 @@ from jaxreg.train.jobs.flatness.figures import markdown as flatness_lines
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.evaluation import make_evaluate
-from jaxreg.train.run.restore import pick_and_restore, pick_step
+from jaxreg.train.run.manifest import pick_step
+from jaxreg.train.run.restore import pick_and_restore
 from jaxreg.train.step.metrics import averaged, shown
+from jaxreg.train.step.program import Program
 
 
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
@@ -62,7 +63,6 @@ class Restored:
 
   program: Program
   dataset: Dataset
-  mesh: jax.sharding.Mesh
   replicas: Vmap | Loop
   states: Any
   step: int
@@ -76,7 +76,9 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   """
   run = restore_states(config, workdir)
   split = config.evaluate.split
-  source = make_source(run.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset))
+  source = make_source(
+    run.replicas.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset)
+  )
   runs = make_evaluate(run.program, run.replicas, config.eval_batch_size)(run.states, source, split)
   return {"step": run.step, **averaged(runs)}
 
@@ -94,11 +96,10 @@ def restore_states(config: Config, workdir: Path) -> Restored:
   program = build(config, description)
 
   def pick() -> int:
-    workdirs.check_same(workdir, config, description, workdirs.FREE_TO_EVALUATE)
+    workdirs.check_same(workdir, flatten(config), description, workdirs.FREE_TO_EVALUATE)
     return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
 
-  mesh = make_mesh(config.mesh.model)
-  replicas = replicas_of(config, mesh, program)
+  replicas = replicas_of(config, program)
   like = abstract(stacked(program.abstract, config.replicas), replicas.stacked_layout)
   step, stacked_states = pick_and_restore(
     workdir,
@@ -107,4 +108,4 @@ def restore_states(config: Config, workdir: Path) -> Restored:
     agree=processes.first,
   )
   states = replicas.unpack(stacked_states)
-  return Restored(program, dataset, mesh, replicas, states, step)
+  return Restored(program, dataset, replicas, states, step)

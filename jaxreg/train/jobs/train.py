@@ -10,36 +10,30 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxreg.train.build.program import Program
-from jaxreg.train.build.setup import (
-  build,
-  check_devices,
-  is_resident,
-  load_data,
-  make_mesh,
-  make_order,
-  replicas_of,
-)
+from jaxreg.train.build.checks import check_devices
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.build.run import make_run, replicas_of
+from jaxreg.train.build.saved import restore_run
 from jaxreg.train.config.fields import Config, flatten
-from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.errors import RunError, printable
+from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
-from jaxreg.train.run.evaluation import make_evaluate
-from jaxreg.train.run.interrupt import Interrupt
+from jaxreg.train.run.finite import check_finite
+from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.run.lock import check_shared, check_there, locked
 from jaxreg.train.run.log import open_log
-from jaxreg.train.run.loop import Interrupted, Run, train_steps
+from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.run.pretrained import load_backbone, with_backbone
-from jaxreg.train.run.recorder import check_finite
+from jaxreg.train.run.pretrained import backbone_of, with_backbone
 from jaxreg.train.run.results import write_results
 from jaxreg.train.run.watchdog import Watchdog
 from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.program import Program
 
 
 def train(config: Config, workdir: Path) -> dict[str, Any]:
@@ -60,22 +54,23 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
   processes.same("data", description)
   check_devices(config)
   program = build(config, description)
-  replicas = replicas_of(config, make_mesh(config.mesh.model), program)
+  replicas = replicas_of(config, program)
   backbone = None
   if config.pretrained.workdir and not processes.first(lambda: bool(good_steps(workdir))):
-    pretrained = config.pretrained.to_dict()
-    backbone = processes.everywhere(lambda: load_backbone(program, **pretrained))
+    backbone = processes.everywhere(lambda: _pretrained(program, **config.pretrained.to_dict()))
   with contextlib.ExitStack() as held:
 
     def claim() -> dict[str, Any]:
-      remark = workdirs.claim(workdir, config, description, program.num_steps)
+      remark = workdirs.claim(workdir, flatten(config), description, program.num_steps)
       if (workdir / "results.json").is_file():
         results = workdirs.read(workdir, "results.json")
         again = "to start over, remove it or give another --workdir"
         print(f"nothing left to do: {printable(str(workdir))} has its results; {again}", file=sys.stderr)
         return {"results": results}
       token = held.enter_context(locked(workdir))
-      if workdirs.check_same(workdir, config, description):  # claimed by another before it was locked
+      if workdirs.check_same(
+        workdir, flatten(config), description
+      ):  # claimed by another before it was locked
         raise RunError(f"--workdir: another run has begun in {workdir}; give another")
       return {"remark": remark, "token": token}
 
@@ -83,31 +78,30 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     if "results" in claimed:
       return claimed["results"]
     processes.everywhere(lambda: check_shared(workdir, claimed["token"]))
-    run = _prepare(config, dataset, program, replicas)
+    run = make_run(config, dataset, program, replicas)
     there = functools.partial(check_there, workdir, claimed["token"])
-    return _train(run, workdir, dataset, backbone, claimed["remark"], there)
+    return _train(run, config, workdir, dataset.test.labels, backbone, claimed["remark"], there)
 
 
-def _prepare(config: Config, dataset: Dataset, program: Program, replicas: Vmap | Loop) -> Run:
-  # Placement: a copy of the data on each device if they fit, a slice of each batch; the state as
-  # `mesh.shard` says, by default a copy too.
-  resident = is_resident(config, dataset)
-  splits = dataset.splits() | {"train": dataset.training()}
-  data = {name: make_source(replicas.mesh, split, resident=resident) for name, split in splits.items()}
-  interrupt = Interrupt()
-  evaluate = make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told)
-  return Run(config, program, replicas, data, make_order(config, dataset), interrupt, evaluate)
+def _pretrained(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
+  """The backbone of the run that `config.pretrained` names."""
+  try:
+    _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+  except RunError as error:
+    raise RunError(f"pretrained: {error}") from error
+  return backbone_of(state, program, workdir)
 
 
 def _train(
   run: Run,
+  config: Config,
   workdir: Path,
-  dataset: Dataset,
+  labels: np.ndarray,
   backbone: dict[str, Any] | None,
   remark: str | None,
   check_there: Callable[[], None],
 ) -> dict[str, Any]:
-  config, program = run.config, run.program
+  program = run.program
   with (
     run.interrupt,
     Checkpoints(
@@ -126,15 +120,14 @@ def _train(
       beginning = f"resuming at step {step} of" if step else "training"
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
-      runs = _measure(run, states, val)
-      if runs is None:
+      values = _measure(run, states, val)
+      if values is None:
         saved.wait()
         raise Interrupted(run.interrupt.received, step)
-      check_finite(step, runs)
-      log.write(step, {name: value for name, value in averaged(runs).items() if "test/" in name})
+      check_finite(step, values)
+      log.write(step, {name: value for name, value in averaged(values).items() if "test/" in name})
   check_there()
-  labels = dataset.test.labels
-  return write_results(config, workdir, program, run.replicas, step, states, run.data["test"], labels, runs)
+  return write_results(run, workdir, step, states, labels, values)
 
 
 def _restored(run: Run, workdir: Path, step: int) -> Any:

@@ -14,18 +14,18 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from jaxreg import models
-from jaxreg.train.build.program import Program
-from jaxreg.train.build.setup import is_resident
+from jaxreg.train import keys
+from jaxreg.train.build.dataset import is_resident
 from jaxreg.train.config.fields import Config
 from jaxreg.train.data.placement import Source, gather, make_source
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import write_json
 from jaxreg.train.jobs.evaluate import restore_states
 from jaxreg.train.run.evaluation import batches
-from jaxreg.train.run.files import write_json
 from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
-from jaxreg.train.step.step import prediction_key
 from jaxreg.typing import Array
 
 Search = Callable[..., tuple[Array, Array]]
@@ -58,7 +58,9 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
 
   run = restore_states(config, workdir)
   split = config.evaluate.split
-  source = make_source(run.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset))
+  source = make_source(
+    run.replicas.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset)
+  )
   text = read_parallel_text(**config.data.parallel_text)
   pairs = text.pairs[split][: len(source)]
   searches: dict[str, Search] = {
@@ -75,7 +77,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
     for replica in range(config.replicas):
       state = run.program.predicting(run.replicas.pick(run.states, replica))
       title = name if config.replicas == 1 else f"{name}, replica {replica}"
-      lines = text.text(_decode_all(decode, run.mesh, state, source, config.eval_batch_size, title))
+      lines = text.text(_decode_all(decode, run.replicas.mesh, state, source, config.eval_batch_size, title))
       score = metric.corpus_score(lines, [[target for _, target in pairs]]).score
       bleu.setdefault(name, []).append(score)
       first.setdefault(name, lines)
@@ -121,7 +123,7 @@ def make_decode(
         return model.head(features[:, position])
 
       # The key is for a prediction rule that samples.
-      key = jax.random.fold_in(prediction_key(state, number), position)
+      key = keys.numbered(keys.prediction(state.key, state.step, number), position)
       log_probs = program.method.predict(key, **apply(outputs), **program.predict_options)
       return jnp.where(never[None], -jnp.inf, log_probs)
 

@@ -8,7 +8,7 @@ NEAR_CHANCE = 1.5  # times the accuracy of a guess
 ALIKE = 0.05  # a difference of retain probabilities; healthy runs reach 0.1 within their first epoch
 
 
-class Watch:
+class CollapseGuard:
   """Warns, once for each sign, when a replica shows it for `steps` steps in a row; it stops nothing.
 
   The signs are a training accuracy near chance and, with DropMax, mean retain probabilities of target and

@@ -11,11 +11,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
-from jaxreg.train.build.program import Program
 from jaxreg.train.data.placement import Source, gather, place
 from jaxreg.train.data.stream import in_turn
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.step.metrics import merge, prediction_metrics, summarize, to_host
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
 

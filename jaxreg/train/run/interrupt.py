@@ -14,6 +14,15 @@ from jax.experimental import multihost_utils
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
+class Interrupted(Exception):
+  """The run was told to stop, and saved; `status` is what the shell expects of a program so stopped."""
+
+  def __init__(self, signal_number: int | None, step: int):
+    super().__init__(f"stopped at step {step} and saved; the same command continues from there")
+    self.signal = signal.Signals(signal_number or signal.SIGTERM)
+    self.status = 128 + self.signal
+
+
 def set_handler(number: int, handler: Any) -> Any:
   """`signal.signal`, but `nohup` keeps its meaning: SIGHUP stays ignored. Returns the handler before."""
   before = signal.getsignal(number)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from jaxreg.train.devices.processes import is_first
 from jaxreg.train.errors import RunError, printable
-from jaxreg.train.run.files import parse_table, sealed, sync
+from jaxreg.train.files import parse_table, sealed, sync
 from jaxreg.train.run.tensorboard import Board
 
 

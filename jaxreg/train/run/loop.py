@@ -3,38 +3,46 @@
 import contextlib
 import dataclasses
 import itertools
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxreg.train.build.program import Program
-from jaxreg.train.build.setup import steps_per_dispatch
-from jaxreg.train.config.fields import Config
 from jaxreg.train.data.order import Order
 from jaxreg.train.data.placement import Source
 from jaxreg.train.data.stream import Feed
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.run.checkpoint import Checkpoints
-from jaxreg.train.run.collapse import Watch
+from jaxreg.train.run.collapse import CollapseGuard
 from jaxreg.train.run.due import Minutes
-from jaxreg.train.run.interrupt import Interrupt
+from jaxreg.train.run.finite import check_finite, largest_parts
+from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.log import Log, Silent
-from jaxreg.train.run.recorder import Recorder, check_finite, largest_parts
+from jaxreg.train.run.recorder import Recorder
 from jaxreg.train.run.watchdog import Watchdog
 from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.program import Program
 
 
-class Interrupted(Exception):
-  """The run was told to stop, and saved; `status` is what the shell expects of a program so stopped."""
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+  """How often a run does what.
 
-  def __init__(self, signal_number: int | None, step: int):
-    super().__init__(f"stopped at step {step} and saved; the same command continues from there")
-    self.signal = signal.Signals(signal_number or signal.SIGTERM)
-    self.status = 128 + self.signal
+  Attributes:
+    evaluate: steps between evaluations on the validation split.
+    save: the run saves at the multiples of each of these numbers of steps.
+    save_minutes: and when so much time has passed; 0 for never.
+    log: steps between records.
+    dispatch: steps that one dispatch makes.
+  """
+
+  evaluate: int
+  save: tuple[int, ...]
+  save_minutes: float
+  log: int
+  dispatch: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,22 +50,29 @@ class Run:
   """What is the same at every step.
 
   Attributes:
+    seeds: one for each replica.
+    batch_size, eval_batch_size: in examples.
     data: the splits, on the devices or on their way there.
     order: which training examples make the batch of a step.
     evaluate: `(states, source, prefix, *, final) -> metrics`, or None once a signal has come.
+    best: the metric of the validation split that chooses a checkpoint.
+    wait: whether the training waits until a checkpoint is on the disk.
+    guard: makes the guard that warns, through the function it is given, of a run that does not learn.
   """
 
-  config: Config
   program: Program
   replicas: Vmap | Loop
+  seeds: range
+  batch_size: int
+  eval_batch_size: int
   data: dict[str, Source]
   order: Order
   interrupt: Interrupt
   evaluate: Callable[..., dict[str, np.ndarray] | None]
-
-  @property
-  def seeds(self) -> range:
-    return range(self.config.seed, self.config.seed + self.config.replicas)
+  every: Intervals
+  best: str
+  wait: bool
+  guard: Callable[[Callable[[str], None]], CollapseGuard]
 
 
 def train_steps(
@@ -72,26 +87,16 @@ def train_steps(
     Interrupted: once a signal has come, after saving.
     RunError: for a loss or a state that is not finite, or a checkpoint that cannot be saved.
   """
-  config, program = run.config, run.program
-  eval_steps = config.eval_every * program.steps_per_epoch
-  marks = [config.checkpoint.every * program.steps_per_epoch]
-  if config.checkpoint.every_steps:
-    marks.append(config.checkpoint.every_steps)
-  minutes = Minutes(config.checkpoint.every_minutes, step)
+  program, every = run.program, run.every
+  minutes = Minutes(every.save_minutes, step)
   dispatch = _make_dispatch(run, feed)
   observe = program.extras.evaluated and run.replicas.make_update(program.extras.evaluated)
   over = observe is not None and _all_stopped(states)
-  watch = Watch(
-    log.say,
-    steps=config.watch.steps,
-    num_classes=program.model.head.num_classes,
-    clipped=config.optimizer.clip_norm > 0,
-  )
-  examples = config.batch_size * len(run.seeds)
-  recorder = Recorder(log, every=config.log_every, examples=examples, watch=watch)
+  examples = run.batch_size * len(run.seeds)
+  recorder = Recorder(log, every=every.log, examples=examples, guard=run.guard(log.say))
   val = None
-  ahead = dispatches(step, program.num_steps, steps_per_dispatch(config), (eval_steps, *marks))
-  if step and not saved.measured and (step % eval_steps == 0 or step == program.num_steps):
+  ahead = dispatches(step, program.num_steps, every.dispatch, (every.evaluate, *every.save))
+  if step and not saved.measured and (step % every.evaluate == 0 or step == program.num_steps):
     ahead = itertools.chain([range(0)], ahead)  # stopped in an evaluation, it begins with that one
   try:
     for steps in ahead:
@@ -104,8 +109,8 @@ def train_steps(
         recorder.add(steps, metrics)
       last = step == program.num_steps
       stop = run.interrupt.stops(steps)
-      evaluates = step % eval_steps == 0 or last
-      saves = last or not steps or any(step % mark == 0 for mark in marks) or minutes.due(step)
+      evaluates = step % every.evaluate == 0 or last
+      saves = last or not steps or any(step % steps == 0 for steps in every.save) or minutes.due(step)
       if not (evaluates or saves or stop):
         continue
 
@@ -123,13 +128,13 @@ def train_steps(
         values = averaged(val)
         log.write(step, values)
         if observe is not None:
-          states = observe(states, val[config.checkpoint.best].astype(np.float32))
+          states = observe(states, val[run.best].astype(np.float32))
           over = _all_stopped(states)
       if saves or over or stop:
         watchdog.alive()
         saved.save(step, run.replicas.pack(states), values)
         minutes.saved(step)
-        if config.checkpoint.wait:
+        if run.wait:
           saved.wait()
         stop = stop or run.interrupt.told()
       if stop:
@@ -143,7 +148,7 @@ def train_steps(
     _rescue(run, step, states, saved)
     raise
   if over and step < program.num_steps:
-    log.say(f"stopped early at step {step}: {config.checkpoint.best} has not improved")
+    log.say(f"stopped early at step {step}: {run.best} has not improved")
   return step, states, val
 
 

@@ -10,7 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.run.files import digest, parse_table, sealed, sync_all, write_json
+from jaxreg.train.errors import RunError
+from jaxreg.train.files import digest, parse_table, sealed, sync_all, write_json
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
@@ -24,6 +25,33 @@ def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
   root, manifests = folders(workdir)
   inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
   return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
+
+
+def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
+  """The step of the `latest` good checkpoint, or of the `best` by a validation metric (the later of equals).
+
+  A number is that step.
+
+  Raises:
+    RunError: if there is none.
+  """
+  steps = good_steps(workdir)
+  if isinstance(checkpoint, int):
+    if checkpoint not in steps:
+      kept = ", ".join(map(str, sorted(steps))) or "none"
+      raise RunError(f"checkpoint: {workdir} has no good one of step {checkpoint}; there is {kept}")
+    return checkpoint
+  if checkpoint == "best":
+    measured = {step: metrics[metric] for step, metrics in steps.items() if metrics}
+    if measured:
+      return min(measured, key=lambda step: (measured[step], -step))
+    if steps:
+      raise RunError(f"checkpoint: {workdir} has none yet that was measured on the val split; give 'latest'")
+  elif checkpoint != "latest":
+    raise RunError(f"checkpoint: must be 'latest', 'best' or a step, got {checkpoint!r}")
+  if not steps:
+    raise RunError(f"workdir: {workdir} has no good checkpoint; train first, or give another")
+  return max(steps)
 
 
 def seal(workdir: Path, step: int) -> str:

@@ -8,24 +8,23 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg.paths import leaf_names
-from jaxreg.train.build.program import Program
 from jaxreg.train.data.placement import place
 from jaxreg.train.errors import RunError
-from jaxreg.train.run.files import local_path
-from jaxreg.train.run.restore import restore_run
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
 
-def load_backbone(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
-  """The trained backbone of a run, on the host: its `params`, and its part of the `model_state`.
+def backbone_of(state: TrainState, program: Program, workdir: str) -> dict[str, Any]:
+  """The backbone of a trained state, on the host: its `params`, and its part of the `model_state`.
+
+  Args:
+    state: the one that was trained in `workdir`.
+    program: of the run that is to go on from it.
+    workdir: named in the message.
 
   Raises:
-    RunError: if there is no such checkpoint, or its backbone is not the one of `program`.
+    RunError: if it is not the backbone of `program`.
   """
-  try:
-    _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
-  except RunError as error:
-    raise RunError(f"pretrained: {error}") from error
   found, wanted = _backbone(state), _backbone(program.abstract)
   theirs, ours = (
     {name: x.shape for name, x in zip(leaf_names(t), jax.tree.leaves(t))} for t in (found, wanted)

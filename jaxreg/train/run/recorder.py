@@ -1,18 +1,15 @@
 """Reads the metrics of each step one step late, so that the device never waits for the host."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxreg.train.errors import NothingToSave
-from jaxreg.train.run.collapse import Watch
+from jaxreg.train.run.collapse import CollapseGuard
+from jaxreg.train.run.finite import check_finite
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.step.metrics import merge, summarize, to_host
-from jaxreg.typing import Array
 
 
 class Recorder:
@@ -22,8 +19,8 @@ class Recorder:
   stay exactly one step behind.
   """
 
-  def __init__(self, log: Log | Silent, *, every: int, examples: int, watch: Watch | None = None):
-    self._log, self._every, self._examples, self._watch = log, every, examples, watch
+  def __init__(self, log: Log | Silent, *, every: int, examples: int, guard: CollapseGuard | None = None):
+    self._log, self._every, self._examples, self._guard = log, every, examples, guard
     self._pending: tuple[range, Any] | None = None
     self._total: Any = None
     self._recorded = 0  # steps in the total
@@ -75,40 +72,6 @@ class Recorder:
     if self._steps:
       values["train/examples_per_second"] = self._steps * self._examples / self._seconds
     self._log.write(step, values)
-    if self._watch is not None:
-      self._watch.see(self._recorded, of_replicas)
+    if self._guard is not None:
+      self._guard.see(self._recorded, of_replicas)
     self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0
-
-
-def largest_parts(states: Any) -> dict[str, np.ndarray]:
-  """The largest absolute value in each part of the state of each replica."""
-  parts = ("params", "model_state", "opt_state")
-  if isinstance(states, tuple):
-    return {name: np.stack([_largest(getattr(state, name)) for state in states]) for name in parts}
-  return {name: np.asarray(_largest(getattr(states, name))) for name in parts}
-
-
-@jax.jit
-def _largest(tree: Any) -> Array:
-  """The largest absolute value in a tree; NaN or infinite if there is one such."""
-  leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
-  return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
-
-
-def check_finite(step: int, values: Mapping[str, Any]) -> None:
-  """Stops the run if a value, of any replica, is NaN or infinite; the checkpoint before stays the last.
-
-  Raises:
-    RunError: naming the step, the values and the replica.
-  """
-  shown = []
-  for name, runs in values.items():
-    runs = np.atleast_1d(runs)
-    for replica in np.flatnonzero(~np.isfinite(runs))[:1]:
-      where = f" in replica {replica}" if len(runs) > 1 else ""
-      shown.append(f"{name} = {runs[replica]:g}{where}")
-  if shown:
-    raise NothingToSave(
-      f"step {step}: {', '.join(shown)}; stopped, the last good checkpoint is kept: "
-      "a lower optimizer.learning_rate or optimizer.clip_norm may help"
-    )

@@ -1,6 +1,5 @@
 """The work directory: whose it is, and what it remembers."""
 
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -14,10 +13,9 @@ import jax
 
 import jaxreg
 from jaxreg.train.config.checks import check_types
-from jaxreg.train.config.choices import add_options, check_imports
-from jaxreg.train.config.fields import Config, base_config, default_config, flatten, relevant
+from jaxreg.train.config.fields import default_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, printable
-from jaxreg.train.run.files import make_folder, parse_table, sealed, write_json
+from jaxreg.train.files import make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
 
@@ -69,8 +67,8 @@ def _one_folder(name: str) -> str:
   return safe
 
 
-def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -> str | None:
-  """Makes `workdir` that of this configuration, or checks that it is; `num_steps` is the length asked for.
+def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps: int) -> str | None:
+  """Makes `workdir` that of a flat configuration, or checks that it is; `num_steps` is the length asked for.
 
   Returns:
     A remark, if the run continues with another length, under the other wrapping, or in another environment.
@@ -83,7 +81,7 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
   remark = None
   if (workdir / "config.json").is_file() and not _is_untouched(workdir):
-    changed = check_same(workdir, config, data)
+    changed = check_same(workdir, fields, data)
     if not changed:
       return _other_environment(workdir)
     latest = max(good_steps(workdir), default=0)
@@ -103,16 +101,16 @@ def claim(workdir: Path, config: Config, data: dict[str, Any], num_steps: int) -
       (workdir / "results.json").unlink(missing_ok=True)
       write_json(workdir / "data.json", sealed(data))
       write_json(workdir / "environment.json", sealed(_environment()))
-      write_json(workdir / "config.json", sealed(flatten(config)))
+      write_json(workdir / "config.json", sealed(fields))
   except OSError as error:
     raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
   return remark
 
 
 def check_same(
-  workdir: Path, config: Config, data: dict[str, Any], free: re.Pattern[str] = FREE
+  workdir: Path, fields: dict[str, Any], data: dict[str, Any], free: re.Pattern[str] = FREE
 ) -> dict[str, tuple[Any, Any]]:
-  """Checks that `workdir` is of this configuration, but for the `free` fields, and of this data.
+  """Checks that `workdir` is of this flat configuration, but for the `free` fields, and of this data.
 
   Returns:
     The fields of `CONTINUES` that differ, with their old and new values.
@@ -121,8 +119,8 @@ def check_same(
     RunError: if another field differs, or the data.
   """
   # A field that an older version did not have had what is now its default.
-  saved = {**flatten(default_config(flatten(config))), **_read_config(workdir)}
-  difference = _differences(relevant(saved), relevant(flatten(config)), free)
+  saved = {**flatten(default_config(fields)), **read_config(workdir)}
+  difference = _differences(relevant(saved), relevant(fields), free)
   changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
   if difference:
     raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
@@ -157,8 +155,12 @@ def read(workdir: Path, name: str) -> Any:
   return content
 
 
-def _read_config(workdir: Path) -> dict[str, Any]:
-  """The flat configuration that `workdir` was trained with."""
+def read_config(workdir: Path) -> dict[str, Any]:
+  """The flat configuration that `workdir` was trained with.
+
+  Raises:
+    RunError: if it is not there or cannot be read.
+  """
   fields = read(workdir, "config.json")
   try:
     check_types(fields)
@@ -195,43 +197,6 @@ def _is_untouched(workdir: Path) -> bool:
   """Whether a run began here and left nothing: its place can be taken."""
   checkpoints = workdir / "checkpoints"
   return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
-
-
-def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-  """`config` with the values that `workdir` was trained with, and then with `overrides`.
-
-  Raises:
-    RunError: if nothing was trained there, or by a version with other fields.
-  """
-  saved = {field: value for field, value in _read_config(workdir).items() if not FREE.match(field)}
-  config = config.copy_and_resolve_references().unlock()
-  try:
-    check_imports(saved)
-    add_options(config, saved)
-  except RunError as error:
-    raise RunError(f"workdir: {workdir}: {error}") from error
-  known, read = flatten(config), relevant(saved)
-  saved = {field: value for field, value in saved.items() if field in known or field in read}
-  for field, value in {**saved, **(overrides or {})}.items():
-    *parents, name = field.split(".")
-    try:
-      if field not in known:
-        raise KeyError(field)
-      functools.reduce(lambda part, parent: part[parent], parents, config)[name] = (
-        tuple(value) if isinstance(value, list) else value
-      )
-    except (KeyError, TypeError):
-      raise RunError(
-        f"workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
-      ) from None
-  return config.lock()
-
-
-def places(config: Config) -> dict[str, Any]:
-  """Where `config` says that the data are, other than by default: overrides of a run whose data moved."""
-  defaults = flatten(base_config())
-  given = {field: value for field, value in flatten(config).items() if PLACES.match(field)}
-  return {field: value for field, value in given.items() if value != defaults[field]}
 
 
 def _differences(

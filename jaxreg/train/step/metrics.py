@@ -9,7 +9,12 @@ import numpy as np
 from scipy import stats
 
 from jaxreg import calibration
-from jaxreg.typing import Array
+from jaxreg.typing import Array, Batch
+
+
+def weighed(batch: Batch) -> Batch:
+  """The batch with `weights`: where it has none, every label counts once."""
+  return {"weights": jnp.ones(batch["labels"].shape, jnp.float32), **batch}
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:

@@ -1,7 +1,6 @@
 """The backbone, and the one function that runs the network on inputs as they are stored."""
 
 import inspect
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import augment, models
+from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import find
@@ -72,9 +72,9 @@ def make_apply_fn(
     if key is None or not noises[kind]:
       return x
     # By the name of the kind, so that none of them draws as another does, or as the layers do.
-    key = jax.random.fold_in(key, zlib.crc32(kind.encode()))
+    key = keys.named(key, kind)
     for number, perturb in enumerate(noises[kind]):
-      x = perturb(jax.random.fold_in(key, number), x)
+      x = perturb(keys.numbered(key, number), x)
     return x
 
   def apply_fn(params, model_state, x, *, key, train):

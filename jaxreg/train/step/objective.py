@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxreg.train import keys
 from jaxreg.train.step.averages import Average
 from jaxreg.train.step.example_terms import View
 from jaxreg.train.step.methods import Method
@@ -49,9 +49,9 @@ def make_objective(
   diagnose = _make_diagnose_fn(method, loss_options)
 
   def objective(params, state, batch, key):
-    apply_key, loss_key, predict_key, augment_key = jax.random.split(key, 4)
+    apply_key, loss_key, predict_key, augment_key = keys.streams(key)
     for number, augment in enumerate(augmentations):
-      batch = augment(jax.random.fold_in(augment_key, number), batch)
+      batch = augment(keys.numbered(augment_key, number), batch)
     seen = _seen(batch)
     outputs, model_state = apply_fn(params, state.model_state, seen.inputs, key=apply_key, train=True)
     values = terms_of(loss_key, seen, outputs)
@@ -63,7 +63,7 @@ def make_objective(
     if terms:
       view = view_of(params, state, seen, outputs, apply_key, loss_key)
       for name, term in terms.items():
-        term_key = jax.random.fold_in(augment_key, zlib.crc32(name.encode()))
+        term_key = keys.named(augment_key, name)
         value = term.weight * term.function(term_key, view)
         if value.ndim:
           # A mean over its own examples, with the count of those that have labels.

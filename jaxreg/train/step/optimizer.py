@@ -11,7 +11,7 @@ import optax
 
 from jaxreg import optim, paths, symmetry
 from jaxreg.train.lookup import find, parameters, short, takes
-from jaxreg.typing import Key, Params
+from jaxreg.typing import Params
 
 # Optimizers of Optax, without those that are others under another name.
 ALIASES = (
@@ -211,20 +211,3 @@ def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Any]:
     return jax.tree.map(jnp.divide, updates, by)
 
   return solve
-
-
-def unbalance(key: Key, params: Params, std: float) -> Params:
-  """The same network of dense layers with its hidden units rescaled, by factors of normal logarithms.
-
-  Args:
-    key: typed.
-    params: of a `models.MLP` and a head.
-    std: of the logarithms.
-  """
-  layers = len(params["backbone"])
-  for i, subkey in enumerate(jax.random.split(key, layers)):
-    units = params["backbone"][f"Dense_{i}"]["bias"].shape[0]
-    after = f"backbone/Dense_{i + 1}/kernel" if i + 1 < layers else "head/*kernel"
-    scales = jnp.exp(std * jax.random.normal(subkey, (units,)))
-    params = symmetry.rescale_units(params, scales, incoming=f"backbone/Dense_{i}/*", outgoing=after)
-  return params

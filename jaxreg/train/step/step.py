@@ -1,4 +1,4 @@
-"""One pure training step and one pure evaluation step."""
+"""One pure training step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxreg import ensembles
-from jaxreg.train.step.methods import Method
-from jaxreg.train.step.metrics import prediction_metrics
+from jaxreg.train import keys
+from jaxreg.train.step.metrics import weighed
 from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
+from jaxreg.typing import Array, Batch, Key, Objective, Params
 
 
 def _same(params: Any) -> Any:
@@ -53,9 +52,10 @@ def make_train_step(
     gather: Callable[[Params], Params] = _same,
     scatter: Callable[[Params], Params] = _same,
   ):
-    key = jax.random.fold_in(state.key, state.step)
+    batch = weighed(batch)
+    key = keys.step(state.key, state.step)
     if axis_name is not None:
-      key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+      key = keys.device(key, axis_name)
 
     def descent(params: Params, key: Key) -> tuple[Any, Any]:
       """`((loss, (model state, metrics)), gradient)` of the batch."""
@@ -76,7 +76,7 @@ def make_train_step(
       state.opt_state,
       state.params,
       # On every device the same, for an optimizer that draws noise.
-      key=jax.random.fold_in(jax.random.fold_in(state.key, jnp.uint32(2**32 - 2)), state.step),
+      key=keys.optimizer(state.key, state.step),
       # For those that look at other parameters too: with the same batch and the same noise.
       value=loss,
       grad=grads,
@@ -120,7 +120,7 @@ def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]
     size = len(batch["weights"]) // parts
 
     def one(batch, position):
-      part_key = jax.random.fold_in(key, position[0])
+      part_key = keys.part(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
       count = batch["weights"].sum()
       return (jax.tree.map(lambda x: x * count, (loss, grads)), metrics, count), model_state
@@ -131,58 +131,3 @@ def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]
     return (loss, (model_state, metrics)), grads
 
   return whole
-
-
-def prediction_key(state: TrainState, number: Array) -> Key:
-  """The key of the predictions for batch `number`: none that a training step derives, of any step."""
-  key = jax.random.fold_in(state.key, jnp.uint32(2**32 - 1))
-  return jax.random.fold_in(jax.random.fold_in(key, state.step), number)
-
-
-def make_predict_fn(
-  apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
-) -> Callable[[TrainState, Array, Key], Array]:
-  """Builds `predict_fn(state, inputs, key) -> log_probs`.
-
-  With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
-  """
-
-  def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
-    noisy = noise_key is not None
-    outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
-    return method.predict(key, **outputs, **predict_options)
-
-  def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
-    if not mc_samples:
-      return once(state, inputs, None, key)
-    if state.model_state:
-      raise ValueError(
-        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation, whose training "
-        "mode noise needs"
-      )
-    draw = lambda key: once(state, inputs, *jax.random.split(key))
-    return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
-
-  return predict_fn
-
-
-def make_predict_step(
-  predict_fn: Callable[[TrainState, Array, Key], Array],
-) -> Callable[[TrainState, Batch, Array], Array]:
-  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones."""
-
-  def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
-    return predict_fn(state, batch["inputs"], prediction_key(state, number))
-
-  return predict_step
-
-
-def make_eval_step(
-  predict_step: Callable[[TrainState, Batch, Array], Array],
-) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
-  """Builds `eval_step(state, batch, number) -> metrics` of what `predict_step` predicts."""
-
-  def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
-    return prediction_metrics(predict_step(state, batch, number), batch["labels"], batch["weights"])
-
-  return eval_step

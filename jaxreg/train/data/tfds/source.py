@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.run.files import local_path, parse_json
+from jaxreg.train.files import local_path, parse_json
 from jaxreg.train.data.images import decode
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.tfds.cache import cached

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import flatness
+from jaxreg.train import keys
 from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
 from jaxreg.train.jobs.flatness.network_at_point import Subject
 from jaxreg.typing import Array, Key
@@ -26,7 +27,7 @@ def profile(
   def along(first: int, number: int) -> dict[str, Any]:
     losses = []
     for index in range(first, first + number):
-      key = jax.random.fold_in(jax.random.key(0), index)
+      key = keys.direction(index)
       direction = flatness.filter_normalized_direction(key, subject.params, granularity=granularity)  # type: ignore[arg-type]
       losses.append(flatness.loss_profile(subject.loss_fn, subject.params, direction, alphas, subject.batch))
     return {"losses": np.stack(losses)}

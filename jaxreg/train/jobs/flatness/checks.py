@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxreg.train.build.program import Program
-from jaxreg.train.build.setup import build
+from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config
+from jaxreg.train.config.rows import parse_fields
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.jobs.flatness.network_at_point import draws_noise
-from jaxreg.train.jobs.rows import make_cell, parse_fields
+from jaxreg.train.step.program import Program
 
 SAMPLED = ("variance_flatness", "projected_variance")
 

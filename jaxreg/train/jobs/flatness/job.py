@@ -8,17 +8,19 @@ from typing import Any
 import jax
 
 from jaxreg.flatness._subset import selected
-from jaxreg.train.build.setup import build, load_data
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import Config
+from jaxreg.train.config.rows import parse_fields
 from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import local_path, write_json
+from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.checks import check_plain, check_samples, noisy_programs
 from jaxreg.train.jobs.flatness.figures import make_figures
 from jaxreg.train.jobs.flatness.row import Row
-from jaxreg.train.jobs.rows import check_replicas, folder_name, make_cell, parse_fields
 from jaxreg.train.jobs.train import train
-from jaxreg.train.run.files import local_path, write_json
 
 ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
 

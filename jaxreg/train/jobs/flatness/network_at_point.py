@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
-from jaxreg.train.build.program import Program
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
 

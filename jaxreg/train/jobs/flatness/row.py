@@ -13,11 +13,13 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from jaxreg import flatness
-from jaxreg.train.build.program import Program
-from jaxreg.train.build.setup import load_data, make_mesh
-from jaxreg.train.config.fields import Config, base_config
+from jaxreg.train import keys
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.saved import places, restore_config, restore_run
+from jaxreg.train.config.fields import Config, base_config, flatten
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import gather, place
+from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import Kept
 from jaxreg.train.jobs.flatness.checks import (
@@ -30,8 +32,9 @@ from jaxreg.train.jobs.flatness.checks import (
 )
 from jaxreg.train.jobs.flatness.network_at_point import Subject, make_subjects, with_weights
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.manifest import good_steps, seal
-from jaxreg.train.run.restore import pick_step, restore_run, restore_state
+from jaxreg.train.run.manifest import good_steps, pick_step, seal
+from jaxreg.train.run.restore import restore_state
+from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
 # A straight line with a smaller p-value is no law: two lines that meet are fitted instead.
@@ -44,9 +47,9 @@ class Row:
   def __init__(self, config: Config, folder: Path, kept_in: Path):
     self.config, self.folder = config, folder
     self.options = options = config.flatness
-    self.run = workdirs.restore_config(base_config(), folder, workdirs.places(config))
+    self.run = restore_config(base_config(), folder, places(config))
     self.dataset = load_data(self.run)
-    workdirs.check_same(folder, self.run, self.dataset.describe(), workdirs.FREE_TO_EVALUATE)
+    workdirs.check_same(folder, flatten(self.run), self.dataset.describe(), workdirs.FREE_TO_EVALUATE)
     check_plain(self.run, options, self.dataset)
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
@@ -113,7 +116,7 @@ class Row:
     # Drawn once, for the analysis that wants most: fewer are the first of them.
     most = most_samples(self.options)
     kept = Kept(self.kept / f"samples-{most}")
-    key = jax.random.key(self.options.seed)
+    key = keys.flatness(self.options.seed, "gradients")
     gradients = analyses.gradient_samples(subject, kept, key, most)[:num]
     check_vary("gradients", gradients)
     trajectory = kept.arrays("trajectory", lambda: {"samples": self.trajectory(most)})["samples"][:num]
@@ -152,7 +155,7 @@ class Row:
     found = analyses.variance_flatness(
       subject, kept, samples, factors=options.factors, directions=options.directions
     )
-    key = jax.random.key(self.options.seed + 1)
+    key = keys.flatness(self.options.seed, "covariance")
     spectra = analyses.spectra(subject, kept, key, samples["gradients"])
     fits, summary = {}, {}
     for kind, each in found.items():
@@ -174,7 +177,7 @@ class Row:
     options = self.options.projected_variance
     samples = self.samples(subject, options.samples)
     kept = Kept(self.kept / "hessian")
-    key = jax.random.key(self.options.seed + 2)
+    key = keys.flatness(self.options.seed, "eigenpairs")
     found = analyses.projected_variance(subject, kept, key, samples, eigenpairs=options.eigenpairs)
     values = found["values"]
     # Below that an eigenvalue of a float32 matrix is rounding.
@@ -198,7 +201,7 @@ class Row:
       kept = Kept(self.kept / f"alignment-{_name(options)}")
 
       def at(step: int, subjects: Any = subjects) -> dict[str, Any]:
-        key = jax.random.fold_in(jax.random.key(self.options.seed + 3), step)
+        key = keys.step(keys.flatness(self.options.seed, "alignment"), step)
         state = restore_state(self.program, self.folder, step, self.options.replica, self.run.replicas)
         return subjects(self.placed(state)).alignment(key, options.num_masks)._asdict()
 

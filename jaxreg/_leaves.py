@@ -1,4 +1,4 @@
-"""What penalties and constraints share: the selected leaves, and the axes of a unit's weights."""
+"""The leaves that a mask selects, in at least float32, and the axes of one unit's weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wide(x: ArrayLike) -> Array:
 
 
 def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
-  """Names and values, at least in float32, of the leaves that `mask` selects.
+  """Returns names and values, in at least float32, of the leaves that `mask` selects.
 
   Raises:
     TypeError: if one of them is not floating.
@@ -30,14 +30,14 @@ def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
 
 
 def total(terms: Iterable[Array]) -> Array:
-  # Without a start value, which would widen the sum where x64 is on.
+  # Without a start value, which would widen the sum with x64 on.
   return functools.reduce(jnp.add, terms)
 
 
 def map_selected(function: Callable[[str, Array], Array], params: Params, mask: Mask) -> Params:
-  """`params` with `function(name, leaf)` in the place of the selected leaves.
+  """Replaces the selected leaves of `params` by `function(name, leaf)`.
 
-  `function` sees a leaf in at least float32; what it gives is cast back to the dtype of the leaf.
+  `function` sees a leaf in at least float32; its result is cast back to the dtype of the leaf.
   """
   leaves, tree = jax.tree.flatten(params)
   new = []
@@ -50,21 +50,22 @@ def map_selected(function: Callable[[str, Array], Array], params: Params, mask: 
 
 
 def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
-  """The axes of the weights that come into one unit: given, or inferred from name and rank.
+  """Returns the axes of one unit's incoming weights: given, or inferred from name and rank.
 
   Raises:
-    ValueError: if a given axis is not one of `x`.
+    ValueError: if a given axis is not an axis of `x`.
   """
   if axis is None:
     return paths.incoming_axes(name, x.ndim)
   axes = (axis,) if isinstance(axis, int) else tuple(axis)
   if not all(-x.ndim <= each < x.ndim for each in axes):
-    raise ValueError(f"axis must be axes of {name or 'params'}, which has {x.ndim}, got {axis}")
+    raise ValueError(f"axis must name axes of {name or 'params'}, which has {x.ndim} axes, got {axis}")
   return tuple(sorted({each % x.ndim for each in axes}))
 
 
 def absolute(x: Array) -> Array:
-  # jnp.abs has the derivative 1 at 0; the derivative of sign(x) is 0 everywhere, so that of this is sign(x).
+  # jnp.abs has the derivative 1 at 0. The derivative of sign(x) is 0, so this product has the derivative
+  # sign(x).
   return jnp.sign(x) * x
 
 

@@ -3,18 +3,15 @@
 import ast
 import dataclasses
 import difflib
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxreg.train.config.choices import NAME
-from jaxreg.train.config.fields import Config, base_config, flatten, relevant
-from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import short
-from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.step.methods import METHODS
 
 
@@ -84,46 +81,6 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
   if not rows:
     raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")
   return rows
-
-
-def check_replicas(config: Config) -> None:
-  """Checks that `replicas` is not asked for where the job sets it.
-
-  Raises:
-    RunError: if it is.
-  """
-  if config.replicas not in (1, config.ensemble):
-    raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
-
-
-def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
-  """The configuration of one run: `config` with `fields` set; ensembles have replicas for every member.
-
-  Raises:
-    RunError: naming the row and the field.
-  """
-  for field in ("job", "replicas"):
-    if field in fields:
-      raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
-  # Deep: what one row sets is nothing to the next.
-  cell: Config = config.copy_and_resolve_references()
-  members = fields.get("ensemble", config.ensemble)
-  for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
-    try:
-      cell.update_from_flattened_dict({field: value})
-    except (TypeError, ValueError) as error:
-      raise RunError(f"{field}={value} in {label!r}: {one_line(error)}") from error
-  return cell.lock()
-
-
-def folder_name(label: str, cell: Config) -> str:
-  """A name that says the row, and differs with whatever the result depends on."""
-  # Also with fields that later versions add: what has its default is left out.
-  defaults, fields = flatten(base_config()), relevant(flatten(cell))
-  fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
-  fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}
-  digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
-  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"
 
 
 def _assignment(text: str, known: Mapping[str, Any], where: str) -> tuple[str, str]:

@@ -1,0 +1,46 @@
+"""The augmentations of a run, with what the data say: functions `(key, batch) -> batch`."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxreg.typing import Batch, Key
+
+
+def make_augmentations(
+  named: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]],
+  label_noises: Sequence[Callable[..., Any]],
+  *,
+  scale: float,
+  num_classes: int,
+  unlabelled: bool,
+) -> list[Callable[[Key, Batch], Batch]]:
+  """The augmentations in their order; noise on labels comes before what mixes labels.
+
+  Args:
+    named: functions `(key, batch, ...) -> batch`, with the options of each.
+    label_noises: `(key, labels, *, num_classes) -> labels`.
+    scale: the largest value of an input.
+    num_classes: of the labels.
+    unlabelled: whether some examples have no label.
+
+  Raises:
+    ValueError: if labels are mixed where some examples have none.
+  """
+  given = {"value_range": (0.0, scale), "num_classes": num_classes}
+  made = [_on_labels(noise, num_classes) for noise in label_noises]
+  for function, options in named:
+    asked = given.keys() & inspect.signature(function).parameters.keys()
+    if unlabelled and "num_classes" in asked:
+      name = getattr(function, "__name__", function)
+      raise ValueError(f"augment.names: {name} mixes labels, and some examples have none; leave it out")
+    made.append(functools.partial(function, **options, **{key: given[key] for key in asked}))
+  return made
+
+
+def _on_labels(noise: Callable[..., Any], num_classes: int) -> Callable[[Key, Batch], Batch]:
+  def augmentation(key: Key, batch: Batch) -> Batch:
+    return {**batch, "labels": noise(key, batch["labels"], num_classes=num_classes)}
+
+  return augmentation

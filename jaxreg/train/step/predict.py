@@ -1,0 +1,63 @@
+"""Predictions of a state, and their metrics."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from jaxreg import ensembles
+from jaxreg.train import keys
+from jaxreg.train.step.methods import Method
+from jaxreg.train.step.metrics import prediction_metrics, weighed
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import ApplyFn, Array, Batch, Key
+
+
+def make_predict_fn(
+  apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
+) -> Callable[[TrainState, Array, Key], Array]:
+  """Builds `predict_fn(state, inputs, key) -> log_probs`.
+
+  With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
+  """
+
+  def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
+    noisy = noise_key is not None
+    outputs, _ = apply_fn(state.params, state.model_state, inputs, key=noise_key, train=noisy)
+    return method.predict(key, **outputs, **predict_options)
+
+  def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
+    if not mc_samples:
+      return once(state, inputs, None, key)
+    if state.model_state:
+      raise ValueError(
+        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation, whose training "
+        "mode noise needs"
+      )
+    draw = lambda key: once(state, inputs, *jax.random.split(key))
+    return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+
+  return predict_fn
+
+
+def make_predict_step(
+  predict_fn: Callable[[TrainState, Array, Key], Array],
+) -> Callable[[TrainState, Batch, Array], Array]:
+  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones."""
+
+  def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
+    return predict_fn(state, batch["inputs"], keys.prediction(state.key, state.step, number))
+
+  return predict_step
+
+
+def make_eval_step(
+  predict_step: Callable[[TrainState, Batch, Array], Array],
+) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
+  """Builds `eval_step(state, batch, number) -> metrics` of what `predict_step` predicts."""
+
+  def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
+    batch = weighed(batch)
+    return prediction_metrics(predict_step(state, batch, number), batch["labels"], batch["weights"])
+
+  return eval_step

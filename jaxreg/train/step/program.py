@@ -1,0 +1,60 @@
+"""The pure functions of a run."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from jaxreg import models
+from jaxreg.train.step.methods import Method
+from jaxreg.train.step.side_state import Extras
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import ApplyFn, Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """The pure functions of a run.
+
+  Attributes:
+    init: `(seed) -> TrainState`.
+    model: the Linen module.
+    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
+    train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
+    predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`.
+    predict_step: `(state, batch, number) -> log_probs`, of the same, with keys of the run.
+    eval_step: `(state, batch, number) -> metrics`, of those.
+    extras: what the state holds beside the parameters, and which of them are predicted with.
+    ensemble: so many replicas in a row predict together.
+    method: the head, the loss and the prediction rule.
+    loss_options, predict_options: options of the loss and of the prediction rule.
+    name: of the method.
+    terms: the names of what the loss adds up.
+    schedule: `step -> learning rate`.
+    steps_per_epoch, num_steps: the length of the run.
+    abstract: the state's shapes and dtypes.
+  """
+
+  init: Callable[[Array | int], TrainState]
+  model: models.Classifier
+  apply_fn: ApplyFn
+  train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
+  predict_fn: Callable[..., Array]
+  predict_step: Callable[..., Array]
+  eval_step: Callable[..., dict[str, Any]]
+  extras: Extras
+  ensemble: int
+  method: Method
+  loss_options: dict[str, Any]
+  predict_options: dict[str, Any]
+  name: str
+  terms: tuple[str, ...]
+  schedule: optax.Schedule
+  steps_per_epoch: int
+  num_steps: int
+  abstract: TrainState
+
+  def predicting(self, state: TrainState) -> TrainState:
+    """The state with the parameters to predict with."""
+    return self.extras.predicting(state)
