@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxreg.train.errors import RunError
 from jaxreg.train.data.images import Decoding, Images
+from jaxreg.train.errors import RunError
 
 
 def is_tokens(dtype: Any) -> bool:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.errors import RunError
-from jaxreg.train.files import local_path
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.errors import RunError, printable
 from jaxreg.train.data.image_folder import SUFFIXES
+from jaxreg.train.errors import RunError, printable
 
 
 def split_images(

@@ -62,7 +62,9 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 @functools.lru_cache(maxsize=128)
 def bootstrap(seed: int, num_examples: int) -> np.ndarray:
   """The resampled set of the run with this seed, `[num_examples]`."""
-  return np.asarray(ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0])
+  return np.asarray(
+    ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0]
+  )
 
 
 def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

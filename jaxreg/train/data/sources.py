@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split, check_apart
-from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import find
-from jaxreg.train.files import local_path
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.mnist_variations import vary
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.text import parallel_text as parallel_text
 from jaxreg.train.data.tfds.source import tfds as tfds
 from jaxreg.train.data.unpack import ERRORS, gunzip, read_npz
+from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
+from jaxreg.train.lookup import find
 
 
 def digits() -> Dataset:

@@ -24,10 +24,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.train import keys
-from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.order import Order, padded_indices
 from jaxreg.train.data.placement import Source
+from jaxreg.train.errors import RunError, one_line
 
 MOST_THREADS = 16
 AHEAD = 2  # batches that a worker has ready

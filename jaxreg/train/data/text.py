@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.unpack import ERRORS, gunzip
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
-from jaxreg.train.data.unpack import ERRORS, gunzip
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 SPECIAL = ("[PAD]", "[BOS]", "[EOS]", "[UNK]")

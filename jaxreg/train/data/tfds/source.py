@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.files import local_path, parse_json
 from jaxreg.train.data.images import decode
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.tfds.cache import cached
 from jaxreg.train.data.tfds.stream import CHUNK, in_chunks, streamed, undecoded
+from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import local_path, parse_json
 
 ORDERS = ("stored", "id")
 FRACTION = "data.tfds.validation_fraction"

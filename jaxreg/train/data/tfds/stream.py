@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from jaxreg.train.data.dataset import Split
-from jaxreg.train.errors import printable
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.tfds.cache import cached_labels, fingerprint
+from jaxreg.train.errors import printable
 
 CHUNK = 256  # examples that a thread reads between two steps of the progress bar
 

@@ -9,8 +9,8 @@ from typing import Any
 import requests
 from tqdm import tqdm
 
-from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.data.tfds.builders._builders import BUILDERS
+from jaxreg.train.errors import RunError, one_line
 
 
 def originals(name: str, root: Path, manual_dir: str) -> Path:

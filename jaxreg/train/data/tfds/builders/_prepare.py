@@ -15,9 +15,9 @@ import requests
 import tensorflow_datasets as tfds
 from tqdm import tqdm
 
-from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.data.tfds.builders._builders import BUILDERS
 from jaxreg.train.data.tfds.builders._originals import originals
+from jaxreg.train.errors import RunError, one_line
 
 
 def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
