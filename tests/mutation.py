@@ -325,8 +325,8 @@ MUTATIONS = [
   ),
   *_table(
     "losses/_large_margin.py test_contract.py",
-    ("0.5 * weight", "weight", "test_oracle[losses.large_margin]"),
-    ("(classes - 1)", "classes", "test_oracle[losses.large_margin]"),
+    ("0.5 * weight", "weight", "test_contract[oracle-losses.large_margin]"),
+    ("(classes - 1)", "classes", "test_contract[oracle-losses.large_margin]"),
   ),
   *_table(
     "losses/_cosface.py losses/test_cosface.py",
@@ -350,7 +350,7 @@ MUTATIONS = [
   ),
   *_table(
     "losses/_reconstruction.py test_contract.py",
-    ("each = 0.5 *", "each = 1.0 *", "test_oracle[losses.reconstruction]"),
+    ("each = 0.5 *", "each = 1.0 *", "test_contract[oracle-losses.reconstruction]"),
   ),
   *_table(
     "losses/_multitask.py losses/test_multitask.py",
