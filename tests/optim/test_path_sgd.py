@@ -1,5 +1,6 @@
 """Path-SGD: kappa and the path norm by enumeration, and rescaled networks that stay the same network."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +43,7 @@ def test_kappa_is_the_sum_over_paths(name, p, x64):
   apply, params, paths, shape = network(name)
   kappa, norm = nets.enumerate_kappa(params, paths, p)
   got = jit(lambda params: path_kappa(apply, params, shape, p=p))(params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11), got, kappa)
+  chex.assert_trees_all_close(got, kappa, rtol=1e-11)
   got = jit(lambda params: path_norm(apply, params, shape, p=p))(params)
   np.testing.assert_allclose(got, norm, rtol=1e-12)
 
