@@ -241,6 +241,7 @@ def main() -> None:
   parser.add_argument("--sample", type=int, default=400)
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--files", default="*", help="a pattern of source files, such as jaxreg/train/*")
+  parser.add_argument("--only", default="*", help="a pattern of source files: which of the sample to run now")
   parser.add_argument("--record", type=pathlib.Path)
   parser.add_argument("--report", type=pathlib.Path)
   flags = parser.parse_args()
@@ -257,7 +258,7 @@ def main() -> None:
   if flags.record.exists():
     done = {json.loads(line)["name"] for line in flags.record.read_text().splitlines()}
   for mutant in sample(flags.files, flags.sample, flags.seed):
-    if mutant.name not in done:
+    if mutant.name not in done and fnmatch.fnmatch(mutant.file, flags.only):
       row = run(mutant, table)
       with flags.record.open("a") as out:
         out.write(json.dumps(row) + "\n")
