@@ -11,8 +11,6 @@ from cases_constraints import STEP
 from jaxreg import constraints
 from jaxreg.paths import everything
 
-pytestmark = pytest.mark.thorough
-
 ON_PARAMS = {
   name: functools.partial(getattr(constraints, name), **options)
   for name, options in {

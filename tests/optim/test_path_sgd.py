@@ -184,8 +184,9 @@ def test_mask_and_refusals():
     tx.update(params, tx.init(params))
   with pytest.raises(TypeError, match="apply must be a function"):
     path_sgd(0.1, apply=None, input_shape=(2,))  # type: ignore[arg-type]
-  with pytest.raises(ValueError, match="p must lie in"):
-    path_norm(nets.mlp, params, (2,), p=0.5)
+  for function in (path_norm, path_kappa):
+    with pytest.raises(ValueError, match="p must lie in"):
+      function(nets.mlp, params, (2,), p=0.5)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1e-20, 1e20), (1e-20, 1e-20), (1e20, 1e20)])

@@ -9,8 +9,6 @@ import pytest
 from jaxreg import penalties
 from jaxreg.paths import everything
 
-pytestmark = pytest.mark.thorough
-
 ON_PARAMS = {
   "l2": penalties.l2,
   "l1": penalties.l1,
