@@ -119,8 +119,7 @@ def _uncertain(a):
   return {task: loss / np.exp(a.log_vars[task]) + a.log_vars[task] / 2 for task, loss in a.losses.items()}
 
 
-# With labels of both kinds, and sums over parts of the batch: test_semi_supervised and test_matrix.
-ELSEWHERE = {"losses.semi_supervised"}
+# With labels of both kinds, and sums over parts of the batch: test_semi_supervised and cases_functions.
 TASKS = {task: Input("real", "B", checked=False) for task in ("one", "two")}
 BY_TASK = {task: Input("unit", "", checked=False) for task in ("one", "two")}
 HARD = (

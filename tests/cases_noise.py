@@ -5,17 +5,6 @@ import numpy as np
 import oracles
 from contract import KEY, SCORES, Case, Input
 
-# What the contract cannot hold, because all that a function returns has one dtype there: the checks are made
-# in test_rnn_weight_noise, test_token_dropout and test_layer.
-ELSEWHERE = {
-  "noise.Layer",
-  "noise.layer",
-  "noise.label_noise",
-  "noise.rnn_weight_noise",
-  "noise.rnn_weight_noise_init",
-  "noise.token_dropout_indices",
-}
-
 IMAGES, SEQUENCES, KERNEL = Input("real", "BFFK"), Input("real", "BFK"), Input("real", "FK")
 SCALAR = Input("real", "", checked=False)
 PARAMS = {"kernel": Input("real", "FK", checked=False), "bias": Input("real", "K", checked=False)}

@@ -1,7 +1,7 @@
-"""One table of every public function of the functional core, and the checks that each of them gets.
+"""Cases of the functional core, and the checks that every public function gets.
 
-A `Case` names a function, its arguments by kind and size, and a float64 NumPy oracle. `test_contract.py` runs
-every check on every case and fails if a public function has no case.
+A `Case` names a function, its arguments by kind and size, and a float64 NumPy oracle. `cases_*.py` hold the
+cases of the other folders. `test_contract.py` is the one runner of all.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import chex
 import hypothesis
 import hypothesis.extra.numpy
 import jax
@@ -38,7 +39,6 @@ SOFT = frozenset(
     "deterministic_dropmax_terms",
   )
 )
-SUBPACKAGES = ("losses", "noise", "calibration", "reparam")
 SIZES = {"B": (8,), "K": (5,), "F": (4,), "M": (16,)}
 # The second shape has two leading axes: `[...]` in a docstring means any number of them.
 SHAPES = (SIZES, {**SIZES, "B": (2, 8), "K": (3,)})
@@ -542,17 +542,15 @@ def jitted(case: Case) -> Callable:
 
 
 def assert_close(got: Any, want: Any, *, rtol: float, atol: float) -> None:
-  assert jax.tree.structure(got) == jax.tree.structure(want)
   assert jax.tree.leaves(want), "nothing to compare"
-  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
-    assert np.shape(a) == np.shape(b)
-    np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=atol)
+  chex.assert_trees_all_equal_shapes(got, want)
+  chex.assert_trees_all_close(got, want, rtol=rtol, atol=atol)
 
 
 def assert_same(case: Case, got: Any, want: Any) -> None:
   """Bit for bit for masks; within 1e-6 of the largest where sums may be taken in another order."""
   if case.mask:
-    jax.tree.map(np.testing.assert_array_equal, got, want)
+    chex.assert_trees_all_equal(got, want)
   else:
     largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want))
     assert_close(got, want, rtol=1e-6, atol=1e-6 * max(largest, 1))
@@ -572,7 +570,7 @@ def _against_oracle(case: Case, inputs: dict[str, Any], got: Any, *, dtype: Any,
 # The checks.
 
 
-def check_oracle(case: Case, sizes: Mapping) -> None:
+def check_oracle(case: Case, sizes: Mapping = SIZES) -> None:
   """Hypothesis over values, at one shape, in float32."""
   specs, tree = jax.tree.flatten(dict(case.inputs))
 
@@ -590,6 +588,10 @@ def check_oracle(case: Case, sizes: Mapping) -> None:
     _against_oracle(case, inputs, got, dtype=np.float32, rtol=1e-5, atol=case.atol)
 
   run()
+
+
+def check_oracle_of_two_axes(case: Case) -> None:
+  check_oracle(case, SHAPES[1])
 
 
 def check_dtypes(case: Case) -> None:
@@ -618,21 +620,9 @@ def check_bfloat16_values(case: Case) -> None:
   assert_close(case(narrow), case(wide), rtol=tolerance, atol=tolerance)
 
 
-def check_jit(case: Case) -> None:
-  assert_same(case, jitted(case)(make(case)), case(make(case)))
-
-
 def check_vmap(case: Case) -> None:
   several = _several(case, 3)
   got = jit(jax.vmap(case, in_axes=_axes(case)))(_stack(case, _several(case, 3)))
-  want = [jitted(case)(inputs) for inputs in several]
-  assert_same(case, got, jax.tree.map(lambda *xs: jnp.stack(xs), *want))
-
-
-def check_pmap(case: Case) -> None:
-  several = _several(case, 8)
-  got = jax.pmap(case, in_axes=_axes(case))(_stack(case, _several(case, 8)))
-  assert len(jax.tree.leaves(got)[0].sharding.device_set) == 8
   want = [jitted(case)(inputs) for inputs in several]
   assert_same(case, got, jax.tree.map(lambda *xs: jnp.stack(xs), *want))
 
@@ -655,7 +645,7 @@ def check_keys(case: Case) -> None:
   once = function(make(case))
   again = function({**make(case), "key": jax.random.key(0)})
   other = function({**make(case), "key": jax.random.key(1)})
-  jax.tree.map(np.testing.assert_array_equal, once, again)
+  chex.assert_trees_all_equal(once, again)
   assert any((a != b).any() for a, b in zip(jax.tree.leaves(once), jax.tree.leaves(other)))
 
 
@@ -667,7 +657,7 @@ def check_no_key(case: Case) -> None:
   inputs = {**make(case), "key": None}
   first = next(name for name in case.inputs if name != "key")
   if case.without_key is None:
-    jax.tree.map(np.testing.assert_array_equal, case(inputs), inputs[first])
+    chex.assert_trees_all_equal(case(inputs), inputs[first])
   else:
     want = case.without_key(SimpleNamespace(**jax.tree.map(oracles.f64, {**inputs, "key": 0})))
     assert_close(case(inputs), want, rtol=1e-5, atol=case.atol)
@@ -771,3 +761,13 @@ def check_finite(case: Case) -> None:
     outputs, gradient = _with_vjp(case)(*_split_floats(case, extreme(case, seed)), ones)
     for x in (*jax.tree.leaves(outputs), *jax.tree.leaves(gradient)):
       assert np.isfinite(x).all()
+
+
+def check_zero(case: Case) -> None:
+  """At parameters of 0 values and gradients are finite, and a constraint keeps the 0."""
+  zeros = jax.tree.map(jnp.zeros_like, make(case))
+  ones = _cotangent(case, np.ones, np.float32)
+  outputs, gradient = _with_vjp(case)(*_split_floats(case, zeros), ones)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves((outputs, gradient)))
+  if case.function.startswith("constraints."):
+    assert all((x == 0).all() for x in jax.tree.leaves(outputs))

@@ -1,118 +1,198 @@
-"""Every check of `contract.py` on every public function of the functional core."""
+"""The one runner of the contract: every check on every case of every folder, each in its set.
+
+A public function without a case fails here, unless `ELSEWHERE` names the file that tests it.
+"""
 
 import importlib
+import inspect
+import pathlib
+import re
 
-import cases_calibration
+import cases_constraints
+import cases_functions
 import cases_losses
 import cases_noise
+import cases_optim
+import cases_penalties
 import cases_reparam
+import chex
 import contract
 import pytest
-from contract import SHAPES, SUBPACKAGES
+from absl.testing import parameterized
 
-CASES = (*contract.CASES, *cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
+FOLDERS = (
+  "losses",
+  "noise",
+  "penalties",
+  "constraints",
+  "reparam",
+  "augment",
+  "adversarial",
+  "averaging",
+  "ensembles",
+  "calibration",
+  "sparse",
+  "optim",
+  "theory",
+  "flatness",
+)
+
+# What no case calls: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
+# array to map over. Each is tested in the file named, under its own transformations where they apply.
+ELSEWHERE = {
+  "calibration/test_more_calibration.py": "calibration.fit_temperature",
+  "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
+  "ensembles/test_means.py": "ensembles.dropout_masks",
+  "flatness/test_chunked.py": "flatness.chunked",
+  "flatness/test_curvature.py": "flatness.dense_hessian flatness.dense_interval_flatness "
+  "flatness.dense_noise_covariance flatness.gauss_newton flatness.hessian flatness.hvp flatness.materialize "
+  "flatness.noise_covariance flatness.per_example_noise_covariance",
+  "flatness/test_directions.py": "flatness.filter_normalized_direction flatness.loss_profile "
+  "flatness.loss_surface",
+  "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
+  "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
+  "flatness/test_interval.py": "flatness.interval_flatness",
+  "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
+  "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
+  "flatness/test_relations.py": "flatness.hessian_variance_alignment",
+  "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
+  "flatness.sample_gradients flatness.sample_trajectory",
+  "flatness/test_subset.py": "flatness.subset",
+  "noise/test_label_noise.py": "noise.label_noise",
+  "noise/test_layer.py": "noise.layer",
+  "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise noise.rnn_weight_noise_init",
+  "noise/test_token_dropout.py": "noise.token_dropout_indices",
+  "optim/test_path_sgd.py": "optim.path_kappa optim.path_norm",
+  "theory/test_running_averages.py": "theory.adagrad_regret_bound theory.ewa_weights theory.ewa_window",
+  "theory/test_stationary_points.py": "theory.hessian_index theory.landscape_constants theory.pl_ratio",
+  "theory/test_dropmax_enumeration.py": "theory.dropmax_expected_nll theory.dropmax_masks",
+  "theory/test_dropmax_equilibrium.py": "theory.dropmax_equilibrium",
+  "theory/test_dropmax_gradient.py": "theory.dropmax_condition_1 theory.dropmax_gradient_norms "
+  "theory.dropmax_regularizer theory.dropmax_target_gradients",
+  "theory/test_dropmax_nontarget.py": "theory.dropmax_nontarget_gradients",
+  "theory/test_dropmax_posterior.py": "theory.dropmax_marginal_logits theory.dropmax_mask_posterior "
+  "theory.dropmax_mean_field",
+  "theory/test_dropmax_target.py": "theory.dropmax_learn_posterior theory.dropmax_optimal_target_logit",
+  "theory/test_dropout_ridge.py": "theory.dropout_ridge theory.dropout_ridge_loss",
+  "theory/test_early_stopping_theory.py": "theory.early_stopping_alpha theory.early_stopping_steps "
+  "theory.gd_filter",
+  "theory/test_group_softmax_groupings.py": "theory.effective_rank theory.equal_partitions "
+  "theory.group_relaxation theory.grouping_losses theory.search_grouping theory.update_rank",
+  "theory/test_l1_solution.py": "theory.l1_solution",
+  "theory/test_noise_terms.py": "theory.input_noise_terms theory.weight_noise_terms",
+  "theory/test_ridge.py": "theory.effective_dof theory.l2_shrinkage theory.l2_solution theory.pinv_limit "
+  "theory.ridge theory.ridge_bias_variance",
+}
+
+DEFAULT, THOROUGH, SLOW = (), (pytest.mark.thorough,), (pytest.mark.slow,)
 # Those whose derivative is written by hand.
 OWN_RULES = ("losses.bi_tempered", "noise.shake_shake", "noise.shake_drop", "reparam.spectral_norm")
-ELSEWHERE = cases_noise.ELSEWHERE | cases_calibration.ELSEWHERE | cases_losses.ELSEWHERE
-KEYED = [case for case in CASES if case.keyed]
-# Samplers of masks need their key.
-NOISE = [case for case in KEYED if case.function.startswith("noise.") and case.output == "same"]
-SMOOTH = [case for case in CASES if case.smooth]
-DIFFERENTIABLE = [case for case in SMOOTH if case.gradient]
+
+PLAIN = (*cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
+PARAMS = (*cases_penalties.CASES, *cases_constraints.CASES)
+CALLED = cases_functions.CASES
+CASES = (*contract.CASES, *PLAIN, *PARAMS, *CALLED)
+# For the checks that compile a case once more: `PLAIN` is plain arithmetic, for which they are slow.
+TABLE = (
+  # check,                             contract.CASES, PLAIN, PARAMS, CALLED
+  (contract.check_oracle, (DEFAULT, DEFAULT, THOROUGH, None)),
+  (contract.check_oracle_of_two_axes, (THOROUGH, SLOW, THOROUGH, None)),
+  (contract.check_float64, (THOROUGH, SLOW, THOROUGH, None)),
+  (contract.check_dtypes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
+  (contract.check_bfloat16_values, (SLOW, SLOW, SLOW, SLOW)),
+  (contract.check_vmap, (SLOW, SLOW, SLOW, SLOW)),
+  (contract.check_sharded, (SLOW, SLOW, SLOW, SLOW)),
+  (contract.check_keys, (DEFAULT, DEFAULT, None, SLOW)),
+  (contract.check_no_key, (DEFAULT, DEFAULT, None, None)),
+  (contract.check_rejections, (DEFAULT, DEFAULT, None, None)),
+  (contract.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
+  (contract.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
+  (contract.check_zero, (None, None, THOROUGH, None)),
+)
+OF_OPTIM = (
+  (cases_optim.check_fifty_steps, DEFAULT),
+  (cases_optim.check_zero_gradients, THOROUGH),
+  (cases_optim.check_jit_vmap_pmap_and_sharding, SLOW),
+  (cases_optim.check_mixed_dtypes, SLOW),
+  (cases_optim.check_masks, SLOW),
+  (cases_optim.check_injected_hyperparameters, SLOW),
+  (cases_optim.check_accumulated_gradients, SLOW),
+  (cases_optim.check_chains_and_unknown_extra_arguments, SLOW),
+)
+APPLIES = {
+  # An example's inputs are what has no batch axis.
+  "oracle_of_two_axes": lambda case: "gradient" not in case.function and "jacobian" not in case.function,
+  "bfloat16_values": lambda case: case.function not in cases_functions.COMPUTE_NARROW,
+  "keys": lambda case: case.keyed,
+  # Samplers of masks need their key.
+  "no_key": lambda case: case.keyed and case.function.startswith("noise.") and case.output == "same",
+  "gradients": lambda case: case.smooth and case.gradient,
+  "finite": lambda case: case.smooth,
+  # A matrix has the size of what is selected, and path_sgd has a mask of its own.
+  "masks": lambda row: row.masked,
+}
 
 
-def later(cases, also=()):
-  """For the checks that compile a case once more: slow for what is plain arithmetic, but `also` these."""
-  plain = (*cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
-  slow = [c for c in plain if c.function not in also]
-  return [pytest.param(c, marks=[pytest.mark.slow] if c in slow else []) for c in cases]
+def rows():
+  """`(check, case)` with the mark of its set."""
+  for check, marks in TABLE:
+    name = check.__name__.removeprefix("check_")
+    for cases, mark in zip((contract.CASES, PLAIN, PARAMS, CALLED), marks):
+      for case in cases if mark is not None else ():
+        if APPLIES.get(name, lambda case: True)(case):
+          own = name == "gradients" and case.function in OWN_RULES
+          yield pytest.param(check, case, id=f"{name}-{case}", marks=THOROUGH if own else mark)
+  for check, mark in OF_OPTIM:
+    name = check.__name__.removeprefix("check_")
+    for row in filter(APPLIES.get(name), cases_optim.CASES):
+      yield pytest.param(check, row, id=f"{name}-optim.{row}", marks=mark)
 
 
-def test_every_public_function_has_a_case():
-  public = {f"{s}.{name}" for s in SUBPACKAGES for name in importlib.import_module(f"jaxreg.{s}").__all__}
-  assert {case.function for case in CASES} == public - ELSEWHERE
+@pytest.mark.parametrize(("check", "case"), rows())
+def test_contract(check, case):
+  check(case)
 
 
-def test_every_public_name_exists():
-  for subpackage in SUBPACKAGES:
-    module = importlib.import_module(f"jaxreg.{subpackage}")
-    assert all(callable(getattr(module, name)) for name in module.__all__)
+def variants(cases, **which):
+  """chex's variants of a compiled call."""
 
+  class Variants(chex.TestCase):
+    @chex.variants(**which)
+    @parameterized.named_parameters(*((str(case), case) for case in cases))
+    def test_gives_the_same(self, case):
+      got = self.variant(case)(contract.make(case))
+      contract.assert_same(case, got, contract.jitted(case)(contract.make(case)))
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_oracle(case):
-  contract.check_oracle(case, SHAPES[0])
+  return Variants
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", later(CASES), ids=str)
-def test_oracle_of_two_axes(case):
-  contract.check_oracle(case, SHAPES[1])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", later(CASES), ids=str)
-def test_float64(case):
-  contract.check_float64(case)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_dtypes(case):
-  contract.check_dtypes(case)
+class TestWithoutJit(variants(contract.CASES + PARAMS, without_jit=True)):
+  pass
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_bfloat16_values(case):
-  contract.check_bfloat16_values(case)
+class TestVariants(variants(CASES, with_jit=True, without_jit=True, with_device=True, with_pmap=True)):
+  pass
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", later(CASES), ids=str)
-def test_jit(case):
-  contract.check_jit(case)
+def test_every_public_function_is_here_or_named_where_it_is():
+  """A new function without a row, a case or a place in `ELSEWHERE` fails here, and so does one with two."""
+  public = set()
+  for folder in FOLDERS:
+    module = importlib.import_module(f"jaxreg.{folder}")
+    public |= {f"{folder}.{name}" for name in module.__all__ if not inspect.isclass(getattr(module, name))}
+  # The directions of `optim` are in its chains.
+  public = {name for name in public if not name.startswith("optim.scale_by_")}
+  elsewhere = [name for names in ELSEWHERE.values() for name in names.split()]
+  cases = {case.function for case in CASES} | {f"optim.{row.name}" for row in cases_optim.CASES}
+  assert not cases & set(elsewhere)
+  assert len(elsewhere) == len(set(elsewhere))
+  assert cases | set(elsewhere) == public
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", later(CASES), ids=str)
-def test_vmap_is_a_loop(case):
-  contract.check_vmap(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_pmap_is_a_loop(case):
-  contract.check_pmap(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", later(CASES), ids=str)
-def test_sharded_is_unsharded(case):
-  contract.check_sharded(case)
-
-
-@pytest.mark.parametrize("case", KEYED, ids=str)
-def test_keys(case):
-  contract.check_keys(case)
-
-
-@pytest.mark.parametrize("case", NOISE, ids=str)
-def test_without_a_key_there_is_no_noise(case):
-  contract.check_no_key(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_rejections(case):
-  contract.check_rejections(case)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", later(DIFFERENTIABLE, also=OWN_RULES), ids=str)
-def test_gradients(case):
-  contract.check_gradients(case)
-
-
-@pytest.mark.parametrize("case", SMOOTH, ids=str)
-def test_finite_at_extreme_logits(case):
-  contract.check_finite(case)
+@pytest.mark.parametrize("file", ELSEWHERE)
+def test_what_is_elsewhere_is_there(file):
+  text = (pathlib.Path(__file__).parent / file).read_text()
+  for name in ELSEWHERE[file].split():
+    assert re.search(rf"\b{name.partition('.')[2]}\b", text), name

@@ -5,11 +5,11 @@ import dataclasses
 import functools
 import re
 
+import chex
 import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -215,7 +215,7 @@ def test_a_module_of_bools_is_a_mask_and_is_not_called(use):
     use(params, mask=paths.select(params, pattern)),
     use(params, mask=lambda p: paths.select(p, pattern)),
   )
-  jax.tree.map(np.testing.assert_array_equal, got, want)
+  chex.assert_trees_all_equal(got, want)
   if jax.tree.structure(got) == jax.tree.structure(params):
     moved = [bool((a != b).any()) for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(params))]
     assert moved == [name == pattern for name in paths.leaf_names(params)]

@@ -1,5 +1,6 @@
 """Permuted and rescaled networks: the same outputs, other gradients, and which optimizers notice."""
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,7 @@ def test_permuted_units_are_the_same_function(x64):
   assert np.abs(other["a"]["kernel"] - params["a"]["kernel"]).max() > 0.1
   assert symmetry.invariance_error(mlp, params, other, x) < 1e-14
   back = symmetry.permute_units(other, np.argsort(ORDER), **LAYER)
-  jax.tree.map(np.testing.assert_array_equal, back, params)
+  chex.assert_trees_all_equal(back, params)
   # Without the other side it is another function.
   assert symmetry.invariance_error(mlp, params, {**other, "b": params["b"]}, x) > 0.1
 
@@ -67,7 +68,7 @@ def test_optimizers_commute_with_permutations(make_tx, x64):
   moved = jit(step)(params)
   first = symmetry.permute_units(moved, ORDER, **LAYER)
   then = jit(step)(symmetry.permute_units(params, ORDER, **LAYER))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), first, then)
+  chex.assert_trees_all_close(first, then, rtol=1e-10)
 
 
 @pytest.mark.claim(
@@ -218,11 +219,11 @@ def test_coordinates(x64):
   np.testing.assert_allclose(smooth.forward(tree)["q"], np.sinh(tree["q"]), rtol=1e-14)
   for coordinates in (linear, smooth):
     back = coordinates.inverse(coordinates.forward(tree))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), back, tree)
+    chex.assert_trees_all_close(back, tree, rtol=1e-9)
   # The transform of the one is that of its matrix.
   both = optim.reparameterize(optax.sgd(0.1), *linear), optim.reparameterize(optax.sgd(0.1), a)
   first, second = (jit(lambda w, tx=tx: tx.update(w, tx.init(w), w)[0])(tree) for tx in both)
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), first, second)
+  chex.assert_trees_all_close(first, second, rtol=1e-9)
 
 
 def test_refusals():

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -243,7 +244,7 @@ def test_check_range_knows_every_entry_of_an_array():
 def test_options_that_are_arrays_are_the_same_eagerly_and_compiled(use):
   """One value a feature, or an example: what a check of the range refused where it was not traced."""
   values = jnp.array([0.1, 0.5, 0.9])
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), use(values), jax.jit(use)(values))
+  chex.assert_trees_all_close(use(values), jax.jit(use)(values), rtol=1e-5)
   with pytest.raises(ValueError, match=r"must lie in .*got values from -1 to 0"):
     use(jnp.array([0.1, -1.0, 0.5]))
 

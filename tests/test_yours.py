@@ -10,12 +10,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jaxreg.train.jobs.rows import make_cell, parse_rows
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.config.choices import chosen
+from jaxreg.train.config.rows import parse_rows
+from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.step.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -344,6 +346,6 @@ def test_the_page_shows_what_runs(theirs):
       config = call.config
       config.method.name = config.method.name.replace("dropmax", "softmax")  # which is sooner traced
       config.model.MLP.widths = (8,)
-      setup.build(config, setup.load_data(config).describe())
+      build(config, load_data(config).describe())
   assert call.config.method.squared.loss.scale == 2.0
   sys.modules.pop("my_things")

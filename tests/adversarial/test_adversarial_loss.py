@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,7 +131,7 @@ def test_what_comes_with_the_loss_is_that_of_the_clean_inputs():
   (loss, mean), gradient = jax.value_and_grad(penalties.penalized(paired, has_aux=True), has_aux=True)(
     w, batch
   )
-  jax.tree.map(np.testing.assert_array_equal, (loss, gradient), plain)
+  chex.assert_trees_all_equal((loss, gradient), plain)
   np.testing.assert_allclose(mean, X.mean(0), rtol=1e-6)
   with pytest.raises(TypeError, match="needs has_aux=True"):
     adversarial.adversarial_loss(with_mean, attack)(w, batch, key=None)

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,7 +136,7 @@ def test_no_magnitude_is_the_identity_and_dtypes_stay():
     ]
 
   for out in jit(still)(batch()):
-    jax.tree.map(np.testing.assert_array_equal, out, batch())
+    chex.assert_trees_all_equal(out, batch())
   narrow = jax.eval_shape(still, batch(jnp.bfloat16))
   assert {out["inputs"].dtype for out in narrow} == {jnp.dtype(jnp.bfloat16)}
 

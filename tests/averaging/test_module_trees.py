@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def test_an_equinox_model_says_which_leaf_is_no_array(name):
   state = update(update(init(params), params), jax.tree.map(lambda leaf: 3 * leaf, params))
   factor = 1 if name == "early_stopping" else 2
   want = jax.tree.map(lambda leaf: factor * leaf, params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state.params, want)
+  chex.assert_trees_all_close(state.params, want, rtol=1e-6)
   assert eqx.combine(state.params, static)(jnp.ones(2)).shape == (3,)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +32,7 @@ def all_sums(log_probs, labels, weights=None, num_bins=15):
 
 def assert_close(got, want, rtol=1e-5, atol=1e-6):
   assert jax.tree.structure(got) == jax.tree.structure(want)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), got, want)
+  chex.assert_trees_all_close(got, want, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("weighted", [True, False])

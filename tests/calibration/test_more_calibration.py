@@ -1,5 +1,6 @@
 """MCE, adaptive and classwise bins, reliability and temperature, against NumPy, scipy and by hand."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,12 +70,12 @@ def test_against_numpy(weighted):
   with jax.enable_x64(True):
     got = jax.tree.map(np.asarray, everything(log_probs, labels, weights))
   want = adaptive_oracle(log_probs, labels, weights)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), got["adaptive"], want)
+  chex.assert_trees_all_close(got["adaptive"], want, rtol=1e-11, atol=1e-12)
   np.testing.assert_allclose(got["adaptive ece"], oracles.ece(want), rtol=1e-11)
   if not weighted:
     np.testing.assert_array_equal(got["adaptive"]["count"], 10)  # of equal mass
   want = classwise_oracle(log_probs, labels, weights)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), got["classwise"], want)
+  chex.assert_trees_all_close(got["classwise"], want, rtol=1e-11, atol=1e-12)
   each = [oracles.ece({name: want[name][k] for name in want}) for k in range(K)]
   np.testing.assert_allclose(got["classwise ece"], np.mean(each), rtol=1e-11)
   bins = oracles.ece_bins(log_probs, labels, weights, M)
@@ -102,7 +103,7 @@ def test_float32_padding_and_narrow_inputs():
   fold = lambda x, dtype: np.asarray(x, dtype).reshape(2, 20, *x.shape[1:])
   arguments = fold(log_probs, np.float32), fold(labels, np.int32), fold(weights, np.float32)
   got = everything(*arguments)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), got["adaptive"], want)
+  chex.assert_trees_all_close(got["adaptive"], want, rtol=1e-4)
   np.testing.assert_allclose(got["classwise"]["count"].sum(-1), whole[2].sum(), rtol=1e-5)
   found = scipy.optimize.minimize_scalar(nll, (0.01, 0.1), args=tuple(whole), tol=1e-10).x
   np.testing.assert_allclose(got["temperature"], 1 / found, rtol=1e-3)

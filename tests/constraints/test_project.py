@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +72,7 @@ def test_is_keep_params_nonnegative(projection):
     optax.apply_updates(params, tx.update(updates, tx.init(params), params)[0])
     for tx in (project(projection), optax.keep_params_nonnegative())
   )
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=3e-7, atol=1e-7), got, want)
+  chex.assert_trees_all_close(got, want, rtol=3e-7, atol=1e-7)
   jax.tree.map(lambda a, b: np.testing.assert_array_equal(a == 0, b == 0), got, want)
 
 

@@ -1,7 +1,6 @@
 """Members from several seeds: initialised, trained and asked together as one by one."""
 
-import functools
-
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +50,7 @@ def test_a_stacked_training_is_a_loop_of_trainings(by):
     for _ in range(3):
       member = alone(member, X)
     mine = jax.tree.map(lambda leaf, i=i: leaf[i], members)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), mine, member)
+    chex.assert_trees_all_close(mine, member, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(outputs[i], apply_fn(member[0], X), rtol=1e-4, atol=1e-5)
   # Each from a start of its own.
   assert len(np.unique(members[0]["kernel"], axis=0)) == 3

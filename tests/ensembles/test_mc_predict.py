@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -153,7 +154,7 @@ def test_shared_masks_are_one_function_of_the_input():
 def test_same_key_same_answer_in_any_chunks():
   want = predict(jax.random.key(4), 7)
   got = predict(jax.random.key(4), 7, chunk_size=3)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+  chex.assert_trees_all_close(got, want, rtol=1e-5, atol=1e-6)
   assert (predict(jax.random.key(5), 7).mean_log_probs != want.mean_log_probs).any()
 
 

@@ -1,3 +1,4 @@
+import chex
 import jax
 import jax.numpy as jnp
 import nets
@@ -24,7 +25,7 @@ def test_value_gradient_and_hessian_are_those_of_the_whole(size):
       )
       for fn in (nets.loss_fn, loss)
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), whole(params), parts(params))
+    chex.assert_trees_all_close(whole(params), parts(params), rtol=1e-7, atol=1e-13)
 
 
 def test_every_example_counts_once():

@@ -4,6 +4,7 @@ import functools
 import inspect
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -459,11 +460,7 @@ def test_stop_gradient_variants_differ_in_the_features_only():
     gradients.append(term_gradient("kl", weights, labels, stop_gradient=variant, branch_only=False))
   np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
   for name in ("classifier", "prior", "residual"):
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
-      gradients[0][name],
-      gradients[1][name],
-    )
+    chex.assert_trees_all_close(gradients[0][name], gradients[1][name], rtol=1e-9, atol=1e-12)
   assert (gradients[0]["features"] != gradients[1]["features"]).any()
 
 
@@ -478,7 +475,7 @@ def test_the_whole_prior_activation_is_stopped_by_default():
   weights, _ = random_heads()
   assert set(losses.dropmax_heads(**weights)) == {"logits", "retain_logits", "residual_logits"}
   stopped = losses.dropmax_heads(**weights, stop_gradient="activations")
-  jax.tree.map(np.testing.assert_array_equal, losses.dropmax_heads(**weights), stopped)
+  chex.assert_trees_all_equal(losses.dropmax_heads(**weights), stopped)
 
 
 # The likelihood under a mask: 5.7 point 5.

@@ -1,5 +1,6 @@
 """DropMax with q = p: its equilibrium, and that it is DropMax with the prior as posterior."""
 
+import chex
 import jax
 import numpy as np
 import oracles
@@ -62,7 +63,7 @@ def test_it_is_dropmax_with_the_prior_as_posterior(num_samples):
     jax.value_and_grad(full, argnums=(0, 1))(LOGITS, PRIOR),
     strict=True,
   ):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), one, other)
+    chex.assert_trees_all_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_the_likelihood_trains_the_prior_of_the_others_only():

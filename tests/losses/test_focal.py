@@ -1,5 +1,6 @@
 """Focal loss: its limits, and slopes that stay finite where the loss is zero."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ def test_gamma_zero_is_the_cross_entropy():
   logits, labels = jnp.array([[3.0, -1.0, 0.5], [1e4, 0.0, 0.0]]), jnp.array([2, 0])
   run = lambda function: jit(jax.value_and_grad(lambda o: function(o, labels).sum()))(logits)
   got = run(lambda o, y: losses.focal(o, y, gamma=0.0))
-  jax.tree.map(np.testing.assert_array_equal, got, run(losses.softmax_cross_entropy))
+  chex.assert_trees_all_equal(got, run(losses.softmax_cross_entropy))
 
 
 def test_slopes_are_finite_and_right_where_the_loss_is_nearly_zero():

@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +31,7 @@ def test_equals_optax_on_smoothed_labels(smoothing):
   pair = lambda function: jax.value_and_grad(lambda o: function(o).sum())(logits)
   ours = pair(lambda o: losses.label_smoothing(o, labels, smoothing=smoothing))
   optaxs = pair(lambda o: optax.softmax_cross_entropy(o, targets))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, optaxs)
+  chex.assert_trees_all_close(ours, optaxs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("over", ["all", "others"])

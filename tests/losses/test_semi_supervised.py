@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,8 +96,7 @@ def test_reconstruction_trains_what_is_shared_and_not_the_classifier():
 
   want = jit(jax.grad(supervised))(params)
   assert _norms(alone)["head"]["heads_inputs"] == {"decoder": {"bias": 0.0, "kernel": 0.0}}
-  for got, expected in zip(jax.tree.leaves(alone), jax.tree.leaves(want)):
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+  chex.assert_trees_all_close(alone, want, rtol=1e-5, atol=1e-7)
 
 
 def test_consistency_is_symmetric_and_a_stopped_teacher_gets_no_gradient():

@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,7 +70,7 @@ def test_equals_optax_at_ordinary_values():
   optaxs = jax.value_and_grad(lambda o: optax.softmax_cross_entropy_with_integer_labels(o, labels).sum())(
     logits
   )
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, optaxs)
+  chex.assert_trees_all_close(ours, optaxs, rtol=1e-5, atol=1e-6)
 
 
 def test_exact_at_huge_logits():

@@ -1,5 +1,6 @@
 """The autoencoder against NumPy, its noise, and what tying its kernels means."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +88,7 @@ def test_noise_is_in_training_only_and_where_it_should_be():
 
   clean, quiet, noisy, empty = jit(run)(jax.random.key(0))
   for out in quiet:
-    jax.tree.map(np.testing.assert_array_equal, out, clean)
+    chex.assert_trees_all_equal(out, clean)
   # Dropping hidden units leaves what they were; noise on the inputs changes them.
   np.testing.assert_array_equal(noisy[0]["hidden"], clean["hidden"])
   assert all((out["hidden"] != clean["hidden"]).any() for out in noisy[1:])

@@ -122,3 +122,9 @@ def test_decoding_stops_once_all_have_ended():
 def test_sizes_out_of_range_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
     models.beam_decode(next_log_probs, BATCH, **options)
+
+
+@pytest.mark.parametrize("decode", [models.greedy_decode, models.beam_decode])
+def test_an_empty_batch_is_refused(decode):
+  with pytest.raises(ValueError, match="batch_size must be at least 1"):
+    decode(next_log_probs, 0, length=LENGTH)

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,7 +145,7 @@ def test_rematerialisation_changes_neither_parameters_nor_gradients(make):
 
     results.append((variables["params"], jax.jit(jax.grad(loss))(variables["params"])))
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
+  chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-5)
 
 
 def dropped_resnet(**options):

@@ -3,6 +3,7 @@
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,8 +133,8 @@ def test_contract():
   )
   eager = step(jax.random.key(5), params)
   compiled = jax.jit(step)(jax.random.key(5), params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), eager, compiled)
-  jax.tree.map(np.testing.assert_array_equal, step(None, params)[0], params)
+  chex.assert_trees_all_close(eager, compiled, rtol=1e-6)
+  chex.assert_trees_all_equal(step(None, params)[0], params)
   other = step(jax.random.key(6), params)[0]
   assert (other["kernel"] != eager[0]["kernel"]).all()
   keys = jax.random.split(jax.random.key(7), 2)

@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -73,9 +74,9 @@ def test_no_noise_is_the_identity_and_std_may_be_traced():
     function = jax.jit(
       lambda std, options=options: noise.weight_noise(jax.random.key(3), PARAMS, std=std, **options)
     )
-    jax.tree.map(np.testing.assert_array_equal, function(0.0), PARAMS)
+    chex.assert_trees_all_equal(function(0.0), PARAMS)
     eager = noise.weight_noise(jax.random.key(3), PARAMS, std=0.2, **options)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), function(0.2), eager)
+    chex.assert_trees_all_close(function(0.2), eager, rtol=1e-5)
 
 
 def test_masks():

@@ -85,6 +85,8 @@ def test_which_layer():
   assert [float(leaf.sum()) for leaf in jax.tree.leaves(got)] == [2.0, 1.0, 1.0]
   with pytest.raises(ValueError, match="keep_prob"):
     noise.scale_weights(params, keep_prob=1.5, mask=paths.kernels_only)
+  with pytest.raises(TypeError, match="kernel must be floating"):
+    noise.scale_weights({"kernel": jnp.ones(2, int)}, keep_prob=0.5, mask=paths.kernels_only)
   with pytest.raises(ValueError, match="mask selects no parameter"):
     noise.scale_weights(params, keep_prob=0.5, mask=lambda p: paths.select(p, "nothing"))
 

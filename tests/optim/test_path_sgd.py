@@ -1,5 +1,6 @@
 """Path-SGD: kappa and the path norm by enumeration, and rescaled networks that stay the same network."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +43,7 @@ def test_kappa_is_the_sum_over_paths(name, p, x64):
   apply, params, paths, shape = network(name)
   kappa, norm = nets.enumerate_kappa(params, paths, p)
   got = jit(lambda params: path_kappa(apply, params, shape, p=p))(params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11), got, kappa)
+  chex.assert_trees_all_close(got, kappa, rtol=1e-11)
   got = jit(lambda params: path_norm(apply, params, shape, p=p))(params)
   np.testing.assert_allclose(got, norm, rtol=1e-12)
 
@@ -183,8 +184,9 @@ def test_mask_and_refusals():
     tx.update(params, tx.init(params))
   with pytest.raises(TypeError, match="apply must be a function"):
     path_sgd(0.1, apply=None, input_shape=(2,))  # type: ignore[arg-type]
-  with pytest.raises(ValueError, match="p must lie in"):
-    path_norm(nets.mlp, params, (2,), p=0.5)
+  for function in (path_norm, path_kappa):
+    with pytest.raises(ValueError, match="p must lie in"):
+      function(nets.mlp, params, (2,), p=0.5)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1e-20, 1e20), (1e-20, 1e-20), (1e20, 1e20)])

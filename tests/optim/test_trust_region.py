@@ -1,5 +1,6 @@
 """Steps of a given length: against sampled directions, the multiplier, Optax, and every block and norm."""
 
+import chex
 import jax
 import numpy as np
 import optax
@@ -118,9 +119,7 @@ def test_one_coordinate_a_block_is_sign_descent():
 def test_one_block_is_optax_without_its_epsilon(x64):
   g = tree(np.random.default_rng(3))
   theirs = optax.chain(optax.normalize_by_update_norm(scale_factor=EPS, eps=0.0), optax.scale(-1.0))
-  jax.tree.map(
-    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-13), step(trust_region(EPS), g), step(theirs, g)
-  )
+  chex.assert_trees_all_close(step(trust_region(EPS), g), step(theirs, g), rtol=1e-13)
 
 
 @pytest.mark.claim(
@@ -132,7 +131,7 @@ def test_leaves_have_steps_of_one_length(x64):
   g = tree(np.random.default_rng(4))
   got = step(trust_region(EPS, blocks="leaf"), g)
   want = jax.tree.map(lambda x: -EPS * x / np.linalg.norm(x.ravel()), g)
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-13), got, want)
+  chex.assert_trees_all_close(got, want, rtol=1e-13)
   params = jax.tree.map(lambda x: 5 * np.ones_like(x), g)
   lars = optax.chain(optax.scale_by_trust_ratio(), optax.scale(-EPS))
   theirs = jit(lambda g: lars.update(g, lars.init(params), params)[0])(g)
@@ -210,7 +209,7 @@ def test_averages_against_optax(x64):
       g = tree(rng)
       (a, mine), (b, other) = ours.update(g, states[0]), theirs.update(g, states[1])
       states = mine, other
-      jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12), a, b)
+      chex.assert_trees_all_close(a, b, rtol=1e-12)
 
 
 def test_rms_blocks_move_their_entries_alike(x64):

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,9 +64,9 @@ def test_weight_zero_is_the_loss_itself():
   params, batch = network()
   plain = jax.value_and_grad(loss_fn)(params, batch)
   got = jax.value_and_grad(penalized(loss_fn, (0.0, l2), (0.0, l1)))(params, batch)
-  jax.tree.map(np.testing.assert_array_equal, got, plain)
+  chex.assert_trees_all_equal(got, plain)
   bare = jax.value_and_grad(penalized(loss_fn))(params, batch)
-  jax.tree.map(np.testing.assert_array_equal, bare, plain)
+  chex.assert_trees_all_equal(bare, plain)
 
 
 def test_terms_have_names_and_sum_to_the_loss():
@@ -129,7 +130,7 @@ def test_devices_are_averaged_for_a_sum_counts_the_penalty_once_a_device():
     return jit(jax.vmap(step, axis_name="data", out_axes=None))(parts)
 
   mean, total = shard(jax.lax.pmean), shard(jax.lax.psum)
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), mean, whole)
+  chex.assert_trees_all_close(mean, whole, rtol=1e-4, atol=1e-6)
   w = params["Dense_0"]["kernel"]
   extra = total["Dense_0"]["kernel"] - 4 * (whole["Dense_0"]["kernel"] - ALPHA * w)
   np.testing.assert_allclose(extra, 4 * ALPHA * w, rtol=1e-4, atol=1e-5)

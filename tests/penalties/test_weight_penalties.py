@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -60,9 +61,7 @@ def test_penalty_and_coupled_decay_are_one_trajectory(x64):
   params, loss, *_ = regression()
   decay = optax.chain(optax.add_decayed_weights(ALPHA, paths.kernels_only), optax.sgd(RATE, momentum=0.9))
   got = descend(penalized(loss, (ALPHA, l2)), optax.sgd(RATE, momentum=0.9), params, 30)
-  jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-12), got, descend(loss, decay, params, 30)
-  )
+  chex.assert_trees_all_close(got, descend(loss, decay, params, 30), rtol=1e-12)
 
 
 def test_under_adam_the_penalty_is_not_decoupled_decay(x64):

@@ -75,6 +75,17 @@ def test_landscape_figures():
   np.testing.assert_allclose([heights[0], sum(heights)], 1)
 
 
+def test_steps_and_paths_of_lists():
+  ball = ([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]], [0.0, 2.0])
+  axis, _ = plots.unit_balls({"a": ball, "b": ball}, [0.0, -1.0]).axes
+  np.testing.assert_array_equal(axis.lines[0].get_xydata(), ball[0])
+  np.testing.assert_allclose(axis.lines[1].get_xydata()[:, 1], [2.0, 2.0])  # level: across the gradient
+  plane = ([-1.0, 2.0], [0.0, 3.0], [[0.0, 1.0], [1.0, 2.0]], {"path": [[0.0, 0.0], [1.0, 1.0]]})
+  (axis,) = plots.descent_paths({"one": plane}, labels={"one": ("a", "b")}).axes
+  assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_title(loc="left")) == ("a", "b", "one")
+  assert (axis.get_xlim(), axis.get_ylim()) == ((-1.0, 2.0), (0.0, 3.0))
+
+
 def test_refusals():
   with pytest.raises(ValueError, match="balls must have at least one"):
     plots.unit_balls({}, [1.0, 0.0])

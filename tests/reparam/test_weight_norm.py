@@ -1,5 +1,6 @@
 """Weight normalisation: lengths and directions apart, per unit, and its gradient."""
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -30,9 +31,7 @@ def test_units_of_an_equinox_model_are_rows():
   )
   kernels, _ = eqx.partition(model, paths.kernels_only(model))
   g = reparam.weight_norm_init(kernels)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), reparam.weight_norm(kernels, g), kernels
-  )
+  chex.assert_trees_all_close(reparam.weight_norm(kernels, g), kernels, rtol=1e-5)
   new = reparam.weight_norm(kernels, jax.tree.map(lambda g: jnp.arange(1.0, g.size + 1), g))
   for layer, lengths in zip(new.layers, g.layers, strict=True):
     rows = np.asarray(layer.weight, np.float64).reshape(len(layer.weight), -1)

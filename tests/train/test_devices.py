@@ -3,6 +3,7 @@
 import functools
 import re
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -119,8 +120,7 @@ def test_pmap_is_vmap_with_an_axis(devices):
     np.testing.assert_allclose(metrics["loss"][0], expected["loss"][0], rtol=1e-5)
     np.testing.assert_array_equal(metrics["kept_nontarget"][1], expected["kept_nontarget"][1])
     np.testing.assert_allclose(metrics["kept_nontarget"][0], expected["kept_nontarget"][0], rtol=1e-6)
-  for one, other in zip(jax.tree.leaves(ours.params), jax.tree.leaves(theirs.params), strict=True):
-    np.testing.assert_allclose(one, other, atol=1e-5)
+  chex.assert_trees_all_close(ours.params, theirs.params, rtol=1e-7, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["vmap", "loop"])

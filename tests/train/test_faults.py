@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 
+import chex
 import children
 import jax
 import numpy as np
@@ -613,7 +614,7 @@ def test_a_killed_peer(bench, apart):
   assert status == 0, said
   # Two processes add up in another order than one: not bit by bit.
   (_, _, params, _), ours = apart.whole[0], bench.final_state(workdir)[2]
-  jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-5), ours, params)
+  chex.assert_trees_all_close(ours, params, rtol=0, atol=1e-5)
   remark = f"the other stopped within {max(took):.0f} s, status {', '.join(map(str, sorted(set(statuses))))}"
   bench.row("a killed peer", KILLED_PEERS, most, remark)
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import chex
 import drawn
 import jax
 import numpy as np
@@ -287,7 +288,7 @@ def test_a_state_split_over_two_processes(tmp_path):
   for name, value in whole.items():
     np.testing.assert_allclose(split[name], value, rtol=0, atol=1e-5, err_msg=name)
   ours, theirs = (runs.final_state(tmp_path / name)["params"] for name in ("split", "whole"))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), ours, theirs)
+  chex.assert_trees_all_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):

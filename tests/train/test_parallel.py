@@ -1,5 +1,6 @@
 """`pmap` and `jit` are wrappings of one step: what no noise couples, they train alike."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -31,11 +32,7 @@ def test_pmap_trains_as_jit_does_without_noise(tmp_path):
   pmap, pmap_state = trained(tmp_path / "pmap", parallel="pmap", **plain)
   assert jax.device_count() == 8
   assert jit["step"] == pmap["step"] == 8
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-    jit_state["params"],
-    pmap_state["params"],
-  )
+  chex.assert_trees_all_close(jit_state["params"], pmap_state["params"], rtol=1e-5, atol=1e-6)
   assert abs(jit["test/nll"] - pmap["test/nll"]) < 1e-5
 
 
@@ -82,7 +79,7 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
   for name, value in whole.items():
     np.testing.assert_allclose(results[name], value, rtol=0, atol=1e-5, err_msg=name)
   ours, theirs = (runs.final_state(tmp_path / name)["params"] for name in ("run", "whole"))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), ours, theirs)
+  chex.assert_trees_all_close(ours, theirs, rtol=1e-4, atol=1e-5)
   # Each step saw the same examples and drew the same masks.
   losses = [
     [record["train/loss"] for record in runs.records(tmp_path / name) if "train/loss" in record]

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +63,7 @@ def test_the_penalty_is_added_once(how):
   """Beside the step without it: SGD has moved each kernel by `rate * weight * w` more, and no bias."""
   before, plain, without = stepped(**how)
   start, penalized, metrics = stepped("l2", **how)
-  jax.tree.map(np.testing.assert_array_equal, before, start)
+  chex.assert_trees_all_equal(before, start)
   squares = 0.0
   for layer in (before["backbone"]["Dense_0"], before["backbone"]["Dense_1"], before["head"]["classifier"]):
     squares += np.square(np.asarray(layer["kernel"], np.float64)).sum()

@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,7 +211,7 @@ def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
         assert abs(both["replicas"][name][r] - value) < 1e-4, name
     ours = jax.tree.map(lambda x, r=r: x[r], params)
     theirs = jax.tree.map(lambda x: x[0], runs.final_state(tmp_path / str(r))["params"])
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-7, atol=1e-4)
   assert both["replicas"]["test/nll"][0] != both["replicas"]["test/nll"][1]
 
 

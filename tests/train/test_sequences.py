@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,8 +110,7 @@ def test_padding_to_a_greater_length_changes_nothing(folder):
   flat = lambda state: np.concatenate([x.ravel() for x in jax.tree.leaves(state.opt_state["adam"][0].mu)])
   np.testing.assert_allclose(flat(one), flat(other), atol=1e-5 * np.abs(flat(one)).max())
   ours, theirs = evaluated(folder), evaluated(folder, **longer)
-  for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-    np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-5)
+  chex.assert_trees_all_close(ours, theirs, rtol=2e-5, atol=1e-5)
 
 
 def test_an_example_of_weight_0_counts_for_nothing(folder):
@@ -122,8 +122,7 @@ def test_an_example_of_weight_0_counts_for_nothing(folder):
   _, one = stepped(folder, weights=weights)
   _, other = stepped(folder, Split(inputs, labels), weights)
   assert one["loss"][1] == (split.labels[weights > 0] >= 0).sum()
-  for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-    np.testing.assert_array_equal(ours, theirs)
+  chex.assert_trees_all_equal(one, other)
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 import functools
 import importlib
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -92,10 +93,10 @@ def test_noise_is_there_in_training_and_gone_without_it(name):
   silent = "std" if name in ("gaussian_noise", "weight_noise") else "rate"
   start, plain, _ = stepped()
   before, found, _ = stepped(noise__names=(name,))
-  jax.tree.map(np.testing.assert_array_equal, start, before)
+  chex.assert_trees_all_equal(start, before)
   assert any((one != other).any() for one, other in zip(kernels(found), kernels(plain), strict=True))
   _, none, _ = stepped(**{"noise__names": (name,), f"noise__{name}__{silent}": 0.0})
-  jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), none, plain)
+  chex.assert_trees_all_close(none, plain, rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.thorough

@@ -4,8 +4,8 @@ from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.fields import Config
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.order import Order, bootstrap
-from jaxreg.train.lookup import short
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
+from jaxreg.train.lookup import short
 
 
 def load_data(config: Config) -> Dataset:

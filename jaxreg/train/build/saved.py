@@ -22,7 +22,9 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
   Raises:
     RunError: if nothing was trained there, or by a version with other fields.
   """
-  saved = {field: value for field, value in workdirs.read_config(workdir).items() if not workdirs.FREE.match(field)}
+  saved = {
+    field: value for field, value in workdirs.read_config(workdir).items() if not workdirs.FREE.match(field)
+  }
   config = config.copy_and_resolve_references().unlock()
   try:
     check_imports(saved)

@@ -1,10 +1,11 @@
-"""One table of every transform: float64 NumPy over 50 random steps, then the wrappers of Optax and JAX."""
+"""The contract of `jaxreg.optim`: float64 NumPy over 50 random steps, the wrappers of Optax and of JAX."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,7 +119,7 @@ def _sam(memory, g, w, t):
   return unflat(-RATE * 2 * (flat(w) + 0.3 * flat(g) / np.linalg.norm(flat(g))))
 
 
-ROWS = (
+CASES = (
   Row("exact_adagrad", {}, _adaptive(None, 1.0, anneal=True)),
   Row("exact_rmsprop", {"decay": 0.9}, _adaptive(None, 0.9)),
   Row("exact_rmsprop", {"decay": 0.9, "debias": False}, _adaptive(None, 0.9, False), label="recursion"),
@@ -196,18 +197,9 @@ ROWS = (
     extra={"grad_fn": lambda w: jax.tree.map(lambda w: 2 * w, w)},
   ),
 )
-by_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
 
-def test_every_transform_has_a_row():
-  public = {name for name in optim.__all__ if name[0].islower()}
-  # The directions are in the chains, and the other two are functions of the parameters.
-  chained = {name for name in public if name.startswith("scale_by_")} | {"path_kappa", "path_norm"}
-  assert {row.name for row in ROWS} | chained == public
-
-
-@by_row
-def test_fifty_steps(row):
+def check_fifty_steps(row):
   with jax.enable_x64(True):
     rng = np.random.default_rng(0)
     tx, w, memory = row.make(), draw(rng), {}
@@ -217,9 +209,12 @@ def test_fifty_steps(row):
       g = draw(rng)
       want = row.oracle(memory, g, w, t)
       got, state = update(g, state, w)
-      close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-13)
-      jax.tree.map(close, got, want)
+      assert_close(got, want, rtol=1e-10, atol=1e-13)
       w = jax.tree.map(lambda w, g: w + 0.05 * np.sign(g), w, g)  # not too far, for sinh
+
+
+def assert_close(got, want, rtol=2e-5, atol=1e-6):
+  chex.assert_trees_all_close(got, want, rtol=rtol, atol=atol)
 
 
 def one(seed, dtype=np.float32):
@@ -238,15 +233,7 @@ def two_steps(row, tx):
   return run
 
 
-def assert_close(got, want, rtol=2e-5, atol=1e-6):
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=rtol, atol=atol), got, want
-  )
-
-
-@pytest.mark.slow
-@by_row
-def test_jit_vmap_pmap_and_sharding(row):
+def check_jit_vmap_pmap_and_sharding(row):
   run = two_steps(row, row.make())
   examples = [one(seed) for seed in range(2)]
   want = [run(g, w) for g, w in examples]
@@ -260,9 +247,7 @@ def test_jit_vmap_pmap_and_sharding(row):
   assert_close(jit(run)(*jax.tree.map(place, examples[0])), want[0])
 
 
-@pytest.mark.slow
-@by_row
-def test_mixed_dtypes(row):
+def check_mixed_dtypes(row):
   tx = row.make()
   g, w = one(0)
   cast = lambda tree: {
@@ -283,9 +268,7 @@ def test_mixed_dtypes(row):
   assert_close(updates, want, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.thorough
-@by_row
-def test_zero_gradients(row):
+def check_zero_gradients(row):
   """Nothing becomes NaN, then or later; at 0 all stand still but what looks at another gradient."""
   tx = row.make()
   g, w = one(1)
@@ -305,9 +288,7 @@ def test_zero_gradients(row):
 
 
 # A matrix has the size of what is selected, and path_sgd has a mask of its own.
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [row for row in ROWS if row.masked], ids=str)
-def test_masks(row):
+def check_masks(row):
   g, w = one(2)
   mask = {name: {"kernel": True, "bias": False} for name in SHAPES}
   tx = optax.masked(row.make(), mask)
@@ -325,9 +306,7 @@ def test_masks(row):
     np.testing.assert_allclose(updates[name]["kernel"], want[name]["kernel"], rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-@by_row
-def test_injected_hyperparameters(row):
+def check_injected_hyperparameters(row):
   g, w = one(3)
   factory = optax.inject_hyperparams(getattr(optim, row.name), static_args=row.static)
   tx = factory(*row.args, **row.options)
@@ -350,9 +329,7 @@ def test_injected_hyperparameters(row):
     assert_close(falling.update(g, second, w)[0], jax.tree.map(lambda x: x / 2, later))
 
 
-@pytest.mark.slow
-@by_row
-def test_accumulated_gradients(row):
+def check_accumulated_gradients(row):
   (g, w), (h, _) = one(4), one(5)
   tx, alone = optax.MultiSteps(row.make(), every_k_schedule=2), row.make()
   update = jit(lambda g, state, w: tx.update(g, state, w, **row.extra))
@@ -363,9 +340,7 @@ def test_accumulated_gradients(row):
   assert_close(update(h, state, w)[0], want)
 
 
-@pytest.mark.slow
-@by_row
-def test_chains_and_unknown_extra_arguments(row):
+def check_chains_and_unknown_extra_arguments(row):
   """Others' extra arguments pass by."""
   g, w = one(6)
   tx = optax.chain(optax.clip_by_global_norm(1e6), row.make(), optax.scale(2.0))

@@ -1,26 +1,15 @@
-"""Every public function of the core folders under every transformation, or the name of the test that does it.
+"""The contract's cases of functions that take functions, batches or states.
 
-`test_contract.py` has those whose arguments are arrays, with oracles. Here are those that take functions,
-batches or states: a row says how to call one on arrays, and the checks are the same, without oracles, which
-the folders' own tests have. What is in neither is in `ELSEWHERE` under the file that tests it.
+A row says how to call one on arrays. Their oracles are in the tests of their folders.
 """
 
 import dataclasses
 import functools
-import importlib
-import inspect
-import pathlib
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import cases_constraints
-import cases_penalties
-import contract
 import jax
 import jax.numpy as jnp
-import pytest
-import test_contract
 from contract import KEY, LABELS, LOG_PROBS, PREDICTED, SCORES, Case, Input
 
 from jaxreg import (
@@ -35,68 +24,6 @@ from jaxreg import (
   penalties,
   sparse,
 )
-
-FOLDERS = (
-  "losses",
-  "noise",
-  "penalties",
-  "constraints",
-  "reparam",
-  "augment",
-  "adversarial",
-  "averaging",
-  "ensembles",
-  "calibration",
-  "sparse",
-  "theory",
-  "flatness",
-)
-
-# What is not called here: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
-# array to map over. Each is tested in the file named, under its own transformations where they apply.
-ELSEWHERE = {
-  "calibration/test_more_calibration.py": "calibration.fit_temperature",
-  "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
-  "ensembles/test_means.py": "ensembles.dropout_masks",
-  "flatness/test_chunked.py": "flatness.chunked",
-  "flatness/test_curvature.py": "flatness.dense_hessian flatness.dense_interval_flatness "
-  "flatness.dense_noise_covariance flatness.gauss_newton flatness.hessian flatness.hvp flatness.materialize "
-  "flatness.noise_covariance flatness.per_example_noise_covariance",
-  "flatness/test_directions.py": "flatness.filter_normalized_direction flatness.loss_profile "
-  "flatness.loss_surface",
-  "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
-  "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
-  "flatness/test_interval.py": "flatness.interval_flatness",
-  "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
-  "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
-  "flatness/test_relations.py": "flatness.hessian_variance_alignment",
-  "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
-  "flatness.sample_gradients flatness.sample_trajectory",
-  "flatness/test_subset.py": "flatness.subset",
-  "noise/test_label_noise.py": "noise.label_noise",
-  "noise/test_layer.py": "noise.layer",
-  "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise noise.rnn_weight_noise_init",
-  "noise/test_token_dropout.py": "noise.token_dropout_indices",
-  "theory/test_running_averages.py": "theory.adagrad_regret_bound theory.ewa_weights theory.ewa_window",
-  "theory/test_stationary_points.py": "theory.hessian_index theory.landscape_constants theory.pl_ratio",
-  "theory/test_dropmax_enumeration.py": "theory.dropmax_expected_nll theory.dropmax_masks",
-  "theory/test_dropmax_equilibrium.py": "theory.dropmax_equilibrium",
-  "theory/test_dropmax_gradient.py": "theory.dropmax_condition_1 theory.dropmax_gradient_norms "
-  "theory.dropmax_regularizer theory.dropmax_target_gradients",
-  "theory/test_dropmax_nontarget.py": "theory.dropmax_nontarget_gradients",
-  "theory/test_dropmax_posterior.py": "theory.dropmax_marginal_logits theory.dropmax_mask_posterior "
-  "theory.dropmax_mean_field",
-  "theory/test_dropmax_target.py": "theory.dropmax_learn_posterior theory.dropmax_optimal_target_logit",
-  "theory/test_dropout_ridge.py": "theory.dropout_ridge theory.dropout_ridge_loss",
-  "theory/test_early_stopping_theory.py": "theory.early_stopping_alpha theory.early_stopping_steps "
-  "theory.gd_filter",
-  "theory/test_group_softmax_groupings.py": "theory.effective_rank theory.equal_partitions "
-  "theory.group_relaxation theory.grouping_losses theory.search_grouping theory.update_rank",
-  "theory/test_l1_solution.py": "theory.l1_solution",
-  "theory/test_noise_terms.py": "theory.input_noise_terms theory.weight_noise_terms",
-  "theory/test_ridge.py": "theory.effective_dof theory.l2_shrinkage theory.l2_solution theory.pinv_limit "
-  "theory.ridge theory.ridge_bias_variance",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -201,7 +128,7 @@ def penalised(function):
   return lambda params, x: function(mean_square, *terms)(params, x, key=None)
 
 
-ROWS = (
+CASES = (
   augmented("flip"),
   augmented("translate", max_shift=2),
   augmented("pad_crop", padding=2),
@@ -371,7 +298,6 @@ ROWS = (
     lambda supervised, unsupervised, labels: losses.semi_supervised(supervised, unsupervised, labels - 2),
   ),
 )
-by_row = pytest.mark.parametrize("case", ROWS, ids=str)
 # Their values in bfloat16 are not those of the same numbers in float32: the functions that they are given
 # compute in bfloat16, and a sign may turn.
 COMPUTE_NARROW = {
@@ -389,69 +315,3 @@ COMPUTE_NARROW = {
   "penalties.penalized",
   "penalties.penalized_terms",
 }
-OTHER_CASES = (*cases_penalties.CASES, *cases_constraints.CASES)
-
-
-def test_every_public_function_is_here_or_named_where_it_is():
-  """A new function without a row, a case or a place in `ELSEWHERE` fails here, and so does one with two."""
-  public = {
-    f"{folder}.{name}"
-    for folder in FOLDERS
-    for name, value in vars(importlib.import_module(f"jaxreg.{folder}")).items()
-    if name in importlib.import_module(f"jaxreg.{folder}").__all__ and not inspect.isclass(value)
-  }
-  elsewhere = [name for names in ELSEWHERE.values() for name in names.split()]
-  cases = {case.function for case in (*test_contract.CASES, *OTHER_CASES, *ROWS)}
-  assert not cases & set(elsewhere)
-  assert len(elsewhere) == len(set(elsewhere))
-  assert cases | set(elsewhere) == public
-
-
-@pytest.mark.parametrize("file", ELSEWHERE)
-def test_what_is_elsewhere_is_there(file):
-  text = (pathlib.Path(__file__).parent / file).read_text()
-  for name in ELSEWHERE[file].split():
-    assert re.search(rf"\b{name.partition('.')[2]}\b", text), name
-
-
-@pytest.mark.slow
-@by_row
-def test_transforms(case):
-  """vmap and a sharded batch give what a loop of compiled calls gives; keys decide what is drawn."""
-  contract.check_vmap(case)
-  contract.check_sharded(case)
-  if case.keyed:
-    contract.check_keys(case)
-
-
-@pytest.mark.slow
-@by_row
-def test_jit_and_pmap(case):
-  contract.check_jit(case)
-  contract.check_pmap(case)
-
-
-@pytest.mark.thorough
-@by_row
-def test_dtypes(case):
-  contract.check_dtypes(case)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", [case for case in ROWS if case.smooth], ids=str)
-def test_finite_at_extremes(case):
-  contract.check_finite(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "case", [case for case in (*ROWS, *OTHER_CASES) if case.function not in COMPUTE_NARROW], ids=str
-)
-def test_bfloat16_values(case):
-  contract.check_bfloat16_values(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", OTHER_CASES, ids=str)
-def test_pmap_is_a_loop(case):
-  contract.check_pmap(case)

@@ -1,75 +1,15 @@
-"""The checks of `contract.py` on the penalties whose arguments are arrays, and refusals of all of them."""
+"""What the penalties refuse."""
 
 import functools
 
-import contract
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from cases_penalties import CASES
 
 from jaxreg import penalties
 from jaxreg.paths import everything
 from jaxreg.train.lookup import parameters
 from jaxreg.train.step.named import REGULARIZERS
-
-pytestmark = pytest.mark.thorough
-
-by_case = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def test_every_public_function_has_a_case():
-  functions = {case.function.removeprefix("penalties.") for case in CASES}
-  # These take and return functions: test_penalized.
-  assert functions | {"penalized", "penalized_terms"} == set(penalties.__all__)
-
-
-@pytest.mark.parametrize("sizes", contract.SHAPES, ids=("one axis", "two axes"))
-@by_case
-def test_oracle(case, sizes):
-  if "gradient" in case.function or "jacobian" in case.function:
-    sizes = contract.SIZES  # an example's inputs are what has no batch axis
-  contract.check_oracle(case, sizes)
-
-
-@pytest.mark.parametrize("check", [contract.check_float64, contract.check_dtypes], ids=lambda f: f.__name__)
-@by_case
-def test_dtypes(case, check):
-  check(case)
-
-
-@pytest.mark.parametrize(
-  "check",
-  [
-    contract.check_jit,
-    pytest.param(contract.check_vmap, marks=pytest.mark.slow),
-    pytest.param(contract.check_sharded, marks=pytest.mark.slow),
-  ],
-  ids=lambda f: f.__name__,
-)
-@by_case
-def test_transforms(case, check):
-  check(case)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case.gradient], ids=str)
-def test_gradients(case):
-  contract.check_gradients(case)
-
-
-@by_case
-def test_finite(case):
-  contract.check_finite(case)
-
-
-@by_case
-def test_finite_at_zero(case):
-  zeros = jax.tree.map(jnp.zeros_like, contract.make(case))
-  ones = contract._cotangent(case, np.ones, np.float32)
-  outputs, gradient = contract._with_vjp(case)(*contract._split_floats(case, zeros), ones)
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves((outputs, gradient)))
-
 
 ON_PARAMS = {name: penalty for name, penalty in REGULARIZERS.items() if "mask" in parameters(penalty)}
 ON_PARAMS["l2_sp"] = functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))})
