@@ -110,9 +110,10 @@ def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
     ValueError: if they do not.
   """
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
+    without = ", ".join(name for name, term in TERMS.items() if not needs_labels(term))
     raise ValueError(
       "data.unlabelled.batch_size: nothing looks at examples without labels; name one of "
-      f"{', '.join(name for name, term in TERMS.items() if not needs_labels(term))} in regularizers.names, or give 0"
+      f"{without} in regularizers.names, or give 0"
     )
   if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
     raise ValueError(f"regularizers.names: {', '.join(terms)} are for inputs that are no sequences of tokens")
