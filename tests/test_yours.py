@@ -10,12 +10,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jaxreg.train.jobs.rows import make_cell, parse_rows
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build import setup
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
 from jaxreg.train.config.choices import chosen
+from jaxreg.train.config.rows import parse_rows
+from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.step.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -313,10 +315,19 @@ def test_mistakes_are_one_line(run, theirs, capsys, fields, message):
 
 
 def test_two_of_one_name_are_refused(theirs):
-  (theirs / "others.py").write_text("from theirs import *\nfrom theirs import POLY\n")
+  (theirs / "others.py").write_text(
+    "from theirs import POLY, poly as other\n\n\n"
+    "def poly(logits, labels, *, epsilon: float = 7.0):\n  return other(logits, labels, epsilon=epsilon)\n"
+  )
   rows = ("one: method.name=theirs:POLY", "two: method.name=others:POLY")
   with pytest.raises(train.RunError, match=r"theirs:POLY and others:POLY would share method\.POLY"):
     cli.parse(flags("job=compare", f"compare.rows={rows}"), CONFIGS)
+  (theirs / "mine.py").write_text(
+    "from jaxreg.train import add_options, base_config\n\n\ndef get_config():\n  config = base_config()\n"
+    "  config.method.name = 'theirs:poly'\n  return add_options(config)\n"
+  )
+  config = cli.parse(["--config", "mine.py", *flags("method.name=others:poly")], CONFIGS).config
+  assert config.method.poly.loss.epsilon == 7.0  # not that of the one it replaces
   sys.modules.pop("others")
 
 
@@ -344,6 +355,6 @@ def test_the_page_shows_what_runs(theirs):
       config = call.config
       config.method.name = config.method.name.replace("dropmax", "softmax")  # which is sooner traced
       config.model.MLP.widths = (8,)
-      setup.build(config, setup.load_data(config).describe())
+      build(config, load_data(config).describe())
   assert call.config.method.squared.loss.scale == 2.0
   sys.modules.pop("my_things")
