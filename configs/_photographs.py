@@ -1,8 +1,8 @@
-"""What the set-ups on photographs share: the preprocessing of ImageNet, its residual network, two recipes.
+"""Parts shared by the photograph configs: ImageNet's preprocessing and residual network, and two recipes.
 
-Preprocessing, ours where a paper does not say: a crop of random area (8 to 100 %) and aspect (3/4 to 4/3),
-scaled to 224x224, and flips; for evaluation the shorter side to 256 and the middle 224x224; channels less the
-usual mean and over the usual standard deviation of ImageNet.
+The preprocessing is ours if a paper does not state it. Training takes a crop of random area (8 to 100 %) and
+aspect (3/4 to 4/3), scaled to 224x224, and flips. Evaluation scales the shorter side to 256 and takes the
+central 224x224. Channels are standardised by ImageNet's usual mean and standard deviation.
 """
 
 from jaxreg.train import Config, base_config
@@ -23,7 +23,7 @@ def photographs(depth: int) -> Config:
 
 
 def group_softmax(kind: str, drops: tuple[float, ...], epochs: int) -> Config:
-  """Table B.1 of the supplement of Kobayashi, 2021, but for the data; `drops` are epochs."""
+  """Table B.1 of the supplement of Kobayashi, 2021, without the data; `drops` are epochs."""
   config = photographs(depth=50)
   config.batch_size = 256
   config.epochs = epochs
@@ -34,7 +34,7 @@ def group_softmax(kind: str, drops: tuple[float, ...], epochs: int) -> Config:
   config.method.name = "group_softmax"
   config.method.group_softmax.loss.num_groups = 8
   config.method.group_softmax.loss.kind = kind
-  if kind == "II":  # whose logits are about so many times too large
+  if kind == "II":  # its logits are about num_groups times too large
     config.method.group_softmax.predict.logit_scale = 1 / 8
   return config
 
@@ -43,14 +43,14 @@ def he_preprocessing(config: Config) -> None:
   """The training crops of He et al., 2016, section 3.4, which the supplement's B.1 calls standard.
 
   The shorter side is drawn from 256 to 480, the crop from anywhere in the image or its mirror image, and one
-  colour is added. Their mean is subtracted per pixel; here, as in all our configs, per channel.
+  colour is added. He et al. subtract the mean per pixel; here, as in all our configs, it is per channel.
   """
   config.data.stream.sides = (256, 480)
   config.augment.names = ("lighting",)
 
 
 def dropmax(drops: tuple[float, ...], epochs: int, weight_decay: float) -> Config:
-  """Appendix C of Lee et al., 2018, for AWA and CUB-200-2011, but for the data; `drops` are epochs."""
+  """Appendix C of Lee et al., 2018, for AWA and CUB-200-2011, without the data; `drops` are epochs."""
   config = photographs(depth=18)
   config.batch_size = 125
   config.epochs = epochs
@@ -63,7 +63,7 @@ def dropmax(drops: tuple[float, ...], epochs: int, weight_decay: float) -> Confi
 
 
 def tfds(config: Config, name: str, test: str) -> None:
-  """Trains on all of `train`; nothing is chosen on validation, which is the test split."""
+  """Trains on all of `train`; validation is the test split, and nothing is chosen on it."""
   config.data.name = "tfds"
   config.data.tfds.name = name
   config.data.tfds.stream = True
@@ -71,7 +71,7 @@ def tfds(config: Config, name: str, test: str) -> None:
 
 
 def folder(config: Config) -> None:
-  """The same from a folder with `train` and `test`, of a folder for each class."""
+  """The same from a folder with `train` and `test`, each with one folder per class."""
   config.data.name = "image_folder"
   config.data.image_folder.train = "train"
   config.data.image_folder.val = config.data.image_folder.test = "test"

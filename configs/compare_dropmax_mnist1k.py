@@ -6,9 +6,9 @@ Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the MNIST-1K 
 6.91, DropMax with q = p 7.52, DropMax 5.32 (test error, as its poster confirms), with another network and
 schedule.
 
-Every method is searched alike, from one seed on the validation split: the weight decay as the appendix says,
-and beside it what is the method's own. DIR has the four idx files. In all 96 runs of about one and a
-half minutes each on one core; interrupted, the same command goes on. Two such commands with the same
+Every method is searched in the same way, from one seed on the validation split: the weight decay as in the
+appendix, and the method's own options. DIR has the four idx files. There are 96 runs of about one and a half
+minutes each on one core. The same command resumes after an interruption. Two commands with the same
 `--workdir`, each with some of the rows and their lines of the grid, share the work.
 
 `appendix`: softmax and DropMax on the schedule of appendix C (`dropmax_mnist:1k-appendix`: 2000 epochs,

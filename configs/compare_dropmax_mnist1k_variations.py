@@ -5,10 +5,10 @@ Command: python run.py --config configs/compare_dropmax_mnist1k_variations.py --
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, its poster: backgrounds, softmax 12.89 %
 test error and 1.52 % ECE, DropMax 10.86 and 0.683; rotated as well 52.06 and 7.69, and 48.81 and 2.38.
 
-The paper does not say how its sets were made. Ours: every digit lies on noise, each pixel uniform; with
-`rotation` it is first turned by an angle that is uniform over the circle. No search: each method has the
-weight decay that the search of `compare_dropmax_mnist1k` chose for it. 6 runs of about two minutes each on
-one core; `figures/reliability.png` has the reliability diagrams.
+The paper does not say how its sets were made. In ours, every digit lies on noise, with each pixel uniform;
+with `rotation` the digit is first rotated by a uniform angle over the circle. There is no search: each method
+has the weight decay that `compare_dropmax_mnist1k` chose for it. 6 runs of about two minutes each on one
+core; `figures/reliability.png` has the reliability diagrams.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist

@@ -1,4 +1,4 @@
-"""How fast softmax and DropMax learn on MNIST-55K, one seed each: Fig. 3 (a) of the paper.
+"""The speed of learning of softmax and DropMax on MNIST-55K, one seed each: Fig. 3 (a) of the paper.
 
 Command: python run.py --config configs/compare_dropmax_mnist55k.py --config.data.idx.path=DIR
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a), and appendix C.

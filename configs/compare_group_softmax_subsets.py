@@ -1,4 +1,4 @@
-"""Softmax and group softmax on parts of MNIST: fewer classes, fewer images a class; an MLP, five seeds.
+"""Softmax and group softmax on subsets of MNIST, by classes and images per class: an MLP, five seeds.
 
 Command: python run.py --config configs/compare_group_softmax_subsets.py:classes2 --config.data.idx.path=DIR
          (classes2, classes5, classes10: so many classes with 100 training images each;

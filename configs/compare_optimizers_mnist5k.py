@@ -7,8 +7,8 @@ The comparison is ours.
 
 5000 training images and the next 5000 for validation; an MLP (1024, 1024) without any regularizer, batches of
 100, 10 epochs at a constant rate. An unbalanced start is the balanced one with its hidden units rescaled by
-factors of log-normal size: the same function. Each learning rate is chosen of three, from one seed, by the
-error on the validation split; then three seeds are trained. DIR has the idx files.
+log-normal factors: the same function. Each learning rate is chosen among three, from one seed, by the error
+on the validation split; then three seeds are trained. DIR has the idx files.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist

@@ -6,10 +6,10 @@ Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National Univer
 comparison is ours.
 
 1000 training images and the next 1000 for validation; an MLP (256, 256), Adam, 60 epochs, no augmentation.
-Each strength is chosen of three, from one seed, by the error on the validation split; then five seeds are
-trained in one program. Early stopping looks at that split every second epoch; bagging has five members, and
-VAT 100 images without their labels in each batch, of the 58000 others. `flipped`: a fifth of the training
-labels is another class, and six of the rows. DIR has the idx files.
+Each strength is chosen among three, from one seed, by the error on the validation split; then five seeds are
+trained in one program. Early stopping evaluates that split every second epoch. Bagging has five members. VAT
+adds to each batch 100 of the 58000 other images, without their labels. `flipped`: a fifth of the training
+labels is changed to another class, with six of the rows. DIR has the idx files.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist

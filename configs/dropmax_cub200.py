@@ -13,11 +13,11 @@ DropMax.
 TFDS's `caltech_birds2011`, the official split: 5994 training images and 5794 for testing, 200 classes. Not
 confirmed, and so ours: crops, flips and standardised channels of whole images, without the birds' boxes, the
 7x7 stem, no pre-training, weight decay on everything but the mask branches, as in the released MNIST code.
-The error is that of the last epoch on the test split; nothing is chosen on it. 125 is divisible by 1, 5 or 25
-devices; on others, --config.batch_size=128. No run of it was made here, and its time is not measured.
+The error is the last epoch's, on the test split; nothing is chosen on it. 125 is divisible by 1, 5 or 25
+devices; on others, --config.batch_size=128. We have not run this config, and its time is not measured.
 
-Not clipped, unlike `dropmax_cifar10`. On synthetic images of 200 classes it had not begun to learn after 50
-steps; whether clipping helps there is open (docs/results.md).
+Gradients are not clipped, unlike in `dropmax_cifar10`. On synthetic images of 200 classes learning had not
+started after 50 steps; whether clipping helps there is open (docs/results.md).
 """
 
 from configs._photographs import dropmax, tfds

@@ -8,7 +8,7 @@ Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of so
 
 784-50-50-10 on the first 10000 training images, gradient descent on all of them, dropout after the second
 hidden layer, the weights and biases between the hidden layers. The learning rates and the numbers of steps
-are ours (those of the source are only in the legends of its figures, which are lost).
+are ours: the source has them only in the legends of its figures, which are lost.
 
 `one_setting`: figures 2 and 3 of a single training, at factor 2 and along 500 of the principal components.
 `profile`: figure 1a, 784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch,

@@ -5,10 +5,10 @@ Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of so
 2021, appendix A: gradient descent on all 50000 images for 1200 epochs, learning rate 0.01, units kept with
 probability 0.8 after the convolutions; variance and curvature in the first convolution of the first block.
 
-The whole set is one batch, made in 50 parts whose gradients are added up: BatchNorm's moments are those of a
-part. Meant for an accelerator. `small`: the first 100 images of CIFAR-10, 150 steps of gradient descent with
-momentum, 100 samples of each kind, 50 eigenpairs by Lanczos, for a CPU. Where dropout stands to BatchNorm
-(before it) is ours, the source does not say.
+The whole set is one batch, computed in 50 parts with summed gradients: BatchNorm's moments are per part.
+Meant for an accelerator. `small`: the first 100 images of CIFAR-10, 150 steps of gradient descent with
+momentum, 100 samples of each kind, 50 eigenpairs by Lanczos, for a CPU. The position of dropout, before
+BatchNorm, is ours: the source does not say.
 """
 
 from jaxreg.train import Config, base_config

@@ -2,8 +2,9 @@
 
 Command: python run.py --config configs/flatness_transformer_multi30k.py --config.data.parallel_text.path=DIR
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
-2021, appendix A; variance and curvature in the queries of the first block of the decoder. Which attention's
-queries it does not say: here its self-attention's. Accuracy is that of the next token given the ones before.
+2021, appendix A; variance and curvature in the queries of the first block of the decoder. The source does not
+say which attention's queries; here they are the self-attention's. Accuracy is for the next token given the
+tokens before it.
 
 The network, data and schedule are those of `transformer_multi30k`. `small`: the first 256 pairs of at most 24
 tokens, a vocabulary of 1000, 1000 steps with the warm-up scaled to 400, for a CPU.
@@ -31,7 +32,7 @@ def get_config(variant: str = "paper") -> Config:
     config.optimizer.schedule.noam.warmup_steps = 400
     config.flatness.variance_flatness.samples = 500
     config.flatness.variance_flatness.directions = 12
-    # Attention saturates: along no direction in its queries does the loss double.
+    # Attention saturates: the loss doubles along no direction in its queries.
     config.flatness.variance_flatness.factors = (1.1,)
     config.flatness.projected_variance.samples = 500
   both = "flatness.analyses=('profile','variance_flatness','projected_variance')"

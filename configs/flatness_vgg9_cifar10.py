@@ -5,11 +5,11 @@ Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of so
 2021, appendix A: gradient descent with Nesterov momentum, 300 epochs, learning rate 0.1 divided by 10 at
 epochs 150, 225 and 275, units kept with probability 0.8 after each pooling layer.
 
-As the source has it, every step is of all 2048 images (22 s on 2 cores; with BatchNorm, whose moments then
-are of all of them). Momentum 0.9, and VGG-9's layout with its BatchNorm, are ours: see `models.VGG9`.
-`minibatch`: for a CPU, the first 1024 images, mini-batches of 64 and 25 epochs, with a learning rate of
-0.02 after an epoch of warm-up: at 0.1 small batches diverge in their first steps and stay near chance.
-Profiles of 21 points, on the first 512 images.
+As in the source, every step uses all 2048 images (22 s on 2 cores), and so do BatchNorm's moments. Momentum
+0.9, and VGG-9's layout with its BatchNorm, are ours: see `models.VGG9`.
+`minibatch`: for a CPU, the first 1024 images, mini-batches of 64 and 25 epochs, with a learning rate of 0.02
+after an epoch of warm-up: at 0.1 small batches diverge in their first steps and stay near chance. Profiles of
+21 points, on the first 512 images.
 """
 
 from jaxreg.train import Config, base_config

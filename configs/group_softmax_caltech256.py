@@ -8,12 +8,12 @@ decay 1e-4; 256 classes and 15 000 training images.
 
 DIR has train/CLASS and test/CLASS. The archive has neither, and its 257th folder is no class:
   python -m jaxreg.train.data.image_lists 256_ObjectCategories DIR --train=60 --skip=257.clutter
-draws 60 images of each class, which make 15 360, and leaves the others for testing.
+draws 60 images per class, 15 360 in all, and leaves the others for testing.
 
-Not confirmed, and so ours: that 60 a class are meant (it is the number that fits the table's 15 000),
-ResNet-50, type II of 8 groups (the paper advises it below 500 000 images), and weight decay on all
-parameters. The paper's errors on this set are not confirmed. The error is that of the last epoch on the test
-split; nothing is chosen on it. No run of it was made here, and its time is not measured.
+Not confirmed, and so ours: the reading of 60 per class (the number that fits the table's 15 000), ResNet-50,
+type II of 8 groups (the paper advises it below 500 000 images), and weight decay on all parameters. The
+paper's errors on this set are not confirmed. The error is the last epoch's, on the test split; nothing is
+chosen on it. We have not run this config, and its time is not measured.
 """
 
 from configs._photographs import folder, group_softmax

@@ -11,8 +11,8 @@ and 150, 180 epochs. `finetuned`: from 0.0045, at 30, 60 and 90, 120 epochs.
 TFDS's `food101`: 75 750 training images and 25 250 for testing, 101 classes. Not confirmed, and so ours:
 ResNet-50, type II of 8 groups (the paper advises it below 500 000 images), weight decay on all parameters,
 and for `finetuned` the softmax run on ImageNet at its last epoch as the start, with all layers trained. The
-paper's errors on this set are not confirmed. The error is that of the last epoch on the test split; nothing
-is chosen on it. No run of it was made here, and its time is not measured.
+paper's errors on this set are not confirmed. The error is the last epoch's, on the test split; nothing is
+chosen on it. We have not run this config, and its time is not measured.
 """
 
 from configs._photographs import group_softmax, tfds

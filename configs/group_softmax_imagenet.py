@@ -5,10 +5,11 @@ Command: python run.py --config configs/group_softmax_imagenet.py --config.data.
 Source: Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Tables B.1 and
 B.2: batches of 256, SGD with momentum 0.9 from 0.1, divided by 10 at three epochs, weight decay 1e-4.
 
-`all` (without an argument): 120 epochs, drops at 30, 60 and 90. `classes100`, `classes200`: so many classes,
-180 epochs, 60, 120 and 150; `classes500`: as `all`. `images100`, `images200`: so many images of each of the
-1000 classes, 240 epochs, 90, 180 and 210; `images500`: 180 epochs, 60, 120 and 150. Each with `-he`, as in
-`all-he`: the preprocessing of He et al., 2016, which the supplement names as its source, instead of ours.
+`all` (without an argument): 120 epochs, drops at 30, 60 and 90. `classes100`, `classes200`: 100 or 200
+classes, 180 epochs, drops at 60, 120 and 150; `classes500`: as `all`. `images100`, `images200`: 100 or 200
+images of each of the 1000 classes, 240 epochs, drops at 90, 180 and 210; `images500`: 180 epochs, drops at
+60, 120 and 150. Any of them takes `-he`, as in `all-he`: the preprocessing of He et al., 2016, which the
+supplement names as its source, instead of ours.
 
 The paper's error, % (Table B.2; without spreads):
 
@@ -17,13 +18,13 @@ The paper's error, % (Table B.2; without spreads):
   type I     23.3  14.6        16.3        19.0        47.6       38.0       28.8
   type II    24.1  13.0        15.6        19.1        46.8       38.0       29.3
 
-Here type II below 500 000 training images and type I from there on, as the paper advises; the other by
---config.method.group_softmax.loss.kind, softmax by `softmax_imagenet`. Not confirmed, and so ours: ResNet-50
-(its author's other results with this recipe are ResNet-50's), 8 groups, which classes and images the subsets
-have (drawn by `data.subset.seed`), weight decay on all parameters, as PyTorch's SGD has it, and which crops:
-the supplement says "standard" and cites He et al., whose crops are `-he`; without it they are those that
-PyTorch's own examples call standard. The error is that of the last epoch on the validation split;
-nothing is chosen on it. No run of it was made here, and its time is not measured.
+This config uses type II below 500 000 training images and type I from there on, as the paper advises. For the
+other type set --config.method.group_softmax.loss.kind; for softmax use `softmax_imagenet`. Not confirmed, and
+so ours: ResNet-50 (the author's other results with this recipe use it), 8 groups, the classes and images of
+the subsets (drawn by `data.subset.seed`), weight decay on all parameters, as in PyTorch's SGD, and the crops.
+The supplement calls its crops "standard" and cites He et al., whose crops are `-he`; without `-he` they are
+the crops that PyTorch's own examples call standard. The error is the last epoch's, on the validation split;
+nothing is chosen on it. We have not run this config, and its time is not measured.
 """
 
 from configs._photographs import group_softmax, he_preprocessing, tfds

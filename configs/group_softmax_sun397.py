@@ -8,10 +8,10 @@ decay 1e-4; 397 classes and 19 000 training images.
 
 TFDS's `sun397/standard-part1-120k`: the first of the ten official partitions, 50 images of each class for
 training and 50 for testing, of at most 120 000 pixels (parts 2 to 10 by --config.data.tfds.name). Not
-confirmed, and so ours: which partition, ResNet-50, type II of 8 groups (the paper advises it below 500 000
+confirmed, and so ours: the partition, ResNet-50, type II of 8 groups (the paper advises it below 500 000
 images), and weight decay on all parameters. The paper's errors on this set are not confirmed. The error is
-that of the last epoch on the test split; nothing is chosen on it. No run of it was made here, and its time is
-not measured.
+the last epoch's, on the test split; nothing is chosen on it. We have not run this config, and its time is not
+measured.
 """
 
 from configs._photographs import group_softmax, tfds

@@ -1,4 +1,4 @@
-"""One's own folder of images, of any sizes: ResNet-18 at 224 pixels, decoded as it trains.
+"""Your own folder of images of any size: ResNet-18 at 224 pixels, decoded during training.
 
 Command: python run.py --config configs/image_folder.py --config.data.image_folder.path=DIR
          (DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg, PNG too; decoded by so many processes:
@@ -6,11 +6,11 @@ Command: python run.py --config configs/image_folder.py --config.data.image_fold
 Source: He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4: batches of 256, SGD with
 momentum 0.9 from 0.1 and weight decay 1e-4, crops of 224 with flips.
 
-What is reported is on the images of `val`, which no choice sees: the best checkpoint is chosen on a tenth of
-those of `train`, held out. Ours: the crop's area and aspect are drawn, as networks of that time came to be
-trained (Szegedy et al., `Going Deeper with Convolutions`, 2015, section 6), 90 epochs, and a cosine schedule
-after five epochs of warm-up. For a few thousand images take smaller batches, and a pretrained network where
-there is one (`config.pretrained`). Not trained by us at this size: no figure is expected here.
+The reported error is on the images of `val`, which no choice sees: the best checkpoint is chosen on a
+held-out tenth of `train`. Ours: the crop's area and aspect are drawn, as became common for networks of that
+time (Szegedy et al., `Going Deeper with Convolutions`, 2015, section 6), 90 epochs, and a cosine schedule
+after five epochs of warm-up. For a few thousand images take smaller batches, and a pretrained network if
+there is one (`config.pretrained`). We have not trained at this size, so there is no expected figure.
 """
 
 from jaxreg.train import Config, base_config

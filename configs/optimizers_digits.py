@@ -4,8 +4,8 @@ Command: python run.py --config configs/optimizers_digits.py:path_sgd
 Source: lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, and what it names: see
 docs/methods.md. Learning rates are ours, of no search.
 
-An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. With `--config.model.unbalance=1.5` the hidden units are
-rescaled at the start, which path_sgd does not notice. `compare_optimizers_mnist5k` compares them.
+An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. `--config.model.unbalance=1.5` rescales the hidden units at
+the start, which does not affect path_sgd. `compare_optimizers_mnist5k` compares them.
 """
 
 from configs.softmax_digits import get_config as softmax_digits

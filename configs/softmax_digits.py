@@ -1,4 +1,4 @@
-"""The softmax baseline of `dropmax_digits`: all else is equal.
+"""The softmax baseline of `dropmax_digits`, equal in all else.
 
 Command: python run.py --config configs/softmax_digits.py
 Source: cross-entropy as in Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 6.2.2.3.

@@ -29,7 +29,7 @@ SMALL_RESNET = {
   **{"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 8},
   "optimizer.learning_rate": 0.01,
 }
-# Of the whole training set, against a mean loss over 1078 examples.
+# For the whole training set, against a mean loss over 1078 examples.
 LEARNED_RATES = {"regularizers.names": ("learned_dropout",), "regularizers.learned_dropout.weight": 1 / 1078}
 
 TOOLBOX = {
@@ -59,7 +59,7 @@ TOOLBOX = {
   },
   "r_drop": {**_chosen("regularizers", "r_drop", weight=1.0), "model.MLP.dropout_rate": 0.3},
   **{
-    # Ten images of each class with their labels, and all others without.
+    # Ten labelled images per class; all others are unlabelled.
     name: {**_chosen("regularizers", name, weight=weight), **FEW_LABELS, **more}
     for name, weight, more in (
       ("virtual_adversarial", 1.0, {"regularizers.virtual_adversarial.eps": 1.0}),

@@ -7,12 +7,12 @@ DIR holds train, val and test_2016_flickr with .en and .de (.gz or not), as in M
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
 2021, the transformer of the appendix: sizes, the first 2048 examples, full-batch Adam, warm-up over 4000 of
 10 000 steps, dropout that keeps 0.9. Model, schedule, Adam's betas and epsilon and the smoothing of 0.1 are
-of Vaswani et al., `Attention Is All You Need`, 2017. Not said there, and ours: the tokens (4000 byte pairs of
-both languages), one embedding for both, no biases in attention, and that pairs of more than 40 tokens are
-left out, so that the first 2048 others are taken. The queries of a layer are one matrix of all heads,
+of Vaswani et al., `Attention Is All You Need`, 2017. Not stated there, and ours: the tokens (4000 byte pairs
+of both languages), one embedding for both, no biases in attention, and that the first 2048 pairs of at most
+40 tokens are taken. The queries of a layer are one matrix for all heads,
 `decoder_0/self_attention/query/kernel`.
 
-A full batch needs about 8 GB; `--config.accumulate=8` makes it in parts, each with noise of its own.
+A full batch needs about 8 GB; `--config.accumulate=8` computes it in parts, each with its own noise.
 """
 
 from jaxreg.train import Config, base_config
@@ -31,7 +31,7 @@ def get_config() -> Config:
   config.optimizer.learning_rate = 1.0
   config.optimizer.schedule.name = "noam"
   config.batch_size = 2048
-  config.epochs = 10_000  # a step each
+  config.epochs = 10_000  # one step each
   config.eval_every = 100
   config.eval_batch_size = 128
   config.checkpoint.every = 500

@@ -245,7 +245,7 @@ def test_wrong_type(refuses, field, given, expected):
     ("data.resident_gib", "nan", "at least 0 and finite"),
     ("model.MLP.widths", "(0,)", "at least 1"),
     ("model.MLP.widths", "(8,-3)", "at least 1"),
-    ("model.MLP.dropout_rates", "(0.5,)", "one rate for each of the 2 hidden layers"),
+    ("model.MLP.dropout_rates", "(0.5,)", "a rate for each of the 2 hidden layers"),
     ("model.MLP.dropout_rates", "(0.5, 1.5)", "numbers from 0 to 1"),
     ("batch_size", "2000", "at most the number of training examples, 1078"),
   ],

@@ -15,8 +15,8 @@ def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bo
   .. math:: x' = x + \epsilon \operatorname{sign}(\nabla_x J(x))
 
   If the loss is monotone in a linear function of `x`, as in logistic regression, this is the worst point of
-  the box of half-width `eps`, and it adds `eps * ||w||_1` to the negative margin. To move toward a target
-  class, give minus the loss of that class.
+  the box of half-width `eps`. It adds `eps * ||w||_1` to the negative margin. To move toward a target class,
+  give minus the loss of that class.
 
   Args:
     loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over

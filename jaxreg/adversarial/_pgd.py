@@ -43,7 +43,7 @@ def pgd(
     + \eta \operatorname*{argmax}_{\|v\| \le 1} v^\top \nabla_x J(x + \delta)\Bigr)
 
   The steepest direction is the sign of the gradient for `linf`, the gradient divided by its norm for `l2`,
-  and for `l1` the single coordinate with the largest gradient, so `l1` needs many steps.
+  and the single coordinate with the largest gradient for `l1`. So `l1` needs many steps.
 
   Args:
     key: one draw of the start for all examples; may be None without a random start.

@@ -29,7 +29,7 @@ def lighting(
 
   .. math:: x \leftarrow x + \sum_j \alpha_j \lambda_j v_j, \qquad \alpha_j \sim N(0, \text{std}^2)
 
-  The eigenvalues and eigenvectors belong to the colour covariance of ImageNet's pixels.
+  The eigenvalues and eigenvectors belong to the colours of ImageNet's pixels.
 
   Args:
     key: one draw of `[batch, 3]`.

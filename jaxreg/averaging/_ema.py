@@ -39,10 +39,10 @@ def ema_update(state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ram
   .. math:: \bar\theta_t = d_t \bar\theta_{t-1} + (1 - d_t) \theta_t, \qquad
     d_t = \min\Bigl(d, 1 - \frac1t\Bigr) \text{ with the ramp, else } d, \qquad t = 1, 2, \dots
 
-  With the ramp, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`, and it
-  forgets the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`. The step
-  is `optax.incremental_update`. `optax.ema` with its debiasing also forgets the start, but its weights fall
-  from the first iterate on. No gradient flows through.
+  With the ramp, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`. It forgets
+  the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`. The step is
+  `optax.incremental_update`. `optax.ema` with its debiasing also forgets the start, but its weights fall from
+  the first iterate on. No gradient flows through.
 
   Args:
     state: from `ema_init` or the preceding update.

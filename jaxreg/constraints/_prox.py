@@ -33,7 +33,7 @@ def soft_threshold(x: ArrayLike, *, threshold: ArrayLike) -> Array:
 
   Args:
     x: any shape, floating.
-    threshold: `t`, at least 0, a scalar or of a shape that broadcasts to that of `x`; may be infinite.
+    threshold: `t`, at least 0, a scalar or of a shape that broadcasts to the shape of `x`; may be infinite.
 
   Returns:
     An array of the shape and dtype of `x`.

@@ -63,9 +63,9 @@ def interval_flatness(
   The two sides are searched separately, because a trained network is seldom at the exact minimum. A search
   starts at 0.8 of the preceding direction's crossing. It walks outward by factors of `growth` until the loss
   is too large, or inward until it is not. Then it closes the bracket by the ITP method, in the logarithms of
-  the distance and of the rise of the loss, where a parabola is a straight line. It finds the first crossing
-  outward from its start. If you expect a profile with several crossings, give `first_step` to start every
-  search there.
+  the distance and of the rise of the loss. In these a parabola is a straight line. It finds the first
+  crossing outward from its start. If you expect a profile with several crossings, give `first_step` to start
+  every search there.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as

@@ -15,8 +15,13 @@ from jaxreg.typing import Array, check_floating
 
 
 class Alignment(NamedTuple):
-  r"""`trace`: :math:`\mathrm{Tr}(H \Sigma)`; `isotropic`: the same for isotropic noise of the same size,
-  :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`; `ratio`: the first over the second."""
+  r"""The alignment of noise and curvature.
+
+  Attributes:
+    trace: :math:`\mathrm{Tr}(H \Sigma)`.
+    isotropic: the same for isotropic noise of the same size, :math:`\mathrm{Tr}(H) \mathrm{Tr}(\Sigma) / D`.
+    ratio: the first over the second.
+  """
 
   trace: Array
   isotropic: Array

@@ -14,9 +14,9 @@ def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLik
 
   .. math:: \ell = -\log p_t - \beta H(p)
 
-  Up to a constant, this is the cross-entropy plus the divergence of `p` from the uniform distribution. Label
-  smoothing uses the divergence in the other direction. The loss can be negative, by at most `beta log K`.
-  Only the cross-entropy sees the labels.
+  Up to a constant, this is the cross-entropy plus `beta` times the divergence of `p` from the uniform
+  distribution. Label smoothing uses the divergence in the other direction. The loss can be negative, by at
+  most `beta log K`. Only the cross-entropy sees the labels.
 
   Args:
     logits: `[..., classes]`, floating.

@@ -21,13 +21,13 @@ def cosface(
   margin: ArrayLike = 0.35,
   scale: ArrayLike = 64.0,
 ) -> Array:
-  r"""Computes CosFace: the cross-entropy of feature-class cosines, with a margin off the label's cosine.
+  r"""Computes CosFace: the cross-entropy of cosines, with the label's cosine lowered by a margin.
 
   .. math:: \ell = -\log \frac{e^{s (\cos\theta_t - m)}}
     {e^{s (\cos\theta_t - m)} + \sum_{k \ne t} e^{s \cos\theta_k}}, \qquad
     \cos\theta_k = \frac{x^\top W_k}{\|x\| \|W_k\|}
 
-  Predict with `cosine_log_probs`, which has no margin.
+  The cosines are between features and classes. Predict with `cosine_log_probs`, which has no margin.
 
   Args:
     features: `x`, `[..., features]`, floating.
@@ -64,14 +64,15 @@ def arcface(
   margin: ArrayLike = 0.5,
   scale: ArrayLike = 64.0,
 ) -> Array:
-  r"""Computes ArcFace: the cross-entropy of feature-class cosines, with a margin added to the label's angle.
+  r"""Computes ArcFace: the cross-entropy of cosines, with the label's angle widened by a margin.
 
   .. math:: \ell = -\log \frac{e^{s \psi(\theta_t)}}{e^{s \psi(\theta_t)} + \sum_{k \ne t} e^{s \cos\theta_k}}
 
   .. math:: \psi(\theta) = \begin{cases} \cos(\theta + m) & \theta + m \le \pi \\
     -2 - \cos(\theta + m) & \theta + m > \pi \end{cases}
 
-  The second case is ours: without it, a wider angle beyond `pi - m` would lower the loss.
+  The cosines are between features and classes. The second case is ours: without it, a wider angle beyond
+  `pi - m` would lower the loss.
 
   Args:
     features: `x`, `[..., features]`, floating.

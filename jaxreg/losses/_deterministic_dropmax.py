@@ -19,7 +19,7 @@ def deterministic_dropmax(
   *,
   auxiliary_weight: float | Array = 1.0,
 ) -> Array:
-  """Computes the loss of deterministic DropMax: the sum of `deterministic_dropmax_terms`.
+  """Computes the deterministic DropMax loss: the sum of `deterministic_dropmax_terms`, with its formulas.
 
   Args:
     logits: `o`, `[..., classes]`, floating.

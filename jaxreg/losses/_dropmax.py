@@ -107,7 +107,7 @@ def dropmax(
   auxiliary_weight: float | Array = 1.0,
   class_reduction: Literal["sum", "mean"] = "sum",
 ) -> Array:
-  """Computes the DropMax loss: the sum of `dropmax_terms`.
+  """Computes the DropMax loss: the sum of `dropmax_terms`, which has the formulas.
 
   The loss is normally negative late in training: the entropy term has the floor `-log 2` per class.
 

@@ -20,7 +20,7 @@ def dropmax_qp(
   num_samples: int = 1,
   entropy_weight: float | Array = 1.0,
 ) -> Array:
-  """Computes the loss of DropMax with q = p: the sum of `dropmax_qp_terms`.
+  """Computes the loss of DropMax with q = p: the sum of `dropmax_qp_terms`, which has the formulas.
 
   Args:
     key: draws the masks.

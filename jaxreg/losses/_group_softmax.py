@@ -42,8 +42,8 @@ def group_softmax(
 
   `kind` I has `a = G`, II has `a = 1`. Both are upper bounds of the softmax loss; II is the larger. Scores
   decide which features form a group, for each example: `grouping` computes them from the label, the example's
-  features and the kernel, and they are sorted and cut. The bias is spread over the features, so that the
-  groups' logits add up to the logits of the whole head; the paper has no bias.
+  features and the kernel. The sorted scores are cut into groups. The bias is spread over the features, so
+  that the groups' logits add up to the logits of the whole head; the paper has no bias.
 
   The paper advises II below about 500 000 examples and few classes, I above. The best number of groups is
   not confirmed; the default is ours. Predict with the whole head, `features @ kernel + bias`, and

@@ -263,7 +263,7 @@ def group_sizes(num_features: int, num_groups: int | Sequence[int]) -> tuple[int
       raise TypeError(f"num_groups must be an integer or integers, got {num_groups}")
     if not sizes or min(sizes) < 0 or sum(sizes) != num_features:
       raise ValueError(
-        f"num_groups must be group sizes with sum {num_features}, the features, got {num_groups}"
+        f"num_groups must be group sizes that add up to {num_features} features, got {num_groups}"
       )
     return sizes
   check_count(num_groups, "num_groups")

@@ -1,4 +1,4 @@
-"""Several tasks on shared parameters: one loss from theirs, with given or learned weights."""
+"""Several tasks on shared parameters: one loss from the tasks' losses, with given or learned weights."""
 
 from __future__ import annotations
 

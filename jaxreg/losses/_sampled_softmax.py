@@ -25,9 +25,9 @@ def sampled_softmax(
   .. math:: \ell = -\log \frac{e^{o_t}}{e^{o_t} + \sum_{k \in C} e^{o_k} / \pi}
 
   The subset `C` is drawn afresh for each example by `sample_classes`. `pi` is 1 by default. With
-  `correct_proposal` it is the probability `n / (classes - 1)` that a class is among the `n` drawn, so that
-  the denominator is an unbiased estimate of the denominator of the whole softmax. Prediction is the plain
-  softmax, `softmax_log_probs`.
+  `correct_proposal` it is the probability `n / (classes - 1)` that a class is among the `n` drawn. The
+  denominator is then an unbiased estimate of the whole softmax's. Prediction is the plain softmax,
+  `softmax_log_probs`.
 
   This is a baseline of the DropMax paper. It is not confirmed that its subsets are uniform, that they keep
   the target, or how large they are. The default fraction is ours. Jean et al. correct all classes of their

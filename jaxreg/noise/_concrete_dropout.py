@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key, check_floating, check_key, check_range, check_wide
 
-# Above this logit, where 1 - rate is 4e-18, its tangent continues the KL's factor 1 / (1 - rate).
+# From this logit on, where 1 - rate is 4e-18, a tangent continues the KL's factor 1 / (1 - rate).
 _LINEAR_FROM = 40.0
 
 
@@ -82,8 +82,8 @@ def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scal
     length_scale: `l`, the length scale of the prior on the weights, at least 0.
 
   Returns:
-    A scalar, float32 or wider; finite at any finite `rate_logit`: below `1 - p = 4e-18`, the tangent of its
-    inverse continues the inverse.
+    A scalar, float32 or wider; finite at any finite `rate_logit`: where `1 - p` is below 4e-18, a tangent
+    continues `1 / (1 - p)`.
 
   Raises:
     TypeError: if an argument is not floating.

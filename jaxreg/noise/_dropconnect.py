@@ -28,8 +28,8 @@ def dropconnect(
   .. math:: y = \frac{(M \odot W)^\top x}{1 - \text{rate}} + b \ \text{(inverted)},
     \qquad M_{ij} \sim \mathrm{Ber}(1 - \text{rate})
 
-  The noise is inside the product, so this function takes the kernel too. Some networks call
-  `stochastic_depth` by this name; that is another method. At test time use the plain layer, or
+  The noise is inside the product, so this function takes the kernel too, unlike the rest of this folder. Some
+  networks call `stochastic_depth` by this name; that is another method. At test time use the plain layer, or
   `dropconnect_moments`.
 
   Args:

@@ -26,8 +26,7 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
   .. math:: \phi_p(w) = \Bigl(\sum_{\text{paths}} \prod_{e \in \text{path}} |w_e|^p\Bigr)^{1/p}
 
   No path is enumerated: a network with the weights :math:`|w|^p` maps an input of ones to the sums over all
-  paths, because nothing in it is negative and ReLUs have no effect. Biases are edges from a unit with value
-  1.
+  paths. Nothing in it is negative, so ReLUs have no effect. Biases are edges from a unit with value 1.
 
   The powers and their products must be in the range of the parameters' dtype. In float32 with `p = 2`, the
   weights and the product along a path must lie between about 1e-19 and 1e19. Below that range they count as
@@ -80,7 +79,8 @@ def path_kappa(apply: Apply, params: Params, input_shape: Sequence[int], *, p: A
     p: at least 1.
 
   Returns:
-    A tree like `params`, in float32 or wider; 0 for a weight on no path of non-zero weights.
+    A tree like `params`, in float32 or wider; 0 for a weight if every path through it has another weight of
+    0.
 
   Raises:
     ValueError: if `p` is below 1.

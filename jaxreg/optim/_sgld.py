@@ -33,9 +33,9 @@ def sgld(
   .. math:: \Delta_t = -\frac{\epsilon_t}{2} N g_t + \sqrt{\epsilon_t T}\, \eta_t, \qquad \eta_t \sim N(0, I)
 
   If `g` is the gradient of minus the log posterior over `N`, the parameters are samples of the posterior, up
-  to an error that falls with the step. A penalty must be the prior's, over `N`. At `temperature` 0 this is
-  gradient descent. It must be the last transform of a chain: rescaling its noise would sample another
-  distribution. Leaves that are not floating do not move. Keep the parameters in float32:
+  to an error that falls with the step. A penalty must be the penalty of the prior divided by `N`. At
+  `temperature` 0 this is gradient descent. It must be the last transform of a chain: rescaling its noise
+  would sample another distribution. Leaves that are not floating do not move. Keep the parameters in float32:
   `optax.apply_updates` rounds them to their dtype, and in bfloat16 a step below 1/512 of a weight is lost
   with its noise.
 

@@ -83,7 +83,7 @@ def penalized(
 def penalized_terms(
   loss_fn: LossFn | Callable[..., tuple[Array, Any]], *terms: Term, has_aux: bool = False
 ) -> Callable[..., Any]:
-  """Like `penalized`, but returns the terms by name; their sum is the penalised loss.
+  """Builds a function that returns the terms of `penalized` by name; their sum is the penalised loss.
 
   Args:
     loss_fn: as for `penalized`.

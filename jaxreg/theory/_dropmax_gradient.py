@@ -3,7 +3,8 @@
 Eq. 6, 7, 9 and 10 hold, Eq. 8 does not: see `dropmax_target_gradients`. The appendix concludes from it that
 gradients are smaller than softmax's. With the target's mask kept, as in training, this was true for all of
 2000 random examples under Condition 1. With the mask sampled, as in the appendix, the expected gradient was
-smaller on 85 % of the examples with a margin below 1/2, and the gradient of a single mask on 39 %.
+smaller on 85 % of the examples with a margin below 1/2. The gradient of a single mask was smaller on 39 % of
+them.
 """
 
 from __future__ import annotations

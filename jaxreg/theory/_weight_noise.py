@@ -2,7 +2,8 @@
 
 There are two terms of the same order. One is the textbook's squared gradient. The other has the Laplacian of
 the prediction, and the textbook leaves it out. It vanishes if the prediction is linear in the disturbed
-variables, or if the residuals weighted by it average to zero, as they may at the end of an unregularised fit.
+variables. It also vanishes if the residuals weighted by it average to zero, as they may at the end of an
+unregularised fit.
 """
 
 from __future__ import annotations

@@ -544,7 +544,7 @@ def test_logit_scale_changes_probabilities_and_no_decision():
     ({"num_groups": 13}, ValueError, "num_groups must be at most the number of features, 12, got 13"),
     ({"num_groups": 0}, ValueError, "num_groups must be at least 1, got 0"),
     ({"num_groups": 2.0}, TypeError, "num_groups must be an integer, got 2.0"),
-    ({"num_groups": (6, 7)}, ValueError, "num_groups must be group sizes with sum 12, the features, got"),
+    ({"num_groups": (6, 7)}, ValueError, "num_groups must be group sizes that add up to 12 features, got"),
     ({"num_groups": (6.0, 6.0)}, TypeError, "num_groups must be an integer or integers, got"),
     ({"kind": "III"}, ValueError, "kind must be 'I' or 'II', got 'III'"),
     ({"form": "fast"}, ValueError, "form must be 'auto', 'dense', 'scan' or 'gather', got 'fast'"),

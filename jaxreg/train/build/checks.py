@@ -1,0 +1,152 @@
+"""What can be told of a configuration once the data, the devices or the network are known."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxreg import models
+from jaxreg.train.config import ranges
+from jaxreg.train.config.fields import Config, flatten, relevant
+from jaxreg.train.data.dataset import is_tokens
+from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.errors import RunError
+from jaxreg.train.step.example_terms import TERMS, needs_labels
+from jaxreg.train.step.methods import Method
+from jaxreg.train.step.named import Term
+from jaxreg.train.step.optimizer import step_name
+
+Data = dict[str, Any]  # as `Dataset.describe` gives it
+
+
+def check_devices(config: Config) -> None:
+  """Checks that a batch can be laid out on the devices.
+
+  Raises:
+    RunError: if it cannot.
+  """
+  if config.parallel == "pmap" and jax.process_count() > 1:
+    raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
+  devices = make_mesh(config.mesh.model).shape["data"]
+  which = "the number of devices" + (" on the data axis" if config.mesh.model > 1 else "")
+  unlabelled = config.data.unlabelled.batch_size
+  if unlabelled and (config.parallel == "pmap" or config.accumulate > 1):
+    raise RunError(
+      "data.unlabelled.batch_size: parts of a batch would have examples with labels only, or without; give "
+      f"parallel=jit and accumulate=1, got {config.parallel} and {config.accumulate}"
+    )
+  if unlabelled and (config.batch_size + unlabelled) % devices:
+    raise RunError(
+      f"batch_size: must with data.unlabelled.batch_size be divisible by {which}, {devices}, "
+      f"got {config.batch_size} + {unlabelled}"
+    )
+  if not unlabelled and config.batch_size % (devices * config.accumulate):
+    parts = f", {devices}"
+    if config.accumulate > 1:
+      parts = f" times accumulate, {devices} * {config.accumulate}"
+    raise RunError(f"batch_size: must be divisible by {which}{parts}, got {config.batch_size}")
+
+
+def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
+  """The `steps_per_epoch` and `num_steps` of a run on splits of these sizes.
+
+  Raises:
+    RunError: if there are too few examples for a batch, or the run is absurdly long.
+  """
+  if config.batch_size > sizes["train"]:
+    raise RunError(
+      f"batch_size: must be at most the number of training examples, {sizes['train']}, "
+      f"got {config.batch_size}"
+    )
+  unlabelled, rest = config.data.unlabelled.batch_size, sizes.get("unlabelled", 0)
+  if unlabelled > rest:
+    raise RunError(
+      f"data.unlabelled.batch_size: must be at most {rest}, what data.{config.data.name} and data.subset "
+      f"leave of the training examples, got {unlabelled}"
+    )
+  steps_per_epoch = sizes["train"] // config.batch_size
+  num_steps = config.steps or config.epochs * steps_per_epoch
+  if num_steps > float(ranges.STEPS):
+    raise RunError(
+      f"epochs: must give at most {ranges.STEPS} steps, got {config.epochs} of {steps_per_epoch}"
+    )
+  return {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
+
+
+def check_inputs(config: Config, data: Data) -> None:
+  """Checks that the augmentations are for such inputs.
+
+  Raises:
+    RunError: if they are not.
+  """
+  if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
+    raise RunError(
+      f"augment: is for images, and the inputs of data.{config.data.name} are tokens; leave it empty"
+    )
+  channels = data["input_shape"][-1] if data["input_shape"] else 0
+  if len(config.augment.mean) not in (0, channels):
+    raise RunError(
+      f"augment.mean, augment.std: must be {channels} numbers, one a channel, got {config.augment.mean}"
+    )
+
+
+def check_noises(config: Config, data: Data) -> None:
+  """Checks that noise on inputs is not for tokens.
+
+  Raises:
+    ValueError: if it is.
+  """
+  if is_tokens(data["input_dtype"]) and "gaussian_noise" in config.noise.names:
+    raise ValueError(
+      f"noise.names: gaussian_noise is on inputs, and those of data.{config.data.name} are tokens"
+    )
+
+
+def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
+  """Checks that the regularizers that look at examples fit these examples.
+
+  Raises:
+    ValueError: if they do not.
+  """
+  if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
+    raise ValueError(
+      "data.unlabelled.batch_size: nothing looks at examples without labels; name one of "
+      f"{', '.join(name for name, term in TERMS.items() if not needs_labels(term))} in regularizers.names, or give 0"
+    )
+  if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
+    raise ValueError(f"regularizers.names: {', '.join(terms)} are for inputs that are no sequences of tokens")
+
+
+def check_state(config: Config, data: Data, method: Method, *, has_statistics: bool) -> None:
+  """Checks what needs a network with or without statistics, as of BatchNorm, in its state.
+
+  Raises:
+    ValueError: if the network is of the other kind.
+  """
+  if has_statistics and config.average.name in ("swa", "ema"):
+    raise ValueError(
+      "average.name: statistics, as of BatchNorm, are not those of averaged parameters; give none or "
+      f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
+    )
+  if step_name(config.optimizer) != "path_sgd":
+    return
+  if has_statistics or is_tokens(data["input_dtype"]):
+    raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
+  if method.head not in (models.SoftmaxHead, models.AttentionHead):
+    raise ValueError(
+      f"optimizer.name: path_sgd is for heads that give logits by affine layers alone, which that of "
+      f"method.name={config.method.name} does not"
+    )
+
+
+def check_finite(config: Config) -> None:
+  """Checks that every number that is read is finite.
+
+  Raises:
+    RunError: naming the field.
+  """
+  for field, value in relevant(flatten(config)).items():
+    for number in value if isinstance(value, list) else [value]:
+      if isinstance(number, float) and not math.isfinite(number):
+        raise RunError(f"{field}: must be finite, got {number}")

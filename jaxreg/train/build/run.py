@@ -1,0 +1,83 @@
+"""A run: its functions on the devices, its data, and how often it does what."""
+
+import functools
+
+import jax
+
+from jaxreg.train.build.dataset import is_resident, make_order
+from jaxreg.train.config.fields import Config
+from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.data.placement import make_source
+from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
+from jaxreg.train.devices.sharding import make_layout
+from jaxreg.train.run.collapse import CollapseGuard
+from jaxreg.train.run.evaluation import make_evaluate
+from jaxreg.train.run.interrupt import Interrupt
+from jaxreg.train.run.loop import Intervals, Run
+from jaxreg.train.step.program import Program
+
+
+def replicas_of(config: Config, program: Program) -> Vmap | Loop:
+  """The form in which the replicas are trained, and where their states lie.
+
+  Raises:
+    RunError: if a rule of `mesh.shard` does not fit the parameters.
+  """
+  mesh = make_mesh(config.mesh.model)
+  return make_replicas(
+    mesh,
+    config.replicas_by,
+    number=config.replicas,
+    params=program.abstract.params,
+    parallel=config.parallel,
+    layout=make_layout(program.abstract, mesh, config.mesh.shard, config.mesh.min_size),
+  )
+
+
+def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap | Loop) -> Run:
+  """What is the same at every step."""
+  # A copy of the data on each device if they fit, else a slice of each batch.
+  resident = is_resident(config, dataset)
+  splits = dataset.splits() | {"train": dataset.training()}
+  interrupt = Interrupt()
+  return Run(
+    program=program,
+    replicas=replicas,
+    seeds=range(config.seed, config.seed + config.replicas),
+    batch_size=config.batch_size,
+    eval_batch_size=config.eval_batch_size,
+    data={name: make_source(replicas.mesh, split, resident=resident) for name, split in splits.items()},
+    order=make_order(config, dataset),
+    interrupt=interrupt,
+    evaluate=make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told),
+    every=intervals(config, program),
+    best=config.checkpoint.best,
+    wait=config.checkpoint.wait,
+    guard=functools.partial(
+      CollapseGuard,
+      steps=config.watch.steps,
+      num_classes=program.model.head.num_classes,
+      clipped=config.optimizer.clip_norm > 0,
+    ),
+  )
+
+
+def intervals(config: Config, program: Program) -> Intervals:
+  """How often a run does what."""
+  saves = [config.checkpoint.every * program.steps_per_epoch]
+  if config.checkpoint.every_steps:
+    saves.append(config.checkpoint.every_steps)
+  return Intervals(
+    evaluate=config.eval_every * program.steps_per_epoch,
+    save=tuple(saves),
+    save_minutes=config.checkpoint.every_minutes,
+    log=config.log_every,
+    dispatch=steps_per_dispatch(config),
+  )
+
+
+def steps_per_dispatch(config: Config) -> int:
+  """How many steps one dispatch makes: on a CPU one, because there convolutions in a loop are slow."""
+  alone = jax.default_backend() == "cpu" or config.parallel == "pmap"
+  return config.steps_per_dispatch or (1 if alone else 8)
