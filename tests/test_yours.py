@@ -315,10 +315,19 @@ def test_mistakes_are_one_line(run, theirs, capsys, fields, message):
 
 
 def test_two_of_one_name_are_refused(theirs):
-  (theirs / "others.py").write_text("from theirs import *\nfrom theirs import POLY\n")
+  (theirs / "others.py").write_text(
+    "from theirs import POLY, poly as other\n\n\n"
+    "def poly(logits, labels, *, epsilon: float = 7.0):\n  return other(logits, labels, epsilon=epsilon)\n"
+  )
   rows = ("one: method.name=theirs:POLY", "two: method.name=others:POLY")
   with pytest.raises(train.RunError, match=r"theirs:POLY and others:POLY would share method\.POLY"):
     cli.parse(flags("job=compare", f"compare.rows={rows}"), CONFIGS)
+  (theirs / "mine.py").write_text(
+    "from jaxreg.train import add_options, base_config\n\n\ndef get_config():\n  config = base_config()\n"
+    "  config.method.name = 'theirs:poly'\n  return add_options(config)\n"
+  )
+  config = cli.parse(["--config", "mine.py", *flags("method.name=others:poly")], CONFIGS).config
+  assert config.method.poly.loss.epsilon == 7.0  # not that of the one it replaces
   sys.modules.pop("others")
 
 

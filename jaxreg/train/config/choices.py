@@ -173,6 +173,8 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
       part, place = _part(config, group), short(name)
       if place in SHARED.get(group, ()) or not isinstance(part.get(place, wanted), ConfigDict):
         raise RunError(f"{field}: {name} has the name of the field {group}.{place}; rename it")
+      if field in FIELDS and part.get("name", name) != name and short(part.name) == place:
+        del part[place]  # the options of what it replaces
       if flatten(part.get(place, wanted)).keys() != flatten(wanted).keys():
         raise RunError(f"{field}: {group}.{place} has the options of something else than {name}; rename it")
       if place not in part:
