@@ -43,6 +43,7 @@ CAP = 120.0  # seconds of processor time of the tests of one mutant, the cheapes
 
 
 def import_shared() -> None:
+  sys.path.insert(0, str(ROOT))  # this checkout's package, whatever is installed
   os.environ.setdefault("MPLBACKEND", "agg")
   for name in SHARED.split():
     importlib.import_module(name)
