@@ -3,9 +3,16 @@
 import os
 import pathlib
 
-import jax
-import pytest
-from absl import flags
+_REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+# A second run of the tests compiles next to nothing; subprocesses and workers share what is compiled.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_REPOSITORY / ".cache" / "jax")
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from absl import flags  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Compiling is what most tests spend their time on; whole runs of `run.py` are of fully optimised programs.
@@ -13,8 +20,6 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
-
-_REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,14 @@ def test_mixup_mixes_images_and_labels_alike():
   assert len(set(y.diagonal())) > 3  # each draws its own share
 
 
+def test_labels_of_numpy_are_checked_and_the_first_class_is_one():
+  b = {"inputs": jnp.zeros((2, 1)), "labels": np.array([0, 2])}
+  np.testing.assert_allclose(augment.mixup(key(), b, num_classes=3)["labels"].sum(-1), 1, rtol=1e-6)
+  for wrong in ([-1, 0], [0, 3]):
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\)"):
+      augment.mixup(key(), {**b, "labels": np.array(wrong)}, num_classes=3)
+
+
 @pytest.mark.slow
 def test_mixup_s_shares_are_beta_of_each_example_or_of_the_batch():
   number = 8000

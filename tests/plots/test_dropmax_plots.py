@@ -177,7 +177,7 @@ def test_samples_show_their_mean_and_percentiles():
   range_, mean = axis.lines[:2]
   np.testing.assert_allclose(range_.get_ydata(), np.percentile(samples, [5, 95]))
   np.testing.assert_allclose(mean.get_ydata(), [samples.mean()])
-  assert axis.get_xlabel() == "noise"
+  assert (axis.get_xlabel(), axis.get_title(loc="left")) == ("noise", "panel")
   probs = np.random.default_rng(1).dirichlet(np.ones(4), 500)
   easy, hard = draws(plots.predictive({"easy": probs, "hard": probs[:, ::-1]}))
   means = [line.get_ydata()[0] for line in easy.lines[1::2]]

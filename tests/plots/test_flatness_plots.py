@@ -81,6 +81,7 @@ def test_alignment_shows_both_traces_and_the_least_ratio():
   both, ratio = figure.axes
   np.testing.assert_array_equal([line.get_ydata() for line in both.lines], [[4, 9], [2, 3]])
   assert ratio.lines[0].get_label() == "keep 0.8: least 2.0"
+  assert ratio.get_ylabel() == "ratio"
 
 
 def test_spectra_leave_rounding_out():
