@@ -5,10 +5,9 @@ import importlib
 import re
 from pathlib import Path
 
-import cases_losses
-import cases_penalties
 import contract
 import pytest
+from test_contract import CASES, ELSEWHERE
 
 from jaxreg.train.step.methods import METHODS
 from jaxreg.train.step.named import REGULARIZERS
@@ -21,9 +20,7 @@ TABLES = {
   "penalties": ("step/named.py: REGULARIZERS", REGULARIZERS),
 }
 FIRST = {"losses": ("logits", "labels"), "penalties": ("params",)}
-# It takes and returns functions: test_penalized.
-ELSEWHERE = cases_losses.ELSEWHERE | {"penalties.penalized"}
-CASES = {case.function for case in (*contract.CASES, *cases_losses.CASES, *cases_penalties.CASES)}
+TESTED = {case.function for case in CASES} | set(" ".join(ELSEWHERE.values()).split())
 
 
 def written(folder):
@@ -41,7 +38,7 @@ def missing(folder, function):
   where, table = TABLES[folder]
   if name not in module.__all__:
     yield f"jaxreg/{folder}/__init__.py: import it, and name it in __all__"
-  if f"{folder}.{name}" not in CASES | ELSEWHERE:
+  if f"{folder}.{name}" not in TESTED:
     yield f"tests/cases_{folder}.py: a Case with an oracle in NumPy"
   if not re.search(rf"[`. ]{name}\b", PAGE.read_text()):
     yield "docs/methods.py: a row, and then run it"
