@@ -238,7 +238,9 @@ def test_masks_that_are_called():
 def test_a_function_among_the_selected_leaves_is_named():
   model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
   for use in (lambda m: penalties.l2(m, mask=paths.everything), flatness.subset):
-    with pytest.raises(TypeError, match=r"params/activation is a function.*eqx\.filter\(model"):
+    with pytest.raises(
+      TypeError, match=r"params/activation must be an array, got a function.*eqx\.filter\(model"
+    ):
       use(model)
   penalties.l2(model)  # which takes the weights alone
 

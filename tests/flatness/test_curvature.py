@@ -275,7 +275,9 @@ def test_bad_arguments():
   params, batch = nets.make_params(), nets.make_batch()
   with pytest.raises(ValueError, match=r"vector must have shape \(28,\), got \(3,\)"):
     flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(jnp.ones(3))
-  with pytest.raises(TypeError, match=r"vector must be a vector of shape \(28,\), got a tree; subset"):
+  with pytest.raises(
+    TypeError, match=r"vector must be a vector of shape \(28,\), got a tree; convert it with subset"
+  ):
     flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(params)
   with pytest.raises(ValueError, match=r"preactivations must be \[n, units\] and inputs \[n, inputs\]"):
     flatness.dense_hessian(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2)), None)

@@ -162,7 +162,9 @@ def test_bad_arguments(options, message):
 def test_directions_are_rows():
   params = {"a": jnp.ones(2), "b": jnp.ones(3)}
   loss = lambda params, batch, *, key: 1 + (params["a"] ** 2).sum()
-  with pytest.raises(TypeError, match=r"directions must be rows \[k, 5\], got a tree; subset.*flat\[None\]"):
+  with pytest.raises(
+    TypeError, match=r"directions must be rows \[k, 5\], got a tree; convert it with subset.*flat\[None\]"
+  ):
     flatness.interval_flatness(loss, params, params, None)
   with pytest.raises(ValueError, match=r"got \(5,\); directions\[None\] is one row"):
     flatness.interval_flatness(loss, params, flatness.subset(params).flat, None)
