@@ -18,7 +18,7 @@ def _keep(state: Any, *_: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Average:
+class Averaging:
   """A state beside the parameters, saved with them, and the parameters that it gives.
 
   Attributes:
@@ -38,7 +38,7 @@ class Average:
   along: bool = True
 
 
-def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
+def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
   """The copy with the best validation metric; the run ends when it has not improved for `patience`
   evaluations."""
   # Now, and not at the first evaluation.
@@ -50,10 +50,10 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
 
   best = lambda state, params: state.params
   stopped = lambda state: state.should_stop
-  return Average(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
+  return Averaging(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
 
 
-def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Average:
+def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
   """The mean of the iterates from the fraction `start` of the run on, one in `every` steps; 0: an epoch."""
   if not 0 <= start < 1:
     raise ValueError(f"average.swa.start must lie in [0, 1), got {start}")
@@ -79,10 +79,10 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
     state, _ = kept
     return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.params, params)
 
-  return Average(init, mean, step)
+  return Averaging(init, mean, step)
 
 
-def ema(*, decay: float = 0.999) -> Average:
+def ema(*, decay: float = 0.999) -> Averaging:
   """The exponential mean of the iterates; of the first `1 / (1 - decay)` of them the plain mean."""
 
   def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:
@@ -91,13 +91,13 @@ def ema(*, decay: float = 0.999) -> Average:
   def mean(state: averaging.EMAState, params: Params) -> Params:
     return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)
 
-  return Average(averaging.ema_init, mean, step)
+  return Averaging(averaging.ema_init, mean, step)
 
 
-def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Average:
+def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Averaging:
   """By its name; `none` predicts with the parameters themselves."""
   if name == "none":
-    return Average()
+    return Averaging()
   if name == "swa":
     options |= {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
   return {"early_stopping": early_stopping, "swa": swa, "ema": ema}[name](**options)
