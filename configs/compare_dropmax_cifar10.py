@@ -25,6 +25,7 @@ REMEDIES = (
   "clip_norm 0.3: optimizer.clip_norm=0.3",
   "clip_norm 1: optimizer.clip_norm=1.0",
   "clip_norm 3: optimizer.clip_norm=3.0",
+  "clip_norm 1, warm-up over 1 epoch: optimizer.clip_norm=1.0 optimizer.schedule.warmup_epochs=1.0",
   "warm-up over 1 epoch: optimizer.clip_norm=0.0 optimizer.schedule.warmup_epochs=1.0",
 )
 

@@ -70,7 +70,7 @@ def test_ema_begins_with_the_plain_mean_and_then_forgets():
 
 def test_before_the_first_iterate_an_average_is_the_parameters_themselves():
   params = {"w": jnp.array([1.0, 2.0])}
-  for average in (averages.swa(num_steps=8, steps_per_epoch=4), averages.ema(), averages.Average()):
+  for average in (averages.swa(num_steps=8, steps_per_epoch=4), averages.ema(), averages.Averaging()):
     np.testing.assert_array_equal(average.params(average.init(params), params)["w"], params["w"])
 
 

@@ -35,7 +35,7 @@ def main(monkeypatch):
   for where, name in (
     (training, "make_run"),
     (job, "make_evaluate"),
-    (flatness_row.Row, "analyse"),
+    (flatness_row.AnalysedRun, "analyse"),
     (jax.distributed, "initialize"),
   ):
     monkeypatch.setattr(where, name, accepted)

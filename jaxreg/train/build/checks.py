@@ -143,7 +143,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
     )
 
 
-def check_finite(config: Config) -> None:
+def check_numbers(config: Config) -> None:
   """Checks that every number that the run reads is finite.
 
   Raises:

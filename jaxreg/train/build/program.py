@@ -49,7 +49,7 @@ def build(config: Config, data: Data) -> Program:
     _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(str(error).splitlines()[0], config)) from error
-  checks.check_finite(config)
+  checks.check_numbers(config)
   return program
 
 

@@ -136,7 +136,7 @@ def _restored(run: Run, workdir: Path, step: int) -> Any:
   return run.replicas.unpack(restore(workdir, step, like))
 
 
-def make_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
+def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
   """Compiles `init(seeds) -> states`, stacked.
 
   The seeds take turns, because a batch of LAPACK calls, as for orthogonal kernels, can hang: jaxlib spreads
@@ -147,7 +147,7 @@ def make_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
 
 
 def _initial(run: Run, backbone: dict[str, Any] | None) -> Any:
-  state = make_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
+  state = compile_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
   if backbone is not None:
     state = with_backbone(run.program, state, backbone, run.replicas.mesh)
   return run.replicas.unpack(state)

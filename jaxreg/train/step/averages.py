@@ -18,7 +18,7 @@ def _keep(state: Any, *_: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Average:
+class Averaging:
   """A state that is saved beside the parameters, and the parameters for predictions that it gives.
 
   Attributes:
@@ -38,7 +38,7 @@ class Average:
   along: bool = True
 
 
-def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
+def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
   """The copy with the best validation metric; `patience` evaluations without a better one end the run."""
   # Checked here, so that an error does not wait for the first evaluation.
   check_count(patience, "patience")
@@ -49,10 +49,10 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Average:
 
   best = lambda state, params: state.params
   stopped = lambda state: state.should_stop
-  return Average(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
+  return Averaging(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
 
 
-def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Average:
+def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
   """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on."""
   if not 0 <= start < 1:
     raise ValueError(f"average.swa.start must lie in [0, 1), got {start}")
@@ -78,10 +78,10 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
     state, _ = kept
     return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.params, params)
 
-  return Average(init, mean, step)
+  return Averaging(init, mean, step)
 
 
-def ema(*, decay: float = 0.999) -> Average:
+def ema(*, decay: float = 0.999) -> Averaging:
   """The exponential mean of the iterates; it is the plain mean for the first `1 / (1 - decay)` iterates."""
 
   def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:
@@ -90,13 +90,13 @@ def ema(*, decay: float = 0.999) -> Average:
   def mean(state: averaging.EMAState, params: Params) -> Params:
     return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)
 
-  return Average(averaging.ema_init, mean, step)
+  return Averaging(averaging.ema_init, mean, step)
 
 
-def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Average:
+def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Averaging:
   """The average called `name`; `none` predicts with the parameters themselves."""
   if name == "none":
-    return Average()
+    return Averaging()
   if name == "swa":
     options |= {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
   return {"early_stopping": early_stopping, "swa": swa, "ema": ema}[name](**options)

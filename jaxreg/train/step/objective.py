@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.train import keys
-from jaxreg.train.step.averages import Average
+from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.example_terms import View
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
@@ -27,7 +27,7 @@ def make_objective(
   terms: Mapping[str, Term] | None = None,
   *,
   features_fn: ApplyFn | None = None,
-  average: Average | None = None,
+  average: Averaging | None = None,
   scale: float = 1.0,
   most_labels: int | None = None,
 ) -> Objective:
@@ -164,7 +164,7 @@ def _make_view_fn(
   terms_of: Callable[[Key, _Seen, Mapping[str, Any]], dict[str, Array]],
   *,
   features_fn: ApplyFn | None,
-  average: Average | None,
+  average: Averaging | None,
   scale: float,
 ) -> Callable[..., View]:
   """Builds `make_view(params, state, seen, outputs, apply_key, loss_key) -> View`, for the example terms."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import constraints
-from jaxreg.train.step.averages import Average
+from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, ModelState, Params
 
@@ -32,14 +32,14 @@ class Extras:
     reference: whether the initial parameters are kept.
   """
 
-  average: Average = dataclasses.field(default_factory=Average)
+  average: Averaging = dataclasses.field(default_factory=Averaging)
   duals: Mapping[str, Dual] = dataclasses.field(default_factory=dict)
   reference: bool = False
 
   def init(self, params: Params, model_state: ModelState) -> dict[str, Any]:
     """The extras at the start, and again after the parameters have been replaced."""
     made = {
-      "average": self.average.init(_kept(params, model_state)),
+      "average": self.average.init(_variables(params, model_state)),
       "duals": {name: constraints.dual_init() for name in self.duals},
       # Copies, because a state that holds one buffer twice cannot be donated.
       "reference": jax.tree.map(jnp.copy, params) if self.reference else (),
@@ -51,7 +51,7 @@ class Extras:
     extras, params = state.extras, state.params
     new = dict(extras)
     if "average" in extras:
-      new["average"] = self.average.step(extras["average"], _kept(params, state.model_state), state.step)
+      new["average"] = self.average.step(extras["average"], _variables(params, state.model_state), state.step)
     if self.duals:
       new["duals"] = {
         name: constraints.dual_step(
@@ -79,7 +79,7 @@ class Extras:
       return None
 
     def evaluated(state: TrainState, metric: Array) -> TrainState:
-      average = remember(state.extras["average"], metric, _kept(state.params, state.model_state))
+      average = remember(state.extras["average"], metric, _variables(state.params, state.model_state))
       return state.replace(extras={**state.extras, "average": average})
 
     return evaluated
@@ -89,9 +89,9 @@ class Extras:
     if "average" not in state.extras:
       return state
     return state.replace(
-      **self.average.params(state.extras["average"], _kept(state.params, state.model_state))
+      **self.average.params(state.extras["average"], _variables(state.params, state.model_state))
     )
 
 
-def _kept(params: Params, model_state: ModelState) -> dict[str, Any]:
+def _variables(params: Params, model_state: ModelState) -> dict[str, Any]:
   return {"params": params, "model_state": model_state}

@@ -32,7 +32,7 @@ def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Calla
     examples = decode()
     return {"images": examples.inputs, "labels": examples.labels}
 
-  found = _kept(folder, what, num_examples, ("images", "labels"), arrays)
+  found = _cached(folder, what, num_examples, ("images", "labels"), arrays)
   return Split(found["images"], found["labels"])
 
 
@@ -40,10 +40,10 @@ def cached_labels(
   folder: Path, what: tuple[str, ...], num_examples: int, read: Callable[[], np.ndarray]
 ) -> np.ndarray:
   """The same of labels alone; `what` is the split's expression and the name of the feature."""
-  return _kept(folder, what, num_examples, ("labels",), lambda: {"labels": read()})["labels"]
+  return _cached(folder, what, num_examples, ("labels",), lambda: {"labels": read()})["labels"]
 
 
-def _kept(
+def _cached(
   folder: Path,
   what: tuple[str, ...],
   num_examples: int,

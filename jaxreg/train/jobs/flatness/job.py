@@ -19,7 +19,7 @@ from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.checks import check_plain, check_samples, noisy_programs
 from jaxreg.train.jobs.flatness.figures import make_figures
-from jaxreg.train.jobs.flatness.row import Row
+from jaxreg.train.jobs.flatness.row import AnalysedRun
 from jaxreg.train.jobs.train import train
 
 ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
@@ -47,7 +47,7 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
       folder = workdir / "rows" / folder_name(label, cell)
       train(cell, folder)
     try:
-      found[label] = Row(cell, folder, kept_in=workdir / "kept").analyse()
+      found[label] = AnalysedRun(cell, folder, kept_in=workdir / "kept").analyse()
     except (ValueError, TypeError) as error:
       raise RunError(f"flatness, row {label!r}: {one_line(error)}") from error
   results = {label: row["summary"] for label, row in found.items()}

@@ -21,7 +21,7 @@ CHUNK = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class DenseLayer:
   """The one dense layer whose parameters count, which each example passes once.
 
   All that is known of such a layer comes from a few matrix products, instead of a pass over the examples for
@@ -57,7 +57,7 @@ class Subject:
   params: Params
   batch: Batch
   where: tuple[str, ...]
-  layer: Layer | None
+  layer: DenseLayer | None
 
   @property
   def size(self) -> int:
@@ -108,12 +108,12 @@ class Subject:
       self.loss_fn, self.params, self.batch, key=key, num=num, first=first, where=self.where
     )
 
-  def _hessian_block(self, layer: Layer) -> flatness.DenseBlock:
+  def _hessian_block(self, layer: DenseLayer) -> flatness.DenseBlock:
     return flatness.dense_hessian(
       layer.head_fn, layer.preactivations, layer.inputs, self.batch, bias=layer.bias, chunk_size=CHUNK
     )
 
-  def _noise_block(self, layer: Layer, key: Key, num_masks: int) -> flatness.DenseBlock:
+  def _noise_block(self, layer: DenseLayer, key: Key, num_masks: int) -> flatness.DenseBlock:
     return flatness.dense_noise_covariance(
       layer.head_fn,
       layer.preactivations,
@@ -178,7 +178,7 @@ def make_subjects(
   plain = loss_with({})
 
   @analysis
-  def layer_at(state: TrainState) -> Layer | None:
+  def layer_at(state: TrainState) -> DenseLayer | None:
     if not path:
       return None
     calls: list[tuple[Array, Array]] = []
@@ -194,7 +194,7 @@ def make_subjects(
       return None
     # A pytree: the parameters are no constants of what is compiled.
     head = jax.tree_util.Partial(examples_fn, state.params, state.model_state)
-    return Layer(inputs, preactivations, head, bias)
+    return DenseLayer(inputs, preactivations, head, bias)
 
   def subject(state: TrainState) -> Subject:
     loss_fn = loss_with(state.model_state) if state.model_state else plain

@@ -41,7 +41,7 @@ from jaxreg.train.step.state import TrainState
 MIN_LINEARITY = 0.01
 
 
-class Row:
+class AnalysedRun:
   """One run: what is restored of it, and the analyses it is asked for."""
 
   def __init__(self, config: Config, folder: Path, kept_in: Path):
