@@ -54,7 +54,7 @@ USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
               and augmentations of yours in the same way
   --list      show the configs with their variants
   --help      show this, and the fields that the job of the chosen config reads
-  --helpfull  also show the fields of other methods, models, optimizers, jobs, ...
+  --helpfull  also show fields of other methods, models, optimizers, jobs, ...
 
 exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by
 SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. docs/faults.md
