@@ -14,7 +14,9 @@ from jaxreg.typing import Array, Batch
 
 def weighed(batch: Batch) -> Batch:
   """The batch with `weights`: where it has none, every label counts once."""
-  return {"weights": jnp.ones(batch["labels"].shape, jnp.float32), **batch}
+  if "weights" in batch:
+    return batch
+  return {**batch, "weights": jnp.ones(batch["labels"].shape, jnp.float32)}
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
