@@ -9,8 +9,8 @@
   step      pure and compiled: objective, training step, prediction
   data      sources, order, batches
 
-`train(config, workdir)` trains, `load(workdir)` gives the predictions of a trained model back, and
-`make_program(config, ...)` the pure step for a loop of your own.
+`train(config, workdir)` trains. `load(workdir)` returns the prediction function of a trained model.
+`make_program(config, ...)` returns the pure step for a loop of your own.
 """
 
 from jaxreg.train.build.program import make_program

@@ -1,4 +1,4 @@
-"""What can be told of a configuration once the data, the devices or the network are known."""
+"""Checks of a configuration that need the data, the devices or the network."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Data = dict[str, Any]  # as `Dataset.describe` gives it
 
 
 def check_devices(config: Config) -> None:
-  """Checks that a batch can be laid out on the devices.
+  """Checks that a batch can be divided among the devices.
 
   Raises:
     RunError: if it cannot.
@@ -75,10 +75,10 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_inputs(config: Config, data: Data) -> None:
-  """Checks that the augmentations are for such inputs.
+  """Checks that the augmentations fit the inputs.
 
   Raises:
-    RunError: if they are not.
+    RunError: if they do not.
   """
   if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
     raise RunError(
@@ -92,10 +92,10 @@ def check_inputs(config: Config, data: Data) -> None:
 
 
 def check_noises(config: Config, data: Data) -> None:
-  """Checks that noise on inputs is not for tokens.
+  """Checks that no input noise is named for inputs that are tokens.
 
   Raises:
-    ValueError: if it is.
+    ValueError: if one is.
   """
   if is_tokens(data["input_dtype"]) and "gaussian_noise" in config.noise.names:
     raise ValueError(
@@ -104,7 +104,7 @@ def check_noises(config: Config, data: Data) -> None:
 
 
 def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
-  """Checks that the regularizers that look at examples fit these examples.
+  """Checks that the named example terms fit the examples.
 
   Raises:
     ValueError: if they do not.
@@ -120,10 +120,12 @@ def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
 
 
 def check_state(config: Config, data: Data, method: Method, *, has_statistics: bool) -> None:
-  """Checks what needs a network with or without statistics, as of BatchNorm, in its state.
+  """Checks that the average and the optimizer fit the network and its head.
+
+  Averages of parameters and `path_sgd` need a network without statistics (such as BatchNorm's) in its state.
 
   Raises:
-    ValueError: if the network is of the other kind.
+    ValueError: if they do not fit.
   """
   if has_statistics and config.average.name in ("swa", "ema"):
     raise ValueError(
@@ -142,10 +144,10 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
 
 
 def check_numbers(config: Config) -> None:
-  """Checks that every number that is read is finite.
+  """Checks that every number that the run reads is finite.
 
   Raises:
-    RunError: naming the field.
+    RunError: with the name of the field.
   """
   for field, value in relevant(flatten(config)).items():
     for number in value if isinstance(value, list) else [value]:

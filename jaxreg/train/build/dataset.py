@@ -12,7 +12,7 @@ def load_data(config: Config) -> Dataset:
   """The data set that `config.data` names, checked.
 
   Raises:
-    RunError: naming the field or file at fault.
+    RunError: with the name of the field or file at fault.
   """
   source, options = chosen(config, "data")
   data = source(**options).decoded_by(**config.data.stream).checked(f"data.{short(config.data.name)}")
@@ -22,12 +22,12 @@ def load_data(config: Config) -> Dataset:
 
 
 def is_resident(config: Config, dataset: Dataset) -> bool:
-  """Whether the data are to lie on the devices."""
+  """Whether the whole data set is kept in the devices' memory."""
   return not dataset.streams() and dataset.nbytes <= config.data.resident_gib * 2**30
 
 
 def make_order(config: Config, dataset: Dataset) -> Order:
-  """Which training examples make the batch of a step."""
+  """The order that says which training examples make the batch of a step."""
   seeds, number = range(config.seed, config.seed + config.replicas), len(dataset.train)
   return Order(
     seeds,

@@ -1,4 +1,4 @@
-"""The one assembler: from a configuration and what the data are to the pure functions of a run."""
+"""The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import inspect
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ Data = dict[str, Any]  # as `Dataset.describe` gives it
 def build(config: Config, data: Data) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
-  Everything is traced abstractly once, so that what does not fit is told before anything is written.
+  Both steps are traced abstractly once, so that an error is raised before anything is written.
 
   Raises:
     RunError: for options from which no step can be built.
@@ -65,12 +65,12 @@ def make_program(
   """The pure functions that `config` describes, for a training loop of your own.
 
   Args:
-    config: from `base_config()`, or of a file in `configs/`.
-    input_shape: of one example.
-    num_classes: of the labels.
-    num_examples: of the training set, for schedules that count epochs.
-    input_dtype: as inputs come in a batch.
-    scale: what inputs are divided by, such as 255 for uint8 images.
+    config: from `base_config()`, or from a file in `configs/`.
+    input_shape: the shape of one example.
+    num_classes: the number of classes of the labels.
+    num_examples: the size of the training set, for schedules that count epochs.
+    input_dtype: the dtype of the inputs in a batch.
+    scale: the divisor of the inputs, such as 255 for uint8 images.
 
   Returns:
     A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
@@ -167,7 +167,7 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
 
 
 def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
-  """Gives the prediction rule what it must have of the loss's options."""
+  """Copies the loss's options that the prediction rule requires to the rule's options."""
   parameters = inspect.signature(method.predict).parameters.items()
   needed = [name for name, parameter in parameters if parameter.default is inspect.Parameter.empty]
   options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
@@ -201,7 +201,7 @@ def _optimizer(
 
 
 def _trace(program: Program, data: Data, batch_size: int) -> None:
-  """Runs both steps on shapes alone."""
+  """Traces the training step and the evaluation step on shapes alone."""
   shape = jax.ShapeDtypeStruct
   each = (batch_size, *data.get("label_shape", ()))
   batch = {
@@ -214,7 +214,7 @@ def _trace(program: Program, data: Data, batch_size: int) -> None:
 
 
 def _of_a_field(message: str, config: Config) -> str:
-  """The message of a function, `NAME must ...`, with the field of that name if one alone is read."""
+  """A function's message `NAME must ...`, with the full field if exactly one field in use has that name."""
   name, space, rest = message.partition(" ")
   fields = [field for field in relevant(flatten(config)) if field.split(".")[-1] == name]
   if len(fields) == 1 and space:

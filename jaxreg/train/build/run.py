@@ -1,4 +1,4 @@
-"""A run: its functions on the devices, its data, and how often it does what."""
+"""A run: its functions on the devices, its data, and its intervals of evaluating, saving and logging."""
 
 import functools
 
@@ -19,7 +19,7 @@ from jaxreg.train.step.program import Program
 
 
 def replicas_of(config: Config, program: Program) -> Vmap | Loop:
-  """The form in which the replicas are trained, and where their states lie.
+  """How the replicas are trained (`Vmap` or `Loop`), and where their states lie.
 
   Raises:
     RunError: if a rule of `mesh.shard` does not fit the parameters.
@@ -36,8 +36,8 @@ def replicas_of(config: Config, program: Program) -> Vmap | Loop:
 
 
 def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap | Loop) -> Run:
-  """What is the same at every step."""
-  # A copy of the data on each device if they fit, else a slice of each batch.
+  """The parts of a run that stay the same at every step."""
+  # If the data fit, each device holds a copy of them; else it gets its slice of each batch.
   resident = is_resident(config, dataset)
   splits = dataset.splits() | {"train": dataset.training()}
   interrupt = Interrupt()
@@ -64,7 +64,7 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
 
 
 def intervals(config: Config, program: Program) -> Intervals:
-  """How often a run does what."""
+  """How often a run evaluates, saves, logs and dispatches."""
   saves = [config.checkpoint.every * program.steps_per_epoch]
   if config.checkpoint.every_steps:
     saves.append(config.checkpoint.every_steps)
@@ -78,6 +78,6 @@ def intervals(config: Config, program: Program) -> Intervals:
 
 
 def steps_per_dispatch(config: Config) -> int:
-  """How many steps one dispatch makes: on a CPU one, because there convolutions in a loop are slow."""
+  """How many steps one dispatch makes; one on a CPU, where convolutions in a loop are slow."""
   alone = jax.default_backend() == "cpu" or config.parallel == "pmap"
   return config.steps_per_dispatch or (1 if alone else 8)

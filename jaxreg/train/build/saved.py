@@ -1,4 +1,4 @@
-"""A run brought back from its work directory: its configuration, its functions, one of its states."""
+"""Restores a run from its work directory: its configuration, its functions and one of its states."""
 
 import functools
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from jaxreg.train.step.state import TrainState
 
 
 def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-  """`config` with the values that `workdir` was trained with, and then with `overrides`.
+  """`config` with the values that `workdir` was trained with; `overrides` come last.
 
   Raises:
-    RunError: if nothing was trained there, or by a version with other fields.
+    RunError: if nothing was trained there, or if a version with other fields trained it.
   """
   saved = {
     field: value for field, value in workdirs.read_config(workdir).items() if not workdirs.FREE.match(field)
@@ -49,7 +49,7 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
 
 
 def places(config: Config) -> dict[str, Any]:
-  """Where `config` says that the data are, other than by default: overrides of a run whose data moved."""
+  """The places of data in `config` that differ from the defaults: overrides for a run whose data moved."""
   defaults = flatten(base_config())
   given = {field: value for field, value in flatten(config).items() if workdirs.PLACES.match(field)}
   return {field: value for field, value in given.items() if value != defaults[field]}
@@ -58,10 +58,10 @@ def places(config: Config) -> dict[str, Any]:
 def restore_run(
   workdir: Path, checkpoint: str | int, replica: int
 ) -> tuple[Program, TrainState, dict[str, Any]]:
-  """The functions of a run, one replica's state and what the run's data looked like.
+  """The functions of a run, one replica's state and the description of the run's data.
 
   Raises:
-    RunError: if nothing usable is there.
+    RunError: if the work directory holds nothing usable.
   """
   config = restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)

@@ -1,6 +1,7 @@
-"""The configuration: its fields, what they mean, and what they may hold.
+"""The configuration: its fields, their meaning, and their allowed values.
 
-`fields` has the defaults, `describe` the text of `--help`; `checks` looks at each field, `ranges` at numbers,
-`conflicts` at several fields together.
+`fields` has the defaults, and `describe` the text of `--help`. `checks` checks each field, `ranges` the
+numbers, and `conflicts` several fields together. `choices` finds the options of a field's choice, `rows`
+parses the rows of a comparison, and `flat` flattens a configuration.
 May import: devices, step, data, for the choices that fields name.
 """

@@ -1,4 +1,4 @@
-"""The checks of a configuration that need nothing but it: of each field here, of several in `conflicts`."""
+"""Checks that need the configuration alone: of single fields here, of several fields in `conflicts`."""
 
 import math
 from collections.abc import Mapping
@@ -38,13 +38,13 @@ KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "a te
 
 
 def check_types(fields: Mapping[str, Any]) -> None:
-  """Checks that the known fields of a flat configuration have values of the kinds that their defaults have.
+  """Checks that the known fields of a flat configuration have values of their defaults' types.
 
   Raises:
-    RunError: naming the field, what it holds and what is allowed.
+    RunError: with the field, its value and the allowed values.
   """
   for field, default in flatten(base_config()).items():
-    # Without a default, it is a number that may be left out.
+    # A field whose default is None is a number that may be left out.
     kind = float if default is None else type(default)
     value = fields.get(field, default)
     if not (_is_of(kind, value) or value is default is None):
@@ -61,10 +61,10 @@ def _is_of(kind: type, value: Any) -> bool:
 
 
 def check(config: Config) -> None:
-  """Checks names and numbers, and what cannot be together.
+  """Checks names and numbers, and fields that conflict.
 
   Raises:
-    RunError: naming the field, what it holds and what is allowed.
+    RunError: with the field, its value and the allowed values.
   """
   check_types(flatten(config))
   for field, allowed in CHOICES.items():

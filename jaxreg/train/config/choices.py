@@ -1,7 +1,7 @@
-"""What the parts of a configuration choose by name, and the options of what is chosen.
+"""The choices that a configuration makes by name, and the options of each choice.
 
 A name is a row of one of our tables, or `my_package.my_module:NAME`. The options of a choice stand in a group
-of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults are those of its signature.
+of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults come from its signature.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from jaxreg.train.step.methods import METHODS, Method, find_method
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """What one group of the configuration chooses from.
+  """The alternatives of one group of the configuration.
 
   Attributes:
-    table: our things by name.
-    find: `name -> thing`, also for `module:NAME`.
-    options: `thing ->` its options with their defaults.
-    several: whether the group has a field `names` and not `name`.
+    table: our functions and classes by name.
+    find: `name -> thing`, the function or class of a name, also for `module:NAME`.
+    options: `thing -> options`, with their defaults.
+    several: whether the group has a field `names`, and no field `name`.
   """
 
   table: Mapping[str, Any]
@@ -84,7 +84,7 @@ def _regularizer(function: Callable[..., Any]) -> Any:
   return ConfigDict({"weight": 1.0, **options(function)})
 
 
-# What has a field above the choices, or none but a function can be.
+# Arguments that have a field outside the options, or that only a function or an array can fill.
 GIVEN = (
   *(
     "learning_rate",
@@ -119,18 +119,18 @@ BY_NAME = {
   "optimizer.constraints": Choice(named.CONSTRAINTS, named.find_constraint, _on_leaves, several=True),
 }
 FIELDS = {f"{group}.{choice.field}": group for group, choice in BY_NAME.items()}
-# Rows that set fields of their own, as 'label: field=value ...'.
+# Fields whose entries set other fields, as 'label: field=value ...'.
 ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
 NAME = r"[\w.]+:\w+"
 
 
 def is_choice(field: str) -> bool:
-  """Whether a field names what has options, itself or in its rows."""
+  """Whether a field names a choice with options, itself or in its rows."""
   return field in FIELDS or field in ROWS or _is_inner(field)
 
 
 def chosen(config: Any, group: str, name: str | None = None) -> tuple[Any, dict[str, Any]]:
-  """What a group of the configuration names, and its options as keyword arguments.
+  """The function or class that a group of the configuration names, and its options as keyword arguments.
 
   Args:
     config: a configuration.
@@ -138,7 +138,7 @@ def chosen(config: Any, group: str, name: str | None = None) -> tuple[Any, dict[
     name: one of several names, or a wrapper's `inner`; by default the group's own `name`.
 
   Raises:
-    RunError: if there is no such thing.
+    RunError: if nothing has that name.
   """
   part = _part(config, group)
   which: str = part.name if name is None else name
@@ -146,16 +146,16 @@ def chosen(config: Any, group: str, name: str | None = None) -> tuple[Any, dict[
 
 
 def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
-  """Gives every choice its group of options, where the configuration has none yet.
+  """Adds the group of options of every choice that has none in the configuration yet.
 
-  A configuration has those of our tables from the start. After any other choice, this makes its options:
+  A configuration has the options of our tables from the start. After any other choice, this adds its options:
 
     config.method.name = "my_package.my_module:POLY"
     add_options(config).method.POLY.loss.epsilon = 2.0
 
   Args:
-    config: is changed.
-    flat: the fields that choose, by their full names; by default those of `config` itself.
+    config: the configuration, which is changed.
+    flat: the fields that choose, by their full names; by default the fields of `config` itself.
 
   Returns:
     `config`.
@@ -174,7 +174,7 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
       if place in SHARED.get(group, ()) or not isinstance(part.get(place, wanted), ConfigDict):
         raise RunError(f"{field}: {name} has the name of the field {group}.{place}; rename it")
       if field in FIELDS and part.get("name", name) != name and short(part.name) == place:
-        del part[place]  # the options of what it replaces
+        del part[place]  # the options of the choice that it replaces
       if flatten(part.get(place, wanted)).keys() != flatten(wanted).keys():
         raise RunError(f"{field}: {group}.{place} has the options of something else than {name}; rename it")
       if place not in part:
@@ -183,10 +183,10 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
 
 
 def check_choices(config: Any) -> None:
-  """Checks that what is named exists, has its options, and shares them with nothing else.
+  """Checks that each choice exists, has options, and shares them with no other choice.
 
   Raises:
-    RunError: naming the field, what it holds and what is allowed.
+    RunError: with the field, its value and the allowed values.
   """
   owners: dict[tuple[str, str], str] = {}
   for field, group, name in named_in(flatten(config)):
@@ -201,10 +201,10 @@ def check_choices(config: Any) -> None:
 
 
 def check_imports(flat: Mapping[str, Any]) -> None:
-  """Checks that what a work directory names needs no import.
+  """Checks that the names in a work directory's configuration need no import.
 
   Raises:
-    RunError: naming the field and the module.
+    RunError: with the field and the module.
   """
   for field, _, name in named_in(flat):
     if field not in ROWS:
@@ -212,9 +212,9 @@ def check_imports(flat: Mapping[str, Any]) -> None:
 
 
 def named_in(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-  """The field, the group and the name of every choice in a flat configuration; of rows, those from modules.
+  """The field, the group and the name of every choice in a flat configuration.
 
-  Values of wrong types are left out.
+  Rows give only their names of the form `module:NAME`. Values of wrong types are left out.
   """
   for field, value in flat.items():
     values = value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []

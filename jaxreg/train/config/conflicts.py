@@ -1,4 +1,4 @@
-"""Fields of a configuration that do not fit each other, whatever the data."""
+"""Checks that the fields of a configuration fit each other, whatever the data."""
 
 from jaxreg.train.config.fields import Config
 from jaxreg.train.devices.sharding import parse
@@ -9,10 +9,10 @@ COSINES = ("cosface", "arcface")
 
 
 def check_conflicts(config: Config) -> None:
-  """Checks which fields are together; each alone is as it should be.
+  """Checks that no two fields conflict; each single field must be valid already.
 
   Raises:
-    RunError: naming the field, what it holds and what is allowed.
+    RunError: with the field, its value and the allowed values.
   """
   _check_replicas(config)
   _check_mesh(config)
@@ -33,7 +33,7 @@ def _check_replicas(config: Config) -> None:
       "parallel: pmap takes one replica and one step a call; give parallel=jit, or replicas_by=loop and "
       f"steps_per_dispatch=1, got {config.replicas_by} and {config.steps_per_dispatch}"
     )
-  # JAX's keys of larger seeds repeat.
+  # Larger seeds repeat the keys of smaller ones in JAX.
   if not 0 <= config.seed <= 2**32 - config.replicas:
     raise RunError(f"seed: must be at least 0 and, of every replica, below 2**32, got {config.seed}")
 
@@ -116,10 +116,10 @@ def _check_optimizer(config: Config) -> None:
 
 
 def _is_sigmoid(mlp: Config) -> bool:
-  """Whether what the head is given lies between 0 and 1, and in the mean over examples, too."""
+  """Whether the features lie between 0 and 1, and so do their means over examples."""
   return bool(mlp.widths) and mlp.activation == "sigmoid" and not (mlp.dropout_rate or any(mlp.dropout_rates))
 
 
 def _is_plain(mlp: Config) -> bool:
-  """Whether factors of a unit can move between the layers before and after it."""
+  """Whether a unit's scale can move between the layers before and after it without changing the function."""
   return mlp.activation == "relu" and mlp.layer == "dense"

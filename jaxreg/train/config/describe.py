@@ -1,7 +1,7 @@
-"""What each field of the configuration means, and which values it allows: the text of `--help`.
+"""The meaning and the allowed values of each field of the configuration: the text of `--help`.
 
-A field that is a parameter of a function has its line in that function's docstring. `DESCRIPTIONS` has the
-others, and `*` in it stands for any name.
+If a field is a parameter of a function, that function's docstring describes it. `DESCRIPTIONS` describes the
+other fields; `*` in it stands for any name.
 """
 
 import fnmatch
@@ -31,145 +31,145 @@ DESCRIPTIONS = {
   "seed": "Determines the initial weights, the order of the data and all noise.",
   "batch_size": "Labelled examples in a batch, on all devices together.",
   "epochs": "Length of the run in passes over the training examples.",
-  "steps": "Length of the run in steps instead of epochs; 0: by epochs.",
+  "steps": "Length of the run in steps instead of epochs; 0: `epochs` counts.",
   "eval_every": "Epochs between evaluations on the validation split.",
   "eval_batch_size": "Examples in a batch of an evaluation.",
   "parallel": "How a step runs on several devices.",
-  "replicas": "Runs side by side with seeds from `seed` on; results are their means.",
+  "replicas": "Runs side by side, with seeds from `seed` on; results are means over them.",
   "ensemble": "Replicas in a row that predict together, by the mean of their probabilities.",
-  "replicas_by": "How replicas run: vmap, one program for all; loop, one that is called for each.",
+  "replicas_by": "How replicas run: vmap, one program for all; loop, one program, called for each.",
   "steps_per_dispatch": "Steps that one call of the compiled program makes; 0: 1 on a CPU, else 8.",
   "mesh.model": "Devices on the axis `model`; batches are split over the other axis, `data`.",
   "mesh.shard": (
     "How parameters are split: head (classes over `model`), fsdp (largest dimension over `data`), or "
-    "'GLOB: DIMENSION=AXIS', as in 'head/*: -1=model' or '*: largest=data+model'. The first that matches "
-    "counts."
+    "'GLOB: DIMENSION=AXIS', as in 'head/*: -1=model' or '*: largest=data+model'. The first rule that "
+    "matches a parameter counts."
   ),
-  "mesh.min_size": "Smaller parameters stay whole where the dimension is `largest`.",
-  "accumulate": "Parts of a batch whose gradients are added up, for batches that do not fit.",
-  "precision": "Of the layers; parameters, losses and masks are float32.",
+  "mesh.min_size": "Rules with the dimension `largest` leave smaller parameters whole.",
+  "accumulate": "Parts of a batch whose gradients are added up, if a batch does not fit into memory.",
+  "precision": "Number format of the layers; parameters, losses and masks are float32.",
   "compilation_cache": "Keep compiled programs in ~/.cache/jaxreg, for the next start.",
   "stacks_after": (
-    "Minutes after which a step that does not end writes the stacks of all threads to stacks-<process>.txt "
-    "in the work directory; 0: never."
+    "If a step does not end within this many minutes, the stacks of all threads are written to "
+    "stacks-<process>.txt in the work directory; 0: never."
   ),
   "log_every": "Steps between training records.",
-  "watch.steps": "Warn after so many steps in a row without learning; 0: never.",
+  "watch.steps": "Warn after this many steps in a row without learning; 0: never.",
   "data.name": "Where the examples come from.",
-  "data.limit": "The first examples of each split; 0: all.",
-  "data.resident_gib": "Data sets of more GiB stay on the host.",
-  "data.subset.num_classes": "Classes that are kept, drawn by the seed; 0: all.",
-  "data.subset.per_class": "Training examples of each class that are kept, drawn by the seed; 0: all.",
-  "data.subset.seed": "Draws the subset.",
-  "data.flipped_labels.rate": "Fraction of the training labels that another class replaces.",
-  "data.flipped_labels.seed": "Draws which labels are replaced, and by what.",
-  "data.bootstrap": "Each run trains on as many examples as there are, drawn with replacement.",
+  "data.limit": "Use only the first examples of each split, this many; 0: all.",
+  "data.resident_gib": "Data sets larger than this, in GiB, stay on the host.",
+  "data.subset.num_classes": "Classes to keep, drawn by the seed; 0: all.",
+  "data.subset.per_class": "Training examples of each class to keep, drawn by the seed; 0: all.",
+  "data.subset.seed": "Seed of the subset.",
+  "data.flipped_labels.rate": "Fraction of the training labels that are replaced by another class.",
+  "data.flipped_labels.seed": "Seed that draws the labels to replace, and their new classes.",
+  "data.bootstrap": "Each run resamples its training set: as many examples, drawn with replacement.",
   "data.unlabelled.batch_size": "Examples outside the subset that join each batch, without their labels.",
   "augment.names": "Applied in this order to the stored inputs of training batches.",
-  "augment.mean": "Subtracted from all scaled inputs, a value per channel.",
-  "augment.std": "Divides all scaled inputs after that, a value per channel.",
+  "augment.mean": "Value for each channel that is subtracted from all scaled inputs.",
+  "augment.std": "Value for each channel that divides all scaled inputs, after the subtraction of the mean.",
   "model.name": "The network under the head.",
   "model.unbalance": (
-    "Rescales hidden units of an MLP at the start, the function staying the same, by factors whose "
-    "logarithms have this standard deviation."
+    "At the start, rescales the hidden units of an MLP without changing its function; the logarithms of the "
+    "factors have this standard deviation."
   ),
   "method.name": "The head, the loss and the prediction rule.",
-  "regularizers.names": "What is added to the loss.",
-  "regularizers.mask": "Which parameters penalties are on, by jaxreg.paths.",
-  "regularizers.dual_learning_rate": "Step of the multipliers of penalties with a limit.",
+  "regularizers.names": "Terms that are added to the loss.",
+  "regularizers.mask": "Function of jaxreg.paths that selects the parameters of penalties.",
+  "regularizers.dual_learning_rate": "Learning rate of the multipliers of penalties with a limit.",
   "regularizers.*.weight": "Factor of the term in the loss.",
   "regularizers.*.limit": (
-    "Makes the penalty a constraint, at most this, whose multiplier dual ascent finds; 0: none."
+    "Makes the penalty a constraint, at most this value; dual ascent finds its multiplier; 0: no limit."
   ),
-  "regularizers.*.clip": "The least and the largest input; (): no bounds.",
+  "regularizers.*.clip": "Bounds of the moved inputs, the least and the largest; (): no bounds.",
   "regularizers.fixmatch.num_ops": "RandAugment's operations for each strong view.",
   "regularizers.fixmatch.magnitude": "RandAugment's magnitude, in [0, 10].",
   "regularizers.fixmatch.cutout_size": "Side of the gray square of the strong view in pixels; 0: none.",
   "regularizers.fixmatch.threshold": "How sure the weak view's prediction must be, in [0, 1].",
   "average.name": (
-    "What is predicted with: none, the parameters of the last step; early_stopping, those of the best "
+    "The parameters that predict: none, the last ones; early_stopping, the ones with the best "
     "checkpoint.best; swa, their mean over the end of the run; ema, their exponential mean."
   ),
-  "average.early_stopping.patience": "Evaluations without a better one after which the run ends.",
+  "average.early_stopping.patience": "The run ends after this many evaluations without a better one.",
   "average.early_stopping.min_delta": "Smaller gains of the metric do not count.",
   "average.swa.start": "Fraction of the run after which the mean begins.",
   "average.swa.every": "Steps between the iterates of the mean; 0: an epoch.",
-  "average.ema.decay": "Of the exponential mean, per step.",
+  "average.ema.decay": "Decay of the exponential mean, per step.",
   "noise.names": "Noise in training: on the scaled inputs, the labels or the parameters.",
-  "noise.mask": "Which parameters noise is on, by jaxreg.paths.",
+  "noise.mask": "Function of jaxreg.paths that selects the parameters with noise.",
   "pretrained.workdir": "Fine-tuning: take the backbone of the run in this work directory.",
   "pretrained.checkpoint": "Which checkpoint of that run.",
   "pretrained.replica": "Which replica of that run.",
-  "method.*.predict.num_samples": "Masks that a prediction averages over; 0: none is drawn.",
+  "method.*.predict.num_samples": "Sampled masks that a prediction averages over; 0: none is drawn.",
   "method.group_softmax.predict.logit_scale": "Factor of the logits before the softmax of the prediction.",
   "method.logit_adjustment.loss.class_counts": "Training examples of each class.",
   "method.logit_adjustment.loss.strength": "Factor of the log-frequencies that are added to the logits.",
-  "method.group_softmax.loss.form": "How it is computed; auto chooses by the sizes.",
-  "method.group_softmax.loss.grouping": "What decides which features make a group.",
+  "method.group_softmax.loss.form": "How the loss is computed; auto chooses by the sizes.",
+  "method.group_softmax.loss.grouping": "The rule that assigns features to groups.",
   "method.group_softmax.loss.kind": (
-    "The bound of the softmax loss: I with the power G, II, the larger one, with 1."
+    "The bound of the softmax loss: type I has the power G; type II, the larger bound, has the power 1."
   ),
   "method.group_softmax.loss.num_groups": "Groups of features, G.",
-  "method.group_softmax.loss.power": "The power, if it is to be another than the kind's.",
-  "optimizer.name": "The optimizer, or a wrapper of another.",
+  "method.group_softmax.loss.power": "The power; None: the power of the kind.",
+  "optimizer.name": "The optimizer, or a wrapper of another one.",
   "optimizer.learning_rate": "The largest learning rate of the schedule.",
   "optimizer.clip_norm": "Largest norm of the gradient; 0: no clipping.",
-  "optimizer.*.inner": "The optimizer that it wraps.",
+  "optimizer.*.inner": "The optimizer that the wrapper wraps.",
   "optimizer.*.nesterov": "Whether momentum is Nesterov's.",
   "optimizer.*.eta": "Variance of the gradient's noise at the first step.",
-  "optimizer.*.gamma": "The noise's variance falls as (1 + step) to the minus this.",
-  "optimizer.mahalanobis.metric": "The metric in which a step is steepest.",
+  "optimizer.*.gamma": "The noise's variance falls as (1 + step) to the power of minus this value.",
+  "optimizer.mahalanobis.metric": "The metric of the steepest descent, as 'GLOB: NUMBER' entries.",
   "optimizer.reparameterize.coordinates": "The coordinates in which a step is made.",
-  "optimizer.reparameterize.scale": "Of these coordinates.",
-  "optimizer.constraints.names": "Applied to the parameters after each step, in this order.",
-  "optimizer.constraints.mask": "Which parameters constraints are on, by jaxreg.paths.",
+  "optimizer.reparameterize.scale": "Scale of these coordinates.",
+  "optimizer.constraints.names": "Constraints on the parameters, applied after each step in this order.",
+  "optimizer.constraints.mask": "Function of jaxreg.paths that selects the parameters of constraints.",
   "optimizer.weight_decay.rate": "Strength of the weight decay; 0: none.",
   "optimizer.weight_decay.decoupled": "Decay after the optimizer's scaling (as AdamW), not in the gradient.",
-  "optimizer.weight_decay.mask": "Which parameters decay, by jaxreg.paths.",
-  "optimizer.schedule.name": "How the learning rate goes on after the warm-up.",
+  "optimizer.weight_decay.mask": "Function of jaxreg.paths that selects the parameters that decay.",
+  "optimizer.schedule.name": "Shape of the learning rate after the warm-up.",
   "optimizer.schedule.warmup_epochs": "Epochs in which the learning rate rises linearly from 0.",
-  "optimizer.schedule.step.boundaries": "Where the rate falls, in epochs.",
+  "optimizer.schedule.step.boundaries": "Epochs at which the rate falls.",
   "optimizer.schedule.step.factor": "Factor of the rate at each boundary.",
-  "optimizer.schedule.step.relative": "Boundaries are fractions of the run instead.",
+  "optimizer.schedule.step.relative": "Boundaries are fractions of the run instead of epochs.",
   "optimizer.schedule.cosine.final": "The last rate, as a fraction of the largest.",
   "optimizer.schedule.noam.d_model": "Width of the transformer, which scales the rate.",
   "optimizer.schedule.noam.warmup_steps": "Steps of the linear warm-up.",
   "checkpoint.every": "Epochs between checkpoints.",
-  "checkpoint.every_steps": "Steps between checkpoints, beside those of the epochs; 0: none.",
-  "checkpoint.every_minutes": "Minutes between checkpoints, beside those of the epochs; 0: none.",
-  "checkpoint.keep": "How many of the latest are kept, beside the best.",
+  "checkpoint.every_steps": "Steps between additional checkpoints; 0: none.",
+  "checkpoint.every_minutes": "Minutes between additional checkpoints; 0: none.",
+  "checkpoint.keep": "How many of the latest checkpoints are kept, beside the best one.",
   "checkpoint.best": "The metric of the best checkpoint.",
   "checkpoint.wait": "Block training until a checkpoint is on disk; else write it beside the training.",
-  "evaluate.checkpoint": "Which checkpoint.",
-  "evaluate.split": "Which split.",
-  "evaluate.mc_samples": "Draws of the noise over which predictions are means; 0: without noise.",
-  "compare.rows": "Methods, or 'label: field=value ...'.",
+  "evaluate.checkpoint": "Checkpoint to evaluate.",
+  "evaluate.split": "Split to evaluate.",
+  "evaluate.mc_samples": "A prediction is the mean over this many draws of the noise; 0: without noise.",
+  "compare.rows": "Rows of the comparison: methods, or 'label: field=value ...'.",
   "compare.grid": (
-    "Settings searched on the validation split: 'field=value,value,...', or 'label: field=value,...'."
+    "Settings to search on the validation split: 'field=value,value,...', or 'label: field=value,...'."
   ),
-  "compare.seeds": "Seeds of each row.",
+  "compare.seeds": "Number of seeds of each row.",
   "compare.choose": "The metric that chooses among the settings of the grid.",
-  "flatness.rows": "Networks to train and look at: 'label: field=value ...'.",
-  "flatness.workdir": "A trained run to look at instead.",
-  "flatness.checkpoint": "Which checkpoint.",
-  "flatness.replica": "Which replica.",
-  "flatness.analyses": "What is measured.",
-  "flatness.where": "Names of the parameters that are looked at.",
-  "flatness.examples": "The first training examples, of which the loss is; 0: all.",
-  "flatness.seed": "Draws noise and directions.",
-  "flatness.profile.directions": "Random directions.",
-  "flatness.profile.points": "Points along each.",
+  "flatness.rows": "Networks to train and analyse: 'label: field=value ...'.",
+  "flatness.workdir": "A trained run to analyse instead.",
+  "flatness.checkpoint": "Checkpoint to analyse.",
+  "flatness.replica": "Replica to analyse.",
+  "flatness.analyses": "Analyses to run.",
+  "flatness.where": "Names of the parameters to analyse.",
+  "flatness.examples": "The loss is over the first training examples, this many; 0: all.",
+  "flatness.seed": "Seed of the noise, of the isotropic control and of Lanczos' start.",
+  "flatness.profile.directions": "Number of random directions.",
+  "flatness.profile.points": "Points along each direction.",
   "flatness.profile.reach": "Distance of the last point, in norms of the parameters.",
-  "flatness.profile.granularity": "What has the norm of the parameters, each by itself.",
-  "flatness.*.samples": "Points of the trajectory, and as many gradients.",
-  "flatness.variance_flatness.factors": "By what factor the loss rises at the ends of an interval.",
-  "flatness.variance_flatness.directions": "Principal components that are looked at, evenly spaced; 0: all.",
-  "flatness.variance_flatness.tolerance": "Smaller parts of the largest variance do not count.",
+  "flatness.profile.granularity": "The part of a direction that is scaled to the norm of its parameters.",
+  "flatness.*.samples": "Number of points of the trajectory, and of gradients.",
+  "flatness.variance_flatness.factors": "Factors by which the loss rises at the ends of an interval.",
+  "flatness.variance_flatness.directions": "Principal components to measure, evenly spaced; 0: all.",
+  "flatness.variance_flatness.tolerance": "Variances below this fraction of the largest do not count.",
   "flatness.projected_variance.eigenpairs": (
-    "How many of the largest, by Lanczos; 0: all, from the dense Hessian."
+    "Number of the largest eigenpairs, by Lanczos; 0: all, from the dense Hessian."
   ),
-  "flatness.projected_variance.tolerance": "Smaller parts of the largest eigenvalue do not count.",
-  "flatness.alignment.noises": "Noise added for a moment at every checkpoint: 'label: field=value ...'.",
+  "flatness.projected_variance.tolerance": "Eigenvalues below this fraction of the largest do not count.",
+  "flatness.alignment.noises": "Noise added for the analysis at every checkpoint: 'label: field=value ...'.",
   "flatness.alignment.num_masks": "Draws of the noise for each example.",
 }
 
@@ -197,7 +197,7 @@ CHOICES = {
   "flatness.analyses": ("profile", "variance_flatness", "projected_variance", "alignment"),
 }
 
-# What is read by the job of that name alone, and what is read where another field is not empty.
+# Groups that only the job of that name reads, and fields that are read if another field is not empty.
 BY_JOB = ("compare", "flatness", "translate")
 IF_GIVEN = {
   "data.flipped_labels.seed": "data.flipped_labels.rate",
@@ -214,7 +214,7 @@ IF_GIVEN = {
 
 
 def fields_read(chosen: Config) -> list[str]:
-  """The fields that the job of a configuration reads, in its rows too if it has some."""
+  """The fields that the job of a configuration reads, also in its rows if it has rows."""
   flat = flatten(chosen)
   variants = [flat]
   if chosen.job == "compare":
@@ -253,7 +253,7 @@ def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
 
 
 def describe(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> str:
-  """The description of a field, one sentence; empty if there is none. `flat` names what is not ours."""
+  """The description of a field in one sentence, or ""; `flat` gives the names of choices from outside."""
   for pattern, text in DESCRIPTIONS.items():
     if fnmatch.fnmatchcase(field, pattern):
       return text
@@ -264,7 +264,7 @@ def describe(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -
 
 
 def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> tuple[str, ...]:
-  """The names that a field may have; none where it is a number, a path or a list of the user's."""
+  """The names that a field may have; none for a number, a path or a list of the user's."""
   if field in FIELDS:
     return (*BY_NAME[FIELDS[field]].table, "MODULE:NAME")
   if field in CHOICES:
@@ -277,7 +277,7 @@ def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) ->
 
 
 def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., Any], str]]:
-  """The functions of which a field is a parameter, and its name there."""
+  """The functions that have a field as a parameter, each with the parameter's name."""
   group, *rest = field.split(".")
   if field.startswith("optimizer.constraints."):
     group, rest = "optimizer.constraints", rest[1:]
@@ -295,7 +295,7 @@ def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., An
 
 
 def _things(group: str, key: str, flat: Mapping[str, Any]) -> list[Any]:
-  """What has its options in that place: ours, or what `flat` names."""
+  """The function or class whose options are `group.key`: one of ours, or one that `flat` names."""
   if group not in BY_NAME:
     return []
   names = [key] if key in BY_NAME[group].table else []
@@ -329,5 +329,5 @@ def _sentence(text: str) -> str:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
   try:
     return typing.get_type_hints(function)
-  except (NameError, TypeError):  # of a function of others
+  except (NameError, TypeError):  # a function from outside may have annotations that cannot be read
     return {}

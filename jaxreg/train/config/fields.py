@@ -1,4 +1,4 @@
-"""The configuration: its fields with their defaults; what they mean is told in `describe.py`."""
+"""The configuration: its fields with their defaults. `describe.py` tells what each field means."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from jaxreg.train.config.flat import relevant as relevant
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.step import averages
 
-# A ConfigDict, whose fields no type checker can know.
+# A ConfigDict; no type checker can know its fields.
 Config = Any
 
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
@@ -24,7 +24,7 @@ BEST = ("val/error", "val/nll", "val/brier", "val/ece")
 
 
 def base_config() -> Config:
-  """Every field with its default; configs change what is theirs."""
+  """Every field with its default; a config file changes the fields that differ."""
   config: Config = ConfigDict()
   config.job = "train"
   config.seed = 0
@@ -69,7 +69,7 @@ def base_config() -> Config:
 
 
 def default_config(flat: Mapping[str, Any]) -> Config:
-  """`base_config()` with the options of what a flat configuration names.
+  """`base_config()` with the options of the choices in a flat configuration.
 
   Raises:
     RunError: if a name is wrong.

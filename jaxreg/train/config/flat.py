@@ -1,4 +1,4 @@
-"""A configuration as one flat dict, and which of its fields something reads."""
+"""A configuration as one flat dict, and the fields of it that a run reads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from ml_collections import ConfigDict
 
 from jaxreg.train.lookup import short
 
-# The groups with a field `name`, and those with a field `names`: the options of what is not named are unread.
+# The groups with a field `name`, and the groups with `names`: nothing reads the options of other choices.
 ONE_OF = ("data", "model", "method", "optimizer", "optimizer.schedule", "average")
 SOME_OF = ("augment", "regularizers", "noise", "optimizer.constraints")
-# The groups inside them that all choices share.
+# The groups inside these groups that all choices share.
 SHARED = {
   "data": ("subset", "flipped_labels", "unlabelled", "stream"),
   "optimizer": ("schedule", "constraints", "weight_decay"),
@@ -29,12 +29,12 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
-  """A flat configuration without the options of what is not chosen, which nothing reads."""
+  """A flat configuration without the options that nothing reads, because their choice is not named."""
   return {field: value for field, value in flat.items() if chooser(field, flat) is None}
 
 
 def chooser(field: str, flat: Mapping[str, Any]) -> str | None:
-  """The field whose choice leaves this option of a flat configuration unread; None if it is read."""
+  """The field whose choice leaves this option unread; None if the option is read."""
   for group in ONE_OF:
     name = _option_of(field, group)
     if name is not None and name not in SHARED.get(group, ()):
@@ -50,6 +50,6 @@ def chooser(field: str, flat: Mapping[str, Any]) -> str | None:
 
 
 def _option_of(field: str, group: str) -> str | None:
-  """Of `group.name.option`, the name."""
+  """The `name` in `group.name.option`; None for a field of another form."""
   name, dot, _ = field.removeprefix(f"{group}.").partition(".")
   return name if dot and field.startswith(f"{group}.") else None

@@ -1,4 +1,4 @@
-"""The numbers that the fields of a configuration may hold."""
+"""The ranges of the numbers in a configuration."""
 
 import fnmatch
 import math
@@ -8,11 +8,11 @@ from typing import Any
 from jaxreg.train.errors import RunError
 from jaxreg.train.step import optimizer
 
-# Upper bounds that only a slip exceeds, and that a run would not survive.
+# Upper bounds: only a slip exceeds them, and a run would not survive it.
 STEPS, SIZE, MANY = "1e9", "1e6", "1e4"
 
-# Intervals by patterns of field names; the first pattern that fits counts, and it holds for each number of a
-# tuple. The functions themselves check what is not here.
+# Intervals by patterns of field names. The first pattern that fits counts, for each number of a tuple. The
+# functions themselves check numbers without an interval here.
 RANGES = {
   "batch_size": "[1, inf)",
   "epochs": f"[1, {STEPS}]",
@@ -30,7 +30,7 @@ RANGES = {
   "stacks_after": "[0, inf)",
   "checkpoint.every": "[1, inf)",
   "checkpoint.every_*": "[0, inf)",
-  "checkpoint.keep": "[2, inf)",  # one could be lost while the next is being written
+  "checkpoint.keep": "[2, inf)",  # a single one could be lost while the next is being written
   "compare.seeds": f"[1, {MANY}]",
   "evaluate.mc_samples": f"[0, {SIZE}]",
   "translate.beam_size": f"[1, {MANY}]",
@@ -52,7 +52,7 @@ RANGES = {
   "model.*.depth": f"[1, {MANY}]",
   "model.*.num_*": f"[1, {MANY}]",
   **{f"model.*.{size}": f"[1, {SIZE}]" for size in ("width", "widths", "hidden", "block_size", "d_*")},
-  "method.focal.loss.gamma": "[0, 100]",  # above, an example in doubt has no gradient either
+  "method.focal.loss.gamma": "[0, 100]",  # above 100, even an example in doubt has no gradient
   "method.logit_adjustment.loss.class_counts": "(0, inf)",
   "method.*.num_*": f"[0, {MANY}]",
   "method.*.loss.weight": f"[0, {SIZE}]",
@@ -74,11 +74,11 @@ RANGES = {
   "optimizer.schedule.noam.*": "[1, inf)",
   "optimizer.optimistic_*.alpha": "[0, inf)",
   "optimizer.optimistic_*.beta": "[0, inf)",
-  # Averages of ours may be flat.
+  # The averages of our own optimizers may have a decay of 1.
   **{f"optimizer.{name}.{field}": "[0, 1]" for name in optimizer.OURS for field in ("b[12]", "*decay")},
   "optimizer.adafactor.clipping_threshold": "(0, inf)",
   "optimizer.adafactor.decay_rate": "(0, 1]",
-  "optimizer.adafactor.decay_offset": f"[-{STEPS}, 0]",  # else early steps are negative
+  "optimizer.adafactor.decay_offset": f"[-{STEPS}, 0]",  # above 0, early steps are negative
   "optimizer.adafactor.min_dim_size_to_factor": "[1, inf)",
   "optimizer.adadelta.rho": "[0, 1)",
   **{f"optimizer.*.{field}": "[0, 1)" for field in ("b[123]", "beta", "decay", "momentum")},
@@ -88,7 +88,7 @@ RANGES = {
   "optimizer.rmsprop.initial_scale": "[0, inf)",
   "optimizer.lars.trust_coefficient": "(0, inf)",
   "optimizer.fromage.min_norm": "[0, inf)",
-  "optimizer.radam.threshold": "[4, inf)",  # below, its rectification is a root of a negative number
+  "optimizer.radam.threshold": "[4, inf)",  # below 4, its rectification is a root of a negative number
   "optimizer.*.eta": "[0, inf)",
   "optimizer.*.gamma": "[0, inf)",
   "optimizer.rprop.eta_minus": "(0, 1]",
@@ -114,7 +114,7 @@ def check_ranges(fields: Mapping[str, Any]) -> None:
   """Checks the numbers of a flat configuration.
 
   Raises:
-    RunError: naming the field, what it holds and what is allowed.
+    RunError: with the field, its value and the allowed values.
   """
   for field, value in fields.items():
     interval = next(RANGES[pattern] for pattern in RANGES if fnmatch.fnmatchcase(field, pattern))

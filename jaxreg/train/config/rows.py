@@ -1,4 +1,4 @@
-"""The rows of a comparison: what `compare.rows` and `compare.grid` say, as fields and settings."""
+"""The rows of a comparison: parses `compare.rows` and `compare.grid` into fields and settings."""
 
 import ast
 import dataclasses
@@ -17,7 +17,7 @@ from jaxreg.train.step.methods import METHODS
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One row of the table: the fields that make it, and the settings among which the search chooses."""
+  """One row of the table: the fields that it sets, and the settings that the search chooses from."""
 
   label: str
   fields: dict[str, Any]
@@ -28,11 +28,11 @@ def parse_rows(config: Config) -> list[Row]:
   """The rows that `compare.rows` and `compare.grid` describe.
 
   A row is the name of a method, or `label: field=value field=value`. A line of the grid is
-  `field=value,value,...`, for every row, or `label: field=value,value,...`, for one; a row is searched over
-  the product of its lines.
+  `field=value,value,...` for every row, or `label: field=value,value,...` for one row. The search of a row
+  goes over the product of its lines.
 
   Raises:
-    RunError: naming the entry.
+    RunError: with the entry at fault.
   """
   known = flatten(config)
   rows = parse_fields(config, config.compare.rows, "compare.rows")
@@ -60,7 +60,7 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
   """The fields that each entry sets, by its label: `label: field=value field=value`, or the name of a method.
 
   Raises:
-    RunError: naming the entry; `where` is the field that holds them.
+    RunError: with the entry at fault; `where` is the field that holds the entries.
   """
   known = flatten(config)
   rows: dict[str, dict[str, Any]] = {}

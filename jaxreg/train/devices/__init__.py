@@ -1,6 +1,6 @@
 """Devices and processes: the wrappings of the pure step.
 
-`mesh` arranges the devices, `compile` wraps a step by jit or pmap, `replicas` trains several seeds,
-`sharding` splits states; `processes` starts several processes, which meet by `meeting`.
+`mesh` arranges the devices, `compile` wraps a step in jit or pmap, `replicas` trains several seeds, and
+`sharding` splits states. `processes` starts several processes; `meeting` connects them.
 May import: step, data.
 """

@@ -1,4 +1,4 @@
-"""The wrappings of the one training step: over devices, over replicas, over steps."""
+"""Wraps the one training step: over devices, over replicas, over steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,23 +28,22 @@ def make_step(
 ) -> tuple[Step, Place]:
   """Wraps `train_step` for batches that `Source.batch` describes.
 
-  Under `jit` the losses, BatchNorm and masks are those of the whole batch, on any number of devices. Under
-  `pmap` each device has its own part: BatchNorm's moments are those of the part, and the masks depend on the
-  number of devices.
+  Under `jit`, losses, BatchNorm's moments and masks belong to the whole batch, on any number of devices.
+  Under `pmap`, each device has its own part of the batch. BatchNorm's moments then belong to the part, and
+  the masks depend on the number of devices.
 
   Args:
-    train_step: as `make_train_step` gives it.
-    mesh: with an axis `data`.
+    train_step: a step from `make_train_step`.
+    mesh: the devices, with an axis `data`.
     parallel: `jit` or `pmap`.
-    layout: where the state lies: one sharding, or a tree of them; with `jit` only. None for a copy on each
-      device.
+    layout: where the state lies: one sharding, or a tree of shardings; with `jit` only. None for a copy on
+      each device.
     replicas: whether state and batch have a leading axis of replicas; with `jit` only.
-    scan: whether the batch has an axis of steps (after that of the replicas), to be made in one dispatch;
-      with `jit` only.
+    scan: whether the batch has an axis of steps, after the replica axis, for one dispatch; with `jit` only.
 
   Returns:
     `step(state, arrays, batch) -> (state, metrics)`, which donates the state, and the function that places a
-    batch of host arrays for it. Metrics have the leading axes of the batch.
+    batch of host arrays on the devices. Metrics have the leading axes of the batch.
   """
   if parallel == "pmap":
     step = jax.pmap(

@@ -1,8 +1,8 @@
-"""How several processes meet, and hear at once that one of them is gone: each has a line to the first one.
+"""Connects several processes: each has a connection to the first, and learns at once that another is gone.
 
-JAX's own service aborts the program over a launch mistake, and hears of a killed process by a clock only. So
+JAX's own service aborts the program over a launch mistake, and notices a killed process only by a timeout. So
 the processes meet here first, at the coordinator's port before the service takes it, and keep their
-connections. The kernel closes those of a process that ends, whatever ended it.
+connections. When a process ends for any reason, the kernel closes its connections.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from typing import Any
 
 from jaxreg.train.errors import RunError
 
-LONGEST = 4096  # bytes of a message
-GRACE = 5  # seconds in which a process may end by itself after another said that it failed
+LONGEST = 4096  # bytes of the longest message
+GRACE = 5  # seconds for a process to end by itself after another process reported a failure
 
 
 def meet(coordinator: str, num_processes: int, process_id: int, *, timeout: float, silence: int) -> "Lines":
@@ -27,13 +27,13 @@ def meet(coordinator: str, num_processes: int, process_id: int, *, timeout: floa
 
   Args:
     coordinator: `host:port` of process 0.
-    num_processes: how many are expected.
-    process_id: which of them this is.
+    num_processes: the number of processes.
+    process_id: the number of this process.
     timeout: seconds to wait.
     silence: seconds without a sign of life after which a machine counts as lost.
 
   Raises:
-    RunError: if some do not come, one id comes twice, or they disagree on their number.
+    RunError: if a process does not come, an id comes twice, or the processes disagree on their number.
   """
   host, _, port = coordinator.rpartition(":")
   deadline = time.monotonic() + timeout
@@ -71,7 +71,7 @@ def _gather(port: int, number: int, deadline: float, timeout: float) -> dict[int
       line.settimeout(2)
       hello = _receive(line)
       if hello is None or not isinstance(hello.get("id"), int):
-        line.close()  # no process of ours
+        line.close()  # not one of our processes
         continue
       if hello.get("of") != number:
         fault = f"--num_processes: of process {hello['id']} is {hello.get('of')}, of process 0 {number}"
@@ -111,10 +111,10 @@ def _join(host: str, port: int, of: int, number: int, deadline: float, timeout: 
 
 
 class Lines:
-  """The open connections of this process: of the first one to all others, of each other to the first.
+  """The open connections of this process: the first process has one to each other, the others one to it.
 
-  A thread listens. Where a process is gone without a word, or has failed and this one does not end by itself,
-  the thread says one line and ends this process with status 1.
+  A thread listens. It ends this process with one line and status 1 in two cases: another process is gone
+  without a message, or another process has failed and this one does not end by itself.
   """
 
   end: Callable[[int], Any] = staticmethod(os._exit)
@@ -122,18 +122,18 @@ class Lines:
   def __init__(self, process_id: int, lines: dict[int, socket.socket]):
     self._id, self._lines = process_id, lines
     self._speaking = threading.Lock()
-    self._left = False  # this process has said its last word
-    self._alone = threading.Event()  # all lines have ended, or the first process says that it leaves
+    self._left = False  # this process has sent its last message
+    self._alone = threading.Event()  # all connections have ended, or the first process says that it leaves
     threading.Thread(target=self._listen, daemon=True).start()
 
   def leave(self, failure: str | None = None) -> None:
-    """Tells the others that this process ends, and of what it fails; it acts on no loss from now on."""
+    """Tells the others that this process ends, and why it fails; later losses no longer end this process."""
     with self._speaking:
       self._left = True
       self._tell({"left": self._id, "failure": failure and failure[:1000]})
 
   def wait(self, seconds: float = 2 * GRACE) -> None:
-    """Waits until the others have gone, so that JAX's service tears none away before it has said why."""
+    """Waits until the others are gone, so that JAX's service ends none before it has told its reason."""
     self._alone.wait(seconds)
 
   def _listen(self) -> None:
@@ -180,12 +180,12 @@ class Lines:
 
 
 def _send(line: socket.socket, message: dict[str, Any]) -> None:
-  with contextlib.suppress(OSError):  # who listens hears of the end of the line
+  with contextlib.suppress(OSError):  # the listening thread notices a closed connection
     line.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _receive(line: socket.socket) -> dict[str, Any] | None:
-  """The next message; None at the end of the line, or for what is no message."""
+  """The next message; None if the connection has ended, or for bytes that are not a message."""
   read = bytearray()
   try:
     while not read.endswith(b"\n"):
@@ -200,7 +200,7 @@ def _receive(line: socket.socket) -> dict[str, Any] | None:
 
 
 def _keep_alive(line: socket.socket, silence: int) -> None:
-  """Firewalls forget connections that say nothing, and a machine without power says no end."""
+  """Turns on TCP's keepalive: firewalls drop silent connections, and a machine without power closes none."""
   line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   interval = max(1, min(15, silence // 3))
   times = {"TCP_KEEPIDLE": interval, "TCP_KEEPINTVL": interval, "TCP_KEEPCNT": max(1, silence // interval)}

@@ -1,4 +1,4 @@
-"""The devices, arranged in two axes."""
+"""Arranges the devices in a mesh of two axes."""
 
 import jax
 from jax.sharding import AxisType

@@ -1,4 +1,4 @@
-"""Several processes that train one model: how they start, and how they agree on the host."""
+"""Several processes that train one model: they start together here, and agree on values of the host."""
 
 import atexit
 import json
@@ -15,11 +15,11 @@ from jaxreg.train.errors import RunError, one_line
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
 START_TIMEOUT = 50  # seconds, for processes that people number
-JAX_START_TIMEOUT = 300  # seconds, for those of a launcher, whose machines may start minutes apart
+JAX_START_TIMEOUT = 300  # seconds, for processes of a launcher, whose machines may start minutes apart
 
 _lines: Lines | None = None
 
-# Variables of launchers that start several processes, and what they hold then.
+# Environment variables of launchers, with a test for a value that means several processes.
 LAUNCHERS: dict[str, Callable[[str], bool]] = {
   "JAX_COORDINATOR_ADDRESS": bool,
   "SLURM_STEP_NUM_TASKS": lambda value: int(value) > 1,
@@ -42,16 +42,17 @@ def start(
 
   Args:
     coordinator: `host:port` of process 0, or None for `$JAX_COORDINATOR_ADDRESS`.
-    num_processes: how many there are, or None for `$JAX_NUM_PROCESSES`.
-    process_id: which of them this is, or None for `$JAX_PROCESS_ID`.
-    detect: ask the environment (a TPU pod, SLURM, Open MPI, GKE) also where it shows no sign of several.
+    num_processes: the number of processes, or None for `$JAX_NUM_PROCESSES`.
+    process_id: the number of this process, or None for `$JAX_PROCESS_ID`.
+    detect: asks the environment (a TPU pod, SLURM, Open MPI, GKE), even if it shows no sign of several
+      processes.
     peer_timeout: seconds without a sign of life after which a process counts as lost.
-    start_timeout: seconds in which all have to come; those of a launcher have at least 300.
+    start_timeout: seconds within which all processes have to come; a launcher's processes have at least 300.
 
   Raises:
-    RunError: if only some of the three are given, or they cannot meet.
+    RunError: if only some of the first three arguments are given, or the processes cannot meet.
   """
-  # Read here and not by JAX, for these two.
+  # These two variables are read here and not by JAX.
   num_processes = _from_environment("JAX_NUM_PROCESSES", num_processes)
   process_id = _from_environment("JAX_PROCESS_ID", process_id)
   coordinator = coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
@@ -82,13 +83,13 @@ def start(
 
 
 def leave(failure: str | None = None) -> None:
-  """Tells the other processes that this one ends, and the line that it fails with."""
+  """Tells the other processes that this one ends, and the line of its failure, if it fails."""
   if _lines is not None:
     _lines.leave(failure)
 
 
 def wait_for_others() -> bool:
-  """Waits a moment for the other processes to end too; whether they would hear of it."""
+  """Waits a moment for the other processes to end, too; returns whether this process is connected to them."""
   if _lines is None:
     return False
   _lines.wait()
@@ -96,12 +97,12 @@ def wait_for_others() -> bool:
 
 
 def is_first() -> bool:
-  """Whether this process is the one that logs and writes what is written once."""
+  """Whether this process is the one that logs, and writes the files that are written once."""
   return jax.process_index() == 0
 
 
 def exchange(value: Any) -> list[Any]:
-  """The values, of JSON's types, that all processes call this with, in their order."""
+  """The values that all processes pass, in the order of the processes; values must have JSON's types."""
   if jax.process_count() == 1:
     return [value]
   text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -112,19 +113,19 @@ def exchange(value: Any) -> list[Any]:
 
 
 def first(call: Callable[[], Any]) -> Any:
-  """Calls in the first process; returns in all what it returned (of JSON's types), or raises what it raised.
+  """Calls `call` in the first process; all processes return its result, which must have JSON's types.
 
   Raises:
-    RunError: in the other processes, with the message of the first.
+    RunError: in the other processes, with the message of the first, which raises the error itself.
   """
   return _agreed(call, ask=is_first())[0]
 
 
 def everywhere(call: Callable[[], Any]) -> Any:
-  """Calls in every process and returns what it returned there; if it raised in one, raises in all.
+  """Calls `call` in every process and returns its own result; if one call raises, all processes raise.
 
   Raises:
-    RunError: in the processes where the call went well, with the message of the first that failed.
+    RunError: in the processes whose call succeeded, with the message of the first process that failed.
   """
   result = []
   _agreed(lambda: result.append(call()), ask=True)
@@ -135,7 +136,7 @@ def same(what: str, value: Any) -> None:
   """Checks that `value` is the same in all processes.
 
   Raises:
-    RunError: naming the processes that differ.
+    RunError: with the number of the first process that differs.
   """
   values = exchange(value)
   differ = [number for number, other in enumerate(values) if other != values[0]]
@@ -148,7 +149,7 @@ def _agreed(call: Callable[[], Any], *, ask: bool) -> list[Any]:
   if ask:
     try:
       result = call()
-    except Exception as raised:  # Whatever it is, the others wait to hear of it.
+    except Exception as raised:  # Of any type, because the other processes wait for the outcome.
       error = raised
   if jax.process_count() > 1:
     outcomes = exchange({"result": result, "error": None if error is None else one_line(error, limit=1000)})

@@ -1,7 +1,7 @@
-"""Several runs that differ in their seed only, trained side by side.
+"""Several runs that differ only in their seed, trained side by side.
 
-A replica is the run that its seed would give alone: its own initialisation, data order and noise. One run is
-a loop over one. Whatever the form, they are saved with a leading axis of replicas.
+A replica is the run that its seed would give alone: its own initialisation, data order and noise. A single
+run is a loop over one replica. In either form, states are saved with a leading axis of replicas.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ FORMS = ("auto", "vmap", "loop")
 
 @dataclasses.dataclass(frozen=True)
 class Vmap:
-  """One program for all replicas; states, batches and metrics have their leading axis."""
+  """One program for all replicas; states, batches and metrics have a leading axis of replicas."""
 
   mesh: jax.sharding.Mesh
 
@@ -58,12 +58,12 @@ class Vmap:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-  """One program for one replica, called for each; tuples of states and metrics.
+  """One program for one replica, called for each; states and metrics are tuples over the replicas.
 
   Attributes:
-    mesh: with axes `data` and `model`.
+    mesh: the devices, with axes `data` and `model`.
     parallel: `jit` or `pmap`.
-    layout: where a state lies: one sharding, or a tree of them.
+    layout: where a state lies: one sharding, or a tree of shardings.
   """
 
   mesh: jax.sharding.Mesh
@@ -76,12 +76,12 @@ class Loop:
     return stacked_layout(self.layout)
 
   def unpack(self, stacked: Any) -> Any:
-    """The states of a stacked one."""
+    """The states of the replicas, from a stacked state."""
     number = jax.tree.leaves(stacked)[0].shape[0]
     return jax.jit(_split, out_shardings=(self.layout,) * number)(stacked)
 
   def pack(self, states: Any) -> Any:
-    """The reverse, a copy."""
+    """The stacked state, as a copy: the reverse of `unpack`."""
     return jax.jit(_stack, out_shardings=self.stacked_layout)(*states)
 
   def pick(self, states: Any, replica: int) -> Any:
@@ -123,35 +123,35 @@ def _stack(*states: Any) -> Any:
 
 
 def _cloned(x: Array) -> Array:
-  """The same; of keys a clone, because to keep them is no use of them."""
+  """The array itself; for keys a clone, because storing a key does not use it up."""
   return jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def stacked(state: Any, number: int) -> Any:
-  """The shapes of so many replicas of an abstract state, as they are saved."""
+  """The shapes of an abstract state with a leading axis of `number` replicas, as states are saved."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), state)
 
 
 def make_replicas(
   mesh: jax.sharding.Mesh, form: str, *, number: int, params: Any, parallel: str, layout: Any = None
 ) -> Vmap | Loop:
-  """The form asked for; `auto` is one program where that pays.
+  """The replicas in the form that is asked for; `auto` takes `vmap` if it is faster.
 
-  It does for networks of small matrices and on accelerators; convolutions on a CPU lose under `vmap`.
+  `vmap` is faster for networks of small matrices and on accelerators; for convolutions on a CPU it is slower.
 
   Args:
-    mesh: with axes `data` and `model`.
+    mesh: the devices, with axes `data` and `model`.
     form: `auto`, `vmap` or `loop`.
-    number: of replicas.
-    params: of one, or their shapes.
-    parallel: `jit` or `pmap`, which loops.
-    layout: where the state of one lies, as `make_layout` gives it; None for a copy on each device. A state
-      that is split loops.
+    number: the number of replicas.
+    params: the parameters of one replica, or their shapes.
+    parallel: `jit` or `pmap`; with `pmap`, `auto` takes `loop`.
+    layout: where the state of one replica lies, as `make_layout` gives it; None for a copy on each device.
+      For a state that is split, `auto` takes `loop`.
   """
   whole = NamedSharding(mesh, P())
   layout = whole if layout is None else layout
   if form == "auto":
-    # A kernel of more than two axes is that of a convolution.
+    # A kernel with more than two axes belongs to a convolution.
     convolves = any(len(x.shape) > 2 for x in jax.tree.leaves(params))
     loses = number == 1 or parallel == "pmap" or (jax.default_backend() == "cpu" and convolves)
     form = "loop" if loses or layout != whole else "vmap"

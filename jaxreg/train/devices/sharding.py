@@ -1,4 +1,4 @@
-"""Which parameters are split over the devices, and how: rules on their paths."""
+"""Rules on the parameters' paths that say which parameters are split over the devices, and how."""
 
 import dataclasses
 import fnmatch
@@ -15,7 +15,7 @@ from jaxreg.paths import leaf_names
 from jaxreg.train.errors import RunError
 from jaxreg.train.step.state import TrainState
 
-# The rules that have a name. The last dimension of a head's kernels and biases is that of the classes.
+# The rules that have a name. The classes are the last dimension of a head's kernels and biases.
 RULES = {"head": "head/*: -1=model", "fsdp": "*: largest=data"}
 
 # "head/*: -1=model", "*: largest=data+model"
@@ -28,10 +28,10 @@ class Rule:
   """The parameters whose paths match `glob` are split along one dimension, over these axes of the mesh.
 
   Attributes:
-    text: as it was given.
-    glob: on the whole path.
-    dimension: None for the largest that the number of devices divides, if there is one.
-    axes: of the mesh.
+    text: the rule as it was given.
+    glob: a pattern for the whole path.
+    dimension: the dimension to split; None for the largest one that the number of devices divides, if any.
+    axes: the axes of the mesh.
   """
 
   text: str
@@ -40,14 +40,14 @@ class Rule:
   axes: tuple[str, ...]
 
   def spec(self, name: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh, min_size: int) -> P:
-    """How the parameter of that name and shape is split.
+    """How the parameter of this name and shape is split.
 
     Raises:
-      RunError: if it cannot be split as the rule says.
+      RunError: if the parameter cannot be split as the rule says.
     """
     parts = math.prod(mesh.shape[axis] for axis in self.axes)
     if self.dimension is None:
-      # The last of equals, which is the contiguous one.
+      # Of equal dimensions, the last one, whose entries are contiguous.
       fit = [(size, d) for d, size in enumerate(shape) if size % parts == 0]
       if not fit or math.prod(shape) < min_size:
         return P()
@@ -69,7 +69,7 @@ def parse(text: str) -> Rule:
   """A rule from its name in `RULES`, or from `"glob: dimension=axis"`.
 
   Raises:
-    RunError: if it is neither.
+    RunError: if `text` is neither.
   """
   found = _RULE.fullmatch(RULES.get(text, text)) if isinstance(text, str) else None
   axes = tuple(found["axes"].split("+")) if found else ()
@@ -87,17 +87,17 @@ def make_layout(
 ) -> NamedSharding | TrainState:
   """Where the state of one replica lies: a copy on each device, or as the rules say.
 
-  Of several rules for one parameter the first counts. What the state holds of the same shape under the path
-  of a parameter, such as its momentum or its mean, lies as the parameter does.
+  If several rules match a parameter, the first counts. Other arrays in the state lie as a parameter does if
+  they have its shape and their path ends in its path, such as its momentum or its mean.
 
   Args:
-    state: its shapes.
-    mesh: with axes `data` and `model`.
+    state: the shapes of the state.
+    mesh: the devices, with axes `data` and `model`.
     shard: rules, as `parse` takes them.
-    min_size: smaller parameters are left whole by rules for the largest dimension.
+    min_size: rules for the largest dimension leave smaller parameters whole.
 
   Raises:
-    RunError: if a rule fits no parameter, or one that cannot be split so.
+    RunError: if a rule fits no parameter, or fits a parameter that cannot be split so.
   """
   whole = NamedSharding(mesh, P())
   if not shard:
@@ -115,7 +115,7 @@ def make_layout(
         specs[name] = rule.spec(name, shapes[name], mesh, min_size)
 
   def of(path: str, leaf: Any) -> NamedSharding:
-    # "opt_state/0/mu/head/classifier/kernel" ends in the path of a parameter; the longest end is its own.
+    # "opt_state/0/mu/head/classifier/kernel" ends in the path of a parameter; the longest such end counts.
     segments = path.split("/")
     ends = ("/".join(segments[start:]) for start in range(len(segments)))
     name = next((end for end in ends if shapes.get(end) == leaf.shape), None)
@@ -126,14 +126,14 @@ def make_layout(
 
 
 def stacked_layout(layout: Any) -> Any:
-  """The same with a leading axis of replicas."""
+  """The layout with a leading axis of replicas."""
   return jax.tree.map(lambda x: NamedSharding(x.mesh, P(None, *x.spec)), layout)
 
 
 def gathered_layout(layout: Any) -> Any:
-  """The same, with a copy in each row of the data axis: what a forward pass reads.
+  """The layout without splits over the data axis: the layout that a forward pass reads.
 
-  Said in so many words, or the compiler may rather move activations of the whole batch about.
+  It is requested explicitly, because the compiler might otherwise move activations of the whole batch.
   """
   without = {"data": None, ("data", "model"): "model"}
   spec = lambda spec: P(*(without.get(entry, entry) for entry in spec))

@@ -1,4 +1,4 @@
-"""The configuration of one run of a job that trains several, and its folder."""
+"""For jobs that train several runs: the configuration and the folder of one run."""
 
 import hashlib
 import json
@@ -12,25 +12,25 @@ from jaxreg.train.run import workdir as workdirs
 
 
 def check_replicas(config: Config) -> None:
-  """Checks that `replicas` is not asked for where the job sets it.
+  """Checks that `replicas` is not set for a job that sets it itself.
 
   Raises:
-    RunError: if it is.
+    RunError: if `replicas` is set.
   """
   if config.replicas not in (1, config.ensemble):
     raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
 
 
 def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
-  """The configuration of one run: `config` with `fields` set; ensembles have replicas for every member.
+  """The configuration of one run: `config` with `fields` set, and a replica for each member of each ensemble.
 
   Raises:
-    RunError: naming the row and the field.
+    RunError: with the names of the row and the field.
   """
   for field in ("job", "replicas"):
     if field in fields:
       raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
-  # Deep: what one row sets is nothing to the next.
+  # A deep copy, so that the fields of one row do not reach the next.
   cell: Config = config.copy_and_resolve_references()
   members = fields.get("ensemble", config.ensemble)
   for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
@@ -42,8 +42,8 @@ def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: i
 
 
 def folder_name(label: str, cell: Config) -> str:
-  """A name that says the row, and differs with whatever the result depends on."""
-  # Also with fields that later versions add: what has its default is left out.
+  """A name with the row's label and a hash of all fields that the result depends on."""
+  # Fields with their default values are left out, so that fields of later versions do not change the name.
   defaults, fields = flatten(base_config()), relevant(flatten(cell))
   fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
   fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}

@@ -31,12 +31,13 @@ METRICS = ("test/error", "test/nll", "test/ece")
 def compare(config: Config, workdir: Path) -> dict[str, Any]:
   """Trains every row of `config.compare`; writes `compare.json`, `compare.md` and figures.
 
-  Each run has a folder of its own below `workdir`: interrupted, the same command goes on where it was, and
-  what is finished is not run again. A row with several settings is first trained with each of them from one
-  seed; the one with the lowest `compare.choose` on the validation split is trained from all seeds.
+  Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
+  was, and finished runs are not run again. A row with several settings is first trained with each setting
+  from one seed. The setting with the lowest `compare.choose` on the validation split is trained from all
+  seeds.
 
   Raises:
-    RunError: for a mistake in the rows, the grid or what they set, before anything is trained.
+    RunError: for a mistake in the rows, the grid or the fields that they set, before anything is trained.
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   rows = parse_rows(config)
@@ -64,8 +65,8 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
     entry["mean"] = averaged({name: np.asarray(runs) for name, runs in entry["runs"].items()})
-    # The seeds are the same in every row, and with them the data order: differences are taken seed by seed.
-    # Of ensembles they are not those of single runs, and the pairs are as good as any.
+    # Every row has the same seeds, and so the same data orders: differences are taken seed by seed. The seeds
+    # of ensembles differ from those of single runs; there, any pairing is as good.
     entry["difference"] = averaged(
       {name: np.asarray(runs) - np.asarray(first[name]) for name, runs in entry["runs"].items()}
     )
@@ -91,7 +92,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-  """The table."""
+  """The comparison as a Markdown table."""
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
@@ -112,7 +113,7 @@ def markdown(results: dict[str, Any]) -> str:
 def _search(
   config: Config, workdir: Path, row: Row, say: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-  """The setting to train from all seeds, and what the search saw."""
+  """The setting to train from all seeds, and the validation metrics of all settings."""
   if len(row.grid) == 1:
     return row.grid[0], []
   seen = []
@@ -122,7 +123,7 @@ def _search(
     results = train(cell, workdir / "search" / folder_name(row.label, cell))
     values = {name: value for name, value in results.items() if name.startswith("val/")}
     seen.append({"setting": setting, **values})
-  # Of equal ones, that with the better likelihood.
+  # Of equal settings, the one with the better likelihood wins.
   best = min(seen, key=lambda entry: (entry[config.compare.choose], entry["val/nll"]))
   return best["setting"], seen
 
@@ -133,7 +134,7 @@ def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -
 
 
 def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
-  """Everything that can be told before hours of training."""
+  """Makes every check that needs no training, before hours of training begin."""
   check_replicas(config)
   described: dict[str, dict[str, Any]] = {}
   for row, setting in cells:
@@ -144,7 +145,7 @@ def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
       data = json.dumps({k: v for k, v in flatten(cell).items() if k.startswith("data.")})
       if data not in described:
         described[data] = processes.everywhere(lambda cell=cell: load_data(cell)).describe()
-      # Of settings that differ in numbers of the optimizer, the first one stands for all.
+      # Settings that differ only in numbers of the optimizer are built once, for the first of them.
       if setting == row.grid[0] or not all(field.startswith("optimizer.") for field in setting):
         build(cell, described[data])
     except RunError as error:

@@ -21,23 +21,26 @@ from jaxreg.train.jobs.train import train
 from jaxreg.train.run.manifest import good_steps
 
 SAMPLES = 1000
-NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as parts of the largest pixel
-LOW_MARGIN = 0.1  # the part of the examples that counts as such
+NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as fractions of the largest pixel
+LOW_MARGIN = 0.1  # the fraction of the examples that counts as examples with a low margin
 EXAMPLES = 1000
 KEEP_PROBS = (1.0, 0.8, 0.5, 0.2)
 
 
 def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
-  """Trains DropMax as `config` says, or takes the trained one of `workdir`, and draws into `figures/`.
+  """Trains DropMax as `config` says, or takes the trained model of `workdir`, and draws into `figures/`.
 
-  `equilibrium`: where the retain probabilities settled, against theory. `monte_carlo`: the probability of the
-  target over sampled masks, under noise and for examples of different difficulty. `predictive`: all classes,
-  for an easy and a distorted example. `contours`: softmax and fixed retain probabilities in the plane.
-  `gradients`: how large they are under both on the same logits, at each checkpoint that was kept; all
-  masks are enumerated, so of at most 16 classes.
+  The figures are:
+
+  - `equilibrium`: where the retain probabilities settled, against theory.
+  - `monte_carlo`: the target's probability over sampled masks, under noise and by the examples' difficulty.
+  - `predictive`: the probabilities of all classes, for an easy and a distorted example.
+  - `contours`: softmax and fixed retain probabilities in the plane.
+  - `gradients`: the gradient norms of softmax and DropMax on the same logits, at each kept checkpoint; it
+    enumerates all masks, so it is drawn for at most 16 classes.
 
   Raises:
-    RunError: if the method is not DropMax, the inputs are no array of images, or as `train`.
+    RunError: if the method is not DropMax or the inputs are not an array of images, and as `train`.
   """
   if config.method.name != "dropmax":
     raise RunError(f"method.name: these are figures of 'dropmax', got {config.method.name!r}")
@@ -84,13 +87,13 @@ def sampled_probs(key: Any, logits: Any, retain_logits: Any, labels: Any = None)
 
 
 def _difficulty(heads: dict[str, np.ndarray], labels: np.ndarray) -> np.ndarray:
-  """The probability of the truth: small is difficult."""
+  """The probability of the true class; a small one means a difficult example."""
   log_probs = np.asarray(losses.dropmax_log_probs(heads["logits"], heads["retain_logits"]))
   return log_probs[np.arange(len(labels)), labels]
 
 
 def _distorted(image: np.ndarray, level: float) -> np.ndarray:
-  """With Gaussian noise of the same draw for every level."""
+  """The image with Gaussian noise; every level scales the same draw."""
   top = image.max()
   noise = np.random.default_rng(0).normal(size=image.shape) * level * top
   return np.clip(image + noise, 0, top).astype(image.dtype)
@@ -146,7 +149,7 @@ def _predictive(outputs: Any, heads: dict[str, np.ndarray], inputs: np.ndarray, 
 
 
 def _gradients(workdir: Path, train: Split) -> Any:
-  """Norms on training examples with the target kept, those with the smallest margin apart from all."""
+  """Gradient norms with the target kept: for the examples with the smallest margin, and for all examples."""
   train = train.take(np.arange(min(EXAMPLES, len(train))))
   steps = sorted(good_steps(workdir))
   low, every = [], []
@@ -173,7 +176,7 @@ def _gradients(workdir: Path, train: Split) -> Any:
 
 
 def _contours(seed: int) -> Any:
-  """Three classes in the plane, a small network, random masks with a fixed retain probability."""
+  """Contours of a small network for three classes in the plane, with random masks of fixed probability."""
   generator = np.random.default_rng(seed)
   centres = np.array([[0.0, 1.0], [-0.9, -0.5], [0.9, -0.5]])
   labels = np.repeat(np.arange(3), 40)

@@ -1,4 +1,4 @@
-"""The jobs that `config.job` can name."""
+"""`job = evaluate`: the metrics of a checkpoint on a split. `report` puts the results of any job in words."""
 
 import dataclasses
 from pathlib import Path
@@ -59,7 +59,7 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-  """A trained run: its functions, its data and, in the form of `replicas`, the states of a checkpoint."""
+  """A trained run: its functions, its data and the states of one checkpoint, as `replicas` lays them out."""
 
   program: Program
   dataset: Dataset
@@ -72,7 +72,7 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   """Evaluates a checkpoint of `workdir`, as `config.evaluate` says.
 
   Raises:
-    RunError: if nothing usable is there, or if it was trained under another configuration.
+    RunError: if `workdir` holds nothing usable, or if it was trained under another configuration.
   """
   run = restore_states(config, workdir)
   split = config.evaluate.split
@@ -87,7 +87,7 @@ def restore_states(config: Config, workdir: Path) -> Restored:
   """The checkpoint of `workdir` that `config.evaluate` names, on the devices.
 
   Raises:
-    RunError: if nothing usable is there, or if it was trained under another configuration.
+    RunError: if `workdir` holds nothing usable, or if it was trained under another configuration.
   """
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))

@@ -1,4 +1,4 @@
-"""`load`: the predictions of a trained run, in a program of one's own."""
+"""`load`: the predictions of a trained run, for a program of your own."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,23 +13,23 @@ from jaxreg.typing import Array
 
 
 def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
-  """Gives the trained model of a work directory back, as a compiled function.
+  """Returns the trained model of a work directory, as a compiled function.
 
   Args:
-    workdir: where `run.py` trained.
+    workdir: the folder where `run.py` trained.
     checkpoint: `latest`, `best` on the validation split, or a step.
-    replica: which of the replicas, if several were trained; of an ensemble that is one member, and
-      `jaxreg.ensembles.arithmetic` joins them.
+    replica: the replica, if several were trained. A replica of an ensemble is one member;
+      `jaxreg.ensembles.arithmetic` joins the members' predictions.
 
   Returns:
-    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`, of sequences
-    `[batch, length, classes]`. Its `repr` says which inputs it takes: those that the data source stores (for
-    MNIST uint8 `[batch, 28, 28, 1]`), to which the scale of training is applied, or the same as floats that
-    are scaled already. The key is for predictions that sample masks, as `evaluate.mc_samples` does too; by
-    default it is that of the run.
+    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`; for sequences
+    `[batch, length, classes]`. Its `repr` says which inputs it takes. It takes inputs as the data source
+    stores them (for MNIST uint8 `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that
+    are scaled already. The key is for predictions that sample masks, and for `evaluate.mc_samples`; by
+    default it is the run's key.
 
   Raises:
-    RunError: if nothing usable is there.
+    RunError: if the work directory holds nothing usable.
 
   Example:
     predict = jaxreg.train.load("runs/dropmax_digits")
@@ -50,16 +50,16 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
 def load_outputs(
   workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0
 ) -> Callable[[Any], dict[str, Array]]:
-  """As `load`, but what the head returns, such as `logits` and `retain_logits`, each `[batch, classes]`.
+  """As `load`, but for the outputs of the head, such as `logits` and `retain_logits`, `[batch, classes]`.
 
   Args:
     workdir, checkpoint, replica: as in `load`.
 
   Returns:
-    `outputs(inputs)`.
+    `outputs(inputs)`, a function to a dict of arrays.
 
   Raises:
-    RunError: if nothing usable is there.
+    RunError: if the work directory holds nothing usable.
   """
   program, state, data = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
 

@@ -1,4 +1,4 @@
-"""A run in its work directory: claimed, restored, trained, measured."""
+"""`job = train`: claims a work directory, restores or begins the run, trains it and evaluates it."""
 
 import contextlib
 import functools
@@ -39,8 +39,9 @@ from jaxreg.train.step.program import Program
 def train(config: Config, workdir: Path) -> dict[str, Any]:
   """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
 
-  Means over the replicas, if there are several, with a `..._ci95` beside each and the single values under
-  `replicas`. Of several processes each calls this with the same arguments, and a work directory that all see.
+  If there are several replicas, the results are means with a `..._ci95` beside each, and `replicas` holds the
+  single values. With several processes, each calls this with the same arguments, and with a work directory
+  that all of them see.
 
   Raises:
     RunError: for a mistake in the configuration, the data or the work directory, and for a loss that is
@@ -70,7 +71,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
       token = held.enter_context(locked(workdir))
       if workdirs.check_same(
         workdir, flatten(config), description
-      ):  # claimed by another before it was locked
+      ):  # another run claimed it before it was locked
         raise RunError(f"--workdir: another run has begun in {workdir}; give another")
       return {"remark": remark, "token": token}
 
@@ -139,9 +140,9 @@ def _restored(run: Run, workdir: Path, step: int) -> Any:
 def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any]:
   """Compiles `init(seeds) -> states`, stacked.
 
-  The seeds take turns, because a batch of LAPACK calls, as for orthogonal kernels, can hang: jaxlib spreads
-  it over the CPU's threads and waits in one of them. Where every thread waits so, as with two simulated
-  devices on two cores, none is left for the work, and no signal is heard.
+  The seeds are initialised one after another, because a batch of LAPACK calls, as for orthogonal kernels, can
+  hang: jaxlib spreads the batch over the CPU's threads and waits in one of them. If every thread waits so, as
+  with two simulated devices on two cores, no thread is left for the work, and no signal is handled.
   """
   return jax.jit(lambda seeds: jax.lax.map(program.init, seeds), out_shardings=replicas.stacked_layout)
 
@@ -154,9 +155,8 @@ def _initial(run: Run, backbone: dict[str, Any] | None) -> Any:
 
 
 def _measure(run: Run, states: Any, val: dict[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
-  """The metrics of what is predicted with in the end, each `[replicas]`; None once a signal has come."""
-  # Those of the last evaluation may be of what the training goes on from; and a run that was killed after its
-  # last step has none.
+  """The final metrics on the val and test splits, each `[replicas]`; None once a signal has come."""
+  # The last evaluation may have used the live parameters; a run killed after its last step has none.
   if val is None or run.program.extras.evaluated:
     val = run.evaluate(states, run.data["val"], "val")
   if val is None:

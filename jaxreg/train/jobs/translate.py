@@ -1,4 +1,4 @@
-"""`job = translate`: the lines of a split in the other language, greedily and by a beam, and their BLEU."""
+"""`job = translate`: translates the lines of a split, greedily and by beam search, and measures BLEU."""
 
 import functools
 import sys
@@ -34,15 +34,15 @@ Search = Callable[..., tuple[Array, Array]]
 def translate(config: Config, workdir: Path) -> dict[str, Any]:
   """Translates `config.evaluate.split` with a checkpoint of `workdir`, as `config.translate` says.
 
-  Writes `translate.json` and, of the first replica, `translations.txt`. BLEU is that of sacrebleu against the
-  whole reference lines; a translation has at most as many tokens as a target in training. The layers compute
-  in float32, whatever they were trained in.
+  Writes `translate.json` and, for the first replica, `translations.txt`. sacrebleu computes BLEU against the
+  whole reference lines. A translation has at most as many tokens as a target in training. The layers compute
+  in float32, whatever precision they were trained in.
 
   Returns:
     `step`, and `greedy/bleu` and `beam/bleu`: means over the replicas.
 
   Raises:
-    RunError: as `evaluate`, or if the data are no parallel text.
+    RunError: as `evaluate`, or if the data are not parallel text, or sacrebleu is missing.
   """
   if config.data.name != "parallel_text" or config.model.name != "Transformer":
     raise RunError(
@@ -105,7 +105,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
 def make_decode(
   program: Program, search: Search, text: ParallelText, *, beam_size: int
 ) -> Callable[[TrainState, Array, Array], Array]:
-  """Builds `decode(state, inputs, number) -> tokens [batch, target_length]`, which reads the source only."""
+  """Builds `decode(state, inputs, number) -> tokens [batch, target_length]`; it reads only the source."""
   never = jnp.isin(jnp.arange(program.model.head.num_classes), jnp.array([PAD, BEGIN]))
 
   def decode(state: TrainState, inputs: Array, number: Array) -> Array:
@@ -114,7 +114,7 @@ def make_decode(
 
     sources = inputs[:, : text.source_length]
     memory = apply(lambda model: model.backbone.encode(sources, train=False))
-    # Each sequence's hypotheses are adjacent, and see the same source.
+    # The hypotheses of a sequence are adjacent, and see the same source.
     sources, memory = (jnp.repeat(x, beam_size, axis=0) for x in (sources, memory))
 
     def next_log_probs(prefixes: Array, position: Array) -> Array:

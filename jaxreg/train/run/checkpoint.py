@@ -1,4 +1,4 @@
-"""Checkpoints that are known to be whole: Orbax writes them, a manifest vouches for them."""
+"""Checkpoints that are known to be complete: Orbax writes them, and a manifest vouches for them."""
 
 import concurrent.futures
 import contextlib
@@ -20,16 +20,17 @@ ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker
 class Checkpoints:
   """The checkpoints of a work directory, open for writing; a context manager that finishes the last save.
 
-  Opening it removes what a kill left half saved or half deleted, and sets aside damaged ones, with a warning,
-  so that what remains is good. Of several processes all save, and the first one vouches.
+  On opening, checkpoints that a kill left half saved or half deleted are removed. Damaged checkpoints are set
+  aside with a warning, so that only good checkpoints remain. All of several processes save; the first one
+  writes the manifest.
 
   Attributes:
     latest: the last step saved, or None.
-    measured: whether it was saved with metrics.
+    measured: whether the last step was saved with metrics.
   """
 
   def __init__(self, workdir: Path, *, keep: int, best: str, check_there: Callable[[], None] = lambda: None):
-    """`check_there` raises where the work directory is no longer that of this run."""
+    """`check_there` raises if the work directory no longer belongs to this run."""
     self._workdir, self._root, self._check_there = workdir, folders(workdir)[0], check_there
     first(lambda: clean(workdir))
     policies = ocp.training.preservation_policies
@@ -43,11 +44,11 @@ class Checkpoints:
         preservation_policy=policies.AnyPreservationPolicy([policies.LatestN(keep), by_best]),
         cleanup_tmp_directories=True,
       )
-    except Exception as error:  # Orbax raises many kinds here, of a folder that it cannot make sense of.
+    except Exception as error:  # Orbax raises exceptions of many types for a folder that it cannot read.
       raise RunError(
         f"{self._root}: the checkpoints cannot be opened ({error}); move that folder away"
       ) from error
-    there = first(lambda: list(good_steps(workdir).items()))  # in JSON, no keys are numbers
+    there = first(lambda: list(good_steps(workdir).items()))  # a list, because JSON has no number keys
     self.latest, metrics = max(there, default=(None, None), key=lambda item: item[0])
     self.measured = metrics is not None
     self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -57,7 +58,7 @@ class Checkpoints:
     return self
 
   def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-    at_once = kind is KeyboardInterrupt  # what is half written has no manifest, and will be removed
+    at_once = kind is KeyboardInterrupt  # a half-written checkpoint has no manifest and will be removed
     try:
       if not at_once:
         self.wait()
@@ -66,7 +67,7 @@ class Checkpoints:
       raise
     finally:
       self._thread.shutdown(wait=not at_once, cancel_futures=at_once)
-      # After a failed save it fails once more, over the error that tells why.
+      # After a failed save, `close` fails again; that error must not replace the one with the reason.
       with contextlib.suppress(Exception):
         if not at_once:
           self._orbax.close()
@@ -74,9 +75,9 @@ class Checkpoints:
         self._clear_away()
 
   def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
-    """Starts saving `state`, which may be donated right after; does nothing if that step is there.
+    """Starts saving `state`, which may be donated right after; does nothing if the step is saved already.
 
-    One that is there without metrics is replaced when they are known.
+    A checkpoint without metrics is replaced when the metrics are known.
     """
     again = step == self.latest
     if again and (self.measured or metrics is None):
@@ -106,7 +107,7 @@ class Checkpoints:
     self._saving = self._thread.submit(finish)
 
   def wait(self) -> None:
-    """Waits until what was saved is on disk, with its manifest."""
+    """Waits until the last save is on disk, with its manifest."""
     if self._saving is not None:
       saving, self._saving = self._saving, None
       try:
@@ -117,22 +118,25 @@ class Checkpoints:
         raise self._cannot_save(error) from error
 
   def _clear_away(self) -> None:
-    """If the work directory was removed during a save, Orbax made it anew, and later runs would refuse it."""
+    """Removes a work directory that was removed during a save and that Orbax made again.
+
+    Later runs would refuse such a folder.
+    """
     try:
       self._check_there()
     except NothingToSave:
-      begun = (self._workdir / "config.json").is_file()  # another run
+      begun = (self._workdir / "config.json").is_file()  # another run began here
       if begun or not is_first():
         return
       manifests = folders(self._workdir)[1]
       for made in (*self._root.glob(f"{self.latest}*"), *manifests.glob(f"{self.latest}.json*")):
         shutil.rmtree(made, ignore_errors=True) if made.is_dir() else made.unlink(missing_ok=True)
       for folder in (self._root, manifests, self._workdir):
-        with contextlib.suppress(OSError):  # it holds something else
+        with contextlib.suppress(OSError):  # the folder holds other files
           folder.rmdir()
 
   def _cannot_save(self, error: Exception) -> NothingToSave:
-    # Orbax wraps what the file system said in kinds of its own.
+    # Orbax wraps the errors of the file system in exceptions of its own.
     reason = " ".join(str(error).split())[:200]
     return NothingToSave(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
 
@@ -152,6 +156,6 @@ def restore(workdir: Path, step: int, like: Any) -> Any:
 
 
 def abstract(state: Any, sharding: Any) -> Any:
-  """`state` as shapes and dtypes, to be restored with one sharding, or with a tree of them."""
+  """`state` as shapes and dtypes, to be restored with one sharding or with a tree of shardings."""
   like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
   return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))

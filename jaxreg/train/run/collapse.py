@@ -4,20 +4,20 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-NEAR_CHANCE = 1.5  # times the accuracy of a guess
-ALIKE = 0.05  # a difference of retain probabilities; healthy runs reach 0.1 within their first epoch
+NEAR_CHANCE = 1.5  # multiple of the accuracy of a guess
+ALIKE = 0.05  # difference of retain probabilities; healthy runs reach 0.1 within their first epoch
 
 
 class CollapseGuard:
-  """Warns, once for each sign, when a replica shows it for `steps` steps in a row; it stops nothing.
+  """Warns when a replica shows a sign of collapse for `steps` steps in a row; the run goes on.
 
-  The signs are a training accuracy near chance and, with DropMax, mean retain probabilities of target and
-  wrong classes that stay equal: then no mask tells the classes apart.
+  Each sign is reported once. One sign is a training accuracy near chance. The other sign is DropMax's: mean
+  retain probabilities of target and wrong classes that stay equal, so that no mask tells the classes apart.
 
   Args:
-    warn: takes the line.
-    steps: length of the stretch; 0 for no warning.
-    num_classes: a guess is right once in so many times.
+    warn: receives the line of the warning.
+    steps: the number of steps in a row; 0 for no warning.
+    num_classes: the number of classes; a guess is right once in `num_classes` times.
     clipped: whether the run clips its gradients already, which changes the advice.
   """
 
@@ -43,7 +43,7 @@ class CollapseGuard:
         )
 
   def _lasts(self, sign: str, steps: int, shown: bool) -> bool:
-    """Whether the stretch of this sign has just reached its length."""
+    """Whether this sign has just been shown for the full number of steps."""
     before = self._stretch[sign]
     self._stretch[sign] = before + steps if shown else 0
     return before < self._steps <= self._stretch[sign]

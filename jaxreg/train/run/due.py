@@ -1,4 +1,4 @@
-"""Whether a save is due by the clock, on which all processes have to agree."""
+"""Whether a save is due by the clock; all processes have to agree on the answer."""
 
 import time
 
@@ -6,13 +6,13 @@ from jaxreg.train.devices.processes import first
 
 
 class Minutes:
-  """Asks the clock of the first process, and seldom.
+  """Asks the clock of the first process, as seldom as possible.
 
-  Each look is a message to all processes. So the first one says when the next is worth it: after half of the
-  steps that fit into what is left, by the speed since the last save.
+  Each look costs a message to all processes. So the first process also says after which step to look again:
+  after half of the steps that fit into the remaining time, at the speed since the last save.
 
   Attributes:
-    minutes: between two saves; 0 for none by the clock.
+    minutes: the time between two saves; 0 for no saves by the clock.
   """
 
   def __init__(self, minutes: float, step: int):
@@ -20,11 +20,11 @@ class Minutes:
     self.saved(step)
 
   def saved(self, step: int) -> None:
-    """A save was made at this step: the time begins anew."""
+    """Restarts the clock after a save at this step."""
     self._step, self._next, self._since = step, step + 1, time.monotonic()
 
   def due(self, step: int) -> bool:
-    """Whether to save after this step; to be asked after each dispatch, in every process."""
+    """Whether to save after this step; every process must ask after each dispatch."""
     if not self.minutes or step < self._next:
       return False
     due, self._next = first(lambda: self._look(step))

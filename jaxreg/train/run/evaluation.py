@@ -1,4 +1,4 @@
-"""Running a trained state over a whole split."""
+"""Runs a trained state over a whole split: metrics, outputs, and bins of the calibration error."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ def make_sums(
 ) -> Callable[..., Any]:
   """Builds `sums(states, source, *, final=True)`: the metrics over a whole split, each `[replicas]`.
 
-  Unless `final`, parameters are those that the training goes on from, where the run says so. The members of
-  an ensemble predict together: then there are as many values as ensembles. Once `told` says to stop, it
-  gives None.
+  Unless `final`, the live parameters of the training are evaluated, if the run's average asks for them. The
+  members of an ensemble predict together; each metric then has one value per ensemble. Once `told` says to
+  stop, `sums` returns None.
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:
@@ -76,7 +76,7 @@ def make_evaluate(
 ) -> Callable[..., Any]:
   """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
 
-  Once `told` says to stop, it gives None.
+  Once `told` says to stop, `evaluate` returns None.
   """
   sums = make_sums(program, replicas, batch_size, told=told)
 
@@ -99,7 +99,7 @@ def outputs_over(
   def run(state, arrays, batch, number):
     batch = gather(arrays, batch)
     outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
-    # A head may hand over more, such as its kernel, which is no example's.
+    # A head may return more, such as its kernel, which has no batch axis.
     logits = {name: value for name, value in outputs.items() if name.endswith("logits")}
     return {**logits, "log_probs": program.predict_step(state, batch, number)}
 
@@ -128,7 +128,7 @@ def bins_over(
 
 def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
   """A whole split in batches as `gather` takes them, with weights, on the devices."""
-  # As many as asked for, but no more than there are, and a multiple of the devices that share a batch.
+  # `batch_size` or the whole split if that is smaller, rounded up to a multiple of the devices per batch.
   parts = mesh.shape["data"]
   per_part = -(-min(batch_size, len(source)) // parts)
   for batch in in_turn(mesh, source, per_part * parts):

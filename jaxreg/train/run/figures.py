@@ -19,9 +19,10 @@ def save_figures(
   outputs: dict[str, Any],
   labels: np.ndarray,
 ) -> list[str]:
-  """Draws what the records of the run and the test outputs of its first seed allow into `workdir/figures`.
+  """Draws figures of the run's records and of its first seed's test outputs into `workdir/figures`.
 
-  `bins` are the sums of `calibration.ece_bins` over the test split.
+  A figure is left out if its records or outputs are missing. `bins` are the sums of `calibration.ece_bins`
+  over the test split.
 
   Returns:
     The file names.
@@ -38,7 +39,7 @@ def save_figures(
     figures["terms"] = plots.terms(records, terms, title=title)
   if "retain_logits" in outputs:
     retain = outputs["retain_logits"]
-    # Without a residual the posterior, if there is one, is the prior.
+    # Without posterior or residual logits, the posterior equals the prior.
     posterior = outputs.get("posterior_logits", retain + outputs.get("residual_logits", 0))
     if any("train/retain_target" in record for record in records):
       figures["diagnostics"] = plots.diagnostics(records, title=title)

@@ -1,4 +1,4 @@
-"""Whether a run is still finite."""
+"""Checks that the losses and the states of a run are finite."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from jaxreg.typing import Array
 
 
 def largest_parts(states: Any) -> dict[str, np.ndarray]:
-  """The largest absolute value in each part of the state of each replica."""
+  """The largest absolute value in each part of the state, for each replica."""
   parts = ("params", "model_state", "opt_state")
   if isinstance(states, tuple):
     return {name: np.stack([_largest(getattr(state, name)) for state in states]) for name in parts}
@@ -21,16 +21,16 @@ def largest_parts(states: Any) -> dict[str, np.ndarray]:
 
 @jax.jit
 def _largest(tree: Any) -> Array:
-  """The largest absolute value in a tree; NaN or infinite if there is one such."""
+  """The largest absolute value in a tree; NaN or infinite if the tree holds such a value."""
   leaves = [jnp.abs(x).max().astype(jnp.float32) for x in jax.tree.leaves(tree) if jnp.size(x)]
   return jnp.max(jnp.stack(leaves)) if leaves else jnp.float32(0)
 
 
 def check_finite(step: int, values: Mapping[str, Any]) -> None:
-  """Stops the run if a value, of any replica, is NaN or infinite; the checkpoint before stays the last.
+  """Stops the run if a value of any replica is NaN or infinite; the last checkpoint stays as it is.
 
   Raises:
-    RunError: naming the step, the values and the replica.
+    NothingToSave: a `RunError` with the step, the values and the replica.
   """
   shown = []
   for name, runs in values.items():

@@ -1,4 +1,4 @@
-"""Signals as a flag that the loop looks at, so that a run can save before it goes."""
+"""Signals as a flag that the loop reads, so that a run can save before it ends."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-# SLURM sends SIGUSR1 before the time is over, if asked to; a terminal that is closed sends SIGHUP.
+# SLURM can send SIGUSR1 before a job's time is over; a terminal that closes sends SIGHUP.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-  """The run was told to stop, and saved; `status` is what the shell expects of a program so stopped."""
+  """The run was told to stop, and saved; `status` is the exit status that a shell expects for the signal."""
 
   def __init__(self, signal_number: int | None, step: int):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")
@@ -24,7 +24,7 @@ class Interrupted(Exception):
 
 
 def set_handler(number: int, handler: Any) -> Any:
-  """`signal.signal`, but `nohup` keeps its meaning: SIGHUP stays ignored. Returns the handler before."""
+  """`signal.signal`, but an ignored SIGHUP stays ignored, for `nohup`. Returns the previous handler."""
   before = signal.getsignal(number)
   kept = number == signal.SIGHUP and before == signal.SIG_IGN
   return before if kept else signal.signal(number, handler)
@@ -33,15 +33,15 @@ def set_handler(number: int, handler: Any) -> Any:
 class Interrupt:
   """A context manager; `received` is the first signal's number, or None.
 
-  Several processes have to stop at the same step, whichever of them is told: there JAX's own service takes
-  SIGTERM and agrees on the step, and the other signals are passed on to it. (Orbax's policy for preemption
-  asks the same service, and would add nothing but a save at another place.)
+  Several processes have to stop at the same step, whichever of them gets the signal. There, JAX's preemption
+  service takes SIGTERM and agrees on the step; other signals are passed on to it as SIGTERM. (Orbax's policy
+  for preemption asks the same service, and would only add a save at another place.)
   """
 
-  # What a second Ctrl-C does. A program may put something in its place: an exception is lost where one
-  # happens to be in a destructor.
+  # The handler of a second Ctrl-C. A program may replace it, because an exception that is raised inside a
+  # destructor is lost.
   again: Callable[[int, FrameType | None], Any] = staticmethod(signal.default_int_handler)
-  # The last number that this process asked the service for, over all runs that it makes.
+  # The last number that this process asked the service for, over all runs of the process.
   _asked: int | None = None
 
   def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Interrupt:
     self._previous: dict[int, object] = {}
 
   def __enter__(self) -> "Interrupt":
-    # Handlers can be set in the main thread only; elsewhere the program that embeds us has its own.
+    # Handlers can be set in the main thread only; a program that runs us in another thread has its own.
     if threading.current_thread() is threading.main_thread():
       for number in SIGNALS:
         if number != signal.SIGTERM or jax.process_count() == 1:
@@ -61,13 +61,13 @@ class Interrupt:
       signal.signal(number, handler)  # type: ignore[arg-type]
 
   def stops(self, steps: range) -> bool:
-    """Whether to stop after these steps; to be asked once after each dispatch, in every process."""
+    """Whether to stop after these steps; every process must ask once after each dispatch."""
     if jax.process_count() == 1:
       return self.received is not None
     reached = False
     for step in steps:
-      # The service fixes one number, the largest that was asked for plus one, and says yes to that one only:
-      # no number is left out, within a dispatch of several steps or where the next run begins.
+      # The service fixes one number, the largest that was asked for plus one, and says yes to that one only.
+      # So each number is asked for, also within a dispatch of several steps and across runs.
       Interrupt._asked = step if Interrupt._asked is None else Interrupt._asked + 1
       reached |= multihost_utils.reached_preemption_sync_point(Interrupt._asked)
     if reached:
@@ -75,7 +75,7 @@ class Interrupt:
     return reached
 
   def told(self) -> bool:
-    """Whether to stop now, between two steps; several processes can agree after a dispatch only."""
+    """Whether to stop now, between two steps; False for several processes, which agree only in `stops`."""
     return jax.process_count() == 1 and self.received is not None
 
   def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""One run in one work directory."""
+"""A lock that lets only one run work in a work directory."""
 
 import contextlib
 import fcntl
@@ -14,13 +14,14 @@ SLOW = 30  # seconds for which another machine may keep an old view of a folder 
 
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[str]:
-  """Keeps a second run out of `workdir`; a run that was killed holds nothing up.
+  """Keeps a second run out of `workdir`; a killed run leaves no lock behind.
 
-  Of several processes the first one locks. The kernel keeps the lock, and lets go when the process is gone.
+  Of several processes, the first one locks. The kernel holds the lock, and releases it when the process ends.
   On NFS, Linux asks the server, but some servers and mount options lock within one machine only.
 
   Yields:
-    What this run wrote into the file, by which other processes know the folder: see `check_shared`.
+    The token that this run wrote into the lock file; other processes recognise the folder by it, see
+    `check_shared`.
 
   Raises:
     RunError: if another run is at work there, or the folder cannot be written.
@@ -46,7 +47,7 @@ def check_there(workdir: Path, token: str) -> None:
   """Checks that `workdir` is still the folder that this run locked.
 
   Raises:
-    NothingToSave: if it was removed or moved, and perhaps made anew.
+    NothingToSave: if the folder was removed or moved, and perhaps made again.
   """
   try:
     there = (workdir / "lock").read_text() == token
@@ -59,10 +60,10 @@ def check_there(workdir: Path, token: str) -> None:
 
 
 def check_shared(workdir: Path, token: str) -> None:
-  """Checks that `workdir` is the folder that the first process locked, and not one of another disk.
+  """Checks that `workdir` is the folder that the first process locked, and not a folder on another disk.
 
   Raises:
-    RunError: if it is not.
+    RunError: if it is another folder.
   """
   deadline = time.monotonic() + SLOW
   while True:

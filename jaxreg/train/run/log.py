@@ -1,4 +1,4 @@
-"""What a run says: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
+"""The log of a run: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
 
 import contextlib
 import json
@@ -18,13 +18,13 @@ from jaxreg.train.run.tensorboard import Board
 class Log:
   """Writes the records of a run; a context manager.
 
-  Opened again at an earlier step, it drops the records after that step, so that none is there twice. The
-  first training record after a resume is the mean of the steps since.
+  If the log is opened again at an earlier step, it drops the records after that step, so that no record is
+  there twice. The first training record after a resume is the mean over the steps since the resume.
   """
 
   def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
     self._file = workdir / "metrics.jsonl"
-    # A run that goes on ends anew, with its own test record.
+    # A run that continues will write its own test record, so the old one is dropped.
     lines = _read_lines(workdir)
     kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
@@ -40,7 +40,7 @@ class Log:
     self._bar = None
     if sys.stderr.isatty():
       self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr)
-    if None in lines[:-1]:  # the last one is cut by a kill
+    if None in lines[:-1]:  # a kill may have cut the last line
       self.say(f"{self._file}: {lines[:-1].count(None)} damaged lines are left out")
 
   def __enter__(self) -> "Log":
@@ -50,20 +50,20 @@ class Log:
     if self._bar is not None:
       self._bar.close()
     for file in (self._stream, self._board):
-      # What could not be written fails once more, over the error that tells why.
+      # After a failed write, `close` fails again; that error must not replace the one with the reason.
       with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
         file.close()
 
   def step(self) -> None:
-    """One more step was made."""
+    """Moves the progress bar by one step."""
     if self._bar is not None:
       self._bar.update()
 
   def write(self, step: int, values: dict[str, float]) -> None:
-    """Writes one record, and says it.
+    """Writes one record, and shows it.
 
     Raises:
-      RunError: if it cannot be written.
+      RunError: if the record cannot be written.
     """
     record = {"step": step, "epoch": step / self._steps_per_epoch, **values}
     try:
@@ -73,7 +73,7 @@ class Log:
       raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
     self._said |= values
     if self._bar is not None:
-      # The bar has its own speed, and little room.
+      # The bar shows the speed itself and has little room.
       short = {name: self._said[name] for name in ("train/loss", "val/error") if name in self._said}
       self._bar.set_postfix_str(_summary(short))
     else:
@@ -81,12 +81,12 @@ class Log:
       self.say(f"{head}  {_summary(values)}{self._time_left(step)}")
 
   def say(self, line: str) -> None:
-    """A line for people, past the bar."""
+    """Shows a line to people, above the bar if there is one."""
     line = printable(line)
     if self._bar is not None:
       tqdm.write(line, file=sys.stderr)
     else:
-      # In one piece: no signal comes between a line and its end.
+      # Written in one piece, so that no signal comes between a line and its end.
       print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
   def _time_left(self, step: int) -> str:
@@ -98,14 +98,14 @@ class Log:
 
 
 def open_log(workdir: Path, *, start: int, program: Any) -> "Log | Silent":
-  """The log of a run, in its first process."""
+  """The log of a run in the first process, a silent one in the others."""
   if not is_first():
     return Silent()
   return Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch)
 
 
 class Silent:
-  """Says and writes nothing: the log of the processes that are not the first."""
+  """Shows and writes nothing: the log of every process but the first."""
 
   def __enter__(self) -> "Silent":
     return self
@@ -138,12 +138,12 @@ def _summary(values: dict[str, float]) -> str:
 
 
 def read_records(workdir: Path) -> list[dict[str, Any]]:
-  """The records of `metrics.jsonl`; lines that are damaged, as the last one is by a kill, are left out."""
+  """The records of `metrics.jsonl`; damaged lines, such as a last line that a kill cut, are left out."""
   return [record for record in _read_lines(workdir) if record is not None]
 
 
 def _read_lines(workdir: Path) -> list[dict[str, Any] | None]:
-  """The record of each line; None where it is damaged."""
+  """The record of each line; None for a damaged line."""
   file = workdir / "metrics.jsonl"
   lines = file.read_bytes().splitlines() if file.is_file() else []
   return [_parse(line) for line in lines]
@@ -163,5 +163,5 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_small(value: Any) -> bool:
-  """Whether it is an integer that NumPy can hold."""
+  """Whether the value is an integer that NumPy can hold."""
   return type(value) is int and abs(value) < 2**63

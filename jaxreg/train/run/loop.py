@@ -28,12 +28,12 @@ from jaxreg.train.step.program import Program
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-  """How often a run does what.
+  """How often a run evaluates, saves, logs and dispatches.
 
   Attributes:
     evaluate: steps between evaluations on the validation split.
     save: the run saves at the multiples of each of these numbers of steps.
-    save_minutes: and when so much time has passed; 0 for never.
+    save_minutes: the run also saves when this time has passed; 0 for never.
     log: steps between records.
     dispatch: steps that one dispatch makes.
   """
@@ -47,17 +47,17 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What is the same at every step.
+  """The parts of a run that stay the same at every step.
 
   Attributes:
-    seeds: one for each replica.
+    seeds: one seed for each replica.
     batch_size, eval_batch_size: in examples.
-    data: the splits, on the devices or on their way there.
+    data: the splits, on the devices or as sources of batches for them.
     order: which training examples make the batch of a step.
     evaluate: `(states, source, prefix, *, final) -> metrics`, or None once a signal has come.
     best: the metric of the validation split that chooses a checkpoint.
-    wait: whether the training waits until a checkpoint is on the disk.
-    guard: makes the guard that warns, through the function it is given, of a run that does not learn.
+    wait: whether the training waits until a checkpoint is on disk.
+    guard: `warn -> CollapseGuard`; the guard calls `warn` if the run does not learn.
   """
 
   program: Program
@@ -78,13 +78,13 @@ class Run:
 def train_steps(
   run: Run, step: int, states: Any, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
 ) -> tuple[int, Any, dict[str, np.ndarray] | None]:
-  """Trains from `step` to the last one, or to where all replicas have stopped early.
+  """Trains from `step` to the last step, or until all replicas have stopped early.
 
   Returns:
-    The step, the states there, and what the last evaluation measured on the validation split, if one did.
+    The step, the states at that step, and the validation metrics of the last evaluation, or None.
 
   Raises:
-    Interrupted: once a signal has come, after saving.
+    Interrupted: if a signal has come; the run has saved by then.
     RunError: for a loss or a state that is not finite, or a checkpoint that cannot be saved.
   """
   program, every = run.program, run.every
@@ -97,7 +97,7 @@ def train_steps(
   val = None
   ahead = dispatches(step, program.num_steps, every.dispatch, (every.evaluate, *every.save))
   if step and not saved.measured and (step % every.evaluate == 0 or step == program.num_steps):
-    ahead = itertools.chain([range(0)], ahead)  # stopped in an evaluation, it begins with that one
+    ahead = itertools.chain([range(0)], ahead)  # a run stopped in an evaluation begins with that evaluation
   try:
     for steps in ahead:
       if over:
@@ -118,7 +118,7 @@ def train_steps(
       check_finite(step, largest_parts(states))
       if last:
         recorder.write(step)
-      values = None  # none were measured at this step
+      values = None  # the metrics of this step, if it is evaluated
       if evaluates:
         watchdog.alive()
         val = None if stop else run.evaluate(states, run.data["val"], "val", final=False)
@@ -153,11 +153,11 @@ def train_steps(
 
 
 def _rescue(run: Run, step: int, states: Any, saved: Checkpoints) -> None:
-  """Saves what an exception of the loop has left, if it is whole; of several processes one alone cannot."""
+  """Saves the states after an exception in the loop, if they are whole; one of several processes cannot."""
   alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   if not step or not alive or jax.process_count() > 1:
     return
-  with contextlib.suppress(Exception):  # The error of the loop is what is told.
+  with contextlib.suppress(Exception):  # The loop's own error is the one to report.
     check_finite(step, largest_parts(states))
     saved.save(step, run.replicas.pack(states), None)
     saved.wait()
@@ -179,9 +179,10 @@ def _make_dispatch(run: Run, feed: Feed) -> Callable[[Any, range], tuple[Any, An
 
 
 def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
-  """The steps of each dispatch: `size` of them, or one where a multiple of a mark, or the end, lies between.
+  """The steps of each dispatch: `size` steps, or one step if `size` steps would cross a mark or the end.
 
-  A function of the step alone, so that a run that is resumed makes the same ones.
+  A mark stands at each multiple of the numbers in `marks`. The dispatches depend on the step alone, so that a
+  resumed run makes the same ones.
   """
   step = start
   while step < total:
@@ -193,6 +194,6 @@ def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Ite
 
 
 def _all_stopped(states: Any) -> bool:
-  """Whether early stopping has come to an end in every replica."""
+  """Whether early stopping has stopped every replica."""
   each = states if isinstance(states, tuple) else (states,)
   return all(bool(np.all(jax.device_get(state.extras["average"].should_stop))) for state in each)

@@ -1,7 +1,7 @@
-"""Which checkpoints are whole: a manifest vouches for each, with a SHA-256 of every file.
+"""Manifests: each one vouches for a complete checkpoint with the SHA-256 of every file.
 
-Orbax restores a flipped bit without a word. So each committed step gets `<step>.json` in the folder beside
-it, with the digests and the metrics of that step; what does not match is not used.
+Orbax restores a flipped bit without an error. So each committed step gets `<step>.json` in the folder
+`manifests`, with the digests and the metrics of the step. A checkpoint that does not match is not used.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from jaxreg.train.files import digest, parse_table, sealed, sync_all, write_json
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
-  """Of the checkpoints and of their manifests."""
+  """The folder of the checkpoints and the folder of their manifests."""
   workdir = Path(workdir).absolute()
   return workdir / "checkpoints", workdir / "manifests"
 
 
 def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
-  """The steps whose checkpoints are whole, with their metrics; reads only, also beside a running program."""
+  """The steps with good checkpoints, and their metrics; it only reads, so it may run beside a training."""
   root, manifests = folders(workdir)
   inspected = {int(folder.name): _inspect(folder, manifests) for folder in _step_folders(root)}
   return {step: metrics for step, (fault, metrics) in inspected.items() if fault is None}
@@ -30,10 +30,10 @@ def good_steps(workdir: Path) -> dict[int, dict[str, float] | None]:
 def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   """The step of the `latest` good checkpoint, or of the `best` by a validation metric (the later of equals).
 
-  A number is that step.
+  If `checkpoint` is a number, the result is that step.
 
   Raises:
-    RunError: if there is none.
+    RunError: if there is no such good checkpoint.
   """
   steps = good_steps(workdir)
   if isinstance(checkpoint, int):
@@ -55,17 +55,17 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
 
 
 def seal(workdir: Path, step: int) -> str:
-  """The digest of a good checkpoint with its metrics: of another training, another one."""
+  """The digest of a good checkpoint with its metrics; another training has another digest."""
   return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
 
 
 def vouch(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
-  """Writes the manifest of a checkpoint, once that is on the disk; manifests of deleted ones go."""
+  """Writes the manifest of a checkpoint on disk, and removes the manifests of deleted checkpoints."""
   root, manifests = folders(workdir)
   folder = root / str(step)
   sync_all(folder)
   digests = {str(file.relative_to(folder)): _sha256(file) for file in _files(folder)}
-  # A flipped bit in the manifest must not pass for a better metric.
+  # Sealed, so that a flipped bit in the manifest cannot pass for a better metric.
   write_json(manifests / f"{step}.json", sealed({"files": digests, "metrics": metrics}))
   for manifest in manifests.glob("*.json"):
     if not (root / manifest.stem).is_dir():
@@ -78,14 +78,14 @@ def withdraw(workdir: Path, step: int) -> None:
 
 
 def clean(workdir: Path) -> None:
-  """Removes what a kill left half saved or half deleted, and sets aside what is damaged, with a warning."""
+  """Removes checkpoints that a kill left half saved or deleted; sets damaged ones aside with a warning."""
   (root, manifests), set_aside = folders(workdir), workdir / "damaged_checkpoints"
   inspected = [(folder, *_inspect(folder, manifests)) for folder in _step_folders(root)]
   newest_good = max((int(folder.name) for folder, fault, _ in inspected if fault is None), default=None)
   for folder, fault, _ in inspected:
     if fault is None:
       continue
-    # A kill leaves a newest one without manifest, or an older one half deleted: nothing that is missed.
+    # A kill leaves the newest checkpoint without manifest, or an older one half deleted; neither is a loss.
     of_a_kill = fault == NO_MANIFEST or (fault == FILES_MISSING and int(folder.name) < (newest_good or 0))
     if newest_good is not None and of_a_kill:
       shutil.rmtree(folder)
@@ -102,7 +102,7 @@ NO_MANIFEST, FILES_MISSING = "it has no manifest", "files of it are missing"
 
 
 def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float] | None]:
-  """What is wrong with a checkpoint, None if it is whole; and the metrics that were saved with it."""
+  """The fault of a checkpoint, or None for a good one; and the metrics that were saved with it."""
   try:
     manifest = _read_manifest(manifests / f"{folder.name}.json")
     expected = manifest["files"]
@@ -120,7 +120,7 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:
-  """Raises ValueError if it is damaged, or is no manifest."""
+  """The manifest in `file`; raises ValueError if the file is damaged or is not a manifest."""
   manifest = parse_table(file.read_bytes(), required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   if not isinstance(files, dict) or not (metrics is None or _are_numbers(metrics)):

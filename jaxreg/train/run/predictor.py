@@ -19,12 +19,12 @@ class Predictor:
   """A trained model: `predict(inputs, *, key=None) -> log-probabilities`.
 
   Attributes:
-    input_shape: of one example.
-    input_dtype: as the data source stores inputs.
-    scale: what the stored inputs are divided by; floats are taken as divided already where inputs are stored
-      as integers.
-    num_classes: of the log-probabilities.
-    step: of the checkpoint.
+    input_shape: the shape of one example.
+    input_dtype: the dtype in which the data source stores inputs.
+    scale: the divisor of the stored inputs. If inputs are stored as integers, floats are taken as divided
+      already.
+    num_classes: the number of classes of the log-probabilities.
+    step: the step of the checkpoint.
   """
 
   input_shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Predictor:
 
 
 def as_stored(inputs: Any, data: Mapping[str, Any]) -> Array:
-  """The inputs as the data source stores them, given so or as floats that are scaled already.
+  """The inputs as the data source stores them; they may be given as stored, or as floats that are scaled.
 
   Raises:
     ValueError: for inputs of another shape, dtype or range.

@@ -18,12 +18,12 @@ def backbone_of(state: TrainState, program: Program, workdir: str) -> dict[str, 
   """The backbone of a trained state, on the host: its `params`, and its part of the `model_state`.
 
   Args:
-    state: the one that was trained in `workdir`.
-    program: of the run that is to go on from it.
-    workdir: named in the message.
+    state: the state that was trained in `workdir`.
+    program: the program of the run that starts from this backbone.
+    workdir: the name of the work directory for the error message.
 
   Raises:
-    RunError: if it is not the backbone of `program`.
+    RunError: if the backbone does not have the names and shapes of `program`'s backbone.
   """
   found, wanted = _backbone(state), _backbone(program.abstract)
   theirs, ours = (
@@ -41,7 +41,7 @@ def backbone_of(state: TrainState, program: Program, workdir: str) -> dict[str, 
 def with_backbone(
   program: Program, state: TrainState, backbone: dict[str, Any], mesh: jax.sharding.Mesh
 ) -> TrainState:
-  """The stacked state of all replicas, each with a copy of this backbone."""
+  """The stacked state of all replicas, where each replica has a copy of `backbone`."""
   copies = lambda new, old: np.broadcast_to(new, old.shape)
   placed = place(mesh, jax.tree.map(copies, backbone, _backbone(state)), PartitionSpec())
   params = {**state.params, **placed["params"]}
@@ -51,7 +51,7 @@ def with_backbone(
   init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
   extras = init(params, model_state)
   if "reference" in extras:
-    # What is new did not start anywhere in particular.
+    # Only the backbone has a reference; the penalty pulls new parameters toward zero.
     extras["reference"] = {
       name: part if name == "backbone" else jax.tree.map(jnp.zeros_like, part)
       for name, part in extras["reference"].items()

@@ -1,4 +1,4 @@
-"""Reads the metrics of each step one step late, so that the device never waits for the host."""
+"""Reads the metrics of each dispatch one dispatch late, so that the device never waits for the host."""
 
 import time
 from typing import Any
@@ -13,10 +13,10 @@ from jaxreg.train.step.metrics import merge, summarize, to_host
 
 
 class Recorder:
-  """Adds up the metrics of the steps and writes their means every so many steps.
+  """Adds up the metrics of the steps and writes their means at every multiple of `every` steps.
 
-  Queueing many steps without reading any result can also hang several simulated devices: another reason to
-  stay exactly one step behind.
+  It stays exactly one dispatch behind for a second reason: many queued steps whose results nobody reads can
+  hang several simulated devices.
   """
 
   def __init__(self, log: Log | Silent, *, every: int, examples: int, guard: CollapseGuard | None = None):
@@ -24,24 +24,24 @@ class Recorder:
     self._pending: tuple[range, Any] | None = None
     self._total: Any = None
     self._recorded = 0  # steps in the total
-    # When the last steps were done; unknown at first, so that compiling counts for no speed.
+    # The time when the last steps were done; unknown at first, so that the speed leaves out compilation.
     self._since: float | None = None
     self._steps, self._seconds = 0, 0.0
 
   def add(self, steps: range, metrics: Any) -> None:
-    """Takes the metrics of steps that were just dispatched, and reads those of the dispatch before."""
+    """Takes the metrics of the steps just dispatched, and reads the metrics of the previous dispatch."""
     self.flush()
     self._pending = (steps, metrics)
 
   def restart(self) -> None:
-    """Steps are timed from now on: what went on since the last ones was no training."""
+    """Restarts the timing of steps: the time since the last step was not spent on training."""
     self._since = time.monotonic()
 
   def flush(self) -> None:
-    """Reads what is pending.
+    """Reads the pending metrics.
 
     Raises:
-      RunError: if the loss or the gradient of that step is not finite, naming the step and the terms.
+      RunError: with the step and the metrics, if a metric such as the loss or a gradient norm is not finite.
     """
     if self._pending is None:
       return
@@ -49,7 +49,7 @@ class Recorder:
     metrics = to_host(metrics)
     before, self._since = self._since, time.monotonic()
     for position, step in enumerate(steps):
-      # Of one dispatch of several steps, the axis after that of the replicas.
+      # In a dispatch of several steps, the step axis follows the replica axis.
       at = (slice(None), position) if len(steps) > 1 else slice(None)
       of_step = jax.tree.map(lambda x, at=at: x[at], metrics)
       counted = {name: value for name, value in of_step.items() if value[1].all()}
@@ -64,7 +64,7 @@ class Recorder:
         self.write(step)
 
   def write(self, step: int) -> None:
-    """Writes the means since the last record, if there were steps since."""
+    """Writes the means since the last record, if steps were made since."""
     if self._total is None:
       return
     of_replicas = summarize(self._total, "train")

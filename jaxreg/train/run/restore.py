@@ -1,4 +1,4 @@
-"""States of a checkpoint, also beside a run that is training."""
+"""Restores states from checkpoints, even while a run trains in the same work directory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
-TRIES = 5  # of a training run that deletes each checkpoint as it is read
+TRIES = 5  # in case a training run deletes each checkpoint while it is read
 
 
 def pick_and_restore(
@@ -24,13 +24,13 @@ def pick_and_restore(
   *,
   agree: Callable[[Callable[[], Any]], Any] = lambda call: call(),
 ) -> tuple[int, Any]:
-  """The step that `pick` gives, and what `restored` makes of it.
+  """The step that `pick` returns, and the result of `restored` for this step.
 
-  A training run beside deletes old checkpoints, perhaps one that was just picked: then the next is.
-  `agree` calls what all processes have to be of one mind about.
+  A training run in the same folder may delete the checkpoint that was just picked; then another is picked.
+  `agree` calls a function whose result all processes must share.
 
   Raises:
-    RunError: if there is none, or one that is whole does not fit.
+    RunError: if there is no good checkpoint, or if a good checkpoint does not fit.
   """
   for _ in range(TRIES - 1):
     step = agree(pick)
@@ -44,7 +44,7 @@ def pick_and_restore(
 
 
 def restore_state(program: Program, workdir: Path, step: int, replica: int, replicas: int) -> TrainState:
-  """The state of one of so many replicas at a good step, with the parameters to predict with."""
+  """The state of `replica`, one of `replicas`, at a good step, with the parameters for predictions."""
   here = SingleDeviceSharding(jax.local_devices()[0])
   states = restore(workdir, step, abstract(stacked(program.abstract, replicas), here))
   return program.predicting(jax.tree.map(lambda x: x[replica], states))

@@ -1,4 +1,4 @@
-"""What a finished run leaves in its work directory, beside its records and checkpoints."""
+"""The figures and results that a finished run writes to its work directory."""
 
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,15 @@ from jaxreg.train.step.metrics import averaged
 def write_results(
   run: Run, workdir: Path, step: int, states: Any, labels: np.ndarray, values: dict[str, np.ndarray]
 ) -> dict[str, Any]:
-  """Writes figures, `reliability.json` and, last, `results.json`; returns what is in that.
+  """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
   Args:
-    step: at which the run ended, with these `states`.
-    labels: of the test split; the figures show the first replica, or the first ensemble, on it.
+    step: the step at which the run ended, with these `states`.
+    labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
     values: the metrics, each `[replicas]`.
 
   Raises:
-    RunError: if they cannot be written.
+    RunError: if the results cannot be written.
   """
   program, seeds = run.program, run.seeds
   outputs, bins = _predictions(run, states, labels)
@@ -40,7 +40,7 @@ def write_results(
     save_figures(workdir, program.name, seeds, program.terms, bins, outputs, labels)
     reliability = {name: np.asarray(sums).tolist() for name, sums in bins.items()}
     write_json(workdir / "reliability.json", sealed(reliability))
-    # Last: a run with results is done.
+    # Written last, because a run with results counts as finished.
     write_json(workdir / "results.json", sealed(results))
 
   try:
@@ -53,13 +53,13 @@ def write_results(
 
 
 def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-  """The outputs for every test example, where they can be kept, and the sums of the reliability."""
+  """The outputs for every test example, if they can be kept, and the sums of the calibration bins."""
   program, replicas, test = run.program, run.replicas, run.data["test"]
-  if program.ensemble > 1:  # what its members predict alone is not what it predicts
+  if program.ensemble > 1:  # the outputs of single members are not the ensemble's prediction
     sums = make_sums(program, replicas, run.eval_batch_size)(states, test)
     return {}, jax.tree.map(lambda x: x[0], sums["ece"])
   shown = (program, replicas.mesh, replicas.pick(states, 0), test, run.eval_batch_size)
-  if labels.ndim > 1:  # of every token of every sequence, the outputs are too many to keep
+  if labels.ndim > 1:  # outputs for every token of every sequence are too many to keep
     return {}, bins_over(*shown)
   outputs = outputs_over(*shown)
   return outputs, calibration.ece_bins(outputs["log_probs"], labels)

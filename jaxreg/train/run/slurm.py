@@ -1,4 +1,4 @@
-"""SLURM's queue: a job that it told to stop is put back there, and goes on when its turn comes."""
+"""SLURM's queue: a job that SLURM told to stop is requeued, and continues when its turn comes."""
 
 import os
 import signal
@@ -8,10 +8,10 @@ from jaxreg.train.errors import one_line
 
 
 def requeue(received: int) -> str | None:
-  """Puts this job back into SLURM's queue, if it is one and SIGUSR1 has come; returns what to say of it.
+  """Requeues this SLURM job if SIGUSR1 has come; returns a line about it for people, or None.
 
-  SIGUSR1 comes of `--signal=USR1@SECONDS`. SIGTERM is not enough: `scancel` sends it too, and then the job is
-  to end.
+  `--signal=USR1@SECONDS` makes SLURM send SIGUSR1. SIGTERM does not requeue, because `scancel` sends it to
+  end a job for good.
   """
   job = os.environ.get("SLURM_JOB_ID")
   if job is None or received != signal.SIGUSR1:

@@ -1,7 +1,7 @@
-"""TensorBoard's events, written at once and in the thread that has them.
+"""TensorBoard's events, written at once in the calling thread.
 
-tensorboardX's own `SummaryWriter` writes from a thread: on a full disk that one dies with a traceback, and
-the next events wait for it for ever.
+tensorboardX's own `SummaryWriter` writes from a second thread. On a full disk that thread dies with a
+traceback, and the next events wait for it for ever.
 """
 
 import socket
@@ -13,12 +13,12 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
-proto: Any = event_pb2  # Its classes are made when it is imported, which a type checker cannot know.
+proto: Any = event_pb2  # The import creates its classes, which a type checker cannot know.
 FLUSH_SECONDS = 30
 
 
 class Board:
-  """An event file in `folder`; TensorBoard hides what earlier files there have after the step `start`."""
+  """An event file in `folder`; TensorBoard hides the events of earlier files after the step `start`."""
 
   def __init__(self, folder: Path, *, start: int):
     folder.mkdir(parents=True, exist_ok=True)

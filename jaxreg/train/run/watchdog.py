@@ -1,4 +1,4 @@
-"""What the program was doing when a step hangs: the stacks of all threads, in a file."""
+"""Writes the stacks of all threads to a file when a step hangs."""
 
 import faulthandler
 import time
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Watchdog:
-  """A context manager; `alive` is to be called now and then.
+  """A context manager; the program must call `alive` now and then.
 
-  Where it is not for so long, the interpreter writes the stacks of its threads to `file`. It does so in a
+  After `minutes` without a call, the interpreter writes the stacks of its threads to `file`. It does so in a
   thread of its own that needs no Python, because a step that hangs may hold Python's lock.
   """
 
@@ -32,8 +32,8 @@ class Watchdog:
         self._file.unlink()
 
   def alive(self) -> None:
-    """Begins to count anew."""
+    """Restarts the count of minutes."""
     now = time.monotonic()
-    if self._stream is not None and now - self._since > min(1, self._seconds / 10):  # each time is a thread
+    if self._stream is not None and now - self._since > min(1, self._seconds / 10):  # each call is a thread
       self._since = now
       faulthandler.dump_traceback_later(self._seconds, file=self._stream)

@@ -1,4 +1,4 @@
-"""The work directory: whose it is, and what it remembers."""
+"""The work directory: which run it belongs to, and the files that describe that run."""
 
 import hashlib
 import importlib.metadata
@@ -19,26 +19,26 @@ from jaxreg.train.files import make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
 
-# What one call asks, not what the run is: free to differ between two calls on one work directory.
+# Fields that say what one call asks, not what the run is; two calls on a work directory may differ in them.
 FREE = re.compile(
   r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
   r"|mesh\.|checkpoint\.(wait|every_minutes)$|stacks_after$|watch\."
 )
-# Where the data are, and what reads them.
+# Fields that say where the data are, and how many workers read them.
 PLACES = re.compile(r"data\.\w+\.(path|data_dir|manual_dir|workers)$")
-# An evaluation may also predict in another way, in other batches, and find the data in another place.
+# An evaluation may also change the prediction rule's options, the batch size and the place of the data.
 _FREE_TO_PREDICT = rf"{FREE.pattern}|evaluate\.|eval_batch_size$|method\.\w+\.predict\."
 FREE_TO_EVALUATE = re.compile(rf"{_FREE_TO_PREDICT}|{PLACES.pattern}")
-# A longer or shorter run of the same thing, which continues under the new schedule; or from here on the other
-# wrapping of the same step.
+# A run may change its length, and then continues under the new schedule. It may also continue with the other
+# wrapping (jit or pmap) of the same step.
 CONTINUES = ("epochs", "steps", "parallel")
 
 
 def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
 
-  An evaluation's is the one that is there of what was trained with the same fields, but for those of the
-  evaluation.
+  An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
+  the evaluation do not count.
   """
   named = lambda free: _named(config_path, overrides, free)
   if overrides.get("job") not in ("evaluate", "translate"):
@@ -60,7 +60,7 @@ def _named(config_path: str, overrides: Mapping[str, Any], free: re.Pattern[str]
 
 
 def _one_folder(name: str) -> str:
-  """A name that stays one folder, whatever was given; what had to be changed is told apart by a hash."""
+  """`name` as the name of one folder; a hash distinguishes names with characters that had to be replaced."""
   safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
   if safe != name or not safe.strip("."):
     safe += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -68,14 +68,16 @@ def _one_folder(name: str) -> str:
 
 
 def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps: int) -> str | None:
-  """Makes `workdir` that of a flat configuration, or checks that it is; `num_steps` is the length asked for.
+  """Claims `workdir` for a flat configuration, or checks that it belongs to that configuration.
+
+  `num_steps` is the length of the run that is asked for.
 
   Returns:
     A remark, if the run continues with another length, under the other wrapping, or in another environment.
 
   Raises:
-    RunError: if it belongs to another configuration or to other data, with the difference, or is past
-      `num_steps`.
+    RunError: if `workdir` belongs to another configuration or to other data, with the difference; or if its
+      run is past `num_steps`.
   """
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
@@ -96,7 +98,7 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
     raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
   try:
     make_folder(workdir)
-    # A run that is at work here, perhaps before its first checkpoint, keeps its files.
+    # The lock protects the files of a run at work here, which may not have saved a checkpoint yet.
     with locked(workdir):
       (workdir / "results.json").unlink(missing_ok=True)
       write_json(workdir / "data.json", sealed(data))
@@ -110,15 +112,15 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
 def check_same(
   workdir: Path, fields: dict[str, Any], data: dict[str, Any], free: re.Pattern[str] = FREE
 ) -> dict[str, tuple[Any, Any]]:
-  """Checks that `workdir` is of this flat configuration, but for the `free` fields, and of this data.
+  """Checks that `workdir` belongs to this flat configuration, except for `free` fields, and to this data.
 
   Returns:
     The fields of `CONTINUES` that differ, with their old and new values.
 
   Raises:
-    RunError: if another field differs, or the data.
+    RunError: if another field differs, or if the data differ.
   """
-  # A field that an older version did not have had what is now its default.
+  # Fields added since then take their default.
   saved = {**flatten(default_config(fields)), **read_config(workdir)}
   difference = _differences(relevant(saved), relevant(fields), free)
   changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
@@ -131,10 +133,10 @@ def check_same(
 
 
 def read(workdir: Path, name: str) -> Any:
-  """A JSON file of the work directory.
+  """The content of a JSON file in the work directory.
 
   Raises:
-    RunError: if it is not there or cannot be read.
+    RunError: if the file is missing or cannot be read.
   """
   file = workdir / name
   hint = "give another"
@@ -159,7 +161,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
   """The flat configuration that `workdir` was trained with.
 
   Raises:
-    RunError: if it is not there or cannot be read.
+    RunError: if its file is missing or cannot be read.
   """
   fields = read(workdir, "config.json")
   try:
@@ -173,7 +175,7 @@ def read_data(workdir: Path) -> dict[str, Any]:
   """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it.
 
   Raises:
-    RunError: if it is not there or cannot be read.
+    RunError: if its file is missing or cannot be read.
   """
   data = read(workdir, "data.json")
   kinds = {"input_shape": list, "input_dtype": str, "scale": int | float, "num_classes": int, "sizes": dict}
@@ -184,7 +186,10 @@ def read_data(workdir: Path) -> dict[str, Any]:
 
 
 def _holds_results(workdir: Path) -> bool:
-  """Whether there are results or checkpoints; an unfinished one is left of a folder removed in a save."""
+  """Whether there are results or checkpoints.
+
+  Unfinished checkpoints do not count: a folder that was removed during a save may hold one.
+  """
   results, checkpoints = workdir / "results.json", workdir / "checkpoints"
   if not checkpoints.is_dir():
     return results.exists() or checkpoints.exists()
@@ -194,7 +199,7 @@ def _holds_results(workdir: Path) -> bool:
 
 
 def _is_untouched(workdir: Path) -> bool:
-  """Whether a run began here and left nothing: its place can be taken."""
+  """Whether the run that began here has saved nothing, so that another run may take the folder."""
   checkpoints = workdir / "checkpoints"
   return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
@@ -212,8 +217,11 @@ def _show(differences: dict[str, tuple[Any, Any]]) -> str:
 
 
 def _other_environment(workdir: Path) -> str | None:
-  """What differs from where the run began, in one line: other versions give other last bits, or worse."""
-  if not (workdir / "environment.json").exists():  # of an early version
+  """One line on how the environment differs from the one where the run began, or None.
+
+  Other versions may change the last bits of results, or more.
+  """
+  if not (workdir / "environment.json").exists():  # an early version wrote none
     return None
   try:
     before = read(workdir, "environment.json")

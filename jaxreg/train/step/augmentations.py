@@ -1,4 +1,4 @@
-"""The augmentations of a run, with what the data say: functions `(key, batch) -> batch`."""
+"""The augmentations of a run, completed by the data's scale and classes: `(key, batch) -> batch`."""
 
 import functools
 import inspect
@@ -16,13 +16,13 @@ def make_augmentations(
   num_classes: int,
   unlabelled: bool,
 ) -> list[Callable[[Key, Batch], Batch]]:
-  """The augmentations in their order; noise on labels comes before what mixes labels.
+  """The augmentations in their order; label noise comes first, before augmentations that mix labels.
 
   Args:
-    named: functions `(key, batch, ...) -> batch`, with the options of each.
+    named: functions `(key, batch, ...) -> batch`, each with its options.
     label_noises: `(key, labels, *, num_classes) -> labels`.
     scale: the largest value of an input.
-    num_classes: of the labels.
+    num_classes: the number of classes of the labels.
     unlabelled: whether some examples have no label.
 
   Raises:

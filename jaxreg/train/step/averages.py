@@ -1,4 +1,4 @@
-"""What is predicted with: the last parameters, the best copy, or a mean over the training."""
+"""The parameters that predict: the last ones, the best copy, or a mean over the training."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,15 +19,15 @@ def _keep(state: Any, *_: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-  """A state beside the parameters, saved with them, and the parameters that it gives.
+  """A state that is saved beside the parameters, and the parameters for predictions that it gives.
 
   Attributes:
     init: `params -> state`; BatchNorm's statistics are among these parameters.
-    params: `(state, params) -> params`, to predict with.
+    params: `(state, params) -> params`, the parameters for predictions.
     step: `(state, params, step) -> state`, after each update of the parameters.
     evaluated: `(state, metric, params) -> state`, after each evaluation on the validation split, or None.
     stopped: `state -> bool`, whether the training is over.
-    along: whether evaluations along the training are of those parameters, too.
+    along: whether evaluations during the training use the parameters that `params` gives, too.
   """
 
   init: Callable[[Params], Any] = lambda params: ()
@@ -39,9 +39,8 @@ class Averaging:
 
 
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
-  """The copy with the best validation metric; the run ends when it has not improved for `patience`
-  evaluations."""
-  # Now, and not at the first evaluation.
+  """The copy with the best validation metric; `patience` evaluations without a better one end the run."""
+  # Checked here, so that an error does not wait for the first evaluation.
   check_count(patience, "patience")
   check_range(min_delta, "min_delta", low=0)
 
@@ -54,7 +53,7 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
 
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
-  """The mean of the iterates from the fraction `start` of the run on, one in `every` steps; 0: an epoch."""
+  """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on."""
   if not 0 <= start < 1:
     raise ValueError(f"average.swa.start must lie in [0, 1), got {start}")
   if every < 0:
@@ -68,10 +67,10 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
     kept: tuple[averaging.SWAState, Array], params: Params, number: Array
   ) -> tuple[averaging.SWAState, Array]:
     state, length = kept
-    # A run that is made longer begins again: what it has so far is of another's last part.
+    # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
     own = (length == num_steps) & (number > first)
     state = jax.tree.map(lambda x: jnp.where(own, x, 0), state)
-    # The last one counts, wherever the first was.
+    # Counted back from the end, so that the last iterate is always in the mean.
     takes = (number > first) & ((num_steps - number) % period == 0)
     return jax.lax.cond(takes, averaging.swa_update, _keep, state, params), jnp.int32(num_steps)
 
@@ -83,7 +82,7 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
 
 
 def ema(*, decay: float = 0.999) -> Averaging:
-  """The exponential mean of the iterates; of the first `1 / (1 - decay)` of them the plain mean."""
+  """The exponential mean of the iterates; it is the plain mean for the first `1 / (1 - decay)` iterates."""
 
   def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:
     return averaging.ema_update(state, params, decay=decay)
@@ -95,7 +94,7 @@ def ema(*, decay: float = 0.999) -> Averaging:
 
 
 def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Averaging:
-  """By its name; `none` predicts with the parameters themselves."""
+  """The average called `name`; `none` predicts with the parameters themselves."""
   if name == "none":
     return Averaging()
   if name == "swa":

@@ -1,7 +1,7 @@
-"""Regularizers that look at the examples again: one or more passes of the network beside that of the loss.
+"""Regularizers that look at the examples again, in one or more passes of the network beside the loss's pass.
 
-Each is `(key, view, *, options) -> [batch]`, or a scalar where it is no mean over examples. Examples without
-a label count in those that need none.
+Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not a mean over examples. Terms
+that need no labels count the examples without a label, too.
 """
 
 import dataclasses
@@ -16,19 +16,19 @@ from jaxreg.typing import Array, Key
 
 @dataclasses.dataclass(frozen=True)
 class View:
-  """What a term may ask of the network, at the parameters of the step.
+  """Everything that a term may ask of the network, at the parameters of the step.
 
   Attributes:
     inputs: `[batch, ...]`, floating, scaled.
-    weights: `[batch]`, of the examples, with a label or without.
-    log_probs: `[batch, classes]`, of the pass that the loss sees.
-    features: `[batch, ...]`, what the head is given in that pass.
-    noise: the key of the pass that the loss sees; None for a model with BatchNorm, which in training mode
-      would let one example meet another.
-    loss_fn: `(inputs, noise) -> [batch]`, the method's; without noise, that of an evaluation.
+    weights: `[batch]`, the weights of all examples, with a label or without.
+    log_probs: `[batch, classes]`, from the pass that the loss sees.
+    features: `[batch, ...]`, the input of the head in the same pass.
+    noise: the key of the pass that the loss sees; None for a model with BatchNorm, because its training mode
+      would mix the examples of the batch.
+    loss_fn: `(inputs, noise) -> [batch]`, the method's loss; `noise=None` gives the loss in evaluation mode.
     log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
-    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, if there are
-      any, without noise and without gradient.
+    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, without noise
+      and without gradient; None if the run averages no parameters.
   """
 
   inputs: Array
@@ -42,7 +42,7 @@ class View:
 
   @property
   def same_noise(self) -> Key | None:
-    """The noise of the loss's pass once more: to use it twice is meant."""
+    """The key of the noise in the loss's pass, cloned: its second use is intended."""
     return None if self.noise is None else jax.random.clone(self.noise)
 
 
@@ -70,23 +70,23 @@ def pgd(
 
 
 def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: int = 1) -> Array:
-  """`adversarial.vat_loss`, all passes under the noise of the loss's."""
+  """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
   log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
   return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
 
 
 def r_drop(key: Key, view: View) -> Array:
-  """`losses.r_drop` of the loss's pass and one under other noise."""
+  """`losses.r_drop` between the loss's pass and a pass under other noise."""
   return losses.r_drop(view.log_probs, view.log_probs_fn(view.inputs, key))
 
 
 def pi_model(key: Key, view: View) -> Array:
-  """`losses.consistency` of the loss's pass and one under other noise."""
+  """`losses.consistency` between the loss's pass and a pass under other noise."""
   return losses.consistency(view.log_probs, view.log_probs_fn(view.inputs, key))
 
 
 def mean_teacher(key: Key, view: View) -> Array:
-  """`losses.consistency` of the prediction with that of the averaged parameters."""
+  """`losses.consistency` between the prediction and the prediction of the averaged parameters."""
   del key
   if view.teacher_fn is None:
     raise ValueError("regularizers.mean_teacher needs a teacher; give average.name=ema")
@@ -100,7 +100,7 @@ def entropy(key: Key, view: View) -> Array:
 
 
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
-  """`losses.pseudo_label` of the loss's pass, the target predicted from the same inputs without noise."""
+  """`losses.pseudo_label` of the loss's pass; the target is predicted from the same inputs without noise."""
   del key
   return losses.pseudo_label(view.log_probs, view.log_probs_fn(view.inputs, None), threshold=threshold)
 
@@ -114,11 +114,12 @@ def fixmatch(
   magnitude: float = 9.0,
   cutout_size: int = 16,
 ) -> Array:
-  """`losses.pseudo_label` of two views of images: the weak one teaches, the strong one learns.
+  """`losses.pseudo_label` for two views of images: the weak view teaches, the strong view learns.
 
-  The weak view is the step's inputs, which `augment.names` has shifted or mirrored; its prediction is without
-  noise. The strong view is the weak one after `augment.rand_augment` and a gray square of `augment.cutout`,
-  `cutout_size` pixels wide or none with 0; its pass has the noise of the loss's.
+  The weak view is the step's inputs, which the augmentations in `augment.names` have shifted or mirrored. Its
+  prediction has no noise. The strong view is the weak view after `augment.rand_augment` and `augment.cutout`
+  with a gray square, `cutout_size` pixels wide; 0 leaves the square out. The strong view's pass has the noise
+  of the loss's pass.
   """
   for_ops, for_cutout = jax.random.split(key)
   strong = augment.rand_augment(for_ops, {"inputs": view.inputs}, num_ops=num_ops, magnitude=magnitude)
@@ -137,8 +138,10 @@ def l1_activity(key: Key, view: View) -> Array:
 
 
 def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
-  """`penalties.kl_sparsity` of the features, all between 0 and 1, summed over units; their means are over the
-  batch or, where it is divided among devices by `pmap` or by `accumulate`, over a part."""
+  """`penalties.kl_sparsity` of the features, summed over units; all features must lie between 0 and 1.
+
+  A unit's mean is over the batch. Where `pmap` or `accumulate` divides the batch, it is over one part.
+  """
   del key
   features = view.features.reshape(len(view.features), -1)
   return penalties.kl_sparsity(features, target=target, weights=view.weights.astype(features.dtype)).sum()
@@ -151,7 +154,7 @@ def gradient_penalty(key: Key, view: View) -> Array:
 
 
 def jacobian_penalty(key: Key, view: View, *, num_projections: int = 1) -> Array:
-  """`penalties.jacobian_penalty` of the log-probabilities, by random projections."""
+  """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
   log_probs_fn = lambda _, x: view.log_probs_fn(x, view.same_noise)
   return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_projections=num_projections, key=key)
 
@@ -175,9 +178,9 @@ OF_LABELS = ("fgsm", "pgd", "gradient_penalty")
 
 
 def needs_labels(term: Callable[..., Array]) -> bool:
-  """Whether a term is of labelled examples alone.
+  """Whether a term counts labelled examples alone.
 
-  One that is not ours is, unless it has an attribute `needs_labels` that is False.
+  A term from outside this package does, unless its attribute `needs_labels` is False.
   """
   ours = {function: name in OF_LABELS for name, function in TERMS.items()}
   return getattr(term, "needs_labels", ours.get(term, True))

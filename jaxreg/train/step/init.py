@@ -1,4 +1,4 @@
-"""The state that a run begins with."""
+"""The initial state of a run."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,7 +25,7 @@ def make_init(
   """Builds `init(seed) -> TrainState`.
 
   Args:
-    input_shape, dtype: of one example, as the model sees it.
+    input_shape, dtype: shape and dtype of one example, as the model sees it.
     unbalanced: the `std` of `unbalance`; 0 leaves the units as they are.
   """
 
@@ -43,12 +43,12 @@ def make_init(
 
 
 def unbalance(key: Key, params: Params, std: float) -> Params:
-  """The same network of dense layers with its hidden units rescaled, by factors of normal logarithms.
+  """Rescales the hidden units of dense layers by log-normal factors; the network's function stays the same.
 
   Args:
-    key: typed.
-    params: of a `models.MLP` and a head.
-    std: of the logarithms.
+    key: a typed key.
+    params: the parameters of a `models.MLP` and a head.
+    std: the standard deviation of the factors' logarithms.
   """
   layers = len(params["backbone"])
   for i, subkey in enumerate(jax.random.split(key, layers)):

@@ -1,7 +1,7 @@
 """The methods that `method.name` can name: a head, a per-example loss on its outputs, a prediction rule.
 
-Heads give a dict whose names are the arguments of the loss. A method is a row here, a loss in `losses/`, a
-config and a test. One that is not ours is a `Method`, or a loss, in any module, named `module:NAME`.
+Heads return a dict whose names are the arguments of the loss. A method needs a row here, a loss in `losses/`,
+a config and a test. A method from outside is a `Method` or a loss in any module, named `module:NAME`.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from jaxreg.typing import Array, Key
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """How a method meets the trainer.
+  """A head, a loss and a prediction rule.
 
   Attributes:
     head: `(num_classes, **options)` to a Linen module, `features -> outputs`.
     loss: `(key, *, labels, **outputs, **options)` to per-example terms by name; the loss is their sum.
     predict: `(key, *, **outputs, **options)` to log-probabilities `[batch, classes]`; an option without a
-      default is the loss's.
-    terms: the names of the terms.
-    diagnose: like `loss`, to per-example quantities that are logged only.
-    soft_labels: whether `loss` takes probabilities `[batch, classes]` for labels, too.
+      default takes the value of the loss's option.
+    terms: the names of the loss's terms.
+    diagnose: like `loss`, but it returns per-example quantities that are only logged.
+    soft_labels: whether `loss` also takes probabilities `[batch, classes]` as labels.
   """
 
   head: Callable[..., Any]
@@ -50,7 +50,7 @@ def _single(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Ar
 
 
 def _drawn(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
-  """A loss that draws, as the one term of an objective."""
+  """A random loss as the one term of an objective."""
 
   @functools.wraps(loss)
   def terms(key: Key, **arguments: Any) -> dict[str, Array]:
@@ -60,7 +60,7 @@ def _drawn(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Arr
 
 
 def _keyless(loss_terms: Callable[..., dict[str, Array]]) -> Callable[..., dict[str, Array]]:
-  """Deterministic terms as those of an objective."""
+  """Deterministic terms as the terms of an objective: a function that ignores its key."""
 
   @functools.wraps(loss_terms)
   def terms(key: Key, **arguments: Any) -> dict[str, Array]:
@@ -78,7 +78,7 @@ def _predict_softmax(key: Key, *, logits: Array) -> Array:
 def _predict_dropmax(
   key: Key, *, logits: Array, retain_logits: Array, num_samples: int = 0, **_: Any
 ) -> Array:
-  """The expected mask, or with `num_samples` the mean over that many sampled masks."""
+  """The prediction under the expected mask, or the mean over `num_samples` sampled masks if it is not 0."""
   if num_samples == 0:
     return losses.dropmax_log_probs(logits, retain_logits)
   return losses.dropmax_monte_carlo_log_probs(key, logits, retain_logits, num_samples=num_samples)
@@ -107,7 +107,7 @@ def _group_softmax(
   form: str = "auto",
   **arguments: Any,
 ) -> dict[str, Array]:
-  """The rule by its name, and for a random one the key."""
+  """The term of `losses.group_softmax`; `grouping` names the rule, and the random rule gets the key."""
   if grouping not in GROUPINGS:
     raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
   rule = getattr(losses, f"{grouping}_scores")
@@ -121,7 +121,7 @@ def _predict_group_softmax(
   key: Key, *, features: Array, kernel: Array, bias: Array, logit_scale: float = 1.0
 ) -> Array:
   del key
-  # Of bfloat16 the products are exact in float32, and so are summed there.
+  # Products of bfloat16 numbers are exact in float32, so they are summed in float32.
   logits = jnp.matmul(features, kernel, preferred_element_type=jnp.float32) + bias[None, :].astype(
     jnp.float32
   )
@@ -131,7 +131,7 @@ def _predict_group_softmax(
 def _logit_adjustment(
   key: Key, *, logits: Array, labels: Array, class_counts: tuple[float, ...] = (), strength: float = 1.0
 ) -> dict[str, Array]:
-  """The prior from the number of training examples of each class."""
+  """`losses.logit_adjustment` with the prior of the training set's class counts."""
   del key
   classes = logits.shape[-1]
   if len(class_counts) != classes or not all(
@@ -156,12 +156,12 @@ def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float) -
 
 
 def of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = False) -> Method:
-  """The method of a loss of `(logits, labels, *, ...)` on a linear head, with the softmax to predict.
+  """The method for a loss of `(logits, labels, *, ...)`: a linear head, and softmax as its prediction rule.
 
   Args:
-    loss: per example.
-    term: its name among the metrics.
-    soft_labels: whether it takes probabilities for labels, too.
+    loss: a per-example loss.
+    term: the name of the loss among the metrics.
+    soft_labels: whether the loss also takes probabilities as labels.
   """
   return Method(
     models.SoftmaxHead, _single(loss, term), _predict_softmax, terms=(term,), soft_labels=soft_labels
@@ -225,7 +225,7 @@ METHODS = {
 
 
 def find_method(name: str) -> Method:
-  """The method that `method.name` names; a loss of `(logits, labels, ...)` is one, too.
+  """The method that `method.name` names; it may also name a loss of `(logits, labels, ...)`.
 
   Raises:
     RunError: if there is none.

@@ -1,4 +1,4 @@
-"""Metrics as (sum, count): they merge by addition, exactly, over batches, devices and processes."""
+"""Metrics as pairs (sum, count): addition merges them exactly over batches, devices and processes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from jaxreg.typing import Array, Batch
 
 
 def weighed(batch: Batch) -> Batch:
-  """The batch with `weights`: where it has none, every label counts once."""
+  """The batch with `weights`; a batch without them gets the weight 1 for every label."""
   if "weights" in batch:
     return batch
   return {**batch, "weights": jnp.ones(batch["labels"].shape, jnp.float32)}
@@ -26,7 +26,7 @@ def weighted(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> dict[str, Any]:
-  """What every evaluation reports: error, NLL, Brier score and the bins of the calibration error."""
+  """The metrics of every evaluation: error, NLL, Brier score and the bins of the calibration error."""
   return {
     "error": weighted(log_probs.argmax(axis=-1) != labels, weights),
     "nll": calibration.nll(log_probs, labels, weights=weights),
@@ -36,7 +36,7 @@ def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> dict[
 
 
 def to_host(metrics: Any) -> Any:
-  """Metrics of all replicas on the host, with their axis in front."""
+  """The metrics of all replicas on the host, with the replica axis in front."""
   metrics = jax.device_get(metrics)
   return jax.tree.map(lambda *x: np.stack(x), *metrics) if isinstance(metrics, tuple) else metrics
 
@@ -61,7 +61,7 @@ def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
 
 
 def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
-  """Means over the replicas; of several also half the width of the 95 % confidence interval (Student's t)."""
+  """Means over the replicas; several also give half the width of a 95 % confidence interval (Student's t)."""
   means = {}
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
@@ -72,7 +72,7 @@ def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def shown(values: Mapping[str, Any], name: str, *, factor: float = 1.0, digits: int) -> str:
-  """What `averaged` says of a metric, for people: `1.67`, or `1.67 ± 0.24`."""
+  """A metric from `averaged` as text for people: `1.67`, or `1.67 ± 0.24`."""
   half = values.get(f"{name}_ci95")
   spread = "" if half is None else f" ± {factor * half:.{digits}f}"
   return f"{factor * values[name]:.{digits}f}{spread}"

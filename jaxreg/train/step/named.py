@@ -1,4 +1,4 @@
-"""Penalties, constraints and noise by name: from options to functions."""
+"""Penalties, example terms, constraints, noise and augmentations by name: from options to functions."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from jaxreg.train.step import example_terms as terms
 from jaxreg.train.step.side_state import Dual
 from jaxreg.typing import Array, Key, Params
 
-# By name, with a default for each option that has none in the function's signature.
+# The functions by name. `partial` gives a default to each option that has none in the function's signature.
 REGULARIZERS: dict[str, Callable[..., Any]] = {
   "l2": penalties.l2,
   "l1": penalties.l1,
@@ -57,7 +57,7 @@ AUGMENTATIONS: dict[str, Callable[..., Any]] = {
   "mixup": augment.mixup,
   "cutmix": augment.cutmix,
 }
-# By the group of the configuration that names them, as they are now.
+# The tables by the group of the configuration that names their rows; a row added later is found, too.
 CHOSEN: dict[str, Mapping[str, Callable[..., Any]]] = {
   "regularizers": ChainMap(terms.TERMS, REGULARIZERS),
   "noise": NOISES,
@@ -79,7 +79,7 @@ def find_regularizer(name: str) -> Callable[..., Any]:
 
 
 def is_penalty(function: Callable[..., Any]) -> bool:
-  """Whether a regularizer is of the parameters; the others look at examples."""
+  """Whether a regularizer looks at the parameters; the others look at examples."""
   return takes(function, "params")
 
 
@@ -116,7 +116,7 @@ def find_augmentation(name: str) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-  """A row of `terms.TERMS` with its options: `function(key, view)`, times `weight`."""
+  """A row of `terms.TERMS` with its options; it adds `weight * function(key, view)` to the loss."""
 
   function: Callable[[Key, terms.View], Array]
   weight: float
@@ -124,7 +124,7 @@ class Term:
 
 
 def make_penalties(options: Options) -> dict[str, Callable[[Params, dict[str, Any]], Array]]:
-  """Each named penalty, `(params, extras) -> scalar`, times its weight, or its multiplier under a limit."""
+  """Each named penalty, `(params, extras) -> scalar`, times its weight or, with a limit, its multiplier."""
 
   def make(name: str) -> Callable[[Params, dict[str, Any]], Array]:
     penalty, own = _penalty(name, options), options[short(name)]
@@ -145,12 +145,12 @@ def make_duals(options: Options) -> dict[str, Dual]:
 
 
 def needs_reference(options: Options) -> bool:
-  """Whether a named penalty is of the distance to the parameters of the start."""
+  """Whether a named penalty measures the distance to the initial parameters."""
   return any("reference" in parameters(find_regularizer(name)) for name in _penalties(options))
 
 
 def make_terms(options: Options) -> dict[str, Term]:
-  """The named terms."""
+  """The named regularizers that look at examples, with their weights and options."""
 
   def make(term: Callable[..., Array], weight: float, **rest: Any) -> Term:
     return Term(functools.partial(term, **rest), weight, terms.needs_labels(term))
@@ -175,7 +175,7 @@ def _penalty(name: str, options: Options) -> Callable[[Params, dict[str, Any]], 
 
 
 def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, optax.GradientTransformation]:
-  """Each named proximal step, or projection, as a transform that comes last in a chain."""
+  """Each named proximal step or projection, as a transform for the end of an Optax chain."""
   mask = getattr(paths, options["mask"])
   made = {}
   for name in options["names"]:
@@ -188,7 +188,7 @@ def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, op
 
 
 def make_noises(options: Options) -> dict[str, list[Callable[[Key, Any], Any]]]:
-  """What perturbs the `inputs`, the `params`, and the `labels`: functions `(key, x) -> x`."""
+  """The named noises, functions `(key, x) -> x`, by what they perturb: `inputs`, `params` or `labels`."""
   made: dict[str, list[Callable[[Key, Any], Any]]] = {"inputs": [], "params": [], "labels": []}
   for name in options["names"]:
     function = find_noise(name)
@@ -200,12 +200,12 @@ def make_noises(options: Options) -> dict[str, list[Callable[[Key, Any], Any]]]:
 def most_labels(names: Iterable[str]) -> int:
   """How many classes the label of an example may have after the named augmentations.
 
-  Those that ask for `num_classes` mix two examples, which doubles their number.
+  Each augmentation that takes `num_classes` mixes two examples, which doubles the number.
   """
   return 2 ** sum("num_classes" in parameters(find_augmentation(name)) for name in names)
 
 
 def _masked(function: Callable[..., Any], options: Options, mask: str) -> Callable[..., Any]:
-  """With its options, and the mask if it takes one."""
+  """The function with its options, and with the mask if it takes one."""
   takes_mask = "mask" in parameters(function)
   return functools.partial(function, **options, **({"mask": getattr(paths, mask)} if takes_mask else {}))

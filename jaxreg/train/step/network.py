@@ -1,4 +1,4 @@
-"""The backbone, and the one function that runs the network on inputs as they are stored."""
+"""The backbone, and the one function that runs the network on inputs as the data set stores them."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +40,10 @@ def find_backbone(name: str) -> type[nn.Module]:
 
 
 def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
-  """The model with its options and with what the data tell it.
+  """The model with its options and with the arguments `given` by the data.
 
   Raises:
-    RunError: if the data tell another thing than the model asks.
+    RunError: if the data give other arguments than the model requires.
   """
   model = find_backbone(name)
   parameters = inspect.signature(model).parameters.values()
@@ -65,13 +65,13 @@ def make_apply_fn(
   noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
   method: Callable[..., Any] | None = None,
 ) -> ApplyFn:
-  """The model's function `method`, by default what it is called for, on inputs as they are stored."""
+  """The model's function `method`, by default `__call__`, on inputs as the data set stores them."""
   dtype = jnp.dtype(precision)
 
   def perturbed(x: Any, kind: str, key: Key | None) -> Any:
     if key is None or not noises[kind]:
       return x
-    # By the name of the kind, so that none of them draws as another does, or as the layers do.
+    # The kind's name is folded into the key, so that each kind draws other numbers, also than the layers.
     key = keys.named(key, kind)
     for number, perturb in enumerate(noises[kind]):
       x = perturb(keys.numbered(key, number), x)
@@ -79,8 +79,8 @@ def make_apply_fn(
 
   def apply_fn(params, model_state, x, *, key, train):
     params = perturbed(params, "params", key)
-    # Parameters and BatchNorm's averages are kept in float32 whatever the layers compute in; so are losses
-    # and masks, which promote what the head returns.
+    # Parameters and BatchNorm's averages stay in float32, whatever dtype the layers compute in. Losses and
+    # masks are float32 as well: they promote the outputs of the head.
     params = jax.tree.map(lambda p: p.astype(dtype), params)
     if not is_tokens(x.dtype):
       x = x.astype(jnp.float32) / scale

@@ -1,4 +1,4 @@
-"""What the step minimises: the mean of a method's terms over the weighted examples of a batch."""
+"""The function that a step minimises: the weighted mean of a method's terms over a batch, plus penalties."""
 
 import functools
 import inspect
@@ -33,14 +33,18 @@ def make_objective(
 ) -> Objective:
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
-  A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`; an example of weight 0 has
-  no effect, one of label -1 is without a label. Labels and weights of sequences are `[batch, length]`, and a
-  label of weight 0 has no effect. The augmentations are applied to it in their order. After one that mixes
-  examples the labels are probabilities: a method that takes no soft labels has the mean of its losses of the
-  classes, by their shares. `most_labels` says how many classes an example may then have, so that no others
-  are computed; None is all of them. The penalties
-  `(params, extras) -> scalar` and the `terms`, which see the inputs divided by `scale` and what `features_fn`
-  gives, are added to the mean over the examples. Every term is a metric, and the loss is their sum.
+  A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`. An example of weight 0 has
+  no effect. An example of label -1 has no label. Labels and weights of sequences are `[batch, length]`, and a
+  label of weight 0 has no effect.
+
+  The augmentations are applied to the batch in their order. An augmentation that mixes examples turns the
+  labels into probabilities. A method without soft labels then takes the mean of its losses for the classes,
+  weighted by their shares. `most_labels` is the largest number of classes of one mixed example, so that no
+  losses for other classes are computed; None computes all classes.
+
+  The penalties `(params, extras) -> scalar` and the `terms` are added to the mean over the examples. Terms
+  see the inputs divided by `scale`, and the features that `features_fn` returns. Every term is a metric, and
+  the loss is the sum of the terms.
   """
   terms_of = functools.partial(_method_terms, method, loss_options, most_labels)
   view_of = _make_view_fn(
@@ -57,7 +61,7 @@ def make_objective(
     values = terms_of(loss_key, seen, outputs)
     metrics = {name: weighted(value, seen.weights) for name, value in values.items()}
     count = seen.weights.sum()
-    # As if each example had it: so parts of a batch, and devices, add up to one penalty.
+    # Each example carries the penalty once, so that parts of a batch, and devices, add up to one penalty.
     for name, penalty in (penalties or {}).items():
       metrics[name] = (penalty(params, state.extras) * count, count)
     if terms:
@@ -66,7 +70,7 @@ def make_objective(
         term_key = keys.named(augment_key, name)
         value = term.weight * term.function(term_key, view)
         if value.ndim:
-          # A mean over its own examples, with the count of those that have labels.
+          # A mean over the term's own examples, times the count of examples with labels.
           total, number = weighted(value, seen.weights if term.needs_labels else seen.all_weights)
           metrics[name] = (total * (count / jnp.where(number > 0, number, 1)), count)
         else:
@@ -76,7 +80,7 @@ def make_objective(
     metrics["loss"] = (total, count)
     log_probs = method.predict(predict_key, **outputs, **predict_options)
     metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == seen.first_labels, seen.weights)
-    # The loss's own key: what is reported is what the loss drew.
+    # The loss's own key: the diagnostics report the draws of the loss.
     metrics |= diagnose(jax.random.clone(loss_key), seen, outputs)
     return loss, (model_state, jax.lax.stop_gradient(metrics))
 
@@ -84,13 +88,13 @@ def make_objective(
 
 
 class _Seen(NamedTuple):
-  """What the loss sees of a batch.
+  """The part of a batch that the loss sees.
 
   Attributes:
-    inputs: 0 where nothing of an example counts.
-    labels: `[batch]`, integer, or of a mixed batch `[batch, classes]`, probabilities.
-    weights: 0 for examples without a label too.
-    all_weights: of the examples, with a label or without.
+    inputs: 0 for an example whose weights are all 0.
+    labels: integers `[batch]`; in a mixed batch probabilities `[batch, classes]`.
+    weights: 0 also for examples without a label.
+    all_weights: the weights of all examples, with a label or without.
   """
 
   inputs: Array
@@ -110,7 +114,7 @@ class _Seen(NamedTuple):
 
 def _seen(batch: Batch) -> _Seen:
   labels = batch["labels"]
-  # What an example of weight 0 holds may be anything: it must not reach the gradient as 0 * NaN.
+  # An example of weight 0 may hold anything, even NaN; 0 * NaN must not reach the gradient.
   weights = all_weights = batch["weights"]
   if not jnp.issubdtype(labels.dtype, jnp.floating):
     weights = jnp.where(labels >= 0, weights, 0)
@@ -128,7 +132,7 @@ def _method_terms(
   seen: _Seen,
   outputs: Mapping[str, Any],
 ) -> dict[str, Array]:
-  """The terms of the method's loss for each example, `[batch]`; for all classes of one with the same draw."""
+  """The terms of the method's loss for each example, `[batch]`; one draw serves all classes of an example."""
   loss = functools.partial(method.loss, key, **outputs, **options)
   if method.soft_labels or not seen.mixed:
     return loss(labels=seen.labels)
@@ -139,7 +143,7 @@ def _method_terms(
 
 
 def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-  """Builds `diagnose(key, seen, outputs) -> metrics`, of the same options as the loss."""
+  """Builds `diagnose(key, seen, outputs) -> metrics`, with the options of the loss."""
   function = method.diagnose
   if function is None:
     return lambda key, seen, outputs: {}
@@ -163,7 +167,7 @@ def _make_view_fn(
   average: Averaging | None,
   scale: float,
 ) -> Callable[..., View]:
-  """Builds what the terms may ask of the network, `(params, state, seen, outputs, apply_key, loss_key)`."""
+  """Builds `make_view(params, state, seen, outputs, apply_key, loss_key) -> View`, for the example terms."""
 
   def make_view(params, state, seen, outputs, apply_key, loss_key) -> View:
     def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
@@ -175,13 +179,13 @@ def _make_view_fn(
       return sum(values.values(), start=jnp.zeros(()))
 
     def log_probs_fn(x: Array, noise: Key | None, params: Params = params) -> Array:
-      # Drawn as the loss draws, if the prediction draws at all.
+      # A random prediction rule draws with the loss's key.
       same_key = jax.random.clone(loss_key)
       return method.predict(same_key, **outputs_fn(params, x, noise), **predict_options)
 
     features = None
     if features_fn is not None:
-      # The pass of the loss once more, which the compiler makes once.
+      # This repeats the loss's pass; the compiler merges the two.
       same_key = jax.random.clone(apply_key)
       features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True)
     teacher_fn = None

@@ -13,7 +13,7 @@ from jaxreg import optim, paths, symmetry
 from jaxreg.train.lookup import find, parameters, short, takes
 from jaxreg.typing import Params
 
-# Optimizers of Optax, without those that are others under another name.
+# Optimizers of Optax, without its second names for the same optimizer.
 ALIASES = (
   *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad"),
   *("fromage", "lamb", "lars", "lbfgs", "lion", "nadam", "nadamw", "novograd", "optimistic_adam_v2"),
@@ -31,17 +31,20 @@ MASKS = ("kernels_only", "no_branches", "everything")
 def noisy_sgd(
   learning_rate: optax.ScalarOrSchedule, *, eta: float = 0.01, gamma: float = 0.55
 ) -> optax.GradientTransformationExtraArgs:
-  """As `optax.noisy_sgd`, with the noise of the run's own key."""
+  """`optax.noisy_sgd`, with noise drawn from the run's own key."""
   return gradient_noise(optax.sgd(learning_rate), eta=eta, gamma=gamma)
 
 
 def mahalanobis(
   learning_rate: optax.ScalarOrSchedule, *, metric: tuple[str, ...] = ("*kernel: 1.0",)
 ) -> optax.GradientTransformationExtraArgs:
-  """Descent in a diagonal metric: `"names: number"`, with globs of which the last that fits counts, else 1.
+  """Descent in a diagonal metric.
+
+  Each entry is `"GLOB: NUMBER"`. The last glob that matches a parameter's name gives its number; the number
+  of an unmatched parameter is 1.
 
   Raises:
-    ValueError: if an entry is no such pair, or the number is not above 0.
+    ValueError: if an entry is not such a pair, or its number is not above 0.
   """
   return optim.mahalanobis(learning_rate, solve=_divided(list(map(_entry, metric))))
 
@@ -49,7 +52,7 @@ def mahalanobis(
 def gradient_noise(
   inner: optax.GradientTransformation, *, eta: float = 0.01, gamma: float = 0.55
 ) -> optax.GradientTransformationExtraArgs:
-  """An optimizer on noisy gradients."""
+  """The optimizer `inner` on noisy gradients."""
   return optax.chain(optim.gradient_noise(eta=eta, gamma=gamma), inner)
 
 
@@ -59,10 +62,10 @@ COORDINATES = {"linear": (lambda y: y, lambda x: x), "sinh": (jnp.sinh, jnp.arcs
 def reparameterize(
   inner: optax.GradientTransformation, *, coordinates: str = "sinh", scale: float = 1.0
 ) -> optax.GradientTransformationExtraArgs:
-  """An optimizer in the coordinates `y` of `x = scale * f(y)`, of each number by itself.
+  """The optimizer `inner` in the coordinates `y`, where each parameter is `x = scale * f(y)` elementwise.
 
   Raises:
-    ValueError: for other coordinates, or a scale that is not above 0.
+    ValueError: if `coordinates` is unknown, or `scale` is not above 0.
   """
   if coordinates not in COORDINATES:
     raise ValueError(f"coordinates must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
@@ -80,19 +83,19 @@ STEPS: dict[str, Callable[..., Any]] = {
   "noisy_sgd": noisy_sgd,
   "mahalanobis": mahalanobis,
 }
-# `(inner, **options) ->` another: the optimizer that `inner` names, changed.
+# `(inner, **options) ->` an Optax transform: the optimizer `inner`, changed.
 WRAPPERS: dict[str, Callable[..., Any]] = {
   "sam": optim.sam,
   "gradient_noise": gradient_noise,
   "reparameterize": reparameterize,
 }
-OPTIMIZERS = ChainMap(WRAPPERS, STEPS)  # the two as they are now
-# Whose learning rate is a number: the first, or the largest one.
+OPTIMIZERS = ChainMap(WRAPPERS, STEPS)  # both tables, with rows added later
+# Optimizers whose learning rate is one number: the schedule's value at step 0.
 NUMBERS = ("polyak_sgd", "rprop", "sm3")
 
 
 def step_name(chosen: Mapping[str, Any]) -> str:
-  """The one of `STEPS` that `config.optimizer` names, alone or within a wrapper."""
+  """The name of the optimizer in `STEPS` that `config.optimizer` chooses, alone or within a wrapper."""
   return chosen[short(chosen["name"])].get("inner", chosen["name"])
 
 
@@ -107,7 +110,7 @@ def find_optimizer(name: str) -> Callable[..., Any]:
 
 
 def find_step(name: str, field: str = "optimizer.name") -> Callable[..., Any]:
-  """The optimizer that `field` names, which is no wrapper.
+  """The optimizer that `field` names; a wrapper is not allowed there.
 
   Raises:
     RunError: if there is none.
@@ -116,7 +119,7 @@ def find_step(name: str, field: str = "optimizer.name") -> Callable[..., Any]:
 
 
 def is_wrapper(function: Callable[..., Any]) -> bool:
-  """Whether an optimizer is round another: its first argument is `inner`."""
+  """Whether a function wraps another optimizer: its first argument is `inner`."""
   return takes(function, "inner")
 
 
@@ -137,29 +140,30 @@ def make_optimizer(
   constraints: Mapping[str, optax.GradientTransformation] | None = None,
   network: Mapping[str, Any] | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-  """Clipping, coupled decay, the named optimizer, decoupled decay, constraints: in that order.
+  """Chains clipping, coupled decay, the named optimizer, decoupled decay and constraints, in that order.
 
-  Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too);
-  decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
-  `sam` goes to its other place along the gradient alone; the gradient there is what is clipped and decayed.
+  Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too).
+  Decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
+  `sam` moves to its second point along the plain gradient; the gradient at the second point is clipped and
+  decayed.
 
   Args:
     name: one of `STEPS`, or `module:NAME`.
     schedule: the learning rate.
-    options: its keyword arguments.
-    wrapper: one of `WRAPPERS` round it, or `module:NAME`, and its keyword arguments.
-    weight_decay: 0 for none.
-    decoupled: which of the two.
-    mask: function in `jaxreg.paths` that says which parameters decay.
-    clip_norm: largest global norm of the gradient; 0 for no clipping.
-    constraints: transforms that come last, by name.
-    network: `apply` and `input_shape`, for what asks for them.
+    options: the keyword arguments of the optimizer.
+    wrapper: one of `WRAPPERS`, or `module:NAME`, with its keyword arguments; it wraps the optimizer.
+    weight_decay: the rate of the decay; 0 for none.
+    decoupled: whether the decay is decoupled.
+    mask: the function in `jaxreg.paths` that says which parameters decay.
+    clip_norm: the largest global norm of the gradient; 0 for no clipping.
+    constraints: transforms for the end of the chain, by name.
+    network: `apply`, `input_shape` and `num_examples`, for optimizers that take them.
 
   Returns:
     An Optax chain, with the named parts as keys of its state.
 
   Raises:
-    ValueError: if coupled decay is asked of an optimizer that decouples.
+    ValueError: if an optimizer that decouples the decay itself is to have coupled decay.
   """
   function = find_step(name)
   options = {key: value for key, value in options.items() if value is not None}
@@ -182,7 +186,7 @@ def make_optimizer(
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:
     inner, (name, settings) = name, wrapper
-    if name == "sam":  # steps with the gradient at another place, and that is to be clipped and decayed
+    if name == "sam":  # steps with the gradient at its second point, which is to be clipped and decayed
       step, chain = optax.named_chain(*chain.items(), (short(inner), step)), {}
     step = find_optimizer(name)(step, **settings)
   chain[short(name)] = step

@@ -1,4 +1,4 @@
-"""Predictions of a state, and their metrics."""
+"""The predictions of a state, and the metrics of these predictions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +18,8 @@ def make_predict_fn(
 ) -> Callable[[TrainState, Array, Key], Array]:
   """Builds `predict_fn(state, inputs, key) -> log_probs`.
 
-  With `mc_samples`, predictions are the mean probabilities of so many draws of the training's noise.
+  With `mc_samples` above 0, a prediction is the mean of the probabilities over `mc_samples` draws of the
+  training's noise.
   """
 
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
@@ -43,7 +44,7 @@ def make_predict_fn(
 def make_predict_step(
   predict_fn: Callable[[TrainState, Array, Key], Array],
 ) -> Callable[[TrainState, Batch, Array], Array]:
-  """Builds `predict_step(state, batch, number) -> log_probs`; `number` of the batch varies sampled ones."""
+  """Builds `predict_step(state, batch, number) -> log_probs`; each batch `number` has draws of its own."""
 
   def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
     return predict_fn(state, batch["inputs"], keys.prediction(state.key, state.step, number))
@@ -54,7 +55,7 @@ def make_predict_step(
 def make_eval_step(
   predict_step: Callable[[TrainState, Batch, Array], Array],
 ) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
-  """Builds `eval_step(state, batch, number) -> metrics` of what `predict_step` predicts."""
+  """Builds `eval_step(state, batch, number) -> metrics`, the metrics of `predict_step`'s predictions."""
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
     batch = weighed(batch)

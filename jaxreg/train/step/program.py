@@ -23,14 +23,14 @@ class Program:
     apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
     predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`.
-    predict_step: `(state, batch, number) -> log_probs`, of the same, with keys of the run.
-    eval_step: `(state, batch, number) -> metrics`, of those.
-    extras: what the state holds beside the parameters, and which of them are predicted with.
-    ensemble: so many replicas in a row predict together.
+    predict_step: `(state, batch, number) -> log_probs`, from `predict_fn`, with keys of the run.
+    eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s log-probabilities.
+    extras: builds and updates the state's extras, and gives the parameters for predictions.
+    ensemble: how many replicas in a row predict together.
     method: the head, the loss and the prediction rule.
     loss_options, predict_options: options of the loss and of the prediction rule.
-    name: of the method.
-    terms: the names of what the loss adds up.
+    name: the name of the method.
+    terms: the names of the terms that the loss adds up.
     schedule: `step -> learning rate`.
     steps_per_epoch, num_steps: the length of the run.
     abstract: the state's shapes and dtypes.
@@ -56,5 +56,5 @@ class Program:
   abstract: TrainState
 
   def predicting(self, state: TrainState) -> TrainState:
-    """The state with the parameters to predict with."""
+    """The state with the parameters for predictions."""
     return self.extras.predicting(state)

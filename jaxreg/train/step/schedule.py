@@ -30,17 +30,17 @@ def make_schedule(
   Args:
     name: `constant`, `step`, `cosine` or `noam`, which is
       `learning_rate * d_model**-0.5 * min(t**-0.5, t * warmup_steps**-1.5)` at `t = step + 1`.
-    learning_rate: its peak, or for `noam` a factor.
-    steps_per_epoch: to translate epochs into steps.
-    num_steps: length of the run.
-    warmup_epochs: linear from 0 over so many epochs, before the rest.
+    learning_rate: the peak of the schedule; for `noam`, a factor.
+    steps_per_epoch: translates epochs into steps.
+    num_steps: the length of the run.
+    warmup_epochs: the epochs of a linear increase from 0, before the rest of the schedule.
     boundaries: for `step`, the epochs at which the rate is multiplied by `factor`; with `relative`, the
       fractions of the run.
-    factor: for `step`.
-    relative: for `step`.
-    final: for `cosine`, the last learning rate as a fraction of the first.
+    factor: for `step`, the factor of the rate at each boundary.
+    relative: for `step`, whether boundaries are fractions of the run.
+    final: for `cosine`, the last learning rate as a fraction of the peak.
     d_model: for `noam`, the width of the model.
-    warmup_steps: for `noam`, the steps of its linear increase, in the place of `warmup_epochs`.
+    warmup_steps: for `noam`, the steps of its linear increase, instead of `warmup_epochs`.
 
   Returns:
     An Optax schedule, `step -> learning rate`.

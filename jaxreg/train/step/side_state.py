@@ -1,4 +1,4 @@
-"""What a run keeps beside its parameters, in its state: averages, multipliers, where it started."""
+"""The extras in a run's state, beside its parameters: averages, multipliers, the initial parameters."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from jaxreg.typing import Array, ModelState, Params
 
 @dataclasses.dataclass(frozen=True)
 class Dual:
-  """A constraint `penalty(params, extras) <= bound`, whose multiplier climbs at the learning rate."""
+  """A constraint `penalty(params, extras) <= bound`; its multiplier climbs with `learning_rate`."""
 
   penalty: Callable[[Params, dict[str, Any]], Array]
   bound: float
@@ -24,12 +24,12 @@ class Dual:
 
 @dataclasses.dataclass(frozen=True)
 class Extras:
-  """Builds and moves `TrainState.extras`; what is not asked for is not there.
+  """Builds and updates `TrainState.extras`, which hold only the parts that the run needs.
 
   Attributes:
-    average: what is predicted with.
+    average: gives the parameters for predictions.
     duals: the constraints, by the names of their penalties.
-    reference: whether the parameters of the start are kept.
+    reference: whether the initial parameters are kept.
   """
 
   average: Averaging = dataclasses.field(default_factory=Averaging)
@@ -37,17 +37,17 @@ class Extras:
   reference: bool = False
 
   def init(self, params: Params, model_state: ModelState) -> dict[str, Any]:
-    """At the start, and again once the parameters have been replaced."""
+    """The extras at the start, and again after the parameters have been replaced."""
     made = {
       "average": self.average.init(_variables(params, model_state)),
       "duals": {name: constraints.dual_init() for name in self.duals},
-      # Copies: a state in which a buffer occurs twice cannot be donated.
+      # Copies, because a state that holds one buffer twice cannot be donated.
       "reference": jax.tree.map(jnp.copy, params) if self.reference else (),
     }
     return {name: part for name, part in made.items() if jax.tree.leaves(part)}
 
   def update(self, old: TrainState, state: TrainState) -> TrainState:
-    """What an update of the parameters makes of the rest; a run that has stopped stays as it was."""
+    """Updates the extras after the parameters; a run that has stopped keeps all but `step` and the extras."""
     extras, params = state.extras, state.params
     new = dict(extras)
     if "average" in extras:
@@ -73,7 +73,7 @@ class Extras:
 
   @property
   def evaluated(self) -> Callable[[TrainState, Array], TrainState] | None:
-    """What an evaluation on the validation split does to a state, given the metric; None for nothing."""
+    """`(state, metric) -> state`, applied after each evaluation on the validation split; None for nothing."""
     remember = self.average.evaluated
     if remember is None:
       return None
@@ -85,7 +85,7 @@ class Extras:
     return evaluated
 
   def predicting(self, state: TrainState) -> TrainState:
-    """The state with the parameters, and the statistics of BatchNorm, to predict with."""
+    """The state with the parameters, and BatchNorm's statistics, for predictions."""
     if "average" not in state.extras:
       return state
     return state.replace(

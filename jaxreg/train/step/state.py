@@ -14,12 +14,12 @@ class TrainState:
   """Immutable; a pytree. The root `key` never changes, so `(seed, step)` determines every draw.
 
   Attributes:
-    step: int32 scalar, number of updates made.
+    step: int32 scalar, the number of updates so far.
     key: the run's root key.
     params: trainable parameters.
     model_state: other variables of the model, by collection.
-    opt_state: state of the Optax chain.
-    extras: state of whatever else keeps some, by name.
+    opt_state: the state of the Optax chain.
+    extras: the states of averages, multipliers and references, by name.
   """
 
   step: Array

@@ -28,15 +28,15 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
   """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
 
-  Under `jit` over a sharded batch, losses and noise are those of the whole batch, on any number of devices.
-  Under `pmap` or `vmap` with `axis_name` the batch is the device's own part: gradients and metrics are
+  Under `jit` over a sharded batch, losses and noise belong to the whole batch, on any number of devices.
+  Under `pmap` or `vmap` with `axis_name`, the batch is the device's own part. Gradients and metrics are then
   combined over the axis in proportion to the weights, and each device draws its own noise.
 
-  With `accumulate`, the gradient is that of so many parts of the batch, one after another: losses are
-  still those of the whole batch, noise and BatchNorm's moments those of a part.
+  With `accumulate`, the gradient is computed from `accumulate` parts of the batch, one after another. Losses
+  still belong to the whole batch; each part has its own noise and its own BatchNorm moments.
 
-  Where the parameters of the state are split over devices, `gather(params)` is as the objective has them and
-  `scatter(gradients)` as the optimizer has them; the values stay the same.
+  If the parameters of the state are split over devices, `gather(params)` lays them out for the objective, and
+  `scatter(gradients)` lays the gradients out for the optimizer. Neither changes a value.
   """
 
   optimizer = optax.with_extra_args_support(optimizer)
@@ -63,7 +63,7 @@ def make_train_step(
       grads = scatter(grads)
       if axis_name is None:
         return (loss, (model_state, metrics)), grads
-      # After grad, not inside it: the one order that is right under pmap and vmap alike.
+      # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
       count = batch["weights"].sum()
       total = jax.lax.psum(count, axis_name)
       share = count / jnp.where(total > 0, total, 1)
@@ -75,9 +75,9 @@ def make_train_step(
       grads,
       state.opt_state,
       state.params,
-      # On every device the same, for an optimizer that draws noise.
+      # For an optimizer that draws noise: the same key on every device.
       key=keys.optimizer(state.key, state.step),
-      # For those that look at other parameters too: with the same batch and the same noise.
+      # For optimizers that evaluate other parameters, too: the same batch and the same noise.
       value=loss,
       grad=grads,
       grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
@@ -94,7 +94,7 @@ def make_train_step(
 
 
 def gradient_norms(grads: Params) -> dict[str, Array]:
-  """The gradient's norm, and that of its parts: the backbone and each layer of the head."""
+  """The norm of the gradient, and the norms of its parts: the backbone and each layer of the head."""
   norms = {"grad_norm": optax.tree.norm(grads)}
   if isinstance(grads, Mapping) and {"backbone", "head"} == grads.keys():
     parts = {"backbone": grads["backbone"], **grads["head"]}
@@ -106,14 +106,14 @@ def _value_fn(
   objective: Objective, gather: Callable[[Params], Params], state: TrainState, batch: Batch, noise: Key
 ) -> Callable[..., Array]:
   def value_fn(params: Params, grad_fn: Any = None, key: Key | None = None) -> Array:
-    del grad_fn, key  # Optax's line search hands on what `update` got.
+    del grad_fn, key  # Optax's line search passes the arguments of `update` on.
     return objective(gather(params), state, batch, jax.random.clone(noise))[0]
 
   return value_fn
 
 
 def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]:
-  """`gradient`, in `parts` that are made one after another and weigh what their examples weigh."""
+  """`gradient` in `parts`, computed one after another; each part weighs as much as its examples together."""
   sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
 
   def whole(params, state, batch, key):

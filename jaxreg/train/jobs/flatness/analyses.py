@@ -1,4 +1,4 @@
-"""The analyses of `job = flatness`: from a subject to arrays, which are kept as they are made."""
+"""The analyses of `job = flatness`: from a subject to arrays, which are saved as they are computed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
 from jaxreg.train.jobs.flatness.network_at_point import Subject
 from jaxreg.typing import Array, Key
 
-BLOCK = 250  # directions or samples between two savings
+BLOCK = 250  # directions or samples between two saves
 RISES = (0.5, 1.0)  # distances at which the rise of a profile is reported
-MASKS = 32  # draws for each example where a covariance is wanted without the bias of few samples
+MASKS = 32  # draws for each example, for a covariance without the bias of few samples
 
 
 def profile(
   subject: Subject, kept: Kept, *, directions: int, points: int, reach: float, granularity: str
 ) -> Arrays:
-  """The loss along random directions, the same ones for every subject: `losses` `[directions, points]`."""
+  """The loss along random directions, the same for every subject: `losses` `[directions, points]`."""
   alphas = jnp.linspace(-reach, reach, points)
 
   def along(first: int, number: int) -> dict[str, Any]:
@@ -37,16 +37,16 @@ def profile(
 
 
 def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """By distance, how much the loss rises there, mean of both sides: `[directions]`."""
+  """The rise of the loss at each distance, as a mean of both sides: `[directions]`."""
   alphas, losses = profile["alphas"], profile["losses"]
   at = lambda alpha: losses[:, np.abs(alphas - alpha).argmin()]
-  # A reach of 1 in float32 may fall short of it by a rounding.
+  # A reach of 1 in float32 may fall short of 1 by a rounding error.
   reached = [distance for distance in RISES if distance <= alphas.max() * (1 + 1e-6)]
   return {f"{distance:g}": (at(distance) + at(-distance)) / 2 - at(0.0) for distance in reached}
 
 
 def factor_name(factor: float) -> str:
-  """All digits of it: two factors that are nearly the same are two."""
+  """The factor with all its digits, so that two nearly equal factors have two names."""
   return str(factor).removesuffix(".0")
 
 
@@ -57,7 +57,7 @@ def gradient_samples(subject: Subject, kept: Kept, key: Key, num: int) -> np.nda
 
 
 def isotropic_samples(like: np.ndarray, seed: int) -> np.ndarray:
-  """As many samples of isotropic noise with the same total variance: what shows no relation to the loss."""
+  """As many samples of isotropic noise, with the same total variance: a control unrelated to the loss."""
   scale = np.sqrt(like.var(axis=0).mean())
   return (scale * np.random.default_rng(seed).normal(size=like.shape)).astype(like.dtype)
 
@@ -70,10 +70,11 @@ def variance_flatness(
   factors: Sequence[float],
   directions: int,
 ) -> dict[str, Arrays]:
-  """By kind of samples: the `variances` `[k]` along their principal components, and for each of the factors
-  the fields of `IntervalFlatness` there, `[factors, k]`.
+  """Variances and interval flatness along the principal components of the samples, by kind of samples.
 
-  Of more components than `directions`, so many evenly spaced ones are looked at; 0 for all.
+  Each kind has the `variances` `[k]` along its `k` components, and the fields of `IntervalFlatness` along
+  them for each of the factors, `[factors, k]`. If there are more components than `directions`, `directions`
+  evenly spaced ones are measured; 0 for all.
   """
   found = {}
   for kind, each in samples.items():
@@ -97,19 +98,19 @@ def variance_flatness(
 
 
 def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
-  """In float64: a trajectory drifts, and beside its drift float32 has no digits left for the noise."""
+  """Principal components in float64: float32 has no digits left for the noise beside a trajectory's drift."""
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
     return jax.device_get(flatness.principal_components(jnp.asarray(samples, jnp.float64)))
 
 
 def _padded(rows: np.ndarray) -> Array:
-  """A block of the one size that is compiled: the last is filled up with copies of its last row."""
+  """The rows as a block of the one compiled size; copies of the last row fill it up."""
   missing = BLOCK - len(rows)
   return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]), jnp.float32)
 
 
 def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict[str, np.ndarray]:
-  """Spectra of the covariance from samples, of all and of a third of them, and without their bias."""
+  """Spectra of the covariance: from all samples, from a third of them, and without the bias of samples."""
   few = samples[: max(2, len(samples) // 3)]
   exact = kept.arrays(
     "covariance",
@@ -125,9 +126,9 @@ def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict
 def projected_variance(
   subject: Subject, kept: Kept, key: Key, samples: Mapping[str, np.ndarray], *, eigenpairs: int
 ) -> dict[str, Any]:
-  """The Hessian's `values`, with `residuals`, and by kind of samples the variance along its eigenvectors.
+  """The Hessian's eigenvalues, `values`, with `residuals`, and the samples' variances along its eigenvectors.
 
-  With `eigenpairs` 0, all of them, from the dense Hessian.
+  The variances are by kind of samples. With `eigenpairs` 0, the dense Hessian gives all eigenpairs.
   """
 
   def decompose() -> dict[str, Any]:
@@ -140,7 +141,7 @@ def projected_variance(
 
   pairs = kept.arrays(f"eigenpairs-{eigenpairs}", decompose)
   vectors = pairs.pop("vectors").astype(np.float64)
-  # In float64, as principal components are.
+  # In float64, like the principal components.
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
     variances = {
       kind: np.asarray(flatness.projected_variance(each.astype(np.float64), vectors))

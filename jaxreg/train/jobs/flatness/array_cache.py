@@ -1,4 +1,4 @@
-"""Arrays that are kept on disk as they are made, so that what was interrupted goes on where it was."""
+"""Arrays that are saved as they are computed, so that an interrupted analysis continues where it was."""
 
 import os
 import sys
@@ -16,13 +16,13 @@ Arrays = dict[str, np.ndarray]
 
 
 class Kept:
-  """A folder of named arrays: what is there is not computed again."""
+  """A folder of named arrays: an array that is there is not computed again."""
 
   def __init__(self, folder: Path):
     self.folder = folder
 
   def arrays(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
-    """The arrays of that name, from the disk or from `compute`; a file is whole or not there."""
+    """The arrays of that name, from disk or from `compute`; a file is either whole or not there."""
     file = self.folder / f"{name}.npz"
     found = _read(file)
     if found is None:
@@ -37,7 +37,10 @@ class Kept:
   def blocks(
     self, name: str, total: int, compute: Callable[[int, int], Mapping[str, Any]], *, size: int
   ) -> Arrays:
-    """`compute(first, number)` over blocks of `total` rows, each kept until all are there; with progress."""
+    """`compute(first, number)` over the blocks of `total` rows, with a progress bar.
+
+    Each block is saved until all are there.
+    """
     starts = range(0, total, size)
 
     def join() -> Mapping[str, Any]:
@@ -54,7 +57,7 @@ class Kept:
 
 
 def _read(file: Path) -> Arrays | None:
-  """What is there; of a file that is damaged, nothing."""
+  """The arrays in the file; None if it is missing or damaged."""
   try:
     return read_npz(file)
   except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What `job = flatness` must have of a run, told before anything is trained or sampled."""
+"""What `job = flatness` requires of a run, checked before anything is trained or sampled."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ SAMPLED = ("variance_flatness", "projected_variance")
 
 
 def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
-  """The trajectory of a training is followed from its last parameters, batch by batch of its examples.
+  """Checks that the training can be continued from its last parameters, batch by batch of its examples.
 
   Raises:
-    RunError: for a run of which that, or what `flatness.replica` asks for, cannot be.
+    RunError: for a run whose training cannot be followed so, or that lacks the replica `flatness.replica`.
   """
   if not options.replica < run.replicas:
     raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
@@ -32,7 +32,7 @@ def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
       "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
       "data.bootstrap=False and no unlabelled examples; give another run"
     )
-  # Its crops are drawn anew at every step.
+  # A streamed data set draws new crops at every step.
   sampled = [name for name in SAMPLED if name in options.analyses]
   if dataset.streams() and sampled:
     raise RunError(
@@ -42,10 +42,10 @@ def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
 
 
 def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -> None:
-  """Where samples are asked for, the gradients must vary, and so must the parameters after `step`.
+  """Checks, for analyses of samples, that the gradients vary, and the parameters after `step`.
 
   Raises:
-    RunError: for a run without noise, or one that comes to a stand.
+    RunError: for a run without noise, or whose learning rate comes to 0.
   """
   sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
   if not sampled:
@@ -56,7 +56,7 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
       "at its variance; give a run with dropout or other noise there, or other analyses"
     )
   most = most_samples(options)
-  # A schedule that has come to 0 stays there.
+  # A schedule that has reached 0 stays at 0.
   if program.schedule(step + most - 1) == 0:
     raise RunError(
       f"flatness.analyses: {sampled} follows the training for {most} steps more, from step {step} on, where "
@@ -67,10 +67,10 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
 def noisy_programs(
   config: Config, run: Config, program: Program, dataset: Dataset
 ) -> dict[str, tuple[dict[str, Any], Program]]:
-  """By label what `flatness.alignment.noises` adds to a run, and the program of the run with that.
+  """The fields that each row of `flatness.alignment.noises` sets, and the run's program with them, by label.
 
   Raises:
-    RunError: for what cannot be added, makes another network of it, or draws nothing.
+    RunError: for a row that cannot be set, that changes the network, or that draws no noise.
   """
   where, made = "flatness.alignment.noises", {}
   state = lambda program: (program.abstract.params, program.abstract.model_state)
@@ -87,10 +87,10 @@ def noisy_programs(
 
 
 def check_vary(what: str, samples: np.ndarray) -> None:
-  """Samples that are all the same have no directions.
+  """Checks that the samples vary: equal samples have no directions.
 
   Raises:
-    RunError: naming them.
+    RunError: with the name of the samples, `what`.
   """
   if not np.ptp(samples, axis=0).any():
     raise RunError(
@@ -99,7 +99,7 @@ def check_vary(what: str, samples: np.ndarray) -> None:
 
 
 def most_samples(options: Any) -> int:
-  """How many the analysis that wants most asks for."""
+  """The largest number of samples that an analysis asks for."""
   return max(options[name].samples for name in SAMPLED if name in options.analyses)
 
 

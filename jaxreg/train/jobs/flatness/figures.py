@@ -1,4 +1,4 @@
-"""The figures and the lines of `job = flatness`, from what its rows found."""
+"""The figures and the lines of `job = flatness`, from the results of its rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from jaxreg import plots
 
 
 def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-  """The figures of whatever was analysed."""
+  """The figures of all analyses in `rows`."""
   having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
   figures = {}
   if found := having("profile"):
@@ -21,7 +21,7 @@ def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for kind in kinds:
       panels[kind] = {}
       for label, each in found.items():
-        # The paper's factor where it is among those measured, which come in the order of the fits.
+        # The paper's factor, if it was measured; the widths come in the order of the fits.
         factor = "2" if "2" in each["fits"][kind] else next(iter(each["fits"][kind]))
         width = each["found"][kind]["width"][list(each["fits"][kind]).index(factor)]
         shown = np.where(each["found"][kind]["mask"], width, np.nan)
@@ -57,7 +57,7 @@ def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-  """What came out, a line for each measure."""
+  """The results as text, a line for each measure."""
   lines = []
   for label, row in results["rows"].items():
     lines.append(f"{label}: step {row['step']}, training loss {row['train/loss']:.3g}")
@@ -78,7 +78,7 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _fit(fit: Mapping[str, Any]) -> str:
-  """One slope where it is a law; else both slopes, and where they meet."""
+  """One slope if it is one power law; else both slopes, and where they meet."""
   test = f"linearity p {fit['linearity']:.2g}, correlation {fit['correlation']:.3f}"
   if "slopes" in fit:
     below, above = fit["slopes"]

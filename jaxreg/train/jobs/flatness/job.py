@@ -1,4 +1,4 @@
-"""`job = flatness`: trains or restores networks, and looks at their minima and at dropout's noise there."""
+"""`job = flatness`: trains or restores networks, and analyses their minima and dropout's noise at them."""
 
 import sys
 from collections.abc import Mapping
@@ -28,11 +28,12 @@ ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
 def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   """Runs the analyses that `config.flatness` asks for; writes `flatness.json` and figures.
 
-  Each row of `flatness.rows` is trained as `train` would, in a folder of its own below `workdir`, then looked
-  at; without rows, the run of `flatness.workdir` is. What was interrupted goes on where it was.
+  Each row of `flatness.rows` is trained as by `train`, in a folder of its own below `workdir`, and then
+  analysed. If `flatness.workdir` is given, that run is analysed instead. An interrupted job continues where
+  it was.
 
   Raises:
-    RunError: for a mistake in the rows or options, before anything is trained where that can be told.
+    RunError: for a mistake in the rows or options; if possible, before anything is trained.
     Interrupted: on SIGTERM or Ctrl-C while training, after saving.
   """
   if jax.process_count() > 1:
@@ -81,7 +82,7 @@ def _rows(config: Config) -> dict[str, Config]:
 
 
 def _check_row(cell: Config) -> None:
-  """What would be told of the row once it is trained, if that can be known before."""
+  """Makes the checks of a trained row that are possible before training."""
   check(cell)
   _check(cell)
   options, dataset = cell.flatness, load_data(cell)
@@ -90,7 +91,7 @@ def _check_row(cell: Config) -> None:
   selected(program.abstract.params, tuple(options.where))
   if "alignment" in options.analyses:
     noisy_programs(cell, cell, program, dataset)
-  # The best checkpoint may be any.
+  # The best checkpoint may be any checkpoint, so its step is taken as 0.
   check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
 
 
@@ -104,7 +105,7 @@ def _check(config: Config) -> None:
 
 
 def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None:
-  """Every row against the first, direction by direction, for they are the same ones."""
+  """Compares every row with the first, direction by direction; all rows have the same directions."""
   compared = {
     label: rises(row["arrays"]["profile"]) for label, row in found.items() if "profile" in row["arrays"]
   }

@@ -1,4 +1,4 @@
-"""What the analyses of flatness look at: a run's loss as a function of its parameters, over some examples."""
+"""The subject of the flatness analyses: a run's loss as a function of its parameters, over some examples."""
 
 import contextlib
 import dataclasses
@@ -22,16 +22,15 @@ CHUNK = 1000
 
 @dataclasses.dataclass(frozen=True)
 class DenseLayer:
-  """The one dense layer whose parameters count, which each example passes once.
+  """The one dense layer whose parameters are analysed; each example passes it once.
 
-  All that is known of such a layer comes from a few matrix products, instead of a pass over the examples for
-  each parameter.
+  For such a layer, a few matrix products replace a pass over the examples for each parameter.
 
   Attributes:
     inputs: `[n, inputs]`.
     preactivations: `[n, units]`.
     head_fn: `(z, batch, *, key) -> [n]`, from the layer's outputs to the losses of the examples.
-    bias: whether its bias counts.
+    bias: whether the layer's bias is analysed, too.
   """
 
   inputs: Array
@@ -42,15 +41,15 @@ class DenseLayer:
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A network at one point of its training, and the parameters that count.
+  """A network at one point of its training, and the parameters that are analysed.
 
   Attributes:
-    loss_fn: `(params, batch, *, key) -> scalar`; without a key nothing is dropped, and BatchNorm uses its
+    loss_fn: `(params, batch, *, key) -> scalar`; with `key=None` nothing is dropped, and BatchNorm uses its
       running averages.
     params: all parameters.
-    batch: the examples, `with_weights`.
-    where: selects the parameters that count.
-    layer: if they are one dense layer's.
+    batch: the examples, from `with_weights`.
+    where: selects the parameters that are analysed.
+    layer: the layer, if the analysed parameters belong to one dense layer; else None.
   """
 
   loss_fn: LossFn
@@ -61,22 +60,22 @@ class Subject:
 
   @property
   def size(self) -> int:
-    """How many parameters count."""
+    """The number of parameters that are analysed."""
     return flatness.subset(self.params, self.where).flat.size
 
   @analysis
   def loss(self) -> float:
-    """The mean over the examples, without noise."""
+    """The mean loss over the examples, without noise."""
     return float(self.loss_fn(self.params, self.batch, key=None))
 
   def hessian(self) -> Array:
-    """`[size, size]`."""
+    """The Hessian of the loss, `[size, size]`."""
     if self.layer is None:
       return flatness.hessian(self.loss_fn, self.params, self.batch, where=self.where)
     return self._hessian_block(self.layer).matrix()
 
   def covariance(self, key: Key, num_masks: int) -> Array:
-    """That of the gradient under noise drawn for each example, `[size, size]`."""
+    """The covariance of the gradient under noise that is drawn for each example, `[size, size]`."""
     if self.layer is None:
       return flatness.per_example_noise_covariance(
         self.loss_fn, self.params, self.batch, key=key, num_masks=num_masks, where=self.where
@@ -84,7 +83,7 @@ class Subject:
     return self._noise_block(self.layer, key, num_masks).matrix()
 
   def alignment(self, key: Key, num_masks: int) -> flatness.Alignment:
-    """Of the Hessian with that covariance."""
+    """The alignment of the Hessian with `covariance`."""
     if self.layer is None:
       return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_masks))
     return flatness.hessian_variance_alignment(
@@ -92,7 +91,7 @@ class Subject:
     )
 
   def intervals(self, directions: Array, factor: float) -> flatness.IntervalFlatness:
-    """The interval flatness along each row."""
+    """The interval flatness along each row of `directions`."""
     if self.layer is None:
       return flatness.interval_flatness(
         self.loss_fn, self.params, directions, self.batch, where=self.where, factor=factor
@@ -127,8 +126,10 @@ class Subject:
 
 
 def with_weights(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Examples with weights by which the mean over them, or over any part that is drawn of them, counts each
-  label alike: examples with more tokens count for more. A label of -1 counts for nothing."""
+  """The batch with weights such that its mean, and the mean of any part of it, weighs each label equally.
+
+  So an example with more tokens has more weight. A label of -1 has none.
+  """
   counts = batch["labels"] >= 0
   return {**batch, "weights": (counts * (len(counts) / counts.sum())).astype(np.float32)}
 
@@ -142,7 +143,7 @@ def draws_noise(program: Program, batch: Batch) -> bool:
     outputs, _ = program.apply_fn(params, model_state, batch["inputs"], key=apply_key, train=True)
     return program.method.loss(loss_key, labels=batch["labels"], **outputs, **program.loss_options)
 
-  # Keys are handed on without noise, too; bits are made of them where something is drawn.
+  # Keys are passed even without noise; only `random_bits` shows a draw.
   traced = jax.make_jaxpr(terms)(jax.random.key(0), state.params, state.model_state, batch)
   return "random_bits" in str(traced)
 
@@ -150,7 +151,7 @@ def draws_noise(program: Program, batch: Batch) -> bool:
 def make_subjects(
   program: Program, params: Params, batch: Batch, where: tuple[str, ...]
 ) -> Callable[[TrainState], Subject]:
-  """Builds `state -> Subject`; what is compiled for one state serves for the next.
+  """Builds `state -> Subject`; all states share the compiled functions.
 
   Raises:
     ValueError: if `where` selects nothing in `params`.
@@ -160,7 +161,7 @@ def make_subjects(
   def examples_fn(
     params: Params, model_state: ModelState, z: Array | None, batch: Batch, *, key: Key | None
   ) -> Array:
-    # A method that draws in its loss, too, draws the same where no noise is asked for.
+    # Without noise, a method that draws in its loss still needs a key: always the same one.
     apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
     replaced = contextlib.nullcontext() if z is None else nn.intercept_methods(_replacing(path, z))
     with replaced:
@@ -189,10 +190,10 @@ def make_subjects(
     (inputs, preactivations), noisy = calls[0], []
     with nn.intercept_methods(_recording(path, noisy)):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=jax.random.key(0), train=True)
-    # Noise before the layer, or BatchNorm, is none of what follows it.
+    # If there is noise before the layer, or BatchNorm, `head_fn` cannot reproduce the training's noise.
     if state.model_state or not bool((noisy[0][0] == inputs).all()):
       return None
-    # A pytree: the parameters are no constants of what is compiled.
+    # A pytree, so that the parameters do not become constants of the compiled function.
     head = jax.tree_util.Partial(examples_fn, state.params, state.model_state)
     return DenseLayer(inputs, preactivations, head, bias)
 
@@ -204,7 +205,10 @@ def make_subjects(
 
 
 def _dense_path(params: Params, where: tuple[str, ...]) -> tuple[str, bool]:
-  """The path of the one dense layer whose kernel, and perhaps bias, is selected; else empty."""
+  """The path of the dense layer whose kernel, and perhaps bias, is all that is selected; else empty.
+
+  The second value says whether the bias is selected.
+  """
   part = flatness.subset(params, where)
   names = part.names
   parents = {name.rpartition("/")[0] for name in names}
@@ -217,7 +221,7 @@ def _dense_path(params: Params, where: tuple[str, ...]) -> tuple[str, bool]:
 
 
 def _recording(path: str, calls: list[tuple[Array, Array]]) -> Callable[..., Any]:
-  """Notes what the module at `path` is given and gives."""
+  """Records the inputs and outputs of the module at `path` in `calls`."""
 
   def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
     result = call(*args, **kwargs)
@@ -229,7 +233,7 @@ def _recording(path: str, calls: list[tuple[Array, Array]]) -> Callable[..., Any
 
 
 def _replacing(path: str, z: Array) -> Callable[..., Any]:
-  """Puts `z` in the place of what the module at `path` gives."""
+  """Replaces the output of the module at `path` by `z`."""
 
   def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
     if context.method_name == "__call__" and "/".join(context.module.path) == path:

@@ -1,4 +1,4 @@
-"""One run of `job = flatness`: what is restored of it, and the analyses it is asked for."""
+"""One run of `job = flatness`: restores its program, state and data, and runs the analyses."""
 
 import hashlib
 import json
@@ -37,12 +37,12 @@ from jaxreg.train.run.restore import restore_state
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
-# A straight line with a smaller p-value is no law: two lines that meet are fitted instead.
+# If the p-value of a straight line is smaller, two lines that meet are fitted instead.
 MIN_LINEARITY = 0.01
 
 
 class AnalysedRun:
-  """One run: what is restored of it, and the analyses it is asked for."""
+  """One run: its restored program, state and data, and a method for each analysis."""
 
   def __init__(self, config: Config, folder: Path, kept_in: Path):
     self.config, self.folder = config, folder
@@ -59,13 +59,13 @@ class AnalysedRun:
     self.mesh = make_mesh()
     self.split = self.dataset.train.take(slice(options.examples or None))
     self.where = tuple(options.where)
-    # What is kept belongs to these parameters, examples and draws.
+    # Saved arrays belong to these parameters, examples and draws.
     saved = [str(folder.resolve()), self.step, seal(folder, self.step), options.replica]
     identity = [*saved, len(self.split), self.where, options.seed]
     self.kept = kept_in / f"{folder.name}-{_name(identity)}"
 
   def analyse(self) -> dict[str, Any]:
-    """Arrays for the figures and a summary in numbers."""
+    """The arrays for the figures, and a summary in numbers."""
     subject = self.subject(self.program, self.state)
     results = workdirs.read(self.folder, "results.json") if (self.folder / "results.json").is_file() else {}
     summary: dict[str, Any] = {
@@ -85,7 +85,7 @@ class AnalysedRun:
     return make_subjects(program, state.params, self.batch(), self.where)(self.placed(state))
 
   def batch(self) -> dict[str, Any]:
-    """The examples, a slice on each device where they can be shared out."""
+    """The examples: a slice on each device if they divide evenly, else a copy."""
     spec = P("data") if len(self.split) % self.mesh.size == 0 else P()
     return place(self.mesh, with_weights(host_batch(self.split)), spec)
 
@@ -103,17 +103,17 @@ class AnalysedRun:
       reach=options.reach,
       granularity=options.granularity,
     )
-    return found, {}  # the rises need all rows
+    return found, {}  # the summary of the rises needs all rows
 
   def samples(self, subject: Subject, num: int) -> dict[str, np.ndarray]:
-    """Trajectory, gradients, and isotropic noise of the gradients' size."""
+    """Samples of the trajectory, of gradients, and of isotropic noise with the gradients' total variance."""
     if num < 5 * subject.size:
       print(
         f"flatness: {num} samples of {subject.size} parameters: their principal components have a bias, "
         "see docs/flatness.md",
         file=sys.stderr,
       )
-    # Drawn once, for the analysis that wants most: fewer are the first of them.
+    # Drawn once, for the analysis that needs the most samples; others take the first of them.
     most = most_samples(self.options)
     kept = Kept(self.kept / f"samples-{most}")
     key = keys.flatness(self.options.seed, "gradients")
@@ -159,7 +159,7 @@ class AnalysedRun:
     spectra = analyses.spectra(subject, kept, key, samples["gradients"])
     fits, summary = {}, {}
     for kind, each in found.items():
-      # Of what is left to the last components, most is rounding, and dead units have none.
+      # Trailing components are mostly rounding error; dead units have zero variance.
       each["mask"] = each["variances"] > options.tolerance * each["variances"][0]
       fits[kind] = {
         analyses.factor_name(factor): _fit(widths, each["variances"], each["mask"])
@@ -180,7 +180,7 @@ class AnalysedRun:
     key = keys.flatness(self.options.seed, "eigenpairs")
     found = analyses.projected_variance(subject, kept, key, samples, eigenpairs=options.eigenpairs)
     values = found["values"]
-    # Below that an eigenvalue of a float32 matrix is rounding.
+    # Below this tolerance, an eigenvalue of a float32 matrix is rounding error.
     mask = values > options.tolerance * values[0]
     fits = {kind: _fit(values, variances, mask) for kind, variances in found["variances"].items()}
     summary = {
@@ -192,7 +192,7 @@ class AnalysedRun:
     return {**found, "mask": mask, "fits": fits}, summary
 
   def alignment(self, subject: Subject) -> tuple[Any, Any]:
-    """Over all checkpoints of the run, with noise added that the training had not."""
+    """The alignment at all checkpoints of the run, with added noise that the training did not have."""
     options = self.options.alignment
     steps = sorted(good_steps(self.folder))
     series, summary = {}, {}
@@ -222,7 +222,7 @@ class AnalysedRun:
 
 
 def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw | flatness.BrokenPowerLaw:
-  """One power law, or two that meet where the test refuses the one."""
+  """One power law, or two that meet if the linearity test rejects one."""
   with jax.enable_x64(True):
     x, y = x.astype(np.float64), y.astype(np.float64)
     straight = jax.device_get(flatness.power_law_fit(x, y, mask=mask))
@@ -236,5 +236,5 @@ def _numbers(fit: flatness.PowerLaw | flatness.BrokenPowerLaw) -> dict[str, Any]
 
 
 def _name(options: Any) -> str:
-  """A short name for what a result depends on."""
+  """A hash of the options that a result depends on, as a short name."""
   return hashlib.sha256(json.dumps(options, sort_keys=True, default=dict).encode()).hexdigest()[:8]
