@@ -1,6 +1,6 @@
-"""Trains, evaluates and compares from the command line: flags to one call."""
+"""Trains, evaluates and compares from the command line: turns flags into one call."""
 
-# Built in: to import `signal` takes a moment, in which Ctrl-C would be a traceback.
+# `_signal` is built in. The import of `signal` takes a moment, in which Ctrl-C would print a traceback.
 import _signal  # pyright: ignore[reportMissingImports]
 
 if __name__ == "__main__":
@@ -16,9 +16,9 @@ import warnings
 from pathlib import Path
 
 if __name__ == "__main__":
-  # What follows takes seconds, and would tell in many lines that it was ended.
+  # The imports below take seconds, and an interruption would print many lines.
   for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-    if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # as by nohup
+    if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # nohup ignores it
       signal.signal(each, lambda number, _: os._exit(128 + number))
 
 import jax
@@ -44,8 +44,8 @@ INTERRUPTED = "run.py: interrupted; the same command continues from the last che
 
 
 def main(argv: list[str]) -> int:
-  """Runs what the arguments ask for; returns the exit status."""
-  # Orbax logs the whole traceback of a save that failed; the one line below tells it.
+  """Runs the job that the arguments ask for; returns the exit status."""
+  # Orbax logs the whole traceback of a failed save; our own line below reports it.
   logging.getLogger("absl").setLevel(logging.CRITICAL)
   try:
     call = cli.parse(argv, Path(__file__).resolve().parent / "configs")
@@ -78,12 +78,12 @@ def main(argv: list[str]) -> int:
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     if jax.process_count() > 1:
-      time.sleep(1)  # in which a process that is gone is told, in better words than those of its broken line
+      time.sleep(1)  # if a process is gone, the listening thread reports it meanwhile, in better words
     status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
     if jax.process_count() > 1:
-      os._exit(status)  # without waiting for the others, of which one may be gone
+      os._exit(status)  # without waiting for the other processes, because one may be gone
     return status
-  except Exception as error:  # a fault of the program, told by its traceback
+  except Exception as error:  # a fault of the program, which its traceback reports
     processes.leave(f"{type(error).__name__}: {error}")
     raise
   except KeyboardInterrupt:
@@ -95,35 +95,35 @@ def main(argv: list[str]) -> int:
 
 
 def _fail(message: str) -> int:
-  """Says the one line, here and to the other processes; returns the exit status."""
+  """Reports the message in one line, here and to the other processes; returns the exit status."""
   processes.leave(message)
   print(f"run.py: error: {printable(message)}", file=sys.stderr, flush=True)
   if processes.wait_for_others():
-    os._exit(1)  # JAX's service would wait for those that are gone
+    os._exit(1)  # JAX's service would wait for processes that are gone
   return 1
 
 
 def _ignore_signals() -> None:
-  """All is said, and what is left takes a moment."""
+  """Ignores signals: the result has been reported, and the rest takes a moment."""
   if __name__ == "__main__":
     for number in SIGNALS:
       signal.signal(number, signal.SIG_IGN)
 
 
 def _end(number: int, frame: object) -> None:
-  """A signal while nothing is trained, so that nothing is to be saved; or a second Ctrl-C.
+  """Ends the program on a signal while nothing is trained or to be saved, or on a second Ctrl-C.
 
-  An exception would be lost where one happens to be in a destructor.
+  It raises no exception, because an exception inside a destructor is lost.
   """
   del frame
   try:
     os.write(2, f"{INTERRUPTED}\n".encode())
-  finally:  # also where nobody reads that
+  finally:  # even if nobody reads the line
     os._exit(128 + number)
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None) -> None:
-  """As Python does; but after a save that failed, writers report to a loop that Orbax has closed."""
+  """Python's own hook, but silent about one error: after a failed save, writers use a loop that is closed."""
   if kind is not RuntimeError or str(error) != "Event loop is closed":
     sys.__excepthook__(kind, error, traceback)
 
@@ -138,9 +138,9 @@ if __name__ == "__main__":
   _ignore_signals()
   try:
     sys.stdout.flush()
-  except OSError as error:  # of a full disk, or a pipe that nobody reads
+  except OSError as error:  # a full disk, or a pipe that nobody reads
     print(f"run.py: error: {error}", file=sys.stderr, flush=True)
     os._exit(status or 1)
   if status and not jax.distributed.is_initialized():
-    os._exit(status)  # without waiting for threads of a save that failed, or was given up
+    os._exit(status)  # without waiting for the threads of a failed or abandoned save
   sys.exit(status)

@@ -1,10 +1,10 @@
-"""The claims of the sources and the tests of them, from the tests' own markers: `docs/claims/<source>.md`.
+"""Writes the claims of the sources, and their tests, from the tests' markers: `docs/claims/<source>.md`.
 
     python tests/claims.py
 
-A test that stands for a claim is marked `@pytest.mark.claim(source, where, text)`, with `status="erratum"`
-where the source is wrong, as printed or as derived, and the test asserts what is right. A claim that no test
-of seconds can decide is a row of `MEASURED`, with the numbers that were measured.
+A test of a claim is marked `@pytest.mark.claim(source, where, text)`. If the source is wrong, as printed or
+as derived, the marker has `status="erratum"`, and the test asserts the correction. A claim that no test of
+seconds can decide is a row of `MEASURED`, with the measured numbers.
 """
 
 import collections
@@ -34,13 +34,14 @@ MEASURED = {
     (
       "Stationary Points in High Dimensions",
       "the index of stationary points grows with the loss; at low losses there are minima only",
-      "holds for 344 points of a 4-4-1 network: correlation 0.88 (docs/sgd.md)",
+      "holds for 344 points of a 4-4-1 network: the correlation is 0.88 (docs/sgd.md)",
     ),
     (
       "Stationary Points in High Dimensions",
-      "with the width the losses of many trials come together, and the training error reaches 0",
-      "holds from 8 units on, two spirals, 200 trials: standard deviations 0.023, 0.059, 0.090, 0.035, "
-      "0.00027, 0.00006 with 2, 4, 6, 8, 12, 32 units; without error 0, 0, 26, 94, 100, 100 % (docs/sgd.md)",
+      "with growing width, the losses of many trials approach each other, and the training error reaches 0",
+      "holds from 8 units on, for two spirals and 200 trials: with 2, 4, 6, 8, 12 and 32 units, the losses' "
+      "standard deviations are 0.023, 0.059, 0.090, 0.035, 0.00027 and 0.00006, and 0, 0, 26, 94, 100 and "
+      "100 % of the trials have no training error (docs/sgd.md)",
     ),
   ],
   "dropmax": [
@@ -59,64 +60,65 @@ MEASURED = {
     (
       "table 1, CIFAR",
       "DropMax has a lower test error than softmax",
-      "open: on 8 % of CIFAR-10 and 560 steps, gradients clipped, DropMax loses in 3 of 3 seeds, "
-      "49.33 ± 5.66 against 44.52 ± 5.09 % with ResNet-20 and "
-      "49.58 ± 1.60 against 48.10 ± 3.13 % with ResNet-8; as printed it collapses (docs/results.md). The whole set was not "
-      "trained to its end",
+      "open: on 8 % of CIFAR-10, with 560 steps and clipped gradients, DropMax loses in 3 of 3 seeds: "
+      "49.33 ± 5.66 against 44.52 ± 5.09 % with ResNet-20, 49.58 ± 1.60 against 48.10 ± 3.13 % with ResNet-8. "
+      "As printed, it collapses (docs/results.md). Training on the whole set was not completed",
     ),
   ],
   "flatness": [
     (
       "figure 1",
       "with dropout the minimum is flatter",
-      "a small transformer: yes, along each of 5 directions (rise at 0.5: 3.8 against 6.0); the network on "
-      "MNIST: not at 0.5 (0.0072 against 0.0070), at 1 along each (docs/flatness.md)",
+      "holds for a small transformer along each of 5 directions (rise at 0.5: 3.8 against 6.0); for the "
+      "network on MNIST not at 0.5 (0.0072 against 0.0070), but at 1 along each direction (docs/flatness.md)",
     ),
     (
       "figure 2",
       "variance falls with interval flatness, for parameters and gradients, whatever the factor",
-      "holds for the network on MNIST in all four settings, correlations -0.90 to -0.96, but as no power "
-      "law: the relation bends; not among the first hundred components of a trajectory, those of its drift "
-      "(docs/flatness.md)",
+      "holds for the network on MNIST in all four settings, with correlations from -0.90 to -0.96, but it is "
+      "not a power law: the relation bends. It does not hold among the first hundred components of a "
+      "trajectory, which belong to its drift (docs/flatness.md)",
     ),
     (
       "figure 3",
-      "the projected variance grows with the eigenvalue as a power",
-      "it grows there: slopes 0.40 to 0.49 for parameters, 0.60 to 0.75 for gradients, 0.00 for isotropic "
-      "noise; whether they are powers was not tested (docs/flatness.md)",
+      "the projected variance grows as a power of the eigenvalue",
+      "it grows for the network on MNIST: the slopes are 0.40 to 0.49 for parameters, 0.60 to 0.75 for "
+      "gradients, and 0.00 for isotropic noise; whether it is a power was not tested (docs/flatness.md)",
     ),
     (
       "figure 4",
-      "Tr(H Sigma) is much larger than with isotropic noise, in the whole training",
-      "holds there: at least 55 times at every one of 40 points (docs/flatness.md)",
+      "Tr(H Sigma) is much larger than with isotropic noise, during the whole training",
+      "holds for the network on MNIST: it is at least 55 times as large at every one of 40 points "
+      "(docs/flatness.md)",
     ),
   ],
   "group_softmax": [
     (
       "Eq. A.27",
       "on a trained head the discriminative grouping approximately maximises the loss",
-      "with 2 groups (8.2 of at least 11.4 nats), not with 8 or more of type I (10.1 of at least 24.6) "
-      "(docs/group_softmax.md)",
+      "holds with 2 groups (8.2 of at least 11.4 nats), not with 8 or more groups of type I (10.1 of at "
+      "least 24.6 nats) (docs/group_softmax.md)",
     ),
     (
       "tables of results",
       "the loss has a lower error than softmax",
-      "on MNIST-1K with 32 groups, 5 seeds: type I 3.91 ± 0.17, with random groups 4.31 ± 0.13, softmax "
-      "5.32 ± 0.28 %; type II 5.63 ± 0.35 %; on MNIST-5K 1.78 ± 0.15, 2.02 ± 0.10, 2.15 ± 0.15 and "
-      "2.96 ± 0.15 %; on digits no clear difference (docs/group_softmax.md)",
+      "with 32 groups and 5 seeds: on MNIST-1K, type I has 3.91 ± 0.17 %, with random groups 4.31 ± 0.13 %, "
+      "softmax 5.32 ± 0.28 %, and type II 5.63 ± 0.35 %; on MNIST-5K, the four have 1.78 ± 0.15, "
+      "2.02 ± 0.10, 2.15 ± 0.15 and 2.96 ± 0.15 %; on digits there is no clear difference "
+      "(docs/group_softmax.md)",
     ),
     (
       "table B.2",
-      "type II gains most with few classes, and with few images a class",
-      "not seen in small: MNIST with 2, 5 and 10 classes and 10 to 300 images each, an MLP, 8 groups "
-      "(docs/group_softmax.md)",
+      "type II gains most with few classes, and with few images per class",
+      "not seen in a small experiment: an MLP with 8 groups on MNIST, with 2, 5 and 10 classes and 10 to 300 "
+      "images per class (docs/group_softmax.md)",
     ),
   ],
 }
 
 
 class Collector:
-  """A pytest plugin that keeps the marked tests."""
+  """A pytest plugin that collects the marked tests."""
 
   def __init__(self) -> None:
     self.claims: dict[str, dict[tuple[str, str, str], list[str]]] = {}

@@ -1,4 +1,4 @@
-"""The command line: flags to a checked configuration, every mistake in one line."""
+"""The command line: from flags to a checked configuration; each mistake is reported in one line."""
 
 import ast
 import dataclasses
@@ -31,49 +31,50 @@ from jaxreg.train.run.workdir import default_workdir
 USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]
 
-  --config    what to run; default configs/dropmax_digits.py
-  --workdir   where checkpoints, metrics and figures go, and where a run
+  --config    the config file to run; default configs/dropmax_digits.py
+  --workdir   the folder for checkpoints, metrics and figures, where a run also
               continues; default runs/<config>[-<hash of the overrides>]
   --coordinator HOST:PORT --num_processes N --process_id I
-              one of several processes, each started so with its own I, that
-              train together on a --workdir that all see;
+              start one of N processes that train together; each gets its own I,
+              and all must see the --workdir;
               $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID
               do the same
   --distributed
               ask the environment for these three (TPU pod, SLURM, Open MPI,
-              GKE); as a rule it is noticed
+              GKE); usually this is detected without the flag
   --peer_timeout SECONDS
-              after so long without a sign of life, a process counts as lost and
+              a process without a sign of life for this time counts as lost, and
               the others stop; default 100
   --start_timeout SECONDS
-              in which all processes have to come; default 50
+              the time within which all processes have to come; default 50
   --config.method.name=MODULE:NAME
-              a method of yours, the object NAME of the Python module MODULE, as
+              a method of yours: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.
-              A model, an optimizer, data, regularizers, noise, constraints and
-              augmentations can be named so, too
-  --list      the configs with their variants
-  --help      this, and the fields that the job of the chosen config reads
-  --helpfull  also those of other methods, models, optimizers, jobs, ...
+              Name a model, an optimizer, data, regularizers, noise, constraints
+              and augmentations of yours in the same way
+  --list      show the configs with their variants
+  --help      show this, and the fields that the job of the chosen config reads
+  --helpfull  also show the fields of other methods, models, optimizers, jobs, ...
 
 exit status: 0 done; 1 a mistake or a fault, told in one line; 143 stopped by
-SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. Faults and
-what becomes of a run: docs/faults.md
+SIGTERM, or 130 by Ctrl-C, and saved: the same command continues. docs/faults.md
+lists faults and their effects on a run
 """
 
 HELP = ("--help", "-h", "--helpfull", "-help")
 
 UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 
-# The jobs of one run, which reads what its configuration chooses; rows of the others may choose differently.
+# The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
+# differently.
 ALONE = ("train", "evaluate", "translate")
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """What the command line asks for; `text` is all there is to do for `--help` and `--list`.
+  """The request of a command line; for `--help` and `--list`, the program only prints `text`.
 
-  The last six are the arguments of `processes.start`.
+  The last six fields are the arguments of `processes.start`.
   """
 
   config: Config | None = None
@@ -90,8 +91,7 @@ class Call:
 def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
-  An evaluation or translation without `--config` takes the configuration that the work directory was trained
-  with.
+  An evaluation or translation without `--config` takes the configuration of the run in the work directory.
 
   Raises:
     RunError: for any mistake.
@@ -146,7 +146,7 @@ def parse(argv: list[str], configs: Path) -> Call:
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
-  """Splits off `--config X` or `--config=X`, wherever it stands: the order of flags does not matter."""
+  """Splits off `--config X` or `--config=X` at any position: the order of flags does not matter."""
   path, rest, arguments = None, [], iter(argv)
   for argument in arguments:
     name, equals, value = argument.partition("=")
@@ -162,13 +162,13 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
 def _load(path: str, configs: Path) -> tuple[Config, str]:
   name, colon, argument = path.partition(":")
   places = [local_path(name, "--config")]
-  if str(Path(name).parent) in (".", configs.name):  # one of ours, also from elsewhere and by its bare name
+  if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
     places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]
   file = next((place for place in places if place.is_file()), None)
   if file is None:
     raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
   if file.parent != configs:
-    look_here()  # for what it imports
+    look_here()  # for the modules that it imports
   try:
     module = _module(file)
     if colon and not inspect.signature(module.get_config).parameters:
@@ -189,7 +189,7 @@ def _load(path: str, configs: Path) -> tuple[Config, str]:
 
 
 def _check_fields(path: str, config: Config) -> None:
-  """A config has the fields that `base_config` has with the options of what is named, and no others."""
+  """Checks that a config has the fields of `base_config` with the options of its choices, and no others."""
   given = flatten(config)
   known = flatten(default_config(given))
   for field in given.keys() - known.keys():
@@ -199,7 +199,7 @@ def _check_fields(path: str, config: Config) -> None:
 
 
 def _choices(arguments: list[str]) -> dict[str, Any]:
-  """The fields among the flags that choose what has options, before these are known."""
+  """The fields among the flags that choose something with options, before the options are known."""
   found: dict[str, Any] = {}
   left = iter(arguments)
   for argument in left:
@@ -212,7 +212,7 @@ def _choices(arguments: list[str]) -> dict[str, Any]:
 
 
 def _several(text: str) -> tuple[Any, ...]:
-  """The names in a tuple on the command line; what is none is told by `config_flags`."""
+  """The names in a tuple on the command line; `config_flags` reports text that is not a tuple."""
   try:
     return tuple_parser.TupleParser().parse(text)
   except (ValueError, TypeError):
@@ -220,7 +220,7 @@ def _several(text: str) -> tuple[Any, ...]:
 
 
 def _check_names(arguments: list[str], config: Config) -> None:
-  """Every `--config.FIELD` must name a field, not a group of them."""
+  """Checks that every `--config.FIELD` names a field, and not a group of fields."""
   known: dict[str, Any] = flatten(config)
   for argument in arguments:
     name = argument.lstrip("-").partition("=")[0]
@@ -238,7 +238,10 @@ def _check_names(arguments: list[str], config: Config) -> None:
 
 
 def _last_tuples(arguments: list[str], config: Config) -> list[str]:
-  """Without all but the last value of each tuple: ml_collections would join them, where others override."""
+  """The arguments with only the last value of each tuple: ml_collections would join several values.
+
+  For other fields, the last value overrides by itself.
+  """
   tuples = {f"config.{field}" for field, value in flatten(config).items() if isinstance(value, list)}
   last: dict[str, list[str]] = {}
   others, left = [], iter(arguments)
@@ -252,7 +255,7 @@ def _last_tuples(arguments: list[str], config: Config) -> list[str]:
 
 
 def _check_read(overrides: Mapping[str, Any], config: Config) -> None:
-  """What is set must be read; the rows of a comparison or of flatness may choose what reads it."""
+  """Checks that the run reads each override; jobs with rows are left out, because a row may read it."""
   flat = flatten(config)
   for field in overrides if config.job in ALONE else ():
     if chosen := chooser(field, flat):
@@ -269,7 +272,7 @@ def _meant(field: str, known: Mapping[str, Any]) -> str:
 
 
 def _flag_meant(error: Exception, config: Config) -> str:
-  """For a flag that is a field without its `config.`."""
+  """A hint for a flag that is a field without its `config.`."""
   name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
   return f"; did you mean --config.{name}?" if name in flatten(config) else ""
 
@@ -279,12 +282,12 @@ def _files(configs: Path) -> list[Path]:
 
 
 def _list(configs: Path) -> str:
-  """Each config with the first line of its docstring, and its variants, within the width of a terminal."""
+  """Each config with the first line of its docstring and its variants, within the width of a terminal."""
   lines = []
   for file in _files(configs):
     try:
       doc = ast.get_docstring(ast.parse(file.read_text())) or ""
-    except (SyntaxError, ValueError):  # of one that is being written
+    except (SyntaxError, ValueError):  # a config that is being written
       doc = ""
     variants = " ".join(f":{variant}" for variant in _variants(file))
     lines.append(f"{configs.name}/{file.name}")
@@ -294,7 +297,7 @@ def _list(configs: Path) -> str:
 
 
 def _variants(file: Path) -> tuple[str, ...]:
-  """What may stand after the colon."""
+  """The variants that may stand after the colon."""
   try:
     return tuple(map(str, getattr(_module(file), "VARIANTS", ())))
   except (Exception, SystemExit):  # A config is a user's program: anything can be wrong with it.

@@ -1,10 +1,10 @@
-"""Mistakes of the person who runs the program, told in one line."""
+"""Errors that are reported in one line, such as mistakes of the person who runs the program."""
 
 import difflib
 
 
 class RunError(Exception):
-  """What `run.py` prints as one line before it exits with a non-zero status."""
+  """An error that `run.py` prints as one line before it exits with a non-zero status."""
 
 
 class NothingToSave(RunError):
@@ -12,25 +12,25 @@ class NothingToSave(RunError):
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-  """The message of an error of somebody else's, made one line of at most `limit` characters."""
+  """The message of an error from another library, as one line of at most `limit` characters."""
   return shortened(" ".join(str(error).split()) or type(error).__name__, limit)
 
 
 def shortened(text: str, limit: int) -> str:
-  """The first `limit` characters, and dots for the others."""
+  """The first `limit` characters, with dots for the rest."""
   return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def printable(text: str) -> str:
-  """The text with escapes for what a terminal would act on: control characters, changes of direction.
+  """The text with escapes for characters that a terminal would act on: control, and changes of direction.
 
-  Names of files, fields and classes come from other people. Ends of lines are escaped too.
+  Names of files, fields and classes come from other people. Ends of lines are escaped, too.
   """
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
-  """Names what was given and what is allowed; `others` ends the list of the names."""
+  """An error with the given value and the allowed names; `others` ends the list of the names."""
   allowed = sorted(allowed)
   near = difflib.get_close_matches(
     str(given).lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5

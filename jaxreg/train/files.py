@@ -1,4 +1,4 @@
-"""Files that are whole, whatever happens while they are written, and that tell when they are damaged."""
+"""Writes files that stay whole, whatever happens meanwhile, and reads files with a check for damage."""
 
 import errno
 import hashlib
@@ -12,12 +12,12 @@ from typing import Any
 from jaxreg.train.errors import RunError
 
 SEAL = "seal"  # the name of the checksum in a table
-DIGITS = 16  # of the 64 of a SHA-256: enough against accidents
-DEPTH = 32  # of tables and lists within each other; Python gives up at some hundreds
+DIGITS = 16  # of the 64 digits of a SHA-256: enough against accidents
+DEPTH = 32  # of tables and lists within each other; Python's limit is at some hundreds
 
 
 def write_json(file: Path, value: Any) -> None:
-  """Writes JSON so that the file is either the old one or the new one, whatever happens, and on the disk."""
+  """Writes JSON to disk such that the file is either the old one or the new one, whatever happens."""
   make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
   with open(partial, "w") as stream:
@@ -30,20 +30,20 @@ def write_json(file: Path, value: Any) -> None:
 
 
 def digest(value: Any) -> str:
-  """The SHA-256 of what JSON keeps of a value, whatever its layout and the order of its fields."""
+  """The SHA-256 of a value as JSON; the layout and the order of fields do not matter."""
   return hashlib.sha256(json.dumps(json.loads(json.dumps(value)), sort_keys=True).encode()).hexdigest()
 
 
 def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
-  """The table with a checksum of itself as its last field: it stays plain JSON."""
+  """The table with a checksum of itself as its last field; the result stays plain JSON."""
   return {**table, SEAL: digest(table)[:DIGITS]}
 
 
 def parse_json(text: str | bytes) -> Any:
-  """Any JSON that is not nested too deeply.
+  """The value of a JSON text.
 
   Raises:
-    ValueError: if it is something else.
+    ValueError: if the text is not JSON, or is nested too deeply.
   """
   try:
     value = json.loads(text)
@@ -55,12 +55,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
-  """The table that is written there, without its checksum.
+  """The table of a JSON text, without its checksum.
 
-  Files of earlier versions have no checksum, unless it is `required`, or one of all digits.
+  A table of an earlier version may have a checksum of all 64 digits or, unless `required`, no checksum.
 
   Raises:
-    ValueError: if it is not JSON, not a table, nested too deeply, or does not match its checksum.
+    ValueError: if the text is not JSON, not a table, nested too deeply, or does not match its checksum.
   """
   table = parse_json(text)
   if not isinstance(table, dict):
@@ -72,10 +72,10 @@ def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
 
 
 def local_path(given: str | Path, field: str) -> Path:
-  """A path as people give it: `~` is their home, and `file:///a` is `/a`.
+  """The path that people mean: `~` is their home, and `file:///a` is `/a`.
 
   Raises:
-    RunError: if it is not on this machine; `field` says who asked.
+    RunError: if the path is not on this machine; `field` names its field or flag.
   """
   text = str(given)
   scheme, colon, rest = text.partition(":/")
@@ -101,7 +101,7 @@ def _check_depth(value: Any, left: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-  """Makes a folder and those above it, on the disk too."""
+  """Makes a folder and its parents, and waits until they are on disk."""
   missing = [each for each in (folder, *folder.parents) if not each.exists()]
   folder.mkdir(parents=True, exist_ok=True)
   for each in missing:
@@ -109,7 +109,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-  """Waits until a folder, and all that is in it, is on the disk: a power cut takes what is not."""
+  """Waits until a folder and everything in it is on disk, so that a power cut does not lose it."""
   for path in folder.rglob("*"):
     sync(path)
   sync(folder)
@@ -117,12 +117,12 @@ def sync_all(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-  """Waits until the contents of a file, or the names in a folder, are on the disk."""
+  """Waits until the contents of a file, or the names in a folder, are on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
   except OSError as error:
-    # Some file systems, mostly of a network, have nothing to sync of a folder, and say so by an error.
+    # Some file systems, mostly network ones, cannot sync a folder and raise an error.
     if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
       raise
   finally:

@@ -1,6 +1,6 @@
-"""Every random stream of a run, by its name: the seed and the step determine each draw.
+"""Every random stream of a run has a name here; the seed and the step determine each draw.
 
-A run has one root key, which never changes. Nothing outside this file folds a number of its own into it.
+A run has one root key, which never changes. Only this file folds numbers into it.
 """
 
 import zlib
@@ -11,11 +11,11 @@ import numpy as np
 
 from jaxreg.typing import Array, Key
 
-# Folded in where the root key takes the number of a step: no run makes as many steps.
+# Numbers that are folded into the root key like the number of a step; no run makes as many steps.
 _PREDICTION, _OPTIMIZER, _UNBALANCE = (np.uint32(2**32 - 1 - number) for number in range(3))
-# Added to a seed: no run has such a seed.
+# This number is added to a seed; no run has the resulting seed.
 _UNLABELLED = 2**32
-# Added to the seed of `job = flatness`.
+# These numbers are added to the seed of `job = flatness`.
 _FLATNESS = {"gradients": 0, "covariance": 1, "eigenpairs": 2, "alignment": 3}
 
 
@@ -35,75 +35,75 @@ def root(seed: Array | int) -> tuple[Key, Key]:
 
 
 def unbalance(root: Key) -> Key:
-  """For `model.unbalance`, which rescales hidden units at the start."""
+  """The key for `model.unbalance`, which rescales hidden units at the start."""
   return jax.random.fold_in(root, _UNBALANCE)
 
 
 def step(root: Key, number: Array | int) -> Key:
-  """For the training step of that number."""
+  """The key of the training step with this number."""
   return jax.random.fold_in(root, number)
 
 
 def streams(step: Key) -> Streams:
-  """What a training step draws."""
+  """The keys of a training step's draws."""
   return Streams(*jax.random.split(step, len(Streams._fields)))
 
 
 def device(step: Key, axis_name: str) -> Key:
-  """For one device under `pmap`, which draws noise of its own."""
+  """The key of one device under `pmap`, which draws noise of its own."""
   return jax.random.fold_in(step, jax.lax.axis_index(axis_name))
 
 
 def part(step: Key, number: Array) -> Key:
-  """For one part of a batch that is made in several."""
+  """The key of one part of a batch whose gradient is accumulated over parts."""
   return jax.random.fold_in(step, number)
 
 
 def numbered(key: Key, number: Array | int) -> Key:
-  """For one of several draws in a row, such as augmentations: another one after it changes none before."""
+  """The key of one of several draws in a row, such as augmentations; a draw after it changes none before."""
   return jax.random.fold_in(key, number)
 
 
 def named(key: Key, name: str) -> Key:
-  """For a draw that has a name, such as a regularizer: no other one changes it."""
+  """The key of a draw with a name, such as a regularizer; no other draw changes it."""
   return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def optimizer(root: Key, number: Array) -> Key:
-  """For an optimizer that draws noise, on all devices the same."""
+  """The key of an optimizer that draws noise, the same on all devices."""
   return jax.random.fold_in(jax.random.fold_in(root, _OPTIMIZER), number)
 
 
 def prediction(root: Key, step: Array, number: Array) -> Key:
-  """For the predictions of batch `number` after `step` updates."""
+  """The key for the predictions of batch `number` after `step` updates."""
   return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, _PREDICTION), step), number)
 
 
 def bootstrap(seed: int) -> Key:
-  """For the resampled training set of a run."""
+  """The key for the resampled training set of a run."""
   return named(jax.random.key(seed), "bootstrap")
 
 
 def permutation(seed: int, epoch: int) -> np.random.Generator:
-  """For the order of the training examples in an epoch."""
+  """The generator of the order of the training examples in an epoch."""
   return np.random.Generator(np.random.Philox(key=[seed, epoch]))
 
 
 def unlabelled(seed: int) -> int:
-  """The seed of the order of the examples without labels."""
+  """The seed for the order of the examples without labels."""
   return seed + _UNLABELLED
 
 
 def crop(seed: int, step: int, position: int) -> np.random.Generator:
-  """For the random crop of the image at a position of a step's global batch."""
+  """The generator of the random crop of the image at a position of a step's global batch."""
   return np.random.default_rng((seed, step, position))
 
 
 def flatness(seed: int, analysis: str) -> Key:
-  """For an analysis of `job = flatness`."""
+  """The key of an analysis of `job = flatness`."""
   return jax.random.key(seed + _FLATNESS[analysis])
 
 
 def direction(index: int) -> Key:
-  """For a random direction of a loss profile: the same ones for every network."""
+  """The key of a random direction of a loss profile; every network has the same directions."""
   return jax.random.fold_in(jax.random.key(0), index)

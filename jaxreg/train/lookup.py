@@ -1,4 +1,4 @@
-"""Finds a thing by its name: a row of a table, or `my_package.my_module:NAME`, an attribute of any module."""
+"""Finds a function or class by its name: a row of a table, or `my_package.my_module:NAME` of any module."""
 
 import difflib
 import importlib
@@ -17,22 +17,22 @@ def is_yours(name: object) -> bool:
 
 
 def short(name: object) -> str:
-  """The name of a thing's options and of its term: `NAME` for `module:NAME`."""
+  """The short name for a choice's options and its term: `NAME` for `module:NAME`."""
   return str(name).rpartition(":")[2]
 
 
 def find(name: str, table: Mapping[str, Any], field: str, kind: str, fits: Callable[[Any], bool]) -> Any:
-  """The thing that `field` names.
+  """The function or class that `field` names.
 
   Args:
     name: a key of the table, or `module:NAME`.
-    table: our things by name, as they are now.
-    field: for the messages, such as `method.name`.
-    kind: what the thing must be, in words.
-    fits: whether a thing from a module is of that kind.
+    table: our functions and classes by name; rows added later are found, too.
+    field: the field for the messages, such as `method.name`.
+    kind: the required kind, in words.
+    fits: whether an object from a module is of that kind.
 
   Raises:
-    RunError: if there is no such thing, or one of another kind.
+    RunError: if nothing has that name, or it is of another kind.
   """
   if not is_yours(name):
     if not isinstance(name, str) or name not in table:
@@ -52,7 +52,7 @@ def takes(function: Any, *names: str) -> bool:
 
 
 def parameters(function: Any) -> tuple[str, ...]:
-  """The names of a function's parameters; none for what is no function."""
+  """The names of a function's parameters; none for an object that is not a function."""
   try:
     return tuple(inspect.signature(function).parameters)
   except (TypeError, ValueError):
@@ -60,14 +60,14 @@ def parameters(function: Any) -> tuple[str, ...]:
 
 
 def look_here() -> None:
-  """Makes modules in the current directory importable, last, so that no file there hides another module."""
+  """Makes modules in the current directory importable, after all others, so that they hide no other one."""
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
     importlib.invalidate_caches()
 
 
 def check_imported(name: str, field: str) -> None:
-  """Checks that a name needs no import: a work directory may be other people's, and an import runs code.
+  """Checks that a name needs no import: a work directory may come from others, and an import runs code.
 
   Raises:
     RunError: if the module is not imported yet.

@@ -1,4 +1,4 @@
-"""What jaxreg keeps for the user of the machine: not in a run, which may come from other people."""
+"""The cache of the machine's user: kept outside of runs, because a run may come from other people."""
 
 import hashlib
 import importlib.metadata
@@ -18,29 +18,29 @@ def user_cache() -> Path:
 
 
 def keep_compiled_programs() -> None:
-  """Lets JAX keep compiled programs in the user's cache; a folder that the user set is left as it is.
+  """Lets JAX keep compiled programs in the user's cache; a folder that the user has set stays in use.
 
   Compiled programs are native code that JAX loads and runs. So they lie in a folder that only its owner may
   read and write, by versions and by device. Without such a folder nothing is kept. Call this after
-  `processes.start`: it asks for the devices.
+  `processes.start`, because it asks for the devices.
   """
   if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
     return
   try:
     folder = user_cache() / "compiled" / _machine()
-    # From the outside in: whoever can write to one of these folders can replace what is below it.
+    # From the outside in: whoever can write to one of these folders can replace the folders below it.
     for place in (folder.parent.parent, folder.parent, folder):
       place.mkdir(mode=0o700, parents=True, exist_ok=True)
       info = place.stat()
       if info.st_uid != os.geteuid() or info.st_mode & 0o022:
         return
-  except (OSError, RuntimeError):  # a home that cannot be written, or is not known
+  except (OSError, RuntimeError):  # the home cannot be written, or is not known
     return
   jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _machine() -> str:
-  """Versions and device, as the name of a folder."""
+  """The versions and the device, as the name of a folder."""
   device = jax.local_devices()[0]
   parts = [f"jax-{jax.__version__}", f"jaxlib-{importlib.metadata.version('jaxlib')}", device.device_kind]
   if device.platform == "cpu":  # one home may serve machines whose instructions differ
@@ -49,7 +49,7 @@ def _machine() -> str:
 
 
 def _instructions() -> bytes:
-  """What tells processors apart that cannot run each other's programs."""
+  """Bytes that differ between processors that cannot run each other's programs."""
   try:
     lines = Path("/proc/cpuinfo").read_bytes().splitlines()
   except OSError:

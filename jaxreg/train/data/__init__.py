@@ -1,6 +1,7 @@
-"""Data: what is read, in which order, and how a batch reaches the devices.
+"""Data: the examples, their order, and the way of a batch to the devices.
 
-`dataset` is what every source gives; `sources` are what `data.name` can name, `tfds` among them. `order` says
-which examples make a batch, `stream` decodes images ahead, `placement` puts arrays on devices.
+`dataset` has the type that every source returns. `sources` has the sources that `data.name` can name; `tfds`
+is one of them. `order` says which examples make a batch, `stream` decodes images ahead, and `placement` puts
+arrays on devices.
 May import: nothing of the trainer but errors and keys.
 """

@@ -1,4 +1,4 @@
-"""A data set on the host: its splits, checked, cut and described."""
+"""A data set on the host: checks, cuts and describes its splits."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from jaxreg.train.errors import RunError
 
 
 def is_tokens(dtype: Any) -> bool:
-  """Whether inputs of that type are tokens, which reach the model as they are; bytes are pixels."""
+  """Whether inputs of this dtype are tokens, which reach the model unscaled; bytes are pixels."""
   return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
 
 
@@ -20,8 +20,8 @@ def is_tokens(dtype: Any) -> bool:
 class Split:
   """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`.
 
-  Of sequences, the inputs are tokens, of another integer type, and the labels may be `[n, length]`, where -1
-  is padding. Inputs may also be `Images`, of which only those of a batch are decoded.
+  In a split of sequences, the inputs are tokens of another integer type, and the labels may be `[n, length]`,
+  where -1 is padding. Inputs may also be `Images`; then only the images of a batch are decoded.
   """
 
   inputs: Any
@@ -40,10 +40,10 @@ class Split:
     return Split(np.concatenate([self.inputs, other.inputs]), labels)
 
   def check(self, where: str) -> None:
-    """Checks that these are examples; `where` names them in the error.
+    """Checks that the split holds valid examples; `where` names the split in the error.
 
     Raises:
-      RunError: if they are not.
+      RunError: if it does not.
     """
     allowed = (1, 2) if is_tokens(self.inputs.dtype) else (1,)
     if self.labels.ndim not in allowed or not np.issubdtype(self.labels.dtype, np.integer):
@@ -62,8 +62,8 @@ class Split:
 class Dataset:
   """Training, validation and test splits; stored inputs, unless tokens, are divided by `scale` on the device.
 
-  `model` is what the backbone must know of the data, as keyword arguments; `rest` what the source has left of
-  the training examples, `unlabelled` those that a run uses without their labels.
+  `model` holds the keyword arguments that the data give the backbone. `rest` holds training examples that the
+  source or a subset left over. `unlabelled` holds the examples that a run uses without their labels.
   """
 
   train: Split
@@ -83,7 +83,7 @@ class Dataset:
     return isinstance(self.train.inputs, Images)
 
   def decoded_by(self, **options: Any) -> "Dataset":
-    """With the options of `Decoding`, which concern images that are decoded batch by batch."""
+    """The data set with these options of `Decoding`, if its images are decoded batch by batch."""
     if not self.streams():
       return self
     decoding = Decoding(**options)
@@ -104,22 +104,22 @@ class Dataset:
     return dataclasses.replace(self, **first)
 
   def without_rest(self) -> "Dataset":
-    """Without what is left over, which nothing needs."""
+    """The data set without `rest`, for runs that do not need it."""
     return dataclasses.replace(self, rest=None)
 
   def training(self) -> Split:
-    """What batches are made of: the training examples, then the unlabelled ones."""
+    """The examples that make batches: the training examples, then the unlabelled ones."""
     return self.train if self.unlabelled is None else self.train.joined(self.unlabelled)
 
   @property
   def nbytes(self) -> int:
-    """What the inputs of all splits take as they are stored."""
+    """The bytes of the stored inputs of all splits."""
     more = 0 if self.unlabelled is None else self.unlabelled.inputs.nbytes
     return more + sum(split.inputs.nbytes for split in self.splits().values())
 
   def describe(self) -> dict[str, Any]:
-    """What a work directory remembers of its data: enough to predict, and to notice other data."""
-    # What goes without saying is not said: earlier versions did not know of it.
+    """The description of the data in a work directory: enough to predict, and to notice other data."""
+    # Fields with their usual values are left out, because earlier versions did not have them.
     label_shape = list(self.train.labels.shape[1:])
     more = {"label_shape": label_shape, "model": self.model} if label_shape or self.model else {}
     splits = self.splits() | ({} if self.unlabelled is None else {"unlabelled": self.unlabelled})
@@ -137,7 +137,7 @@ class Dataset:
     """Returns the data set if every split can be trained on.
 
     Raises:
-      RunError: naming the split, what it holds and what is allowed.
+      RunError: with the split, its contents and the allowed values.
     """
     for name, split in self.splits().items():
       where = f"{source}, split {name}"
@@ -168,10 +168,10 @@ class Dataset:
 
 
 def check_apart(source: str, train: Split, **others: Split) -> None:
-  """Checks that no other split is the training split again; sources of encoded images compare their files.
+  """Checks that no other split repeats the training split; sources of encoded images compare their files.
 
   Raises:
-    RunError: naming the split that is.
+    RunError: with the name of the split that does.
   """
   for name, split in others.items():
     if isinstance(split.inputs, Images) or not np.array_equal(split.labels, train.labels):
@@ -185,5 +185,5 @@ def _crc32(*arrays: np.ndarray) -> int:
 
 
 def _identity(inputs: Any) -> tuple[np.ndarray, ...]:
-  """Arrays that differ where the inputs do."""
+  """Arrays that differ if the inputs differ."""
   return inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)

@@ -1,4 +1,4 @@
-"""One's own images: a folder a split, in it a folder a class."""
+"""Your own images: a folder for each split, which holds a folder for each class."""
 
 import dataclasses
 import os
@@ -17,12 +17,12 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """Image files of a folder.
+  """The image files of a folder.
 
   Attributes:
-    folder: of the split.
-    names: their paths below it, as bytes.
-    sizes: in bytes.
+    folder: the folder of the split.
+    names: the paths of the files below it, as bytes.
+    sizes: the sizes of the files in bytes.
   """
 
   folder: str
@@ -56,12 +56,12 @@ def image_folder(
   The classes are the names of the folders in `path/<train>`, sorted; every split has the same.
 
   Args:
-    path: the folder of the splits.
-    train, val, test: the names of theirs.
-    validation_fraction: without `val`, this part of `train`, stratified, always the same.
+    path: the folder that holds the splits' folders.
+    train, val, test: the names of the splits' folders.
+    validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
 
   Raises:
-    RunError: naming the folder at fault and what to do.
+    RunError: with the folder at fault and a remedy.
   """
   root = local_path(path, "data.image_folder.path")
   if not path or not root.is_dir():

@@ -1,4 +1,4 @@
-"""Splits a folder with a folder of images a class into `train` and `test`, as `data.image_folder` reads them.
+"""Splits a folder that holds a folder of images for each class into `train` and `test` for `image_folder`.
 
 python -m jaxreg.train.data.image_lists SOURCE TARGET (--train N | --test N) [--skip CLASS ...] [--seed S]
 """
@@ -22,20 +22,20 @@ def split_images(
 ) -> tuple[int, int]:
   """Fills `target/train/CLASS` and `target/test/CLASS` with links to the images in `source/CLASS`.
 
-  Which images they are is a function of the seed, the name of the class and the names of its files.
+  The seed, the name of the class and the names of its files determine which images are drawn.
 
   Args:
-    source: has a folder a class; what is not an image in it, such as a folder, is left out.
-    target: is made, wholly or not at all.
-    train, test: one of them: so many images of each class; the others are for the other.
-    skip: classes that are left out.
-    seed: to draw with.
+    source: the folder that holds a folder for each class; anything in these but images is left out.
+    target: the folder to make; it is made wholly or not at all.
+    train, test: give one, the number of images of each class for it; the other gets the rest.
+    skip: classes to leave out.
+    seed: the seed of the draw.
 
   Returns:
-    How many images are for training, and how many for testing.
+    The numbers of images for training and for testing.
 
   Raises:
-    RunError: naming what is at fault.
+    RunError: with the argument or folder at fault.
   """
   if min(train, test) < 0 or (train > 0) == (test > 0):
     raise RunError(f"--train, --test: give one of them, a number above 0, got {train} and {test}")
@@ -74,7 +74,7 @@ def _classes(source: Path, skip: Collection[str]) -> list[str]:
 
 
 def _draw(folder: Path, number: int, seed: int) -> tuple[list[Path], list[Path]]:
-  """So many of the images, and the others."""
+  """`number` of the images in `folder`, drawn, and the others."""
   suited = lambda file: file.suffix.lower() in SUFFIXES and file.name[0] != "." and file.is_file()
   images = sorted(filter(suited, folder.iterdir()))
   if len(images) <= number:

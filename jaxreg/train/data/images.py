@@ -1,4 +1,4 @@
-"""Images that are decoded when a batch is made: an array of references to them, and how they are cut."""
+"""Images that are decoded when a batch is made: an array of references to them, and their crops."""
 
 import dataclasses
 import io
@@ -10,25 +10,25 @@ import numpy as np
 from jaxreg.train.errors import RunError, one_line
 
 ATTEMPTS = 10  # to find a crop that fits into the image
-MOST_BYTES = 2**34  # of what is decoded into one array
+MOST_BYTES = 2**34  # of images decoded into one array
 FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # Pillow knows forty more, and some of them run other programs
-MOST_PIXELS = 2**26  # of one image: a small file may promise very many
+MOST_PIXELS = 2**26  # of one image, because a small file may claim very many
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-  """How an image becomes an input `[size, size, 3]`, and how many processes do it.
+  """How an image becomes an input `[size, size, 3]`, and how many processes decode images.
 
   Attributes:
     size: height and width of the crop.
     resize: the shorter side before the centre crop of evaluation.
-    area: for training, bounds of the crop's area as a fraction of the image's.
+    area: for training, bounds of the crop's area as a fraction of the image's area.
     aspect: for training, bounds of the crop's width over its height.
-    sides: for training, bounds of the shorter side to which the image is scaled before a crop of `size` from
-      anywhere in it, instead of crops by area and aspect; () for those.
-    flip: for training, mirror every other image.
-    workers: processes that decode; with 0, threads of this one do.
+    sides: for training, bounds of the image's shorter side, to which it is scaled before a crop of `size`
+      from anywhere in it; () takes crops by area and aspect instead.
+    flip: for training, mirror each image with probability one half.
+    workers: processes that decode; 0: threads of this process decode.
   """
 
   size: int = 224
@@ -46,19 +46,19 @@ class Store(Protocol):
   def read(self, number: int) -> bytes: ...
 
   def name(self, number: int) -> str:
-    """The image, for an error."""
+    """The name of the image, for an error."""
     ...
 
   def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Arrays that are others when these images are, found without decoding them."""
+    """Arrays that differ if the images differ, computed without decoding."""
     ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-  """Encoded images of any size; to whom does not decode them, an array of bytes `[n, size, size, 3]`.
+  """Encoded images of any size, with the interface of an array of bytes `[n, size, size, 3]`.
 
-  Indexing gives fewer of them, undecoded. As a NumPy array they are what an evaluation sees.
+  Indexing selects images without decoding them. Converted to a NumPy array, they are an evaluation's inputs.
   """
 
   store: Store
@@ -83,7 +83,7 @@ class Images:
     return dataclasses.replace(self, numbers=self.numbers[index])
 
   def joined(self, other: "Images") -> "Images":
-    """These and then others of the same store."""
+    """These images, followed by others of the same store."""
     return dataclasses.replace(self, numbers=np.concatenate([self.numbers, other.numbers]))
 
   def fingerprint(self) -> tuple[np.ndarray, ...]:
@@ -98,10 +98,10 @@ class Images:
     return decoded if dtype is None else decoded.astype(dtype)
 
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """One image `[size, size, 3]`: a crop that `generator` draws, or without one the centre.
+    """One image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None.
 
     Raises:
-      RunError: if it cannot be decoded, naming it.
+      RunError: with the name of the image, if it cannot be decoded.
     """
     from PIL import UnidentifiedImageError
 
@@ -115,7 +115,7 @@ class Images:
       raise RunError(
         f"{self.store.name(number)} cannot be decoded (it is no {', '.join(FORMATS)} image)"
       ) from error
-    except Exception as error:  # Pillow has no error that all damages share
+    except Exception as error:  # Pillow has no common error for damaged files
       raise RunError(f"{self.store.name(number)} cannot be decoded ({one_line(error)})") from error
 
   def _draw(self, generator: np.random.Generator, image: Any) -> np.ndarray:
@@ -126,27 +126,27 @@ class Images:
 
 
 def decode(encoded: bytes, channels: int = 3) -> Any:
-  """The image of these bytes as a Pillow image of so many channels, each of 8 bits.
+  """The image of these bytes as a Pillow image with `channels` channels of 8 bits.
 
-  Of 16 bits, the higher 8 are taken. Without an alpha channel, transparency is left out: the colours stay.
+  From 16 bits, the higher 8 are taken. Without an alpha channel, transparency is dropped: the colours stay.
 
   Raises:
-    Exception: of many kinds, as Pillow has them, if it cannot be decoded.
+    Exception: one of Pillow's many types, if the image cannot be decoded.
   """
   from PIL import Image
 
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
     if math.prod(image.size) > MOST_PIXELS:
       raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
-    if image.mode.startswith("I"):  # of 16 bits: Pillow would cut them off at 255
+    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
       image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode == "P" and "transparency" in image.info:  # else Pillow recommends this, for each image
+    elif image.mode == "P" and "transparency" in image.info:  # else Pillow warns about each such image
       image = image.convert("RGBA")
     return image.convert(MODES.get(channels, "RGB"))
 
 
 def centre_crop(image: Any, *, size: int, resize: int) -> np.ndarray:
-  """The centre `[size, size, 3]` of a Pillow image whose shorter side was made `resize` long."""
+  """The centre `[size, size, 3]` of a Pillow image, scaled so that its shorter side is `resize`."""
   image = _scaled(image, resize)
   left, top = ((side - size) // 2 for side in image.size)
   return np.asarray(image.crop((left, top, left + size, top + size)))
@@ -155,7 +155,7 @@ def centre_crop(image: Any, *, size: int, resize: int) -> np.ndarray:
 def scaled_crop(
   generator: np.random.Generator, image: Any, *, size: int, sides: tuple[int, ...], flip: bool
 ) -> np.ndarray:
-  """A part `[size, size, 3]` of a Pillow image whose shorter side is drawn from the whole numbers in `sides`.
+  """A crop `[size, size, 3]` of a Pillow image; its shorter side is drawn from the integers in `sides`.
 
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4.
@@ -169,7 +169,7 @@ def scaled_crop(
 
 
 def _scaled(image: Any, shorter: int) -> Any:
-  """A Pillow image with its shorter side made `shorter` long."""
+  """A Pillow image, scaled so that its shorter side is `shorter`."""
   from PIL import Image
 
   size = tuple(max(shorter, round(side * shorter / min(image.size))) for side in image.size)
@@ -185,7 +185,7 @@ def random_crop(
   aspect: tuple[float, float],
   flip: bool,
 ) -> np.ndarray:
-  """A part of a Pillow image, of a drawn area, shape and place, made `[size, size, 3]`.
+  """A crop of a Pillow image with a random area, aspect and place, resized to `[size, size, 3]`.
 
   References:
     Szegedy et al., `Going Deeper with Convolutions`, 2015, section 6.
@@ -209,9 +209,10 @@ def draw_box(
   area: tuple[float, float],
   aspect: tuple[float, float],
 ) -> tuple[int, int, int, int]:
-  """Left, top, right and bottom of a crop: its area uniform, the logarithm of its aspect too, then its place.
+  """Draws the left, top, right and bottom of a crop.
 
-  What does not fit is drawn again; after some attempts it is the largest centre crop of an allowed aspect.
+  The area, the logarithm of the aspect, and then the place are uniform. A crop that does not fit is drawn
+  again; after `ATTEMPTS` attempts, the result is the largest centre crop of an allowed aspect.
   """
   for _ in range(ATTEMPTS):
     pixels = generator.uniform(*area) * width * height

@@ -1,4 +1,4 @@
-"""Which examples make which batch: of a training step for every replica, and of an evaluation."""
+"""Says which examples make each batch, of a training step for every replica and of an evaluation."""
 
 import dataclasses
 import functools
@@ -15,12 +15,12 @@ class Order:
   """`order(step)`: the indices `[replicas, batch]` into `Dataset.training()`, the same in every process.
 
   Attributes:
-    seeds: those of the replicas.
-    num_examples: of the training examples.
-    batch_size: of them.
+    seeds: the seeds of the replicas.
+    num_examples: the number of training examples with labels.
+    batch_size: the number of labelled examples in a batch.
     drawn: for each replica, its resampled set `[num_examples]`; empty for the set itself.
-    num_unlabelled: of the examples without labels, which follow the others.
-    unlabelled_batch_size: so many of them join each batch.
+    num_unlabelled: the number of examples without labels, which follow the others.
+    unlabelled_batch_size: the number of unlabelled examples that join each batch.
   """
 
   seeds: range
@@ -44,9 +44,9 @@ class Order:
 
 
 def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -> np.ndarray:
-  """Which examples make the batch of a step: `[batch_size]`, int32, the same in every process.
+  """The indices of a step's examples: `[batch_size]`, int32, the same in every process.
 
-  Each epoch is a fresh permutation, of which the last incomplete batch is left out.
+  Each epoch is a new permutation; its last, incomplete batch is left out.
   """
   steps_per_epoch = num_examples // batch_size
   epoch, position = divmod(step, steps_per_epoch)
@@ -54,14 +54,14 @@ def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -
   return _permutation(seed, epoch, num_examples)[start : start + batch_size]
 
 
-@functools.lru_cache(maxsize=128)  # the replicas have one each
+@functools.lru_cache(maxsize=128)  # each replica has one
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
   return keys.permutation(seed, epoch).permutation(num_examples).astype(np.int32)
 
 
 @functools.lru_cache(maxsize=128)
 def bootstrap(seed: int, num_examples: int) -> np.ndarray:
-  """The resampled set of the run with this seed, `[num_examples]`."""
+  """The indices of the resampled training set of the run with this seed, `[num_examples]`."""
   return np.asarray(
     ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0]
   )

@@ -1,4 +1,4 @@
-"""How examples reach the devices, and the batch inside a compiled step."""
+"""Puts examples on the devices, and makes the batch inside a compiled step."""
 
 import dataclasses
 from typing import Any
@@ -13,19 +13,21 @@ from jaxreg.train.data.dataset import Split
 
 
 def place(mesh: jax.sharding.Mesh, tree: Any, spec: P) -> Any:
-  """Puts host arrays, the same in every process, on the devices of `mesh`: `P()` a copy on each, `P("data")`
-  a slice on each. A process hands over only what its own devices hold."""
+  """Puts host arrays, the same in every process, on the devices of `mesh`.
+
+  `P()` puts a copy on each device, `P("data")` a slice. A process passes only the parts of its own devices.
+  """
   sharding = NamedSharding(mesh, spec)
   return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, sharding, lambda index: x[index]), tree)
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """A split from which batches are made: of examples that lie on every device, or of some of the host's.
+  """A split that makes batches: from examples that lie on every device, or from examples on the host.
 
   Attributes:
     split: the examples on the host.
-    arrays: the same on the devices, or empty.
+    arrays: the same examples on the devices, or empty.
   """
 
   split: Split
@@ -35,22 +37,22 @@ class Source:
     return len(self.split)
 
   def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-    """What has to reach the devices for the batch of these examples: their indices, or themselves."""
+    """The arrays that have to reach the devices for a batch of these examples: indices, or the examples."""
     if self.arrays:
       return {"indices": indices}
     return {"inputs": self.split.inputs[indices], "labels": self.split.labels[indices].astype(np.int32)}
 
 
 def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:
-  """Places a whole split on every device if it is to be `resident`."""
+  """The source of a split; if `resident`, the whole split is placed on every device."""
   arrays = {"inputs": split.inputs, "labels": split.labels.astype(np.int32)} if resident else {}
   return Source(split, place(mesh, arrays, P()))
 
 
 def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """The batch that `Source.batch` stands for, inside a compiled step.
+  """The batch that the arrays of `Source.batch` stand for, inside a compiled step.
 
-  Without weights, they are all 1. Those of a sequence are its own at each label, and 0 where that is padding.
+  If there are no weights, each is 1. Each label of a sequence has the sequence's weight, and padding has 0.
   """
   batch = dict(batch)
   if "indices" in batch:

@@ -1,4 +1,4 @@
-"""Where data comes from: a function a source, `(**options) -> Dataset`."""
+"""The sources of data: each is a function `(**options) -> Dataset`."""
 
 import math
 import typing
@@ -42,16 +42,17 @@ def idx(
   rotation: bool = False,
   background: bool = False,
 ) -> Dataset:
-  """The four idx files of MNIST (or of a set that mimics it), gzipped or not.
+  """The four idx files of MNIST (or of a set in its format), gzipped or not.
 
   Args:
-    path: the folder that holds them.
-    per_class: the first so many of each class, in the order of the files, are for training and the next so
-      many of each class for validation; 0 for all.
-    num_train: without `per_class`, the first so many are for training; 0 for all that are not for validation.
-    num_validation: without `per_class`, so many are for validation: those that follow the `num_train` for
-      training, or the first of all.
-    rotation: turn every image by a random angle.
+    path: the folder that holds the files.
+    per_class: the number of training examples of each class, the first in the files; validation takes as many
+      that follow; 0 for all.
+    num_train: without `per_class`, the number of training examples, the first in the files; 0 for all that
+      are not for validation.
+    num_validation: without `per_class`, the number of validation examples, which follow the `num_train` for
+      training, or are the first of all.
+    rotation: rotate every image by a random angle.
     background: lay every image on random noise. Angles and noise are always the same for a split.
   """
   folder = local_path(path, "data.idx.path")
@@ -102,12 +103,13 @@ def idx(
 
 
 def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0) -> Dataset:
-  """Your own arrays: `x_train, y_train, x_test, y_test` and, if there, `x_val, y_val` of an `.npz` file.
+  """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
   Args:
-    path: the file; never unpickled.
-    validation_fraction: without `x_val`, this part of the training examples, stratified, always the same.
-    scale: inputs are divided by it, for instance 255 for uint8 images.
+    path: the `.npz` file; nothing in it is unpickled.
+    validation_fraction: without `x_val`, the fraction of the training examples for validation, stratified,
+      always the same.
+    scale: divisor of the inputs, for instance 255 for uint8 images.
   """
   file = local_path(path, "data.npz.path")
   if not path or not file.is_file():
@@ -147,7 +149,7 @@ def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
 
 
 def _count_classes(labels: np.ndarray, where: str) -> int:
-  """The number of classes, if the labels are 0, 1, 2, ...: a damaged one would leave some out."""
+  """The number of classes; labels must be 0, 1, 2, ... without gaps, which a damaged label would leave."""
   classes = np.unique(labels)
   odd = classes != np.arange(len(classes))
   if odd.any():
@@ -199,7 +201,8 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
 def find_source(name: str) -> Callable[..., Dataset]:
   """The function that `data.name` names.
 
-  One from a module must say that it returns a `Dataset`: a work directory of other people may name it.
+  A function from a module must be annotated to return a `Dataset`, because a work directory of other people
+  may name it.
 
   Raises:
     RunError: if there is none.

@@ -1,10 +1,10 @@
-"""Batches on the host: gathered from arrays, or images that are decoded ahead, by threads or processes.
+"""Batches on the host: gathered from arrays, or images that threads or processes decode ahead.
 
-What a batch has is a function of (seed, step) alone, of images as of arrays: the example at a position of a
-step's batch is the one that `Order` says, and its crop is drawn by a generator of (seed, step, position in
-the global batch). Each process decodes the positions that its own devices hold, and a run that goes on
-begins at its step. So no iterator's state is saved, and any number of processes, with any number of workers
-each, can resume at any step, bit for bit: more than a saved iterator could, which belongs to a process.
+A batch is a function of (seed, step) alone, for images and arrays alike. `Order` says which example stands at
+each position of a step's batch, and a generator of (seed, step, position in the global batch) draws its crop.
+Each process decodes the positions that its own devices hold, and a resumed run begins at its step. So no
+iterator's state is saved. Any number of processes, with any number of workers each, can resume at any step,
+bit for bit. A saved iterator could not do that, because it belongs to one process.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError, one_line
 
 MOST_THREADS = 16
-AHEAD = 2  # batches that a worker has ready
-WORTHWHILE = 5000  # images to evaluate on: fewer are decoded by threads before a worker has started
+AHEAD = 2  # batches that a worker keeps ready
+WORTHWHILE = 5000  # images to evaluate on; threads decode fewer images before a worker has started
 
 Feed = Callable[[range], dict[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-  """Element i: of step, replica and position, in this order, the image and its random crop."""
+  """Element i is a random crop of the image at a step, replica and position, counted in this order."""
 
   images: Images
   order: Order
@@ -54,7 +54,7 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True)
 class InTurn:
-  """Element i: of batch and position, in this order, the centre of the image; past the last one black."""
+  """Element i is the centre of the image at a batch and position, in this order; past the end it is black."""
 
   images: Images
   batch_size: int
@@ -75,7 +75,7 @@ def local_positions(mesh: jax.sharding.Mesh, batch_size: int) -> np.ndarray:
 def decoded(
   element: Callable[[int], np.ndarray], size: int, *, start: int, stop: int, workers: int
 ) -> contextlib.closing[Any]:
-  """The arrays `[size, ...]` of the elements of step `start`, `start + 1`, ... in order, to be closed."""
+  """The arrays `[size, ...]` of the elements of steps `start`, `start + 1`, ..., in order; to be closed."""
   import grain
 
   elements = grain.MapDataset.range(start * size, stop * size).map(element).batch(size)
@@ -83,7 +83,7 @@ def decoded(
   ahead = AHEAD if workers else max(AHEAD, threads)
   batches = elements.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead))
   if workers:
-    if not flags.FLAGS.is_parsed():  # which grain asks, and our program has its own
+    if not flags.FLAGS.is_parsed():  # grain reads absl's flags; our program has its own
       flags.FLAGS.mark_as_parsed()
     # Batches come in messages, not in shared memory: containers have little of it, and a killed run leaks it.
     messages = grain.experimental.DatasetOptions(min_shm_size=sys.maxsize)
@@ -95,7 +95,7 @@ def decoded(
     with contextlib.closing(iter(batches)) as stream:
       try:
         yield from stream
-      except RuntimeError as error:  # of grain, where a worker is gone
+      except RuntimeError as error:  # grain raises it if a worker is gone
         raise RunError(
           f"data.stream.workers: {one_line(error)}; the same command continues from the last checkpoint"
         ) from error
@@ -107,10 +107,10 @@ def decoded(
 def make_feed(
   mesh: jax.sharding.Mesh, source: Source, order: Order, *, start: int, stop: int
 ) -> Iterator[Feed]:
-  """Yields `feed(steps)`: what has to reach the devices for those steps, numbered from 1, on the host.
+  """Yields `feed(steps)`: the host arrays that have to reach the devices for these steps, numbered from 1.
 
-  Each array is `[replicas, batch, ...]`, of several steps `[replicas, steps, batch, ...]`. Of images they are
-  to be asked for in turn, from the one after `start` to `stop`.
+  Each array is `[replicas, batch, ...]`, and `[replicas, steps, batch, ...]` for several steps. For images,
+  the steps must be asked for in order, from `start + 1` to `stop`.
   """
 
   def indices(steps: range) -> np.ndarray:
@@ -156,9 +156,9 @@ def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterato
 
 
 def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.ndarray:
-  """The global batch `[..., batch, height, width, channels]`, of which only these positions are filled.
+  """The global batch `[..., batch, height, width, channels]`, filled only at these positions.
 
-  The others, of other processes, are never asked for; memory that is not touched costs none.
+  The other positions belong to other processes and are never read; untouched memory costs nothing.
   """
   if len(positions) == batch_size:
     return inputs
@@ -168,9 +168,9 @@ def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.nda
 
 
 def _of_its_parent(number: int, count: int) -> None:
-  """In a worker: signals are the parent's business, which ends it; and when that is killed, it goes too."""
+  """In a worker: ignores signals, which the parent handles; the worker ends when its parent ends."""
   del number, count
-  for told in (signal.SIGINT, signal.SIGTERM):  # a terminal and a batch system tell the whole group
+  for told in (signal.SIGINT, signal.SIGTERM):  # terminals and batch systems signal the whole group
     signal.signal(told, signal.SIG_IGN)
   parent = multiprocessing.parent_process()
   if parent is not None:

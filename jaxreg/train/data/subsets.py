@@ -1,4 +1,4 @@
-"""Which of the examples of a data set a run uses, and with which labels."""
+"""Selects the examples of a data set that a run uses, and changes or hides their labels."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ from jaxreg.train.errors import RunError
 
 
 def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int = 0) -> Dataset:
-  """Some of the classes, and of each so many training examples; 0 for all.
+  """`num_classes` of the classes, and `per_class` training examples of each; 0 for all.
 
-  Both are drawn by `seed`, so that of two subsets the smaller lies in the larger. The classes keep their
-  order and are numbered anew; validation and test have all examples of theirs.
+  `seed` draws both, so that the smaller of two subsets lies in the larger. The classes keep their order and
+  get new numbers. Validation and test keep all examples of these classes.
 
   Raises:
-    RunError: if there are not so many.
+    RunError: if the data have fewer classes or examples.
   """
   if not num_classes and not per_class:
     return data
@@ -36,7 +36,7 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
 
   train, rest = data.train, data.rest
   if per_class:
-    # Drawn for every class, whether it is kept or not, so that fewer classes have the same examples.
+    # Drawn for every class, whether kept or not, so that a class has the same examples in every subset.
     members = [generator.permutation(np.flatnonzero(train.labels == k)) for k in range(data.num_classes)]
     smallest = min(len(members[k]) for k in classes)
     if per_class > smallest:
@@ -57,10 +57,12 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
 
 
 def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
-  """The data with that share of the training labels, rounded, replaced by other classes, drawn by `seed`.
+  """The data with a fraction `rate` of the training labels, rounded, replaced by other classes.
+
+  `seed` draws the labels to replace and their new classes.
 
   Raises:
-    RunError: if `rate` is outside [0, 1], or labels are not one an example.
+    RunError: if `rate` is outside [0, 1], or examples do not have one label each.
   """
   if not 0 <= rate <= 1:
     raise RunError(f"data.flipped_labels.rate: must lie in [0, 1], got {rate}")
@@ -80,10 +82,10 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
 
 
 def hide_labels(data: Dataset) -> Dataset:
-  """The data with the rest of the training examples beside them, their labels taken away.
+  """The data with the left-over training examples as `unlabelled`, without their labels.
 
   Raises:
-    RunError: if nothing is left.
+    RunError: if no training examples are left over.
   """
   if data.rest is None or not len(data.rest):
     raise RunError(
@@ -95,10 +97,10 @@ def hide_labels(data: Dataset) -> Dataset:
 
 
 def hold_out(examples: Split, fraction: float, where: str) -> tuple[Split, Split]:
-  """The examples without a part for validation, and that part: stratified, always the same.
+  """Splits the examples into a part to keep and a part for validation: stratified, always the same.
 
   Raises:
-    RunError: naming `where` the fraction was given, if it cannot be.
+    RunError: with `where`, the field of the fraction, if the examples cannot be split so.
   """
   from sklearn.model_selection import train_test_split
 

@@ -1,4 +1,4 @@
-"""Aligned lines of two languages, as tokens: `(**options) -> Dataset`, and the text behind it."""
+"""Aligned lines of two languages as tokens: a source `(**options) -> Dataset`, and the text behind it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ FILES = {"train": "train", "val": "val", "test": "test_2016_flickr"}  # as Multi
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
-  """The lines of each split in the order of its examples, and what makes tokens of them.
+  """The lines of each split in the order of its examples, and their tokenizer.
 
   Attributes:
     pairs: `(source, target)` lines by split.
-    tokenizer: one for both languages.
-    source_length, target_length: of the examples, in tokens.
+    tokenizer: one tokenizer for both languages.
+    source_length, target_length: the lengths of the examples' two parts, in tokens.
   """
 
   pairs: dict[str, list[tuple[str, str]]]
@@ -35,8 +35,8 @@ class ParallelText:
   def split(self, name: str) -> Split:
     """`inputs` `[n, source_length + target_length]` and `labels` `[n, target_length]`, int32.
 
-    The inputs are the source and its end, then the beginning and the target; the labels are the target and
-    its end, -1 where there is padding. What does not fit is cut.
+    The inputs are the source and its end, then the beginning and the target. The labels are the target and
+    its end, then -1 for padding. Lines that do not fit are cut.
     """
     sources, targets = (
       [encoding.ids for encoding in self.tokenizer.encode_batch([pair[side] for pair in self.pairs[name]])]
@@ -52,7 +52,7 @@ class ParallelText:
     return Split(inputs, _rows([[*line, END] for line in targets], self.target_length, -1))
 
   def text(self, labels: np.ndarray) -> list[str]:
-    """Lines of the tokens `[n, length]`, each up to its end."""
+    """The lines of the tokens `[n, length]`, each up to its end."""
     lines = [row[: int((row == END).argmax())] if END in row else row for row in np.asarray(labels)]
     return self.tokenizer.decode_batch([line.tolist() for line in lines])
 
@@ -67,23 +67,23 @@ def parallel_text(
   target_length: int = 40,
   num_examples: int = 0,
 ) -> Dataset:
-  """A translation task: lines of two languages that belong together, named and laid out as in Multi30k.
+  """A translation task: aligned lines of two languages, in files as in Multi30k.
 
-  The files are `train`, `val` and `test_2016_flickr`, each with `.<language>` or `.<language>.gz`. Tokens are
-  by byte-pair encoding, learnt anew each time from both languages' training lines, all of them, and only
-  them; spaces are part of the tokens, so that the text comes back as it was. A pair that is too long is left
-  out of training; in validation and test its line is cut, so that each has all its examples.
+  The files are `train`, `val` and `test_2016_flickr`, each with `.<language>` or `.<language>.gz`. Each load
+  learns a byte-pair encoding from all training lines of both languages, and from no others. Spaces are part
+  of the tokens, so that the text can be restored as it was. A pair that is too long is left out of training.
+  In validation and test its lines are cut, so that these splits keep all examples.
 
   Args:
     path: the folder that holds the files.
-    source, target: languages, as the files name them.
-    vocab_size: number of tokens of both languages together; fewer, if the text has fewer.
-    source_length: tokens of a source with its end.
-    target_length: tokens of a target with its end, or beginning.
-    num_examples: the first so many training pairs that are not too long; 0 for all.
+    source, target: the languages, as the files name them.
+    vocab_size: the number of tokens of both languages together; fewer, if the text has fewer.
+    source_length: the length of a source in tokens, with its end.
+    target_length: the length of a target in tokens, with its end or its beginning.
+    num_examples: how many training pairs are used, the first that are not too long; 0 for all.
 
   Raises:
-    RunError: naming the field or file at fault.
+    RunError: with the name of the field or file at fault.
   """
   text = read_parallel_text(
     path,
@@ -112,10 +112,10 @@ def read_parallel_text(
   target_length: int,
   num_examples: int,
 ) -> ParallelText:
-  """The text of `parallel_text`, whose arguments these are.
+  """The text of `parallel_text`, which has the same arguments.
 
   Raises:
-    RunError: naming the field or file at fault.
+    RunError: with the name of the field or file at fault.
   """
   where = "data.parallel_text"
   for name, value in (("source_length", source_length), ("target_length", target_length)):
@@ -168,7 +168,7 @@ def _read_lines(folder: Path, name: str) -> list[str]:
     raise RunError(
       f"data.parallel_text.path: {file} is damaged or no text ({error}); fetch it again"
     ) from error
-  # Not `splitlines`, which also breaks at characters that a line may contain.
+  # Not `splitlines`, which also splits at characters that a line may contain.
   lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
   if lines == [""]:
     raise RunError(f"data.parallel_text.path: {file} is empty; fetch it again")
@@ -176,7 +176,7 @@ def _read_lines(folder: Path, name: str) -> list[str]:
 
 
 def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
-  """Byte-pair encoding of both languages; the same text gives the same tokens."""
+  """Learns a byte-pair encoding of both languages; the same text gives the same tokens."""
   try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
   except ImportError as error:
@@ -203,7 +203,7 @@ def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
 
 
 def _rows(lines: Sequence[Sequence[int]], length: int, fill: int) -> np.ndarray:
-  """`[n, length]`, int32: each line cut, or filled up."""
+  """The lines as `[n, length]`, int32, each cut or filled up with `fill`."""
   rows = np.full((len(lines), length), fill, np.int32)
   for row, line in zip(rows, lines, strict=True):
     row[: len(line)] = line[:length]

@@ -1,4 +1,4 @@
-"""Packed files of other people, unpacked up to what the memory holds: few bytes may promise very many."""
+"""Unpacks files of other people, up to half of the memory: a few packed bytes may hold very many."""
 
 import gzip
 import io
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-# What reading a damaged file raises.
+# The errors that reading a damaged file raises.
 ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 BLOCK = 2**24
 
@@ -23,8 +23,8 @@ def gunzip(packed: bytes) -> bytearray:
   """The contents of a gzipped file.
 
   Raises:
-    ValueError: if they are more than half of the memory.
-    Exception: one of `ERRORS`, if it is damaged.
+    ValueError: if the contents are larger than half of the memory.
+    Exception: one of `ERRORS`, if the file is damaged.
   """
   content, most = bytearray(), most_bytes()
   with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
@@ -36,25 +36,25 @@ def gunzip(packed: bytes) -> bytearray:
 
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
-  """The arrays of an `.npz` file, whose checksums are right; nothing is unpickled.
+  """The arrays of an `.npz` file after a check of its checksums; nothing is unpickled.
 
   Raises:
-    ValueError: if they are more than half of the memory.
-    Exception: one of `ERRORS`, if it is damaged.
+    ValueError: if the arrays are larger than half of the memory.
+    Exception: one of `ERRORS`, if the file is damaged.
   """
   most = most_bytes()
-  # Opened as what it must be: NumPy would take a lone array, or a pickle, for one too.
+  # Opened as a zip archive, because NumPy would also accept a single array or a pickle.
   with zipfile.ZipFile(file) as archive:
-    # No member gives more than it says here.
+    # No member unpacks to more than the size that it states here.
     if sum(member.file_size for member in archive.infolist()) > most:
       raise _too_much(most)
-    # NumPy alone may stop before a checksum's end.
+    # NumPy itself may stop reading before it reaches a checksum.
     if damaged := archive.testzip():
       raise ValueError(f"{damaged} does not match its checksum")
   try:
     with np.load(file, allow_pickle=False) as arrays:
       return {name: arrays[name] for name in arrays.files}
-  except MemoryError as error:  # by the shape that it says
+  except MemoryError as error:  # an array's header may state any shape
     raise ValueError(f"it promises too much: {error}") from error
 
 

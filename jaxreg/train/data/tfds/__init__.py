@@ -1,4 +1,4 @@
-"""Sets of TensorFlow Datasets, read and, for MNIST and CIFAR, prepared without TensorFlow.
+"""Data sets of TensorFlow Datasets: read without TensorFlow; MNIST and CIFAR are also prepared without it.
 
 `source` finds a prepared set, `builders` prepare one, `cache` keeps decoded arrays, `stream` reads images
 that stay encoded.

@@ -1,4 +1,4 @@
-"""Decoded splits, kept as arrays beside the prepared data."""
+"""Caches decoded splits as arrays beside the prepared data."""
 
 import contextlib
 import hashlib
@@ -15,17 +15,17 @@ from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.user_cache import user_cache
 
-FORMAT = 2  # another one, when what decodes gives other arrays
+FORMAT = 2  # to be changed when decoding gives other arrays
 
 
 def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Callable[[], Split]) -> Split:
-  """What `decode()` returns, called only if no cache file has it, or a damaged one, or of other data.
+  """The result of `decode()`, which is called only if no valid cache file of these data holds it.
 
   Args:
-    folder: that of the prepared data.
-    what: the split's expression, the names of the features and, unless it is the stored one, the order.
-    num_examples: how many there are.
-    decode: reads and decodes them.
+    folder: the folder of the prepared data.
+    what: the split's expression, the names of the features and, unless it is `stored`, the order.
+    num_examples: the number of examples.
+    decode: reads and decodes the examples.
   """
 
   def arrays() -> dict[str, np.ndarray]:
@@ -39,7 +39,7 @@ def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Calla
 def cached_labels(
   folder: Path, what: tuple[str, ...], num_examples: int, read: Callable[[], np.ndarray]
 ) -> np.ndarray:
-  """The same of labels alone; `what` is the split's expression and the name of the feature."""
+  """As `cached`, but for labels alone; `what` is the split's expression and the name of the feature."""
   return _cached(folder, what, num_examples, ("labels",), lambda: {"labels": read()})["labels"]
 
 
@@ -59,7 +59,7 @@ def _cached(
       return arrays
   arrays = make()
   for file in files:
-    # A read-only or full disk costs the next start some time, not this run.
+    # A read-only or full disk only costs the next start some time; this run goes on.
     with contextlib.suppress(OSError):
       _write(file, {**arrays, "fingerprint": np.array(made_from)})
       break
@@ -67,7 +67,7 @@ def _cached(
 
 
 def fingerprint(folder: Path) -> str:
-  """Of what the arrays were made from: the descriptions' contents, the record files' names and sizes."""
+  """A digest of the arrays' origin: the contents of the descriptions, the names and sizes of the files."""
   digest = hashlib.sha256()
   for file in sorted(path for path in folder.iterdir() if path.is_file()):
     digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
@@ -77,11 +77,11 @@ def fingerprint(folder: Path) -> str:
 
 
 def _places(folder: Path) -> list[Path]:
-  """Where the arrays may lie, the first choice first: beside the data, or at home."""
+  """The folders for the arrays, the first choice first: beside the data, or in the user's cache."""
   where = zlib.crc32(str(folder.resolve()).encode())
   home = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
   beside = folder / "jaxreg_cache"
-  # What nobody may write is left alone even by root, whom the system would let.
+  # A read-only folder is not written, even by root, whom the system would let.
   read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
   return [home] if read_only else [beside, home]
 
@@ -95,7 +95,7 @@ def _read(
     if str(arrays["fingerprint"]) != made_from:
       return None
     arrays = {name: arrays[name] for name in names}
-  except Exception:  # whatever is wrong with it, it can be made again
+  except Exception:  # whatever the fault of the file, it can be made again
     return None
   images = arrays.get("images")
   decoded = images is None or (images.ndim == 4 and images.dtype == np.uint8)
@@ -104,7 +104,7 @@ def _read(
 
 def _write(file: Path, arrays: dict[str, np.ndarray]) -> None:
   file.parent.mkdir(parents=True, exist_ok=True)
-  # Not by `tempfile`: the umask says who may read it.
+  # Not by `tempfile`, which ignores the umask: it says who may read the file.
   temporary = file.with_name(f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}")
   try:
     with open(temporary, "xb") as stream:

@@ -1,4 +1,4 @@
-"""Image classification sets of TensorFlow Datasets, read without TensorFlow and kept as arrays of bytes."""
+"""Image classification sets of TensorFlow Datasets, read without TensorFlow and cached as arrays of bytes."""
 
 import contextlib
 import functools
@@ -39,27 +39,28 @@ def tfds(
   num_train: int = 0,
   stream: bool = False,
 ) -> Dataset:
-  """A set of https://www.tensorflow.org/datasets with a label each and images of one size (`stream`: of any).
+  """A set of https://www.tensorflow.org/datasets with one label per image and images of one size.
 
-  A prepared set (format array_record) is read as it is. One that is missing is prepared first: mnist,
-  cifar10 and cifar100 as they stand, any other if TensorFlow is there (`pip install 'jaxreg[prepare]'`).
+  With `stream`, the images may have any size. A prepared set (format array_record) is read as it is. A
+  missing set is prepared first: mnist, cifar10 and cifar100 without TensorFlow, any other set if TensorFlow
+  is installed (`pip install 'jaxreg[prepare]'`).
 
   Args:
     name: `name`, `name/configuration` or either with `:version`; without version the newest prepared one.
     data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
     manual_dir: for preparing, a folder with the official files; empty to download them.
     train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
-    validation_fraction: without `val`, this part of `train`, stratified, always the same.
+    validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
     image, label: the names of the features.
-    order: of the examples of every split: `stored`, which is shuffled, or by the feature `id`: the original
-      order of cifar10 and cifar100. Split expressions refer to the stored order.
-    num_train: the first so many of `train`, in that order, are for training and, without `val`,
-      `validation_fraction` of the others for validation; 0 for all.
-    stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; the
-      labels alone are read once, and kept. In stored order only.
+    order: order of the examples of every split: `stored`, which is shuffled, or by the feature `id`, the
+      original order of cifar10 and cifar100. Split expressions refer to the stored order.
+    num_train: the number of training examples, the first of `train` in that order; without `val`,
+      `validation_fraction` of the others is for validation; 0 for all.
+    stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; only
+      the labels are read once, and cached. In stored order only.
 
   Raises:
-    RunError: naming the field or file at fault and what to do.
+    RunError: with the field or file at fault and a remedy.
   """
   root = local_path(data_dir or _default_data_dir(), "data.tfds.data_dir")
   if manual_dir:
@@ -92,7 +93,7 @@ def _default_data_dir() -> str:
 
 
 def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
-  """TFDS's reader of a data set, prepared if it was not, and its folder."""
+  """TFDS's reader of a data set, and its folder; a set that is not prepared is prepared first."""
   parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
   if not parsed:
     raise RunError(
@@ -126,7 +127,7 @@ def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
 
 
 def _check_features(folder: Path) -> None:
-  """Refuses features that are not TFDS's own: to read them, TFDS would import the module that they name."""
+  """Refuses features that are not TFDS's own: to read one, TFDS would import the module that it names."""
   file = folder / "features.json"
   inside = [parse_json(file.read_text())] if file.is_file() else []
   while inside:
@@ -151,7 +152,7 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
 
   default = root / name / ".config" / "metadata.json"
   if not config and default.is_file():
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged: as if it were not there
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged file counts as missing
       named = parse_json(default.read_text())["default_config_name"]
       config = named if re.fullmatch(r"[^/:]+", named) else ""
   prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
@@ -161,7 +162,7 @@ def _find(root: Path, name: str, config: str, version: str) -> Path | None:
 
 
 def _num_classes(builder: Any, image: str, label: str) -> int:
-  """Checks that the features can be trained on."""
+  """Checks that the features can be trained on, and returns the number of classes."""
   import tensorflow_datasets
 
   features = builder.info.features
@@ -193,7 +194,7 @@ def _check_order(builder: Any, order: str, stream: bool) -> None:
 
 
 def _first(examples: Split, number: int, val: Split | None, fraction: float) -> dict[str, Split]:
-  """The first examples for training, and for validation `val` or a part of the others."""
+  """The first `number` examples for training; `val`, or a fraction of the others, for validation."""
   most = len(examples) - (val is None)
   if not 0 < number <= most:
     raise RunError(f"data.tfds.num_train: must be 0 or at most {most}, got {number}")
@@ -226,7 +227,7 @@ def _overlap(builder: Any, one: str, other: str) -> bool:
 
 
 def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> Any:
-  """Calls `decode`, and says in one line what is wrong with the split."""
+  """Calls `decode`, and turns its errors into one line about the split."""
   try:
     with _no_advice():
       return decode()
@@ -240,7 +241,7 @@ def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> 
       "without TensorFlow; remove that folder or give another (--config.data.tfds.data_dir=DIR), and it is "
       "prepared anew as array_record"
     ) from error
-  except Exception as error:  # the record reader, Protocol Buffers and Pillow have no error in common
+  except Exception as error:  # the record reader, Protocol Buffers and Pillow have no common error
     raise RunError(f"data.tfds: split {split}: {_unreadable(folder, error)}") from error
 
 
@@ -250,7 +251,7 @@ def _read(builder: Any, split: str, image: str, label: str, order: str) -> Split
 
 
 def _decode(source: Any, what: str, channels: int, image: str, label: str, order: str) -> Split:
-  # Not by TFDS, which takes the lower 8 of 16 bits, and the numbers of colours for colours.
+  # Not decoded by TFDS, which takes the lower 8 of 16 bits, and palette indices for colours.
   pixels = lambda example: np.atleast_3d(np.asarray(decode(example[image], channels)))
   images = np.empty((len(source), *pixels(source[0]).shape), np.uint8)
   labels = np.empty(len(source), np.int64)
@@ -281,7 +282,7 @@ def _unreadable(folder: Path, error: Exception) -> str:
 
 @contextlib.contextmanager
 def _no_advice() -> Iterator[None]:
-  """TFDS recommends another decoder in the log of every run."""
+  """Silences TFDS, which recommends another decoder in the log of every run."""
   logger = logging.getLogger("absl")
   level = logger.level
   logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Images of a TFDS set that are decoded when a batch is made; their labels are read once."""
+"""Images of a TFDS set that are decoded when a batch is made; the labels are read once."""
 
 import concurrent.futures
 import dataclasses
@@ -21,13 +21,13 @@ CHUNK = 256  # examples that a thread reads between two steps of the progress ba
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-  """Encoded images of a prepared split.
+  """The encoded images of a prepared split.
 
   Attributes:
-    folder: of the prepared set.
-    split: its expression.
-    image: the name of the feature.
-    identity: what the folder holds, in short.
+    folder: the folder of the prepared set.
+    split: the split's expression.
+    image: the name of the image feature.
+    identity: a digest of the folder's contents.
   """
 
   folder: str
@@ -56,11 +56,11 @@ def streamed(
   """A split whose images are decoded when a batch is made.
 
   Args:
-    folder: of the prepared set.
-    split: its expression.
+    folder: the folder of the prepared set.
+    split: the split's expression.
     image, label: the names of the features.
-    num_examples: how many there are.
-    told: calls what reads them, and tells errors of TFDS in one line.
+    num_examples: the number of examples.
+    told: calls a function that reads examples, and turns errors of TFDS into one line.
   """
   read = lambda: _labels(str(folder), split, label)
   labels = cached_labels(folder, (split, label), num_examples, lambda: told(read))
@@ -81,7 +81,7 @@ def in_chunks(fill: Callable[[int], int], number: int, what: str) -> None:
 
 
 def undecoded(builder: Any, split: str) -> Any:
-  """TFDS's source of a split, images as they are stored."""
+  """TFDS's source of a split, with images as they are stored."""
   import tensorflow_datasets
 
   features = builder.info.features
@@ -92,7 +92,7 @@ def undecoded(builder: Any, split: str) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _opened(folder: str, split: str) -> Any:
-  """The same, by the folder; opened once in a process."""
+  """The `undecoded` source of a folder's split; each process opens it once."""
   import tensorflow_datasets
 
   return undecoded(tensorflow_datasets.builder_from_directory(folder), split)

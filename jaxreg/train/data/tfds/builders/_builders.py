@@ -1,7 +1,7 @@
-"""TFDS's builders of MNIST, CIFAR-10 and CIFAR-100, but for the one step for which they need TensorFlow.
+"""TFDS's builders of MNIST, CIFAR-10 and CIFAR-100, without the one step that needs TensorFlow.
 
-TFDS's own classes read the files and encode the images through TensorFlow. These inherit from them names,
-versions, features, addresses and the order of the examples, so that what they write is what TFDS reads.
+TFDS's own classes read the files and encode the images through TensorFlow. The classes here inherit names,
+versions, features, addresses and the order of the examples from them, so that TFDS can read their output.
 """
 
 import gzip
@@ -18,11 +18,11 @@ from tensorflow_datasets.image_classification import cifar, mnist
 
 
 def _official_files(name: str) -> Any:
-  """Addresses, sizes, SHA-256 and names. TFDS's classes find them too, but with a package of `[prepare]`."""
+  """Addresses, sizes, SHA-256 and names of the files; TFDS's classes need a package of `[prepare]` here."""
   return checksums.load_url_infos(tfds.core.tfds_path(f"url_checksums/{name}.txt"))
 
 
-# Registered as nothing: `tfds.builder(name)` stays TFDS's own.
+# The classes are not registered, so that `tfds.builder(name)` stays TFDS's own.
 
 
 class MNIST(mnist.MNIST, skip_registration=True):
@@ -40,7 +40,7 @@ class MNIST(mnist.MNIST, skip_registration=True):
     }
 
   def _generate_examples(self, images: Path, labels: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    # The files' checksums were verified, so the headers, of 16 and 8 bytes, are known.
+    # The files' checksums were verified, so the headers are known: 16 and 8 bytes.
     pixels = np.frombuffer(gzip.decompress(images.read_bytes()), np.uint8, offset=16).reshape(-1, 28, 28)
     classes = np.frombuffer(gzip.decompress(labels.read_bytes()), np.uint8, offset=8)
     for index, (image, label) in enumerate(zip(pixels, classes, strict=True)):
@@ -48,7 +48,7 @@ class MNIST(mnist.MNIST, skip_registration=True):
 
 
 class _Cifar:
-  """What CIFAR-10 and CIFAR-100 share: an archive of binary batches and of the names of the classes."""
+  """The common part of CIFAR-10 and CIFAR-100: an archive with binary batches and the classes' names."""
 
   def _split_generators(self: Any, dl_manager: Any) -> dict[str, Iterable[tuple[int, dict[str, Any]]]]:
     official = self._cifar_info
@@ -91,7 +91,7 @@ BUILDERS = {"mnist": MNIST, "cifar10": Cifar10, "cifar100": Cifar100}
 
 
 def _read_members(archive: Path, names: list[str]) -> dict[str, bytes]:
-  """These files of a .tar.gz, in one pass: going back to an earlier one would decompress all again."""
+  """Files of a .tar.gz, read in one pass: going back to an earlier file would decompress all again."""
   found = {}
   with tarfile.open(archive, "r|gz") as tar:
     for member in tar:

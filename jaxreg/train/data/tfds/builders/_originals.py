@@ -1,4 +1,4 @@
-"""The official files that a data set is prepared from: found, or downloaded, and verified."""
+"""The official files of a data set: finds or downloads them, and verifies them."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from jaxreg.train.errors import RunError, one_line
 
 
 def originals(name: str, root: Path, manual_dir: str) -> Path:
-  """The folder with all official files of `name`, downloaded if need be; their checksums are right."""
+  """The folder with all official files of `name`, downloaded if necessary, with verified checksums."""
   infos = BUILDERS[name].url_infos
   default = root / "downloads" / "manual"
   if manual_dir:
@@ -69,7 +69,7 @@ def _download(url: str, info: Any, file: Path, name: str, root: Path) -> None:
       )
     os.replace(partial, file)
   except requests.RequestException as error:
-    # Without an answer, requests and urllib3 tell three lines of their own structure.
+    # Without an answer, the message of requests and urllib3 is three lines about their own structure.
     reason = type(error).__name__ if error.response is None else one_line(error)
     files = ", ".join(official.filename for official in BUILDERS[name].url_infos.values())
     raise RunError(

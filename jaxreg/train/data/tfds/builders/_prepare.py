@@ -1,4 +1,4 @@
-"""From a name to a prepared data set, wholly or not at all."""
+"""Prepares a data set by its name, wholly or not at all."""
 
 import contextlib
 import difflib
@@ -24,15 +24,15 @@ def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -
   """Prepares a data set below `root`, wholly or not at all.
 
   Args:
-    name: of the data set.
-    config: of its configurations, or "" for the default one.
-    version: or "" for the current one.
+    name: the name of the data set.
+    config: one of its configurations, or "" for the default one.
+    version: a version, or "" for the current one.
     root: TFDS's data directory.
-    manual_dir: the folder that has the official files, or "" for TFDS's own, `root/downloads/manual`, if
-      they are there, else the network.
+    manual_dir: the folder that holds the official files. With "", they come from TFDS's own folder,
+      `root/downloads/manual`, if it holds them, else from the network.
 
   Raises:
-    RunError: naming the ways to get the data.
+    RunError: with the ways to get the data.
   """
   reference = "/".join(filter(None, (name, config))) + (f":{version}" if version else "")
   ours = BUILDERS.get(name)
@@ -46,7 +46,7 @@ def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -
         _prepare_stock(reference, root, manual_dir)
   except RunError:
     raise
-  except requests.RequestException as error:  # an OSError, but not of the disk
+  except requests.RequestException as error:  # it is an OSError, but not of the disk
     raise RunError(
       f"data.tfds.name: {reference} cannot be downloaded ({one_line(error, limit=80)}); prepare it on a "
       f"machine with a network, copy its {root / name} and set TFDS_DATA_DIR"
@@ -73,7 +73,7 @@ def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
       raise RunError(f"data.tfds.data_dir: {final} is there but holds no prepared data set; remove it")
     files = originals(name, root, manual_dir)
     tqdm.write(f"preparing {final}", file=sys.stderr)
-    shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # a killed run may have left it
     try:
       builder = builder_class(data_dir=staging)
       with contextlib.redirect_stdout(io.StringIO()):  # TFDS would name the staging folder
@@ -91,8 +91,8 @@ def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
 
 
 def _prepare_stock(reference: str, root: Path, manual_dir: str) -> None:
-  # TFDS writes beside the data set's folder and renames: what is interrupted is not there, and where it is
-  # prepared by now nothing is done.
+  # TFDS writes beside the data set's folder and renames, so an interrupted preparation leaves no data set. If
+  # another process has prepared it by now, TFDS does nothing.
   downloads = root / "downloads"
   downloads.mkdir(parents=True, exist_ok=True)
   lock = downloads / f".{reference.replace('/', '-')}.lock"
@@ -119,7 +119,7 @@ def _check_known(reference: str, name: str, root: Path) -> None:
 
 
 def _prepared(folder: Path) -> list[str]:
-  """What is there of a data set: versions, or configurations with versions."""
+  """The prepared versions of a data set, or its configurations with versions."""
   infos = [*folder.glob("*/dataset_info.json"), *folder.glob("*/*/dataset_info.json")]
   return sorted(str(info.parent.relative_to(folder)) for info in infos)
 
@@ -127,7 +127,7 @@ def _prepared(folder: Path) -> list[str]:
 def _check_tensorflow(reference: str, name: str, root: Path) -> None:
   if importlib.util.find_spec("tensorflow") is None:
     others = f" (of {name} there is {', '.join(_prepared(root / name))})" if _prepared(root / name) else ""
-    # Not `tfds build`, which needs Apache Beam too.
+    # Not `tfds build`, which also needs Apache Beam.
     command = (
       "import tensorflow_datasets as tfds; "
       f"tfds.builder('{reference}', data_dir='{root}').download_and_prepare(file_format='array_record')"
@@ -141,7 +141,7 @@ def _check_tensorflow(reference: str, name: str, root: Path) -> None:
 
 @contextlib.contextmanager
 def _one_process(lock: Path) -> Iterator[None]:
-  """Of several processes, the first does the work and the others wait; a killed one holds nothing up."""
+  """Lets one process work while the others wait; a killed process releases the lock."""
   with lock.open("w") as stream:
     fcntl.flock(stream, fcntl.LOCK_EX)
     yield
