@@ -21,9 +21,10 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.compare import compare
 from jaxreg.train.jobs.dropmax_figures import dropmax_figures
-from jaxreg.train.jobs.evaluate import evaluate, report
+from jaxreg.train.jobs.evaluate import evaluate
 from jaxreg.train.jobs.flatness.job import flatness
 from jaxreg.train.jobs.load import load, load_outputs
+from jaxreg.train.jobs.report import report
 from jaxreg.train.jobs.train import train
 from jaxreg.train.jobs.translate import translate
 from jaxreg.train.run.interrupt import Interrupted

@@ -10,8 +10,6 @@ import pytest
 
 from jaxreg.flatness import _theorems as theorems
 
-pytestmark = pytest.mark.thorough
-
 KEEP, NUMBER, WIDTHS = 0.8, 7, (5, 8, 6, 1)
 STAGES = {"start": 0, "trained": 200, "stationary": 20_000}
 LAYERS = ("Dense_0/*", "Dense_1/*", "Dense_2/*")
@@ -153,6 +151,7 @@ def cosine(one, other):
 # The noise and the mean loss.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.8, 1.0])
 def test_moments_of_the_noise(keep):
   eta, p = np.array([1 / keep - 1, -1]), np.array([keep, 1 - keep])
@@ -161,6 +160,7 @@ def test_moments_of_the_noise(keep):
   np.testing.assert_allclose(moments, [p @ eta**k for k in (2, 3, 4)], rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.claim(
   "flatness", "Eq. 2", "the mean loss is the loss and (1-p)/2np times the contributions' squares"
@@ -169,6 +169,7 @@ def test_expected_loss_is_the_mean_over_masks(stage):
   np.testing.assert_allclose(call(theorems.expected_dropout_loss, stage), mean_loss(at(stage)), rtol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim("flatness", "B.2", "a_i, twice the mean loss, is the squared residual and the penalty")
 def test_a_is_twice_the_mean_loss():
   _, high = theorems.loewner_bounds(contributions, unflatten(at("start")), *data(), keep_prob=KEEP)
@@ -178,6 +179,7 @@ def test_a_is_twice_the_mean_loss():
 # Theorem 1.
 
 
+@pytest.mark.thorough
 def test_many_narrow_examples_are_all_counted():
   """With keep_prob 1/2 an output w x has the mean Hessian (1 + (1 - p) / p) x^2: a sum of twos."""
   hidden = lambda w, x: (w * x, jnp.zeros((), w.dtype))
@@ -187,6 +189,7 @@ def test_many_narrow_examples_are_all_counted():
   np.testing.assert_array_equal(got, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.claim(
@@ -212,6 +215,7 @@ def test_theorem_1_fails_across_layers():
   assert errors["stationary"] < 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness", "Eq. 2", "the mean Hessian of all parameters, by the squares' second derivatives"
 )
@@ -225,6 +229,7 @@ def test_equation_2_is_exact_on_all_parameters():
   np.testing.assert_allclose(whole, exact_hessian("start"), atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_without_dropout_they_are_gauss_newton_and_no_noise():
   values, jacobian = outputs_and_gradients("start")
   got = call(theorems.dropout_hessian, "start", keep_prob=1.0)
@@ -248,6 +253,7 @@ def test_theorem_2_is_computed_as_printed():
   np.testing.assert_allclose(call(theorems.dropout_covariance, "start"), (whole + units) / NUMBER, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness",
   "theorem 2",
@@ -262,6 +268,7 @@ def test_theorem_2_is_no_identity():
   assert 2 < error("stationary") < 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("sampling", ["full_batch", "single_example"])
 @pytest.mark.claim(
@@ -274,6 +281,7 @@ def test_exact_covariance_is_that_over_all_masks(stage, sampling):
   np.testing.assert_allclose(got, want, rtol=0, atol=1e-12 * np.abs(want).max())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [0.3, 0.5])
 def test_exact_covariance_at_other_rates(keep):
   kept = MASKS.sum(axis=1)
@@ -296,6 +304,7 @@ def test_hessian_and_covariance_are_similar():
     assert 0.55 < exact < 0.9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.claim(
   "flatness",
@@ -314,6 +323,7 @@ def test_loewner_bounds(stage):
   assert 0 < low < high
 
 
+@pytest.mark.thorough
 @pytest.mark.claim(
   "flatness", "proposition 1", "the exact covariance is not between those bounds", status="erratum"
 )
@@ -335,6 +345,7 @@ MATRICES = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", MATRICES)
 def test_chunks_change_nothing(function):
   whole = call(function, "start")
@@ -343,16 +354,19 @@ def test_chunks_change_nothing(function):
   np.testing.assert_allclose(call(function, "start", chunk_size=3), whole, rtol=0, atol=1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", MATRICES)
 def test_selected_parameters_are_a_block_of_the_whole(function):
   whole, here = call(function, "start", chunk_size=3), blocks()["Dense_1/*"]
   np.testing.assert_allclose(call(function, "start", where="Dense_1/*"), whole[here, here], atol=1e-13)
 
 
+@pytest.mark.thorough
 def test_several_patterns_are_alternatives():
   assert call(theorems.dropout_hessian, "start", where=("Dense_0/kernel", "Dense_2/kernel")).shape == (46, 46)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", MATRICES)
 def test_single_precision_stays_single_and_is_compiled(function):
   params, x, y = jax.tree.map(
@@ -380,12 +394,14 @@ def refused(error, message, function=theorems.dropout_hessian, **changed):
   assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keep", [0.0, -0.1, 1.5, float("nan")])
 def test_probabilities_are_checked(keep):
   for function in (*MATRICES, theorems.expected_dropout_loss, theorems.loewner_bounds):
     refused(ValueError, r"keep_prob must lie in \(0, 1\]", function, keep_prob=keep)
 
 
+@pytest.mark.thorough
 def test_bad_arguments():
   x, y = data()
   refused(TypeError, "targets must be floating, got int", targets=y.astype(int))

@@ -192,6 +192,10 @@ def test_bad_arguments():
     flatness.top_eigenpairs(lambda v: v, {"a": jnp.zeros(8)}, key=key)
   with pytest.raises(ValueError, match=r"num_matvecs must lie in \[num, size\] = \[5, 8\], got 4"):
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num=5, num_matvecs=4)
+  with pytest.raises(TypeError, match="key must be a typed key"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=0)
+  with pytest.raises(TypeError, match="num must be an integer"):
+    flatness.operator_trace(lambda v: v, jnp.zeros(8), key=key, num=2.5)
   with pytest.raises(ValueError, match="num must be at least 1"):
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num=0)
   with pytest.raises(ValueError, match="which must be one of largest, smallest, magnitude, got 'top'"):

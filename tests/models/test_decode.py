@@ -113,7 +113,6 @@ def test_decoding_stops_once_all_have_ended():
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"length": 0}, "length must be at least 1"),
     ({"length": 3, "beam_size": 0}, "beam_size must be at least 1"),
     ({"length": 3, "length_penalty": -1.0}, "length_penalty must be at least 0"),
     ({"length": 3, "length_penalty": float("nan")}, "length_penalty must be at least 0"),
@@ -125,6 +124,8 @@ def test_sizes_out_of_range_are_refused(options, message):
 
 
 @pytest.mark.parametrize("decode", [models.greedy_decode, models.beam_decode])
-def test_an_empty_batch_is_refused(decode):
+def test_an_empty_batch_or_sequence_is_refused(decode):
+  with pytest.raises(ValueError, match="length must be at least 1"):
+    decode(next_log_probs, BATCH, length=0)
   with pytest.raises(ValueError, match="batch_size must be at least 1"):
     decode(next_log_probs, 0, length=LENGTH)

@@ -8,9 +8,6 @@ from flax import linen as nn
 
 from jaxreg import models, noise, penalties
 
-pytestmark = pytest.mark.thorough
-
-
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 KINDS = {
   "weight_norm": models.WeightNormDense,
@@ -39,6 +36,7 @@ def test_weight_norm_has_lengths_of_its_own():
   )
 
 
+@pytest.mark.thorough
 def test_spectral_norm_converges_in_training_only():
   layer = models.SpectralNormDense(3)
   variables = start(layer)
@@ -64,6 +62,7 @@ def stream():
   return Reveal().apply({}, rngs={"dropout": jax.random.key(1)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ("kind", "disturb"),
   [
@@ -83,6 +82,7 @@ def test_learned_dropout_is_on_the_inputs(kind, disturb):
   assert all(np.abs(gradient[name]).max() > 0 for name in params if name not in ("kernel", "bias"))
 
 
+@pytest.mark.thorough
 def test_a_rate_belongs_to_the_kernel_beside_it():
   with pytest.raises(
     ValueError, match="params must have a/kernel, the kernel whose inputs a/rate_logit drops"
@@ -90,6 +90,7 @@ def test_a_rate_belongs_to_the_kernel_beside_it():
     penalties.learned_dropout({"a": {"rate_logit": jnp.zeros(())}, "kernel": jnp.ones((2, 2))})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_perceptron_of_another_kind(kind):
   """Its layers have the names of dense ones, and it trains."""
@@ -103,6 +104,7 @@ def test_a_perceptron_of_another_kind(kind):
   np.testing.assert_allclose(model.apply(variables, X, train=False), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_selu_with_alpha_dropout_keeps_mean_and_variance():
   """The fixed point of the source: inputs of mean 0 and variance 1 stay so through the layers."""
   x = np.random.default_rng(1).normal(size=(256, 400)).astype(np.float32)
@@ -115,6 +117,7 @@ def test_selu_with_alpha_dropout_keeps_mean_and_variance():
   assert abs(out.std() - 1) < 0.08
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", ["dropout", "activation", "layer"])
 def test_other_options_are_refused(option):
   with pytest.raises(ValueError, match=f"{option} must be one of"):

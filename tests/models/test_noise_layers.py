@@ -10,9 +10,6 @@ from flax import linen as nn
 
 from jaxreg import models, noise, paths
 
-pytestmark = pytest.mark.thorough
-
-
 X = jnp.asarray(np.random.default_rng(0).uniform(1, 2, size=(4, 6, 5, 3)), jnp.float32)
 LAYERS = {
   "Dropout": (models.Dropout(0.3), lambda k: noise.dropout(k, X, rate=0.3)),
@@ -54,6 +51,7 @@ def test_a_layer_is_its_function_with_the_streams_key(name):
   assert (got != other).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_key_is_needed_where_nothing_is_drawn(name):
   layer, _ = LAYERS[name]
@@ -66,6 +64,7 @@ def test_no_key_is_needed_where_nothing_is_drawn(name):
     layer.clone(**{size: -0.1}).apply({}, X, train=True, rngs={"dropout": jax.random.key(0)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_traced_rate_takes_the_place_of_the_layers(name):
   layer, function = LAYERS[name]
@@ -78,6 +77,7 @@ def test_a_traced_rate_takes_the_place_of_the_layers(name):
   np.testing.assert_array_equal(run(0.0), X)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_known_array_is_a_rate_inside_jit_too(name):
   layer, function = LAYERS[name]
@@ -88,6 +88,7 @@ def test_a_known_array_is_a_rate_inside_jit_too(name):
   np.testing.assert_allclose(run(some, dropout=jax.random.key(0)), function(stream(layer)), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_spatial_axes_are_those_between_batch_and_channels():
   for shape in ((4, 50, 6), (4, 3, 3, 3, 6)):
     got = models.SpatialDropout(0.5).apply(
@@ -119,6 +120,7 @@ def test_drop_connect_dense_is_dense_in_parameters_and_at_test_time():
   np.testing.assert_allclose(shared, np.broadcast_to(shared[:1], shared.shape), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_concrete_dropout_learns_its_rate():
   """Where the noise costs nothing the entropy wins, and the rate rises; where it does, it falls."""
   x = jax.random.normal(jax.random.key(0), (64, 5))
@@ -144,6 +146,7 @@ def test_concrete_dropout_learns_its_rate():
     models.ConcreteDropout(initial_rate=0.0).init(jax.random.key(0), x, train=False)
 
 
+@pytest.mark.thorough
 def test_weight_decay_leaves_the_rate_alone():
   params = {"ConcreteDropout_0": {"rate_logit": jnp.zeros(())}, "Dense_0": {"kernel": jnp.ones((2, 2))}}
   assert not paths.kernels_only(params)["ConcreteDropout_0"]["rate_logit"]

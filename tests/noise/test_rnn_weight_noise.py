@@ -11,8 +11,6 @@ import pytest
 
 from jaxreg import noise
 
-pytestmark = pytest.mark.thorough
-
 STD, LENGTH, DRAWS, WEIGHT = 0.1, 50, 4000, 1.5
 KINDS = [("additive", False), ("additive", True), ("multiplicative", False), ("multiplicative", True)]
 
@@ -36,6 +34,7 @@ def many(**options):
   return np.asarray(paths_of(jax.random.key(0), params, **options)["kernel"], np.float64)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "cumulative"), KINDS)
 @pytest.mark.claim(
   "regularization",
@@ -56,6 +55,7 @@ def test_spread_over_time(kind, cumulative):
   assert (np.abs(got.std(1) / std - 1) < slack / math.sqrt(2 * DRAWS)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "cumulative"), KINDS)
 def test_steps_are_independent_or_accumulate(kind, cumulative):
   got = many(kind=kind, cumulative=cumulative)
@@ -80,6 +80,7 @@ def test_cumulative_noise_is_the_sum_and_the_product_of_the_steps_own():
   np.testing.assert_allclose(run(params, "multiplicative", True), w * (1 + delta).cumprod(0), rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "cumulative"), KINDS)
 def test_one_draw_for_a_sequence(kind, cumulative):
   got = np.asarray(
@@ -93,6 +94,7 @@ def test_one_draw_for_a_sequence(kind, cumulative):
   np.testing.assert_allclose(got, np.broadcast_to(want, got.shape), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_each_sequence_begins_anew():
   """From a fresh carry the first step is the first step; from the last one's carry noise goes on."""
   params = {"kernel": jnp.ones(3)}
@@ -105,6 +107,7 @@ def test_each_sequence_begins_anew():
   assert int(carry.step) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "cumulative"), KINDS)
 def test_limits_and_gradients(kind, cumulative):
   for value in (0.0, 1e4):

@@ -107,6 +107,8 @@ def test_dtypes_and_refusals():
   assert got.dtype == jnp.float32
   with pytest.raises(ValueError, match="learning_rate must lie in"):
     theory.gd_filter(jnp.ones(2), learning_rate=0.0, steps=1)
+  with pytest.raises(ValueError, match="learning_rate must lie in"):
+    theory.early_stopping_steps(learning_rate=-0.1, alpha=1.0)
   with pytest.raises(ValueError, match="steps must lie in"):
     theory.early_stopping_alpha(learning_rate=0.1, steps=0)
   with pytest.raises(ValueError, match="alpha must lie in"):

@@ -1,4 +1,4 @@
-"""`job = evaluate`: the metrics of a checkpoint on a split. `report` puts the results of any job in words."""
+"""`job = evaluate`: the metrics of a checkpoint on a split."""
 
 import dataclasses
 from pathlib import Path
@@ -12,49 +12,13 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
-from jaxreg.train.jobs.compare import markdown
-from jaxreg.train.jobs.flatness.figures import markdown as flatness_lines
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.evaluation import make_evaluate
 from jaxreg.train.run.manifest import pick_step
 from jaxreg.train.run.restore import pick_and_restore
-from jaxreg.train.step.metrics import averaged, shown
+from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
-
-
-def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
-  """The results as a few lines for people."""
-  if config.job == "compare":
-    where = f"in {workdir}: compare.md, compare.json, figures/, and a folder a run"
-    return f"{markdown(results)}\n{where}"
-  if config.job == "flatness":
-    return f"{flatness_lines(results)}\nin {workdir}: flatness.json, figures/, and a folder a run"
-  if config.job == "translate":
-    found = "   ".join(
-      f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
-    )
-    where = f"in {workdir}: translations.txt, translate.json"
-    return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
-  lines = []
-  for split in ("train", "val", "test"):
-    if f"{split}/error" in results:
-      error = shown(results, f"{split}/error", factor=100, digits=2)
-      nll = shown(results, f"{split}/nll", digits=4)
-      ece = shown(results, f"{split}/ece", factor=100, digits=2)
-      lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
-  what = f"{config.method.name}, checkpoint of step {results['step']}"
-  number, members = config.replicas // config.ensemble, config.ensemble
-  if number > 1:
-    each = "seeds" if members == 1 else f"ensembles of {members}"
-    what += f", {number} {each}, mean ± 95 % confidence interval"
-  elif members > 1:
-    what += f", an ensemble of {members}"
-  if config.job == "dropmax_figures":
-    lines.append(f"in {workdir}: figures/, and what the training left")
-  if config.job == "train":
-    lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
-  return "\n".join([what, *lines])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,9 @@ from jaxreg.typing import Array, Batch
 
 def weighed(batch: Batch) -> Batch:
   """The batch with `weights`; a batch without them gets the weight 1 for every label."""
-  return {"weights": jnp.ones(batch["labels"].shape, jnp.float32), **batch}
+  if "weights" in batch:
+    return batch
+  return {**batch, "weights": jnp.ones(batch["labels"].shape, jnp.float32)}
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:

@@ -1,0 +1,43 @@
+"""The results of a job in a few lines for people."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxreg.train.config.fields import Config
+from jaxreg.train.jobs.compare import markdown
+from jaxreg.train.jobs.flatness.figures import markdown as flatness_lines
+from jaxreg.train.step.metrics import shown
+
+
+def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
+  """The results as a few lines for people."""
+  if config.job == "compare":
+    where = f"in {workdir}: compare.md, compare.json, figures/, and a folder a run"
+    return f"{markdown(results)}\n{where}"
+  if config.job == "flatness":
+    return f"{flatness_lines(results)}\nin {workdir}: flatness.json, figures/, and a folder a run"
+  if config.job == "translate":
+    found = "   ".join(
+      f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
+    )
+    where = f"in {workdir}: translations.txt, translate.json"
+    return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
+  lines = []
+  for split in ("train", "val", "test"):
+    if f"{split}/error" in results:
+      error = shown(results, f"{split}/error", factor=100, digits=2)
+      nll = shown(results, f"{split}/nll", digits=4)
+      ece = shown(results, f"{split}/ece", factor=100, digits=2)
+      lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
+  what = f"{config.method.name}, checkpoint of step {results['step']}"
+  number, members = config.replicas // config.ensemble, config.ensemble
+  if number > 1:
+    each = "seeds" if members == 1 else f"ensembles of {members}"
+    what += f", {number} {each}, mean ± 95 % confidence interval"
+  elif members > 1:
+    what += f", an ensemble of {members}"
+  if config.job == "dropmax_figures":
+    lines.append(f"in {workdir}: figures/, and what the training left")
+  if config.job == "train":
+    lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
+  return "\n".join([what, *lines])
