@@ -163,7 +163,7 @@ def test_rows_and_grid():
     ),
     ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),
-    ({"replicas": 3}, r"replicas: job=compare has so many as it needs; leave it out, got 3$"),
+    ({"replicas": 3}, r"replicas: job=compare sets them itself; leave it out, got 3$"),
   ],
 )
 def test_a_mistake_is_told_before_anything_is_trained(tmp_path, monkeypatch, fields, message):

@@ -33,12 +33,12 @@ def check_devices(config: Config) -> None:
   unlabelled = config.data.unlabelled.batch_size
   if unlabelled and (config.parallel == "pmap" or config.accumulate > 1):
     raise RunError(
-      "data.unlabelled.batch_size: parts of a batch would have examples with labels only, or without; give "
+      "data.unlabelled.batch_size: a part of a batch could lack labelled or unlabelled examples; give "
       f"parallel=jit and accumulate=1, got {config.parallel} and {config.accumulate}"
     )
   if unlabelled and (config.batch_size + unlabelled) % devices:
     raise RunError(
-      f"batch_size: must with data.unlabelled.batch_size be divisible by {which}, {devices}, "
+      f"batch_size: its sum with data.unlabelled.batch_size must be divisible by {which}, {devices}, "
       f"got {config.batch_size} + {unlabelled}"
     )
   if not unlabelled and config.batch_size % (devices * config.accumulate):
@@ -62,8 +62,8 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
   unlabelled, rest = config.data.unlabelled.batch_size, sizes.get("unlabelled", 0)
   if unlabelled > rest:
     raise RunError(
-      f"data.unlabelled.batch_size: must be at most {rest}, what data.{config.data.name} and data.subset "
-      f"leave of the training examples, got {unlabelled}"
+      f"data.unlabelled.batch_size: must be at most {rest}, the number of training examples that "
+      f"data.{config.data.name} and data.subset leave over, got {unlabelled}"
     )
   steps_per_epoch = sizes["train"] // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
@@ -99,7 +99,7 @@ def check_noises(config: Config, data: Data) -> None:
   """
   if is_tokens(data["input_dtype"]) and "gaussian_noise" in config.noise.names:
     raise ValueError(
-      f"noise.names: gaussian_noise is on inputs, and those of data.{config.data.name} are tokens"
+      f"noise.names: gaussian_noise cannot be added to tokens, the inputs of data.{config.data.name}"
     )
 
 
@@ -116,7 +116,7 @@ def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
       f"{without} in regularizers.names, or give 0"
     )
   if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
-    raise ValueError(f"regularizers.names: {', '.join(terms)} are for inputs that are no sequences of tokens")
+    raise ValueError(f"regularizers.names: {', '.join(terms)} cannot be used with tokens or label sequences")
 
 
 def check_state(config: Config, data: Data, method: Method, *, has_statistics: bool) -> None:
@@ -129,7 +129,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
   """
   if has_statistics and config.average.name in ("swa", "ema"):
     raise ValueError(
-      "average.name: statistics, as of BatchNorm, are not those of averaged parameters; give none or "
+      "average.name: the network's statistics, as of BatchNorm, do not fit averaged parameters; give none or "
       f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
     )
   if step_name(config.optimizer) != "path_sgd":
@@ -138,7 +138,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
     raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
   if method.head not in (models.SoftmaxHead, models.AttentionHead):
     raise ValueError(
-      f"optimizer.name: path_sgd is for heads that give logits by affine layers alone, which that of "
+      f"optimizer.name: path_sgd needs a head that gives logits by affine layers alone, and the head of "
       f"method.name={config.method.name} does not"
     )
 

@@ -88,7 +88,7 @@ def _check_augment(chosen: Config) -> None:
   numbers = all(isinstance(value, int | float) and math.isfinite(value) for value in (*mean, *std))
   if not numbers or len(mean) != len(std) or not all(value > 0 for value in std):
     raise RunError(
-      f"augment.mean, augment.std: must be a number per channel each, std above 0, got {mean} and {std}"
+      f"augment.mean, augment.std: must each have a number per channel, std above 0, got {mean} and {std}"
     )
 
 

@@ -23,7 +23,7 @@ def check_conflicts(config: Config) -> None:
 
 def _check_replicas(config: Config) -> None:
   if config.average.name == "early_stopping" and config.ensemble > 1:
-    raise RunError(f"average.name: early_stopping is of single runs; give ensemble=1, got {config.ensemble}")
+    raise RunError(f"average.name: early_stopping is for single runs; give ensemble=1, got {config.ensemble}")
   if config.job != "compare" and config.replicas % config.ensemble:
     raise RunError(
       f"ensemble: must divide replicas, which are all members, got {config.ensemble} and {config.replicas}"
@@ -35,7 +35,7 @@ def _check_replicas(config: Config) -> None:
     )
   # Larger seeds repeat the keys of smaller ones in JAX.
   if not 0 <= config.seed <= 2**32 - config.replicas:
-    raise RunError(f"seed: must be at least 0 and, of every replica, below 2**32, got {config.seed}")
+    raise RunError(f"seed: must be at least 0, and below 2**32 for every replica, got {config.seed}")
 
 
 def _check_mesh(config: Config) -> None:
@@ -63,7 +63,7 @@ def _check_model(config: Config) -> None:
     )
   if model.unbalance and not _is_plain(model.MLP):
     raise RunError(
-      "model.unbalance: must be 0 but for model.MLP.activation=relu and layer=dense, of which the function "
+      "model.unbalance: must be 0 except with model.MLP.activation=relu and layer=dense, where the function "
       f"stays the same, got {model.MLP.activation} and {model.MLP.layer}"
     )
   if "kl_sparsity" in config.regularizers.names and not (model.name == "MLP" and _is_sigmoid(model.MLP)):

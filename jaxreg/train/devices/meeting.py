@@ -66,7 +66,7 @@ def _gather(port: int, number: int, deadline: float, timeout: float) -> dict[int
         line, _ = listener.accept()
       except TimeoutError:
         missing = ", ".join(str(i) for i in range(1, number) if i not in lines)
-        fault = f"--num_processes={number}: in {timeout:g} seconds nothing came of process {missing}"
+        fault = f"--num_processes={number}: in {timeout:g} seconds nothing came from process {missing}"
         break
       line.settimeout(2)
       hello = _receive(line)
@@ -74,7 +74,7 @@ def _gather(port: int, number: int, deadline: float, timeout: float) -> dict[int
         line.close()  # not one of our processes
         continue
       if hello.get("of") != number:
-        fault = f"--num_processes: of process {hello['id']} is {hello.get('of')}, of process 0 {number}"
+        fault = f"--num_processes: process {hello['id']} has {hello.get('of')}, process 0 has {number}"
       elif hello["id"] in lines:
         fault = f"--process_id: {hello['id']} is given twice; start all with different ones"
       lines[-1 - len(lines) if fault else hello["id"]] = line

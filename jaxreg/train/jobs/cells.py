@@ -18,7 +18,7 @@ def check_replicas(config: Config) -> None:
     RunError: if `replicas` is set.
   """
   if config.replicas not in (1, config.ensemble):
-    raise RunError(f"replicas: job={config.job} has so many as it needs; leave it out, got {config.replicas}")
+    raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
 
 
 def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
