@@ -61,8 +61,8 @@ MEASURED = {
       "table 1, CIFAR",
       "DropMax has a lower test error than softmax",
       "open: on 8 % of CIFAR-10, with 560 steps and clipped gradients, DropMax loses in 3 of 3 seeds: "
-      "49.33 ± 5.66 against 44.52 ± 5.09 % with ResNet-20, 49.58 ± 1.60 against 48.10 ± 3.13 % with ResNet-8. "
-      "As printed, it collapses (docs/results.md). Training on the whole set was not completed",
+      "49.33 ± 5.66 against 44.52 ± 5.09 % with ResNet-20, 49.58 ± 1.60 against 48.10 ± 3.13 % with "
+      "ResNet-8; as printed, it collapses (docs/results.md). Training on the whole set was not completed",
     ),
   ],
   "flatness": [
