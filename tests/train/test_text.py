@@ -71,7 +71,7 @@ def test_gzipped_files_are_the_same(folder, tmp_path):
 @pytest.mark.thorough
 def test_tokens_are_the_same_in_another_process(folder):
   code = (
-    "from jaxreg.train import sources\n"
+    "from jaxreg.train.data import sources\n"
     f"print(sources.parallel_text({str(folder)!r}, **{OPTIONS}).describe()['crc32'])"
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
