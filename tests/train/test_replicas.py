@@ -246,7 +246,7 @@ def test_the_last_seeds():
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"seed": 2**32 - 2, "replicas": 3}, r"^seed: .* below 2\*\*32, got 4294967294$"),
+    ({"seed": 2**32 - 2, "replicas": 3}, r"^seed: .* below 2\*\*32 for every replica, got 4294967294$"),
     ({"replicas": 0}, r"^replicas: must be at least 1 and at most 1e4, got 0$"),
     ({"replicas_by": "scan"}, r"^replicas_by: got 'scan', allowed are auto, loop, vmap"),
     ({"parallel": "pmap", "replicas_by": "vmap"}, r"^parallel: pmap takes one replica"),
