@@ -17,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.config import describe
+from jaxreg.train.config.files import load_module
 from jaxreg.train.data import sources
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.run import workdir as workdirs
@@ -622,7 +623,7 @@ def test_list_shows_every_config_with_its_variants(run, capsys):
   parts = dict(zip(names, np.split(np.array(lines), starts[1:]), strict=True))
   assert all(len(part) > 1 and len(part[1].split()) > 3 for part in parts.values())
   for name, part in parts.items():
-    module = cli._module(CONFIGS / name)
+    module = load_module(CONFIGS / name)
     listed = [word[1:] for line in part[1:] for word in line.split() if word.startswith(":")]
     assert bool(listed) == bool(inspect.signature(module.get_config).parameters)
     for variant in listed[:: max(1, len(listed) // 3)]:

@@ -1,31 +1,22 @@
 """The command line: from flags to a checked configuration; each mistake is reported in one line."""
 
-import ast
 import dataclasses
-import difflib
-import functools
-import importlib.util
-import inspect
-import itertools
-import textwrap
-import types
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
-from ml_collections.config_flags import tuple_parser
+from ml_collections import config_flags
 
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import FIELDS, add_options, is_choice
-from jaxreg.train.config.describe import WIDTH, described, fields_read
-from jaxreg.train.config.fields import Config, chooser, default_config, flatten
+from jaxreg.train.config.choices import add_options
+from jaxreg.train.config.describe import described
+from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.files import list_files, load_file
+from jaxreg.train.config.overrides import check_names, check_read, chosen, last_tuples
+from jaxreg.train.config.read import fields_read
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
-from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
-from jaxreg.train.lookup import look_here
 from jaxreg.train.run.workdir import default_workdir
 
 USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
@@ -63,12 +54,6 @@ lists faults and their effects on a run
 
 HELP = ("--help", "-h", "--helpfull", "-help")
 
-UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
-
-# The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
-# differently.
-ALONE = ("train", "evaluate", "translate")
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -98,13 +83,13 @@ def parse(argv: list[str], configs: Path) -> Call:
   """
   given, rest = _take_config(argv)
   if "--list" in rest:
-    return Call(text=_list(configs))
+    return Call(text=list_files(configs))
   path = given or str(configs / "dropmax_digits.py")
-  config, doc = _load(path, configs)
-  add_options(config, _choices(rest))
+  config, doc = load_file(path, configs)
+  add_options(config, chosen(rest))
   helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]
-  _check_names(rest, config)
-  rest = _last_tuples(rest, config)
+  check_names(rest, config)
+  rest = last_tuples(rest, config)
   values = flags.FlagValues()
   flags.DEFINE_string("workdir", None, "", flag_values=values)
   flags.DEFINE_string("coordinator", None, "", flag_values=values)
@@ -132,7 +117,7 @@ def parse(argv: list[str], configs: Path) -> Call:
   if config.job in ("evaluate", "translate") and not given:
     config = restore_config(config, workdir, overrides)
   check(config)
-  _check_read(overrides, config)
+  check_read(overrides, config)
   return Call(
     config=config,
     workdir=workdir,
@@ -159,155 +144,7 @@ def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
   return path, rest
 
 
-def _load(path: str, configs: Path) -> tuple[Config, str]:
-  name, colon, argument = path.partition(":")
-  places = [local_path(name, "--config")]
-  if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
-    places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]
-  file = next((place for place in places if place.is_file()), None)
-  if file is None:
-    raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
-  if file.parent != configs:
-    look_here()  # for the modules that it imports
-  try:
-    module = _module(file)
-    if colon and not inspect.signature(module.get_config).parameters:
-      raise RunError(f"takes no argument, got {argument!r}")
-    config = module.get_config(argument) if colon else module.get_config()
-    if not isinstance(config, ConfigDict):
-      got = "nothing" if config is None else f"a {type(config).__name__}"
-      raise TypeError(f"get_config must return what base_config makes, got {got}")
-    if FIELDS.keys() <= flatten(config).keys():
-      add_options(config)
-    config.lock()
-  except RunError as error:
-    raise RunError(f"--config {path}: {error}") from error
-  except (Exception, SystemExit) as error:  # A config is a user's program: anything can be wrong with it.
-    raise RunError(f"--config {path}: {one_line(error)}") from error
-  _check_fields(path, config)
-  return config, (module.__doc__ or "").strip()
-
-
-def _check_fields(path: str, config: Config) -> None:
-  """Checks that a config has the fields of `base_config` with the options of its choices, and no others."""
-  given = flatten(config)
-  known = flatten(default_config(given))
-  for field in given.keys() - known.keys():
-    raise RunError(f"--config {path}: there is no field {field}{_meant(field, known)}")
-  for field in known.keys() - given.keys():
-    raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
-
-
-def _choices(arguments: list[str]) -> dict[str, Any]:
-  """The fields among the flags that choose something with options, before the options are known."""
-  found: dict[str, Any] = {}
-  left = iter(arguments)
-  for argument in left:
-    name, equals, value = argument.lstrip("-").partition("=")
-    field = name.removeprefix("config.")
-    if argument.startswith("-") and field != name and is_choice(field):
-      value = value if equals else next(left, "")
-      found[field] = value if field.endswith((".name", ".inner")) else _several(value)
-  return found
-
-
-def _several(text: str) -> tuple[Any, ...]:
-  """The names in a tuple on the command line; `config_flags` reports text that is not a tuple."""
-  try:
-    return tuple_parser.TupleParser().parse(text)
-  except (ValueError, TypeError):
-    return ()
-
-
-def _check_names(arguments: list[str], config: Config) -> None:
-  """Checks that every `--config.FIELD` names a field, and not a group of fields."""
-  known: dict[str, Any] = flatten(config)
-  for argument in arguments:
-    name = argument.lstrip("-").partition("=")[0]
-    if not argument.startswith("-") or not name.startswith("config."):
-      continue
-    field = name.removeprefix("config.")
-    if field in known:
-      continue
-    inside = [other for other in known if other.startswith(f"{field}.")]
-    if inside:
-      first = sorted(inside, key=lambda other: other.count("."))[:10]
-      more = ", ..." if len(inside) > len(first) else ""
-      raise RunError(f"--config.{field}: is a group of fields; set one of {', '.join(first)}{more}")
-    raise RunError(f"--config.{field}: there is no such field{_meant(field, known)}; --helpfull lists all")
-
-
-def _last_tuples(arguments: list[str], config: Config) -> list[str]:
-  """The arguments with only the last value of each tuple: ml_collections would join several values.
-
-  For other fields, the last value overrides by itself.
-  """
-  tuples = {f"config.{field}" for field, value in flatten(config).items() if isinstance(value, list)}
-  last: dict[str, list[str]] = {}
-  others, left = [], iter(arguments)
-  for argument in left:
-    name, equals, _ = argument.lstrip("-").partition("=")
-    if argument.startswith("-") and name in tuples:
-      last[name] = [argument] if equals else [argument, *itertools.islice(left, 1)]
-    else:
-      others.append(argument)
-  return [argument for pair in last.values() for argument in pair] + others
-
-
-def _check_read(overrides: Mapping[str, Any], config: Config) -> None:
-  """Checks that the run reads each override; jobs with rows are left out, because a row may read it."""
-  flat = flatten(config)
-  for field in overrides if config.job in ALONE else ():
-    if chosen := chooser(field, flat):
-      value = functools.reduce(lambda part, name: part[name], chosen.split("."), config)
-      raise RunError(
-        f"--config.{field}: nothing reads it with {chosen}={value}; name it there, or leave it out"
-      )
-
-
-def _meant(field: str, known: Mapping[str, Any]) -> str:
-  near = difflib.get_close_matches(field, known, n=3, cutoff=0.6)
-  near += [other for other in known if other.split(".")[-1] == field.split(".")[-1] and other not in near]
-  return f"; did you mean {' or '.join(near[:4])}?" if near else ""
-
-
 def _flag_meant(error: Exception, config: Config) -> str:
   """A hint for a flag that is a field without its `config.`."""
   name = error.flagname if isinstance(error, flags.UnrecognizedFlagError) else ""
   return f"; did you mean --config.{name}?" if name in flatten(config) else ""
-
-
-def _files(configs: Path) -> list[Path]:
-  return sorted(file for file in configs.glob("*.py") if not file.name.startswith("_"))
-
-
-def _list(configs: Path) -> str:
-  """Each config with the first line of its docstring and its variants, within the width of a terminal."""
-  lines = []
-  for file in _files(configs):
-    try:
-      doc = ast.get_docstring(ast.parse(file.read_text())) or ""
-    except (SyntaxError, ValueError):  # a config that is being written
-      doc = ""
-    variants = " ".join(f":{variant}" for variant in _variants(file))
-    lines.append(f"{configs.name}/{file.name}")
-    for text in (doc.partition("\n")[0], variants):
-      lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
-  return "\n".join(lines) + "\n"
-
-
-def _variants(file: Path) -> tuple[str, ...]:
-  """The variants that may stand after the colon."""
-  try:
-    return tuple(map(str, getattr(_module(file), "VARIANTS", ())))
-  except (Exception, SystemExit):  # A config is a user's program: anything can be wrong with it.
-    return ()
-
-
-def _module(file: Path) -> types.ModuleType:
-  spec = importlib.util.spec_from_file_location("config", file)
-  if spec is None or spec.loader is None:
-    raise ValueError("it is not a Python file")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module

@@ -1,0 +1,98 @@
+"""Config files: programs that return a configuration, ours in one folder and those of users."""
+
+import ast
+import importlib.util
+import inspect
+import textwrap
+import types
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxreg.train.config.choices import FIELDS, add_options
+from jaxreg.train.config.describe import WIDTH
+from jaxreg.train.config.fields import Config, default_config, flatten
+from jaxreg.train.config.overrides import meant
+from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.files import local_path
+from jaxreg.train.lookup import look_here
+
+UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
+
+
+def load_file(path: str, configs: Path) -> tuple[Config, str]:
+  """The configuration that `FILE[:VARIANT]` returns, and the docstring of the file."""
+  name, colon, argument = path.partition(":")
+  places = [local_path(name, "--config")]
+  if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
+    places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]
+  file = next((place for place in places if place.is_file()), None)
+  if file is None:
+    raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
+  if file.parent != configs:
+    look_here()  # for the modules that it imports
+  try:
+    module = load_module(file)
+    if colon and not inspect.signature(module.get_config).parameters:
+      raise RunError(f"takes no argument, got {argument!r}")
+    config = module.get_config(argument) if colon else module.get_config()
+    if not isinstance(config, ConfigDict):
+      got = "nothing" if config is None else f"a {type(config).__name__}"
+      raise TypeError(f"get_config must return what base_config makes, got {got}")
+    if FIELDS.keys() <= flatten(config).keys():
+      add_options(config)
+    config.lock()
+  except RunError as error:
+    raise RunError(f"--config {path}: {error}") from error
+  except (Exception, SystemExit) as error:  # A config is a user's program: anything can be wrong with it.
+    raise RunError(f"--config {path}: {one_line(error)}") from error
+  _check_fields(path, config)
+  return config, (module.__doc__ or "").strip()
+
+
+def _check_fields(path: str, config: Config) -> None:
+  """Checks that a config has the fields of `base_config` with the options of its choices, and no others."""
+  given = flatten(config)
+  known = flatten(default_config(given))
+  for field in given.keys() - known.keys():
+    raise RunError(f"--config {path}: there is no field {field}{meant(field, known)}")
+  for field in known.keys() - given.keys():
+    raise RunError(f"--config {path}: has no field {field}; begin with base_config() of jaxreg.train")
+
+
+def _files(configs: Path) -> list[Path]:
+  return sorted(file for file in configs.glob("*.py") if not file.name.startswith("_"))
+
+
+def list_files(configs: Path) -> str:
+  """Each config with the first line of its docstring and its variants, within the width of a terminal."""
+  lines = []
+  for file in _files(configs):
+    try:
+      doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+    except (SyntaxError, ValueError):  # a config that is being written
+      doc = ""
+    variants = " ".join(f":{variant}" for variant in _variants(file))
+    lines.append(f"{configs.name}/{file.name}")
+    for text in (doc.partition("\n")[0], variants):
+      lines += textwrap.wrap(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4, **UNBROKEN)
+  return "\n".join(lines) + "\n"
+
+
+def _variants(file: Path) -> tuple[str, ...]:
+  """The variants that may stand after the colon."""
+  try:
+    return tuple(map(str, getattr(load_module(file), "VARIANTS", ())))
+  except (Exception, SystemExit):  # A config is a user's program: anything can be wrong with it.
+    return ()
+
+
+def load_module(file: Path) -> types.ModuleType:
+  """Runs a config file, in a module of its own."""
+  spec = importlib.util.spec_from_file_location("config", file)
+  if spec is None or spec.loader is None:
+    raise ValueError("it is not a Python file")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
