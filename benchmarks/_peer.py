@@ -9,10 +9,15 @@ from pathlib import Path
 class Peer:
   """Runs a script beside this one that answers lines with lines."""
 
-  def __init__(self, python, script, *arguments):
+  def __init__(self, python, script, *arguments, environment=None):
     threads = str(len(os.sched_getaffinity(0)))
     # Waiting threads sleep: spinning they would slow the other side down.
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads}
+    environment = {
+      **os.environ,
+      "OMP_WAIT_POLICY": "passive",
+      "OMP_NUM_THREADS": threads,
+      **(environment or {}),
+    }
     environment.pop("PYTHONPATH", None)
     command = [str(python), str(Path(__file__).parent / script), *map(str, arguments)]
     self.process = subprocess.Popen(
@@ -34,6 +39,10 @@ class Peer:
   def runner(self, task, **options):
     """`run(n)`, which has it done `n` times and returns the seconds of one."""
     return lambda number: sum(self.ask(task, **options) for _ in range(number)) / number
+
+  def stepper(self, task):
+    """`run(n)`, which has it take `n` steps of a task at once and returns the seconds of one."""
+    return lambda number: self.ask(task, number=number) / number
 
   def close(self):
     self.process.stdin.close()

@@ -1,0 +1,31 @@
+"""Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines."""
+
+import json
+import sys
+
+from _steps import make_steps
+
+FIELDS = {
+  "MLP": ((28, 28, 1), 128, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),
+  "LeNet": ((28, 28, 1), 50, {"model.name": "LeNet"}),
+  "ResNet-20": (
+    (32, 32, 3),
+    128,
+    {"model.name": "CifarResNet", "model.CifarResNet.depth": 20, "augment.names": ("pad_crop", "flip")},
+  ),
+}
+
+
+def main() -> None:
+  runs = {}
+  for line in sys.stdin:
+    task = json.loads(line)
+    name = task["task"]
+    if name not in runs:
+      runs[name] = make_steps(*FIELDS[name][:2], {"method.name": "softmax", **FIELDS[name][2]})
+    number = task["options"]["number"]
+    print(json.dumps({"seconds": runs[name](number) * number, "notes": {}}), flush=True)
+
+
+if __name__ == "__main__":
+  main()

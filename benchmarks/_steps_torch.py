@@ -1,0 +1,104 @@
+"""The PyTorch side of the benchmark of training steps, a process of its own that does what lines ask for.
+
+A line is `{"task": network, "options": {"number": steps}}`, the answer `{"seconds": s, "notes": {}}`. A step
+is what the trainer's is: a batch of bytes from memory, scaled, for ResNet-20 cropped and flipped image by
+image; SGD with momentum; loss and accuracy read. Images are channels-last.
+"""
+
+import json
+import sys
+
+import torch
+from _clock import now
+from torch import nn
+from torch.nn import functional as F
+
+EXAMPLES = 1024
+
+
+class Block(nn.Module):
+  """Two convolutions and a shortcut without parameters."""
+
+  def __init__(self, inputs, width, stride):
+    super().__init__()
+    self.first = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+    self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+    self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(width)])
+    self.stride, self.more = stride, width - inputs
+
+  def forward(self, x):
+    y = self.norms[1](self.second(F.relu(self.norms[0](self.first(x)))))
+    x = x[:, :, :: self.stride, :: self.stride]
+    return F.relu(y + F.pad(x, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)))
+
+
+def resnet20():
+  layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+  for inputs, width, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2)):
+    layers += [Block(inputs, width, stride), Block(width, width, 1), Block(width, width, 1)]
+  return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def mlp():
+  hidden = [nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU()]
+  return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(1024, 10))
+
+
+def lenet():
+  convolutions = [nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU()]
+  hidden = [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(800, 500), nn.ReLU()]
+  return nn.Sequential(*convolutions, *hidden, nn.Linear(500, 10))
+
+
+def augmented(x):
+  """Zero padding by 4, a crop of the old size and a flip, drawn for each image."""
+  rows, side = torch.arange(len(x))[:, None, None], torch.arange(x.shape[-1])
+  top, left = torch.randint(0, 9, (2, len(x), 1))
+  down, across = (top + side)[:, :, None], (left + side)[:, None, :]
+  x = F.pad(x, (4, 4, 4, 4))[rows, :, down, across].permute(0, 3, 1, 2)
+  return torch.where(torch.rand(len(x), 1, 1, 1) < 0.5, x.flip(3), x)
+
+
+class Side:
+  """A network with its optimizer and its images in memory."""
+
+  def __init__(self, make, image, batch_size, augment):
+    self.model = make().to(memory_format=torch.channels_last)
+    self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+    self.images = torch.randint(0, 256, (EXAMPLES, *image), dtype=torch.uint8)
+    self.labels = torch.randint(0, 10, (EXAMPLES,))
+    self.batch_size, self.augment = batch_size, augment
+
+  def step(self):
+    chosen = torch.randint(0, EXAMPLES, (self.batch_size,))
+    x, labels = self.images[chosen].float() / 255, self.labels[chosen]
+    x = (augmented(x) if self.augment else x).contiguous(memory_format=torch.channels_last)
+    self.optimizer.zero_grad()
+    logits = self.model(x)
+    loss = F.cross_entropy(logits, labels)
+    loss.backward()
+    self.optimizer.step()
+    return loss.item(), (logits.argmax(1) == labels).float().mean().item()
+
+
+SIDES = {
+  "MLP": lambda: Side(mlp, (1, 28, 28), 128, False),
+  "LeNet": lambda: Side(lenet, (1, 28, 28), 50, False),
+  "ResNet-20": lambda: Side(resnet20, (3, 32, 32), 128, True),
+}
+
+
+def main():
+  sides = {}
+  for line in sys.stdin:
+    task = json.loads(line)
+    side = sides.setdefault(task["task"], None) or SIDES[task["task"]]()
+    sides[task["task"]] = side
+    start = now()
+    for _ in range(task["options"]["number"]):
+      side.step()
+    print(json.dumps({"seconds": now() - start, "notes": {}}), flush=True)
+
+
+if __name__ == "__main__":
+  main()
