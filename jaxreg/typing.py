@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,8 @@ Batch = Any
 ModelState = Any
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 Mask = Callable[[Params], Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class LossFn(Protocol):
@@ -157,11 +160,36 @@ def check_key(key: Key) -> Key:
     TypeError: if it is not a typed key, for instance a seed or a raw uint32 array.
     ValueError: if `key` holds several keys.
   """
-  if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+  if not _is_key(key):
     raise TypeError(f"key must be a typed key, such as jax.random.key(0), got {_no_key(key)}")
   if key.ndim:
     raise ValueError(f"key must be a single key, got keys of shape {key.shape}; use jax.vmap for several")
   return key
+
+
+def key_first(function: Callable[P, R]) -> Callable[P, R]:
+  """Makes a call without the key, the first argument, say so: Python's error would name the last argument.
+
+  Raises:
+    TypeError: from the decorated function, if a required argument is missing and the first is no key.
+  """
+  parameters = inspect.signature(function).parameters.values()
+  required = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+
+  @functools.wraps(function)
+  def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    first = next(iter(args), None)
+    if first is not None and not _is_key(first) and not kwargs.keys() >= set(required[len(args) :]):
+      raise TypeError(
+        f"{function.__name__}: the first argument is a key, such as jax.random.key(0), got {_no_key(first)}"
+      )
+    return function(*args, **kwargs)
+
+  return call
+
+
+def _is_key(given: Any) -> bool:
+  return isinstance(given, jax.Array) and jnp.issubdtype(given.dtype, jax.dtypes.prng_key)
 
 
 def _no_key(given: Any) -> str:

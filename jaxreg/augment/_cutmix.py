@@ -12,9 +12,10 @@ from jax.typing import ArrayLike
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def cutmix(
   key: Key,
   batch: Mapping[str, Any],

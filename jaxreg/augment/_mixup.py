@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def mixup(
   key: Key,
   batch: Mapping[str, Any],

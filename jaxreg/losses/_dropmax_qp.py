@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.losses._dropmax import bernoulli_neg_entropy, dropmax_log_mask, masked_nll
-from jaxreg.typing import Array, Key, check_labels, check_range, check_wide
+from jaxreg.typing import Array, Key, check_labels, check_range, check_wide, key_first
 
 
+@key_first
 def dropmax_qp(
   key: Key,
   logits: ArrayLike,
@@ -47,6 +48,7 @@ def dropmax_qp(
   return terms["nll"] + terms["kl"] + terms["neg_entropy"]
 
 
+@key_first
 def dropmax_qp_terms(
   key: Key,
   logits: ArrayLike,

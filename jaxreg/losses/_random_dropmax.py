@@ -8,9 +8,10 @@ from jax.typing import ArrayLike
 
 from jaxreg.losses._dropmax import dropmax_masked_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide
+from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide, key_first
 
 
+@key_first
 def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob: ArrayLike = 0.4) -> Array:
   r"""Computes the cross-entropy of a softmax that drops wrong classes at random.
 
@@ -50,6 +51,7 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   return softmax_cross_entropy(dropmax_masked_logits(logits, mask), labels)
 
 
+@key_first
 def random_dropmax_mask(
   key: Key, labels: ArrayLike, *, num_classes: int, keep_prob: ArrayLike = 0.4
 ) -> Array:

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide
+from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide, key_first
 
 
+@key_first
 def sampled_softmax(
   key: Key,
   logits: ArrayLike,
@@ -68,6 +69,7 @@ def sampled_softmax(
   return softmax_cross_entropy(jnp.where(mask, logits, jnp.finfo(logits.dtype).min / 2), labels)
 
 
+@key_first
 def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: float = 0.4) -> Array:
   """Samples a uniform subset of the other classes beside the target, without replacement, per example.
 

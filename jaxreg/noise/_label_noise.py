@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_key, check_range
+from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
 
 
+@key_first
 def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
   r"""Replaces each label, with probability `rate`, by a class drawn uniformly from all classes.
 
