@@ -72,7 +72,7 @@ def test_check_wide(given, wide):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
 def test_check_labels_passes_integers_on(dtype):
   labels = jnp.arange(4).astype(dtype)
-  got = check_labels(labels, jnp.ones((4, 3)))
+  got = check_labels(labels, jnp.ones((4, 4)))
   assert got.dtype == np.promote_types(dtype, np.int32)  # of 8 bits, what is computed would wrap around
   np.testing.assert_array_equal(got, labels)
   assert check_labels(np.zeros((2, 4), int), jnp.ones((2, 4, 3))).shape == (2, 4)
@@ -123,9 +123,12 @@ def test_check_labels_names_the_way_out(labels, error, hint):
     check_labels(labels, jnp.ones((3, 3)))
 
 
-def test_check_labels_does_not_wait_for_a_device():
-  np.testing.assert_array_equal(check_labels(jnp.array([0, 7]), jnp.ones((2, 3))), [0, 7])
-  assert jax.jit(lambda labels: check_labels(labels, jnp.ones((2, 3))))(np.array([0, 7])).shape == (2,)
+@pytest.mark.parametrize("given", [np.array([0, 7]), jnp.array([0, 7])])
+def test_check_labels_knows_the_range_outside_of_jit(given):
+  with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got 7"):
+    check_labels(given, jnp.ones((2, 3)))
+  np.testing.assert_array_equal(check_labels(given, jnp.ones((2, 3)), bounded=False), [0, 7])
+  assert jax.jit(lambda labels: check_labels(labels, jnp.ones((2, 3))))(given).shape == (2,)
 
 
 @pytest.mark.parametrize(

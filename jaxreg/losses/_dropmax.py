@@ -118,8 +118,8 @@ def dropmax(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
     temperature: temperature of the relaxation, positive.
     num_samples: masks per example.
@@ -186,8 +186,8 @@ def dropmax_terms(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
     temperature: temperature of the relaxation, positive.
     num_samples: `S`, masks per example.
@@ -250,8 +250,8 @@ def dropmax_log_mask(
   Args:
     key: one draw of `[num_samples, ..., classes]`.
     posterior_logits: `logit g`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     temperature: `tau`, positive.
     num_samples: masks per example.
 

@@ -27,8 +27,8 @@ def dropmax_qp(
     key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     temperature: temperature of the relaxation, positive.
     num_samples: masks per example.
     entropy_weight: weight of the entropy term.
@@ -75,8 +75,8 @@ def dropmax_qp_terms(
     key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     temperature: temperature of the relaxation, positive.
     num_samples: `S`, masks per example.
     entropy_weight: `gamma`. The paper's values are not confirmed; the default is DropMax's.

@@ -27,8 +27,8 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: one class is always kept.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: one class is always kept.
     keep_prob: probability of keeping a wrong class, in [0, 1]; may be traced.
 
   Returns:
@@ -60,7 +60,7 @@ def random_dropmax_mask(
   Args:
     key: one draw of `[..., num_classes]`.
     labels: `[...]`, integer class indices in `[0, num_classes)`. Any other index gives a row of False, or is
-      refused in a NumPy array.
+      refused if it is known.
     num_classes: number of classes.
     keep_prob: in [0, 1]; may be traced.
 

@@ -38,8 +38,8 @@ def sampled_softmax(
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: one class is always kept.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: one class is always kept.
     fraction: fraction of the classes to draw beside the target, in (0, 1]; static.
     correct_proposal: whether the logits of the drawn classes are corrected.
 
@@ -79,7 +79,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
   Args:
     key: one draw of `[..., num_classes]`.
     labels: `[...]`, integer class indices in `[0, num_classes)`. Any other index gives a row of False, or is
-      refused in a NumPy array.
+      refused if it is known.
     num_classes: number of classes.
     fraction: in (0, 1]; static.
 
