@@ -28,7 +28,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--config", default=str(ROOT / "configs/dropmax_digits.py"))
   parser.add_argument("--methods", default="softmax,dropmax")
-  parser.add_argument("--seeds", default="5", help="a number of seeds, or several after commas: 0,2")
+  parser.add_argument("--seeds", default="5", help="how many, from 0 on; or which, with commas: 0,2 or 1,")
   parser.add_argument("--out", type=Path, default=Path("runs/seeds"))
   parser.add_argument("--record", type=Path, help="default: a file in --out")
   arguments, flags = parser.parse_known_args()
@@ -40,8 +40,7 @@ def main() -> None:
   stem += f"-{zlib.crc32(' '.join(chosen).encode()):08x}" if chosen else ""
   record = arguments.record or arguments.out / f"{stem}.json"
   record.parent.mkdir(parents=True, exist_ok=True)
-  several = "," in arguments.seeds
-  seeds = [int(seed) for seed in arguments.seeds.split(",")] if several else range(int(arguments.seeds))
+  seeds = _seeds(arguments.seeds)
 
   methods = arguments.methods.split(",")
   for seed in seeds:
@@ -60,6 +59,14 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _add(record, what, {"method": method, "seed": seed, **numbers})
   print(_table(what, methods, [row for row in _rows(record, what) if row["seed"] in seeds]))
+
+
+def _seeds(text: str) -> list[int]:
+  """The seeds that `--seeds` means: `3` is the first three, `0,2` these two, `1,` this one."""
+  try:
+    return [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else list(range(int(text)))
+  except ValueError:
+    sys.exit(f"--seeds: give a number of seeds, or seeds with commas as in 0,2 or 1, got {text!r}")
 
 
 def _rows(record: Path, what: str) -> list[dict[str, Any]]:

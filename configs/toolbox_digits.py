@@ -5,6 +5,9 @@ Source: Na, `Regularization for Deep Learning`, lecture, Chonbuk National Univer
 docs/methods.md. Strengths are ours, none is searched; `none` is the network without any.
 
 An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. `compare_toolbox_mnist1k` compares several.
+`fixmatch` has ten labels a class. Ours, 3 seeds, mean and 95 % interval: test error 13.6 ± 4.2 %. From the
+labels alone it is 14.0 ± 4.2 % (`regularizers.names=()`, `data.unlabelled.batch_size=0`). The difference of
+-0.4 ± 2.6 % shows no gain.
 """
 
 from configs.softmax_digits import get_config as softmax_digits

@@ -58,6 +58,12 @@ def masked_softmax(logits, mask) -> np.ndarray:
   return weights / weights.sum(-1, keepdims=True)
 
 
+def masked_log_softmax(logits) -> np.ndarray:
+  """Of one example under all hard masks, `[2^n, n]`, in log space, for logits of any size."""
+  gated = f64(logits) + np.log(all_masks(len(logits)) + EPS)
+  return gated - np.logaddexp.reduce(gated, axis=-1, keepdims=True)
+
+
 def relaxed_mask(posterior_logits, labels, noise, temperature) -> np.ndarray:
   """`noise` is logit u, `[samples, ..., classes]`."""
   mask = sigmoid((f64(posterior_logits) + f64(noise)) / temperature)

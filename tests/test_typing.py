@@ -1,6 +1,8 @@
 """The argument checks: what they pass, what they refuse, and what they say."""
 
 import functools
+import importlib
+import inspect
 import math
 
 import chex
@@ -70,7 +72,7 @@ def test_check_wide(given, wide):
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
 def test_check_labels_passes_integers_on(dtype):
   labels = jnp.arange(4).astype(dtype)
-  got = check_labels(labels, jnp.ones((4, 3)))
+  got = check_labels(labels, jnp.ones((4, 4)))
   assert got.dtype == np.promote_types(dtype, np.int32)  # of 8 bits, what is computed would wrap around
   np.testing.assert_array_equal(got, labels)
   assert check_labels(np.zeros((2, 4), int), jnp.ones((2, 4, 3))).shape == (2, 4)
@@ -121,9 +123,12 @@ def test_check_labels_names_the_way_out(labels, error, hint):
     check_labels(labels, jnp.ones((3, 3)))
 
 
-def test_check_labels_does_not_wait_for_a_device():
-  np.testing.assert_array_equal(check_labels(jnp.array([0, 7]), jnp.ones((2, 3))), [0, 7])
-  assert jax.jit(lambda labels: check_labels(labels, jnp.ones((2, 3))))(np.array([0, 7])).shape == (2,)
+@pytest.mark.parametrize("given", [np.array([0, 7]), jnp.array([0, 7])])
+def test_check_labels_knows_the_range_outside_of_jit(given):
+  with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got 7"):
+    check_labels(given, jnp.ones((2, 3)))
+  np.testing.assert_array_equal(check_labels(given, jnp.ones((2, 3)), bounded=False), [0, 7])
+  assert jax.jit(lambda labels: check_labels(labels, jnp.ones((2, 3))))(given).shape == (2,)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +159,27 @@ def test_check_key_passes_a_typed_key_on():
 def test_check_key_refuses_what_is_no_typed_key(make):
   with pytest.raises(TypeError, match=r"key must be a typed key.*jax.random.key"):
     check_key(make())
+
+
+@pytest.mark.parametrize(
+  "folder", ["adversarial", "augment", "ensembles", "flatness", "losses", "noise", "reparam", "theory"]
+)
+def test_a_call_that_forgets_the_key_is_told_of_it(folder):
+  package = importlib.import_module(f"jaxreg.{folder}")
+  functions = [f for name in package.__all__ if inspect.isfunction(f := getattr(package, name))]
+  needed = lambda p: p.kind == p.POSITIONAL_OR_KEYWORD and p.default is p.empty
+  seen = 0
+  for function in functions:
+    first, *others = [p.name for p in inspect.signature(function).parameters.values() if needed(p)] or [""]
+    if first != "key" or not others:
+      continue
+    seen += 1
+    message = rf"^{function.__name__}: the first argument is a key, such as .*, got float32 \(4, 3\)"
+    with pytest.raises(TypeError, match=message):
+      function(*[jnp.ones((4, 3))] * len(others))
+    with pytest.raises(TypeError, match="missing"):  # as Python says it
+      function(jax.random.key(0))
+  assert seen
 
 
 def test_check_key_refuses_several():

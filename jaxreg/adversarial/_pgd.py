@@ -19,11 +19,12 @@ from jaxreg.adversarial._common import (
   unit,
   wide,
 )
-from jaxreg.typing import Array, Key, check_count, check_key, check_range
+from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
 
 Norm = Literal["linf", "l2", "l1"]
 
 
+@key_first
 def pgd(
   key: Key | None,
   loss_of_inputs: LossOfInputs,

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.adversarial._common import batched, unit, wide
-from jaxreg.typing import Array, Key, check_count, check_key, check_range
+from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
 
 
+@key_first
 def virtual_adversarial(
   key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_iters: int = 1
 ) -> Array:
@@ -55,6 +56,7 @@ def virtual_adversarial(
   return _move(check_key(key), log_probs_fn, x, _clean(log_probs_fn, x), eps, num_iters)
 
 
+@key_first
 def vat_loss(
   key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_iters: int = 1
 ) -> Array:

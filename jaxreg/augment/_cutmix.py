@@ -12,9 +12,10 @@ from jax.typing import ArrayLike
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def cutmix(
   key: Key,
   batch: Mapping[str, Any],
@@ -36,7 +37,7 @@ def cutmix(
     key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
     batch: `inputs` `[batch, height, width, channels]`; `labels` `[batch]`, integer, or `[batch, classes]`,
       floating; other entries pass through. An integer label out of range, such as -1 for none, turns the
-      mixed labels into NaN, or is refused in a NumPy array.
+      mixed labels into NaN, or is refused if it is known.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.

@@ -12,9 +12,10 @@ from jax.typing import ArrayLike
 
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def cutout(
   key: Key, batch: Mapping[str, Any], *, size: ArrayLike = 16, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def cutout(
   return with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)
 
 
+@key_first
 def random_erasing(
   key: Key,
   batch: Mapping[str, Any],

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def flip(
   key: Key, batch: Mapping[str, Any], *, rate: ArrayLike = 0.5, channel_axis: int = -1
 ) -> dict[str, Any]:

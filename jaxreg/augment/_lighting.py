@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 # For ImageNet's pixels, in units of the value range. Rows are red, green and blue; columns are components.
 EIGENVALUES = (0.2175, 0.0188, 0.0045)
 EIGENVECTORS = ((-0.5675, 0.7192, 0.4009), (-0.5808, -0.0045, -0.8140), (-0.5836, -0.6948, 0.4203))
 
 
+@key_first
 def lighting(
   key: Key,
   batch: Mapping[str, Any],

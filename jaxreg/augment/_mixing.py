@@ -7,10 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_batch
+from jaxreg.typing import Array, Key, check_batch, known_values
 
 
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
@@ -21,8 +20,8 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
 
   Raises:
     TypeError: if the batch is no mapping.
-    ValueError: if labels or inputs are missing, integer labels come without `num_classes`, or labels in a
-      NumPy array are out of range.
+    ValueError: if labels or inputs are missing, integer labels come without `num_classes`, or known labels
+      are out of range.
   """
   check_batch(batch, "inputs", "labels")
   given = batch["labels"]
@@ -33,9 +32,10 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
     return labels
   if num_classes is None:
     raise ValueError("num_classes must be given for integer labels, got None")
-  if isinstance(given, np.ndarray) and given.size and not (given.min() >= 0 and given.max() < num_classes):
+  known = known_values(given)
+  if known is not None and known.size and not (known.min() >= 0 and known.max() < num_classes):
     raise ValueError(
-      f"labels must lie in [0, {num_classes}), got {given.min()} to {given.max()}; "
+      f"labels must lie in [0, {num_classes}), got {known.min()} to {known.max()}; "
       "an example without a label cannot be mixed"
     )
   one_hot = jax.nn.one_hot(labels, num_classes)

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def mixup(
   key: Key,
   batch: Mapping[str, Any],
@@ -33,7 +34,7 @@ def mixup(
     key: one draw of `[2, batch]` (or `[2, 1]`) for the shares, and a permutation of the batch.
     batch: `inputs` `[batch, ...]`, uint8 or floating; `labels` `[batch]`, integer, or `[batch, classes]`,
       floating; other entries pass through. An integer label out of range, such as -1 for none, turns the
-      mixed labels into NaN, or is refused in a NumPy array.
+      mixed labels into NaN, or is refused if it is known.
     alpha: above 0; towards 0 the examples stay unmixed.
     num_classes: needed for integer labels; static.
     per_example: whether each example draws its own share, the default, or the batch draws one, as in the

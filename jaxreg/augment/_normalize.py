@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key
+from jaxreg.typing import Key, key_first
 
 
+@key_first
 def normalize(
   key: Key | None, batch: Mapping[str, Any], *, mean: ArrayLike, std: ArrayLike, channel_axis: int = -1
 ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
 from jaxreg.augment._rotate import rotations
 from jaxreg.augment._warp import warped
-from jaxreg.typing import Array, Key, check_count, check_key, check_range
+from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
 
 # At the largest magnitude: degrees, tangent of the shear angle, fraction of the side.
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
@@ -26,6 +26,7 @@ PHOTOMETRIC = (
 OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
 
 
+@key_first
 def rand_augment(
   key: Key,
   batch: Mapping[str, Any],

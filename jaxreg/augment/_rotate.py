@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._warp import warped
-from jaxreg.typing import Array, Key, check_key, check_range
+from jaxreg.typing import Array, Key, check_key, check_range, key_first
 
 
+@key_first
 def rotate(
   key: Key,
   batch: Mapping[str, Any],

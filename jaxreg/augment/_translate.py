@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key, check_key, check_range, key_first
 
 
+@key_first
 def translate(
   key: Key, batch: Mapping[str, Any], *, max_shift: int = 4, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def translate(
   )
 
 
+@key_first
 def pad_crop(
   key: Key, batch: Mapping[str, Any], *, padding: int = 4, fill: float = 0.0, channel_axis: int = -1
 ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.averaging._leaves import arrays
+from jaxreg.averaging._averaged_leaves import arrays
 from jaxreg.typing import Array, Params, check_count, check_range, check_wide
 
 

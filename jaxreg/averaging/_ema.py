@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg.averaging._leaves import is_averaged, wide
+from jaxreg.averaging._averaged_leaves import is_averaged, wide
 from jaxreg.typing import Array, Params, check_range
 
 

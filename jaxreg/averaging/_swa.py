@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxreg.averaging._leaves import is_averaged, wide
+from jaxreg.averaging._averaged_leaves import is_averaged, wide
 from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, check_range, check_wide
 
 

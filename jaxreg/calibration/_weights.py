@@ -40,8 +40,8 @@ def weighted_examples(
   may hold anything, even NaN, and must reach neither the value nor the gradient.
   """
   log_probs = check_wide(log_probs, "log_probs")
-  # As a JAX array, because the range of a NumPy array is checked, and with weight 0 any label is allowed.
-  labels = check_labels(jnp.asarray(labels), log_probs, "log_probs")
+  # With weight 0, any label is allowed.
+  labels = check_labels(labels, log_probs, "log_probs", bounded=False)
   known = (labels >= 0) & (labels < log_probs.shape[-1])
   if weights is None:
     log_probs = jnp.where(known[..., None], log_probs, jnp.nan)

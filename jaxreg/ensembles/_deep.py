@@ -5,9 +5,10 @@ from typing import Any, Literal
 
 import jax
 
-from jaxreg.typing import Key, Params, check_count, check_key
+from jaxreg.typing import Key, Params, check_count, check_key, key_first
 
 
+@key_first
 def ensemble_init(key: Key, init_fn: Callable[[Key], Params], *, num_members: int) -> Params:
   """Initialises several members: member `i` is `init_fn(jax.random.split(key, num_members)[i])`.
 

@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 from jaxreg import paths
 from jaxreg.flatness._common import analysis, scalar_loss
 from jaxreg.flatness._subset import Where, no_tree, selected
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_key
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_key, key_first
 
 
+@key_first
 def filter_normalized_direction(
   key: Key,
   params: Params,

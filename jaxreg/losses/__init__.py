@@ -7,7 +7,7 @@ a compound loss, whose sum is the loss. These files import JAX, Optax, NumPy and
 Labels are integers `[...]`. Losses that support soft labels also take probabilities `[..., classes]`, as
 `augment.mixup` and `augment.cutmix` return them; the loss is then the mean of its values for the classes,
 weighted by the probabilities. A loss that needs one class refuses soft labels. A label out of range gives
-NaN, or raises if the labels are a NumPy array or a Python integer.
+NaN, or raises if it is known: in a Python integer, a NumPy array, or outside of `jit` a JAX array on the CPU.
 """
 
 from jaxreg._names import suggest_names

@@ -32,8 +32,8 @@ def cosface(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the margin belongs to one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the margin belongs to one class.
     margin: `m`, at least 0; 0 is the normalised softmax.
     scale: `s`, above 0.
 
@@ -77,8 +77,8 @@ def arcface(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the margin belongs to one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the margin belongs to one class.
     margin: `m`, in radians, in [0, pi]; 0 is the normalised softmax.
     scale: `s`, above 0.
 

@@ -26,6 +26,7 @@ from jaxreg.typing import (
   check_labels,
   check_range,
   check_wide,
+  key_first,
 )
 
 # The paper's eps = 1e-20 keeps the softmax defined when all classes are dropped. Every dtype can represent
@@ -92,6 +93,7 @@ def dropmax_heads(
   return outputs
 
 
+@key_first
 def dropmax(
   key: Key,
   logits: ArrayLike,
@@ -116,8 +118,8 @@ def dropmax(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
     temperature: temperature of the relaxation, positive.
     num_samples: masks per example.
@@ -152,6 +154,7 @@ def dropmax(
   return terms["nll"] + terms["kl"] + terms["neg_entropy"] + terms["auxiliary"]
 
 
+@key_first
 def dropmax_terms(
   key: Key,
   logits: ArrayLike,
@@ -183,8 +186,8 @@ def dropmax_terms(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho` of `p(z | x)`, same shape.
     residual_logits: `r`, which the posterior adds to `retain_logits`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     posterior_logits: logits of `g`, by default `stop_gradient(retain_logits) + residual_logits`.
     temperature: temperature of the relaxation, positive.
     num_samples: `S`, masks per example.
@@ -230,6 +233,7 @@ def dropmax_terms(
   }
 
 
+@key_first
 def dropmax_log_mask(
   key: Key,
   posterior_logits: ArrayLike,
@@ -246,8 +250,8 @@ def dropmax_log_mask(
   Args:
     key: one draw of `[num_samples, ..., classes]`.
     posterior_logits: `logit g`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     temperature: `tau`, positive.
     num_samples: masks per example.
 
@@ -276,6 +280,7 @@ def dropmax_log_mask(
   return jnp.where(is_target_of(labels, posterior)[None], 0.0, log_mask)
 
 
+@key_first
 def dropmax_mask(key: Key, retain_logits: ArrayLike, *, num_samples: int = 1) -> Array:
   """Samples hard masks `z ~ Ber(rho)` for all classes, as the generative model does.
 
@@ -367,6 +372,7 @@ def dropmax_log_probs(logits: ArrayLike, retain_logits: ArrayLike) -> Array:
   return softmax_log_probs(gated_logits(logits, prior))
 
 
+@key_first
 def dropmax_monte_carlo_log_probs(
   key: Key,
   logits: ArrayLike,
@@ -413,6 +419,7 @@ def dropmax_monte_carlo_log_probs(
   return jax.nn.logsumexp(softmax_log_probs(masked), axis=0) - math.log(num_samples)
 
 
+@key_first
 def dropmax_diagnostics(
   key: Key,
   logits: ArrayLike,

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.losses._dropmax import bernoulli_neg_entropy, dropmax_log_mask, masked_nll
-from jaxreg.typing import Array, Key, check_labels, check_range, check_wide
+from jaxreg.typing import Array, Key, check_labels, check_range, check_wide, key_first
 
 
+@key_first
 def dropmax_qp(
   key: Key,
   logits: ArrayLike,
@@ -26,8 +27,8 @@ def dropmax_qp(
     key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     temperature: temperature of the relaxation, positive.
     num_samples: masks per example.
     entropy_weight: weight of the entropy term.
@@ -47,6 +48,7 @@ def dropmax_qp(
   return terms["nll"] + terms["kl"] + terms["neg_entropy"]
 
 
+@key_first
 def dropmax_qp_terms(
   key: Key,
   logits: ArrayLike,
@@ -73,8 +75,8 @@ def dropmax_qp_terms(
     key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the mask fixes one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the mask fixes one class.
     temperature: temperature of the relaxation, positive.
     num_samples: `S`, masks per example.
     entropy_weight: `gamma`. The paper's values are not confirmed; the default is DropMax's.

@@ -60,8 +60,8 @@ def group_softmax(
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `b`, `[classes]`, floating; None for a head without one.
-    labels: `y`, `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in
-      a NumPy array. Soft labels are refused: the groups belong to one class.
+    labels: `y`, `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if
+      it is known. Soft labels are refused: the groups belong to one class.
     num_groups: `G`, or the sizes of the groups, starting with the group of the smallest scores; static. If
       `G` does not divide the features, the last groups have one more.
     kind: `I` or `II`.

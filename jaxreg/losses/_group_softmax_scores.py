@@ -13,7 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg.typing import (
+  Array,
+  Key,
+  check_count,
+  check_floating,
+  check_key,
+  check_labels,
+  check_wide,
+  key_first,
+)
 
 
 def discriminative_scores(
@@ -145,6 +154,7 @@ def interleaved_scores(
   return ((rank - scores.shape[-1]) % num_groups).astype(scores.dtype)
 
 
+@key_first
 def random_scores(
   key: Key,
   features: ArrayLike,

@@ -22,8 +22,8 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: the penalty leaves out one class.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: the penalty leaves out one class.
     weight: `lambda`, at least 0; 0 is the cross-entropy.
 
   Returns:

@@ -8,9 +8,10 @@ from jax.typing import ArrayLike
 
 from jaxreg.losses._dropmax import dropmax_masked_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide
+from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide, key_first
 
 
+@key_first
 def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob: ArrayLike = 0.4) -> Array:
   r"""Computes the cross-entropy of a softmax that drops wrong classes at random.
 
@@ -26,8 +27,8 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: one class is always kept.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: one class is always kept.
     keep_prob: probability of keeping a wrong class, in [0, 1]; may be traced.
 
   Returns:
@@ -50,6 +51,7 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   return softmax_cross_entropy(dropmax_masked_logits(logits, mask), labels)
 
 
+@key_first
 def random_dropmax_mask(
   key: Key, labels: ArrayLike, *, num_classes: int, keep_prob: ArrayLike = 0.4
 ) -> Array:
@@ -58,7 +60,7 @@ def random_dropmax_mask(
   Args:
     key: one draw of `[..., num_classes]`.
     labels: `[...]`, integer class indices in `[0, num_classes)`. Any other index gives a row of False, or is
-      refused in a NumPy array.
+      refused if it is known.
     num_classes: number of classes.
     keep_prob: in [0, 1]; may be traced.
 

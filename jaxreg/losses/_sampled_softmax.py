@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide
+from jaxreg.typing import Array, Key, check_count, check_key, check_labels, check_range, check_wide, key_first
 
 
+@key_first
 def sampled_softmax(
   key: Key,
   logits: ArrayLike,
@@ -37,8 +38,8 @@ def sampled_softmax(
   Args:
     key: one draw for the whole batch.
     logits: `o`, `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused in a
-      NumPy array. Soft labels are refused: one class is always kept.
+    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
+      is known. Soft labels are refused: one class is always kept.
     fraction: fraction of the classes to draw beside the target, in (0, 1]; static.
     correct_proposal: whether the logits of the drawn classes are corrected.
 
@@ -68,6 +69,7 @@ def sampled_softmax(
   return softmax_cross_entropy(jnp.where(mask, logits, jnp.finfo(logits.dtype).min / 2), labels)
 
 
+@key_first
 def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: float = 0.4) -> Array:
   """Samples a uniform subset of the other classes beside the target, without replacement, per example.
 
@@ -77,7 +79,7 @@ def sample_classes(key: Key, labels: ArrayLike, *, num_classes: int, fraction: f
   Args:
     key: one draw of `[..., num_classes]`.
     labels: `[...]`, integer class indices in `[0, num_classes)`. Any other index gives a row of False, or is
-      refused in a NumPy array.
+      refused if it is known.
     num_classes: number of classes.
     fraction: in (0, 1]; static.
 

@@ -23,8 +23,8 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer class indices in `[0, classes)`, or soft: `[..., classes]`, floating, at least 0
-      with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or is refused in
-      a NumPy array. Soft labels get a gradient too: for a teacher's, stop it.
+      with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or is refused if
+      it is known. Soft labels get a gradient too: for a teacher's, stop it.
 
   Returns:
     `[...]`, in nats; float32, or float64 for float64 logits.

@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout_mask, shared_shape
-from jaxreg.typing import Array, Key, check_floating, check_range
+from jaxreg.typing import Array, Key, check_floating, check_range, key_first
 
 # SELU's limit at minus infinity: -lambda * alpha, with its two constants.
 SATURATION = -1.0507009873554805 * 1.6732632423543772
 
 
+@key_first
 def alpha_dropout(
   key: Key | None, x: ArrayLike, *, rate: ArrayLike, shared_axes: tuple[int, ...] = ()
 ) -> Array:

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import shared_shape
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range, check_wide
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range, check_wide, key_first
 
 # From this logit on, where 1 - rate is 4e-18, a tangent continues the KL's factor 1 / (1 - rate).
 _LINEAR_FROM = 40.0
 
 
+@key_first
 def concrete_dropout(
   key: Key | None,
   x: ArrayLike,

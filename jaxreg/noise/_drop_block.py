@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range, key_first
 
 
+@key_first
 def drop_block(
   key: Key | None,
   x: ArrayLike,
@@ -74,6 +75,7 @@ def drop_block(
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
+@key_first
 def drop_block_mask(
   key: Key, shape: tuple[int, ...], *, rate: ArrayLike, block_size: int | tuple[int, int] = 7
 ) -> Array:

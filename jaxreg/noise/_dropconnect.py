@@ -10,9 +10,10 @@ from jax.typing import ArrayLike
 from jaxreg.noise._dropout import dropout
 from jaxreg.noise._weight_noise import map_selected
 from jaxreg.paths import kernels_only
-from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_range
+from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_range, key_first
 
 
+@key_first
 def dropconnect(
   key: Key | None,
   x: ArrayLike,
@@ -112,6 +113,7 @@ def dropconnect_moments(
   return _plus(mean, bias, x.dtype), variance.astype(x.dtype)
 
 
+@key_first
 def dropconnect_params(
   key: Key | None, params: Params, *, rate: ArrayLike, mask: Mask | Any = kernels_only, inverted: bool = True
 ) -> Params:

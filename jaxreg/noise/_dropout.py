@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
 
 
+@key_first
 def dropout(
   key: Key | None,
   x: ArrayLike,
@@ -60,6 +61,7 @@ def dropout(
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
+@key_first
 def dropout_mask(key: Key, shape: tuple[int, ...] | list[int], *, rate: ArrayLike) -> Array:
   """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`.
 

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._gaussian_noise import gaussian_noise
-from jaxreg.typing import Array, Key, check_floating, check_range
+from jaxreg.typing import Array, Key, check_floating, check_range, key_first
 
 
+@key_first
 def gaussian_dropout(
   key: Key | None,
   x: ArrayLike,

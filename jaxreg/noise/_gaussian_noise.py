@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import shared_shape
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
 
 Kind = Literal["additive", "multiplicative"]
 
 
+@key_first
 def gaussian_noise(
   key: Key | None,
   x: ArrayLike,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_key, check_range
+from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first, known_values
 
 
+@key_first
 def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: ArrayLike) -> Array:
   r"""Replaces each label, with probability `rate`, by a class drawn uniformly from all classes.
 
@@ -23,7 +23,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   Args:
     key: two draws of the labels' shape: whether to replace, and the class; None for no noise.
     labels: `[...]`, integer. Negative labels, which mark unlabelled examples, stay. A label of `num_classes`
-      or more is refused in a NumPy array; in a JAX array it stays, so that the loss sees it.
+      or more is refused if it is known; else it stays, so that the loss sees it.
     num_classes: `K`; static.
     rate: `eps` in [0, 1]; may be traced.
 
@@ -42,14 +42,14 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, label smoothing.
   """
-  known = np.asarray(labels) if isinstance(labels, np.ndarray | np.integer | int) else None
-  labels = jnp.asarray(labels)
+  given, labels = labels, jnp.asarray(labels)
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
   check_range(rate, "rate", low=0, high=1)
   if num_classes - 1 > jnp.iinfo(labels.dtype).max:
     raise ValueError(f"num_classes must fit the dtype of labels, {labels.dtype}, got {num_classes}")
+  known = known_values(given)
   if known is not None and known.size and known.max() >= num_classes:
     raise ValueError(f"labels must be below num_classes, {num_classes}, got {known.max()}")
   if key is None:

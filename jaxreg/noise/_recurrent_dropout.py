@@ -5,9 +5,10 @@ from __future__ import annotations
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout
-from jaxreg.typing import Array, Key, check_floating
+from jaxreg.typing import Array, Key, check_floating, key_first
 
 
+@key_first
 def recurrent_dropout(
   key: Key | None, x: ArrayLike, *, rate: ArrayLike, time_axis: int = -2, inverted: bool = True
 ) -> Array:

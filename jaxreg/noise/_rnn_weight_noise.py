@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from jaxreg.noise._gaussian_noise import Kind, check_kind
 from jaxreg.paths import chosen, kernels_only, leaf_names
-from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range
+from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range, key_first
 
 
 class RNNWeightNoise(NamedTuple):
@@ -34,6 +34,7 @@ def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
   return RNNWeightNoise(jnp.zeros((), jnp.int32), jax.tree.map(lambda leaf: wide(jnp.asarray(leaf)), params))
 
 
+@key_first
 def rnn_weight_noise(
   key: Key | None,
   params: Params,

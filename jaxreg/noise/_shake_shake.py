@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range
+from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
 
 Per = Literal["example", "batch"]
 
 
+@key_first
 def shake_shake(
   key: Key | None,
   x1: ArrayLike,
@@ -77,6 +78,7 @@ def shake_shake(
   return mixed.astype(x1.dtype)
 
 
+@key_first
 def shake_drop(
   key: Key | None,
   x: ArrayLike,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout
-from jaxreg.typing import Array, Key, check_count, check_floating
+from jaxreg.typing import Array, Key, check_count, check_floating, key_first
 
 
+@key_first
 def spatial_dropout(
   key: Key | None,
   x: ArrayLike,

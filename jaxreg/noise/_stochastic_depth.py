@@ -7,9 +7,10 @@ from typing import Literal
 from jax.typing import ArrayLike
 
 from jaxreg.noise._dropout import dropout
-from jaxreg.typing import Array, Key, check_floating
+from jaxreg.typing import Array, Key, check_floating, key_first
 
 
+@key_first
 def stochastic_depth(
   key: Key | None,
   x: ArrayLike,

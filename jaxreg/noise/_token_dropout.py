@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key, key_first
 
 
+@key_first
 def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: int = 0) -> Array:
   r"""Keeps a random subset of the tokens, in order, with the same number in each sequence.
 
@@ -45,6 +46,7 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
   return x if key is None else jnp.take_along_axis(x, indices[..., None], axis=-2)
 
 
+@key_first
 def token_dropout_indices(
   key: Key | None, shape: tuple[int, ...], *, num_kept: int, num_prefix: int = 0
 ) -> Array:

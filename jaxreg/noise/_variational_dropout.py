@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_floating, check_key, check_wide
+from jaxreg.typing import Array, Key, check_floating, check_key, check_wide, key_first
 
 
+@key_first
 def variational_dropout(
   key: Key | None, x: ArrayLike, *, log_alpha: ArrayLike, max_log_alpha: float = 8.0
 ) -> Array:

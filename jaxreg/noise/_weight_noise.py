@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 
 from jaxreg.noise._gaussian_noise import Kind, check_kind, gaussian_noise
 from jaxreg.paths import chosen, kernels_only, leaf_names
-from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range
+from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range, key_first
 
 
+@key_first
 def weight_noise(
   key: Key | None,
   params: Params,

@@ -57,5 +57,5 @@ def contours(
     axis.set_title(name, loc="left", fontsize="medium")
   # Every second edge of the grey bands, downward from 1.
   ticks = levels[::-2]
-  figure.colorbar(filled, ax=axes, ticks=ticks, label="largest class probability", shrink=0.8)
+  figure.colorbar(filled, ax=axes, ticks=ticks, label="largest class probability", shrink=0.8, pad=0.01)
   return figure

@@ -12,7 +12,6 @@ from jaxreg.plots._names import paper_name
 
 QUANTILE = 1.959964  # of the normal distribution, for 95 % intervals
 FEW = 20  # a bin with fewer examples says little: no line goes through it
-MANY = 3  # with more curves, the legend stands beside them
 
 
 def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Figure:
@@ -38,7 +37,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   """
   if not curves:
     raise ValueError("curves must have at least one entry, got none")
-  figure = new_figure(8.5 if len(curves) > MANY else 5.5, 6, title)
+  figure = new_figure(8.5, 6, title)
   upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
   upper.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":", label="_diagonal")
   for place, (label, bins) in enumerate(curves.items()):
@@ -56,9 +55,12 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
       "o-",
       color=color,
       markersize=4,
+      clip_on=False,  # an accuracy of 0 or 1 lies on the edge
       label=f"{paper_name(label)}, ECE {100 * error:.2f} %",
     )
-    upper.plot(mean[~enough], accuracy[~enough], "o", color=color, markersize=4, fillstyle="none")
+    upper.plot(
+      mean[~enough], accuracy[~enough], "o", color=color, markersize=4, fillstyle="none", clip_on=False
+    )
     low, high = wilson(correct[some], count[some])
     upper.vlines(mean, low, high, color=color, linewidth=0.8, alpha=0.6)
     edges = np.linspace(0, 1, len(count) + 1)
@@ -73,12 +75,16 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
     Line2D([], [], color="gray", linewidth=0.8, linestyle=":"),
     Line2D([], [], **marks, marker="|", markersize=9),
     Line2D([], [], **marks, marker="o", markersize=4, fillstyle="none"),
+    Line2D([], [], color="gray", linewidth=0.8, linestyle="--"),
   ]
-  labels += ["perfectly calibrated", "95 % interval of the accuracy", f"fewer than {FEW} examples"]
-  if len(curves) > MANY:
-    figure.legend(handles, labels, loc="outside right upper", frameon=False)
-  else:
-    upper.legend(handles, labels, edgecolor="none", framealpha=0.9, fontsize="small")
+  labels += [
+    "perfectly calibrated",
+    "95 % interval of the accuracy",
+    f"fewer than {FEW} examples",
+    f"{FEW} examples",
+  ]
+  # Beside the axes: inside, it would hide points of rare confidences.
+  figure.legend(handles, labels, loc="outside right upper", frameon=False)
   lower.set_title("examples in the bin", loc="left", fontsize="medium")
   # Most examples are in the last bin; on a linear axis the others would be invisible.
   lower.set_yscale("log")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._leaves import unit_axes
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key
+from jaxreg.typing import Array, Key, check_count, check_floating, check_key, key_first
 
 
 def spectral_norm(
@@ -73,6 +73,7 @@ def spectral_norm(
   return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
 
 
+@key_first
 def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ...] | None = None) -> Array:
   """Draws a random unit vector `[units]` to start the power iteration, in the dtype of `kernel`.
 

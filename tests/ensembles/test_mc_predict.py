@@ -1,5 +1,6 @@
 """Monte Carlo prediction against the enumeration of all masks."""
 
+import decimal
 import functools
 
 import chex
@@ -108,37 +109,63 @@ def test_uncertainty_of_any_ensemble(weights):
   np.testing.assert_allclose(got.mutual_information, entropy(mean) - w @ entropy(probs), atol=1e-12)
 
 
+def in_order(key, draws):
+  """An `apply_fn` whose draw `i` with `key` is `draws[i]`; the draws are its parameters."""
+  data = jax.random.key_data(jax.random.split(key, len(draws)))
+  return lambda draws, x, *, key: jnp.asarray(draws)[
+    (data == jax.random.key_data(key)[None]).all(-1).argmax()
+  ]
+
+
 def test_moments_are_divided_by_the_number_of_draws_which_come_too():
   draws = jnp.array([[1.0, 4.0], [2.0, 0.0], [3.0, 0.0], [6.0, 0.0]])
-  keys = jax.random.split(jax.random.key(9), 4)
-  # The draw whose key it is.
-  of_key = lambda params, x, *, key: draws[
-    (jax.random.key_data(keys) == jax.random.key_data(key)[None]).all(-1).argmax()
-  ]
-  got = ensembles.mc_regress(of_key, None, jnp.zeros(2), key=jax.random.key(9), num_samples=4)
+  of_key = in_order(jax.random.key(9), draws)
+  got = ensembles.mc_regress(of_key, draws, jnp.zeros(2), key=jax.random.key(9), num_samples=4)
   np.testing.assert_array_equal(got.samples, draws)
   np.testing.assert_allclose(got.mean, [3, 1])
   np.testing.assert_allclose(got.variance, [3.5, 3])
   log_probs = jax.nn.log_softmax(draws)
-  predicted = ensembles.mc_predict(of_key, None, jnp.zeros(2), key=jax.random.key(9), num_samples=4)
+  predicted = ensembles.mc_predict(of_key, draws, jnp.zeros(2), key=jax.random.key(9), num_samples=4)
   np.testing.assert_allclose(predicted.variance, np.var(np.exp(np.float64(log_probs)), axis=0), rtol=1e-5)
 
 
-def test_moments_of_huge_outputs_exist_where_the_exact_ones_do():
+def test_the_mean_of_huge_outputs_exists_where_the_exact_one_does():
   huge = np.float32([3e38, 3e38, -3e38, -3e38])
   got = ensembles.mc_regress(
     lambda params, x, *, key: jnp.asarray(huge), None, jnp.zeros(4), key=jax.random.key(0), num_samples=3
   )
   np.testing.assert_allclose(got.mean, huge, rtol=1e-6)
-  sure = ensembles.mc_predict(
-    lambda params, x, *, key: jnp.stack([jnp.asarray(huge), jnp.zeros(4)], -1),
-    None,
-    jnp.zeros(4),
-    key=jax.random.key(0),
-    num_samples=3,
-  )
-  assert all(not np.isnan(x).any() for x in sure)
-  np.testing.assert_allclose(np.exp(sure.mean_log_probs), [[1, 0], [1, 0], [0, 1], [0, 1]])
+
+
+def exact_softmax(row):
+  """Of finite numbers of any size, by decimal arithmetic."""
+  with decimal.localcontext(prec=60, Emin=decimal.MIN_EMIN):
+    gaps = [decimal.Decimal(float(x)) - decimal.Decimal(float(max(row))) for x in row]
+    terms = [gap.exp() if gap > -(10**6) else decimal.Decimal(0) for gap in gaps]
+    return [float(term / sum(terms)) for term in terms]
+
+
+def test_huge_logits_have_the_exact_mean_entropy_and_gradient():
+  levels = np.float32([0, 1, -1, 1e4, -1e4, 1e30, -1e30, 3e38, -3e38])
+  draws = np.random.default_rng(2).choice(levels, size=(3, 20, 3))
+  probs = np.apply_along_axis(exact_softmax, -1, draws)
+  mean = probs.mean(0)
+
+  def predict(draws):
+    apply_fn = in_order(jax.random.key(10), draws)
+    return ensembles.mc_predict(apply_fn, draws, jnp.zeros(20), key=jax.random.key(10), num_samples=3)
+
+  def summed(draws):
+    result = predict(draws)
+    return jnp.exp(result.mean_log_probs[:, 0]).sum(), result
+
+  slope, compiled = jax.jit(jax.grad(summed, has_aux=True))(draws)
+  for result in (predict(draws), compiled):
+    np.testing.assert_allclose(np.exp(result.mean_log_probs), mean, atol=1e-6)
+    np.testing.assert_allclose(result.variance, probs.var(0), atol=1e-6)
+    np.testing.assert_allclose(result.entropy, entropy(mean), atol=1e-5)
+    np.testing.assert_allclose(result.mutual_information, entropy(mean) - entropy(probs).mean(0), atol=1e-5)
+  np.testing.assert_allclose(slope, probs[..., :1] * (np.eye(3)[0] - probs) / 3, atol=1e-6)
 
 
 def test_shared_masks_are_one_function_of_the_input():

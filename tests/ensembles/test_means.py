@@ -97,15 +97,23 @@ def test_one_member_can_veto_a_class_in_the_geometric_mean_only():
     assert np.isfinite(gradient).all()
 
 
-def test_the_geometric_mean_keeps_its_digits_beside_huge_numbers():
+@pytest.mark.parametrize("huge", [1e30, 3e38])
+def test_means_keep_their_digits_beside_huge_numbers(huge):
   """Each class is nearly vetoed once: what is left decides, as exact fractions say."""
   log_probs = np.float32(
-    [[-0.125, -1e30, -2.0], [-1e30, -0.5, -0.25], [-0.75, -0.375, -1e30], [-3, -1, -0.5]]
+    [[-0.125, -huge, -2.0], [-huge, -0.5, -0.25], [-0.75, -0.375, -huge], [-3, -1, -0.5]]
   )
   sums = [sum(map(Fraction, column)) / 4 for column in log_probs.T.tolist()]
   gaps = np.array([float(total - max(sums)) for total in sums])
-  got = both(log_probs)[1]
-  np.testing.assert_allclose(got, gaps - np.log(np.exp(gaps).sum()), rtol=1e-6)
+  probs = np.exp(np.float64(log_probs)) / 4
+  want = np.log(probs.sum(0)), gaps - np.log(np.exp(gaps).sum())
+  values, gradients = values_and_gradients(log_probs, np.ones(4, np.float32))
+  for got in (values, [mean(log_probs) for mean in MEANS]):
+    for mean, exact in zip(got, want):
+      np.testing.assert_allclose(mean, exact, rtol=1e-6)
+  # The geometric mean sums to 1 wherever its members lie.
+  np.testing.assert_allclose(gradients[0], probs, rtol=1e-5)
+  np.testing.assert_allclose(gradients[1], 0, atol=1e-6)
 
 
 def test_extremes_dtypes_and_vmap():

@@ -150,12 +150,14 @@ def test_reliability_shows_accuracy_against_confidence():
     np.testing.assert_allclose(hollow.get_ydata(), [1, 0.5, 1])
     assert hollow.get_fillstyle() == "none"
     assert lower.get_ylim()[0] < np.asarray(few["count"])[2:].min()
-  many = plots.reliability({str(number): bins for number in range(8)})
-  upper, _ = draws(many)
-  assert upper.get_legend() is None
-  assert [text.get_text()[0] for text in many.legends[0].get_texts()][:8] == [
-    str(number) for number in range(8)
-  ]
+  # The legend stands beside the axes, where it hides no point, and names every line of both axes.
+  for number in (1, 8):
+    figure = plots.reliability({str(label): bins for label in range(number)})
+    upper, _ = draws(figure)
+    assert upper.get_legend() is None
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [label[0] for label in labels[:number]] == [str(label) for label in range(number)]
+    assert {"perfectly calibrated", "fewer than 20 examples", "20 examples"} < set(labels)
   with pytest.raises(ValueError, match="curves"):
     plots.reliability({})
 

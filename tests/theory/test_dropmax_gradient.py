@@ -292,20 +292,67 @@ def test_digits_survive_where_the_target_is_nearly_certain():
   np.testing.assert_allclose(found["dropmax"], np.exp(-20.0) / 2 * np.sqrt(30), rtol=1e-5)
 
 
-@pytest.mark.thorough
-def test_finite_at_extreme_logits():
-  methods = (theory.dropmax_regularizer, theory.dropmax_target_gradients, theory.dropmax_gradient_norms)
-  functions = [functools.partial(method, target=target) for method in methods for target in TARGETS]
+def at_extreme_logits(o, ph, t, target):
+  """All measures of one example, and the regulariser's slopes in `o` and `ph`, from log-probabilities."""
+  truth, masks, rho = oracles.one_hot(t, K), oracles.all_masks(K), oracles.sigmoid(ph)
+  keep = np.where((truth > 0) & (target == "kept"), 1.0, rho)
+  weights, log_probs = oracles.mask_probabilities(masks, keep), oracles.masked_log_softmax(o)
+  probs, plain = np.exp(log_probs), log_probs[-1]  # the last mask keeps all classes
+  share = lambda keep: np.logaddexp.reduce(plain + np.log(keep + oracles.EPS))
+  ratio = plain[t] - log_probs[:, t]
+  errors = probs - truth
+  missing = np.delete(np.exp(plain), t).sum()
+  measures = {
+    "dropmax_regularizer": {
+      "regularizer": weights @ ratio,
+      "bound": share(keep),
+      "constant": (1 - keep[t]) * -np.log(oracles.EPS),
+    },
+    "dropmax_target_gradients": {
+      "regularizer": weights @ probs[:, t] - np.exp(plain[t]),
+      "regularizer_printed": (rho[t] + oracles.EPS) * np.exp(plain[t] - share(rho)) - np.exp(plain[t]),
+      "softmax": -missing,
+      "softmax_printed": -missing,
+    },
+    "dropmax_gradient_norms": {
+      "margin": o[t] - np.delete(o, t).max(),
+      "softmax": np.linalg.norm(np.exp(plain) - truth),
+      "dropmax": np.linalg.norm(weights @ errors),
+      "dropmax_rms": np.sqrt(weights @ (errors**2).sum(-1)),
+    },
+  }
+  return measures, (weights @ probs - np.exp(plain), (weights * ratio) @ (masks - keep))
 
-  @jit
-  def value_and_slopes(o, ph, y):
-    total = lambda o, ph: sum(x.sum() for f in functions for x in f(o, ph, y).values())
-    return jax.value_and_grad(total, (0, 1))(o, ph)
+
+@pytest.mark.thorough
+def test_values_and_gradients_at_extreme_logits():
+  names = ("dropmax_regularizer", "dropmax_target_gradients", "dropmax_gradient_norms")
+  total = lambda found: sum(x.sum() for each in found.values() for x in each.values())
+
+  @functools.partial(jit, static_argnames="target")
+  def measured(o, ph, y, target):
+    every = lambda o, ph: {name: getattr(theory, name)(o, ph, y, target=target) for name in names}
+    regularizer = lambda o, ph: every(o, ph)["dropmax_regularizer"]["regularizer"].sum()
+    slopes = jax.grad(lambda *at: total(every(*at)), (0, 1))(o, ph)
+    return every(o, ph), jax.grad(regularizer, (0, 1))(o, ph), slopes
 
   for seed in range(3):
     rng = np.random.default_rng(seed)
     o, ph = rng.choice([-1e4, 0.0, 1e4], (2, 4, K)).astype(np.float32)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(value_and_slopes(o, ph, rng.integers(0, K, 4))))
+    y = rng.integers(0, K, 4)
+    for target in TARGETS:
+      found, of_regularizer, slopes = measured(o, ph, y, target=target)
+      assert all(np.isfinite(x).all() for x in slopes)
+      for i, row in enumerate(zip(o, ph, y)):
+        want, in_both = at_extreme_logits(*row, target)
+        for name, each in want.items():
+          assert each.keys() == found[name].keys()
+          for part, value in each.items():
+            # Near 1e4, two neighbours in float32 are 1e-3 apart; only the printed side adds log rho there.
+            apart = 1e-2 if name == "dropmax_regularizer" else 1e-3 if "printed" in part else 1e-5
+            np.testing.assert_allclose(found[name][part][i], value, rtol=1e-5, atol=apart, err_msg=part)
+        for got, expected in zip(of_regularizer, in_both):
+          np.testing.assert_allclose(got[i], expected, rtol=1e-5, atol=1e-2)
 
 
 def test_dtypes_and_misfits():

@@ -205,16 +205,45 @@ def test_learning_everything_has_a_second_optimum():
   assert np.abs(np.asarray(both["gradient"])[-1, :3]).max() < 1e-3
 
 
+def log_sigmoid(x):
+  return -np.logaddexp(0, -oracles.f64(x))
+
+
+def at_extreme_logits(o, ph, q, t):
+  """The gap of one example, its gradient in q, and the best logit of the target, from log-probabilities."""
+  masks, g = oracles.all_masks(len(o)), oracles.sigmoid(q)
+  log_mask = lambda a: np.where(masks > 0, log_sigmoid(a), log_sigmoid(-oracles.f64(a))).sum(-1)
+  nll = -oracles.masked_log_softmax(o)[:, t]
+  weights, q = np.exp(log_mask(q)), oracles.f64(q)
+  kl = g * (log_sigmoid(q) - log_sigmoid(ph)) + (1 - g) * (log_sigmoid(-q) - log_sigmoid(-ph))
+  gap = weights @ nll + kl.sum() + np.logaddexp.reduce(log_mask(ph) - nll)
+  gradient = (weights * nll) @ (masks - g) + g * (1 - g) * (q - ph)
+  kept = masks[:, t] > 0
+  others = oracles.mask_probabilities(np.delete(masks[kept], t, 1), np.delete(g, t))
+  best = ph[t] + others @ (nll[~kept] - nll[kept])
+  return gap, gradient, best
+
+
 @pytest.mark.thorough
-def test_finite_at_extreme_logits():
+def test_values_at_extreme_logits():
   for seed in range(3):
     rng = np.random.default_rng(seed)
     o, ph, q = rng.choice([-1e4, 0.0, 1e4], (3, 4, 4)).astype(np.float32)
     y = rng.integers(0, 4, 4)
-    assert np.isfinite(optimum(o, ph, q, y)).all()
+    best = [at_extreme_logits(*row)[2] for row in zip(o, ph, q, y)]
+    np.testing.assert_allclose(optimum(o, ph, q, y), best, rtol=1e-5, atol=1e-2)
+    target = oracles.one_hot(y, 4) > 0
     for what in ("all", "others"):
-      path = learn(learn=what, num_steps=2)(o, ph, q, y)
-      assert all(np.isfinite(x).all() for x in path.values())
+      path = jax.device_get(learn(learn=what, num_steps=2)(o, ph, q, y))
+      moves = target | ~target if what == "all" else ~target
+      for logits, gradient, gap in zip(path["posterior_logits"], path["gradient"], path["gap"]):
+        want = [at_extreme_logits(*row) for row in zip(o, ph, logits, y)]
+        np.testing.assert_allclose(gap, [row[0] for row in want], rtol=1e-5, atol=2e-2)
+        np.testing.assert_allclose(
+          gradient, np.where(moves, [row[1] for row in want], 0), rtol=1e-5, atol=2e-2
+        )
+      moved = path["posterior_logits"][:-1] - path["gradient"][:-1]
+      np.testing.assert_allclose(path["posterior_logits"][1:][:, moves], moved[:, moves], rtol=1e-5)
 
 
 def test_options_out_of_range_are_refused():

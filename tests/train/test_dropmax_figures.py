@@ -10,7 +10,8 @@ from matplotlib.text import Text
 
 from jaxreg import train
 from jaxreg.train.jobs import dropmax_figures
-from jaxreg.train.jobs.dropmax_figures import KEEP_PROBS, SAMPLES, sampled_probs
+from jaxreg.train.jobs.dropmax_contours import KEEP_PROBS
+from jaxreg.train.jobs.dropmax_figures import SAMPLES, sampled_probs
 
 pytestmark = pytest.mark.thorough
 

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from scipy.special import expit
 
 from jaxreg import losses, plots, theory
@@ -16,6 +15,7 @@ from jaxreg.train.config.fields import Config
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.dropmax_contours import draw_contours
 from jaxreg.train.jobs.load import load_outputs
 from jaxreg.train.jobs.train import train
 from jaxreg.train.run.manifest import good_steps
@@ -24,7 +24,6 @@ SAMPLES = 1000
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # standard deviations, as fractions of the largest pixel
 LOW_MARGIN = 0.1  # the fraction of the examples that counts as examples with a low margin
 EXAMPLES = 1000
-KEEP_PROBS = (1.0, 0.8, 0.5, 0.2)
 
 
 def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
     "equilibrium": _equilibrium(heads, test.labels),
     "monte_carlo": _monte_carlo(outputs, heads, test.inputs, test.labels),
     "predictive": _predictive(outputs, heads, test.inputs, test.labels),
-    "contours": _contours(config.seed),
+    "contours": draw_contours(config.seed),
   }
   if dataset.num_classes <= MAX_CLASSES:
     figures["gradients"] = _gradients(workdir, dataset.train)
@@ -173,40 +172,3 @@ def _gradients(workdir: Path, train: Split) -> Any:
     {title: {labels[name]: [x[name] for x in found] for name in labels} for title, found in groups.items()},
     title="on the same logits, those of the run",
   )
-
-
-def _contours(seed: int) -> Any:
-  """Contours of a small network for three classes in the plane, with random masks of fixed probability."""
-  generator = np.random.default_rng(seed)
-  centres = np.array([[0.0, 1.0], [-0.9, -0.5], [0.9, -0.5]])
-  labels = np.repeat(np.arange(3), 40)
-  points = (centres[labels] + 0.6 * generator.normal(size=(120, 2))).astype(np.float32)
-  axis = np.linspace(-2.5, 2.5, 121, dtype=np.float32)
-  grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
-
-  def logits(params: Any, x: Any) -> Any:
-    return jnp.tanh(x @ params["w"] + params["b"][None]) @ params["v"]
-
-  def train_toy(keep_prob: float) -> np.ndarray:
-    keys = jax.random.split(jax.random.key(seed), 3)
-    params = {
-      "w": jax.random.normal(keys[0], (2, 32)),
-      "b": jnp.zeros(32),
-      "v": 0.1 * jax.random.normal(keys[1], (32, 3)),
-    }
-    optimizer = optax.adam(1e-2)
-
-    def step(carry, key):
-      params, state = carry
-      loss = lambda params: losses.random_dropmax(
-        key, logits(params, points), labels, keep_prob=keep_prob
-      ).mean()
-      updates, state = optimizer.update(jax.grad(loss)(params), state)
-      return (optax.apply_updates(params, updates), state), None
-
-    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(keys[2], 1500))
-    return np.asarray(jax.nn.softmax(logits(params, grid))).reshape(121, 121, 3)
-
-  named = lambda keep_prob: "softmax" if keep_prob == 1 else f"wrong classes kept with {keep_prob:g}"
-  probs = {named(keep_prob): train_toy(keep_prob) for keep_prob in KEEP_PROBS}
-  return plots.contours((axis, axis), probs, points, labels)
