@@ -25,11 +25,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import losses
 
-# A check compiles each function anew: what costs is compiling, not running.
-jit = functools.partial(
-  jax.jit,
-  compiler_options={"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 1},
-)
+# As `conftest.py` has it compile, almost without optimising.
+jit = jax.jit
 # The losses that take probabilities for labels, too; the others name integers.
 SOFT = frozenset(
   f"losses.{name}"

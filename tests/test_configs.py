@@ -13,6 +13,7 @@ import pytest
 
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
+from jaxreg.train.build import checks
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import parse_fields, parse_rows
@@ -199,10 +200,15 @@ def test_the_full_step_can_be_built(choice, override):
   first = "flatness" if config.job == "flatness" else first
   first = next((name for name in ("toolbox", "optimizers", "image_folder") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
+  data = describe(config, choice)
+  checks.check_inputs(config, data)
+  length = checks.length(config, data["sizes"])
+  assert length["steps_per_epoch"] == data["sizes"]["train"] // config.batch_size
+  assert length["num_steps"] == config.epochs * length["steps_per_epoch"] > 0
   fields = {field: code(value) for field, value in train.flatten(config).items() if field.startswith(SHAPING)}
   if str(fields) not in TRACED:
     TRACED.add(str(fields))
-    check_program(config, describe(config, choice))
+    check_program(config, data)
 
 
 def code(value):
@@ -227,8 +233,6 @@ def check_program(config, data):
   assert len(jax.tree.leaves(after.params)) >= 5
   evaluated = jax.eval_shape(program.eval_step, state, batch, 0)
   assert {"error", "nll", "brier", "ece"} == set(evaluated)
-  assert program.steps_per_epoch == data["sizes"]["train"] // config.batch_size
-  assert program.num_steps == config.epochs * program.steps_per_epoch > 0
 
 
 @pytest.mark.thorough

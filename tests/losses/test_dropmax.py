@@ -66,8 +66,10 @@ def gradients_by_term(function):
 
   def gradients(x):
     values, pull = jax.vjp(function, x)
-    only = lambda name: {other: jnp.full_like(value, other == name) for other, value in values.items()}
-    return {name: pull(only(name))[0] for name in values}
+    names = [*values]
+    only = {name: jnp.stack([jnp.full_like(v, name == each) for each in names]) for name, v in values.items()}
+    pulled = jax.vmap(lambda cotangent: pull(cotangent)[0])(only)
+    return {name: jax.tree.map(lambda g, i=i: g[i], pulled) for i, name in enumerate(names)}
 
   return gradients
 
