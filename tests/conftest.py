@@ -10,9 +10,16 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_REPOSITORY / ".cache" / "jax")
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
+import jaxlib.version  # noqa: E402
+
+# XLA's older code generator compiles in half the time. Newer versions lack it, and stop at the unknown flag.
+if jaxlib.version.__version__.startswith("0.10."):
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
+from ml_collections import ConfigDict  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Compiling is what most tests spend their time on; whole runs of `run.py` are of fully optimised programs.
@@ -20,6 +27,8 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
+# The flag of a config prints it twice, as YAML: half the time of reading a command line.
+ConfigDict.__str__ = object.__repr__
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Every config describes a step that can be traced, on data of the right shape."""
 
 import ast
+import functools
 import importlib.util
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
+from jaxreg.train.build import checks
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import parse_fields, parse_rows
@@ -60,6 +62,19 @@ ALIKE = (
   *("group_softmax_food101.py:finetuned", "group_softmax_caltech256.py", "group_softmax_sun397.py"),
   "dropmax_awa2.py",
 )
+
+
+# Programs that were traced. Configs that differ in numbers only share one.
+TRACED = set()
+SHAPING = ("data.name", "model.", "method.", "optimizer.", "regularizers.", "noise.", "augment.", "average.")
+# Deep networks repeat their blocks.
+SHALLOW = {"ResNet": 18, "CifarResNet": 8}
+
+
+@functools.cache
+def parse(choice):
+  """The configuration of a file and its variant: not to be changed."""
+  return cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config
 
 
 @pytest.fixture(autouse=True)
@@ -170,12 +185,15 @@ def test_there_are_configs():
   ],
 )
 def test_the_full_step_can_be_built(choice, override):
-  arguments = ["--config", f"{CONFIGS}/{choice}"]
-  arguments += [f"--config.method.name={override}"] if override else []
-  config = cli.parse(arguments, CONFIGS).config
-  if choice != "group_softmax_imagenet.py":  # which is traced as it is
-    config.model.ResNet.depth = 18
-  assert override in (None, config.method.name)
+  config = parse(choice).copy_and_resolve_references()
+  if override:
+    plain = train.flatten(config)
+    config.method.name = override
+    changed = {field for field, value in train.flatten(config).items() if value != plain[field]}
+    assert changed == {"method.name"}
+    train.check(config)
+  if config.model.name in SHALLOW and choice != "group_softmax_imagenet.py":  # which is traced as it is
+    config.model[config.model.name].depth = SHALLOW[config.model.name]
   # The method comes first in the name of the file; of the transformer, whose dropout is what it is for and no
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
@@ -183,6 +201,23 @@ def test_the_full_step_can_be_built(choice, override):
   first = next((name for name in ("toolbox", "optimizers", "image_folder") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
+  checks.check_inputs(config, data)
+  length = checks.length(config, data["sizes"])
+  assert length["steps_per_epoch"] == data["sizes"]["train"] // config.batch_size
+  assert length["num_steps"] == config.epochs * length["steps_per_epoch"] > 0
+  fields = {field: code(value) for field, value in train.flatten(config).items() if field.startswith(SHAPING)}
+  if str(fields) not in TRACED:
+    TRACED.add(str(fields))
+    check_program(config, data)
+
+
+def code(value):
+  """What of a field's value can choose code: words, and whether a number is 0."""
+  values = value if isinstance(value, list) else [value]
+  return [each if isinstance(each, str) else bool(each) for each in values]
+
+
+def check_program(config, data):
   program = build(config, data)
   state = program.abstract
   of = lambda *shape, dtype="float32": jax.ShapeDtypeStruct((config.batch_size, *shape), dtype)
@@ -198,14 +233,12 @@ def test_the_full_step_can_be_built(choice, override):
   assert len(jax.tree.leaves(after.params)) >= 5
   evaluated = jax.eval_shape(program.eval_step, state, batch, 0)
   assert {"error", "nll", "brier", "ece"} == set(evaluated)
-  assert program.steps_per_epoch == data["sizes"]["train"] // config.batch_size
-  assert program.num_steps == config.epochs * program.steps_per_epoch > 0
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("choice", [choice for choice in CHOICES if choice.startswith("flatness_")])
 def test_the_rows_of_an_analysis_can_be_built(choice):
-  config = cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config
+  config = parse(choice)
   cells = parse_fields(config, config.flatness.rows, "flatness.rows")
   assert cells
   for label, fields in cells.items():
@@ -220,20 +253,8 @@ def program_params(program):
   return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.abstract.params)
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_the_softmax_override_changes_the_method_only(choice):
-  plain = train.flatten(cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config)
-  override = ["--config", f"{CONFIGS}/{choice}", "--config.method.name=softmax"]
-  softmax = train.flatten(cli.parse(override, CONFIGS).config)
-  changed = {field for field in plain if plain[field] != softmax[field]}
-  assert changed == (set() if plain["method.name"] == "softmax" else {"method.name"})
-
-
 def test_the_baseline_differs_from_dropmax_in_the_method_only():
-  dropmax, softmax = (
-    train.flatten(cli.parse(["--config", f"{CONFIGS}/{name}_digits.py"], CONFIGS).config)
-    for name in ("dropmax", "softmax")
-  )
+  dropmax, softmax = (train.flatten(parse(f"{name}_digits.py")) for name in ("dropmax", "softmax"))
   assert {field for field in dropmax if dropmax[field] != softmax[field]} == {"method.name"}
 
 
@@ -263,8 +284,8 @@ def test_the_command_of_the_docstring_can_be_read(name, monkeypatch):
 
 def test_the_schedule_of_the_released_code():
   """Adam at 1e-3, 1e-4 and 1e-5, switched at the thirds; decay of all but the branches; batches of 100."""
-  config = cli.parse(["--config", f"{CONFIGS}/dropmax_mnist.py"], CONFIGS).config
-  assert config == cli.parse(["--config", f"{CONFIGS}/dropmax_mnist.py:1k"], CONFIGS).config
+  config = parse("dropmax_mnist.py")
+  assert config == parse("dropmax_mnist.py:1k")
   assert (config.model.name, config.batch_size, config.epochs) == ("LeNet", 100, 200)
   assert config.data.idx.per_class == 100
   decay = config.optimizer.weight_decay
@@ -284,7 +305,7 @@ def test_the_schedule_of_the_released_code():
 
 def test_the_appendix():
   for size, epochs in {"1k": 2000, "5k": 500, "55k": 100}.items():
-    config = cli.parse(["--config", f"{CONFIGS}/dropmax_mnist.py:{size}-appendix"], CONFIGS).config
+    config = parse(f"dropmax_mnist.py:{size}-appendix")
     assert (config.model.name, config.batch_size, config.epochs) == ("TutorialCNN", 50, epochs)
     assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
     assert config.optimizer.schedule.name == "constant"
@@ -295,7 +316,7 @@ def test_the_appendix():
 @pytest.mark.parametrize("choice", ["mnist1k.py:appendix", "mnist5k.py:appendix"])
 def test_the_search_of_the_appendix(choice):
   """Its weight decay is searched in {0, 1e-5, 1e-4, 1e-3}, for both methods, on the validation split."""
-  config = cli.parse(["--config", f"{CONFIGS}/compare_dropmax_{choice}"], CONFIGS).config
+  config = parse(f"compare_dropmax_{choice}")
   assert (config.job, config.compare.choose) == ("compare", "val/error")
   assert config.compare.seeds >= 3
   assert {"softmax", "dropmax"} <= set(config.compare.rows)
@@ -322,7 +343,7 @@ TABLE_B1 = {
 
 def of_photographs(name, argument=None):
   choice = f"{name}.py" + (f":{argument}" if argument else "")
-  config = cli.parse(["--config", f"{CONFIGS}/{choice}"], CONFIGS).config
+  config = parse(choice)
   return config, describe(config, choice)
 
 
@@ -365,7 +386,7 @@ APPENDIX_C = {
 @pytest.mark.parametrize("name", APPENDIX_C)
 def test_the_set_ups_of_dropmax(name):
   """Lee et al., 2018, appendix C, every number; and what we add to it."""
-  config = cli.parse(["--config", f"{CONFIGS}/{name}.py"], CONFIGS).config
+  config = parse(f"{name}.py")
   chosen, decay = config.optimizer, config.optimizer.weight_decay
   step, rates = chosen.schedule.step, (chosen.learning_rate, chosen.schedule.step.boundaries)
   assert (config.model.name, config.batch_size, config.epochs, *rates, decay.rate) == APPENDIX_C[name]

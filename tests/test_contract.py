@@ -85,8 +85,6 @@ ELSEWHERE = {
 }
 
 DEFAULT, THOROUGH, SLOW = (), (pytest.mark.thorough,), (pytest.mark.slow,)
-# Those whose derivative is written by hand.
-OWN_RULES = ("losses.bi_tempered", "noise.shake_shake", "noise.shake_drop", "reparam.spectral_norm")
 
 PLAIN = (*cases_losses.CASES, *cases_noise.CASES, *cases_reparam.CASES)
 PARAMS = (*cases_penalties.CASES, *cases_constraints.CASES)
@@ -140,7 +138,7 @@ def rows():
     for cases, mark in zip((contract.CASES, PLAIN, PARAMS, CALLED), marks):
       for case in cases if mark is not None else ():
         if APPLIES.get(name, lambda case: True)(case):
-          own = name == "gradients" and case.function in OWN_RULES
+          own = name == "gradients" and case.function in contract.OWN_RULES
           yield pytest.param(check, case, id=f"{name}-{case}", marks=THOROUGH if own else mark)
   for check, mark in OF_OPTIM:
     name = check.__name__.removeprefix("check_")

@@ -1,6 +1,7 @@
 """The functional core imports JAX, Optax and NumPy, and nothing of what trains or plots."""
 
 import inspect
+import json
 import subprocess
 import sys
 
@@ -11,66 +12,58 @@ import jaxreg
 HEAVY = ("flax", "orbax", "grain", "tensorflow_datasets", "matplotlib", "chex", "sklearn", "equinox")
 
 
-def modules_after(statement: str) -> set[str]:
-  code = f"import sys\n{statement}\nprint('\\n'.join({{name.split('.')[0] for name in sys.modules}}))"
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  return set(done.stdout.split())
-
-
-@pytest.mark.parametrize(
-  "statement",
-  [
-    "import jaxreg",
-    "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
-    "from jaxreg import averaging, ensembles, optim, sparse, symmetry",
-    "from jaxreg import augment, adversarial, flatness",
-  ],
+# In one process, because each costs a second: what is loaded after each statement.
+STATEMENTS = (
+  "import jaxreg",
+  "jaxreg.losses.softmax_cross_entropy, jaxreg.noise.dropout",
+  "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
+  "from jaxreg import averaging, ensembles, optim, sparse, symmetry, augment, adversarial, flatness",
+  "from jaxreg import models",
+  "models.NNXNoise",
 )
-def test_core_imports_nothing_heavy(statement):
-  loaded = modules_after(statement)
-  assert "jaxreg" in loaded
-  assert not loaded & set(HEAVY)
-
-
-def test_linen_models_load_no_nnx():
-  code = "import sys; from jaxreg import models; print('flax.nnx' in sys.modules, models.NNXNoise.__name__)"
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.split() == ["False", "NNXNoise"]
-
-
-def test_importing_jaxreg_loads_no_subpackage():
-  code = "import sys, jaxreg\nprint([name for name in sys.modules if name.startswith('jaxreg.')])"
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.strip() == "[]"
-
-
-def test_subpackages_load_on_first_use():
-  code = "import jaxreg\nprint(jaxreg.losses.softmax_cross_entropy.__name__, jaxreg.noise.dropout.__name__)"
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.split() == ["softmax_cross_entropy", "dropout"]
-
-
-@pytest.mark.parametrize(
-  ("statement", "missing", "extra"),
-  [
-    ("from jaxreg import models", "flax", "train"),
-    ("from jaxreg import plots", "matplotlib", "train"),
-    ("import jaxreg; jaxreg.train", "flax", "train"),
-    (
-      "import jax; from jaxreg import flatness; "
-      "flatness.operator_trace(lambda v: v, jax.numpy.ones(2), key=jax.random.key(0))",
-      "matfree",
-      "flatness",
-    ),
-  ],
+# `(statement, the package that is missing, the extra that has it)`.
+MISSING = (
+  ("from jaxreg import models", "flax", "train"),
+  ("from jaxreg import plots", "matplotlib", "train"),
+  ("import jaxreg; jaxreg.train", "flax", "train"),
+  (
+    "import jax; from jaxreg import flatness; "
+    "flatness.operator_trace(lambda v: v, jax.numpy.ones(2), key=jax.random.key(0))",
+    "matfree",
+    "flatness",
+  ),
 )
-def test_what_is_not_installed_is_named_with_its_extra(statement, missing, extra):
-  hide = f"import sys\nsys.modules['{missing}'] = None"
-  done = subprocess.run([sys.executable, "-c", f"{hide}\n{statement}"], capture_output=True, text=True)
-  last = done.stderr.splitlines()[-1]
-  assert last.startswith("ModuleNotFoundError: ")
-  assert f"needs {missing}" in last
-  assert last.endswith(f"pip install 'jaxreg[{extra}]'")
+
+
+def run(code: str) -> list:
+  """What a plain interpreter prints, a JSON value a line."""
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_imports_load_nothing_more():
+  code = "import json, sys\n"
+  code += "".join(f"{statement}\nprint(json.dumps([*sys.modules]))\n" for statement in STATEMENTS)
+  bare, on_use, *core, models, nnx = map(set, run(code))
+  assert {name for name in bare if name.startswith("jaxreg.")} == set()
+  assert {"jaxreg.losses", "jaxreg.noise"} <= on_use
+  assert "jaxreg.theory" not in on_use
+  for loaded in (bare, on_use, *core):
+    assert not loaded & {*HEAVY, "ml_collections"}
+  assert {"jaxreg.theory", "jaxreg.flatness"} <= core[-1]
+  assert "flax" in models
+  assert "flax.nnx" not in models
+  assert "flax.nnx" in nnx
+
+
+def test_what_is_not_installed_is_named_with_its_extra():
+  code = "import json, sys\n"
+  code += "".join(f"sys.modules[{missing!r}] = None\n" for _, missing, _ in MISSING)
+  for statement, *_ in MISSING:
+    code += f"try:\n  {statement}\nexcept ModuleNotFoundError as error:\n  print(json.dumps(str(error)))\n"
+  for said, (_, missing, extra) in zip(run(code), MISSING, strict=True):
+    assert f"needs {missing}" in said
+    assert said.endswith(f"pip install 'jaxreg[{extra}]'")
 
 
 @pytest.mark.parametrize(

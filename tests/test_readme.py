@@ -4,8 +4,6 @@ import importlib
 import itertools
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -116,12 +114,3 @@ def test_commands_that_a_page_shows_can_be_read(page, monkeypatch):
   for command in commands:
     if "evaluate" not in command and "job=translate" not in command:  # which read the work directory
       cli.parse(shlex.split(command), ROOT / "configs")
-
-
-def test_importing_needs_nothing_of_the_trainer():
-  """As the README says of the core: a snippet in a plain interpreter."""
-  code = (
-    "import sys; from jaxreg import losses; print({'flax', 'orbax', 'ml_collections'} & set(sys.modules))"
-  )
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.strip() == "set()"

@@ -49,6 +49,7 @@ def _trained():
   return params, (x, labels)
 
 
+@functools.cache
 def _samples():
   params, batch = _trained()
   return np.asarray(

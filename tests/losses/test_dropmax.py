@@ -45,10 +45,15 @@ def compiled_terms(**static):
   return jit(functools.partial(losses.dropmax_terms, **static))
 
 
+# Given always, so that one program serves all values.
+TRACED = ("temperature", "kl_weight", "entropy_weight", "auxiliary_weight")
+DEFAULTS = {name: inspect.signature(losses.dropmax_terms).parameters[name].default for name in TRACED}
+
+
 def terms(*arrays, seed=0, **keywords):
   """`dropmax_terms`, compiled; temperatures and weights are traced."""
   static = {name: keywords.pop(name) for name in ("num_samples", "class_reduction") if name in keywords}
-  return compiled_terms(**static)(jax.random.key(seed), *arrays, **keywords)
+  return compiled_terms(**static)(jax.random.key(seed), *arrays, **DEFAULTS | keywords)
 
 
 def inner_terms(*arrays, seed=0, **keywords):
@@ -61,8 +66,10 @@ def gradients_by_term(function):
 
   def gradients(x):
     values, pull = jax.vjp(function, x)
-    only = lambda name: {other: jnp.full_like(value, other == name) for other, value in values.items()}
-    return {name: pull(only(name))[0] for name in values}
+    names = [*values]
+    only = {name: jnp.stack([jnp.full_like(v, name == each) for each in names]) for name, v in values.items()}
+    pulled = jax.vmap(lambda cotangent: pull(cotangent)[0])(only)
+    return {name: jax.tree.map(lambda g, i=i: g[i], pulled) for i, name in enumerate(names)}
 
   return gradients
 
@@ -131,8 +138,9 @@ def test_a_loss_takes_the_options_of_its_terms(name):
   other |= {"auxiliary_weight": 5.0, "posterior_logits": scores[0] + 1, "class_reduction": "mean"}
   options = {n: value for n, value in other.items() if n in inspect.signature(loss).parameters}
   arguments = lambda: [jax.random.key(0), *scores, jnp.array([1])][name == "deterministic_dropmax" :]
-  want = sum(np.asarray(term) for term in terms(*arguments(), **options).values())
-  np.testing.assert_allclose(loss(*arguments(), **options), want, rtol=1e-6)
+  call = lambda function: jit(functools.partial(function, **options))(*arguments())
+  want = sum(np.asarray(term) for term in call(terms).values())
+  np.testing.assert_allclose(call(loss), want, rtol=1e-6)
   with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'temprature'"):
     loss(*arguments(), temprature=0.3)
 
@@ -792,7 +800,5 @@ def test_options_out_of_range_are_refused(option, value):
 
 def test_options_may_be_traced():
   arrays = random_inputs(19, dtype=np.float32)
-  loss = jit(lambda t, w: losses.dropmax(jax.random.key(0), *arrays, temperature=t, kl_weight=w))
-  np.testing.assert_allclose(
-    loss(0.5, 2.0), losses.dropmax(jax.random.key(0), *arrays, temperature=0.5, kl_weight=2.0), rtol=1e-5
-  )
+  loss = lambda t, w: losses.dropmax(jax.random.key(0), *arrays, temperature=t, kl_weight=w)
+  np.testing.assert_allclose(jit(loss)(0.5, 2.0), jit(lambda: loss(0.5, 2.0))(), rtol=1e-5)

@@ -13,6 +13,14 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxreg import losses
 
 FORMS = ("dense", "scan", "gather")
+# Compiled as a whole; one operation after the other takes longer.
+OPTIONS = ("num_groups", "kind", "form", "power", "grouping")
+group_softmax, group_softmax_and_logits = (
+  contract.jit(function, static_argnames=OPTIONS)
+  for function in (losses.group_softmax, losses.group_softmax_and_logits)
+)
+feature_groups = contract.jit(losses.feature_groups, static_argnames="num_groups")
+discriminative_scores = contract.jit(losses.discriminative_scores)
 
 
 def thorough(*values):
@@ -36,11 +44,11 @@ def test_a_head_without_a_bias():
   features, kernel, _, labels = head(3, dtype=np.float32)
   options = {"num_groups": 3, "grouping": losses.fixed_scores}
   groups = np.broadcast_to(np.repeat(np.arange(3), 4), features.shape)
-  got, logits = losses.group_softmax_and_logits(features, kernel, None, labels, **options)
+  got, logits = group_softmax_and_logits(features, kernel, None, labels, **options)
   want = oracles.group_softmax(features, kernel, np.zeros(6), labels, groups, 3)
   np.testing.assert_allclose(got, want, rtol=1e-4)
   np.testing.assert_allclose(logits, features @ kernel, rtol=1e-4, atol=1e-5)
-  np.testing.assert_array_equal(losses.group_softmax(features, kernel, None, labels, **options), got)
+  np.testing.assert_array_equal(group_softmax(features, kernel, None, labels, **options), got)
 
 
 def given(groups):
@@ -96,7 +104,7 @@ def test_type_1_is_softmax_plus_kl(x64):
   whole = oracles.softmax(features @ kernel + bias)
   shares = [oracles.softmax(4 * (np.where(groups == i, features, 0) @ kernel + bias / 4)) for i in range(4)]
   divergence = np.mean([(whole * np.log(whole / share)).sum(-1) for share in shares], axis=0)
-  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, grouping=given(groups))
+  loss = group_softmax(features, kernel, bias, labels, num_groups=4, grouping=given(groups))
   np.testing.assert_allclose(
     loss, oracles.cross_entropy(features @ kernel + bias, labels) + divergence, rtol=1e-10
   )
@@ -110,7 +118,7 @@ def test_type_2_is_softmax_minus_agreement(x64):
   groups = random_partition(np.random.default_rng(2), len(labels), (3,) * 4)
   votes = [oracles.softmax(np.where(groups == i, features, 0) @ kernel + bias / 4) for i in range(4)]
   agree = np.prod(votes, axis=0).sum(-1)
-  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, kind="II", grouping=given(groups))
+  loss = group_softmax(features, kernel, bias, labels, num_groups=4, kind="II", grouping=given(groups))
   softmax = softmax_loss(features, kernel, bias, labels)
   np.testing.assert_allclose(loss, softmax - np.log(agree), rtol=1e-10)
 
@@ -128,10 +136,10 @@ def test_type_1_is_softmax_if_all_groups_agree(x64):
   kernel, bias = np.tile(rng.normal(size=(1, 6)) / 4, (12, 1)), rng.normal(size=6)
   features, labels = np.full((5, 12), 0.7), rng.integers(0, 6, 5)
   for rule in (losses.fixed_scores, losses.interleaved_scores):
-    loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, grouping=rule)
+    loss = group_softmax(features, kernel, bias, labels, num_groups=4, grouping=rule)
     np.testing.assert_allclose(loss, softmax_loss(features, kernel, bias, labels), rtol=1e-12)
   features[:, 0] += 0.5
-  loss = losses.group_softmax(features, kernel, bias, labels, num_groups=4, grouping=losses.fixed_scores)
+  loss = group_softmax(features, kernel, bias, labels, num_groups=4, grouping=losses.fixed_scores)
   assert (loss > softmax_loss(features, kernel, bias, labels) + 1e-4).all()
 
 
@@ -166,7 +174,7 @@ def test_power_lowers_the_loss_and_stays_a_bound_up_to_G(x64):
 def test_zero_logits(form):
   x, kernel, bias, labels = np.ones((3, 16)), np.zeros((16, 1000)), np.zeros(1000), np.array([0, 5, 999])
   for kind, expected in (("I", np.log(1000)), ("II", 8 * np.log(1000))):
-    loss = losses.group_softmax(
+    loss = group_softmax(
       x.astype(np.float32), kernel.astype(np.float32), bias.astype(np.float32), labels, kind=kind, form=form
     )
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
@@ -178,7 +186,7 @@ def test_one_group_is_the_softmax(form):
   features, kernel, bias, labels = head(5, dtype=np.float32)
   expected = oracles.cross_entropy(features @ kernel + bias, labels)
   for kind in ("I", "II"):
-    loss = losses.group_softmax(features, kernel, bias, labels, num_groups=1, kind=kind, form=form)
+    loss = group_softmax(features, kernel, bias, labels, num_groups=1, kind=kind, form=form)
     np.testing.assert_allclose(loss, expected, rtol=2e-5, atol=1e-6)
 
 
@@ -211,7 +219,7 @@ def test_losses_next_to_zero_keep_their_digits():
 @pytest.mark.parametrize("form", FORMS)
 def test_the_whole_logits_come_with_the_loss(form):
   features, kernel, bias, labels = head(7, features=11, dtype=np.float32)
-  _, logits = losses.group_softmax_and_logits(features, kernel, bias, labels, num_groups=3, form=form)
+  _, logits = group_softmax_and_logits(features, kernel, bias, labels, num_groups=3, form=form)
   np.testing.assert_allclose(logits, features @ kernel + bias, rtol=1e-5, atol=1e-5)
 
 
@@ -222,7 +230,7 @@ def test_the_bias_does_not_change_the_groups(x64):
   target = np.take_along_axis(whole, labels[:, None, None], -1)[..., 0]
   scores = target - (whole.sum(-1) - target) / 5
   np.testing.assert_array_equal(
-    losses.feature_groups(losses.discriminative_scores(features, kernel, bias, labels), num_groups=4),
+    feature_groups(discriminative_scores(features, kernel, bias, labels), num_groups=4),
     oracles.feature_groups(scores, (3,) * 4),
   )
 
@@ -240,7 +248,7 @@ def test_groups_are_the_sorted_scores_cut(num_groups, ties):
     # ReLU's zeros of both signs, equal values, and one whole row of them.
     scores = np.round(np.where(rng.random(scores.shape) < 0.4, -0.0, scores), 1)
     scores[:2] = 0.5
-  got = losses.feature_groups(scores, num_groups=num_groups)
+  got = feature_groups(scores, num_groups=num_groups)
   sizes = (
     num_groups
     if isinstance(num_groups, tuple)
@@ -248,9 +256,7 @@ def test_groups_are_the_sorted_scores_cut(num_groups, ties):
   )
   assert got.dtype == np.uint8
   np.testing.assert_array_equal(got, oracles.feature_groups(scores, sizes))
-  np.testing.assert_array_equal(
-    jax.vmap(lambda s: losses.feature_groups(s, num_groups=num_groups))(scores), got
-  )
+  np.testing.assert_array_equal(jax.vmap(lambda s: feature_groups(s, num_groups=num_groups))(scores), got)
 
 
 @pytest.mark.thorough
@@ -279,15 +285,15 @@ def test_more_than_256_groups_need_wider_numbers():
 def test_the_rule_uses_the_label_and_nothing_of_other_examples():
   features, kernel, bias, labels = head(11, dtype=np.float32)
   order = np.random.default_rng(11).permutation(len(labels))
-  scores = losses.discriminative_scores(features, kernel, bias, labels)
-  permuted = losses.discriminative_scores(features[order], kernel, bias, labels[order])
+  scores = discriminative_scores(features, kernel, bias, labels)
+  permuted = discriminative_scores(features[order], kernel, bias, labels[order])
   np.testing.assert_array_equal(permuted, np.asarray(scores)[order])
-  assert (losses.discriminative_scores(features, kernel, bias, (labels + 1) % 6) != scores).any(axis=-1).all()
+  assert (discriminative_scores(features, kernel, bias, (labels + 1) % 6) != scores).any(axis=-1).all()
   # Features in another order: the same groups and loss.
   shuffle = np.random.default_rng(12).permutation(12)
   np.testing.assert_allclose(
-    losses.group_softmax(features[:, shuffle], kernel[shuffle], bias, labels, num_groups=3),
-    losses.group_softmax(features, kernel, bias, labels, num_groups=3),
+    group_softmax(features[:, shuffle], kernel[shuffle], bias, labels, num_groups=3),
+    group_softmax(features, kernel, bias, labels, num_groups=3),
     rtol=1e-5,
   )
 
@@ -311,10 +317,8 @@ def test_random_groups_are_drawn_for_each_example():
 @pytest.mark.parametrize("features", [12, 14])
 def test_interleaved_groups_have_features_of_every_kind(features):
   arguments = head(14, features=features, dtype=np.float32)
-  rank = oracles.feature_groups(losses.discriminative_scores(*arguments), (1,) * features)
-  groups = np.asarray(
-    losses.feature_groups(losses.interleaved_scores(*arguments, num_groups=3), num_groups=3)
-  )
+  rank = oracles.feature_groups(discriminative_scores(*arguments), (1,) * features)
+  groups = np.asarray(feature_groups(losses.interleaved_scores(*arguments, num_groups=3), num_groups=3))
   np.testing.assert_array_equal(groups, (rank - features) % 3)
 
 

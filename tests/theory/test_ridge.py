@@ -11,7 +11,8 @@ from jaxreg import theory
 from jaxreg.penalties import l2, penalized
 
 ALPHA = 0.7
-L2, LINEAR = "L2 parameter regularization", "L2 parameter regularization on machine learning"
+L2 = "L2 parameter regularization"
+LINEAR = "L2 parameter regularization on machine learning"
 
 
 @pytest.fixture

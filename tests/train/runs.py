@@ -129,7 +129,7 @@ def start(arguments, cwd, *, optimised=True, devices=1, changes=None):
   environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
   environment |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), **(changes or {})}
   if not optimised:
-    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
   return subprocess.Popen(
     [sys.executable, str(ROOT / "run.py"), *map(str, arguments)],
     cwd=cwd,

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
 
-@pytest.mark.parametrize("stops", [(12,), (1, 14, 23)], ids=["at an epoch's end", "three times within one"])
-def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch, capsys, stops):
-  workdir = tmp_path / "run"
+def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch, capsys):
+  """At the first step, at an epoch's end and within an epoch."""
+  workdir, stops = tmp_path / "run", (1, 12, 23)
   for stop in stops:
     undo = runs.interrupt_at(monkeypatch, stop)
     with pytest.raises(train.Interrupted, match=f"stopped at step {stop} and saved") as stopped:

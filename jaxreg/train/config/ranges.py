@@ -1,6 +1,7 @@
 """The ranges of the numbers in a configuration."""
 
 import fnmatch
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -117,11 +118,16 @@ def check_ranges(fields: Mapping[str, Any]) -> None:
     RunError: with the field, its value and the allowed values.
   """
   for field, value in fields.items():
-    interval = next(RANGES[pattern] for pattern in RANGES if fnmatch.fnmatchcase(field, pattern))
+    interval = _interval(field)
     values = value if isinstance(value, list) else [value]
     if not all(_lies_in(interval, each) for each in values if isinstance(each, int | float)):
       got = tuple(value) if isinstance(value, list) else value
       raise RunError(f"{field}: must be {_in_words(interval)}, got {got}")
+
+
+@functools.cache
+def _interval(field: str) -> str:
+  return next(RANGES[pattern] for pattern in RANGES if fnmatch.fnmatchcase(field, pattern))
 
 
 def _bounds(interval: str) -> tuple[str, str]:
