@@ -1,13 +1,16 @@
 """Eight fake CPU devices, fast compilation and the strict modes of JAX, before its first use; real data."""
 
+import contextlib
 import os
 import pathlib
+import runpy
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+_LARGEST = 2**28  # bytes of compiled programs that later runs of the tests find
 
-# A second run of the tests compiles next to nothing; subprocesses and workers share what is compiled.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_REPOSITORY / ".cache" / "jax")
+_shared = _FOLDER not in os.environ
+if _shared:
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jaxlib.version  # noqa: E402
@@ -29,6 +32,32 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
 # The flag of a config prints it twice, as YAML: half the time of reading a command line.
 ConfigDict.__str__ = object.__repr__
+
+
+def _prune(folder: pathlib.Path) -> None:
+  """Removes empty files, which a kill leaves, and the longest unused programs if all are too large.
+
+  `jax_compilation_cache_max_size` would read the whole folder at each compilation, under a lock.
+  """
+  files = []
+  for file in os.scandir(folder):
+    with contextlib.suppress(OSError):  # another run of the tests removed it
+      info = file.stat()
+      files.append((max(info.st_atime, info.st_mtime), info.st_size, file.path))
+  excess = sum(size for _, size, _ in files) - _LARGEST
+  for _, size, path in sorted(files):
+    if size == 0 or excess > 0:
+      pathlib.Path(path).unlink(missing_ok=True)
+      excess -= size
+
+
+# All clones and later runs share what is compiled, and so do workers and subprocesses. The module of the
+# trainer is run by its path, because the tests of the functions do not import the trainer.
+if _shared:
+  runpy.run_path(str(_REPOSITORY / "jaxreg" / "train" / "user_cache.py"))["keep_compiled_programs"]("tests")
+  if jax.config.jax_compilation_cache_dir:
+    os.environ[_FOLDER] = jax.config.jax_compilation_cache_dir
+    _prune(pathlib.Path(os.environ[_FOLDER]))
 
 
 @pytest.fixture(scope="session")

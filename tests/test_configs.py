@@ -241,9 +241,15 @@ def test_the_rows_of_an_analysis_can_be_built(choice):
   config = parse(choice)
   cells = parse_fields(config, config.flatness.rows, "flatness.rows")
   assert cells
+  built = set()
   for label, fields in cells.items():
     cell = make_cell(config, label, fields, seeds=1)
     train.check(cell)
+    # Rows of one network differ in the training, of which `check` knows all fields.
+    network = str((cell.model.to_dict(), cell.method.name, cell.flatness.where))
+    if network in built:
+      continue
+    built.add(network)
     program = build(cell, describe(cell, choice))
     assert flatness.subset(program_params(program), tuple(cell.flatness.where)).flat.size
 

@@ -94,7 +94,7 @@ CASES = (*contract.CASES, *PLAIN, *PARAMS, *CALLED)
 TABLE = (
   # check,                             contract.CASES, PLAIN, PARAMS, CALLED
   (contract.check_oracle, (DEFAULT, DEFAULT, THOROUGH, None)),
-  (contract.check_oracle_of_two_axes, (THOROUGH, SLOW, THOROUGH, None)),
+  (contract.check_oracle_of_two_axes, (THOROUGH, SLOW, SLOW, None)),
   (contract.check_float64, (THOROUGH, SLOW, THOROUGH, None)),
   (contract.check_dtypes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_bfloat16_values, (SLOW, SLOW, SLOW, SLOW)),
@@ -162,11 +162,6 @@ def variants(cases, **which):
       contract.assert_same(case, got, contract.jitted(case)(contract.make(case)))
 
   return Variants
-
-
-@pytest.mark.thorough
-class TestWithoutJit(variants(contract.CASES + PARAMS, without_jit=True)):
-  pass
 
 
 @pytest.mark.slow

@@ -17,17 +17,20 @@ def user_cache() -> Path:
   return (given if given.is_absolute() else Path.home() / ".cache") / "jaxreg"
 
 
-def keep_compiled_programs() -> None:
+def keep_compiled_programs(kind: str = "compiled") -> None:
   """Lets JAX keep compiled programs in the user's cache; a folder that the user has set stays in use.
 
   Compiled programs are native code that JAX loads and runs. So they lie in a folder that only its owner may
   read and write, by versions and by device. Without such a folder nothing is kept. Call this after
   `processes.start`, because it asks for the devices.
+
+  Args:
+    kind: the folder in the user's cache; the tests have one of their own.
   """
   if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
     return
   try:
-    folder = user_cache() / "compiled" / _machine()
+    folder = user_cache() / kind / _machine()
     # From the outside in: whoever can write to one of these folders can replace the folders below it.
     for place in (folder.parent.parent, folder.parent, folder):
       place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import datetime
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import random
 import resource
@@ -16,7 +17,9 @@ import sys
 import time
 import types
 from pathlib import Path
+from unittest import mock
 
+import jax
 import runs
 from orbax.checkpoint import checkpoint_manager
 
@@ -24,28 +27,48 @@ PRELOADED = ["children", "jaxreg.train", "orbax.checkpoint", "sklearn.datasets",
 
 
 def forkserver(folder: Path):
-  """What makes children; programs are compiled once, into `folder`."""
-  os.environ |= {
+  """What makes children; programs are compiled once, into `folder`; no kill spoils a cache of others."""
+  environment = {
     "JAX_PLATFORMS": "cpu",
-    "JAX_NUM_CPU_DEVICES": "1",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "JAX_COMPILATION_CACHE_DIR": str(folder),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "PYTHONPATH": os.pathsep.join([str(runs.ROOT), str(Path(__file__).parent)]),
   }
   context = multiprocessing.get_context("forkserver")
   context.set_forkserver_preload(PRELOADED)
+  with mock.patch.dict(os.environ, environment):
+    multiprocessing.forkserver.ensure_running()
   return context
 
 
 class Child:
-  """`run.py` at work with these arguments; what it says is in a file. With a seed its clock jumps."""
+  """`run.py` at work with these arguments.
 
-  def __init__(self, context, arguments, said: Path, clock: int | None = None):
+  Args:
+    context: of `forkserver`.
+    arguments: those of `run.py`.
+    said: a file, for what it says on stderr; its name with `-out` has what it says on stdout.
+    clock: a seed, with which its clock jumps.
+    devices: how many it has.
+    pause: seconds that a step takes at least. If a step takes no time at all, most signals come in a save, or
+      before or after all steps.
+    cwd: the folder in which it works.
+    environment: variables for it.
+    stopped_clock: whether the clock that makes saves due stands still.
+  """
+
+  def __init__(self, context, arguments, said: Path, clock: int | None = None, **options):
     self.said = said
     said.touch()
-    self.process = context.Process(target=_main, args=([str(a) for a in arguments], str(said), clock))
+    arguments = [str(argument) for argument in arguments]
+    self.process = context.Process(target=_main, args=(arguments, str(said), clock), kwargs=options)
     self.process.start()
+
+  @property
+  def out(self) -> str:
+    """What it has said on stdout."""
+    return Path(f"{self.said}-out").read_text()
 
   def alive(self) -> bool:
     return self.process.is_alive()
@@ -70,19 +93,24 @@ def _begun(said) -> Path:
   return Path(f"{said}-begun")
 
 
-def _main(arguments, said, clock):
-  with open(said, "w") as stream, open(os.devnull, "w") as nowhere:
-    os.dup2(nowhere.fileno(), 1)
-    os.dup2(stream.fileno(), 2)
+def _main(arguments, said, clock, devices=1, pause=0.06, cwd=None, environment=None, stopped_clock=False):
+  with open(said, "w") as err, open(f"{said}-out", "w") as out:
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+  os.environ |= environment or {}
+  if cwd is not None:
+    os.chdir(cwd)
+  jax.config.update("jax_num_cpu_devices", devices)
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
   _begun(said).touch()
   from jaxreg.train.data import order
-  from jaxreg.train.run import results
+  from jaxreg.train.run import due, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
-  # A step takes no time at all, and then most signals would come in a save, or before or after all steps.
   indices = order.batch_indices
-  order.batch_indices = lambda *args, **options: time.sleep(0.06) or indices(*args, **options)
+  order.batch_indices = lambda *args, **options: time.sleep(pause) or indices(*args, **options)
+  if stopped_clock:
+    due.time = types.SimpleNamespace(monotonic=lambda: 0.0)
   if clock is not None:
     _let_the_clock_jump(clock)
   sys.argv = ["run.py", *arguments]

@@ -1,35 +1,12 @@
-"""A tiny finished run to copy, and a cache that compiles each program of these tests once."""
+"""A tiny finished run to copy, and signals as a terminal has them."""
 
 import shutil
 import signal
 
-import jax
 import pytest
 import runs
-from jax.experimental.compilation_cache import compilation_cache
 
 from jaxreg import train
-
-COMPILING = {
-  "jax_persistent_cache_min_compile_time_secs": 0,
-  "jax_persistent_cache_min_entry_size_bytes": -1,
-}
-
-
-@pytest.fixture(scope="package", autouse=True)
-def compile_once(tmp_path_factory):
-  """Every call of `train` compiles anew; here, the same program comes from a cache that starts empty."""
-  settings = {**COMPILING, "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled"))}
-  # Some settings are attributes, the others only to be read by name.
-  read = lambda name: getattr(jax.config, name) if hasattr(jax.config, name) else jax.config.read(name)
-  before = {name: read(name) for name in settings}
-  for name, value in settings.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
-  yield
-  for name, value in before.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -47,7 +24,7 @@ def no_figures(monkeypatch):
 
 
 @pytest.fixture(scope="package")
-def finished_run(tmp_path_factory, compile_once):
+def finished_run(tmp_path_factory):
   """The work directory of an uninterrupted run of 6 epochs, with figures: not to be changed."""
   workdir = tmp_path_factory.mktemp("finished") / "run"
   train.train(runs.make_config(), workdir)

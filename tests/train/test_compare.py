@@ -26,7 +26,7 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory, compile_once):
+def compared(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("compared") / "run"
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])

@@ -43,7 +43,7 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def analysed(tmp_path_factory, compile_once):
+def analysed(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("analysed") / "run"
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])

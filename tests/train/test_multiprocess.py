@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import chex
+import children
 import drawn
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ from jaxreg.train.run import manifest
 
 pytestmark = pytest.mark.multiprocess
 
-EPOCHS, STEPS_PER_EPOCH = 40, 4
+EPOCHS, STEPS_PER_EPOCH = 10, 4
 STEPS = EPOCHS * STEPS_PER_EPOCH
 ARGUMENTS = [
   f"--config.epochs={EPOCHS}",
@@ -37,43 +38,99 @@ ARGUMENTS = [
   "--config.model.MLP.dropout_rate=0.2",
   "--config.optimizer.learning_rate=1e-2",
   "--config.log_every=1",
+  "--config.compilation_cache=False",
 ]
-TIMEOUT = 240
-# JAX needs up to 100 s to notice that a process other than the first is gone; who relaunches does not wait.
-GRACE = 15
+TIMEOUT = 120
+GRACE = 15  # seconds for a process to notice that the other one is gone
+PAUSE = 0.1  # seconds a step, where JAX has to see a signal, for which it looks once a second, before the end
 
 
-class Pair:
-  """Two processes of `run.py` with the same arguments; leaves none of them behind.
+class Launcher:
+  """Starts `run.py`, forked from a process that has imported everything."""
 
-  The second one may have `more` arguments, or work in another folder.
-  """
+  def __init__(self, folder):
+    self.folder, self.count = folder, 0
+    self.context = children.forkserver(folder / "compiled")
 
-  def __init__(self, arguments, cwd, *, more=(), elsewhere=None):
-    with socket.socket() as probe:
-      probe.bind(("localhost", 0))
-      port = probe.getsockname()[1]
-    common = [*arguments, "--coordinator", f"localhost:{port}", "--num_processes", "2", "--process_id"]
-    self.processes = [
-      runs.start([*common, number, *extra], where, optimised=False, devices=2)
-      for number, extra, where in ((0, (), cwd), (1, more, elsewhere or cwd))
-    ]
+  def start(self, arguments, cwd, *, common=ARGUMENTS, pause=0, **options):
+    self.count += 1
+    said = self.folder / f"said{self.count}"
+    return children.Child(self.context, [*common, *arguments], said, cwd=cwd, pause=pause, **options)
 
-  def __enter__(self):
-    return self
+  @contextlib.contextmanager
+  def pair(
+    self, arguments, cwd, *, by="flags", numbers=(0, 1), more=(), elsewhere=None, second=None, **options
+  ):
+    """Two processes with the same arguments, of which none is left behind.
 
-  def __exit__(self, *exception):
-    for process in self.processes:
-      process.kill()
-      process.communicate()
+    They learn their `numbers` by flags or by the variables of a launcher. The second one may have `more`
+    arguments and other options, or work in another folder.
+    """
+    port = free_port()
+    pair = []
+    for number, extra, where, other in zip(
+      numbers, ((), more), (cwd, elsewhere or cwd), ({}, second or {}), strict=True
+    ):
+      flags = ["--coordinator", f"localhost:{port}", "--num_processes", 2, "--process_id", number]
+      variables = launcher_variables(by, port, number)
+      given = [*arguments, *(() if variables else flags), *extra]
+      pair.append(self.start(given, where, devices=2, environment=variables, **options, **other))
+    try:
+      yield pair
+    finally:
+      for child in pair:
+        child.process.kill()
+        child.process.join()
 
-  def finish(self):
-    """Status of both, stdout of the first, stderr of both; the second has nothing to say on stdout."""
-    outs, errs = zip(*(process.communicate(timeout=TIMEOUT) for process in self.processes))
-    assert "Traceback" not in "".join(errs)
-    out, none = (without_gloo(out) for out in outs)
-    assert none == ""
-    return [process.returncode for process in self.processes], out, errs
+  def two(self, arguments, workdir, **options):
+    """Trains with two processes to the end: results, what each said on stdout and on stderr."""
+    with self.pair([*arguments, "--workdir", workdir], workdir.parent, **options) as pair:
+      status, out, errs = finish(pair)
+    assert status == [0, 0], errs
+    return results_of(workdir), out, errs
+
+  def one(self, arguments, workdir, **options):
+    child = self.start([*arguments, "--workdir", workdir], workdir.parent, **options)
+    status, err = child.finish(TIMEOUT)
+    assert status == 0, err
+    return results_of(workdir), err
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory):
+  return Launcher(tmp_path_factory.mktemp("launcher"))
+
+
+def launcher_variables(by, port, number):
+  """What a launcher of two processes tells one of them; empty for flags."""
+  if by == "flags":
+    return {}
+  mine, given = {
+    "SLURM": (
+      {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "localhost", "SLURM_LOCALID": str(number)},
+      ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID"),
+    ),
+    "Open MPI": (
+      {"OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1", "OMPI_COMM_WORLD_LOCAL_RANK": str(number)},
+      ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ),
+  }[by]
+  return {"JAX_COORDINATOR_PORT": str(port), **mine, **dict(zip(given, ("2", "2", str(number))))}
+
+
+def free_port():
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    return probe.getsockname()[1]
+
+
+def finish(pair):
+  """Status of both, stdout of the first, stderr of both; the second has nothing to say on stdout."""
+  status, errs = zip(*(child.finish(TIMEOUT) for child in pair))
+  assert "Traceback" not in "".join(errs)
+  out, none = (without_gloo(child.out) for child in pair)
+  assert none == ""
+  return list(status), out, errs
 
 
 def without_gloo(out):
@@ -84,21 +141,21 @@ def without_gloo(out):
   return "".join(line for line in lines if not re.fullmatch(r"[\d\s]*", line))
 
 
-def wait_for(workdir, step, *processes):
-  """Until a checkpoint of that step or a later one is whole; the processes are to be at work till then."""
+def wait_for(workdir, step, *running):
+  """Until a checkpoint of that step or a later one is whole; the processes must be at work till then."""
   deadline = time.monotonic() + TIMEOUT
   while max(manifest.good_steps(workdir), default=0) < step:
-    assert all(process.poll() is None for process in processes), [p.communicate() for p in processes]
+    assert all(child.alive() for child in running), [child.said.read_text() for child in running]
     assert time.monotonic() < deadline
     time.sleep(0.02)
 
 
-def children(process):
+def workers_of(child):
   """The numbers of the processes that it has started."""
   found = []
   for file in Path("/proc").glob("[0-9]*/stat"):
     with contextlib.suppress(OSError):  # gone in the meantime
-      if int(file.read_text().rpartition(")")[2].split()[1]) == process.pid:
+      if int(file.read_text().rpartition(")")[2].split()[1]) == child.process.pid:
         found.append(int(file.parent.name))
   return found
 
@@ -109,27 +166,11 @@ def is_alive(number):
   return False
 
 
-def train_two(arguments, workdir):
-  """To the end; results, stdout of the first process, stderr of both."""
-  with Pair([*ARGUMENTS, *arguments, "--workdir", workdir], workdir.parent) as pair:
-    status, out, errs = pair.finish()
-  assert status == [0, 0], errs
-  return results_of(workdir), out, errs
-
-
-def train_one(arguments, workdir, **options):
-  status, _, err = runs.run(
-    [*ARGUMENTS, *arguments, "--workdir", workdir], workdir.parent, optimised=False, **options
-  )
-  assert status == 0, err
-  return results_of(workdir), err
-
-
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
+def said(tmp_path_factory, launcher):
   """An uninterrupted run of two processes: its work directory, what was said."""
   workdir = tmp_path_factory.mktemp("whole") / "run"
-  return workdir, *train_two([], workdir)[1:]
+  return workdir, *launcher.two([], workdir)[1:]
 
 
 @pytest.fixture(scope="module")
@@ -180,35 +221,39 @@ def test_the_first_process_alone_logs_and_every_step_once(said):
 
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_one_process_gives_the_same(whole, tmp_path, devices):
+def test_one_process_gives_the_same(whole, launcher, tmp_path, devices):
   workdir = tmp_path / "run"
-  train_one([], workdir, devices=devices)
+  launcher.one([], workdir, devices=devices)
   assert_close(workdir, whole)
 
 
-def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, tmp_path):
+def kill(pair, number):
+  """Kills one of two; the other one notices it, and cannot have gone on to the end."""
+  pair[number].signal(signal.SIGKILL)
+  pair[1 - number].process.join(GRACE)
+  assert pair[number].finish()[0] == -signal.SIGKILL
+  assert not pair[1 - number].alive()
+
+
+def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, launcher, tmp_path):
   workdir = tmp_path / "run"
   random = np.random.default_rng()
   stopped = [0]
   for number in (1, 0):
-    with Pair([*ARGUMENTS, "--workdir", workdir], tmp_path) as pair:
-      wait_for(workdir, stopped[-1] + 20, *pair.processes)
+    with launcher.pair(["--workdir", workdir], tmp_path, pause=0.02) as pair:
+      wait_for(workdir, stopped[-1] + 8, *pair)
       time.sleep(random.uniform(0, 0.2))  # anywhere: in a step, in a save
-      pair.processes[number].kill()
-      # The other one may wait for it, and is then killed too; it cannot have gone on to the end.
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        pair.processes[1 - number].wait(GRACE)
-    assert [process.returncode for process in pair.processes][number] == -signal.SIGKILL
+      kill(pair, number)
     assert not (workdir / "results.json").exists()
     stopped.append(max(manifest.good_steps(workdir)))
     assert stopped[-2] < stopped[-1] < STEPS
-  _, _, (err, _) = train_two([], workdir)
+  _, _, (err, _) = launcher.two([], workdir)
   assert f"resuming at step {stopped[-1]} of {STEPS}" in err
   assert_same(workdir, whole)
 
 
-def test_images_of_a_folder_go_on_bitwise_after_kills(tmp_path):
-  """Each process decodes what its devices hold; no state of the input is saved. Once with workers."""
+def test_images_of_a_folder_go_on_bitwise_after_a_kill(launcher, tmp_path):
+  """Each process decodes what its devices hold; no state of the input is saved. Killed with workers."""
   root = make_folder(tmp_path / "images", splits={"train": 64, "val": 10})
   for number, file in enumerate(sorted((root / "train").rglob("*.*"))):
     Image.fromarray(noise(number, 12, 9)).save(file)  # it shows how it was cut
@@ -218,44 +263,33 @@ def test_images_of_a_folder_go_on_bitwise_after_kills(tmp_path):
     "--config.data.stream.resize=8",
     "--config.data.limit=96",
     "--config.eval_every=20",
+    "--config.epochs=6",
   ]
-  train_two(images, tmp_path / "whole")
+  launcher.two(images, tmp_path / "whole")
   total = results_of(tmp_path / "whole")["step"]
-  workdir, stopped = tmp_path / "run", [0]
-  for number, workers in ((1, 0), (0, 1)):
-    more = [*images, f"--config.data.stream.workers={workers}", "--workdir", workdir]
-    with Pair([*ARGUMENTS, *more], tmp_path) as pair:
-      wait_for(workdir, stopped[-1] + 12, *pair.processes)
-      started = children(pair.processes[number])
-      pair.processes[number].kill()
-      with contextlib.suppress(subprocess.TimeoutExpired):
-        pair.processes[1 - number].wait(3)
-    assert pair.processes[number].returncode == -signal.SIGKILL
-    assert len(started) >= workers
-    deadline = time.monotonic() + TIMEOUT
-    while any(map(is_alive, started)):
-      assert time.monotonic() < deadline, "a killed run leaves its workers behind"
-      time.sleep(0.1)
-    stopped.append(max(manifest.good_steps(workdir)))
-    assert stopped[-2] < stopped[-1] < total
-  _, _, (err, _) = train_two(images, workdir)
-  assert f"resuming at step {stopped[-1]} of {total}" in err
+  workdir = tmp_path / "run"
+  more = [*images, "--config.data.stream.workers=1", "--workdir", workdir]
+  with launcher.pair(more, tmp_path, pause=0.02) as pair:
+    wait_for(workdir, 4, *pair)
+    started = workers_of(pair[0])
+    kill(pair, 0)
+  assert started
+  deadline = time.monotonic() + TIMEOUT
+  while any(map(is_alive, started)):
+    assert time.monotonic() < deadline, "a killed run leaves its workers behind"
+    time.sleep(0.1)
+  stopped = max(manifest.good_steps(workdir))
+  assert stopped < total
+  _, _, (err, _) = launcher.two(images, workdir)
+  assert f"resuming at step {stopped} of {total}" in err
   assert_same(workdir, tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
   """Data order, augmentation and masks by position in the global batch: here on 8 devices, there on 2 x 2."""
-  with socket.socket() as probe:
-    probe.bind(("localhost", 0))
-    coordinator = f"localhost:{probe.getsockname()[1]}"
-  script = [
-    sys.executable,
-    runs.ROOT / "tests" / "train" / "drawn.py",
-    tmp_path / "drawn.npz",
-    coordinator,
-    "2",
-  ]
+  drawing = runs.ROOT / "tests" / "train" / "drawn.py"
+  script = [sys.executable, drawing, tmp_path / "drawn.npz", f"localhost:{free_port()}", "2"]
   environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
   environment |= {"PYTHONPATH": str(runs.ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
   processes = [subprocess.Popen([*script, str(number)], env=environment) for number in range(2)]
@@ -277,27 +311,26 @@ def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_state_split_over_two_processes(tmp_path):
+def test_a_state_split_over_two_processes(launcher, tmp_path):
   """Each saves its shards; one process without a mesh goes on from them."""
   mesh = ["--config.mesh.model=2", "--config.mesh.shard=('head','fsdp')", "--config.mesh.min_size=64"]
   constant = "--config.optimizer.schedule.name=constant"
-  train_two(["--config.epochs=3", constant, *mesh], tmp_path / "split")
-  split, err = train_one(["--config.epochs=5", constant], tmp_path / "split")
+  launcher.two(["--config.epochs=3", constant, *mesh], tmp_path / "split")
+  split, err = launcher.one(["--config.epochs=5", constant], tmp_path / "split")
   assert "resuming at step 12 of 20" in err
-  whole, _ = train_one(["--config.epochs=5", constant], tmp_path / "whole")
+  whole, _ = launcher.one(["--config.epochs=5", constant], tmp_path / "whole")
   for name, value in whole.items():
     np.testing.assert_allclose(split[name], value, rtol=0, atol=1e-5, err_msg=name)
   ours, theirs = (runs.final_state(tmp_path / name)["params"] for name in ("split", "whole"))
   chex.assert_trees_all_close(ours, theirs, rtol=0, atol=1e-5)
 
 
-def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):
+def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, launcher, tmp_path):
   workdir = tmp_path / "run"
-  with Pair([*ARGUMENTS, "--workdir", workdir], tmp_path) as pair:
-    # Early: JAX looks for the signal once a second, and the run is to be at work then.
-    wait_for(workdir, STEPS_PER_EPOCH, *pair.processes)
-    pair.processes[1].send_signal(signal.SIGTERM)
-    status, out, errs = pair.finish()
+  with launcher.pair(["--workdir", workdir], tmp_path, pause=PAUSE) as pair:
+    wait_for(workdir, STEPS_PER_EPOCH, *pair)
+    pair[1].signal(signal.SIGTERM)
+    status, out, errs = finish(pair)
   assert status == [143, 143], errs
   assert out == ""
   step = max(manifest.good_steps(workdir))
@@ -307,57 +340,53 @@ def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, tmp_path):
       f"run.py: stopped at step {step} and saved; the same command continues from there"
     ]
   assert runs.records(workdir)[-1]["step"] == step
-  _, _, (err, _) = train_two([], workdir)
+  _, _, (err, _) = launcher.two([], workdir)
   assert f"resuming at step {step} of {STEPS}" in err
   assert_same(workdir, whole)
 
 
 @pytest.mark.slow
-def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(tmp_path):
+def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(launcher, tmp_path):
   """JAX's service says yes to one step only, which may lie within a dispatch."""
   workdir = tmp_path / "run"
-  arguments = [*ARGUMENTS, "--config.steps_per_dispatch=3", "--workdir", workdir]
-  with Pair(arguments, tmp_path) as pair:
-    wait_for(workdir, STEPS_PER_EPOCH, *pair.processes)
-    pair.processes[0].terminate()
-    pair.processes[0].terminate()
-    status, _, errs = pair.finish()
+  arguments = ["--config.steps_per_dispatch=3", "--workdir", workdir]
+  with launcher.pair(arguments, tmp_path, pause=PAUSE) as pair:
+    wait_for(workdir, STEPS_PER_EPOCH, *pair)
+    pair[0].signal(signal.SIGTERM)
+    pair[0].signal(signal.SIGTERM)
+    status, _, errs = finish(pair)
   assert status == [143, 143], errs
   assert STEPS_PER_EPOCH <= max(manifest.good_steps(workdir)) < STEPS
 
 
 @pytest.mark.slow
-def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, tmp_path):
+def test_a_run_saved_by_one_goes_on_under_two_and_back(whole, launcher, tmp_path):
   workdir = tmp_path / "run"
-  arguments = [*ARGUMENTS, "--workdir", workdir]
-  process = runs.start(arguments, tmp_path, optimised=False)
-  try:
-    wait_for(workdir, STEPS_PER_EPOCH, process)
-    process.terminate()
-    process.communicate(timeout=TIMEOUT)
-  finally:
-    process.kill()
-  assert process.returncode == 143
+  arguments = ["--workdir", workdir]
+  alone = launcher.start(arguments, tmp_path, pause=PAUSE)
+  wait_for(workdir, STEPS_PER_EPOCH, alone)
+  alone.signal(signal.SIGTERM)
+  assert alone.finish()[0] == 143
   first = max(manifest.good_steps(workdir))
-  with Pair(arguments, tmp_path) as pair:
-    wait_for(workdir, first + 1, *pair.processes)
-    pair.processes[0].terminate()
-    status, _, errs = pair.finish()
+  with launcher.pair(arguments, tmp_path, pause=PAUSE) as pair:
+    wait_for(workdir, first + 1, *pair)
+    pair[0].signal(signal.SIGTERM)
+    status, _, errs = finish(pair)
   assert status == [143, 143], errs
   assert f"resuming at step {first} of {STEPS}" in errs[0]
   second = max(manifest.good_steps(workdir))
   assert first < second < STEPS
-  _, err = train_one([], workdir)
+  _, err = launcher.one([], workdir)
   assert f"resuming at step {second} of {STEPS}" in err
   assert_close(workdir, whole)
 
 
 @pytest.mark.slow
-def test_replicas_and_evaluation(tmp_path):
+def test_replicas_and_evaluation(launcher, tmp_path):
   """Replicas under two processes are those of one, and so is what a later evaluation says."""
   arguments = ["--config.replicas=2", "--config.epochs=5"]
-  several, _, _ = train_two(arguments, tmp_path / "two")
-  one, _ = train_one(arguments, tmp_path / "one")
+  several, _, _ = launcher.two(arguments, tmp_path / "two")
+  one, _ = launcher.one(arguments, tmp_path / "one")
   assert several["replicas"]["seed"] == one["replicas"]["seed"] == [0, 1]
   assert several["replicas"].keys() == one["replicas"].keys()
   for name, values in one["replicas"].items():
@@ -365,13 +394,13 @@ def test_replicas_and_evaluation(tmp_path):
 
   # The first of them alone, with data that stay on the host and several steps a dispatch.
   arguments = ["--config.epochs=5", "--config.data.resident_gib=0", "--config.steps_per_dispatch=3"]
-  alone, _, _ = train_two(arguments, tmp_path / "alone")
+  alone, _, _ = launcher.two(arguments, tmp_path / "alone")
   for name in alone.keys() - {"step"}:
     np.testing.assert_allclose(alone[name], one["replicas"][name][0], rtol=0, atol=1e-5, err_msg=name)
 
   evaluation = ["--config.job=evaluate", "--config.evaluate.split=val", "--workdir", tmp_path / "two"]
-  with Pair(evaluation, tmp_path) as pair:
-    status, out, errs = pair.finish()
+  with launcher.pair(evaluation, tmp_path, common=()) as pair:
+    status, out, errs = finish(pair)
   assert status == [0, 0], errs
   config = restore_config(train.base_config(), tmp_path / "two", {"job": "evaluate", "evaluate.split": "val"})
   expected = train.report(train.evaluate(config, tmp_path / "two"), config, tmp_path / "two")
@@ -379,9 +408,9 @@ def test_replicas_and_evaluation(tmp_path):
   assert f"val   error {100 * one['val/error']:.2f} ± " in out
 
 
-def test_different_flags_are_told_by_both(tmp_path):
-  with Pair([*ARGUMENTS, "--workdir", tmp_path / "run"], tmp_path, more=["--config.seed=1"]) as pair:
-    status, out, errs = pair.finish()
+def test_different_flags_are_told_by_both(launcher, tmp_path):
+  with launcher.pair(["--workdir", tmp_path / "run"], tmp_path, more=["--config.seed=1"]) as pair:
+    status, out, errs = finish(pair)
   assert status == [1, 1]
   assert out == ""
   for err in errs:
@@ -392,7 +421,7 @@ def test_different_flags_are_told_by_both(tmp_path):
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_other_data_in_one_process_are_told_by_both(tmp_path, missing):
+def test_other_data_in_one_process_are_told_by_both(launcher, tmp_path, missing):
   """The same relative path, in two folders."""
   parts = ("train", "val", "test")
   arrays: dict = {f"x_{name}": np.full((8, 2), i, np.float32) for i, name in enumerate(parts)}
@@ -403,8 +432,8 @@ def test_other_data_in_one_process_are_told_by_both(tmp_path, missing):
       arrays["x_test"][-1] = number
       np.savez(tmp_path / str(number) / "data.npz", **arrays)
   arguments = ["--config.data.name=npz", "--config.data.npz.path=data.npz", "--workdir", tmp_path / "run"]
-  with Pair(arguments, tmp_path / "0", elsewhere=tmp_path / "1") as pair:
-    status, out, errs = pair.finish()
+  with launcher.pair(arguments, tmp_path / "0", elsewhere=tmp_path / "1", common=()) as pair:
+    status, out, errs = finish(pair)
   assert status == [1, 1]
   assert out == ""
   (first,), (second,) = map(runs.own_lines, errs)
@@ -417,12 +446,12 @@ def test_other_data_in_one_process_are_told_by_both(tmp_path, missing):
   assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_work_directories_that_are_not_shared_are_told_by_both(tmp_path):
+def test_work_directories_that_are_not_shared_are_told_by_both(launcher, tmp_path):
   """The same relative path, in two folders: the first save would wait for ever."""
   for number in range(2):
     (tmp_path / str(number)).mkdir()
-  with Pair([*ARGUMENTS, "--workdir", "run"], tmp_path / "0", elsewhere=tmp_path / "1") as pair:
-    status, out, errs = pair.finish()
+  with launcher.pair(["--workdir", "run"], tmp_path / "0", elsewhere=tmp_path / "1") as pair:
+    status, out, errs = finish(pair)
   assert status == [1, 1], errs
   assert out == ""
   (first,), (second,) = map(runs.own_lines, errs)
@@ -432,26 +461,49 @@ def test_work_directories_that_are_not_shared_are_told_by_both(tmp_path):
   assert first == second.replace("error: ", "error: process 1: ", 1)
 
 
-def test_a_peer_killed_in_a_save_ends_the_other_at_once(tmp_path):
+@pytest.mark.parametrize("by", ["SLURM", pytest.param("Open MPI", marks=pytest.mark.slow)])
+def test_a_peer_killed_in_a_save_ends_the_other_at_once(launcher, tmp_path, by):
   workdir = tmp_path / "run"
-  with Pair([*ARGUMENTS, "--workdir", workdir], tmp_path) as pair:
-    wait_for(workdir, 2 * STEPS_PER_EPOCH, *pair.processes)
+  with launcher.pair(["--workdir", workdir], tmp_path, by=by, pause=0.02) as pair:
+    wait_for(workdir, 2 * STEPS_PER_EPOCH, *pair)
     deadline = time.monotonic() + TIMEOUT
     while not any("tmp" in folder.name for folder in (workdir / "checkpoints").iterdir()):
       assert time.monotonic() < deadline
-    pair.processes[1].kill()
+    pair[1].signal(signal.SIGKILL)
     began = time.monotonic()
-    _, err = pair.processes[0].communicate(timeout=TIMEOUT)
+    status, err = pair[0].finish(TIMEOUT)
   assert time.monotonic() - began < 10
-  assert pair.processes[0].returncode == 1, err
+  assert status == 1, err
   assert runs.own_lines(err) == [
     "run.py: error: process 1 is gone; the same commands continue from the last checkpoint"
   ]
 
 
-def test_pmap_is_for_one_process(tmp_path):
-  with Pair([*ARGUMENTS, "--workdir", tmp_path / "run", "--config.parallel=pmap"], tmp_path) as pair:
-    status, _, errs = pair.finish()
+@pytest.mark.parametrize("by", ["Open MPI", pytest.param("SLURM", marks=pytest.mark.slow)])
+def test_a_number_that_a_launcher_gives_twice(launcher, tmp_path, by):
+  arguments = ["--workdir", tmp_path / "run", "--start_timeout", 5]
+  with launcher.pair(arguments, tmp_path, by=by, numbers=(1, 1)) as pair:
+    status, out, errs = finish(pair)
+  assert (status, out) == ([1, 1], "")
+  for err in errs:
+    (line,) = runs.own_lines(err)
+    assert re.search(r"^run\.py: error: --coordinator: process 0 at .* did not begin", line)
+
+
+def test_the_clock_of_the_first_process_makes_saves_due(launcher, tmp_path):
+  """That of the second stands still: if it were asked too, the first would wait for it in a save."""
+  minutes = ["--config.checkpoint.every=100", "--config.checkpoint.every_minutes=1e-4"]
+  keep = ["--config.checkpoint.keep=20"]
+  workdir = tmp_path / "run"
+  launcher.two([*minutes, *keep, "--config.epochs=3"], workdir, pause=0.01, second={"stopped_clock": True})
+  saved = sorted(manifest.good_steps(workdir))
+  assert saved[-1] == 3 * STEPS_PER_EPOCH
+  assert len(saved) > 2
+
+
+def test_pmap_is_for_one_process(launcher, tmp_path):
+  with launcher.pair(["--workdir", tmp_path / "run", "--config.parallel=pmap"], tmp_path) as pair:
+    status, _, errs = finish(pair)
   assert status == [1, 1]
   for err in errs:
     assert runs.own_lines(err) == [

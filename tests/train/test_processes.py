@@ -4,6 +4,8 @@ import shutil
 
 import jax
 import pytest
+from jax._src.clusters.ompi_cluster import OmpiCluster
+from jax._src.clusters.slurm_cluster import SlurmCluster
 
 from jaxreg import train
 from jaxreg.train.devices import processes
@@ -13,12 +15,20 @@ from jaxreg.train.run import lock
 @pytest.fixture
 def calls(monkeypatch):
   """What `jax.distributed.initialize` was called with; an environment that says nothing."""
-  for name in (*processes.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+  for name in (*processes.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *SLURM, *OPEN_MPI):
     monkeypatch.delenv(name, raising=False)
-  made = []
-  monkeypatch.setattr(processes, "_meet", lambda *_, **__: None)
+  made = Calls()
+  monkeypatch.setattr(processes, "_meet", lambda *arguments, **_: made.met.append(arguments))
   monkeypatch.setattr(jax.distributed, "initialize", lambda *arguments, **_: made.append(arguments))
   return made
+
+
+class Calls(list):
+  """Of JAX; `met` has those of our own meeting before it."""
+
+  def __init__(self):
+    super().__init__()
+    self.met = []
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,37 @@ def test_launchers_are_noticed(calls, monkeypatch, name, several, alone):
   monkeypatch.setenv(name, several)
   processes.start(None, None, None)
   assert calls == [(None, None, None)]
+
+
+SLURM = {"SLURM_JOB_ID": "70001", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
+SLURM |= {"SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"}
+
+
+@pytest.mark.parametrize(
+  ("theirs", "variables"),
+  [
+    *(
+      (SlurmCluster, SLURM | {"SLURM_STEP_NODELIST": nodes})
+      for nodes in ("n1", "n1,m2", "n[001-015],m2", "n[001,007-015]", "n-x[7]")
+    ),
+    (SlurmCluster, SLURM | {"SLURM_STEP_NODELIST": "n1", "JAX_COORDINATOR_PORT": "1234"}),
+    (OmpiCluster, OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.108.0.1:34911"}),
+    (OmpiCluster, OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp6://[fe80::b9b,2620::2]:43370"}),
+  ],
+)
+def test_processes_of_a_launcher_meet_as_numbered_ones_do(calls, monkeypatch, theirs, variables):
+  """JAX's own reading of the variables is the oracle."""
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  processes.start(None, None, None)
+  host, _, port = theirs.get_coordinator_address(
+    timeout_secs=None, override_coordinator_port=variables.get("JAX_COORDINATOR_PORT")
+  ).rpartition(":")
+  host = f"[{host}]" if ":" in host else host
+  host = "n-x7" if "n-x" in host else host  # JAX keeps the bracket of a list of one
+  assert calls == [(f"{host}:{port}", theirs.get_process_count(), theirs.get_process_id())]
+  assert calls.met == calls
 
 
 def test_the_environment_can_be_asked(calls):

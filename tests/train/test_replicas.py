@@ -28,7 +28,7 @@ FIELDS = {"epochs": 3, "optimizer.name": "sgd", "optimizer.learning_rate": 0.1}
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory, compile_once):
+def single(tmp_path_factory):
   """The work directories of the runs that the seeds give alone."""
   folder = tmp_path_factory.mktemp("single")
   for seed in SEEDS:

@@ -10,12 +10,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxreg.train.devices import launchers
 from jaxreg.train.devices.meeting import Lines, meet
 from jaxreg.train.errors import RunError, one_line
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
-START_TIMEOUT = 50  # seconds, for processes that people number
-JAX_START_TIMEOUT = 300  # seconds, for processes of a launcher, whose machines may start minutes apart
+START_TIMEOUT = 50  # seconds
+JAX_START_TIMEOUT = 300  # seconds, where JAX alone knows the processes, as on TPU pods
 
 _lines: Lines | None = None
 
@@ -47,7 +48,7 @@ def start(
     detect: asks the environment (a TPU pod, SLURM, Open MPI, GKE), even if it shows no sign of several
       processes.
     peer_timeout: seconds without a sign of life after which a process counts as lost.
-    start_timeout: seconds within which all processes have to come; a launcher's processes have at least 300.
+    start_timeout: seconds within which all processes have to come; on TPU pods they have at least 300.
 
   Raises:
     RunError: if only some of the first three arguments are given, or the processes cannot meet.
@@ -64,6 +65,8 @@ def start(
   for name, seconds in (("peer_timeout", peer_timeout), ("start_timeout", start_timeout)):
     if seconds < 1:
       raise RunError(f"--{name}: must be at least 1 second, got {seconds}")
+  if missing and (found := launchers.detected()):
+    (coordinator, num_processes, process_id), missing = found, []
   if not missing:
     _check(coordinator, num_processes, process_id)
     _meet(coordinator, num_processes, process_id, timeout=start_timeout, silence=peer_timeout)

@@ -10,8 +10,8 @@ from jaxreg.train.errors import one_line
 def requeue(received: int) -> str | None:
   """Requeues this SLURM job if SIGUSR1 has come; returns a line about it for people, or None.
 
-  `--signal=USR1@SECONDS` makes SLURM send SIGUSR1. SIGTERM does not requeue, because `scancel` sends it to
-  end a job for good.
+  `--signal=USR1@SECONDS` makes SLURM send SIGUSR1. SIGTERM does not requeue: `scancel` sends it to end a
+  job for good. A preemption sends it too, but then SLURM itself requeues the job, if its site allows that.
   """
   job = os.environ.get("SLURM_JOB_ID")
   if job is None or received != signal.SIGUSR1:
