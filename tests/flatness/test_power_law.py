@@ -6,6 +6,9 @@ from scipy import stats
 
 from jaxreg import flatness
 
+power_law_fit = jax.jit(flatness.power_law_fit)
+broken_power_law_fit = jax.jit(flatness.broken_power_law_fit)
+
 
 @pytest.fixture(autouse=True)
 def _x64():
@@ -17,7 +20,7 @@ def test_power_law_is_scipy_s_regression():
   generator = np.random.default_rng(0)
   x = np.exp(generator.normal(size=300))
   y = 3 * x**-2.5 * np.exp(0.2 * generator.normal(size=300))
-  found = flatness.power_law_fit(x, y)
+  found = power_law_fit(x, y)
   expected = stats.linregress(np.log(x), np.log(y))
   assert float(found.slope) == pytest.approx(expected.slope)
   assert float(found.intercept) == pytest.approx(expected.intercept)
@@ -35,7 +38,7 @@ def test_intervals_cover_the_truth():
     first, second = jax.random.split(key)
     u = jax.random.normal(first, (200,))
     v = 2 * u + (0.1 + jnp.abs(u)) * jax.random.normal(second, (200,))
-    low, high = flatness.power_law_fit(jnp.exp(u), jnp.exp(v)).slope_interval
+    low, high = power_law_fit(jnp.exp(u), jnp.exp(v)).slope_interval
     return (low < 2) & (high > 2)
 
   share = jax.jit(jax.vmap(covered))(jax.random.split(jax.random.key(0), 500)).mean()
@@ -44,12 +47,12 @@ def test_intervals_cover_the_truth():
 
 def test_points_without_a_logarithm_do_not_count():
   x, y = np.array([1.0, 2, 4, 8, 16, 0, 3, np.inf]), np.array([1.0, 4, 16, 64, 256, 5, -1, 2])
-  found = flatness.power_law_fit(x, y)
+  found = power_law_fit(x, y)
   assert found.num == 5
   assert float(found.slope) == pytest.approx(2)
-  masked = flatness.power_law_fit(x, y, mask=np.arange(8) < 4)
+  masked = power_law_fit(x, y, mask=np.arange(8) < 4)
   assert masked.num == 4
-  assert np.isnan(flatness.power_law_fit(x[:3], y[:3]).slope)
+  assert np.isnan(power_law_fit(x[:3], y[:3]).slope)
 
 
 def _hc3_p_value(u, v):
@@ -78,7 +81,7 @@ def test_linearity_is_the_textbook_test(bend):
   generator = np.random.default_rng(1)
   u = generator.normal(size=40)
   v = 1 - 2 * u + bend * u**2 + 0.2 * generator.normal(size=40)
-  found = flatness.power_law_fit(np.exp(u), np.exp(v))
+  found = power_law_fit(np.exp(u), np.exp(v))
   wanted = min(1, 2 * min(_hc3_p_value(u, v), _runs_p_value(u, v)))
   assert float(found.linearity) == pytest.approx(wanted, rel=1e-6)
 
@@ -89,7 +92,7 @@ def test_linearity_refuses_a_law_that_winds():
   u = np.linspace(-3, 3, 121)
   v = -2 * u - np.sin(2 * u) + 0.1 * generator.normal(size=121)
   assert _hc3_p_value(u, v) > 0.05
-  assert flatness.power_law_fit(np.exp(u), np.exp(v)).linearity < 1e-6
+  assert power_law_fit(np.exp(u), np.exp(v)).linearity < 1e-6
 
 
 def test_linearity_refuses_bent_laws_and_rarely_straight_ones():
@@ -100,7 +103,7 @@ def test_linearity_refuses_bent_laws_and_rarely_straight_ones():
     u = jax.random.normal(first, (100,))
     scatter = jnp.where(growth, 0.1 + jnp.abs(u), 1.0)
     v = -2 * u - bend * u**2 + scatter * jax.random.normal(second, (100,))
-    return flatness.power_law_fit(jnp.exp(u), jnp.exp(v)).linearity
+    return power_law_fit(jnp.exp(u), jnp.exp(v)).linearity
 
   p_values = jax.jit(jax.vmap(p_value, in_axes=(0, None, None)))
   share = lambda *args: (p_values(jax.random.split(jax.random.key(0), 2000), *args) < 0.05).mean()
@@ -108,7 +111,7 @@ def test_linearity_refuses_bent_laws_and_rarely_straight_ones():
   assert 0.05 < share(0.0, True) < 0.12  # what the docstring says
   assert share(1.0, True) > 0.8
   x = np.geomspace(1, 9, 50, dtype=np.float32)
-  assert flatness.power_law_fit(x, x**-2).linearity > 0.05
+  assert power_law_fit(x, x**-2).linearity > 0.05
 
 
 def test_broken_power_law_finds_both_slopes():
@@ -117,7 +120,7 @@ def test_broken_power_law_finds_both_slopes():
   v = 0.5 - 1.5 * np.minimum(u - 0.5, 0) - 4 * np.maximum(u - 0.5, 0) + 0.1 * generator.normal(size=200)
   mask = np.arange(250) < 200
   x, y = (np.pad(np.exp(values), (0, 50), constant_values=7.0) for values in (u, v))
-  found = flatness.broken_power_law_fit(x, y, mask=mask)
+  found = broken_power_law_fit(x, y, mask=mask)
   np.testing.assert_allclose(np.log(found.breakpoint), [0.5, 0.5], atol=0.1)
   np.testing.assert_allclose(found.slopes, [-1.5, -4], atol=0.1)
   assert (found.slope_intervals[:, 0] < found.slopes).all()
@@ -128,7 +131,7 @@ def test_broken_power_law_finds_both_slopes():
   np.testing.assert_allclose([np.log(found.breakpoint[1]), *found.slopes], expected, rtol=1e-6)
   assert found.linearity < 1e-6
   assert found.num == 200
-  assert np.isnan(flatness.broken_power_law_fit(x[:7], y[:7]).slopes).all()
+  assert np.isnan(broken_power_law_fit(x[:7], y[:7]).slopes).all()
 
 
 def test_bad_arguments():

@@ -188,7 +188,7 @@ def test_the_cache_gives_the_same_arrays_and_leaves_nothing_else(root, decoded):
 
 
 def test_a_damaged_cache_is_made_again(root, decoded):
-  read = functools.partial(sources.tfds, data_dir=str(root), train="train[:20]", test="test[:5]")
+  read = functools.partial(sources.tfds, data_dir=str(root), train="train[:120]", test="test[:5]")
   first = read()
   (file,) = (root / CIFAR10 / "jaxreg_cache").glob("train*")
   whole = file.read_bytes()
