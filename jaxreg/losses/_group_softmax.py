@@ -53,8 +53,9 @@ def group_softmax(
   `form` chooses the computation. `scan`: one masked matrix product per group. `gather`: sums of kernel rows,
   the same number for any `G`; only the softmaxes grow in number. Both have a custom gradient, which keeps
   only the groups and recomputes the logits, and neither supports forward mode. `dense`: all groups at once by
-  plain autodiff. `auto`: `dense` if its residuals, `batch * G * (features + classes)` numbers, take at most 1
-  MiB; otherwise on a CPU `gather` from 16 groups on, or from 4 if there are 64 classes; otherwise `scan`.
+  plain autodiff. `auto`: on a CPU `gather` from 16 groups on, or from 8 if there are 256 classes, where a
+  group has 4 features or more. Otherwise `dense` if its residuals, `batch * G * (features + classes)`
+  numbers, are at most 2^23 (32 MiB in float32), and `scan` if they are more.
 
   Args:
     features: `x`, `[..., features]`, floating.
@@ -174,11 +175,10 @@ def _form(
 ) -> Callable[..., tuple]:
   if form not in ("auto", "dense", "scan", "gather"):
     raise ValueError(f"form must be 'auto', 'dense', 'scan' or 'gather', got {form!r}")
-  if form == "auto":
-    if 4 * batch * num_groups * (num_features + num_classes) <= 2**20:
-      form = "dense"
-    elif jax.default_backend() == "cpu" and (num_groups >= 16 or (num_groups >= 4 and num_classes >= 64)):
-      form = "gather"  # benchmarks/group_softmax.py has the times
+  if form == "auto":  # benchmarks/group_softmax.py has the times
+    many = num_groups >= 16 or (num_groups >= 8 and num_classes >= 256)
+    if many and num_features >= 4 * num_groups and jax.default_backend() == "cpu":
+      form = "gather"
     else:
-      form = "scan"
+      form = "dense" if batch * num_groups * (num_features + num_classes) <= 2**23 else "scan"
   return getattr(forms, form)

@@ -14,9 +14,12 @@ import numpy as np
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
-# How many group logits `gather` holds at a time, and how many rows it adds in one pass over them.
+# How many group logits `gather` holds at a time, how many rows it adds in one pass over them, how many
+# partial sums it keeps of a sum over the classes, and how many terms it adds to each in one pass.
 CHUNK = 2**21
 UNROLL = 8
+LANES = 16
+PARTS = 64
 
 
 def dense(
@@ -128,20 +131,13 @@ def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
 def _gather_backward(sizes, power, kept, cotangents):
   features, kernel, bias, labels, groups = kept
   wide = _wide(features)
-  kernel_wide = _wide(kernel)
-  ones = jnp.ones(kernel.shape[1], kernel_wide.dtype)
 
   def chunk(total, part):
     x, y, g, o, cotangent = part
     logits = _gathered_logits(x, kernel, bias, o, sizes)
     labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
     residual = cotangent[:, None, None] * _residual(power * logits, labels)
-
-    def example(of):
-      # The barrier stops XLA from fusing the product into the sum; a fused sum is not vectorised.
-      return jax.lax.optimization_barrier(kernel_wide * _rows(of[0], of[1])) @ ones
-
-    d_features = jax.lax.map(example, (residual, g))
+    d_features = _gathered_products(residual, kernel, g)
 
     def examples(number, d_kernel):
       at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, keepdims=False)
@@ -188,6 +184,38 @@ def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: 
 
   start = _zeros(x, len(x), len(sizes), kernel.shape[1])
   return jax.lax.fori_loop(0, longest // UNROLL, members, start) + _shares(sizes, bias)[None]
+
+
+def _gathered_products(residual: Array, kernel: Array, groups: Array) -> Array:
+  """The kernel's rows times the residuals of the groups they are in: `[chunk, D]`, a sum over the classes.
+
+  XLA vectorises the `LANES` partial sums of each, but not one sum over the classes. `UNROLL` examples share a
+  row of the kernel.
+  """
+  chunk, num_groups, num_classes = residual.shape
+  vectors = -(-num_classes // LANES)
+  blocks = -(-vectors // PARTS)
+  width = -(-vectors // blocks) * LANES
+  pad = blocks * width - num_classes
+  residual = jnp.pad(residual, ((0, 0), (0, 0), (0, pad)))
+  residual = residual.reshape(-1, UNROLL * num_groups, blocks, width).transpose(0, 2, 1, 3)
+  kernel = jnp.pad(_wide(kernel), ((0, 0), (0, pad))).reshape(-1, 1, blocks, width).transpose(2, 0, 1, 3)
+  first = num_groups * jnp.arange(UNROLL, dtype=jnp.int32)[None, None]
+  groups = groups.astype(jnp.int32).reshape(-1, UNROLL, groups.shape[1]).transpose(0, 2, 1) + first
+  ones = jnp.ones(LANES, kernel.dtype)
+
+  def examples(of):
+    residual, groups = of
+
+    def block(total, of):
+      kernel, residual = of
+      parts = (slice(at, at + LANES) for at in range(0, width, LANES))
+      return total + sum(kernel[..., part] * _rows(residual[:, part], groups) for part in parts), None
+
+    sums, _ = jax.lax.scan(block, jnp.zeros((*groups.shape, LANES), kernel.dtype), (kernel, residual))
+    return (sums @ ones).T
+
+  return jax.lax.map(examples, (residual, groups)).reshape(chunk, -1)
 
 
 def _chunks(kernel: Array, sizes: tuple[int, ...], *arrays: Array) -> Any:

@@ -426,8 +426,9 @@ def test_all_forms_agree_in_float32(num_groups, kind):
   "kind", ["I", pytest.param("II", marks=pytest.mark.slow)]
 )  # one power against another
 def test_all_forms_agree_in_float64(x64, kind, monkeypatch):
-  # A small chunk, so that `gather` makes several, the last of them filled up.
+  # Small parts of the examples and of the classes, so that `gather` makes several, the last ones filled up.
   monkeypatch.setattr(losses._group_softmax.forms, "CHUNK", 8 * 5 * 70)
+  monkeypatch.setattr(losses._group_softmax.forms, "PARTS", 2)
   _check_forms(head(17, batch=21, features=37, classes=70), 5, kind, 1e-10)
 
 
@@ -454,12 +455,14 @@ def test_the_form_is_chosen_by_size_and_back_end(monkeypatch):
   from jaxreg.losses._group_softmax import _form
 
   chosen = lambda *sizes: _form("auto", *sizes).__name__
-  assert chosen(64, 8, 128, 10) == "dense"
-  assert chosen(256, 2, 2048, 1000) == "scan"
+  assert chosen(256, 4, 2048, 1000) == "dense"
   assert chosen(256, 8, 2048, 1000) == "gather"
-  assert chosen(256, 8, 2048, 10) == "scan"
+  assert chosen(256, 8, 2048, 10) == "dense"
+  assert chosen(1024, 8, 2048, 10) == "scan"
   assert chosen(256, 16, 2048, 10) == "gather"
+  assert chosen(64, 32, 64, 1000) == "dense"
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  assert chosen(256, 8, 2048, 1000) == "dense"
   assert chosen(256, 64, 2048, 1000) == "scan"
 
 
