@@ -28,8 +28,11 @@ class Peer:
   def ask(self, task, save=None, **options):
     """The seconds that a task took, by the peer's own clock."""
     request = {"task": task, "options": options, "save": str(save) if save else None}
-    print(json.dumps(request), file=self.process.stdin, flush=True)
-    line = self.process.stdout.readline()
+    try:
+      print(json.dumps(request), file=self.process.stdin, flush=True)
+      line = self.process.stdout.readline()
+    except BrokenPipeError:
+      line = ""
     if not line:
       raise SystemExit(f"the peer process ended with {self.process.wait()} at {task}")
     answer = json.loads(line)

@@ -5,10 +5,10 @@
 The whole step of the trainer: augmentation, forward, backward, update, metrics and DropMax's diagnostics.
 """
 
-import argparse
-import json
+import statistics
 
-from _steps import alternate, make_steps, median_and_quartiles
+from _report import Report, flags, milliseconds, ratios, spread
+from _steps import alternate, make_steps
 
 CASES = {
   "LeNet, batch 50": ((28, 28, 1), 50, {"model.name": "LeNet"}),
@@ -26,27 +26,20 @@ CASES = {
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--rounds", type=int, default=15)
-  rounds = parser.parse_args().rounds
-  results = {}
-  print("| step | softmax, ms | DropMax, ms | ratio (median, quartiles) |\n|---|---|---|---|")
+  options = flags(__doc__, rounds=15).parse_args()
+  rounds, seconds = (2, 0.2) if options.quick else (options.rounds, 1.0)
+  report = Report(options.json)
+  report.table("dropmax_overhead", "training step", "softmax, ms", "DropMax, ms", "DropMax / softmax")
   for case, (image, batch_size, fields) in CASES.items():
     runs = {
       method: make_steps(image, batch_size, {**fields, "method.name": method})
       for method in ("softmax", "dropmax")
     }
-    times = alternate(runs, rounds=rounds, seconds=1.0)
-    ratios = [dropmax / softmax for softmax, dropmax in zip(*times.values(), strict=True)]
-    medians = {method: 1e3 * median_and_quartiles(values)[0] for method, values in times.items()}
-    ratio, low, high = median_and_quartiles(ratios)
-    print(
-      f"| {case} | {medians['softmax']:.1f} | {medians['dropmax']:.1f} "
-      f"| {ratio:.3f} ({low:.3f} to {high:.3f}) |",
-      flush=True,
-    )
-    results[case] = {"ms": medians, "ratios": ratios}
-  print(json.dumps(results))
+    times = alternate(runs, rounds=rounds, seconds=seconds)
+    medians = [f"{statistics.median(milliseconds(values)):.1f}" for values in times.values()]
+    ratio = spread(ratios(times["dropmax"], times["softmax"]))
+    report.row(case, *medians, ratio, numbers=times)
+  report.close()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ The images are made up; the compiled programs are those of an earlier start with
     python benchmarks/first_step.py [--rounds 5]
 """
 
-import argparse
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _steps import median_and_quartiles
+from _report import Report, flags, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {
@@ -29,10 +27,11 @@ FIELDS = {
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--rounds", type=int, default=5)
-  rounds = parser.parse_args().rounds
-  times = {"cold": [], "warm": []}
+  options = flags(__doc__, rounds=5).parse_args()
+  rounds = 1 if options.quick else options.rounds
+  report = Report(options.json)
+  report.table("first_step", "start of ResNet-20", "to its first step, s")
+  times = {"without compiled programs": [], "with those of an earlier start": []}
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
     generator = np.random.default_rng(0)
@@ -43,12 +42,10 @@ def main() -> None:
     for number in range(rounds):
       cache = scratch / f"cache{number}"  # empty for the first start, filled for the second
       for start, seconds in times.items():
-        seconds.append(first_step(scratch / f"run{number}-{start}", scratch / "data.npz", cache))
-  print(f"| start | first step, s, median of {rounds} (quartiles) |\n|---|---|")
+        seconds.append(first_step(scratch / f"run{number}-{start[:7]}", scratch / "data.npz", cache))
   for start, values in times.items():
-    median, low, high = median_and_quartiles(values)
-    print(f"| {start} | {median:.1f} ({low:.1f} to {high:.1f}) |")
-  print(json.dumps(times))
+    report.row(start, spread(values, ".1f"), numbers=values)
+  report.close()
 
 
 def first_step(workdir: Path, data: Path, cache: Path) -> float:

@@ -11,10 +11,7 @@ and was scaled up. The load of the machine is printed with each part; on a busy 
 which counts the seconds of all cores instead.
 """
 
-import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +22,7 @@ from _clock import now
 from _flatness_jax import Side
 from _flatness_problem import make_problem, save
 from _peer import Peer
+from _report import Report, flags, ratios, spread
 from _steps import alternate, median_and_quartiles
 
 MASKED = "dense_noise_covariance, as many masks as the loop's error asks for"
@@ -253,23 +251,18 @@ def total(bench):
 def memory(bench):
   sizes = bench.side.memory(bench.samples, bench.number)
   bench.results["memory"] = sizes
-  print("\n| program of jaxreg | results and temporary memory, MB |\n|---|---|")
-  for name, size in sizes.items():
-    print(f"| {name} | {size / 1e6:.0f} |")
 
 
 PARTS = {f.__name__: f for f in (hessian, noise, point, eigenpairs, intervals, total, memory)}
 
 
-def table(name, result, note) -> None:
+def table(report, name, result, note) -> None:
   load = " to ".join(f"{x:.1f}" for x in result["load"])
-  print(f"\n| {name} (load {load}) | s, median (quartiles) | x first | {note} |\n|---|---|---|---|")
-  first = next(iter(result["seconds"].values()))
+  first, *_ = result["seconds"]
+  report.table(f"flatness_{name}", f"{name} (load {load})", "seconds", f"time of {first}'s", note)
   for method, seconds in result["seconds"].items():
-    median, low, high = median_and_quartiles(seconds)
-    ratio = statistics.median(theirs / ours for ours, theirs in zip(first, seconds, strict=True))
-    note = result.get("notes", {}).get(method, "")
-    print(f"| {method} | {median:.3g} ({low:.3g} to {high:.3g}) | {ratio:.3g} | {note} |", flush=True)
+    ratio = spread(ratios(seconds, result["seconds"][first]), ".3g")
+    report.row(method, spread(seconds, ".3g"), ratio, result.get("notes", {}).get(method, ""))
 
 
 def verdicts(results) -> list[dict]:
@@ -299,18 +292,17 @@ def verdicts(results) -> list[dict]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--rounds", type=int, default=5)
+  parser = flags(__doc__, rounds=5)
   parser.add_argument("--parts", default=",".join(PARTS))
   parser.add_argument("--peer-python", default=sys.executable)
   parser.add_argument("--steps", type=int, default=300, help="of training before; 0 leaves random weights")
   parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-  parser.add_argument("--quick", action="store_true", help="small numbers: only to see that it runs")
   options = parser.parse_args()
   os.environ["BENCH_CLOCK"] = options.clock
   asked = options.parts.split(",")
   if unknown := set(asked) - set(PARTS):
     parser.error(f"--parts: {', '.join(sorted(unknown))} unknown; there are {', '.join(PARTS)}")
+  report = Report(options.json)
   needed = {part for name in asked for part in NEEDED.get(name, ())}
   with tempfile.TemporaryDirectory() as options.folder:
     bench = Bench(options)
@@ -321,15 +313,20 @@ def main() -> None:
         continue
       note = part(bench)
       if note:
-        table(name, bench.results[name], note)
+        table(report, name, bench.results[name], note)
     bench.peer.close()
+  if "memory" in bench.results:
+    report.table("flatness_memory", "program of jaxreg", "results and temporary memory, MB")
+    for name, size in bench.results["memory"].items():
+      report.row(name, f"{size / 1e6:.0f}")
   bench.results["verdicts"] = verdicts(bench.results)
   print()
   if options.quick:
     print("a small network and few examples: the verdicts mean nothing")
   for verdict in bench.results["verdicts"]:
     print(f"{'kept  ' if verdict['kept'] else 'MISSED'} {verdict['text']}")
-  print(json.dumps(bench.results))
+  report.numbers = bench.results
+  report.close()
 
 
 if __name__ == "__main__":

@@ -8,18 +8,18 @@ compiled program needs beside its arguments and results, `kept` what the forward
 pass beyond what the caller has anyway.
 """
 
-import argparse
 import functools
-import json
 import statistics
 import time
 
 import jax
 import jax.numpy as jnp
 import optax
-from _steps import alternate, median_and_quartiles
+from _report import Report, flags, milliseconds, ratios, spread
+from _steps import alternate
 
 from jaxreg import losses
+from jaxreg.losses._group_softmax import _form
 
 BATCH, FEATURES, CLASSES = 256, 2048, 1000
 FORMS = ("auto", "dense", "scan", "gather")
@@ -43,13 +43,15 @@ def kept(loss, arguments):
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = flags(__doc__, rounds=7)
   parser.add_argument("--groups", default="2,4,8,16,32,64")
   parser.add_argument("--forms", default=",".join(FORMS))
-  parser.add_argument("--rounds", type=int, default=7)
   parser.add_argument("--kind", default="I")
   parser.add_argument("--dtype", default="float32")
   options = parser.parse_args()
+  if options.quick:
+    options.rounds, options.groups = 2, "2,8"
+  report = Report(options.json)
   keys = jax.random.split(jax.random.key(0), 3)
   arguments = (
     jax.random.normal(keys[0], (BATCH, FEATURES), options.dtype),
@@ -57,32 +59,30 @@ def main() -> None:
     jnp.zeros(CLASSES, options.dtype),
     jax.random.randint(keys[2], (BATCH,), 0, CLASSES),
   )
-  results = {}
-  print("| groups | form | ms | ratio to softmax (median, quartiles) | temporary, MiB | kept, MB |")
-  print("|---|---|---|---|---|---|")
+  columns = "time of a softmax head's", "temporary, MiB", "kept, MB", "`auto` takes"
+  report.table("group_softmax", "groups", "form", "ms", *columns)
   head = compiled(softmax_head, arguments)
   for number in map(int, options.groups.split(",")):
-    for form in options.forms.split(","):
-      loss = functools.partial(losses.group_softmax, num_groups=number, kind=options.kind, form=form)
-      program = compiled(loss, arguments)
-      runs = {"softmax": timed(head, arguments), form: timed(program, arguments)}
-      times = alternate(runs, rounds=options.rounds, seconds=0.2)
-      ratios = [ours / theirs for theirs, ours in zip(*times.values(), strict=True)]
-      median, low, high = median_and_quartiles(ratios)
+    losses_of = {
+      form: functools.partial(losses.group_softmax, num_groups=number, kind=options.kind, form=form)
+      for form in options.forms.split(",")
+    }
+    programs = {form: compiled(loss, arguments) for form, loss in losses_of.items()}
+    runs = {form: timed(program, arguments) for form, program in programs.items()}
+    times = alternate({"softmax": timed(head, arguments), **runs}, rounds=options.rounds, seconds=0.2)
+    for form, program in programs.items():
       temporary = program.memory_analysis().temp_size_in_bytes / 2**20
-      left = kept(loss, arguments) / 1e6
-      print(
-        f"| {number} | {form} | {1e3 * statistics.median(times[form]):.1f} "
-        f"| {median:.2f} ({low:.2f} to {high:.2f}) | {temporary:.1f} | {left:.2f} |",
-        flush=True,
+      report.row(
+        number,
+        form,
+        f"{statistics.median(milliseconds(times[form])):.0f}",
+        spread(ratios(times[form], times["softmax"])),
+        f"{temporary:.0f}",
+        f"{kept(losses_of[form], arguments) / 1e6:.1f}",
+        _form("auto", BATCH, number, FEATURES, CLASSES).__name__ if form == "auto" else "",
+        numbers=times[form],
       )
-      results[f"{number} {form}"] = {
-        "seconds": times[form],
-        "ratios": ratios,
-        "MiB": temporary,
-        "kept_MB": left,
-      }
-  print(json.dumps(results))
+  report.close()
 
 
 def timed(program, arguments):

@@ -1,32 +1,34 @@
-"""What importing costs: fresh interpreters started alternately, medians of 11.
+"""What importing costs: fresh interpreters started in turn.
 
-python benchmarks/import_time.py
+python benchmarks/import_time.py [--rounds 11]
 """
 
-import json
-import statistics
 import subprocess
 import sys
 import time
 
+from _report import Report, flags, ratios, spread
+
 STATEMENTS = ("import jax, optax", "import jaxreg, jax, optax", "import jaxreg", "from jaxreg import losses")
-ROUNDS = 11
 
 
 def main() -> None:
+  options = flags(__doc__, rounds=11).parse_args()
+  rounds = 2 if options.quick else options.rounds
+  report = Report(options.json)
   times = {statement: [] for statement in STATEMENTS}
-  for _ in range(ROUNDS + 1):
+  for _ in range(rounds + 1):
     for statement in STATEMENTS:
       began = time.perf_counter()
       subprocess.run([sys.executable, "-c", statement], check=True)
       times[statement].append(time.perf_counter() - began)
   # The first round warms the file cache.
-  medians = {statement: statistics.median(values[1:]) for statement, values in times.items()}
-  base = medians[STATEMENTS[0]]
-  print(f"| statement | median of {ROUNDS}, s | over `{STATEMENTS[0]}` |\n|---|---|---|")
-  for statement, median in medians.items():
-    print(f"| `{statement}` | {median:.3f} | {median / base:.2f}x, {median - base:+.3f} s |")
-  print(json.dumps(medians))
+  times = {statement: values[1:] for statement, values in times.items()}
+  base = times[STATEMENTS[0]]
+  report.table("import_time", "statement", "seconds", f"over `{STATEMENTS[0]}`")
+  for statement, values in times.items():
+    report.row(f"`{statement}`", spread(values), spread(ratios(values, base)), numbers=values)
+  report.close()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ through the whole input path, against the step on one batch that is there alread
 process.
 """
 
-import argparse
-import json
 import multiprocessing
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +19,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from _steps import alternate, median_and_quartiles
+from _report import Report, flags, milliseconds, ratios, spread
+from _steps import alternate
 from PIL import Image
 
 from jaxreg import train
@@ -146,12 +146,10 @@ def make_runs(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--rounds", type=int, default=7)
-  rounds = parser.parse_args().rounds
-  cores = os.cpu_count() or 1
-  results: dict[str, Any] = {"cores": cores}
-  print(f"| decoded by, {cores} cores | images a second | a second of one core |\n|---|---|---|")
+  options = flags(__doc__, rounds=7).parse_args()
+  rounds, seconds = (1, 0.2) if options.quick else (options.rounds, 1.0)
+  report = Report(options.json)
+  report.table("input", "JPEG to random crops of 224, by", "images a second", "a second of one core")
   rates: dict[int, list[tuple[float, float]]] = {0: [], 1: [], 2: []}
   with tempfile.TemporaryDirectory() as folder:
     make_folder(Path(folder))
@@ -160,21 +158,16 @@ def main() -> None:
         found.append(images_per_second(Path(folder), workers, number))
   for workers, found in rates.items():
     name = f"{workers} worker{'s' * (workers > 1)}" if workers else "threads"
-    columns = [median_and_quartiles(list(values)) for values in zip(*found, strict=True)]
-    cells = " | ".join(f"{median:.0f} ({low:.0f} to {high:.0f})" for median, low, high in columns)
-    print(f"| {name} | {cells} |", flush=True)
-    results[name] = found
+    columns = [spread(list(values), ".0f") for values in zip(*found, strict=True)]
+    report.row(name, *columns, numbers=found)
 
-  print("\n| step | input path, ms | fixed batch, ms | ratio (median, quartiles) |\n|---|---|---|---|")
-  for case, options in CASES.items():
-    times = alternate(make_runs(*options), rounds=3 * rounds, seconds=1.0)
-    medians = {name: 1e3 * median_and_quartiles(values)[0] for name, values in times.items()}
-    ratios = [path / fixed for path, fixed in zip(*times.values(), strict=True)]
-    ratio, low, high = median_and_quartiles(ratios)
-    path, fixed = medians.values()
-    print(f"| {case} | {path:.2f} | {fixed:.2f} | {ratio:.3f} ({low:.3f} to {high:.3f}) |", flush=True)
-    results[case] = {"ms": medians, "ratios": ratios}
-  print(json.dumps(results))
+  report.table("input_wait", "step", "whole input path, ms", "one fixed batch, ms", "path / fixed")
+  for case, described in CASES.items():
+    times = alternate(make_runs(*described), rounds=2 if options.quick else 2 * rounds + 1, seconds=seconds)
+    path, fixed = times.values()
+    medians = [f"{statistics.median(milliseconds(values)):.2f}" for values in (path, fixed)]
+    report.row(case, *medians, spread(ratios(path, fixed)), numbers=times)
+  report.close()
 
 
 if __name__ == "__main__":

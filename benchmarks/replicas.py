@@ -3,10 +3,10 @@
 python benchmarks/replicas.py [--rounds 7]
 """
 
-import argparse
-import json
+import statistics
 
-from _steps import alternate, make_steps, median_and_quartiles
+from _report import Report, flags, milliseconds, ratios, spread
+from _steps import alternate, make_steps
 
 CASES = {
   "MLP 784-256-10, batch 64": ((28, 28, 1), 64, {"model.name": "MLP"}),
@@ -16,29 +16,22 @@ NUMBERS = (1, 5, 20)
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("--rounds", type=int, default=7)
-  rounds = parser.parse_args().rounds
-  results = {}
-  print("| step of one seed, DropMax | seeds | loop, ms | one program (vmap), ms | vmap / loop (quartiles) |")
-  print("|---|---|---|---|---|")
+  options = flags(__doc__, rounds=7).parse_args()
+  rounds, seconds = (2, 0.2) if options.quick else (options.rounds, 1.0)
+  report = Report(options.json)
+  report.table(
+    "replicas", "step of one seed, DropMax", "seeds", "loop, ms", "one program, ms", "program / loop"
+  )
   for case, (image, batch_size, fields) in CASES.items():
-    for number in NUMBERS:
+    for number in NUMBERS[:2] if options.quick else NUMBERS:
       runs = {
         form: make_steps(image, batch_size, {**fields, "method.name": "dropmax"}, replicas=number, form=form)
         for form in ("loop", "vmap")
       }
-      times = alternate(runs, rounds=rounds, seconds=1.0)
-      medians = {form: 1e3 * median_and_quartiles(values)[0] / number for form, values in times.items()}
-      ratios = [vmap / loop for loop, vmap in zip(*times.values(), strict=True)]
-      ratio, low, high = median_and_quartiles(ratios)
-      print(
-        f"| {case} | {number} | {medians['loop']:.2f} | {medians['vmap']:.2f} "
-        f"| {ratio:.2f} ({low:.2f} to {high:.2f}) |",
-        flush=True,
-      )
-      results[f"{case}, {number}"] = {"ms": medians, "ratios": ratios}
-  print(json.dumps(results))
+      times = alternate(runs, rounds=rounds, seconds=seconds)
+      medians = [f"{statistics.median(milliseconds(values)) / number:.2f}" for values in times.values()]
+      report.row(case, number, *medians, spread(ratios(times["vmap"], times["loop"])), numbers=times)
+  report.close()
 
 
 if __name__ == "__main__":

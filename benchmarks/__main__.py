@@ -1,0 +1,147 @@
+"""Runs the measurements of speed one after another, and writes their tables into the page about speed.
+
+    python -m benchmarks [NAME ...] [--quick] [--peer-python PYTHON] [--other-python PYTHON]
+
+Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `benchmarks/results.json` when
+it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
+tables of `docs/speed.md` are made again from that file; `--render` does only that. `--quick` takes a few
+minutes, shows that everything runs, and writes neither. PyTorch is that of `--peer-python`;
+`--other-python` shows the training step under other versions of Python and JAX.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+RESULTS = FOLDER / "results.json"
+PAGE = FOLDER.parent / "docs" / "speed.md"
+NAMES = (
+  "steps",
+  "dropmax_overhead",
+  "group_softmax",
+  "replicas",
+  "input",
+  "first_step",
+  "import_time",
+  "flatness",
+)
+PEERS = ("steps", "flatness")  # those that run PyTorch too
+VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
+# <!-- table NAME --> ... <!-- end -->
+TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(
+    "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all without one")
+  parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
+  parser.add_argument("--render", action="store_true", help="only make the tables of the page again")
+  parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
+  parser.add_argument("--other-python", help="another Python with what jaxreg needs")
+  options = parser.parse_args()
+  if unknown := [name for name in options.names if name not in NAMES]:
+    parser.error(f"there is no measurement {', '.join(unknown)}; there are {', '.join(NAMES)}")
+  failed = []
+  for name in () if options.render else options.names or NAMES:
+    if not run(name, options):
+      failed.append(name)
+  if RESULTS.is_file() and not options.quick:
+    PAGE.write_text(render(PAGE.read_text(), json.loads(RESULTS.read_text())))
+  if failed:
+    print(f"failed: {', '.join(failed)}", file=sys.stderr)
+  return bool(failed)
+
+
+def run(name: str, options: argparse.Namespace) -> bool:
+  """Runs one measurement and keeps what it found; False if it failed."""
+  flags = ["--quick"] if options.quick else []
+  if name in PEERS:
+    flags += ["--peer-python", options.peer_python]
+  if name == "steps" and options.other_python:
+    flags += ["--other-python", options.other_python]
+  print(f"\n== {name}", flush=True)
+  began = time.perf_counter()
+  with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "found.json"
+    status = subprocess.run(
+      [sys.executable, str(FOLDER / f"{name}.py"), *flags, "--json", str(path)]
+    ).returncode
+    if status or not path.is_file():
+      print(f"{name} ended with status {status}", file=sys.stderr)
+      return False
+    found = json.loads(path.read_text())
+  seconds = time.perf_counter() - began
+  print(f"{name} took {seconds:.0f} s", flush=True)
+  if not options.quick:
+    results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    keep({**results, name: {**described(), "seconds": round(seconds), **found}})
+  return True
+
+
+def described() -> dict[str, Any]:
+  """The day, the machine and the versions."""
+  model = (
+    re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc") else None
+  )
+  return {
+    "date": datetime.date.today().isoformat(),
+    "machine": {
+      "processor": model[1].strip() if model else platform.processor(),
+      "cores": len(os.sched_getaffinity(0)),
+      "load": round(os.getloadavg()[0], 1),
+    },
+    "versions": {
+      "python": platform.python_version(),
+      **{name: importlib.metadata.version(name) for name in VERSIONS},
+    },
+  }
+
+
+def keep(results: dict[str, Any]) -> None:
+  """Replaces the file in one move, so that no half of it is ever there."""
+  new = RESULTS.with_suffix(".new")
+  new.write_text(json.dumps({name: results[name] for name in NAMES if name in results}, indent=1) + "\n")
+  new.replace(RESULTS)
+
+
+def render(page: str, results: dict[str, Any]) -> str:
+  """The page with each marked table made from the results."""
+  measured = {table: (name, found) for name, found in results.items() for table in found["tables"]}
+
+  def block(match: re.Match[str]) -> str:
+    if match[2] not in measured:
+      return match[0]
+    name, found = measured[match[2]]
+    return f"{match[1]}{markdown(found['tables'][match[2]])}\n\n{caption(name, found)}\n{match[3]}"
+
+  return TABLE.sub(block, page)
+
+
+def markdown(table: dict[str, Any]) -> str:
+  lines = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
+  return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def caption(name: str, found: dict[str, Any]) -> str:
+  machine, versions = found["machine"], found["versions"]
+  return (
+    f"`python -m benchmarks {name}`, {found['date']}: {machine['cores']} cores of {machine['processor']}, "
+    f"Python {versions['python']},\njax {versions['jax']}."
+  )
+
+
+if __name__ == "__main__":
+  sys.exit(main())

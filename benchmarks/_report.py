@@ -1,0 +1,64 @@
+"""What every measurement shares: its flags, and a report of tables and of the numbers behind them."""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+
+def flags(doc: str, *, rounds: int) -> argparse.ArgumentParser:
+  """A parser with `--rounds`, `--quick` and `--json`; `doc` is the text of `--help`."""
+  parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--rounds", type=int, default=rounds)
+  parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
+  parser.add_argument("--json", type=Path, help="where to leave the tables and the numbers")
+  return parser
+
+
+class Report:
+  """Prints each row when it is measured, and keeps tables `{name: {columns, rows}}` and numbers."""
+
+  def __init__(self, path: Path | None):
+    self.path = path
+    self.tables: dict[str, dict[str, Any]] = {}
+    self.numbers: dict[str, Any] = {}
+
+  def table(self, name: str, *columns: str) -> None:
+    self.tables[name] = {"columns": columns, "rows": []}
+    print(f"\n{line(columns)}\n{line(['---'] * len(columns))}", flush=True)
+
+  def row(self, *cells: object, numbers: Any = None) -> None:
+    """A row of the last table; its `numbers` are kept under the table's name and the first cell."""
+    name = next(reversed(self.tables))
+    texts = [str(cell) for cell in cells]
+    self.tables[name]["rows"].append(texts)
+    print(line(texts), flush=True)
+    if numbers is not None:
+      self.numbers.setdefault(name, {})[", ".join(texts[:2])] = numbers
+
+  def close(self) -> None:
+    if self.path:
+      self.path.write_text(json.dumps({"tables": self.tables, "numbers": self.numbers}))
+
+
+def line(cells: Any) -> str:
+  return f"| {' | '.join(cells)} |"
+
+
+def spread(values: list[float], form: str = ".2f") -> str:
+  """The median, and the quartiles in brackets; of fewer than 4 values the least and the greatest."""
+  if len(values) < 4:
+    low, median, high = min(values), statistics.median(values), max(values)
+  else:
+    low, median, high = statistics.quantiles(values, n=4)
+  return f"{median:{form}} ({low:{form}} to {high:{form}})"
+
+
+def ratios(ours: list[float], theirs: list[float]) -> list[float]:
+  """Round by round, so that what slows the machine down slows both."""
+  return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def milliseconds(values: list[float]) -> list[float]:
+  return [1000 * value for value in values]
