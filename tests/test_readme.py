@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-RESULTS, COMPARISON = ((ROOT / f"docs/{name}.md").read_text() for name in ("results", "comparison"))
+RESULTS, SPEED, COMPARISON = (
+  (ROOT / f"docs/{name}.md").read_text() for name in ("results", "speed", "comparison")
+)
 COMMANDS = ("README.md", "docs/running.md", "docs/devices.md")
 
 
@@ -40,7 +42,7 @@ def test_the_readme_is_short():
 def test_the_readme_s_numbers_are_those_of_the_results():
   numbers = re.findall(r"[\d.]+ ± [\d.]+ %|\d+ to \d+|[\d.]+ s\b", README.partition("## Install")[0])
   assert len(numbers) == 7
-  assert [number for number in numbers if number not in RESULTS] == []
+  assert [number for number in numbers if number not in RESULTS + SPEED] == []
 
 
 def test_every_example_is_listed():
@@ -86,7 +88,7 @@ def test_what_the_features_table_calls_jaxreg_s_exists():
         assert (ROOT / name).exists(), f"no {name}"
 
 
-@pytest.mark.parametrize("page", [README, RESULTS], ids=["README", "results"])
+@pytest.mark.parametrize("page", [README, RESULTS, SPEED], ids=["README", "results", "speed"])
 def test_paths_that_a_page_names_exist(page):
   named = set(re.findall(r"(?:configs|benchmarks|jaxreg|tests)/[\w/]+\.py", page))
   assert named
