@@ -26,7 +26,7 @@ import jax
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.devices import processes
-from jaxreg.train.errors import printable
+from jaxreg.train.errors import printable, program
 from jaxreg.train.run import slurm
 from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
 from jaxreg.train.user_cache import keep_compiled_programs
@@ -40,7 +40,7 @@ JOBS = {
   "translate": train.translate,
 }
 
-INTERRUPTED = "run.py: interrupted; the same command continues from the last checkpoint"
+INTERRUPTED = f"{program()}: interrupted; the same command continues from the last checkpoint"
 
 
 def main(argv: list[str]) -> int:
@@ -72,9 +72,9 @@ def main(argv: list[str]) -> int:
   except train.Interrupted as stop:
     _ignore_signals()
     processes.leave()
-    print(f"run.py: {stop}", file=sys.stderr, flush=True)
+    print(f"{program()}: {stop}", file=sys.stderr, flush=True)
     if processes.is_first() and (remark := slurm.requeue(stop.signal)):
-      print(f"run.py: {remark}", file=sys.stderr)
+      print(f"{program()}: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     if jax.process_count() > 1:
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
 def _fail(message: str) -> int:
   """Reports the message in one line, here and to the other processes; returns the exit status."""
   processes.leave(message)
-  print(f"run.py: error: {printable(message)}", file=sys.stderr, flush=True)
+  print(f"{program()}: error: {printable(message)}", file=sys.stderr, flush=True)
   if processes.wait_for_others():
     os._exit(1)  # JAX's service would wait for processes that are gone
   return 1
@@ -133,13 +133,13 @@ if __name__ == "__main__":
   for each in SIGNALS:
     set_handler(each, signal.default_int_handler if each == signal.SIGINT else _end)
   Interrupt.again = staticmethod(_end)
-  warnings.formatwarning = lambda message, *_, **__: f"run.py: warning: {printable(str(message))}\n"
+  warnings.formatwarning = lambda message, *_, **__: f"{program()}: warning: {printable(str(message))}\n"
   status = main(sys.argv[1:])
   _ignore_signals()
   try:
     sys.stdout.flush()
   except OSError as error:  # a full disk, or a pipe that nobody reads
-    print(f"run.py: error: {error}", file=sys.stderr, flush=True)
+    print(f"{program()}: error: {error}", file=sys.stderr, flush=True)
     os._exit(status or 1)
   if status and not jax.distributed.is_initialized():
     os._exit(status)  # without waiting for the threads of a failed or abandoned save

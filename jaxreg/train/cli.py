@@ -1,6 +1,7 @@
 """The command line: from flags to a checked configuration; each mistake is reported in one line."""
 
 import dataclasses
+import difflib
 from pathlib import Path
 
 from absl import flags
@@ -10,7 +11,7 @@ from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import add_options
 from jaxreg.train.config.describe import described
-from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.fields import JOBS, Config, flatten
 from jaxreg.train.config.files import list_files, load_file
 from jaxreg.train.config.overrides import check_names, check_read, chosen, last_tuples
 from jaxreg.train.config.read import fields_read
@@ -19,9 +20,12 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 from jaxreg.train.run.workdir import default_workdir
 
-USAGE = """usage: python run.py [--config FILE.py[:VARIANT]] [--workdir DIR]
+USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]
+where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
+  JOB         train, evaluate, compare, flatness, dropmax_figures or translate:
+              the job, in place of the config's; or list, help
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder for checkpoints, metrics and figures, where a run also
               continues; default runs/<config>[-<hash of the overrides>]
@@ -81,11 +85,14 @@ def parse(argv: list[str], configs: Path) -> Call:
   Raises:
     RunError: for any mistake.
   """
-  given, rest = _take_config(argv)
+  job, rest = _take_job(argv)
+  given, rest = _take_config(rest)
   if "--list" in rest:
     return Call(text=list_files(configs))
   path = given or str(configs / "dropmax_digits.py")
   config, doc = load_file(path, configs)
+  if job not in (None, config.job):  # what the config says anyway is no override, and names no other folder
+    rest = [f"--config.job={job}", *rest]
   add_options(config, chosen(rest))
   helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]
   check_names(rest, config)
@@ -107,7 +114,9 @@ def parse(argv: list[str], configs: Path) -> Call:
   except (flags.Error, ValueError, TypeError, KeyError, AttributeError) as error:
     raise RunError(" ".join(str(error).split()) + _flag_meant(error, config)) from error
   if left:
-    hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else "; flags begin with --"
+    near = difflib.get_close_matches(left[0], [*JOBS, "list", "help"], 1)
+    hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
+    hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else hint
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
   if helps:
     fields = flatten(config)
@@ -128,6 +137,18 @@ def parse(argv: list[str], configs: Path) -> Call:
     peer_timeout=values.peer_timeout,
     start_timeout=values.start_timeout,
   )
+
+
+def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
+  """Splits off the first argument if it is a job; `list` and `help` become flags."""
+  first, rest = (argv[0], argv[1:]) if argv else (None, [])
+  if first in ("list", "help"):
+    return None, [f"--{first}", *rest]
+  if first not in JOBS:
+    return None, argv
+  if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
+    raise RunError(f"{twice}: the job is given already, {first}")
+  return first, rest
 
 
 def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:

@@ -1,6 +1,8 @@
 """Errors that are reported in one line, such as mistakes of the person who runs the program."""
 
 import difflib
+import sys
+from pathlib import Path
 
 
 class RunError(Exception):
@@ -9,6 +11,11 @@ class RunError(Exception):
 
 class NothingToSave(RunError):
   """A fault that leaves no good state, or no place to save one."""
+
+
+def program() -> str:
+  """The name that the messages begin with: `jaxreg` for the installed command, otherwise `run.py`."""
+  return "jaxreg" if Path(sys.argv[0]).stem == "jaxreg" else "run.py"
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, program
 
 LONGEST = 4096  # bytes of the longest message
 GRACE = 5  # seconds for a process to end by itself after another process reported a failure
@@ -170,7 +170,7 @@ class Lines:
         return
       self._left = True
       self._tell({"lost": words})
-      print(f"run.py: error: {words}\n", end="", file=sys.stderr, flush=True)
+      print(f"{program()}: error: {words}\n", end="", file=sys.stderr, flush=True)
       self.end(1)
 
   def _tell(self, message: dict[str, Any], *, besides: int | None = None) -> None:
