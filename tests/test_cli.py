@@ -403,7 +403,7 @@ def test_a_config_as_a_positional_argument(refuses, path):
 
 
 def test_other_positional_arguments(refuses):
-  refuses(["train"], "unexpected argument 'train'; flags begin with --")
+  refuses(["digits"], "unexpected argument 'digits'; flags begin with --")
 
 
 @pytest.mark.parametrize(
