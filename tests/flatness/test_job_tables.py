@@ -2,11 +2,15 @@
 
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxreg import flatness, losses
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.job import _compare_profiles
+from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
 from jaxreg.train.jobs.flatness.row import AnalysedRun
 
 
@@ -51,7 +55,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, tmp_path, analysis):
   x, y = np.concatenate([x, np.full(4, 1e3)]), np.concatenate([law, noise])
   if analysis == "projected_variance":
     x, y = y[:6].tolist() + noise.tolist(), np.concatenate([x[:6], np.full(4, 1e3)])
-    found = {"values": np.array(x), "residuals": np.zeros(10), "variances": {"gradients": y}}
+    found = {"values": np.array(x), "residuals": np.zeros(10), "by": "lanczos", "variances": {"gradients": y}}
   else:
     found = {
       "gradients": {
@@ -75,3 +79,26 @@ def test_fits_leave_out_rounding_errors(monkeypatch, tmp_path, analysis):
   )
   assert fits["num"] == 6
   assert fits["slope"] == pytest.approx(-2 if analysis == "variance_flatness" else -0.5)
+
+
+@pytest.mark.parametrize(("activation", "by"), [(jax.nn.relu, "jacobians"), (jnp.tanh, "products")])
+def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activation, by):
+  """Of the first of two layers, used at two positions; checked against JAX's own."""
+  rng = np.random.default_rng(0)
+  params = {"first": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "last": jnp.eye(2, 3)}
+
+  def apply_fn(params, state, inputs, *, key, train):
+    return {"logits": activation(inputs @ params["first"]).mean(axis=1) @ params["last"]}, state
+
+  loss = lambda key, *, labels, logits: {"loss": losses.softmax_cross_entropy(logits, labels)}
+  program = SimpleNamespace(apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={})
+  batch = {
+    "inputs": rng.normal(size=(6, 2, 3)).astype(np.float32),
+    "labels": np.arange(6, dtype=np.int32) % 3,
+  }
+  state = SimpleNamespace(params=params, model_state={})
+  subject = make_subjects(program, params, jax.tree.map(jnp.asarray, with_weights(batch)), ("first",))(state)
+  assert subject.hessian_by == by
+  part = flatness.subset(params, "first")
+  expected = jax.hessian(lambda flat: subject.loss_fn(part.merge(flat), subject.batch, key=None))(part.flat)
+  np.testing.assert_allclose(subject.hessian(), expected, atol=1e-5 * float(np.abs(expected).max()))
