@@ -52,7 +52,8 @@ def gauss_newton_matrix(
     `[size, size]`, symmetric, in the order of `subset(params, where).flat`.
 
   Raises:
-    TypeError: if a selected leaf is not floating, `outputs_fn` takes no `key`, or `chunk_size` is no integer.
+    TypeError: if a selected leaf is not floating, `outputs_fn` takes no `key`, `key` is no typed key, or
+      `chunk_size` is no integer.
     ValueError: if `where` selects nothing, `chunk_size` is below 1, or a shape does not fit.
 
   Example:
@@ -67,7 +68,8 @@ def gauss_newton_matrix(
   check_loss_fn(outputs_fn, "outputs_fn")
   check_count(chunk_size, "chunk_size")
   mask, params, batch = selected(params, where), widened(params), widened(batch)
-  return _matrix(outputs_fn, outer_loss_fn, mask, min(chunk_size, num_examples(batch)), params, batch, key)
+  chunk_size = min(chunk_size, num_examples(batch))
+  return _matrix(outputs_fn, outer_loss_fn, mask, chunk_size, params, batch, same(key))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -77,7 +79,7 @@ def _matrix(outputs_fn, outer_loss_fn, mask, chunk_size, params, batch, key):
 
   def jacobian(example: Batch, number: Array) -> tuple[Array, Array]:
     one = jax.tree.map(lambda x: x[None], example)
-    of_example = None if key is None else jax.random.fold_in(same(key), number)
+    of_example = None if key is None else jax.random.fold_in(key, number)
     z, pull = jax.vjp(lambda flat: outputs_fn(part.merge(flat), one, key=of_example), part.flat)
     if jnp.ndim(z) < 1 or len(z) != 1:
       raise ValueError(f"outputs_fn must return the outputs [1, ...] of one example, got {jnp.shape(z)}")
