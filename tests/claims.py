@@ -98,8 +98,8 @@ MEASURED = {
     (
       "figure 4",
       "Tr(H Sigma) is much larger than with isotropic noise, during the whole training",
-      "holds for the network on MNIST: with three seeds it is at least 31 times as large at 8 steps from 0 to "
-      "100, and with one seed at least 55 times at every one of 40 points from step 50 or 100 on "
+      "holds for the network on MNIST: with three seeds it is at least 31 times as large at 8 steps from 0 "
+      "to 100, and with one seed at least 55 times at every one of 40 points from step 50 or 100 on "
       "(docs/flatness.md)",
     ),
   ],
