@@ -207,6 +207,15 @@ MUTATIONS = [
     ("key=same(self.key)", "key=jax.random.key(0)", "test_the_key_reaches_the_noise"),
   ),
   *_table(
+    "flatness/_gauss_newton_matrix.py flatness/test_gauss_newton_matrix.py",
+    ("* (len(z) / size)", "/ 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
+    ("jax.random.fold_in(key, number)", "key", "test_each_example_draws_its_own_noise"),
+  ),
+  *_table(
+    "flatness/_subset.py flatness/test_subset.py",
+    ('"flax.BatchStat", ', "", "test_running_averages_are_no_parameters[nnx]"),
+  ),
+  *_table(
     "flatness/_chunked.py flatness/test_chunked.py",
     (
       "x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])",
