@@ -114,7 +114,7 @@ def hessian(bench):
 def convolution(bench):
   """A block of 2304 weights of a residual network: both sides are ours, with and without Jacobians."""
   whole, rows, size = bench.side.convolution(16 if bench.options.quick else 128)
-  number = 4 if bench.options.quick else 16
+  number = 4
   products = "Hessian-vector products ~"
   result = bench.timed("convolution", {"gauss_newton_matrix": whole, products: lambda: rows(number)})
   result["seconds"][products] = [seconds * size / number for seconds in result["seconds"][products]]
