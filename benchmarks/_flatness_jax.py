@@ -5,7 +5,17 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from _clock import now
-from _flatness_problem import WHERE, curvature, head, layer, loss
+from _flatness_problem import (
+  WHERE,
+  convolution_loss,
+  curvature,
+  head,
+  layer,
+  logits,
+  loss,
+  make_convolutions,
+  outer_loss,
+)
 
 from jaxreg import flatness
 
@@ -40,6 +50,15 @@ class Side:
 
   def hessian(self):
     return flatness.hessian(loss, self.params, self.batch, where=WHERE)
+
+  def convolution(self, examples):
+    """The block of a convolution by Jacobians, and the function that makes its first rows by products."""
+    params, batch = self.kept("convolutions", lambda: make_convolutions(examples))
+    product = flatness.hvp(convolution_loss, params, batch, where="first")
+    rows = jax.jit(lambda product, units: jax.lax.map(product, units))
+    unit = lambda number: jnp.eye(number, product.like.size)
+    whole = lambda: flatness.gauss_newton_matrix(logits, outer_loss, params, batch, where="first")
+    return whole, lambda number: rows(product, unit(number)), product.like.size
 
   def noise_block(self, masks, seed=0):
     return noise_block(self.params, self.batch, jax.random.key(seed), masks)

@@ -56,6 +56,40 @@ def layer(params, batch):
   return dense(params["Dense_1"], inputs), inputs
 
 
+def make_convolutions(examples):
+  """A residual ReLU network and made-up images; the first convolution of its block has 2304 weights."""
+  generator = np.random.default_rng(0)
+  kernel = lambda *shape: jnp.asarray(
+    generator.normal(size=shape) * np.sqrt(2 / np.prod(shape[:-1])), jnp.float32
+  )
+  params = {
+    "stem": kernel(3, 3, 3, 16),
+    "first": kernel(3, 3, 16, 16),
+    "second": kernel(3, 3, 16, 16),
+    "last": kernel(16, CLASSES),
+  }
+  images = jnp.asarray(generator.normal(size=(examples, 16, 16, 3)), jnp.float32)
+  return params, {"inputs": images, "labels": jnp.asarray(generator.integers(CLASSES, size=examples))}
+
+
+def logits(params, batch, *, key):
+  """BatchNorm's running averages are constants, here 0.1 and 1."""
+  convolve = lambda x, name: jax.lax.conv_general_dilated(
+    x, params[name], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+  )
+  x = jax.nn.relu(convolve(batch["inputs"], "stem"))
+  x = jax.nn.relu(x + convolve(jax.nn.relu(convolve(x, "first") - 0.1), "second"))
+  return x.mean(axis=(1, 2)) @ params["last"]
+
+
+def outer_loss(outputs, batch):
+  return losses.softmax_cross_entropy(outputs, batch["labels"]).mean()
+
+
+def convolution_loss(params, batch, *, key):
+  return outer_loss(logits(params, batch, key=key), batch)
+
+
 def _head(params, z, batch, *, key):
   hidden = jax.nn.relu(z)
   if key is not None:

@@ -1,14 +1,14 @@
 """Curvature, noise covariance and interval flatness beside PyTorch, on the network of the paper on dropout.
 
-    python benchmarks/flatness.py [--rounds 5] [--parts hessian,noise,point,eigenpairs,intervals,total,memory]
-      [--steps 300] [--peer-python PYTHON] [--clock wall|cpu] [--quick]
+    python benchmarks/flatness.py [--rounds 5] [--parts hessian,convolution,noise,point,eigenpairs,
+      intervals,total,memory] [--steps 300] [--peer-python PYTHON] [--clock wall|cpu] [--quick]
 
 784-50-50-10, the 2550 parameters between the hidden layers, 10 000 made-up images, mean cross-entropy in
 float32, dropout after the last hidden layer. Both sides get the same weights and data and start from the
 pixels; the peer runs in a process of its own (`pip install -e '.[bench]'`, or the Python of another
-environment), and the two are timed in turn. What is marked `~` timed some of its rows, samples or directions
-and was scaled up. The load of the machine is printed with each part; on a busy one `--clock cpu` says more,
-which counts the seconds of all cores instead.
+environment), and the two are timed in turn. `convolution` has another network and no peer. What is marked `~`
+timed some of its rows, samples or directions and was scaled up. The load of the machine is printed with each
+part; on a busy one `--clock cpu` says more, which counts the seconds of all cores instead.
 """
 
 import os
@@ -31,6 +31,7 @@ PROMISES = [
   ("hessian", "dense_hessian", "PyHessian ~", 20),
   ("hessian", "dense_hessian", "curvlinops ~", 50),
   ("hessian", "dense_hessian", "torch.func.hessian ~", 50),
+  ("convolution", "gauss_newton_matrix", "Hessian-vector products ~", 50),
   ("noise", MASKED, "PyTorch loop ~", 50),
   ("point", "jaxreg, one program", "PyTorch loops ~", 30),
   ("eigenpairs", "top_eigenpairs", "PyHessian", 8),
@@ -47,6 +48,7 @@ class Bench:
   """The two sides, their sizes, and what was measured."""
 
   def __init__(self, options):
+    self.options = options
     self.rounds = 3 if options.quick else options.rounds
     quick = options.quick
     self.examples, steps, hidden = (1000, 100, 16) if quick else (10_000, options.steps, 50)
@@ -105,6 +107,19 @@ def hessian(bench):
   notes["torch.func.hessian ~"] = error(bench.fetch("hessian_functional", examples=200), part)
   result["notes"] = notes
   return "largest error of 8 rows / largest entry, against float64"
+
+
+def convolution(bench):
+  """A block of 2304 weights of a residual network: both sides are ours, with and without Jacobians."""
+  whole, rows, size = bench.side.convolution(16 if bench.options.quick else 128)
+  number = 4
+  products = "Hessian-vector products ~"
+  result = bench.timed("convolution", {"gauss_newton_matrix": whole, products: lambda: rows(number)})
+  result["seconds"][products] = [seconds * size / number for seconds in result["seconds"][products]]
+  reference = np.asarray(rows(number))
+  apart = np.abs(np.asarray(whole())[:number] - reference).max() / np.abs(reference).max()
+  result["notes"] = {"gauss_newton_matrix": f"{apart:.0e}"}
+  return "largest difference of these rows / largest entry"
 
 
 def noise(bench):
@@ -253,7 +268,7 @@ def memory(bench):
   bench.results["memory"] = sizes
 
 
-PARTS = {f.__name__: f for f in (hessian, noise, point, eigenpairs, intervals, total, memory)}
+PARTS = {f.__name__: f for f in (hessian, convolution, noise, point, eigenpairs, intervals, total, memory)}
 
 
 def table(report, name, result, note) -> None:

@@ -2,6 +2,7 @@
 
 Command: python run.py --config configs/flatness_fnn_mnist.py --config.data.idx.path=DIR
          python run.py --config configs/flatness_fnn_mnist.py:one_setting --config.data.idx.path=DIR
+         python run.py --config configs/flatness_fnn_mnist.py:first_steps --config.data.idx.path=DIR
          python run.py --config configs/flatness_fnn_mnist.py:profile --config.data.idx.path=DIR
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
 2021, appendix A. Its "dropout rate" is the probability of keeping a unit.
@@ -12,6 +13,7 @@ are ours: the source has them only in the legends of its figures, which are lost
 
 `one_setting`: figures 2 and 3 of a single training, keep 0.9 at rate 0.5, at factor 2 and along 250 of the
 principal components. A quarter of an hour of one core; all components of the four settings take many hours.
+`first_steps`: figure 4 at the initialisation and at each tenth of the first 100 steps, three seeds.
 `profile`: figure 1a, 784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch,
 which would take days on a CPU; the profiles are of the first 10000 examples.
 """
@@ -19,7 +21,7 @@ which would take days on a CPU; the profiles are of the first 10000 examples.
 from jaxreg.train import Config, base_config
 
 STEPS = {0.2: 4000, 0.5: 2000}
-VARIANTS = ("noise", "one_setting", "profile")
+VARIANTS = ("noise", "one_setting", "first_steps", "profile")
 
 
 def get_config(figure: str = "noise") -> Config:
@@ -35,10 +37,27 @@ def get_config(figure: str = "noise") -> Config:
     config.flatness.rows = tuple(row for row in config.flatness.rows if row.startswith("keep 0.9, lr 0.5"))
     config.flatness.variance_flatness.factors = (2.0,)
     config.flatness.variance_flatness.directions = 250
+  elif figure == "first_steps":
+    _noise(config)
+    config.flatness.analyses = ("alignment",)
+    # A checkpoint after one step at a rate at which no float32 changes has the initial parameters.
+    start, length = (
+      "optimizer.learning_rate=1e-30 epochs=1 checkpoint.every=1",
+      "epochs=100 eval_every=100 checkpoint.every=10",
+    )
+    config.flatness.rows = tuple(
+      row
+      for seed in range(3)
+      for row in (
+        f"start, seed {seed}: seed={seed} {start}",
+        *(f"lr {lr}, seed {seed}: seed={seed} optimizer.learning_rate={lr} {length}" for lr in STEPS),
+      )
+    )
+    config.checkpoint.keep = 10
   elif figure == "profile":
     _profile(config)
   else:
-    raise ValueError(f"argument must be noise, one_setting or profile, got {figure!r}")
+    raise ValueError(f"argument must be {', '.join(VARIANTS)}, got {figure!r}")
   return config
 
 

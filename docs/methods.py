@@ -546,8 +546,8 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "Hessian, Gauss-Newton, eigenpairs, trace, spectral density",
-      "flatness.hvp .gauss_newton .hessian .dense_hessian .materialize .top_eigenpairs .operator_trace "
-      ".spectral_density .subset .chunked",
+      "flatness.hvp .gauss_newton .hessian .gauss_newton_matrix .dense_hessian .materialize .top_eigenpairs "
+      ".operator_trace .spectral_density .subset .chunked",
       "`job=flatness`",
       "stochastic traces by matfree",
     ),

@@ -247,6 +247,11 @@ def _name(path: Any) -> str:
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+def last_name(name: str) -> str:
+  """Returns the last part of a leaf's name, such as `kernel` or `bias`."""
+  return _segments(name)[-1]
+
+
 def _segments(name: str) -> list[str]:
   """The parts of a name; NNX's states end in `/value`, below the name of the parameter."""
   segments = name.split("/")

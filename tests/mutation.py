@@ -157,10 +157,25 @@ MUTATIONS = [
     "flatness/_interval.py flatness/test_interval.py",
     ("factor * loss", "(factor + 1) * loss", "test_quadratic"),
     ("0], at[:, 1]", "1], at[:, 1]", "test_sides_are_searched_each_for_itself"),
+    (
+      "least + target, count + done",
+      "least + target, count",
+      "test_evaluations_and_first_step_are_those_seen",
+    ),
+    (
+      "start = jnp.asarray(0.0 if first_step is None else first_step",
+      "start = jnp.asarray(0.0 if first_step is None else 2 * first_step",
+      "test_evaluations_and_first_step_are_those_seen",
+    ),
   ),
   *_table(
     "flatness/_covariance.py flatness/test_samples.py",
     ("axis=0) / count", "axis=0) / (count - 1)", "test_covariance_and_projected_variance"),
+    (
+      "centred @ centred.T / count",
+      "centred @ centred.T / samples",
+      "test_principal_components_are_those_of_numpy[5-1]",
+    ),
   ),
   *_table(
     "flatness/_noise.py flatness/test_samples.py",
@@ -175,10 +190,79 @@ MUTATIONS = [
     "flatness/_dense.py flatness/test_curvature.py",
     ("columns, 1.0, 2.0", "columns, 1.0, 1.0", "test_dense_hessian_is_jax_s[40-True]"),
     ("drawn.mean(axis=1", "0 * drawn.mean(axis=1", "test_dense_noise_covariance_enumerated"),
+    ("_fold(key, number)", "key", "test_chunks_of_a_layer_draw_from_their_own_keys"),
+    (
+      "jax.random.fold_in(key, number), num_masks",
+      "key, num_masks",
+      "test_chunks_of_a_layer_draw_from_their_own_keys",
+    ),
+    (
+      "_losses(head_fn, z + t * speed, batch, key)",
+      "_losses(head_fn, z + t * speed, batch, None)",
+      "test_the_key_reaches_the_noise",
+    ),
+  ),
+  *_table(
+    "flatness/_operators.py flatness/test_curvature.py",
+    ("key=same(self.key)", "key=jax.random.key(0)", "test_the_key_reaches_the_noise"),
+  ),
+  *_table(
+    "flatness/_gauss_newton_matrix.py flatness/test_gauss_newton_matrix.py",
+    ("* (len(z) / size)", "/ 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
+    ("jax.random.fold_in(key, number)", "key", "test_each_example_draws_its_own_noise"),
+  ),
+  *_table(
+    "flatness/_subset.py flatness/test_subset.py",
+    ('"flax.BatchStat", ', "", "test_running_averages_are_no_parameters[nnx]"),
+  ),
+  *_table(
+    "flatness/_chunked.py flatness/test_chunked.py",
+    (
+      "x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])",
+      "x[: chunks * chunk_size].reshape(chunks, chunk_size, *x.shape[1:]).swapaxes(0, 1)",
+      "test_chunks_are_dealt_out",
+    ),
+    ("last, jnp.int32(chunks)", "last, jnp.int32(0)", "test_chunks_draw_different_noise"),
+  ),
+  *_table(
+    "flatness/_lanczos.py flatness/test_lanczos.py",
+    ("ddof=1) / math.sqrt(num_probes)", "ddof=1)", "test_standard_error_of_the_density"),
+    (
+      "residuals <= tol * jnp.abs(values).max()",
+      "residuals <= tol",
+      "test_residuals_are_true_and_say_what_has_not_converged",
+    ),
+  ),
+  *_table(
+    "train/jobs/flatness/analyses.py flatness/test_job_tables.py",
+    ("/ 2 - at(0.0)", "/ 2", "test_rises_are_above_the_loss_at_the_parameters"),
+    (
+      "np.sqrt(like.var(axis=0).mean())",
+      "np.sqrt(like.var(axis=0).sum())",
+      "test_the_isotropic_control_has_the_total_variance_of_the_samples",
+    ),
+  ),
+  *_table(
+    "train/jobs/flatness/job.py flatness/test_job_tables.py",
+    ("rise < compared", "rise > compared", "test_lower_along_counts_directions_of_lower_rise"),
+  ),
+  *_table(
+    "train/jobs/flatness/row.py flatness/test_job_tables.py",
+    (
+      'each["variances"], each["mask"])',
+      'each["variances"], each["mask"] | True)',
+      "test_fits_leave_out_rounding_errors[variance_flatness]",
+    ),
+    (
+      "_fit(values, variances, mask)",
+      "_fit(values, variances, mask | True)",
+      "test_fits_leave_out_rounding_errors[projected_variance]",
+    ),
   ),
   *_table(
     "flatness/_power_law.py flatness/test_power_law.py",
     ("scaled, scaled**2", "scaled, scaled**3", "test_linearity_is_the_textbook_test"),
+    ("* number / (number - 2)", "", "test_points_without_a_logarithm_do_not_count"),
   ),
   *_table(
     "flatness/_common.py flatness/test_common.py",

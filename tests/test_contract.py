@@ -51,6 +51,7 @@ ELSEWHERE = {
   "flatness.loss_surface",
   "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
   "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
+  "flatness/test_gauss_newton_matrix.py": "flatness.gauss_newton_matrix",
   "flatness/test_interval.py": "flatness.interval_flatness",
   "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",

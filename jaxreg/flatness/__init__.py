@@ -2,7 +2,8 @@
 
 These functions work on any pytree of parameters and any `loss_fn(params, batch, *, key) -> scalar`, with
 `key=None` for no noise. `where` selects parameters by name; directions and samples are rows in the order of
-`subset(params, where).flat`. Use `chunked(loss_fn, chunk_size)` if a data set is too large for one pass.
+`subset(params, where).flat`. Parameters and data in float16 or bfloat16 are widened to float32. Use
+`chunked(loss_fn, chunk_size)` if a data set is too large for one pass.
 These files import JAX, Optax, NumPy and the core only; stochastic traces import matfree when called: `pip
 install jaxreg[flatness]`.
 """
@@ -22,6 +23,7 @@ from jaxreg.flatness._dense import (
   dense_noise_covariance,
 )
 from jaxreg.flatness._directions import filter_normalized_direction, loss_profile, loss_surface
+from jaxreg.flatness._gauss_newton_matrix import gauss_newton_matrix
 from jaxreg.flatness._interval import IntervalFlatness, interval_flatness
 from jaxreg.flatness._lanczos import (
   EigenPairs,
@@ -69,6 +71,7 @@ __all__ = [
   "expected_dropout_loss",
   "filter_normalized_direction",
   "gauss_newton",
+  "gauss_newton_matrix",
   "hessian",
   "hessian_variance_alignment",
   "hvp",

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxreg.flatness._common import ONE_BATCH, is_list_of_batches
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_loss_fn
 
 
@@ -13,9 +14,9 @@ def chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
 
   .. math:: L = \\frac1n \\sum_c n_c L_c
 
-  It needs the memory of one chunk: the backward pass recomputes each chunk. Chunk `c` of `k` whole chunks has
-  the examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every chunk is sharded too. The
-  remaining examples make a last, smaller chunk. Each chunk draws its noise from its own key.
+  It needs the memory of one chunk beside the data: the backward pass recomputes each chunk. Chunk `c` of `k`
+  whole chunks has the examples `c, c + k, c + 2k, ...`, so that with data sharded over devices every chunk is
+  sharded too. The remaining examples make a last, smaller chunk. Each chunk draws its noise from its own key.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over the leading axis of the batch's leaves.
@@ -45,32 +46,35 @@ def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
     size = num_examples(batch)
     chunks, rest = divmod(size, chunk_size)
 
-    @jax.checkpoint
     def one(params: Params, part: Batch, number: Array) -> Array:
       part_key = None if key is None else jax.random.fold_in(key, number)
       return loss_fn(params, part, key=part_key)
 
-    def add(total: Array, part: tuple[Batch, Array]) -> tuple[Array, None]:
-      return total + one(params, *part), None
+    # The chunk is taken inside: otherwise the backward pass would keep all chunks, a copy of the data.
+    @jax.checkpoint
+    def chunk(params: Params, batch: Batch, number: Array) -> Array:
+      return one(params, jax.tree.map(lambda x: dealt(x, chunks, chunk_size, number), batch), number)
+
+    def add(total: Array, number: Array) -> tuple[Array, None]:
+      return total + chunk(params, batch, number), None
 
     # The loss may be wider than the parameters.
     loss = jnp.zeros((), jax.eval_shape(one, params, batch, jnp.int32(0)).dtype)
     if chunks:
-      parts = jax.tree.map(lambda x: dealt(x, chunks, chunk_size), batch)
-      total, _ = jax.lax.scan(add, loss, (parts, jnp.arange(chunks)))
+      total, _ = jax.lax.scan(add, loss, jnp.arange(chunks))
       loss = total * (chunk_size / size)
     if rest:
       last = jax.tree.map(lambda x: x[size - rest :], batch)
-      loss = loss + one(params, last, jnp.int32(chunks)) * (rest / size)
+      loss = loss + jax.checkpoint(one)(params, last, jnp.int32(chunks)) * (rest / size)
     return loss
 
   return whole
 
 
-def dealt(x: Array, chunks: int, chunk_size: int) -> Array:
-  """Deals the examples out: `[chunks, chunk_size, ...]`, where chunk `c` has `c, c + chunks, ...`."""
-  x = x[: chunks * chunk_size]
-  return jnp.moveaxis(x.reshape(chunk_size, chunks, *x.shape[1:]), 1, 0)
+def dealt(x: Array, chunks: int, chunk_size: int, number: Array) -> Array:
+  """The examples `number, number + chunks, ...` of the first `chunks * chunk_size`, `[chunk_size, ...]`."""
+  x = x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])
+  return jax.lax.dynamic_index_in_dim(x, number, axis=1, keepdims=False)
 
 
 def num_examples(batch: Batch) -> int:
@@ -81,6 +85,8 @@ def num_examples(batch: Batch) -> int:
   """
   shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(batch)]
   sizes = {shape[0] if shape else None for shape in shapes}
+  if is_list_of_batches(batch) and len(sizes) != 1:
+    raise ValueError(f"batch must be one batch, got a list of {len(batch)}; {ONE_BATCH}")
   if len(sizes) != 1 or None in sizes or 0 in sizes:
     raise ValueError(f"batch: its leaves must share a leading axis of examples, got shapes {shapes}")
   return next(iter(sizes))  # type: ignore[return-value]

@@ -1,7 +1,7 @@
-"""Parts common to all analyses: products in full precision, functions as arguments, fixed noise."""
+"""Parts common to all analyses: full precision, functions as arguments, fixed noise."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -9,7 +9,10 @@ import jax.numpy as jnp
 
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key, check_loss_fn
 
+ONE_BATCH = "join all batches along the first axis, and give chunked(loss_fn, chunk_size) if they are large"
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def analysis(function: F) -> F:
@@ -31,6 +34,29 @@ def as_pytree(function: Callable[..., Any]) -> Any:
   return jax.tree_util.Partial(function) if jax.tree_util.all_leaves([function]) else function
 
 
+def widened(tree: T) -> T:
+  """Turns float16 and bfloat16 leaves into float32: a curvature needs more digits than they have.
+
+  Raises:
+    TypeError: if a leaf is an iterator of batches.
+  """
+
+  def wide(leaf: Any) -> Any:
+    dtype = getattr(leaf, "dtype", None)
+    if dtype is None and isinstance(leaf, Iterable):
+      raise TypeError(f"batch must be a tree of arrays, got a {type(leaf).__name__}; {ONE_BATCH}")
+    narrow = dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return leaf.astype(jnp.float32) if narrow else leaf
+
+  return jax.tree.map(wide, tree)
+
+
+def is_list_of_batches(batch: Batch) -> bool:
+  """Whether `batch` is a list of trees of one structure, which is seldom one batch."""
+  parts = [jax.tree.structure(part) for part in batch] if isinstance(batch, list | tuple) else []
+  return len(set(parts)) == 1 and not jax.tree_util.treedef_is_leaf(parts[0])
+
+
 def same(key: Key | None) -> Key | None:
   """Clones the key, on purpose: every evaluation of an analysis sees the same noise."""
   return None if key is None else jax.random.clone(check_key(key))
@@ -40,15 +66,18 @@ def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) 
   """Computes the loss, with the same noise in every call.
 
   Raises:
-    TypeError: if `key` is no typed key, the loss needs a key and gets None, or `loss_fn` takes no key.
+    TypeError: if `key` is no typed key, the loss needs a key and gets None, or `loss_fn` takes no key, or it
+      fails on a list of batches.
     ValueError: if the loss is no scalar.
   """
   check_loss_fn(loss_fn)
   try:
     loss = loss_fn(params, batch, key=same(key))
-  except TypeError as error:
+  except (TypeError, AttributeError, LookupError) as error:
     if key is None and "PRNG key" in str(error):
       raise TypeError("key must be given, because loss_fn draws noise, got None") from error
+    if is_list_of_batches(batch):
+      raise TypeError(f"batch must be one batch, got a list of {len(batch)}; {ONE_BATCH}") from error
     raise
   shapes = jax.tree.map(jnp.shape, loss)
   if shapes != ():

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis
 from jaxreg.flatness._interval import check_directions
-from jaxreg.typing import Array, check_count, check_floating
+from jaxreg.typing import Array, check_count, check_wide
 
 
 class PrincipalComponents(NamedTuple):
@@ -151,7 +151,7 @@ def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int =
 
 
 def _centred(samples: ArrayLike, ddof: int) -> tuple[Array, Array, int]:
-  samples = check_floating(samples, "samples")
+  samples = check_wide(samples, "samples")
   if samples.ndim != 2 or samples.shape[0] - ddof < 1:
     raise ValueError(f"samples must be [num, size] with num above ddof={ddof}, got {samples.shape}")
   mean = samples.mean(axis=0)

@@ -116,8 +116,8 @@ def dense_hessian(
     A `DenseBlock`; `matrix()` has the order of `subset` on a Flax `Dense` (bias, then kernel).
 
   Raises:
-    TypeError: if an array is not floating or `key` no typed key.
-    ValueError: if shapes do not fit.
+    TypeError: if an array is not floating, `key` no typed key or `chunk_size` no integer.
+    ValueError: if shapes do not fit, or `chunk_size` is below 1.
 
   Example:
     >>> head = lambda z, batch, *, key: 0.5 * (z**2).sum(axis=-1)
@@ -128,6 +128,7 @@ def dense_hessian(
   References:
     Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
   """
+  check_count(chunk_size, "chunk_size")
   z, h = _layer(preactivations, inputs, batch)
   formula = None if curvature_fn is None else as_pytree(curvature_fn)
   return _hessian(bias, chunk_size, formula, as_pytree(head_fn), z, h, batch, key)
@@ -180,8 +181,8 @@ def dense_noise_covariance(
     A `DenseBlock`.
 
   Raises:
-    TypeError: if an array is not floating, `key` no typed key or `num_masks` no integer.
-    ValueError: if shapes do not fit, or for fewer than 2 draws.
+    TypeError: if an array is not floating, `key` no typed key or a count no integer.
+    ValueError: if shapes do not fit, `chunk_size` is below 1, or for fewer than 2 draws.
 
   Example:
     >>> head = lambda z, batch, *, key: (z * jax.random.rademacher(key, z.shape, float)).sum(axis=-1)
@@ -192,6 +193,7 @@ def dense_noise_covariance(
   """
   check_key(key)
   check_count(num_masks, "num_masks")
+  check_count(chunk_size, "chunk_size")
   if num_masks < 2:
     raise ValueError(f"num_masks must be at least 2, got {num_masks}")
   z, h = _layer(preactivations, inputs, batch)
@@ -285,12 +287,12 @@ def _sum_blocks(
 ) -> DenseBlock:
   """The sum over examples of Kronecker products, by one matrix product per chunk."""
   (n, units), inputs = z.shape, h.shape[1]
-  if bias:
-    h = jnp.concatenate([jnp.ones((n, 1), h.dtype), h], axis=1)
   outer, inner = np.triu_indices(units), np.triu_indices(inputs + bias)
 
   def block(number: Array, z: Array, h: Array, part: Batch) -> Array:
     left = of_example(z, part, number)[:, outer[0], outer[1]]
+    if bias:
+      h = jnp.concatenate([jnp.ones((len(h), 1), h.dtype), h], axis=1)
     right = h[:, inner[0]] * h[:, inner[1]]
     return left.T @ right
 
@@ -298,9 +300,9 @@ def _sum_blocks(
   whole = (z, h, batch)
   total = jnp.zeros((len(outer[0]), len(inner[0])), jnp.result_type(z, h))
   if chunks:
-    parts = jax.tree.map(lambda x: dealt(x, chunks, chunk_size), whole)
-    add = lambda total, part: (total + block(part[0], *part[1]), None)
-    total, _ = jax.lax.scan(add, total, (jnp.arange(chunks), parts))
+    part = lambda number: jax.tree.map(lambda x: dealt(x, chunks, chunk_size, number), whole)
+    add = lambda total, number: (total + block(number, *part(number)), None)
+    total, _ = jax.lax.scan(add, total, jnp.arange(chunks))
   if rest:
     total = total + block(jnp.int32(chunks), *jax.tree.map(lambda x: x[n - rest :], whole))
   return DenseBlock(total * scale, units, inputs, bias)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.flatness._common import analysis, scalar_loss
+from jaxreg.flatness._common import analysis, scalar_loss, widened
 from jaxreg.flatness._subset import Where, no_tree, selected
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_key, key_first
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key, check_wide, key_first
 
 
 @key_first
@@ -36,7 +36,8 @@ def filter_normalized_direction(
       the incoming weights of one unit.
     filter_axis: the axis of the units, the same for all leaves; by default the name of a leaf determines a
       unit's incoming weights (`paths.incoming_axes`).
-    one_dim: `zero` does not move biases and normalisation scales; `keep` treats each as one filter.
+    one_dim: `zero` does not move biases and normalisation scales: leaves with one axis, and those named
+      `bias` or `scale`, such as the biases of attention heads. `keep` treats each as one filter.
     where: the leaves that move.
 
   Returns:
@@ -70,19 +71,21 @@ def filter_normalized_direction(
 
   def scaled(key: Key, name: str, leaf: Array, taken: bool) -> Array:
     leaf = jnp.asarray(leaf)
-    if not taken or (leaf.ndim <= 1 and one_dim == "zero"):
+    flat = leaf.ndim <= 1 or paths.last_name(name) in ("bias", "scale")
+    if not taken or (flat and one_dim == "zero"):
       return jnp.zeros_like(leaf)
     axes = tuple(range(leaf.ndim))
-    if granularity == "filter" and leaf.ndim > 1:
+    if granularity == "filter" and not flat:
       if filter_axis is None:
         axes = paths.incoming_axes(name, leaf.ndim)
       elif -leaf.ndim <= filter_axis < leaf.ndim:
         axes = tuple(axis for axis in axes if axis != filter_axis % leaf.ndim)
       else:
         raise ValueError(f"filter_axis must be an axis of every kernel, got {filter_axis} for {leaf.shape}")
+    wide = widened(leaf)
     norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
-    direction = jax.random.normal(key, leaf.shape, leaf.dtype)
-    return direction / norm(direction) * norm(leaf)
+    direction = jax.random.normal(key, leaf.shape, wide.dtype)
+    return (direction / norm(direction) * norm(wide)).astype(leaf.dtype)
 
   rows = zip(keys, paths.leaf_names(params), leaves, mask, strict=True)
   return jax.tree.unflatten(tree, [scaled(*row) for row in rows])
@@ -131,6 +134,7 @@ def loss_profile(
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, section 5 and figure 1.
   """
   alphas = _points(alphas, "alphas")
+  params, batch = widened(params), widened(batch)
   zeros = jax.tree.map(jnp.zeros_like, params)
   points = jnp.stack([alphas, jnp.zeros_like(alphas)], axis=1)
   return _surface(loss_fn, batch_size, params, (_like(direction, params), zeros), points, batch, key)
@@ -175,6 +179,7 @@ def loss_surface(
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, section 4.
   """
   alphas, betas = _points(alphas, "alphas"), _points(betas, "betas")
+  params, batch = widened(params), widened(batch)
   pair = tuple(directions) if no_tree(directions) else ()
   if len(pair) != 2:
     raise TypeError(f"directions must be two trees like params, got one {type(directions).__name__}")
@@ -196,7 +201,7 @@ _surface = jax.jit(_surface_of, static_argnums=(0, 1))
 
 
 def _points(x: ArrayLike, name: str) -> Array:
-  x = check_floating(x, name)
+  x = check_wide(x, name)
   if x.ndim != 1:
     raise ValueError(f"{name} must be [points], got {x.shape}")
   return x

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg.flatness._common import analysis, scalar_loss
+from jaxreg.flatness._common import analysis, scalar_loss, widened
 from jaxreg.flatness._subset import Where, check_no_tree, selected, split
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_floating, check_range
+from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_range, check_wide
 
 MAX_STEPS = 200  # per search; with the default growth a factor of 1e35
 FOLLOWED = 0.8  # of the last direction's crossing; from there one step outward usually suffices
@@ -104,6 +104,7 @@ def interval_flatness(
     Optimality`, 2020.
   """
   mask = selected(params, where)
+  params, batch = widened(params), widened(batch)
   directions = check_directions(directions, split(params, mask).flat.size)
   _check(factor, first_step, growth, rtol, cap)
   start = jnp.asarray(0.0 if first_step is None else first_step, directions.dtype)
@@ -248,7 +249,7 @@ def crossing(
 def check_directions(directions: ArrayLike, size: int) -> Array:
   """Returns `directions` if they are `[k, size]`."""
   check_no_tree(directions, "directions", f"rows [k, {size}]", "flat[None]")
-  directions = check_floating(directions, "directions")
+  directions = check_wide(directions, "directions")
   if directions.ndim != 2 or directions.shape[1] != size or not len(directions):
     raise ValueError(
       f"directions must be [k, {size}], one row a direction with an entry for each selected parameter, "

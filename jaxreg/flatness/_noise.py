@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.flatness._chunked import num_examples
-from jaxreg.flatness._common import analysis, scalar_loss
+from jaxreg.flatness._common import analysis, scalar_loss, widened
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
 
@@ -62,13 +62,13 @@ def per_example_noise_covariance(
   if num_masks < 2:
     raise ValueError(f"num_masks must be at least 2, got {num_masks}")
   num_examples(batch)
-  return _covariance(loss_fn, selected(params, where), num_masks, chunk_size, params, batch, key)
+  mask, params, batch = selected(params, where), widened(params), widened(batch)
+  return _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
   part = split(params, mask)
-  wide = jnp.promote_types(part.flat.dtype, jnp.float32)
   examples = num_examples(batch)
   chunks = -(-examples // chunk_size)
   # Examples of weight 0 fill up the last chunk.
@@ -78,12 +78,12 @@ def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
     one = jax.tree.map(lambda x: x[jnp.minimum(number, examples - 1)][None], batch)
     keys = jax.random.split(jax.random.fold_in(key, number), num_masks)
     gradient = jax.grad(lambda flat, key: scalar_loss(loss_fn, part.merge(flat), one, key))
-    drawn = jax.vmap(gradient, in_axes=(None, 0))(part.flat, keys).astype(wide)
+    drawn = jax.vmap(gradient, in_axes=(None, 0))(part.flat, keys)
     return jnp.where(number < examples, drawn - drawn.mean(axis=0, keepdims=True), 0)
 
   def add(total: Array, numbers: Array) -> tuple[Array, None]:
     drawn = jax.vmap(centred)(numbers).reshape(-1, part.flat.size)
     return total + drawn.T @ drawn, None
 
-  total, _ = jax.lax.scan(add, jnp.zeros((part.flat.size,) * 2, wide), index)
+  total, _ = jax.lax.scan(add, jnp.zeros((part.flat.size,) * 2, part.flat.dtype), index)
   return total / ((num_masks - 1) * examples**2)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis, same, scalar_loss
+from jaxreg.flatness._common import analysis, same, scalar_loss, widened
 from jaxreg.flatness._subset import Where, check_no_tree, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_loss_fn
 
@@ -107,7 +107,8 @@ def hvp(
     Pearlmutter, `Fast Exact Multiplication by the Hessian`, 1994.
   """
   check_loss_fn(loss_fn)
-  return Hessian(params, batch, key, loss_fn, selected(params, where))
+  mask = selected(params, where)
+  return Hessian(widened(params), widened(batch), key, loss_fn, mask)
 
 
 def gauss_newton(
@@ -148,7 +149,8 @@ def gauss_newton(
     Schraudolph, `Fast Curvature Matrix-Vector Products for Second-Order Gradient Descent`, 2002.
   """
   check_loss_fn(outputs_fn, "outputs_fn")
-  return GaussNewton(params, batch, key, outputs_fn, outer_loss_fn, selected(params, where))
+  mask = selected(params, where)
+  return GaussNewton(widened(params), widened(batch), key, outputs_fn, outer_loss_fn, mask)
 
 
 @analysis

@@ -11,7 +11,7 @@ from jax.scipy.special import betainc
 from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_floating, check_range
+from jaxreg.typing import Array, check_range, check_wide
 
 
 class PowerLaw(NamedTuple):
@@ -169,8 +169,8 @@ def _logarithms(
   x: ArrayLike, y: ArrayLike, mask: ArrayLike | None, confidence: float
 ) -> tuple[Array, Array, Array]:
   """Both logarithms, and weights: 1 for points that count, 0 (with logarithms of 0) for the others."""
-  x = check_floating(x, "x")
-  y = check_floating(y, "y", shape=x.shape)
+  x = check_wide(x, "x")
+  y = check_wide(y, "y", shape=x.shape)
   check_range(confidence, "confidence", low=0, high=1 - 1e-9, open_low=True)
   counts = jnp.isfinite(x) & jnp.isfinite(y) & (x > 0) & (y > 0)
   if mask is not None:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxreg.flatness._common import analysis
 from jaxreg.flatness._dense import DenseBlock
 from jaxreg.flatness._lanczos import Matvec
-from jaxreg.typing import Array, check_floating
+from jaxreg.typing import Array, check_wide
 
 
 class Alignment(NamedTuple):
@@ -77,7 +77,7 @@ def hessian_variance_alignment(
   if is_matrix and hessian_trace is None:
     hessian_trace = jnp.trace(jnp.asarray(hessian))
   if samples is None:
-    covariance = check_floating(covariance, "covariance")  # type: ignore[arg-type]
+    covariance = check_wide(covariance, "covariance")  # type: ignore[arg-type]
     hessian = jnp.asarray(hessian)
     if hessian.ndim != 2 or hessian.shape != covariance.shape:
       raise ValueError(
@@ -85,7 +85,7 @@ def hessian_variance_alignment(
       )
     trace, size = jnp.sum(hessian * covariance), hessian.shape[0]
     return _alignment(trace, jnp.asarray(hessian_trace), jnp.trace(covariance), size)
-  samples = check_floating(samples, "samples")
+  samples = check_wide(samples, "samples")
   if samples.ndim != 2 or (is_matrix and jnp.asarray(hessian).shape != (samples.shape[1],) * 2):
     raise ValueError(f"samples must be [num, size] with the size of hessian, got {samples.shape}")
   centred = samples - samples.mean(axis=0, keepdims=True)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis, scalar_loss
+from jaxreg.flatness._common import analysis, scalar_loss, widened
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_count, check_key
 
@@ -55,7 +55,8 @@ def sample_gradients(
   """
   check_key(key)
   check_count(num, "num")
-  return _gradients(loss_fn, selected(params, where), num, batch_size, params, batch, key, jnp.int32(first))
+  mask, params, batch = selected(params, where), widened(params), widened(batch)
+  return _gradients(loss_fn, mask, num, batch_size, params, batch, key, jnp.int32(first))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -1,6 +1,6 @@
 """A subset of the parameters as one vector, and back."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +11,8 @@ from jaxreg import paths
 from jaxreg.typing import Array, Params
 
 Where = paths.Pattern | Iterable[paths.Pattern]
+
+STATE_CLASSES = ("flax.BatchStat", "flax.Cache", "flax.Intermediate", "equinox.StateIndex")
 
 
 class Subset(NamedTuple):
@@ -39,7 +41,8 @@ def subset(params: Params, where: Where = "*") -> Subset:
     A `Subset`.
 
   Raises:
-    ValueError: if nothing is selected, or one of the patterns selects nothing.
+    ValueError: if nothing is selected, one of the patterns selects nothing, or a selected leaf is state that
+      the model updates itself, such as BatchNorm's running averages.
     TypeError: if a selected leaf is not floating.
 
   Example:
@@ -67,7 +70,32 @@ def selected(params: Params, where: Where) -> tuple[bool, ...]:
       paths.check_no_function(leaf, name)
     if taken and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
       raise TypeError(f"where: {name} must be floating, got {jnp.result_type(leaf)}")
+  state = [name for name, taken, no in zip(names, mask, _is_state(params), strict=True) if taken and no]
+  if state:
+    listed = ", ".join(state[:5]) + (", ..." if len(state) > 5 else "")
+    raise ValueError(
+      f"where selects {listed}, which the model updates itself, such as running averages; parameters alone "
+      "are variables['params'] in Linen, nnx.split(model, nnx.Param, ...)[1] in NNX and "
+      "eqx.nn.make_with_state(Model)(...)[0] in Equinox"
+    )
   return mask
+
+
+def _is_state(params: Params) -> list[bool]:
+  """Which leaves are a model's state and no parameters, in the order of the tree.
+
+  In Linen these are all collections beside `params`; NNX and Equinox say it by the class of a node.
+  """
+  if isinstance(params, Mapping) and "params" in params:
+    return [name.split("/")[0] != "params" for name in paths.leaf_names(params)]
+  nodes = jax.tree.leaves(params, is_leaf=_is_state_node)
+  return [_is_state_node(node) for node in nodes for _ in jax.tree.leaves(node)]
+
+
+def _is_state_node(node: Any) -> bool:
+  """By name, so that neither library is imported."""
+  classes = {f"{one.__module__.split('.')[0]}.{one.__name__}" for one in type(node).__mro__}
+  return not classes.isdisjoint(STATE_CLASSES)
 
 
 def no_tree(x: Any) -> bool:

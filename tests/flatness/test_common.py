@@ -152,8 +152,8 @@ def test_a_layer_s_block_takes_the_memory_of_a_chunk(function):
   options = {"key": KEY} if function is flatness.dense_noise_covariance else {}
   call = jax.jit(lambda z, h: function(head, z, h, None, chunk_size=100, **options).packed)
   shapes = (jax.ShapeDtypeStruct((20_000, size), np.float32) for size in (4, 15))
-  # The inputs with a one for the bias are 1.3 MB, and once more as they are dealt out.
-  assert call.lower(*shapes).compile().memory_analysis().temp_size_in_bytes < 4e6
+  # The inputs are 1.2 MB: no copy of them either.
+  assert call.lower(*shapes).compile().memory_analysis().temp_size_in_bytes < 5e5
 
 
 def _refusals(loss, key=None):

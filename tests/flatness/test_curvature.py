@@ -231,6 +231,31 @@ def test_dense_noise_covariance_enumerated():
   np.testing.assert_allclose(found.matrix(), expected, atol=6 * scale * np.sqrt(5 / 60_000))
 
 
+def test_chunks_of_a_layer_draw_from_their_own_keys():
+  """The noise of one example a chunk averages out over 400 chunks; one draw for all chunks would not."""
+  z, h, key = jnp.zeros((400, 1)), jnp.ones((400, 1)), jax.random.key(0)
+  assert abs(float(jax.random.uniform(jax.random.fold_in(key, 0))) - 0.5) > 0.1
+  curved = lambda z, batch, *, key: jax.random.uniform(key) * z[:, 0] ** 2 / 2
+  hessian = flatness.dense_hessian(curved, z, h, None, key=key, bias=False, chunk_size=1)
+  assert float(hessian.trace()) == pytest.approx(0.5, abs=4 / np.sqrt(12 * 400))
+  sign = lambda z, batch, *, key: jax.random.rademacher(key, (1,), float) * z[:, 0]
+  noise = flatness.dense_noise_covariance(sign, z, h, None, key=key, bias=False, chunk_size=1)
+  assert 400 * float(noise.trace()) == pytest.approx(1, abs=4 / np.sqrt(400))
+
+
+def test_the_key_reaches_the_noise():
+  """Of the interval along a layer's direction, and of the outputs in a Gauss-Newton product."""
+  scale = float(jax.random.uniform(jax.random.key(1)))
+  head = lambda z, batch, *, key: 0.5 + 0.5 * jax.random.uniform(key) * z[:, 0] ** 2
+  z, h = jnp.zeros((2, 1)), jnp.ones((2, 1))
+  found = flatness.dense_interval_flatness(head, z, h, jnp.eye(1), None, bias=False, key=jax.random.key(1))
+  np.testing.assert_allclose(found.width, 2 / np.sqrt(scale), rtol=1e-3)
+  outputs = lambda params, batch, *, key: params * jax.random.uniform(key)
+  outer = lambda z, batch: 0.5 * (z**2).sum()
+  product = flatness.gauss_newton(outputs, outer, jnp.ones(2), None, key=jax.random.key(1))
+  np.testing.assert_allclose(product(jnp.ones(2)), scale**2, rtol=1e-6)
+
+
 def test_dense_interval_flatness_is_the_generic_one():
   params, batch = nets.make_params(), nets.make_batch()
   part = flatness.subset(params, WHERE)
@@ -269,6 +294,26 @@ def test_sharded_examples_give_the_same():
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
+def test_narrow_types_are_computed_in_float32(dtype):
+  """A quadratic of 300 examples whose sums of squares overflow float16, against NumPy in float64."""
+  x = jnp.asarray(30 * np.random.default_rng(0).normal(size=(300, 4)), dtype)
+  wide = np.asarray(x, np.float64)
+  loss = lambda params, batch, *, key: 5 + ((batch @ params) ** 2).mean() / 2
+  operator = flatness.hvp(loss, jnp.zeros(4, dtype), x)
+  values, vectors = np.linalg.eigh(wide.T @ wide / 300)
+  top = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num=4)
+  assert top.values.dtype == np.float32
+  np.testing.assert_allclose(top.values, values[::-1], rtol=1e-5)
+  rows = jnp.asarray(vectors.T, dtype)
+  width = flatness.interval_flatness(loss, jnp.zeros(4, dtype), rows, x).width
+  curved = np.einsum("kd,de,ke->k", *(np.asarray(r, np.float64) for r in (rows, wide.T @ wide / 300, rows)))
+  np.testing.assert_allclose(width, 2 * np.sqrt(2 * 5 / curved), rtol=1e-3)
+  np.testing.assert_allclose(
+    flatness.noise_covariance(x), np.cov(wide.T, ddof=0), rtol=1e-4, atol=1e-3 * wide.var()
+  )
+
+
 def test_operators_show_their_size_alone():
   params, batch = nets.make_params(), nets.make_batch()
   product = flatness.hvp(nets.loss_fn, params, batch, where=WHERE)
@@ -304,5 +349,37 @@ def test_bad_arguments():
     flatness.dense_hessian(nets.head(params), z, h, batch, curvature_fn=lambda z, batch: z)
   with pytest.raises(ValueError, match=r"directions must be \[k, 28\].*got \(24, 24\)"):
     flatness.dense_interval_flatness(nets.head(params), z, h, jnp.eye(24), batch)
-  with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
-    flatness.dense_noise_covariance(nets.head(params), z, h, batch, key=jax.random.key(0), num_masks=1)
+  for function, options, message in (
+    (
+      flatness.dense_noise_covariance,
+      {"key": jax.random.key(0), "num_masks": 1},
+      "num_masks must be at least 2",
+    ),
+    (
+      flatness.dense_noise_covariance,
+      {"key": jax.random.key(0), "chunk_size": 0},
+      "chunk_size must be at least",
+    ),
+    (flatness.dense_hessian, {"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      function(nets.head(params), z, h, batch, **options)
+
+
+@pytest.mark.parametrize(
+  ("batches", "error", "message"),
+  [
+    (lambda one: [one, one], TypeError, "batch must be one batch, got a list of 2; join all batches along"),
+    (lambda one: iter([one]), TypeError, "batch must be a tree of arrays, got a list_iterator; join all"),
+    (
+      lambda one: [one, jax.tree.map(lambda x: x[:5], one)],
+      ValueError,
+      "batch must be one batch, got a list of 2; join all batches along the first axis",
+    ),
+  ],
+)
+def test_several_batches_are_refused(batches, error, message):
+  """As lists and loaders give them; `x.shape` of a dict would be an AttributeError."""
+  loss = flatness.chunked(lambda params, batch, *, key: (batch["inputs"] @ params).mean(), 10)
+  with pytest.raises(error, match=message):
+    flatness.hessian(loss, jnp.ones(nets.INPUTS), batches(nets.make_batch()))

@@ -54,6 +54,26 @@ def test_biases_stay_or_move():
   assert np.asarray(moved["conv"]["bias"]).std() > 0, "a direction of its own, not the weights"
 
 
+def test_biases_of_attention_heads_are_biases():
+  """`[heads, size]` as in Flax, whose kernels `[features, heads, size]` have the inputs on the first axis."""
+  params = {"query": {"kernel": jnp.arange(1.0, 25).reshape(4, 2, 3), "bias": jnp.ones((2, 3))}}
+  got = flatness.filter_normalized_direction(jax.random.key(0), params, granularity="filter")["query"]
+  np.testing.assert_array_equal(got["bias"], 0)
+  np.testing.assert_allclose(_norm(got["kernel"], 0), _norm(params["query"]["kernel"], 0), rtol=1e-5)
+  moved = flatness.filter_normalized_direction(
+    jax.random.key(0), params, granularity="filter", one_dim="keep"
+  )
+  np.testing.assert_allclose(_norm(moved["query"]["bias"]), np.sqrt(6), rtol=1e-5)
+
+
+def test_norms_above_the_range_of_the_leaf():
+  """The square of a norm of 9000 overflows float16."""
+  kernel = jnp.full((30, 30), 300, np.float16)
+  got = flatness.filter_normalized_direction(jax.random.key(0), {"kernel": kernel})["kernel"]
+  assert got.dtype == np.float16
+  np.testing.assert_allclose(_norm(got.astype(np.float32)), 9000, rtol=1e-3)
+
+
 def test_where_and_keys():
   part = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, where="dense/*")
   np.testing.assert_array_equal(part["conv"]["kernel"], 0)

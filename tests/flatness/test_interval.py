@@ -100,6 +100,24 @@ def test_first_crossing_from_a_small_first_step():
     np.testing.assert_allclose([found.left[0], found.right[0]], [-1, 1], rtol=1e-5)
 
 
+def test_evaluations_and_first_step_are_those_seen():
+  """By a callback of the loss: two evaluations at 0, and then the search from the step that was asked for."""
+  seen = []
+
+  def profile(t):
+    jax.debug.callback(lambda t: seen.append(float(t)), t)
+    return 1 + t**2
+
+  with X64(True):
+    found = _width(profile, first_step=0.3, growth=2.0)
+    jax.effects_barrier()
+  moved = [t for t in seen if t != 0]
+  assert int(found.evaluations[0]) == len(moved)
+  # Both sides walk outward to 1.2, and close the bracket between it and 0.6.
+  assert {-0.3, -0.6, -1.2, 0.3, 0.6, 1.2} <= {round(t, 12) for t in moved}
+  assert min(abs(t) for t in moved) == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_of_a_network_against_a_dense_scan(batch_size):
   """NumPy's linear interpolation on 40 001 points; far directions take few evaluations each."""

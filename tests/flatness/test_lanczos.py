@@ -39,14 +39,19 @@ def test_eigenpairs_are_numpy_s(which, expected):
 
 def test_residuals_are_true_and_say_what_has_not_converged():
   matrix, _ = _matrix(np.linspace(0, 1, 200))
-  found = flatness.top_eigenpairs(
-    lambda v: matrix @ v, jnp.zeros(200), key=jax.random.key(0), num=10, num_matvecs=30
+  # The matrix is an argument of one compiled program.
+  top = lambda matrix: flatness.top_eigenpairs(
+    jax.tree_util.Partial(jnp.matmul, matrix), jnp.zeros(200), key=jax.random.key(0), num=10, num_matvecs=30
   )
+  found = top(matrix)
   vectors = np.asarray(found.vectors)
   true = np.linalg.norm(vectors @ matrix - np.asarray(found.values)[:, None] * vectors, axis=1)
   np.testing.assert_allclose(found.residuals, true, rtol=1e-6, atol=1e-12)
   assert found.converged[0] or found.residuals[0] < found.residuals[-1]
   assert not found.converged[-1]
+  # The tolerance is relative to the largest eigenvalue: units of the loss change no verdict.
+  for unit in (1e-5, 1e5):
+    np.testing.assert_array_equal(top(unit * matrix).converged, found.converged)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +90,24 @@ def test_spectral_density_of_low_rank():
   # The standard error of the share of three of 64 over 40 probes is below 0.01.
   assert share(-0.5, 0.5) == pytest.approx(61 / 64, abs=0.04)
   assert share(0.5, 5.5) == pytest.approx(3 / 64, abs=0.04)
+
+
+def test_standard_error_of_the_density():
+  """With as many products as eigenvalues, weights are squares of a unit vector's entries."""
+  values, probes = np.array([1.0, 2, 3, 4]), 2000
+  found = flatness.spectral_density(
+    lambda v: values * v,
+    jnp.zeros(4),
+    key=jax.random.key(0),
+    num_probes=probes,
+    num_matvecs=4,
+    grid=jnp.asarray(values),
+  )
+  # Their mean is 1/n and their variance 2 (n - 1) / n^2 / (n + 2); the kernel has 0.01 of the range of 3.
+  height = 1 / (0.03 * np.sqrt(2 * np.pi))
+  error = height * np.sqrt(2 * 3 / 16 / 6 / probes)
+  np.testing.assert_allclose(found.standard_error, error, rtol=0.1)
+  np.testing.assert_allclose(found.density, height / 4, atol=4 * error)
 
 
 @pytest.mark.thorough
@@ -129,6 +152,18 @@ def test_xtrace_is_exact_for_a_matrix_of_low_rank():
   )
   assert float(found.mean) == pytest.approx(10, rel=1e-9)
   assert float(found.standard_error) < 1e-6
+
+
+def test_standard_error_of_xtrace_is_too_small():
+  """By what the docstring says: with four probes, pairs of them cause most of the error."""
+  values = np.concatenate([np.full(5, 100.0), np.ones(25)])
+  matvec, keys = lambda v: values * v, jax.random.split(jax.random.key(0), 400)
+  estimate = lambda key: flatness.operator_trace(matvec, jnp.zeros(30), key=key, num=4, method="xtrace")
+  found = jax.lax.map(estimate, keys)
+  true = float(np.std(found.mean))
+  assert float(np.mean(found.mean)) == pytest.approx(values.sum(), abs=4 * true / 20)
+  # Standard errors of both roots of mean squares over 400 draws are below 6 %.
+  assert float(np.sqrt(np.mean(found.standard_error**2))) / true == pytest.approx(np.sqrt(1 / 2), rel=0.15)
 
 
 @pytest.mark.thorough
@@ -202,5 +237,11 @@ def test_bad_arguments():
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, which="top")
   with pytest.raises(ValueError, match="method must be one of hutchinson, xtrace, got 'hutch'"):
     flatness.operator_trace(lambda v: v, jnp.zeros(8), key=key, method="hutch")
+  for options, message in (
+    ({"points": 0}, "points must be at least 1"),
+    ({"grid": jnp.zeros(0)}, "grid must be"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      flatness.spectral_density(lambda v: v, jnp.zeros(8), key=key, num_matvecs=4, **options)
   with pytest.raises(ValueError, match="num_matvecs at most the size 8"):
     flatness.spectral_density(lambda v: v, jnp.zeros(8), key=key)

@@ -50,6 +50,17 @@ def test_points_without_a_logarithm_do_not_count():
   found = power_law_fit(x, y)
   assert found.num == 5
   assert float(found.slope) == pytest.approx(2)
+  # White's error with its correction for the degrees of freedom, in plain matrices.
+  y[1] = 6.0
+  design = np.stack([np.ones(5), np.log(x[:5])], axis=1)
+  coefficients, *_ = np.linalg.lstsq(design, np.log(y[:5]), rcond=None)
+  left, inverse = np.log(y[:5]) - design @ coefficients, np.linalg.inv(design.T @ design)
+  variance = 5 / 3 * inverse @ design.T @ np.diag(left**2) @ design @ inverse
+  interval = power_law_fit(x, y).slope_interval
+  np.testing.assert_allclose(
+    np.diff(interval), 2 * stats.norm.ppf(0.975) * np.sqrt(variance[1, 1]), rtol=1e-8
+  )
+  y[1] = 4.0
   masked = power_law_fit(x, y, mask=np.arange(8) < 4)
   assert masked.num == 4
   assert np.isnan(power_law_fit(x[:3], y[:3]).slope)

@@ -57,13 +57,13 @@ def test_covariance_and_projected_variance(ddof):
 @pytest.mark.claim(
   "flatness", "definition 1", "the variance at an eigen-direction is that eigenvalue of the covariance"
 )
-@pytest.mark.parametrize("num_samples", [5, 50])
-def test_principal_components_are_those_of_numpy(num_samples):
+@pytest.mark.parametrize(("num_samples", "ddof"), [(5, 0), (5, 1), (50, 0), (50, 1)])
+def test_principal_components_are_those_of_numpy(num_samples, ddof):
   """Fewer samples than parameters, and more."""
   with jax.enable_x64(True):
     samples = np.random.default_rng(0).normal(size=(num_samples, 12)) @ np.diag(np.arange(1.0, 13)) + 3
-    found = flatness.principal_components(samples)
-    values, vectors = np.linalg.eigh(np.cov(samples.T, ddof=0))
+    found = flatness.principal_components(samples, ddof=ddof)
+    values, vectors = np.linalg.eigh(np.cov(samples.T, ddof=ddof))
     number = min(num_samples - 1, 12)
     np.testing.assert_allclose(found.variances, values[::-1][:number], rtol=1e-10)
     overlap = np.abs(np.sum(np.asarray(found.directions) * vectors.T[::-1][:number], axis=1))

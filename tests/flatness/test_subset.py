@@ -1,9 +1,11 @@
 import re
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxreg import flatness
 
@@ -56,6 +58,30 @@ def test_a_vector_of_another_size_is_refused():
     TypeError, match=r"vector must be a vector of shape \(7,\).*got a tree; convert it with subset"
   ):
     flatness.subset(TREE, "a/*").merge(TREE)
+
+
+class _Norms(nnx.Module):
+  def __init__(self):
+    self.norm = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
+
+
+LINEN = {"params": {"scale": np.ones(2)}, "batch_stats": {"mean": np.ones(2), "var": np.ones(2)}}
+EQUINOX = eqx.filter(eqx.nn.BatchNorm(2, axis_name="batch", mode="batch"), eqx.is_inexact_array)
+
+
+@pytest.mark.parametrize(
+  ("params", "named", "where", "size"),
+  [
+    (LINEN, "batch_stats/mean, batch_stats/var", "params/*", 2),
+    (nnx.split(_Norms())[1], "norm/mean/value, norm/var/value", ["*bias*", "*scale*"], 4),
+    (EQUINOX, "batch_state_index/init/0, batch_state_index/init/1", ["weight", "bias"], 4),
+  ],
+  ids=["linen", "nnx", "equinox"],
+)
+def test_running_averages_are_no_parameters(params, named, where, size):
+  with pytest.raises(ValueError, match=f"where selects {named}, which the model updates itself"):
+    flatness.subset(params)
+  assert flatness.subset(params, where).flat.size == size
 
 
 def test_integers_are_refused():

@@ -129,22 +129,26 @@ def projected_variance(
   """The Hessian's eigenvalues, `values`, with `residuals`, and the samples' variances along its eigenvectors.
 
   The variances are by kind of samples. With `eigenpairs` 0, the dense Hessian gives all eigenpairs.
+  `by` says how they were computed: `lanczos`, or a way of `Subject.hessian_by`.
   """
 
   def decompose() -> dict[str, Any]:
     if eigenpairs == 0:
       values, vectors = np.linalg.eigh(np.asarray(subject.hessian(), np.float64))
-      return {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
+      pairs = {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
+      return pairs | {"by": subject.hessian_by}
     operator = flatness.hvp(subject.loss_fn, subject.params, subject.batch, where=subject.where)
     found = flatness.top_eigenpairs(operator, operator.like, key=key, num=eigenpairs)
-    return {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
+    pairs = {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
+    return pairs | {"by": "lanczos"}
 
   pairs = kept.arrays(f"eigenpairs-{eigenpairs}", decompose)
   vectors = pairs.pop("vectors").astype(np.float64)
+  by = str(pairs.pop("by", "unknown"))  # an older version did not save it
   # In float64, like the principal components.
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
     variances = {
       kind: np.asarray(flatness.projected_variance(each.astype(np.float64), vectors))
       for kind, each in samples.items()
     }
-  return {**pairs, "variances": variances}
+  return {**pairs, "by": by, "variances": variances}

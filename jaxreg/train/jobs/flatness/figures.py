@@ -70,7 +70,10 @@ def markdown(results: Mapping[str, Any]) -> str:
     for kind, each in row.get("variance_flatness", {}).items():
       for factor, fit in each["fits"].items():
         lines.append(f"  variance over flatness, {kind}, factor {factor}: {_fit(fit)}")
-    for kind, fit in row.get("projected_variance", {}).get("fits", {}).items():
+    curvature = row.get("projected_variance", {})
+    if curvature:
+      lines.append(f"  eigenpairs of the Hessian by: {curvature['eigenpairs_by']}")
+    for kind, fit in curvature.get("fits", {}).items():
       lines.append(f"  variance over curvature, {kind}: {_fit(fit)}")
     for noise, each in row.get("alignment", {}).items():
       lines.append(f"  alignment, {noise}: least ratio {each['least_ratio']:.2f} of {each['points']} points")

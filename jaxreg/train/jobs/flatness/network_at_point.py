@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +18,8 @@ from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
 
 CHUNK = 1000
+PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
+AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,19 @@ class DenseLayer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Outputs:
+  """The network as outputs of each example, and the loss as a function of them.
+
+  Attributes:
+    outputs_fn: `(params, batch, *, key) -> [n, outputs]`.
+    outer_loss_fn: `(outputs, batch) -> scalar`.
+  """
+
+  outputs_fn: Callable[..., Array]
+  outer_loss_fn: Callable[..., Array]
+
+
+@dataclasses.dataclass(frozen=True)
 class Subject:
   """A network at one point of its training, and the parameters that are analysed.
 
@@ -50,6 +65,7 @@ class Subject:
     batch: the examples, from `with_weights`.
     where: selects the parameters that are analysed.
     layer: the layer, if the analysed parameters belong to one dense layer; else None.
+    find_outputs: returns the network's outputs, if they are one vector for each example; else None.
   """
 
   loss_fn: LossFn
@@ -57,6 +73,7 @@ class Subject:
   batch: Batch
   where: tuple[str, ...]
   layer: DenseLayer | None
+  find_outputs: Callable[[], Outputs | None] = lambda: None
 
   @property
   def size(self) -> int:
@@ -70,9 +87,37 @@ class Subject:
 
   def hessian(self) -> Array:
     """The Hessian of the loss, `[size, size]`."""
-    if self.layer is None:
-      return flatness.hessian(self.loss_fn, self.params, self.batch, where=self.where)
-    return self._hessian_block(self.layer).matrix()
+    if self.layer is not None:
+      return self._hessian_block(self.layer).matrix()
+    outputs = self.find_outputs()
+    if outputs is not None and self.hessian_by == "jacobians":
+      return flatness.gauss_newton_matrix(
+        outputs.outputs_fn, outputs.outer_loss_fn, self.params, self.batch, where=self.where
+      )
+    return flatness.hessian(self.loss_fn, self.params, self.batch, where=self.where)
+
+  @functools.cached_property
+  def hessian_by(self) -> str:
+    """The fastest exact way to the Hessian: `dense layer`, `jacobians` or `products`.
+
+    `jacobians` gives the Gauss-Newton matrix. It counts as the Hessian if their products with random vectors
+    agree, as in one layer of a piecewise linear network.
+    """
+    if self.layer is not None:
+      return "dense layer"
+    outputs = self.find_outputs()
+    if outputs is None:
+      return "products"
+    hessian = flatness.hvp(self.loss_fn, self.params, self.batch, where=self.where)
+    newton = flatness.gauss_newton(
+      outputs.outputs_fn, outputs.outer_loss_fn, self.params, self.batch, where=self.where
+    )
+    for number in range(PROBES):
+      vector = jax.random.normal(jax.random.key(number), (self.size,), hessian.like.dtype)
+      exact = hessian(vector)
+      if not jnp.linalg.norm(newton(vector) - exact) <= AGREEMENT * jnp.linalg.norm(exact):
+        return "products"
+    return "jacobians"
 
   def covariance(self, key: Key, num_masks: int) -> Array:
     """The covariance of the gradient under noise that is drawn for each example, `[size, size]`."""
@@ -168,15 +213,31 @@ def make_subjects(
       outputs, _ = program.apply_fn(
         params, model_state, batch["inputs"], key=apply_key, train=key is not None
       )
+    return losses_of(loss_key, outputs, batch)
+
+  def losses_of(key: Key | None, outputs: Mapping[str, Array], batch: Batch) -> Array:
     labels, weights = jnp.maximum(batch["labels"], 0), batch["weights"]
-    terms = program.method.loss(loss_key, labels=labels, **outputs, **program.loss_options)
+    terms = program.method.loss(key, labels=labels, **outputs, **program.loss_options)
     losses = jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
     return losses.reshape(len(weights), -1).sum(axis=1)
+
+  def outputs_with(model_state: ModelState) -> Outputs | None:
+    forward = lambda params, batch: program.apply_fn(
+      params, model_state, batch["inputs"], key=None, train=False
+    )[0]
+    shapes = jax.eval_shape(forward, params, batch)
+    # Of a sequence's outputs there are too many.
+    if set(shapes) != {"logits"} or shapes["logits"].ndim != 2:
+      return None
+    return Outputs(
+      lambda params, batch, *, key: forward(params, batch)["logits"],
+      lambda logits, batch: losses_of(jax.random.key(0), {"logits": logits}, batch).mean(),
+    )
 
   def loss_with(model_state: ModelState) -> LossFn:
     return lambda params, batch, *, key: examples_fn(params, model_state, None, batch, key=key).mean()
 
-  plain = loss_with({})
+  plain, plain_outputs = loss_with({}), functools.cache(lambda: outputs_with({}))
 
   @analysis
   def layer_at(state: TrainState) -> DenseLayer | None:
@@ -198,8 +259,11 @@ def make_subjects(
     return DenseLayer(inputs, preactivations, head, bias)
 
   def subject(state: TrainState) -> Subject:
-    loss_fn = loss_with(state.model_state) if state.model_state else plain
-    return Subject(loss_fn, state.params, batch, where, layer_at(state))
+    loss_fn, outputs = plain, plain_outputs
+    if state.model_state:
+      loss_fn = loss_with(state.model_state)
+      outputs = functools.cache(lambda: outputs_with(state.model_state))
+    return Subject(loss_fn, state.params, batch, where, layer_at(state), outputs)
 
   return subject
 

@@ -187,6 +187,7 @@ class AnalysedRun:
       "eigenvalues": int(mask.sum()),
       "largest": float(values[0]),
       "largest_residual": float(found["residuals"].max()),
+      "eigenpairs_by": found["by"],
       "fits": {kind: _numbers(fit) for kind, fit in fits.items()},
     }
     return {**found, "mask": mask, "fits": fits}, summary

@@ -1,0 +1,104 @@
+"""The numbers that `job = flatness` puts in its tables, from arrays whose answer is known."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import flatness, losses
+from jaxreg.train.jobs.flatness import analyses
+from jaxreg.train.jobs.flatness.job import _compare_profiles
+from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
+from jaxreg.train.jobs.flatness.row import AnalysedRun
+
+
+def _profile(*curvatures):
+  """Losses 2 + c a^2 on both sides."""
+  alphas = np.linspace(-1, 1, 5)
+  return {"alphas": alphas, "losses": 2 + np.outer(curvatures, alphas**2)}
+
+
+def test_rises_are_above_the_loss_at_the_parameters():
+  found = analyses.rises(_profile(4.0, 8.0))
+  np.testing.assert_allclose(found["0.5"], [1, 2])
+  np.testing.assert_allclose(found["1"], [4, 8])
+
+
+def test_lower_along_counts_directions_of_lower_rise():
+  """The second row rises less along two of three directions at either distance."""
+  rows = {"no dropout": _profile(4.0, 4.0, 4.0), "keep 0.8": _profile(1.0, 2.0, 9.0)}
+  results = {label: {"profile": {}} for label in rows}
+  _compare_profiles({label: {"arrays": {"profile": each}} for label, each in rows.items()}, results)
+  assert results["keep 0.8"]["profile"]["1"]["flatter_than"] == {
+    "row": "no dropout",
+    "directions": 2,
+    "of": 3,
+  }
+  assert "flatter_than" not in results["no dropout"]["profile"]["1"]
+
+
+def test_the_isotropic_control_has_the_total_variance_of_the_samples():
+  like = np.random.default_rng(0).normal(size=(4000, 3)) * np.array([0.1, 1, 10])
+  control = analyses.isotropic_samples(like, seed=1)
+  # Each estimate of a variance has a relative standard error of sqrt(2 / 4000).
+  np.testing.assert_allclose(control.var(axis=0), like.var(axis=0).sum() / 3, rtol=4 * np.sqrt(2 / 4000) * 2)
+  assert abs(np.corrcoef(control.T) - np.eye(3)).max() < 4 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize("analysis", ["variance_flatness", "projected_variance"])
+def test_fits_leave_out_rounding_errors(monkeypatch, tmp_path, analysis):
+  """Six points on a power law, and four below the tolerance that are far from it."""
+  x = np.geomspace(1, 32, 6)
+  law, noise = x**-2 / 32, np.full(4, 1e-12)
+  x, y = np.concatenate([x, np.full(4, 1e3)]), np.concatenate([law, noise])
+  if analysis == "projected_variance":
+    x, y = y[:6].tolist() + noise.tolist(), np.concatenate([x[:6], np.full(4, 1e3)])
+    found = {"values": np.array(x), "residuals": np.zeros(10), "by": "lanczos", "variances": {"gradients": y}}
+  else:
+    found = {
+      "gradients": {
+        "variances": y,
+        "width": x[None],
+        "evaluations": np.ones((1, 10)),
+        "crossed": np.ones((1, 10, 2), bool),
+      }
+    }
+  monkeypatch.setattr(analyses, analysis, lambda *_, **__: found)
+  monkeypatch.setattr(analyses, "spectra", lambda *_: {})
+  options = SimpleNamespace(samples=10, directions=0, factors=(2.0,), tolerance=1e-9, eigenpairs=0)
+  run = SimpleNamespace(
+    options=SimpleNamespace(**{analysis: options}, seed=0),
+    samples=lambda subject, num: {"gradients": None},
+    kept=tmp_path,
+  )
+  _, summary = getattr(AnalysedRun, analysis)(run, None)
+  fits = (
+    summary["gradients"]["fits"]["2"] if analysis == "variance_flatness" else summary["fits"]["gradients"]
+  )
+  assert fits["num"] == 6
+  assert fits["slope"] == pytest.approx(-2 if analysis == "variance_flatness" else -0.5)
+
+
+@pytest.mark.parametrize(("activation", "by"), [(jax.nn.relu, "jacobians"), (jnp.tanh, "products")])
+def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activation, by):
+  """Of the first of two layers, used at two positions; checked against JAX's own."""
+  rng = np.random.default_rng(0)
+  params = {"first": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32), "last": jnp.eye(2, 3)}
+
+  def apply_fn(params, state, inputs, *, key, train):
+    return {"logits": activation(inputs @ params["first"]).mean(axis=1) @ params["last"]}, state
+
+  loss = lambda key, *, labels, logits: {"loss": losses.softmax_cross_entropy(logits, labels)}
+  program = SimpleNamespace(apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={})
+  batch = {
+    "inputs": rng.normal(size=(6, 2, 3)).astype(np.float32),
+    "labels": np.arange(6, dtype=np.int32) % 3,
+  }
+  state = SimpleNamespace(params=params, model_state={})
+  subject = make_subjects(program, params, jax.tree.map(jnp.asarray, with_weights(batch)), ("first",))(state)
+  assert subject.hessian_by == by
+  part = flatness.subset(params, "first")
+  expected = jax.hessian(lambda flat: subject.loss_fn(part.merge(flat), subject.batch, key=None))(part.flat)
+  np.testing.assert_allclose(subject.hessian(), expected, atol=1e-5 * float(np.abs(expected).max()))
