@@ -24,10 +24,25 @@ def no_figures(monkeypatch):
 
 
 @pytest.fixture(scope="package")
-def finished_run(tmp_path_factory):
+def kept():
+  return runs.Kept()
+
+
+@pytest.fixture
+def light_runs(monkeypatch, no_figures, kept):
+  """Runs on two devices, which share what is traced and compiled; processes of their own share nothing."""
+  runs.on_devices(monkeypatch, 2)
+  kept.apply(monkeypatch)
+
+
+@pytest.fixture(scope="package")
+def finished_run(tmp_path_factory, kept):
   """The work directory of an uninterrupted run of 6 epochs, with figures: not to be changed."""
   workdir = tmp_path_factory.mktemp("finished") / "run"
-  train.train(runs.make_config(), workdir)
+  with pytest.MonkeyPatch.context() as patch:
+    runs.on_devices(patch, 2)
+    kept.apply(patch)
+    train.train(runs.make_config(), workdir)
   before = runs.snapshot(workdir)
   yield workdir
   assert runs.snapshot(workdir) == before, "a test changed the shared run"

@@ -1,5 +1,7 @@
 """What the trainer's tests share: a tiny run, its final state, and `run.py` as another process."""
 
+import functools
+import json
 import os
 import re
 import signal
@@ -9,14 +11,16 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import AxisType, SingleDeviceSharding
 
 from jaxreg import train
+from jaxreg.train.build import run as building
 from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.data import order
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table
+from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import read_records
@@ -35,12 +39,53 @@ TINY = {
   "model.MLP.dropout_rate": 0.2,
   "optimizer.learning_rate": 1e-2,
 }
+FLAGS = [f"--config.{field}={value}" for field, value in TINY.items()]
 
 
-def on_mesh(monkeypatch, mesh):
-  """From here on, runs are on this mesh."""
+def on_devices(patch, number):
+  """From here on, runs are on so many of the devices."""
+  devices = jax.devices()[:number]
+  mesh = jax.make_mesh((number, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=devices)
   for module in ("run", "checks"):
-    monkeypatch.setattr(f"jaxreg.train.build.{module}.make_mesh", lambda model: mesh)
+    patch.setattr(f"jaxreg.train.build.{module}.make_mesh", lambda model: mesh)
+
+
+class Kept:
+  """What runs of one configuration may share, to trace and compile it once: on one mesh, in one process."""
+
+  def __init__(self):
+    self.programs, self.replicas, self.measured, self.told = {}, {}, {}, lambda: False
+
+  def build(self, config, data):
+    fields = {
+      name: value for name, value in train.flatten(config).items() if not name.startswith("checkpoint")
+    }
+    key = json.dumps([fields, data], sort_keys=True)
+    if key not in self.programs:
+      self.programs[key] = build(config, data)
+    return self.programs[key]
+
+  def apply(self, patch):
+    """From here on, runs share it."""
+    replicas_of, make_evaluate = building.replicas_of, building.make_evaluate
+
+    def kept_replicas(config, program):
+      if id(program) not in self.replicas:
+        replicas = replicas_of(config, program)
+        step = functools.cache(replicas.make_step)
+        object.__setattr__(replicas, "make_step", lambda fn, *, scan=False: step(fn, scan=scan))
+        self.replicas[id(program)] = replicas
+      return self.replicas[id(program)]
+
+    def kept_evaluate(program, replicas, size, *, told):
+      self.told = told
+      if id(program) not in self.measured:
+        self.measured[id(program)] = make_evaluate(program, replicas, size, told=lambda: self.told())
+      return self.measured[id(program)]
+
+    patch.setattr(training, "build", self.build)
+    patch.setattr(training, "replicas_of", kept_replicas)
+    patch.setattr(building, "make_evaluate", kept_evaluate)
 
 
 def make_config(fields=None, *, base=TINY):
@@ -52,7 +97,7 @@ def make_config(fields=None, *, base=TINY):
   return config
 
 
-def final_state(workdir, step=None):
+def final_state(workdir, step=None, build=build):
   """A saved state on the host: params, optimizer state, the key as numbers; each with an axis of replicas."""
   config = restore_config(train.base_config(), workdir)
   program = build(config, workdirs.read(workdir, "data.json"))

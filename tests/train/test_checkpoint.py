@@ -315,7 +315,7 @@ def cut_off(workdir):
   ids=["the latest damaged", "a save cut off", "all damaged"],
 )
 def test_a_run_goes_on_from_what_is_whole_and_ends_bitwise_equal(
-  finished_run, finished_copy, no_figures, capsys, damage, start, warned
+  finished_run, finished_copy, light_runs, capsys, damage, start, warned
 ):
   (finished_copy / "results.json").unlink()
   there = sorted((str(step) for step in good_steps(finished_copy)), key=int)

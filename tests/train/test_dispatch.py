@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 import runs
-from jax.sharding import AxisType
 
 from jaxreg import train
 from jaxreg.train.build.dataset import is_resident, load_data
@@ -126,8 +125,7 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
 )
 def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fields):
   """A set that is larger than `data.resident_gib`."""
-  mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-  runs.on_mesh(monkeypatch, mesh)
+  runs.on_devices(monkeypatch, devices)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})
   assert not is_resident(config, load_data(config))

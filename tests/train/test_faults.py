@@ -4,7 +4,6 @@ Run by hand, all at once: `pytest -m slow -s tests/train/test_faults.py`.
 """
 
 import contextlib
-import functools
 import importlib.util
 import io
 import json
@@ -19,21 +18,14 @@ import warnings
 
 import chex
 import children
-import jax
 import numpy as np
 import pytest
 import runs
 from fuzz_cases import damage_file, pick
-from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train.build import run as building
-from jaxreg.train.build.program import build
-from jaxreg.train.build.saved import restore_config
-from jaxreg.train.config.fields import base_config, flatten
 from jaxreg.train.data import order
-from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.jobs import train as training
-from jaxreg.train.run import checkpoint, manifest, results
+from jaxreg.train.run import manifest, results
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import read_records
 
@@ -41,19 +33,8 @@ pytestmark = pytest.mark.slow
 
 TRIES = int(os.environ.get("FAULT_TRIES", "20"))
 KILLED_PEERS = TRIES
-EPOCHS, STEPS_PER_EPOCH = 6, 4
-STEPS = EPOCHS * STEPS_PER_EPOCH
-ARGUMENTS = [
-  f"--config.epochs={EPOCHS}",
-  "--config.batch_size=32",
-  "--config.data.limit=128",
-  "--config.eval_batch_size=48",
-  "--config.model.MLP.widths=(8,)",
-  "--config.model.MLP.dropout_rate=0.2",
-  "--config.optimizer.learning_rate=1e-2",
-  "--config.log_every=1",
-  "--config.compilation_cache=False",
-]
+STEPS_PER_EPOCH = runs.STEPS_PER_EPOCH
+STEPS = 6 * STEPS_PER_EPOCH
 STOPPED = "the same command continues"
 FAILED = ("cannot be saved", "cannot be written", "cannot be locked", "cannot be opened", "Errno")
 
@@ -77,18 +58,15 @@ class Bench:
   """Undisturbed runs, and the means to make others and hold them against it."""
 
   def __init__(self, folder):
-    self.folder, self.table, self.count, self.wholes = folder, [], 0, {}
+    self.folder, self.table, self.count, self.wholes, self.kept = folder, [], 0, {}, runs.Kept()
 
   def new(self):
     self.count += 1
     return self.folder / f"run{self.count}"
 
   def final_state(self, workdir):
-    config = restore_config(base_config(), workdir)
-    like = stacked(_build(config, workdirs.read(workdir, "data.json")).abstract, 1)
-    like = checkpoint.abstract(like, SingleDeviceSharding(jax.devices()[0]))
-    state = checkpoint.restore(workdir, STEPS, like)
-    return jax.device_get([state.step, jax.random.key_data(state.key), state.params, state.opt_state])
+    state = runs.final_state(workdir, STEPS, build=self.kept.build)
+    return [state[name] for name in ("step", "key", "params", "opt_state")]
 
   def whole(self, kind, run):
     """What an undisturbed run of this kind leaves; made by `run(workdir)`."""
@@ -116,21 +94,6 @@ class Bench:
     print(self.table[-1])
 
 
-@functools.cache
-def _built(fields, data):
-  return build(_CONFIGS[fields], json.loads(data))
-
-
-_CONFIGS = {}
-
-
-def _build(config, data):
-  """`setup.build`, once for each configuration."""
-  fields = json.dumps(flatten(config), sort_keys=True)
-  _CONFIGS.setdefault(fields, config)
-  return _built(fields, json.dumps(data))
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
   began = time.monotonic()
@@ -149,40 +112,19 @@ class Here:
   """
 
   def __init__(self, bench, patch):
-    self.bench, self.before, self.told = bench, lambda step: None, lambda: False
+    self.bench, self.before = bench, lambda step: None
     spec = importlib.util.spec_from_file_location("run_for_faults", runs.ROOT / "run.py")
     self.module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(self.module)
-    replicas_of, make_evaluate, indices = training.replicas_of, building.make_evaluate, order.batch_indices
-    load_data, data, made, measured = training.load_data, [], {}, {}
-
-    def kept_replicas(config, program):
-      if id(program) not in made:
-        replicas = replicas_of(config, program)
-        step = functools.cache(replicas.make_step)
-        object.__setattr__(replicas, "make_step", lambda fn, *, scan=False: step(fn, scan=scan))
-        made[id(program)] = replicas
-      return made[id(program)]
-
-    def kept_evaluate(program, replicas, size, *, told):
-      self.told = told
-      if id(program) not in measured:
-        measured[id(program)] = make_evaluate(program, replicas, size, told=lambda: self.told())
-      return measured[id(program)]
+    indices, data = order.batch_indices, training.load_data(runs.make_config())
+    bench.kept.apply(patch)
+    runs.on_devices(patch, 1)
 
     def hooked(seed, index, **options):
       self.before(index + 1)
       return indices(seed, index, **options)
 
-    for name, value in {
-      "build": _build,
-      "load_data": lambda config: data[0] if data else data.append(load_data(config)) or data[0],
-      "replicas_of": kept_replicas,
-    }.items():
-      patch.setattr(training, name, value)
-    patch.setattr(building, "make_evaluate", kept_evaluate)
-    mesh = jax.make_mesh((1, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=jax.devices()[:1])
-    runs.on_mesh(patch, mesh)
+    patch.setattr(training, "load_data", lambda config: data)
     for name, value in {
       "save_figures": lambda *_: [],
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},
@@ -200,7 +142,7 @@ class Here:
     ):
       warnings.simplefilter("always", UserWarning)
       warnings.showwarning = lambda message, *_, **__: print(f"run.py: warning: {message}", file=said)
-      status = self.module.main([*ARGUMENTS, "--workdir", str(workdir), *map(str, more)])
+      status = self.module.main([*runs.FLAGS, "--workdir", str(workdir), *map(str, more)])
     return status, said.getvalue()
 
   def complete(self, workdir):
@@ -489,7 +431,7 @@ class Children:
 
   def start(self, workdir, *more, clock=None):
     self.bench.count += 1
-    arguments = [*ARGUMENTS, "--workdir", workdir, *more]
+    arguments = [*runs.FLAGS, "--workdir", workdir, *more]
     return children.Child(self.context, arguments, self.bench.folder / f"said{self.bench.count}", clock)
 
   @property

@@ -28,18 +28,7 @@ pytestmark = pytest.mark.multiprocess
 
 EPOCHS, STEPS_PER_EPOCH = 10, 4
 STEPS = EPOCHS * STEPS_PER_EPOCH
-ARGUMENTS = [
-  f"--config.epochs={EPOCHS}",
-  "--config.batch_size=32",
-  "--config.data.limit=128",
-  "--config.eval_batch_size=48",
-  "--config.eval_every=5",
-  "--config.model.MLP.widths=(8,)",
-  "--config.model.MLP.dropout_rate=0.2",
-  "--config.optimizer.learning_rate=1e-2",
-  "--config.log_every=1",
-  "--config.compilation_cache=False",
-]
+ARGUMENTS = [*runs.FLAGS, f"--config.epochs={EPOCHS}", "--config.eval_every=5"]
 TIMEOUT = 120
 GRACE = 15  # seconds for a process to notice that the other one is gone
 PAUSE = 0.1  # seconds a step, where JAX has to see a signal, for which it looks once a second, before the end

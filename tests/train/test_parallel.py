@@ -5,18 +5,10 @@ import jax
 import numpy as np
 import pytest
 import runs
-from jax.sharding import AxisType
 
 from jaxreg import train
 
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
-
-
-def on_devices(monkeypatch, number):
-  """From here on, runs are on so many of the devices."""
-  devices = jax.devices()[:number]
-  mesh = jax.make_mesh((number, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
-  runs.on_mesh(monkeypatch, mesh)
 
 
 def trained(workdir, **fields):
@@ -61,7 +53,7 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
   workdir = tmp_path / "run"
   parts = list(zip((4, 2, 8), (5, 14, None), wrappings, strict=True))
   for devices, stop, wrapping in parts:
-    on_devices(monkeypatch, devices)
+    runs.on_devices(monkeypatch, devices)
     config = runs.make_config({**fields, "parallel": wrapping})
     if stop is None:
       break

@@ -18,7 +18,7 @@ from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.log import read_records
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("light_runs")
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
