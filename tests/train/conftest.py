@@ -28,11 +28,24 @@ def kept():
   return runs.Kept()
 
 
+def lighten(patch, kept):
+  runs.on_devices(patch, 2)
+  kept.apply(patch)
+  patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
+
+
 @pytest.fixture
-def light_runs(monkeypatch, no_figures, kept):
-  """Runs on two devices, which share what is traced and compiled; processes of their own share nothing."""
-  runs.on_devices(monkeypatch, 2)
-  kept.apply(monkeypatch)
+def light_runs(monkeypatch, kept):
+  """Runs on two devices, which share what is traced and compiled, and draw no figures."""
+  lighten(monkeypatch, kept)
+
+
+@pytest.fixture(scope="module")
+def light_module(kept):
+  """The same for the runs of a module's fixtures."""
+  with pytest.MonkeyPatch.context() as patch:
+    lighten(patch, kept)
+    yield
 
 
 @pytest.fixture(scope="package")

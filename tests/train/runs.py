@@ -40,6 +40,7 @@ TINY = {
   "optimizer.learning_rate": 1e-2,
 }
 FLAGS = [f"--config.{field}={value}" for field, value in TINY.items()]
+UNREAD = ("seed", "checkpoint")  # what the functions of a run do not depend on
 
 
 def on_devices(patch, number):
@@ -57,10 +58,8 @@ class Kept:
     self.programs, self.replicas, self.measured, self.told = {}, {}, {}, lambda: False
 
   def build(self, config, data):
-    fields = {
-      name: value for name, value in train.flatten(config).items() if not name.startswith("checkpoint")
-    }
-    key = json.dumps([fields, data], sort_keys=True)
+    fields = train.flatten(config).items()
+    key = json.dumps([[x for x in fields if x[0].split(".")[0] not in UNREAD], data], sort_keys=True)
     if key not in self.programs:
       self.programs[key] = build(config, data)
     return self.programs[key]

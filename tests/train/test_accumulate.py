@@ -130,7 +130,7 @@ def test_moments_are_the_mean_of_those_of_the_parts():
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("light_runs")
 def test_a_run(tmp_path):
   fields = {"model.MLP.dropout_rate": 0.0, "method.name": "softmax", "epochs": 2, "optimizer.name": "sgd"}
   whole = train.train(runs.make_config(fields), tmp_path / "whole")

@@ -85,7 +85,7 @@ STOPPING = {
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(tmp_path_factory, light_module):
   """A run of two replicas that stops early: its folder and results."""
   folder = tmp_path_factory.mktemp("stopped") / "run"
   return folder, train.train(runs.make_config(STOPPING), folder)
@@ -127,7 +127,7 @@ def test_early_stopping_resumes_where_it_was(tmp_path, stopped, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
-def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, form):
+def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form):
   """Two of two, each member resampled for itself; oracle: the members loaded one by one."""
   config = runs.make_config(
     {**SMALL, "replicas": 4, "ensemble": 2, "data.bootstrap": True, "epochs": 3, "replicas_by": form}

@@ -20,7 +20,7 @@ from jaxreg.train.run import manifest
 from jaxreg.train.run.log import read_records
 from jaxreg.train.step.metrics import averaged
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("no_figures")]
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("light_module")]
 
 SEEDS = (3, 4, 5)
 # Plain SGD: with Adam, rounding alone can turn the sign of a first update.
@@ -28,7 +28,7 @@ FIELDS = {"epochs": 3, "optimizer.name": "sgd", "optimizer.learning_rate": 0.1}
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory):
+def single(tmp_path_factory, light_module):
   """The work directories of the runs that the seeds give alone."""
   folder = tmp_path_factory.mktemp("single")
   for seed in SEEDS:

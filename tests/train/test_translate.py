@@ -34,7 +34,9 @@ def run(folder, tmp_path_factory):
   """Of two steps: what it says is all but random."""
   workdir = tmp_path_factory.mktemp("translate") / "run"
   config = make_config(folder)
-  return config, workdir, train.train(config, workdir)
+  with pytest.MonkeyPatch.context() as patch:
+    runs.on_devices(patch, 2)
+    return config, workdir, train.train(config, workdir)
 
 
 @pytest.fixture(scope="module")
