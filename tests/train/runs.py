@@ -16,6 +16,7 @@ from jax.sharding import AxisType, SingleDeviceSharding
 from jaxreg import train
 from jaxreg.train.build import run as building
 from jaxreg.train.build.program import build
+from jaxreg.train.build.run import make_evaluate, replicas_of
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.data import order
 from jaxreg.train.devices.replicas import stacked
@@ -66,7 +67,6 @@ class Kept:
 
   def apply(self, patch):
     """From here on, runs share it."""
-    replicas_of, make_evaluate = building.replicas_of, building.make_evaluate
 
     def kept_replicas(config, program):
       if id(program) not in self.replicas:

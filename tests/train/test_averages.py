@@ -112,19 +112,6 @@ def test_the_results_are_those_of_the_best_copy(stopped):
   assert results["val/error"] < recorded[-1]
 
 
-@pytest.mark.slow
-def test_early_stopping_resumes_where_it_was(tmp_path, stopped, monkeypatch):
-  """Interrupted in the middle, it stops at the same step with the same state."""
-  folder, results = stopped
-  undo = runs.interrupt_at(monkeypatch, results["step"] - runs.STEPS_PER_EPOCH - 1)
-  with pytest.raises(train.Interrupted):
-    train.train(runs.make_config(STOPPING), tmp_path / "run")
-  undo()
-  again = train.train(runs.make_config(STOPPING), tmp_path / "run")
-  assert again == results
-  runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(folder))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
 def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form):

@@ -14,8 +14,6 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.jobs import train as training
 
-CASES = 20  # of each kind
-
 
 class Accepted(BaseException):
   """A case that is not refused: the work itself begins."""
@@ -63,7 +61,12 @@ def fault(main, capsys, arguments):
   return None
 
 
-def check(kind, main, capsys, monkeypatch, tmp_path, request, cases):
+@pytest.mark.usefixtures("finished_run")  # made before nothing can be trained any more
+@pytest.mark.parametrize("kind", fuzz_cases.KINDS)
+@pytest.mark.parametrize(
+  "cases", [pytest.param(1, marks=pytest.mark.thorough), pytest.param(20, marks=pytest.mark.slow)]
+)
+def test_every_case_of_a_kind_is_refused(kind, cases, main, capsys, monkeypatch, tmp_path, request):
   wrong, lines = [], []
   for number in range(cases):
     folder = tmp_path / str(number)
@@ -84,17 +87,3 @@ def check(kind, main, capsys, monkeypatch, tmp_path, request, cases):
     shutil.rmtree(folder)
   print("".join(lines))
   assert not wrong, "\n".join([f"{len(wrong)} of {cases}:", *wrong])
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("finished_run")  # made before nothing can be trained any more
-@pytest.mark.parametrize("kind", fuzz_cases.KINDS)
-def test_one_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
-  check(kind, main, capsys, monkeypatch, tmp_path, request, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("finished_run")
-@pytest.mark.parametrize("kind", fuzz_cases.KINDS)
-def test_many_of_each_kind(kind, main, capsys, monkeypatch, tmp_path, request):
-  check(kind, main, capsys, monkeypatch, tmp_path, request, CASES)

@@ -1,18 +1,14 @@
 """Two processes with two devices each train as one does: same results, killed or not, and stop together."""
 
 import contextlib
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import chex
 import children
-import drawn
 import jax
 import numpy as np
 import pytest
@@ -275,31 +271,6 @@ def test_images_of_a_folder_go_on_bitwise_after_a_kill(launcher, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
-  """Data order, augmentation and masks by position in the global batch: here on 8 devices, there on 2 x 2."""
-  drawing = runs.ROOT / "tests" / "train" / "drawn.py"
-  script = [sys.executable, drawing, tmp_path / "drawn.npz", f"localhost:{free_port()}", "2"]
-  environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
-  environment |= {"PYTHONPATH": str(runs.ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-  processes = [subprocess.Popen([*script, str(number)], env=environment) for number in range(2)]
-  try:
-    assert [process.wait(TIMEOUT) for process in processes] == [0, 0]
-  finally:
-    for process in processes:
-      process.kill()
-  theirs = np.load(tmp_path / "drawn.npz")
-  assert jax.device_count() == 8
-  ours = drawn.drawn()
-  assert sorted(ours) == sorted(theirs)
-  for name, value in ours.items():
-    assert value.tobytes() == theirs[name].tobytes(), name
-  for step in (0, 4):
-    assert 0.4 < (ours[f"layer, {step}, True"] == 0).mean() < 0.6
-    assert ours[f"images, {step}, True"].tobytes() == ours[f"images, {step}, False"].tobytes()
-  assert ours["indices, 0, True"].tobytes() != ours["indices, 4, True"].tobytes()
-
-
-@pytest.mark.slow
 def test_a_state_split_over_two_processes(launcher, tmp_path):
   """Each saves its shards; one process without a mesh goes on from them."""
   mesh = ["--config.mesh.model=2", "--config.mesh.shard=('head','fsdp')", "--config.mesh.min_size=64"]
@@ -332,20 +303,6 @@ def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, launcher, tmp_p
   _, _, (err, _) = launcher.two([], workdir)
   assert f"resuming at step {step} of {STEPS}" in err
   assert_same(workdir, whole)
-
-
-@pytest.mark.slow
-def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(launcher, tmp_path):
-  """JAX's service says yes to one step only, which may lie within a dispatch."""
-  workdir = tmp_path / "run"
-  arguments = ["--config.steps_per_dispatch=3", "--workdir", workdir]
-  with launcher.pair(arguments, tmp_path, pause=PAUSE) as pair:
-    wait_for(workdir, STEPS_PER_EPOCH, *pair)
-    pair[0].signal(signal.SIGTERM)
-    pair[0].signal(signal.SIGTERM)
-    status, _, errs = finish(pair)
-  assert status == [143, 143], errs
-  assert STEPS_PER_EPOCH <= max(manifest.good_steps(workdir)) < STEPS
 
 
 @pytest.mark.slow

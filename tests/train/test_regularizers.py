@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg import train
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.named import REGULARIZERS
@@ -103,19 +102,3 @@ def test_the_mask_is_that_of_the_config():
   _, metrics = jax.jit(built.train_step)(ones, batch)
   size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
   assert metrics["l1"][0] / metrics["l1"][1] == pytest.approx(1e-4 * size, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"regularizers.names": ("l3",)}, r"regularizers\.names: got 'l3', .*did you mean 'l2'\?"),
-    ({"regularizers.names": ("l2",), "regularizers.l2.weight": -1.0}, r"regularizers\.l2\.weight"),
-    ({"regularizers.mask": "kernels"}, r"regularizers\.mask: got 'kernels'"),
-    ({"regularizers.names": ("tying",)}, r"^regularizers\.tying\.pairs: must hold at least one pair"),
-    ({"regularizers.names": ("gaussian_prior",), "regularizers.gaussian_prior.precision": 0.0}, "precision"),
-  ],
-)
-def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message):
-  with pytest.raises(train.RunError, match=message):
-    train.train(runs.make_config({"method.name": "softmax", **fields}), tmp_path / "run")
-  assert not (tmp_path / "run").exists()

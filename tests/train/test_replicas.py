@@ -2,7 +2,6 @@
 
 import json
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +10,6 @@ import runs
 from scipy import stats
 
 from jaxreg import models, train
-from jaxreg.train.build.program import build
-from jaxreg.train.build.run import replicas_of
 from jaxreg.train.data import sources
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
@@ -180,39 +177,6 @@ def test_one_program_where_that_pays():
   for backbone, form in backbones:
     params = jax.eval_shape(lambda x, b=backbone: b.init(jax.random.key(0), x, train=False), images)["params"]
     assert kind(params) is form, backbone
-
-
-@pytest.mark.slow
-def test_convolutions_loop_over_the_one_compiled_step(tmp_path):
-  """LeNet on images of 28 x 28: two replicas are the two runs."""
-  generator = np.random.default_rng(0)
-  labels = generator.integers(0, 3, 48)
-  images = generator.integers(0, 60, (48, 28, 28, 1)) + 60 * labels[:, None, None, None]
-  arrays = {"x_train": images.astype(np.uint8), "y_train": labels}
-  np.savez(tmp_path / "data.npz", **arrays, x_test=arrays["x_train"][:16], y_test=labels[:16])
-  fields = {
-    "data.name": "npz",
-    "data.npz.path": str(tmp_path / "data.npz"),
-    "data.limit": 0,
-    "model.name": "LeNet",
-    "batch_size": 16,
-    "steps": 2,
-    "method.name": "softmax",
-  }
-  config = runs.make_config({**fields, "replicas": 2})
-  both = train.train(config, tmp_path / "both")
-  data = runs.table(tmp_path / "both" / "data.json")
-  assert isinstance(replicas_of(config, build(config, data)), Loop)
-  params = runs.final_state(tmp_path / "both")["params"]
-  for r in range(2):
-    alone = train.train(runs.make_config({**fields, "seed": r}), tmp_path / str(r))
-    for name, value in alone.items():
-      if name != "step":
-        assert abs(both["replicas"][name][r] - value) < 1e-4, name
-    ours = jax.tree.map(lambda x, r=r: x[r], params)
-    theirs = jax.tree.map(lambda x: x[0], runs.final_state(tmp_path / str(r))["params"])
-    chex.assert_trees_all_close(ours, theirs, rtol=1e-7, atol=1e-4)
-  assert both["replicas"]["test/nll"][0] != both["replicas"]["test/nll"][1]
 
 
 @pytest.mark.slow

@@ -260,43 +260,6 @@ def test_checkpoints_without_a_configuration_are_not_taken_over(tmp_path):
     train.train(runs.make_config(), tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
-  workdir = tmp_path / "run"
-  arguments = ["--workdir", workdir, "--config.method.name=softmax", "--config.model.MLP.widths=(8,)"]
-  arguments += ["--config.data.limit=128", "--config.batch_size=32", "--config.epochs=100000"]
-
-  def stop(number, *, past):
-    process = runs.start(arguments, tmp_path, optimised=False)
-    deadline = time.monotonic() + 120
-    # Wait until it trains, past what was there.
-    while max(manifest.good_steps(workdir), default=0) <= past:
-      assert process.poll() is None, process.communicate()
-      assert time.monotonic() < deadline
-      time.sleep(0.1)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
-    assert out == ""
-    return process.returncode, err
-
-  status, err = stop(signal.SIGTERM, past=0)
-  assert status == 143
-  first = max(manifest.good_steps(workdir))
-  assert runs.own_lines(err) == [
-    f"run.py: stopped at step {first} and saved; the same command continues from there"
-  ]
-
-  status, err = stop(signal.SIGINT, past=first)
-  assert status == 130
-  assert f"resuming at step {first} of 400000" in err
-  second = max(manifest.good_steps(workdir))
-  assert second > first
-  assert runs.own_lines(err) == [
-    f"run.py: stopped at step {second} and saved; the same command continues from there"
-  ]
-  assert train.load(workdir)(np.zeros((1, 8, 8, 1), np.uint8)).shape == (1, 10)
-
-
 def test_a_run_at_work_keeps_its_files(tmp_path):
   """Even before its first checkpoint, and against another configuration."""
   workdir = tmp_path / "run"

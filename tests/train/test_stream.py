@@ -21,7 +21,6 @@ from jaxreg.train.data.order import Order, batch_indices
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
-from jaxreg.train.run import loop, manifest
 
 
 def triangle(length, low, high, size):
@@ -524,43 +523,6 @@ def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
 
 def config_of(folder, fields=None):
   return runs.make_config({**FIELDS, "data.image_folder.path": str(folder), **(fields or {})})
-
-
-def interrupt_at(monkeypatch, step):
-  """A real signal before that step is dispatched, however far ahead images were decoded."""
-  original = loop.dispatches
-
-  def dispatches(*arguments):
-    for steps in original(*arguments):
-      if step in steps:
-        os.kill(os.getpid(), signal.SIGTERM)
-      yield steps
-
-  monkeypatch.setattr(loop, "dispatches", dispatches)
-  return lambda: monkeypatch.setattr(loop, "dispatches", original)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_figures")
-def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
-  """By threads, then a worker process, then threads again; and every test image counts once."""
-  config = lambda workers=0: config_of(tmp_path / "images", {"epochs": 2, "data.stream.workers": workers})
-  results = train.train(config(), tmp_path / "whole")
-  workdir = tmp_path / "run"
-  for stop, workers in ((2, 0), (7, 1)):
-    undo = interrupt_at(monkeypatch, stop)
-    with pytest.raises(train.Interrupted):
-      train.train(config(workers), workdir)
-    undo()
-    assert max(manifest.good_steps(workdir)) == stop
-  assert train.train(config(), workdir) == results
-  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
-
-  # 12 images in batches of 8: the error is that of the predictions.
-  test = noisy.test
-  log_probs = np.asarray(train.load(workdir)(np.asarray(test.inputs)), np.float64)
-  assert results["test/error"] == pytest.approx(np.mean(log_probs.argmax(-1) != test.labels))
-  assert results["test/nll"] == pytest.approx(-log_probs[np.arange(12), test.labels].mean(), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -10,9 +10,7 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tarfile
 import time
@@ -145,26 +143,6 @@ def test_validation_is_a_stratified_part_of_train_and_always_the_same(root):
 def test_the_default_data_directory_is_that_of_tfds(root, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(root))
   assert len(sources.tfds(**SMALL).test) == 50
-
-
-@pytest.mark.slow
-def test_all_of_mnist_is_read_as_tfds_reads_it(root):
-  data = sources.tfds("mnist", data_dir=str(root), val="train[:100]")
-  assert (len(data.train), len(data.test)) == (60000, 10000)
-  for field in ("train", "test"):
-    assert_same(data.splits()[field], tensorflow_datasets.data_source("mnist", split=field, data_dir=root))
-  assert np.bincount(data.train.labels).tolist() == [
-    5923,
-    6742,
-    5958,
-    6131,
-    5842,
-    5421,
-    5918,
-    6265,
-    5851,
-    5949,
-  ]
 
 
 # The cache.
@@ -400,14 +378,6 @@ def test_an_order_that_a_set_does_not_have_is_named(root):
   fails("data.tfds.order", "got 'ids', allowed are id, stored", data_dir=str(root), order="ids")
 
 
-def test_the_original_order_of_a_prepared_set_is_by_its_ids(root):
-  skip = {"image": tensorflow_datasets.decode.SkipDecoding()}
-  source = tensorflow_datasets.data_source("cifar10", split="train", data_dir=root, decoders=skip)
-  by_number = sorted(source, key=lambda example: int(example["id"].decode().rpartition("_")[2]))
-  train = sources.tfds(data_dir=str(root), order="id", num_train=3000).train
-  assert train.labels.tolist() == [example["label"] for example in by_number[:3000]]
-
-
 def test_the_stored_order_is_that_of_the_official_preparation(monkeypatch, tmp_path, data_dir):
   """TFDS shuffles by a hash of each example's number: the official subset has the first 4000 of train."""
   images, labels = cifar_arrays(0, 4000, 10)
@@ -572,36 +542,6 @@ def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error)
   (tmp_path / "tfds" / ".preparing_cifar10" / "cifar10").mkdir(parents=True)
   assert len(sources.tfds(**options).test) == 30
   assert sorted(path.name for path in (tmp_path / "tfds").iterdir()) == ["cifar10", "downloads"]
-
-
-PREPARE = """
-import sys
-from pathlib import Path
-from jaxreg.train import tfds_builders
-tfds_builders.prepare("mnist", "", "", Path(sys.argv[1]), sys.argv[2])
-"""
-
-
-def preparing(tmp_path, data_dir):
-  environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(runs.ROOT)}
-  command = [sys.executable, "-c", PREPARE, str(tmp_path / "tfds"), str(data_dir / "mnist")]
-  return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_of_processes_that_are_killed_or_start_together_one_prepares(tmp_path, data_dir):
-  killed = preparing(tmp_path, data_dir)
-  while not (tmp_path / "tfds" / ".preparing_mnist" / "mnist").exists():
-    assert killed.poll() is None, killed.communicate()
-    time.sleep(0.01)
-  time.sleep(1)
-  os.kill(killed.pid, signal.SIGKILL)
-  killed.communicate()
-  assert not (tmp_path / "tfds" / "mnist").exists()
-  said = [process.communicate()[1] for process in [preparing(tmp_path, data_dir) for _ in range(2)]]
-  assert sum("preparing " in lines for lines in said) == 1, said
-  assert sorted(path.name for path in (tmp_path / "tfds").iterdir()) == ["downloads", "mnist"]
-  assert len(tensorflow_datasets.data_source("mnist", split="train", data_dir=tmp_path / "tfds")) == 60000
 
 
 # Errors.

@@ -122,6 +122,9 @@ def test_noises_draw_differently():
     ),
     ({"optimizer.constraints.names": ("prox_l1",), "optimizer.constraints.prox_l1.weight": -1.0}, "weight"),
     ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),
+    ({"regularizers.names": ("tying",)}, r"^regularizers\.tying\.pairs: must hold at least one pair"),
+    ({"regularizers.names": ("gaussian_prior",), "regularizers.gaussian_prior.precision": 0.0}, "precision"),
+    ({"regularizers.mask": "kernels"}, r"regularizers\.mask: got 'kernels'"),
     ({"regularizers.names": ("fgsn",)}, r"regularizers\.names: got 'fgsn'.*did you mean 'fgsm'"),
     (
       {"regularizers.names": ("fgsm",), "regularizers.fgsm.eps": -1.0},

@@ -154,9 +154,3 @@ def test_without_a_config_it_takes_that_of_the_run(workdir):
   config = cli.parse(arguments, runs.ROOT / "configs").config
   assert (config.job, config.model.name, config.translate.beam_size) == ("translate", "Transformer", 3)
   assert config.data.parallel_text.vocab_size == 60
-
-
-@pytest.mark.parametrize(("field", "given"), [("translate.beam_size", 0), ("translate.length_penalty", -0.5)])
-def test_options_out_of_range(field, given):
-  with pytest.raises(train.RunError, match=f"{field}: must be at least"):
-    runs.make_config({field: given})
