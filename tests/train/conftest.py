@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import runs
+import toy_text
 
 from jaxreg import train
 
@@ -59,6 +60,11 @@ def finished_run(tmp_path_factory, kept):
   before = runs.snapshot(workdir)
   yield workdir
   assert runs.snapshot(workdir) == before, "a test changed the shared run"
+
+
+@pytest.fixture(scope="package")
+def text_folder(tmp_path_factory):
+  return toy_text.write(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture

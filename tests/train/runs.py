@@ -1,10 +1,12 @@
 """What the trainer's tests share: a tiny run, its final state, and `run.py` as another process."""
 
 import functools
+import importlib.util
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,7 @@ from jaxreg.train.build import run as building
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_evaluate, replicas_of
 from jaxreg.train.build.saved import restore_config
-from jaxreg.train.data import order
+from jaxreg.train.data import order, sources
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table
 from jaxreg.train.jobs import train as training
@@ -115,6 +117,23 @@ def final_state(workdir, step=None, build=build):
   )
 
 
+def digits_batch(size, weights=None):
+  """The first digits for training, each of weight 1."""
+  digits = sources.digits().train
+  weights = np.ones(size, np.float32) if weights is None else weights
+  return {"inputs": digits.inputs[:size], "labels": digits.labels[:size].astype(np.int32), "weights": weights}
+
+
+def assert_near(ours, theirs, relative=1e-6):
+  """Each leaf of two trees to `relative` of its own largest value."""
+  assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+  for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs)):
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    assert np.isfinite(other).all()
+    name = jax.tree_util.keystr(path)
+    np.testing.assert_allclose(one, other, rtol=0, atol=relative * np.abs(other).max(), err_msg=name)
+
+
 def assert_bitwise(ours, theirs):
   """Two trees of arrays are the same, bit by bit."""
   assert jax.tree.structure(ours) == jax.tree.structure(theirs)
@@ -166,6 +185,20 @@ def flip(file, position=None, bit=0):
   assert data
   data[len(data) // 2 if position is None else position] ^= 1 << bit
   file.write_bytes(data)
+
+
+def load_run(name):
+  """The module `run.py`, as if nobody had changed it."""
+  spec = importlib.util.spec_from_file_location(name, ROOT / "run.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def free_port():
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    return probe.getsockname()[1]
 
 
 def start(arguments, cwd, *, optimised=True, devices=1, changes=None):

@@ -155,13 +155,3 @@ def test_what_is_kept_beside_the_parameters_resumes_bitwise(tmp_path, monkeypatc
   kept = runs.final_state(tmp_path / "run")
   assert len(jax.tree.leaves(kept["extras"])) > 4
   runs.assert_bitwise(kept, runs.final_state(tmp_path / "whole"))
-
-
-@pytest.mark.slow
-def test_a_longer_run_averages_its_own_iterates(tmp_path):
-  """Continued with more epochs, SWA begins again: as many iterates as the longer run alone has."""
-  fields = {**SMALL, "average.name": "swa", "average.swa.start": 0.5}
-  train.train(runs.make_config({**fields, "epochs": 4}), tmp_path / "run")
-  assert runs.final_state(tmp_path / "run")["extras"]["average"][0].count == 2
-  train.train(runs.make_config({**fields, "epochs": 12}), tmp_path / "run")
-  assert runs.final_state(tmp_path / "run")["extras"]["average"][0].count == 6

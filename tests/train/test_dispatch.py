@@ -88,7 +88,7 @@ def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, disp
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "several"))
 
 
-def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch):
+def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch, light_runs):
   original = recorder.to_host
 
   def spoil(metrics):

@@ -4,13 +4,10 @@ Run by hand, all at once: `pytest -m slow -s tests/train/test_faults.py`.
 """
 
 import contextlib
-import importlib.util
 import io
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -113,9 +110,7 @@ class Here:
 
   def __init__(self, bench, patch):
     self.bench, self.before = bench, lambda step: None
-    spec = importlib.util.spec_from_file_location("run_for_faults", runs.ROOT / "run.py")
-    self.module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(self.module)
+    self.module = runs.load_run("run_for_faults")
     indices, data = order.batch_indices, training.load_data(runs.make_config())
     bench.kept.apply(patch)
     runs.on_devices(patch, 1)
@@ -253,68 +248,29 @@ def test_a_checkpoint_half_written(bench, here):
   bench.row("a checkpoint half written", TRIES, most, "nothing to say")
 
 
-def test_metrics_cut_in_the_middle_of_a_line(bench, here):
-  """As by a kill: of what is newer than the newest whole checkpoint."""
-  random = np.random.default_rng(3)
-  stopped = here.stopped(14)
-  content = (stopped / "metrics.jsonl").read_bytes()
-  shutil.rmtree(stopped / "checkpoints" / "14")
-  old = [
-    line for line in content.splitlines(keepends=True) if json.loads(line)["step"] <= saved_step(stopped)
-  ]
-  for _ in range(TRIES):
-    workdir = shutil.copytree(stopped, bench.new())
-    length = int(random.integers(len(b"".join(old)), len(content)))
-    (workdir / "metrics.jsonl").write_bytes(content[:length])
-    assert runs.own_lines(here.complete(workdir)) == []
-  bench.row("`metrics.jsonl` cut in a line", TRIES, 0, "repaired, nothing to say")
-
-
-def test_a_flipped_bit_in_records_and_tables(bench, here):
-  """A damaged record is left out; a damaged table is refused, and with the old one the run goes on."""
-  random = np.random.default_rng(9)
-  stopped = here.stopped(14)
-  state, results, records = here.whole
-  refused = 0
-  for number in range(TRIES):
-    workdir = shutil.copytree(stopped, bench.new())
-    file = workdir / ("metrics.jsonl", "config.json", "data.json", "environment.json")[number % 4]
-    content = file.read_bytes()
-    runs.flip(file, int(random.integers(len(content))), int(random.integers(8)))
-    status, said = here(workdir)
-    if status:
-      refused += 1
-      own_line(said, "is damaged", "belongs to another configuration", "was made with other data")
-      file.write_bytes(content)
-      status, said = here(workdir)
-    assert status == 0, said
-    runs.assert_bitwise(bench.final_state(workdir), state)
-    assert runs.table(workdir / "results.json") == results
-    found = runs.records(workdir)
-    assert len(records) - len(found) <= (2 if file.suffix == ".jsonl" else 0)  # of a line's end, two
-    assert all(record in records for record in found)
-    shutil.rmtree(workdir)
-  assert refused >= TRIES // 4
-  bench.row("a flipped bit in records and tables", TRIES, 0, f"{refused} refused, or told in one line")
-
-
-def test_a_limit_on_the_size_of_files(bench, here):
-  random = np.random.default_rng(5)
+def cannot_grow(bench, here, fault, limit, workdir=None):
+  """Runs in a `limit` each time, and then without: many fail, in one line, and lose few steps."""
   here.whole  # noqa: B018
   most, failed = 0, 0
   for _ in range(TRIES):
-    workdir = bench.new()
-    with children.limited_files(int(random.integers(1000, 22000))):
-      status, said = here(workdir)
+    folder = workdir or bench.new()
+    with limit():
+      status, said = here(folder)
     if status:
       failed += 1
       assert status == 1, said
       own_line(said, *FAILED)
-      most = max(most, steps_made(workdir) - saved_step(workdir))
-    here.complete(workdir)
+      most = max(most, steps_made(folder) - saved_step(folder))
+    here.complete(folder)
   assert failed >= TRIES // 2
   assert most <= STEPS_PER_EPOCH
-  bench.row("files cannot grow (RLIMIT_FSIZE)", TRIES, most, f"{failed} failed, with status 1")
+  bench.row(fault, TRIES, most, f"{failed} failed, with status 1")
+
+
+def test_a_limit_on_the_size_of_files(bench, here):
+  random = np.random.default_rng(5)
+  limit = lambda: children.limited_files(int(random.integers(1000, 22000)))
+  cannot_grow(bench, here, "files cannot grow (RLIMIT_FSIZE)", limit)
 
 
 @pytest.fixture
@@ -334,21 +290,14 @@ def small_disk(tmp_path):
 def test_a_full_disk(bench, here, small_disk):
   random = np.random.default_rng(6)
   disk, change = small_disk
-  here.whole  # noqa: B018
-  most, failed = 0, 0
-  for _ in range(TRIES):
+
+  @contextlib.contextmanager
+  def limit():
     change(f"size={int(random.integers(16, 400))}k")
-    status, said = here(workdir := disk / "run")
-    if status:
-      failed += 1
-      assert status == 1, said
-      own_line(said, *FAILED)
-      most = max(most, steps_made(workdir) - saved_step(workdir))
+    yield
     change("size=64m")
-    here.complete(workdir)
-  assert failed >= TRIES // 2
-  assert most <= STEPS_PER_EPOCH
-  bench.row("a full disk", TRIES, most, f"{failed} failed, with status 1")
+
+  cannot_grow(bench, here, "a full disk", limit, disk / "run")
 
 
 def test_a_disk_that_cannot_be_written(bench, here, small_disk):
@@ -521,19 +470,8 @@ def test_a_killed_peer(bench, apart):
   random = np.random.default_rng(9)
   workdir, took, most, statuses = bench.new(), [], 0, []
   for number in range(KILLED_PEERS):
-    with socket.socket() as probe:
-      probe.bind(("localhost", 0))
-      port = probe.getsockname()[1]
-    common = [
-      "--coordinator",
-      f"localhost:{port}",
-      "--num_processes",
-      2,
-      "--peer_timeout",
-      10,
-      "--process_id",
-    ]
-    pair = [apart.start(workdir, *common, index) for index in range(2)]
+    common = ["--coordinator", f"localhost:{runs.free_port()}", "--num_processes", 2, "--peer_timeout", 10]
+    pair = [apart.start(workdir, *common, "--process_id", index) for index in range(2)]
     # Both are at work when the first one says so; before, a peer is waited for, as long as JAX waits: 300 s.
     while pair[0].alive() and "\nstep " not in pair[0].said.read_text():
       time.sleep(0.005)

@@ -1,6 +1,5 @@
 """Whatever is wrong with what a run is given, one line says it: broken input of many kinds, from a seed."""
 
-import importlib.util
 import shutil
 import zlib
 
@@ -22,9 +21,6 @@ class Accepted(BaseException):
 @pytest.fixture
 def main(monkeypatch):
   """`main` of `run.py`, in which no work is done."""
-  spec = importlib.util.spec_from_file_location("run_for_fuzzing", runs.ROOT / "run.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
 
   def accepted(*_, **__):
     raise Accepted
@@ -36,7 +32,7 @@ def main(monkeypatch):
   ):
     monkeypatch.setattr(where, name, accepted)
   before = jax.config.jax_compilation_cache_dir
-  yield module.main
+  yield runs.load_run("run_for_fuzzing").main
   jax.config.update("jax_compilation_cache_dir", before)
   compilation_cache.reset_cache()
 

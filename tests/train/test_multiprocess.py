@@ -3,7 +3,6 @@
 import contextlib
 import re
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -51,7 +50,7 @@ class Launcher:
     They learn their `numbers` by flags or by the variables of a launcher. The second one may have `more`
     arguments and other options, or work in another folder.
     """
-    port = free_port()
+    port = runs.free_port()
     pair = []
     for number, extra, where, other in zip(
       numbers, ((), more), (cwd, elsewhere or cwd), ({}, second or {}), strict=True
@@ -101,12 +100,6 @@ def launcher_variables(by, port, number):
     ),
   }[by]
   return {"JAX_COORDINATOR_PORT": str(port), **mine, **dict(zip(given, ("2", "2", str(number))))}
-
-
-def free_port():
-  with socket.socket() as probe:
-    probe.bind(("localhost", 0))
-    return probe.getsockname()[1]
 
 
 def finish(pair):

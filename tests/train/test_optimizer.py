@@ -421,7 +421,6 @@ KL_SPARSITY = {
 NOAM = {"optimizer.schedule.name": "noam"}
 SPLIT = {**KL_SPARSITY, "model.MLP.widths": (8, 8), "model.MLP.dropout_rates": (0.0, 0.5)}
 CONFLICTS = [
-  ({**NOAM, "optimizer.schedule.noam.d_model": 0}, r"schedule\.noam\.d_model: must be at least 1"),
   ({**NOAM, "optimizer.schedule.noam.warmup_steps": 0}, r"schedule\.noam\.warmup_steps: must be at least 1"),
   ({**NOAM, "optimizer.schedule.warmup_epochs": 1.0}, r"schedule\.warmup_epochs: noam warms up over"),
   ({"model.unbalance": 1.0, "model.name": "LeNet"}, r"model\.unbalance: must be 0 with model.name=LeNet"),

@@ -66,18 +66,6 @@ def numbers(state, metrics):
   return jax.device_get((state.params, state.opt_state, metrics))
 
 
-def assert_close(ours, theirs, relative=1e-6):
-  """Each leaf to `relative` of its own largest value."""
-  assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-  assert len(jax.tree.leaves(ours)) > 8
-  for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs)):
-    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
-    assert np.isfinite(other).all()
-    np.testing.assert_allclose(
-      one, other, rtol=0, atol=relative * np.abs(other).max(), err_msg=jax.tree_util.keystr(path)
-    )
-
-
 def assert_same_masks(ours, theirs):
   kept, count = ours["kept_nontarget"]
   assert count == SIZE
@@ -100,7 +88,7 @@ def test_a_sharded_step_equals_an_unsharded_one(num_devices):
   assert len(sharded_batch["inputs"].sharding.device_set) == num_devices
   state, metrics = jitted()(on_mesh, sharded_batch)
   sharded = numbers(state, metrics)
-  assert_close(sharded, plain)
+  runs.assert_near(sharded, plain)
   assert_same_masks(sharded[2], plain[2])
   # The step did something.
   before, after = jax.device_get(start().params), sharded[0]
@@ -152,7 +140,7 @@ def test_without_noise_the_parts_make_the_whole_batch(how, weights):
   state = start(**SOFTMAX)
   whole = numbers(*jitted(**SOFTMAX)(state, batch(weights)))
   parts = numbers(*parallel(how, **SOFTMAX)(state, split(batch(weights))))
-  assert_close(parts, whole)
+  runs.assert_near(parts, whole)
   assert whole[2]["loss"][1] == weights.sum() > 0
 
 
@@ -160,7 +148,7 @@ def test_with_noise_pmap_equals_vmap():
   state = start()
   pmapped = numbers(*parallel("pmap")(state, split(batch())))
   vmapped = numbers(*parallel("vmap")(state, split(batch())))
-  assert_close(pmapped, vmapped)
+  runs.assert_near(pmapped, vmapped)
   assert_same_masks(pmapped[2], vmapped[2])
   # Each device draws its own: not the masks of the whole batch.
   whole = numbers(*jitted()(state, batch()))
@@ -220,7 +208,7 @@ def test_examples_of_weight_0_are_as_if_they_were_not_there():
   state = start(**SOFTMAX)
   with_them = numbers(*jitted(**SOFTMAX)(state, garbage(1)))
   without = numbers(*jitted(**SOFTMAX)(state, {name: x[:48] for name, x in batch().items()}))
-  assert_close(with_them, without)
+  runs.assert_near(with_them, without)
 
 
 def test_the_loss_is_the_sum_of_its_terms():
