@@ -30,6 +30,14 @@ def make_folder(root, *, splits=SPLITS, classes=CLASSES, side=(9, 13)):
   return root
 
 
+def make_noisy_folder(root, **options):
+  """Images that show how they were cut."""
+  make_folder(root, **options)
+  for number, file in enumerate(sorted((root / "train").rglob("*.*"))):
+    Image.fromarray(noise(number, 12, 9)).save(file)
+  return root
+
+
 def idx(array):
   """The content of an idx file of bytes."""
   return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()

@@ -72,7 +72,7 @@ def test_inputs_of_another_shape_are_refused(predict, shape):
   assert str(shape) in str(refused.value)
 
 
-def test_the_best_checkpoint(finished_run):
+def test_the_best_checkpoint(finished_run, light_runs):
   steps = manifest.good_steps(finished_run)
   errors = {step: values["val/error"] for step, values in steps.items()}
   best = min(errors, key=lambda step: (errors[step], -step))
@@ -95,18 +95,10 @@ def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatc
     train.load(finished_copy, checkpoint="best")
 
 
-def test_evaluation_of_the_latest_is_that_of_training(finished_run):
+def test_evaluation_of_the_latest_is_that_of_training(finished_run, light_runs):
   evaluated = train.evaluate(runs.make_config({"job": "evaluate"}), finished_run)
   expected = {k: v for k, v in results(finished_run).items() if k == "step" or k.startswith("test/")}
   assert evaluated == expected
-
-
-def test_report(finished_run):
-  text = train.report(results(finished_run), runs.make_config(), finished_run)
-  error = results(finished_run)["test/error"]
-  assert f"test  error {error:.2%}" in text
-  assert "dropmax, checkpoint of step 24" in text
-  assert str(finished_run) in text
 
 
 def test_the_checkpoint_of_a_step(finished_run):

@@ -12,8 +12,7 @@ import jax
 import numpy as np
 import pytest
 import runs
-from image_files import make_folder, noise
-from PIL import Image
+from image_files import make_noisy_folder
 
 from jaxreg import train
 from jaxreg.train.build.saved import restore_config
@@ -232,9 +231,7 @@ def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, launcher, t
 
 def test_images_of_a_folder_go_on_bitwise_after_a_kill(launcher, tmp_path):
   """Each process decodes what its devices hold; no state of the input is saved. Killed with workers."""
-  root = make_folder(tmp_path / "images", splits={"train": 64, "val": 10})
-  for number, file in enumerate(sorted((root / "train").rglob("*.*"))):
-    Image.fromarray(noise(number, 12, 9)).save(file)  # it shows how it was cut
+  root = make_noisy_folder(tmp_path / "images", splits={"train": 64, "val": 10})
   images = ["--config.data.name=image_folder", f"--config.data.image_folder.path={root}"]
   images += [
     "--config.data.stream.size=6",

@@ -11,31 +11,17 @@ from jaxreg import train
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
 
 
-def trained(workdir, **fields):
-  config = runs.make_config({f.replace("__", "."): value for f, value in fields.items()})
-  results = train.train(config, workdir)
-  return results, runs.final_state(workdir)
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_pmap_trains_as_jit_does_without_noise(tmp_path):
-  plain = {"method__name": "softmax", "model__MLP__dropout_rate": 0.0, "epochs": 2, "optimizer__name": "sgd"}
-  jit, jit_state = trained(tmp_path / "jit", **plain)
-  pmap, pmap_state = trained(tmp_path / "pmap", parallel="pmap", **plain)
   assert jax.device_count() == 8
+  jit, pmap = (
+    train.train(runs.make_config({**PLAIN, "epochs": 2, "parallel": parallel}), tmp_path / parallel)
+    for parallel in ("jit", "pmap")
+  )
   assert jit["step"] == pmap["step"] == 8
-  chex.assert_trees_all_close(jit_state["params"], pmap_state["params"], rtol=1e-5, atol=1e-6)
+  params = [runs.final_state(tmp_path / parallel)["params"] for parallel in ("jit", "pmap")]
+  chex.assert_trees_all_close(*params, rtol=1e-5, atol=1e-6)
   assert abs(jit["test/nll"] - pmap["test/nll"]) < 1e-5
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.slow
-def test_pmap_trains_dropmax_and_augments(tmp_path):
-  results, _ = trained(
-    tmp_path / "run", parallel="pmap", epochs=30, model__MLP__widths=(64,), augment__names=("translate",),
-    augment__translate__max_shift=1, model__MLP__dropout_rate=0.0,
-  )  # fmt: skip
-  assert results["val/error"] < 0.5
 
 
 @pytest.mark.thorough

@@ -170,19 +170,13 @@ def shards(tree):
   }
 
 
-SLOW = [
-  ("softmax", "fsdp"), ("softmax", "both"), ("dropmax", "head"), ("dropmax", "fsdp"),
-  ("group_softmax", "head"), ("group_softmax", "fsdp"),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
   ("method", "mesh"),
   [
     pytest.param("softmax", "head", marks=pytest.mark.thorough),
     pytest.param("dropmax", "both", marks=pytest.mark.thorough),
+    pytest.param("softmax", "fsdp", marks=pytest.mark.slow),
     pytest.param("group_softmax", "both", marks=pytest.mark.slow),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
   ],
 )
 def test_a_split_state_trains_as_a_whole_one(method, mesh):

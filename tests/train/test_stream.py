@@ -9,14 +9,14 @@ import time
 import numpy as np
 import pytest
 import runs
-from image_files import make_folder, noise, png
+from image_files import make_folder, make_noisy_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.data import images, placement, sources, stream
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
+from jaxreg.train.data.images import Images, centre_crop, draw_box, random_crop, scaled_crop
 from jaxreg.train.data.order import Order, batch_indices
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.mesh import make_mesh
@@ -416,10 +416,7 @@ def test_batches_are_those_of_the_order(dataset):
 
 @pytest.fixture
 def noisy(tmp_path):
-  """Images that show how they were cut."""
-  root = make_folder(tmp_path / "images")
-  for i, file in enumerate(sorted((root / "train").rglob("*.*"))):
-    Image.fromarray(noise(i, 12, 9)).save(file)
+  root = make_noisy_folder(tmp_path / "images")
   return sources.image_folder(str(root)).decoded_by(size=6, resize=8)
 
 
@@ -551,7 +548,3 @@ def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
     workdirs.check_same(
       tmp_path / "run", train.flatten(config_of(folder, {"data.stream.size": 7})), description
     )
-
-
-def test_the_defaults_are_those_of_the_recipe():
-  assert Decoding() == Decoding(224, 256, (0.08, 1.0), (0.75, 4 / 3), (), True, 0)

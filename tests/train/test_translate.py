@@ -27,7 +27,7 @@ def run(text_folder, tmp_path_factory):
   config = toy_text.make_config(text_folder)
   with pytest.MonkeyPatch.context() as patch:
     runs.on_devices(patch, 2)
-    return config, workdir, train.train(config, workdir)
+    yield config, workdir, train.train(config, workdir)
 
 
 @pytest.fixture(scope="module")
