@@ -201,14 +201,10 @@ def test_a_cache_of_other_files_is_made_again(root, decoded, change):
 
 
 def test_beside_a_folder_that_cannot_be_written_the_cache_is_at_home(root, decoded, tmp_path):
-  (root / CIFAR10).chmod(0o555)
-  try:
-    first = sources.tfds(data_dir=str(root), **SMALL)
-    assert_equal(first, sources.tfds(data_dir=str(root), **SMALL))
-  finally:
-    (root / CIFAR10).chmod(0o755)
+  (root / CIFAR10 / "jaxreg_cache").write_text("a file in the way, which stops root too")
+  first = sources.tfds(data_dir=str(root), **SMALL)
+  assert_equal(first, sources.tfds(data_dir=str(root), **SMALL))
   assert len(decoded) == 2
-  assert not (root / CIFAR10 / "jaxreg_cache").exists()
   assert len(list((tmp_path / "home" / ".cache" / "jaxreg").rglob("*.npz"))) == 2
 
 
