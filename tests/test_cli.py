@@ -1,7 +1,6 @@
 """Every mistake on the command line is one line that says what was given and what is allowed."""
 
 import fnmatch
-import gzip
 import importlib.util
 import inspect
 import json
@@ -128,35 +127,11 @@ def test_configs_from_another_folder_and_by_their_bare_names(run, calls, monkeyp
     ("toolbox_digits:drpout", "argument: got 'drpout', allowed are "),
     ("toolbox_digits:drpout", "did you mean 'dropout'?"),
     ("dropmax_digits:x", "--config dropmax_digits:x: takes no argument, got 'x'"),
+    (f"{CONFIGS}/dropmax_mnist.py:2k", "dropmax_mnist.py:2k: argument must be 1k, 5k or 55k"),
   ],
 )
 def test_arguments_of_configs(refuses, config, message):
   refuses(["--config", config], message)
-
-
-@pytest.mark.parametrize("rate", ["1.5", "-0.1", "nan"])
-def test_rates_of_a_model(refuses, rate):
-  message = f"model.MLP.dropout_rate: must be at least 0 and at most 1, got {rate}"
-  refuses([f"--config.model.MLP.dropout_rate={rate}"], message)
-
-
-def test_a_config_of_ours_is_not_taken_for_one_of_another_folder(refuses, tmp_path):
-  for name in ("nowhere/softmax_digits.py", f"{tmp_path}/softmax_digits"):
-    refuses(["--config", name], f"--config: got '{name}', allowed are ")
-
-
-def test_a_flag_that_is_a_field(refuses):
-  refuses(["--epochs=3"], "Unknown command line flag 'epochs'; did you mean --config.epochs?")
-
-
-def test_unknown_config_file(refuses):
-  refuses(
-    ["--config", "configs/dropmx_digits.py"],
-    "--config: got 'configs/dropmx_digits.py'",
-    "configs/dropmax_digits.py, configs/dropmax_figures.py, configs/dropmax_mnist.py",
-    "configs/softmax_digits.py",
-    "did you mean 'configs/dropmax_digits.py'?",
-  )
 
 
 @pytest.mark.parametrize(
@@ -175,85 +150,68 @@ def test_unknown_field(refuses, argument, suggestion, apart):
   refuses(arguments, f"{argument.split('=')[0]}: there is no such field", suggestion)
 
 
-@pytest.mark.parametrize(
-  ("field", "given", "allowed", "suggested"),
-  [
-    ("method.name", "dropmx", ("dropmax", "label_smoothing", "softmax"), "dropmax"),
-    ("optimizer.name", "Adam", ("adagrad", "adam", "adamw", "rmsprop", "sgd"), "adam"),
-    ("model.name", "LeNe", ("LeNet", "MLP", "TutorialCNN"), "LeNet"),
-    ("data.name", "digit", ("digits", "idx", "npz"), "digits"),
-    ("job", "trian", ("evaluate", "train"), "train"),
-    ("optimizer.schedule.name", "cosin", ("constant", "cosine", "step"), "cosine"),
-    ("optimizer.weight_decay.mask", "kernel_only", ("everything", "kernels_only"), "kernels_only"),
-    ("evaluate.checkpoint", "newest", ("best", "latest"), "best"),
-    ("evaluate.split", "tests", ("test", "train", "val"), "test"),
-    ("checkpoint.best", "val/eror", ("val/error", "val/nll"), "val/error"),
-    ("parallel", "pmpa", ("jit", "pmap"), "pmap"),
-    ("replicas_by", "vamp", ("auto", "loop", "vmap"), "vmap"),
-    ("precision", "float16", ("bfloat16", "float32"), "bfloat16"),
-  ],
-)
-def test_unknown_names(refuses, field, given, allowed, suggested):
-  err = refuses(
-    [f"--config.{field}={given}"], f"{field}: got {given!r}, allowed are ", f"did you mean {suggested!r}?"
-  )
-  for name in allowed:
-    assert name in err
+# The last field is wrong, with what is said of it.
+REFUSED = [
+  # Names.
+  ("job=trian", "did you mean 'train'?"),
+  ("data.name=digit", "allowed are digits, "),
+  ("model.name=LeNe", "did you mean 'LeNet'?"),
+  ("method.name=dropmx", "did you mean 'dropmax'?"),
+  ("optimizer.name=Adam", "did you mean 'adam'?"),
+  ("optimizer.schedule.name=cosin", "allowed are constant, cosine, noam, step; did you mean 'cosine'?"),
+  ("optimizer.weight_decay.mask=kernel_only", "did you mean 'kernels_only'?"),
+  ("evaluate.checkpoint=newest", "allowed are best, latest"),
+  ("evaluate.split=tests", "allowed are test, train, val; did you mean 'test'?"),
+  ("checkpoint.best=val/eror", "did you mean 'val/error'?"),
+  ("parallel=pmpa", "allowed are jit, pmap; did you mean 'pmap'?"),
+  ("replicas_by=vamp", "allowed are auto, loop, vmap; did you mean 'vmap'?"),
+  ("precision=float16", "allowed are bfloat16, float32"),
+  ("model.name=RNN model.RNN.weight_noise_per=batch", "allowed are sequence, step"),
+  ("noise.names=('weight_noise','weight_noise')", "must be named once"),
+  ("augment.names=('flip','flip')", "must be named once"),
+  # Types.
+  *((f"{field}=1.5", "int") for field in ("epochs", "replicas")),
+  *((f"{field}=ten", "int") for field in ("epochs", "accumulate")),
+  ("batch_size=True", "int"),
+  *((f"{field}=fast", "float") for field in ("data.resident_gib", "optimizer.learning_rate")),
+  ("optimizer.sgd.momentum=high", "float"),
+  ("optimizer.adam.nesterov=maybe", "boolean"),
+  ("model.MLP.widths=wide", "widths"),
+  ("model.MLP.widths=(8.5,)", "widths"),
+  # Numbers; the page of the ranges is held against their table elsewhere.
+  ("batch_size=0", "must be at least 1 and finite, got 0"),
+  ("batch_size=2000", "must be at most the number of training examples, 1078, got 2000"),
+  ("checkpoint.keep=1", "must be at least 2 and finite, got 1"),
+  ("steps=3000000000000", "must be at least 0 and at most 1e9, got 3000000000000"),
+  ("epochs=900000000", "at most 1e9 steps"),
+  *((f"seed={seed}", f"got {seed}") for seed in (-1, 2**32, 2**63, 2**64, 10**30)),
+  ("data.resident_gib=nan", "must be at least 0 and finite, got nan"),
+  *(
+    (f"optimizer.learning_rate={rate}", "must be above 0 and finite, got ")
+    for rate in ("0", "-0.1", "nan", "inf")
+  ),
+  *(
+    (f"model.MLP.dropout_rate={rate}", "must be at least 0 and at most 1, got ")
+    for rate in (1.5, -0.1, "nan")
+  ),
+  ("optimizer.adam.b1=1.0", "must be at least 0 and below 1, got 1.0"),
+  ("model.MLP.widths=(8,-3)", "must be at least 1 and at most 1e6, got (8, -3)"),
+  ("model.MLP.widths=(8,1000000000000)", "must be at least 1 and at most 1e6, got (8, 1000000000000)"),
+  ("model.MLP.dropout_rates=(0.5,)", "a rate for each of the 2 hidden layers"),
+  ("model.MLP.dropout_rates=(0.5,1.5)", "numbers from 0 to 1"),
+  ("method.dropmax.loss.temperature=0", "in (0, inf]"),
+  ("method.dropmax.loss.kl_weight=nan", "must be at least -1e6 and at most 1e6, got nan"),
+  ("optimizer.name=adafactor optimizer.adafactor.decay_rate=0.0", "must be above 0 and at most 1, got 0.0"),
+  ("optimizer.name=rprop optimizer.rprop.min_step_size=60.0", "at most max_step_size=50.0"),
+  ("optimizer.name=sgd optimizer.sgd.nesterov=True", "must be False without momentum"),
+  ("method.name=arcface method.arcface.loss.margin=-1.0", "must lie in [0, "),
+]
 
 
-@pytest.mark.parametrize(
-  ("field", "given", "expected"),
-  [
-    ("epochs", "ten", "int"),
-    ("epochs", "1.5", "int"),
-    ("replicas", "2.5", "int"),
-    ("accumulate", "two", "int"),
-    ("data.resident_gib", "all", "float"),
-    ("batch_size", "True", "int"),
-    ("optimizer.learning_rate", "fast", "float"),
-    ("optimizer.sgd.momentum", "high", "float"),
-    ("optimizer.adam.nesterov", "maybe", "boolean"),
-    ("model.MLP.widths", "wide", "widths"),
-    ("model.MLP.widths", "(8.5,)", "widths"),
-  ],
-)
-def test_wrong_type(refuses, field, given, expected):
-  refuses([f"--config.{field}={given}"], field, given, expected)
-
-
-@pytest.mark.parametrize(
-  ("field", "given", "allowed"),
-  [
-    ("batch_size", "0", "at least 1"),
-    ("batch_size", "-4", "at least 1"),
-    ("epochs", "0", "at least 1"),
-    ("epochs", "-1", "at least 1"),
-    ("eval_batch_size", "0", "at least 1"),
-    ("checkpoint.keep", "1", "at least 2"),
-    ("checkpoint.every", "0", "at least 1"),
-    ("checkpoint.every_steps", "-1", "at least 0"),
-    ("checkpoint.every_minutes", "-1", "at least 0"),
-    ("stacks_after", "-1", "at least 0"),
-    ("eval_every", "-1", "at least 1"),
-    ("log_every", "0", "at least 1"),
-    ("steps", "-1", "at least 0"),
-    ("data.limit", "-1", "at least 0"),
-    ("seed", "-1", "at least 0"),
-    ("replicas", "0", "at least 1"),
-    ("accumulate", "0", "at least 1"),
-    ("steps_per_dispatch", "-1", "at least 0"),
-    ("data.resident_gib", "-1.0", "at least 0"),
-    ("data.resident_gib", "nan", "at least 0 and finite"),
-    ("model.MLP.widths", "(0,)", "at least 1"),
-    ("model.MLP.widths", "(8,-3)", "at least 1"),
-    ("model.MLP.dropout_rates", "(0.5,)", "a rate for each of the 2 hidden layers"),
-    ("model.MLP.dropout_rates", "(0.5, 1.5)", "numbers from 0 to 1"),
-    ("batch_size", "2000", "at most the number of training examples, 1078"),
-  ],
-)
-def test_sizes_out_of_range(refuses, field, given, allowed):
-  given_back = str(tuple(json.loads(f"[{given.strip('(),')}]"))) if given.startswith("(") else given
-  refuses([f"--config.{field}={given}"], field.split(".")[-1], allowed, f"got {given_back}")
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_values_that_mean_nothing(refuses, given, message):
+  given = given.split()
+  refuses([f"--config.{each}" for each in given], given[-1].partition("=")[0], message)
 
 
 def test_a_batch_that_the_devices_cannot_share(refuses):
@@ -264,110 +222,8 @@ def test_a_batch_that_the_devices_cannot_share(refuses):
   )
 
 
-@pytest.mark.parametrize(
-  ("field", "given", "allowed"),
-  [
-    ("optimizer.learning_rate", "nan", "above 0 and finite"),
-    ("optimizer.learning_rate", "0", "above 0 and finite"),
-    ("optimizer.learning_rate", "-0.1", "above 0 and finite"),
-    ("optimizer.learning_rate", "inf", "above 0 and finite"),
-    ("optimizer.clip_norm", "nan", "at least 0 and finite"),
-    ("optimizer.weight_decay.rate", "-1", "at least 0 and finite"),
-    ("optimizer.schedule.warmup_epochs", "nan", "at least 0 and finite"),
-    ("optimizer.schedule.step.boundaries", "(1,-2)", "at least 0"),
-    ("model.MLP.dropout_rate", "1.5", "at least 0 and at most 1"),
-    ("model.MLP.dropout_rate", "nan", "at least 0 and at most 1"),
-    ("method.dropmax.loss.temperature", "0", "in (0, inf]"),
-    ("method.dropmax.loss.kl_weight", "nan", "at least -1e6 and at most 1e6"),
-    ("steps", "3000000000000", "at least 0 and at most 1e9"),
-    ("epochs", "900000000", "at most 1e9 steps"),
-    ("model.MLP.widths", "(8, 1000000000000)", "at most 1e6"),
-    ("optimizer.weight_decay.rate", "inf", "at least 0 and finite"),
-    ("optimizer.adam.eps", "-1e-8", "at least 0 and at most 1e3"),
-    ("optimizer.adam.b1", "1.0", "at least 0 and below 1"),
-  ],
-)
-def test_numbers_out_of_range(refuses, field, given, allowed):
-  refuses([f"--config.{field}={given}"], field.split(".")[-1].replace("dropout_", ""), allowed, "got ")
-
-
-@pytest.mark.parametrize(
-  ("name", "field", "given", "allowed"),
-  [
-    ("optimizer.name=adabelief", "optimizer.adabelief.eps_root", "-1.0", "at least 0 and at most 1e3"),
-    ("optimizer.name=adadelta", "optimizer.adadelta.rho", "1.5", "at least 0 and below 1"),
-    ("optimizer.name=adafactor", "optimizer.adafactor.clipping_threshold", "-1.0", "above 0"),
-    ("optimizer.name=adafactor", "optimizer.adafactor.decay_rate", "0.0", "above 0 and at most 1"),
-    ("optimizer.name=adan", "optimizer.adan.b3", "1.0", "at least 0 and below 1"),
-    ("optimizer.name=lars", "optimizer.lars.trust_coefficient", "-0.1", "above 0 and finite"),
-    ("optimizer.name=radam", "optimizer.radam.threshold", "2.0", "at least 4"),
-    ("optimizer.name=rprop", "optimizer.rprop.min_step_size", "60.0", "at most max_step_size=50.0"),
-    ("optimizer.name=rprop", "optimizer.rprop.eta_minus", "1.5", "above 0 and at most 1"),
-    ("optimizer.name=signum", "optimizer.signum.beta", "-0.5", "at least 0 and below 1"),
-    ("optimizer.name=sgd", "optimizer.sgd.nesterov", "True", "must be False without momentum"),
-    ("optimizer.schedule.name=cosine", "optimizer.schedule.cosine.final", "-0.5", "at least 0 and at most 1"),
-    ("optimizer.schedule.name=step", "optimizer.schedule.step.factor", "-0.1", "at least 0 and finite"),
-    ("method.name=focal", "method.focal.loss.gamma", "1e38", "at least 0 and at most 100"),
-    ("method.name=arcface", "method.arcface.loss.margin", "-1.0", "must lie in [0, "),
-    ("model.name=CifarResNet", "model.CifarResNet.block_size", "-7", "at least 1 and at most 1e6"),
-    ("model.name=RNN", "model.RNN.weight_noise_per", "batch", "allowed are sequence, step"),
-    ("noise.names=('weight_noise',)", "noise.names", "('weight_noise','weight_noise')", "must be named once"),
-    ("job=train", "augment.names", "('flip','flip')", "must be named once"),
-  ],
-)
-def test_options_that_mean_nothing(refuses, name, field, given, allowed):
-  refuses([f"--config.{name}", f"--config.{field}={given}"], f"{field}: ", allowed, "got")
-
-
-@pytest.mark.parametrize("seed", [2**32, 2**63, 2**64, 10**30])
-def test_a_seed_that_is_too_large(refuses, seed):
-  refuses([f"--config.seed={seed}"], "seed", str(seed))
-
-
-def write_idx(folder):
-  """Four small idx files, gzipped."""
-  folder.mkdir()
-  for part, n in (("train", 40), ("t10k", 20)):
-    for name, array in (
-      ("images-idx3", np.zeros((n, 16, 16), np.uint8)),
-      ("labels-idx1", (np.arange(n) % 4).astype(np.uint8)),
-    ):
-      header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-      (folder / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
-  return folder
-
-
-def idx_arguments(folder):
-  return ["--config.data.name=idx", f"--config.data.idx.path={folder}", "--config.data.idx.num_validation=8"]
-
-
-@pytest.mark.parametrize(
-  "missing", ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
-)
-def test_missing_idx_file(refuses, tmp_path, missing):
-  folder = write_idx(tmp_path / "set")
-  (folder / f"{missing}-ubyte.gz").unlink()
-  refuses(idx_arguments(folder), f"{folder} has no {missing}-ubyte[.gz]", "--config.data.idx.path=DIR")
-
-
 def test_missing_idx_folder(refuses, tmp_path):
   refuses(["--config", f"{CONFIGS}/dropmax_mnist.py:1k"], "data/mnist has no train-images-idx3-ubyte[.gz]")
-
-
-@pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"])
-def test_truncated_idx_file(refuses, tmp_path, name):
-  folder = write_idx(tmp_path / "set")
-  (folder / name).write_bytes((folder / name).read_bytes()[:-9])
-  refuses(idx_arguments(folder), str(folder / name), "truncated or damaged")
-
-
-def test_label_out_of_range(refuses, tmp_path):
-  x, y = np.zeros((40, 3), np.float32), np.arange(40) % 4
-  np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x[:4], y_test=np.array([0, 1, 2, 4]))
-  refuses(
-    ["--config.data.name=npz", f"--config.data.npz.path={tmp_path}/mine.npz"],
-    "data.npz, split test: label 4 at position 3 is out of range; the classes are 0 to 3",
-  )
 
 
 @pytest.fixture
@@ -379,9 +235,10 @@ def claimed(tmp_path):
   return tmp_path / "mine"
 
 
-def test_work_directory_of_another_configuration(refuses, claimed):
+@pytest.mark.parametrize("job", ["train", "evaluate"])
+def test_work_directory_of_another_configuration(refuses, claimed, job):
   refuses(
-    ["--workdir", claimed, "--config.seed=3", "--config.model.MLP.widths=(8,)"],
+    ["--workdir", claimed, f"--config.job={job}", "--config.seed=3", "--config.model.MLP.widths=(8,)"],
     f"workdir: {claimed} belongs to another configuration",
     "seed was 0, is 3",
     "model.MLP.widths was [256, 256], is [8]",
@@ -397,39 +254,44 @@ def test_work_directory_that_is_a_file(refuses, tmp_path):
 # Ways of writing.
 
 
-@pytest.mark.parametrize("path", ["configs/softmax_digits.py", SOFTMAX])
-def test_a_config_as_a_positional_argument(refuses, path):
-  refuses([path], f"unexpected argument {path!r}; did you mean --config {path}?")
+NOTHING = "runs/dropmax_digits has no config.json: nothing was trained there"
+WAYS = [
+  ("configs/softmax_digits.py", "unexpected argument", "did you mean --config configs/softmax_digits.py?"),
+  (SOFTMAX, f"unexpected argument {SOFTMAX!r}; did you mean --config {SOFTMAX}?"),
+  ("digits", "unexpected argument 'digits'; flags begin with --"),
+  ("--epochs=3", "Unknown command line flag 'epochs'; did you mean --config.epochs?"),
+  ("--wrkdir=x", "wrkdir"),
+  ("--workdir", "Missing value for flag --workdir"),
+  ("--config.epochs", "Missing value for flag --config.epochs"),
+  ("--config.optimizer=sgd", "--config.optimizer: is a group of fields; set one of ", "optimizer.name"),
+  ("--config.method.dropmax=1", "is a group of fields; set one of ", "method.dropmax.loss.kl_weight"),
+  *(
+    (flags, "--config: needs a file, as in --config configs/dropmax_digits.py")
+    for flags in ("--config", "--config=", "--config --workdir=x")
+  ),
+  *(
+    (f"--config {name}", f"--config: got '{name}', allowed are ")
+    for name in ("nowhere/softmax_digits.py", "/nowhere/softmax_digits")
+  ),
+  (
+    "--config configs/dropmx_digits.py",
+    "--config: got 'configs/dropmx_digits.py', allowed are configs/",
+    "configs/dropmax_digits.py, configs/dropmax_figures.py, configs/dropmax_mnist.py",
+    "did you mean 'configs/dropmax_digits.py'?",
+  ),
+  ("--workdir=gs://bucket/run", "gs"),
+  ("--workdir s3://bucket/run", "s3"),
+  ("--config=gs://bucket/config.py", "gs"),
+  # What a terminal would act on is not printed.
+  ("--config.data.name=npz --config.data.npz.path=a\x1b]0;b\x07\u202ec", "a\\x1b]0;b\\x07\\u202ec"),
+  ("--config.job=evaluate", NOTHING),
+  (f"--config.job=evaluate --config {DIGITS}", NOTHING),
+]
 
 
-def test_other_positional_arguments(refuses):
-  refuses(["digits"], "unexpected argument 'digits'; flags begin with --")
-
-
-@pytest.mark.parametrize(
-  ("group", "member"), [("optimizer", "optimizer.name"), ("method.dropmax", "method.dropmax.loss.kl_weight")]
-)
-def test_an_override_of_a_group(refuses, group, member):
-  refuses([f"--config.{group}=sgd"], f"--config.{group}: is a group of fields; set one of ", member)
-
-
-@pytest.mark.parametrize("arguments", [["--config"], ["--config="], ["--config", "--workdir=x"]])
-def test_a_config_flag_without_a_file(refuses, arguments):
-  refuses(arguments, "--config: needs a file, as in --config configs/dropmax_digits.py")
-
-
-@pytest.mark.parametrize("argument", ["--wrkdir=x", "--epochs=3"])
-def test_unknown_flags(refuses, argument):
-  refuses([argument], argument.removeprefix("--").partition("=")[0])
-
-
-@pytest.mark.parametrize("argument", ["--workdir", "--config.epochs"])
-def test_flags_without_a_value(refuses, argument):
-  refuses([argument], f"Missing value for flag {argument}")
-
-
-def test_an_unknown_argument_of_a_config(refuses):
-  refuses(["--config", f"{CONFIGS}/dropmax_mnist.py:2k"], "dropmax_mnist.py:2k", "1k, 5k or 55k", "got '2k'")
+@pytest.mark.parametrize(("arguments", "messages"), [(first, rest) for first, *rest in WAYS])
+def test_ways_of_writing_that_are_refused(refuses, arguments, messages):
+  refuses(arguments.split(" "), *messages)
 
 
 @pytest.mark.parametrize(
@@ -498,14 +360,6 @@ def test_of_repeated_flags_the_last_one_holds(run, calls, arguments, widths):
   assert (config.model.MLP.widths, config.epochs) == (widths, 3)
 
 
-@pytest.mark.parametrize(
-  "arguments",
-  [["--workdir=gs://bucket/run"], ["--workdir", "s3://bucket/run"], ["--config=gs://bucket/config.py"]],
-)
-def test_remote_folders_are_refused(refuses, arguments):
-  refuses(arguments, arguments[-1].rpartition("=")[2].partition(":")[0])
-
-
 @pytest.mark.parametrize("given", ["file://{}/a", "~/a"])
 def test_a_work_directory_is_where_people_mean(run, calls, monkeypatch, tmp_path, given):
   monkeypatch.setenv("HOME", str(tmp_path))
@@ -525,12 +379,6 @@ def test_an_argument_of_a_config_stays_in_runs(run, calls, tmp_path, argument):
   assert len(workdir.name) < 200
   assert workdir.name.isprintable()
   assert cli.parse(["--config", f"mine.py:{argument}_"], CONFIGS).workdir != workdir
-
-
-def test_what_a_terminal_would_act_on_is_not_printed(refuses):
-  refuses(
-    ["--config.data.name=npz", "--config.data.npz.path=a\x1b]0;b\x07\u202ec"], "a\\x1b]0;b\\x07\\u202ec"
-  )
 
 
 WRONG_TYPES = {
@@ -696,19 +544,6 @@ def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, 
   for said in (data[:1], data):
     elsewhere = default_workdir("--config.job=evaluate", "--config.seed=1", *said)
     assert elsewhere == default_workdir("--config.seed=1", *data[:1])
-
-
-def test_evaluating_where_nothing_was_trained(refuses):
-  message = "runs/dropmax_digits has no config.json: nothing was trained there"
-  refuses(["--config.job=evaluate"], message)
-  refuses(["--config.job=evaluate", "--config", DIGITS], message)
-
-
-def test_evaluating_under_another_configuration(refuses, claimed):
-  refuses(
-    ["--config.job=evaluate", "--workdir", claimed, "--config.model.MLP.widths=(8,)"],
-    "model.MLP.widths was [256, 256], is [8]",
-  )
 
 
 def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, monkeypatch):

@@ -45,8 +45,7 @@ def nnx_step(it):
   assert 0 < it.loss < GUESS
 
 
-def equinox_step(it):
-  assert 0 < it.loss < GUESS
+equinox_step = nnx_step
 
 
 def group_softmax(it):

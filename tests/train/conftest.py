@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import runs
+import toy_text
 
 from jaxreg import train
 
@@ -24,13 +25,46 @@ def no_figures(monkeypatch):
 
 
 @pytest.fixture(scope="package")
-def finished_run(tmp_path_factory):
+def kept():
+  return runs.Kept()
+
+
+def lighten(patch, kept):
+  runs.on_devices(patch, 2)
+  kept.apply(patch)
+  patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
+
+
+@pytest.fixture
+def light_runs(monkeypatch, kept):
+  """Runs on two devices, which share what is traced and compiled, and draw no figures."""
+  lighten(monkeypatch, kept)
+
+
+@pytest.fixture(scope="module")
+def light_module(kept):
+  """The same for the runs of a module's fixtures."""
+  with pytest.MonkeyPatch.context() as patch:
+    lighten(patch, kept)
+    yield
+
+
+@pytest.fixture(scope="package")
+def finished_run(tmp_path_factory, kept):
   """The work directory of an uninterrupted run of 6 epochs, with figures: not to be changed."""
   workdir = tmp_path_factory.mktemp("finished") / "run"
-  train.train(runs.make_config(), workdir)
+  with pytest.MonkeyPatch.context() as patch:
+    runs.on_devices(patch, 2)
+    kept.apply(patch)
+    train.train(runs.make_config(), workdir)
   before = runs.snapshot(workdir)
   yield workdir
   assert runs.snapshot(workdir) == before, "a test changed the shared run"
+
+
+@pytest.fixture(scope="package")
+def text_folder(tmp_path_factory):
+  return toy_text.write(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""A tiny folder of images."""
+"""Tiny folders of images and files of the idx format."""
 
+import gzip
 import struct
 import zlib
 
@@ -27,6 +28,29 @@ def make_folder(root, *, splits=SPLITS, classes=CLASSES, side=(9, 13)):
           root / split / name / f"{i:03d}.{'png' if i % 2 else 'PNG'}"
         )
   return root
+
+
+def make_noisy_folder(root, **options):
+  """Images that show how they were cut."""
+  make_folder(root, **options)
+  for number, file in enumerate(sorted((root / "train").rglob("*.*"))):
+    Image.fromarray(noise(number, 12, 9)).save(file)
+  return root
+
+
+def idx(array):
+  """The content of an idx file of bytes."""
+  return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
+def write_idx(folder, arrays, *, zipped=True):
+  """An idx file for each array, by its name, and the folder."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, array in arrays.items():
+    (folder / f"{name}{'.gz' if zipped else ''}").write_bytes(
+      gzip.compress(idx(array)) if zipped else idx(array)
+    )
+  return folder
 
 
 def png(pixels):

@@ -1,22 +1,29 @@
 """What the trainer's tests share: a tiny run, its final state, and `run.py` as another process."""
 
+import functools
+import importlib.util
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import AxisType, SingleDeviceSharding
 
 from jaxreg import train
+from jaxreg.train.build import run as building
 from jaxreg.train.build.program import build
+from jaxreg.train.build.run import make_evaluate, replicas_of
 from jaxreg.train.build.saved import restore_config
-from jaxreg.train.data import order
+from jaxreg.train.data import order, sources
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table
+from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import read_records
@@ -35,12 +42,51 @@ TINY = {
   "model.MLP.dropout_rate": 0.2,
   "optimizer.learning_rate": 1e-2,
 }
+FLAGS = [f"--config.{field}={value}" for field, value in TINY.items()]
+UNREAD = ("seed", "checkpoint")  # what the functions of a run do not depend on
 
 
-def on_mesh(monkeypatch, mesh):
-  """From here on, runs are on this mesh."""
+def on_devices(patch, number):
+  """From here on, runs are on so many of the devices."""
+  devices = jax.devices()[:number]
+  mesh = jax.make_mesh((number, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=devices)
   for module in ("run", "checks"):
-    monkeypatch.setattr(f"jaxreg.train.build.{module}.make_mesh", lambda model: mesh)
+    patch.setattr(f"jaxreg.train.build.{module}.make_mesh", lambda model: mesh)
+
+
+class Kept:
+  """What runs of one configuration may share, to trace and compile it once: on one mesh, in one process."""
+
+  def __init__(self):
+    self.programs, self.replicas, self.measured, self.told = {}, {}, {}, lambda: False
+
+  def build(self, config, data):
+    fields = train.flatten(config).items()
+    key = json.dumps([[x for x in fields if x[0].split(".")[0] not in UNREAD], data], sort_keys=True)
+    if key not in self.programs:
+      self.programs[key] = build(config, data)
+    return self.programs[key]
+
+  def apply(self, patch):
+    """From here on, runs share it."""
+
+    def kept_replicas(config, program):
+      if id(program) not in self.replicas:
+        replicas = replicas_of(config, program)
+        step = functools.cache(replicas.make_step)
+        object.__setattr__(replicas, "make_step", lambda fn, *, scan=False: step(fn, scan=scan))
+        self.replicas[id(program)] = replicas
+      return self.replicas[id(program)]
+
+    def kept_evaluate(program, replicas, size, *, told):
+      self.told = told
+      if id(program) not in self.measured:
+        self.measured[id(program)] = make_evaluate(program, replicas, size, told=lambda: self.told())
+      return self.measured[id(program)]
+
+    patch.setattr(training, "build", self.build)
+    patch.setattr(training, "replicas_of", kept_replicas)
+    patch.setattr(building, "make_evaluate", kept_evaluate)
 
 
 def make_config(fields=None, *, base=TINY):
@@ -52,7 +98,7 @@ def make_config(fields=None, *, base=TINY):
   return config
 
 
-def final_state(workdir, step=None):
+def final_state(workdir, step=None, build=build):
   """A saved state on the host: params, optimizer state, the key as numbers; each with an axis of replicas."""
   config = restore_config(train.base_config(), workdir)
   program = build(config, workdirs.read(workdir, "data.json"))
@@ -69,6 +115,23 @@ def final_state(workdir, step=None):
       "extras": state.extras,
     }
   )
+
+
+def digits_batch(size, weights=None):
+  """The first digits for training, each of weight 1."""
+  digits = sources.digits().train
+  weights = np.ones(size, np.float32) if weights is None else weights
+  return {"inputs": digits.inputs[:size], "labels": digits.labels[:size].astype(np.int32), "weights": weights}
+
+
+def assert_near(ours, theirs, relative=1e-6):
+  """Each leaf of two trees to `relative` of its own largest value."""
+  assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+  for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs)):
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    assert np.isfinite(other).all()
+    name = jax.tree_util.keystr(path)
+    np.testing.assert_allclose(one, other, rtol=0, atol=relative * np.abs(other).max(), err_msg=name)
 
 
 def assert_bitwise(ours, theirs):
@@ -122,6 +185,20 @@ def flip(file, position=None, bit=0):
   assert data
   data[len(data) // 2 if position is None else position] ^= 1 << bit
   file.write_bytes(data)
+
+
+def load_run(name):
+  """The module `run.py`, as if nobody had changed it."""
+  spec = importlib.util.spec_from_file_location(name, ROOT / "run.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def free_port():
+  with socket.socket() as probe:
+    probe.bind(("localhost", 0))
+    return probe.getsockname()[1]
 
 
 def start(arguments, cwd, *, optimised=True, devices=1, changes=None):

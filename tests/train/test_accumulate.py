@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import runs
 from flax import linen as nn
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg import train
 from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.step import make_train_step
@@ -127,20 +125,3 @@ def test_moments_are_the_mean_of_those_of_the_parts():
   variances = np.mean([x[part::3].var(0) for part in range(3)], axis=0)
   np.testing.assert_allclose(stats["var"], 0.9 + 0.1 * variances, rtol=1e-4)
   assert np.abs(x.var(0) - variances).max() > 1e-2
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("no_figures")
-def test_a_run(tmp_path):
-  fields = {"model.MLP.dropout_rate": 0.0, "method.name": "softmax", "epochs": 2, "optimizer.name": "sgd"}
-  whole = train.train(runs.make_config(fields), tmp_path / "whole")
-  parts = train.train(runs.make_config({**fields, "accumulate": 4}), tmp_path / "parts")
-  assert whole["step"] == parts["step"] == 8
-  for name, value in whole.items():
-    assert abs(parts[name] - value) < 1e-5, name
-  with pytest.raises(
-    train.RunError,
-    match=r"^batch_size: must be divisible by the number of devices times accumulate, 8 \* 8, got 32$",
-  ):
-    train.train(runs.make_config({**fields, "accumulate": 8}), tmp_path / "refused")
-  assert not (tmp_path / "refused").exists()

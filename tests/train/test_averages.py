@@ -85,7 +85,7 @@ STOPPING = {
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(tmp_path_factory, light_module):
   """A run of two replicas that stops early: its folder and results."""
   folder = tmp_path_factory.mktemp("stopped") / "run"
   return folder, train.train(runs.make_config(STOPPING), folder)
@@ -112,22 +112,9 @@ def test_the_results_are_those_of_the_best_copy(stopped):
   assert results["val/error"] < recorded[-1]
 
 
-@pytest.mark.slow
-def test_early_stopping_resumes_where_it_was(tmp_path, stopped, monkeypatch):
-  """Interrupted in the middle, it stops at the same step with the same state."""
-  folder, results = stopped
-  undo = runs.interrupt_at(monkeypatch, results["step"] - runs.STEPS_PER_EPOCH - 1)
-  with pytest.raises(train.Interrupted):
-    train.train(runs.make_config(STOPPING), tmp_path / "run")
-  undo()
-  again = train.train(runs.make_config(STOPPING), tmp_path / "run")
-  assert again == results
-  runs.assert_bitwise(runs.final_state(tmp_path / "run"), runs.final_state(folder))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("form", [pytest.param("vmap", marks=pytest.mark.slow), "loop"])
-def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, form):
+def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form):
   """Two of two, each member resampled for itself; oracle: the members loaded one by one."""
   config = runs.make_config(
     {**SMALL, "replicas": 4, "ensemble": 2, "data.bootstrap": True, "epochs": 3, "replicas_by": form}
@@ -168,13 +155,3 @@ def test_what_is_kept_beside_the_parameters_resumes_bitwise(tmp_path, monkeypatc
   kept = runs.final_state(tmp_path / "run")
   assert len(jax.tree.leaves(kept["extras"])) > 4
   runs.assert_bitwise(kept, runs.final_state(tmp_path / "whole"))
-
-
-@pytest.mark.slow
-def test_a_longer_run_averages_its_own_iterates(tmp_path):
-  """Continued with more epochs, SWA begins again: as many iterates as the longer run alone has."""
-  fields = {**SMALL, "average.name": "swa", "average.swa.start": 0.5}
-  train.train(runs.make_config({**fields, "epochs": 4}), tmp_path / "run")
-  assert runs.final_state(tmp_path / "run")["extras"]["average"][0].count == 2
-  train.train(runs.make_config({**fields, "epochs": 12}), tmp_path / "run")
-  assert runs.final_state(tmp_path / "run")["extras"]["average"][0].count == 6

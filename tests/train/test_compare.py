@@ -14,7 +14,7 @@ from jaxreg.train.data import order
 from jaxreg.train.jobs import train as training
 from jaxreg.train.jobs.cells import make_cell
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("light_module")
 
 FIELDS = {
   "job": "compare",
@@ -26,11 +26,9 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(tmp_path_factory, light_module):
   workdir = tmp_path_factory.mktemp("compared") / "run"
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
-    train.compare(runs.make_config(FIELDS), workdir)
+  train.compare(runs.make_config(FIELDS), workdir)
   return workdir
 
 

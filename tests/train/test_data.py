@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import gzip
+import io
 import itertools
 import pickle
 import zipfile
 
 import numpy as np
 import pytest
+from image_files import write_idx
 
 from jaxreg import train
 from jaxreg.train.data import sources
@@ -38,12 +40,6 @@ def test_each_epoch_is_a_permutation_without_repeats():
     assert set(indices) <= set(range(64))
   # What is left out differs as well.
   assert len({tuple(e) for e in epochs}) == len({frozenset(e) for e in epochs}) == 4
-
-
-def test_with_nothing_left_out_each_epoch_has_every_example_once():
-  for epoch in range(3):
-    indices = [batch_indices(0, 4 * epoch + i, num_examples=32, batch_size=8) for i in range(4)]
-    assert sorted(np.concatenate(indices)) == list(range(32))
 
 
 def test_seeds_differ_and_steps_can_be_asked_in_any_order():
@@ -108,15 +104,8 @@ def test_digits_are_always_the_same():
 # idx files.
 
 
-def write_idx(folder, arrays, *, compress):
-  folder.mkdir(parents=True, exist_ok=True)
-  for part, array in arrays.items():
-    raw = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
-    if compress:
-      (folder / f"{IDX_NAMES[part]}.gz").write_bytes(gzip.compress(raw))
-    else:
-      (folder / IDX_NAMES[part]).write_bytes(raw)
-  return folder
+def write_set(folder, arrays, zipped):
+  return write_idx(folder, {IDX_NAMES[part]: array for part, array in arrays.items()}, zipped=zipped)
 
 
 @functools.cache
@@ -134,7 +123,7 @@ def small_idx():
 
 @pytest.fixture(params=[False, True], ids=["raw", "gz"])
 def idx_folder(request, tmp_path):
-  return write_idx(tmp_path / "set", small_idx(), compress=request.param)
+  return write_set(tmp_path / "set", small_idx(), request.param)
 
 
 def idx_file(folder, part):
@@ -195,19 +184,37 @@ def test_the_first_of_the_files_can_be_for_training(idx_folder):
   assert len(load_idx(idx_folder, num_train=50).train) == 50
 
 
-@pytest.mark.parametrize("options", [{"num_train": 51}, {"num_train": -1}, {"num_train": 5, "per_class": 5}])
-def test_a_num_train_that_does_not_fit_is_refused(idx_folder, options):
-  message = rf"data\.idx\.num_train: .* without per_class, at most 50, .* got {options['num_train']}$"
-  with pytest.raises(train.RunError, match=message):
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    *(
+      (options, rf"\.num_train: .* without per_class, at most 50, .* got {options['num_train']}$")
+      for options in ({"num_train": 51}, {"num_train": -1}, {"num_train": 5, "per_class": 5})
+    ),
+    *(
+      (options, r": per_class must be at least 0 and, without it, num_validation in \[1, 59\]")
+      for options in ({"per_class": -1}, {"num_validation": 0}, {"num_validation": 60})
+    ),
+    *(({"per_class": n}, rf"\.per_class: got {n}, at most 10 are allowed") for n in (11, 1000)),
+  ],
+)
+def test_idx_options_that_do_not_fit_are_refused(idx_folder, options, message):
+  with pytest.raises(train.RunError, match=rf"^data\.idx{message}"):
     load_idx(idx_folder, **options)
+
+
+def test_as_many_of_each_class_as_there_are(idx_folder):
+  assert len(load_idx(idx_folder, per_class=10).train) == 30
+  # `num_validation` is not looked at then.
+  assert len(load_idx(idx_folder, per_class=1, num_validation=10**6).train) == 3
 
 
 def read_idx_plainly(file, offset):
   return np.frombuffer(gzip.open(file).read(), np.uint8)[offset:]
 
 
-@pytest.mark.parametrize("per_class", [100, 500])
-def test_mnist_per_class(data_dir, per_class):
+def test_mnist_per_class(data_dir):
+  per_class = 500
   folder = data_dir / "mnist"
   data = sources.idx(str(folder), per_class=per_class).checked("data.idx")
   labels = read_idx_plainly(folder / "train-labels-idx1-ubyte.gz", 8)
@@ -222,17 +229,6 @@ def test_mnist_per_class(data_dir, per_class):
   assert (data.num_classes, data.scale, data.train.inputs.shape[1:]) == (10, 255.0, (28, 28, 1))
 
 
-def test_mnist_whole(data_dir):
-  folder = data_dir / "mnist"
-  data = sources.idx(str(folder))
-  labels = read_idx_plainly(folder / "train-labels-idx1-ubyte.gz", 8)
-  images = read_idx_plainly(folder / "train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
-  assert [len(split) for split in data.splits().values()] == [55000, 5000, 10000]
-  assert_split(data.val, images, labels, range(5000))
-  assert_split(data.train, images, labels, range(5000, 60000))
-  assert list(np.bincount(labels)) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-
-
 def test_mnist_asking_for_too_many_of_a_class(data_dir):
   # 5421 fives: 2710 for training and as many for validation.
   with pytest.raises(train.RunError, match=r"data\.idx\.per_class: got 2711, at most 2710 are allowed"):
@@ -240,47 +236,39 @@ def test_mnist_asking_for_too_many_of_a_class(data_dir):
   assert len(sources.idx(str(data_dir / "mnist"), per_class=2710).val) == 27100
 
 
-@pytest.mark.parametrize("part", IDX_NAMES)
-def test_a_missing_idx_file_is_named(idx_folder, part):
-  idx_file(idx_folder, part).unlink()
-  with pytest.raises(train.RunError) as refused:
+def content(file):
+  return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+
+
+def put(file, raw):
+  file.write_bytes(gzip.compress(raw) if file.suffix == ".gz" else raw)
+
+
+# By what is done to a file: what is said of it.
+IDX_DAMAGES = {
+  "missing": (lambda file: file.unlink(), "has no "),
+  **{
+    f"cut at {kept}": (lambda file, kept=kept: file.write_bytes(file.read_bytes()[:kept]), "")
+    for kept in (0, 3, 7, 20, -1)
+  },
+  "too long": (lambda file: put(file, content(file) + b"\0"), "truncated or damaged"),
+  "of another kind": (
+    lambda file: put(file, bytes([0, 0, 13]) + content(file)[3:]),
+    "does not begin as an idx file",
+  ),
+}
+
+
+@pytest.mark.parametrize("part", ["train_images", "test_labels"])
+@pytest.mark.parametrize(("damage", "message"), IDX_DAMAGES.values(), ids=IDX_DAMAGES)
+def test_a_damaged_idx_file_is_named(idx_folder, part, damage, message):
+  file = idx_file(idx_folder, part)
+  damage(file)
+  with pytest.raises(train.RunError, match=message) as refused:
     load_idx(idx_folder)
-  assert IDX_NAMES[part] in str(refused.value)
   assert str(idx_folder) in str(refused.value)
-  assert "--config.data.idx.path=DIR" in str(refused.value)
-
-
-@pytest.mark.parametrize("part", IDX_NAMES)
-@pytest.mark.parametrize("kept", [0, 3, 7, 0.5, -1])
-def test_a_truncated_idx_file_is_named(idx_folder, part, kept):
-  file = idx_file(idx_folder, part)
-  content = file.read_bytes()
-  kept = round(len(content) * kept) if isinstance(kept, float) else kept
-  file.write_bytes(content[:kept])
-  with pytest.raises(train.RunError) as refused:
-    load_idx(idx_folder)
-  assert str(file) in str(refused.value)
-
-
-@pytest.mark.parametrize("part", IDX_NAMES)
-def test_an_idx_file_that_is_too_long_is_named(idx_folder, part):
-  file = idx_file(idx_folder, part)
-  raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-  file.write_bytes(gzip.compress(raw + b"\0") if file.suffix == ".gz" else raw + b"\0")
-  with pytest.raises(train.RunError, match="truncated or damaged") as refused:
-    load_idx(idx_folder)
-  assert str(file) in str(refused.value)
-
-
-@pytest.mark.parametrize("part", IDX_NAMES)
-def test_an_idx_file_of_another_kind_is_named(idx_folder, part):
-  file = idx_file(idx_folder, part)
-  raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-  wrong = bytes([0, 0, 13]) + raw[3:]
-  file.write_bytes(gzip.compress(wrong) if file.suffix == ".gz" else wrong)
-  with pytest.raises(train.RunError, match="does not begin as an idx file") as refused:
-    load_idx(idx_folder)
-  assert str(file) in str(refused.value)
+  assert IDX_NAMES[part] in str(refused.value)
+  assert ("--config.data.idx.path=DIR" in str(refused.value)) == (message == "has no ")
 
 
 def test_images_in_the_place_of_labels_are_named(idx_folder):
@@ -294,37 +282,16 @@ def test_images_in_the_place_of_labels_are_named(idx_folder):
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_as_many_labels_as_images(tmp_path, part):
   arrays = {**small_idx(), f"{part}_labels": small_idx()[f"{part}_labels"][:-1]}
-  folder = write_idx(tmp_path / "set", arrays, compress=False)
   images, labels = len(arrays[f"{part}_images"]), len(arrays[f"{part}_labels"])
   with pytest.raises(train.RunError, match=rf"{images} \w+ but {labels} labels"):
-    load_idx(folder)
-
-
-@pytest.mark.parametrize("options", [{"per_class": -1}, {"num_validation": 0}, {"num_validation": 60}])
-def test_idx_options_out_of_range(idx_folder, options):
-  with pytest.raises(
-    train.RunError,
-    match=r"data\.idx: per_class must be at least 0 and, without it, num_validation in \[1, 59\]",
-  ):
-    load_idx(idx_folder, **options)
-
-
-def test_num_validation_is_not_looked_at_with_per_class(idx_folder):
-  assert len(load_idx(idx_folder, per_class=1, num_validation=10**6).train) == 3
-
-
-@pytest.mark.parametrize("per_class", [11, 1000])
-def test_more_of_a_class_than_there_are(idx_folder, per_class):
-  with pytest.raises(train.RunError, match=rf"data\.idx\.per_class: got {per_class}, at most 10 are allowed"):
-    load_idx(idx_folder, per_class=per_class)
-  assert len(load_idx(idx_folder, per_class=10).train) == 30
+    load_idx(write_set(tmp_path / "set", arrays, False))
 
 
 def test_a_class_that_only_the_test_split_has_is_refused(tmp_path):
   arrays = {**small_idx(), "test_labels": small_idx()["test_labels"].copy()}
   arrays["test_labels"][4] = 7
   with pytest.raises(train.RunError, match=r"split test: label 7 at position 4 is out of range.* 0 to 2"):
-    load_idx(write_idx(tmp_path / "set", arrays, compress=False))
+    load_idx(write_set(tmp_path / "set", arrays, False))
 
 
 # npz files.
@@ -445,50 +412,50 @@ MISTAKES = {
   "scalar labels": ({"y_train": np.array(3)}, r"split train: labels must be integers \[n\], got int64 \(\)"),
   "scalar inputs": ({"x_train": np.array(3.0)}, r"train"),
 }
-CASES = [
-  pytest.param({**changes, **without}, message, id=f"{name}{suffix}")
-  for suffix, without in (("", {}), (", no split of its own", {"x_val": None, "y_val": None}))
-  for name, (changes, message) in MISTAKES.items()
-  if not (without and "y_val" in changes)
-]
 
 
-@pytest.mark.parametrize(("changes", "message"), CASES)
-def test_npz_mistakes_are_told(tmp_path, changes, message):
-  file = write_npz(tmp_path, **changes)
+@pytest.mark.parametrize("of_its_own", [True, False])
+@pytest.mark.parametrize(("changes", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_npz_mistakes_are_told(tmp_path, changes, message, of_its_own):
+  """With a validation split of its own or without."""
+  without = {} if of_its_own or "y_val" in changes else {"x_val": None, "y_val": None}
   with pytest.raises(train.RunError, match=message) as refused:
-    load_npz(file)
+    load_npz(write_npz(tmp_path, **{**changes, **without}))
   assert str(refused.value).startswith("data.npz")
   assert "\n" not in str(refused.value)
 
 
-def broken_file(tmp_path, kind):
+def npy(array):
+  np.save(stream := io.BytesIO(), array)
+  return stream.getvalue()
+
+
+def zip_of(name, text):
+  with zipfile.ZipFile(stream := io.BytesIO(), "w") as archive:
+    archive.writestr(name, text)
+  return stream.getvalue()
+
+
+def flipped(content):
+  at = content.index(X.tobytes()) + 50
+  return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+BROKEN = {
+  "text": lambda content: b"x_train, y_train\n1, 2\n",
+  "empty": lambda content: b"",
+  "truncated": lambda content: content[: len(content) // 2],
+  "flipped": flipped,
+  "pickle": lambda content: pickle.dumps({"x_train": X}),
+  "npy": lambda content: npy(X),
+  "zip of others": lambda content: zip_of("x_train.npy", b"hello"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN.values(), ids=BROKEN)
+def test_what_is_not_a_whole_npz_is_told(tmp_path, damage):
   file = write_npz(tmp_path)
-  content = file.read_bytes()
-  if kind == "text":
-    content = b"x_train, y_train\n1, 2\n"
-  elif kind == "empty":
-    content = b""
-  elif kind == "truncated":
-    content = content[: len(content) // 2]
-  elif kind == "flipped":
-    at = content.index(X.tobytes()) + 50
-    content = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-  elif kind == "pickle":
-    content = pickle.dumps({"x_train": X})
-  file.write_bytes(content)
-  if kind == "npy":
-    np.save(tmp_path / "array.npy", X)
-    file.write_bytes((tmp_path / "array.npy").read_bytes())
-  elif kind == "zip of others":
-    with zipfile.ZipFile(file, "w") as archive:
-      archive.writestr("x_train.npy", b"hello")
-  return file
-
-
-@pytest.mark.parametrize("kind", ["text", "empty", "truncated", "flipped", "pickle", "npy", "zip of others"])
-def test_what_is_not_a_whole_npz_is_told(tmp_path, kind):
-  file = broken_file(tmp_path, kind)
+  file.write_bytes(damage(file.read_bytes()))
   with pytest.raises(train.RunError, match=r"^data\.npz\.path: ") as refused:
     load_npz(file)
   assert str(file) in str(refused.value)
@@ -504,17 +471,17 @@ def test_an_npz_that_is_not_there_is_told(tmp_path, monkeypatch, path):
     sources.npz(path)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan"), 0.01])
-def test_npz_validation_fraction_out_of_range(tmp_path, fraction):
+@pytest.mark.parametrize(
+  ("option", "value"),
+  [
+    *(("validation_fraction", fraction) for fraction in (0.0, 1.0, -0.1, 1.5, float("nan"), 0.01)),
+    *(("scale", scale) for scale in (0.0, -1.0, float("nan"), float("inf"))),
+  ],
+)
+def test_npz_options_out_of_range(tmp_path, option, value):
   file = write_npz(tmp_path, x_val=None, y_val=None)
-  with pytest.raises(train.RunError, match=r"data\.npz\.validation_fraction: got "):
-    load_npz(file, validation_fraction=fraction)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_npz_scale_out_of_range(tmp_path, scale):
-  with pytest.raises(train.RunError, match=r"data\.npz\.scale: must be positive, got "):
-    load_npz(write_npz(tmp_path), scale=scale)
+  with pytest.raises(train.RunError, match=rf"data\.npz\.{option}: .*got "):
+    load_npz(file, **{option: value})
 
 
 # What a data set knows of itself.

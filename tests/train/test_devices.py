@@ -3,7 +3,6 @@
 import functools
 import re
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -89,40 +88,6 @@ def test_losses_are_those_of_one_device(devices):
   assert theirs[0] - theirs[-1] > 0.1
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), *OTHERS])
-def test_pmap_is_vmap_with_an_axis(devices):
-  config, dataset, program = prepared()
-  mesh = make_mesh(devices)
-  source = make_source(mesh, dataset.train, resident=True)
-  pmapped, place = make_step(program.train_step, mesh, "pmap")
-  vmapped = jax.jit(
-    jax.vmap(
-      functools.partial(program.train_step, axis_name="data"),
-      axis_name="data",
-      in_axes=(None, 0),
-      out_axes=None,
-    )
-  )
-  # Two, because the step takes its state over.
-  ours, theirs = jax.device_put(program.init(SEED), NamedSharding(mesh, P())), program.init(SEED)
-  examples = dataset.train
-  for number in range(STEPS):
-    indices = batch_indices(SEED, number, num_examples=len(examples), batch_size=config.batch_size)
-    ours, metrics = pmapped(ours, source.arrays, place(source.batch(indices)))
-    parts = indices.reshape(devices, -1)
-    batch = {
-      "inputs": examples.inputs[parts],
-      "labels": examples.labels[parts].astype(np.int32),
-      "weights": np.ones(parts.shape, np.float32),
-    }
-    theirs, expected = vmapped(theirs, batch)
-    np.testing.assert_allclose(metrics["loss"][0], expected["loss"][0], rtol=1e-5)
-    np.testing.assert_array_equal(metrics["kept_nontarget"][1], expected["kept_nontarget"][1])
-    np.testing.assert_allclose(metrics["kept_nontarget"][0], expected["kept_nontarget"][0], rtol=1e-6)
-  chex.assert_trees_all_close(ours.params, theirs.params, rtol=1e-7, atol=1e-5)
-
-
 @pytest.mark.parametrize("form", ["vmap", "loop"])
 def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
   """A batch is spread over the threads of the CPU, which hangs where every device waits in one of them."""
@@ -134,7 +99,7 @@ def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", ["vmap", "loop"])
+@pytest.mark.parametrize("form", ["vmap", pytest.param("loop", marks=pytest.mark.slow)])
 def test_replicas_of_an_rnn_train_on_two_devices(tmp_path, form):
   """With as many threads as devices: it hung, and no signal was heard."""
   small = {"model.name": "RNN", "replicas": 2, "replicas_by": form, "steps": 1, "data.limit": 64}

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 import runs
-from jax.sharding import AxisType
 
 from jaxreg import train
 from jaxreg.train.build.dataset import is_resident, load_data
@@ -89,7 +88,7 @@ def test_several_steps_in_one_dispatch_are_the_same_steps(tmp_path, capsys, disp
   runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "several"))
 
 
-def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch):
+def test_a_step_that_fails_within_a_dispatch_is_named(tmp_path, monkeypatch, light_runs):
   original = recorder.to_host
 
   def spoil(metrics):
@@ -126,8 +125,7 @@ def test_how_many_steps_a_dispatch_makes(monkeypatch):
 )
 def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fields):
   """A set that is larger than `data.resident_gib`."""
-  mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
-  runs.on_mesh(monkeypatch, mesh)
+  runs.on_devices(monkeypatch, devices)
   fields = {**FIELDS, **fields}
   config = runs.make_config({**fields, "data.resident_gib": 0.0})
   assert not is_resident(config, load_data(config))

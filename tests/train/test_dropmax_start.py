@@ -26,7 +26,7 @@ def move_of_the_residual_logits(config, classes, *, residual_kernel=1.0):
   features = jnp.asarray(mean * generator.uniform(0.8, 1.2, (250, WIDTH)), jnp.float32)
   labels = jnp.asarray(np.arange(250) % classes)
   head = models.DropMaxHead(classes)
-  params = head.init(jax.random.key(0), features)["params"]
+  params = jax.jit(head.init)(jax.random.key(0), features)["params"]
   params["residual"]["kernel"] *= residual_kernel
   chosen = config.optimizer
   chain = optimizer.make_optimizer(
@@ -41,10 +41,13 @@ def move_of_the_residual_logits(config, classes, *, residual_kernel=1.0):
   def loss(params):
     return losses.dropmax(jax.random.key(1), **head.apply({"params": params}, features), labels=labels).mean()
 
-  updates, _ = chain.update(jax.grad(loss)(params), chain.init(params), params)
-  after = head.apply({"params": jax.tree.map(jnp.add, params, updates)}, features)["residual_logits"]
-  before = head.apply({"params": params}, features)["residual_logits"]
-  return np.asarray(after - before).mean(axis=0)
+  @jax.jit
+  def move(params):
+    updates, _ = chain.update(jax.grad(loss)(params), chain.init(params), params)
+    after = head.apply({"params": jax.tree.map(jnp.add, params, updates)}, features)["residual_logits"]
+    return after - head.apply({"params": params}, features)["residual_logits"]
+
+  return np.asarray(move(params)).mean(axis=0)
 
 
 @pytest.mark.parametrize(("name", "classes"), CONFIG_FILES)

@@ -4,14 +4,11 @@ Run by hand, all at once: `pytest -m slow -s tests/train/test_faults.py`.
 """
 
 import contextlib
-import functools
-import importlib.util
 import io
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -19,21 +16,14 @@ import warnings
 
 import chex
 import children
-import jax
 import numpy as np
 import pytest
 import runs
 from fuzz_cases import damage_file, pick
-from jax.sharding import AxisType, SingleDeviceSharding
 
-from jaxreg.train.build import run as building
-from jaxreg.train.build.program import build
-from jaxreg.train.build.saved import restore_config
-from jaxreg.train.config.fields import base_config, flatten
 from jaxreg.train.data import order
-from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.jobs import train as training
-from jaxreg.train.run import checkpoint, manifest, results
+from jaxreg.train.run import manifest, results
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import read_records
 
@@ -41,19 +31,8 @@ pytestmark = pytest.mark.slow
 
 TRIES = int(os.environ.get("FAULT_TRIES", "20"))
 KILLED_PEERS = TRIES
-EPOCHS, STEPS_PER_EPOCH = 6, 4
-STEPS = EPOCHS * STEPS_PER_EPOCH
-ARGUMENTS = [
-  f"--config.epochs={EPOCHS}",
-  "--config.batch_size=32",
-  "--config.data.limit=128",
-  "--config.eval_batch_size=48",
-  "--config.model.MLP.widths=(8,)",
-  "--config.model.MLP.dropout_rate=0.2",
-  "--config.optimizer.learning_rate=1e-2",
-  "--config.log_every=1",
-  "--config.compilation_cache=False",
-]
+STEPS_PER_EPOCH = runs.STEPS_PER_EPOCH
+STEPS = 6 * STEPS_PER_EPOCH
 STOPPED = "the same command continues"
 FAILED = ("cannot be saved", "cannot be written", "cannot be locked", "cannot be opened", "Errno")
 
@@ -77,18 +56,15 @@ class Bench:
   """Undisturbed runs, and the means to make others and hold them against it."""
 
   def __init__(self, folder):
-    self.folder, self.table, self.count, self.wholes = folder, [], 0, {}
+    self.folder, self.table, self.count, self.wholes, self.kept = folder, [], 0, {}, runs.Kept()
 
   def new(self):
     self.count += 1
     return self.folder / f"run{self.count}"
 
   def final_state(self, workdir):
-    config = restore_config(base_config(), workdir)
-    like = stacked(_build(config, workdirs.read(workdir, "data.json")).abstract, 1)
-    like = checkpoint.abstract(like, SingleDeviceSharding(jax.devices()[0]))
-    state = checkpoint.restore(workdir, STEPS, like)
-    return jax.device_get([state.step, jax.random.key_data(state.key), state.params, state.opt_state])
+    state = runs.final_state(workdir, STEPS, build=self.kept.build)
+    return [state[name] for name in ("step", "key", "params", "opt_state")]
 
   def whole(self, kind, run):
     """What an undisturbed run of this kind leaves; made by `run(workdir)`."""
@@ -116,21 +92,6 @@ class Bench:
     print(self.table[-1])
 
 
-@functools.cache
-def _built(fields, data):
-  return build(_CONFIGS[fields], json.loads(data))
-
-
-_CONFIGS = {}
-
-
-def _build(config, data):
-  """`setup.build`, once for each configuration."""
-  fields = json.dumps(flatten(config), sort_keys=True)
-  _CONFIGS.setdefault(fields, config)
-  return _built(fields, json.dumps(data))
-
-
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
   began = time.monotonic()
@@ -149,40 +110,17 @@ class Here:
   """
 
   def __init__(self, bench, patch):
-    self.bench, self.before, self.told = bench, lambda step: None, lambda: False
-    spec = importlib.util.spec_from_file_location("run_for_faults", runs.ROOT / "run.py")
-    self.module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(self.module)
-    replicas_of, make_evaluate, indices = training.replicas_of, building.make_evaluate, order.batch_indices
-    load_data, data, made, measured = training.load_data, [], {}, {}
-
-    def kept_replicas(config, program):
-      if id(program) not in made:
-        replicas = replicas_of(config, program)
-        step = functools.cache(replicas.make_step)
-        object.__setattr__(replicas, "make_step", lambda fn, *, scan=False: step(fn, scan=scan))
-        made[id(program)] = replicas
-      return made[id(program)]
-
-    def kept_evaluate(program, replicas, size, *, told):
-      self.told = told
-      if id(program) not in measured:
-        measured[id(program)] = make_evaluate(program, replicas, size, told=lambda: self.told())
-      return measured[id(program)]
+    self.bench, self.before = bench, lambda step: None
+    self.module = runs.load_run("run_for_faults")
+    indices, data = order.batch_indices, training.load_data(runs.make_config())
+    bench.kept.apply(patch)
+    runs.on_devices(patch, 1)
 
     def hooked(seed, index, **options):
       self.before(index + 1)
       return indices(seed, index, **options)
 
-    for name, value in {
-      "build": _build,
-      "load_data": lambda config: data[0] if data else data.append(load_data(config)) or data[0],
-      "replicas_of": kept_replicas,
-    }.items():
-      patch.setattr(training, name, value)
-    patch.setattr(building, "make_evaluate", kept_evaluate)
-    mesh = jax.make_mesh((1, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=jax.devices()[:1])
-    runs.on_mesh(patch, mesh)
+    patch.setattr(training, "load_data", lambda config: data)
     for name, value in {
       "save_figures": lambda *_: [],
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},
@@ -200,7 +138,7 @@ class Here:
     ):
       warnings.simplefilter("always", UserWarning)
       warnings.showwarning = lambda message, *_, **__: print(f"run.py: warning: {message}", file=said)
-      status = self.module.main([*ARGUMENTS, "--workdir", str(workdir), *map(str, more)])
+      status = self.module.main([*runs.FLAGS, "--workdir", str(workdir), *map(str, more)])
     return status, said.getvalue()
 
   def complete(self, workdir):
@@ -356,23 +294,29 @@ def test_a_flipped_bit_in_records_and_tables(bench, here):
   bench.row("a flipped bit in records and tables", TRIES, 0, f"{refused} refused, or told in one line")
 
 
-def test_a_limit_on_the_size_of_files(bench, here):
-  random = np.random.default_rng(5)
+def cannot_grow(bench, here, fault, limit, workdir=None):
+  """Runs in a `limit` each time, and then without: many fail, in one line, and lose few steps."""
   here.whole  # noqa: B018
   most, failed = 0, 0
   for _ in range(TRIES):
-    workdir = bench.new()
-    with children.limited_files(int(random.integers(1000, 22000))):
-      status, said = here(workdir)
+    folder = workdir or bench.new()
+    with limit():
+      status, said = here(folder)
     if status:
       failed += 1
       assert status == 1, said
       own_line(said, *FAILED)
-      most = max(most, steps_made(workdir) - saved_step(workdir))
-    here.complete(workdir)
+      most = max(most, steps_made(folder) - saved_step(folder))
+    here.complete(folder)
   assert failed >= TRIES // 2
   assert most <= STEPS_PER_EPOCH
-  bench.row("files cannot grow (RLIMIT_FSIZE)", TRIES, most, f"{failed} failed, with status 1")
+  bench.row(fault, TRIES, most, f"{failed} failed, with status 1")
+
+
+def test_a_limit_on_the_size_of_files(bench, here):
+  random = np.random.default_rng(5)
+  limit = lambda: children.limited_files(int(random.integers(1000, 22000)))
+  cannot_grow(bench, here, "files cannot grow (RLIMIT_FSIZE)", limit)
 
 
 @pytest.fixture
@@ -392,21 +336,14 @@ def small_disk(tmp_path):
 def test_a_full_disk(bench, here, small_disk):
   random = np.random.default_rng(6)
   disk, change = small_disk
-  here.whole  # noqa: B018
-  most, failed = 0, 0
-  for _ in range(TRIES):
+
+  @contextlib.contextmanager
+  def limit():
     change(f"size={int(random.integers(16, 400))}k")
-    status, said = here(workdir := disk / "run")
-    if status:
-      failed += 1
-      assert status == 1, said
-      own_line(said, *FAILED)
-      most = max(most, steps_made(workdir) - saved_step(workdir))
+    yield
     change("size=64m")
-    here.complete(workdir)
-  assert failed >= TRIES // 2
-  assert most <= STEPS_PER_EPOCH
-  bench.row("a full disk", TRIES, most, f"{failed} failed, with status 1")
+
+  cannot_grow(bench, here, "a full disk", limit, disk / "run")
 
 
 def test_a_disk_that_cannot_be_written(bench, here, small_disk):
@@ -489,7 +426,7 @@ class Children:
 
   def start(self, workdir, *more, clock=None):
     self.bench.count += 1
-    arguments = [*ARGUMENTS, "--workdir", workdir, *more]
+    arguments = [*runs.FLAGS, "--workdir", workdir, *more]
     return children.Child(self.context, arguments, self.bench.folder / f"said{self.bench.count}", clock)
 
   @property
@@ -579,19 +516,8 @@ def test_a_killed_peer(bench, apart):
   random = np.random.default_rng(9)
   workdir, took, most, statuses = bench.new(), [], 0, []
   for number in range(KILLED_PEERS):
-    with socket.socket() as probe:
-      probe.bind(("localhost", 0))
-      port = probe.getsockname()[1]
-    common = [
-      "--coordinator",
-      f"localhost:{port}",
-      "--num_processes",
-      2,
-      "--peer_timeout",
-      10,
-      "--process_id",
-    ]
-    pair = [apart.start(workdir, *common, index) for index in range(2)]
+    common = ["--coordinator", f"localhost:{runs.free_port()}", "--num_processes", 2, "--peer_timeout", 10]
+    pair = [apart.start(workdir, *common, "--process_id", index) for index in range(2)]
     # Both are at work when the first one says so; before, a peer is waited for, as long as JAX waits: 300 s.
     while pair[0].alive() and "\nstep " not in pair[0].said.read_text():
       time.sleep(0.005)
@@ -619,12 +545,6 @@ def test_a_killed_peer(bench, apart):
   bench.row("a killed peer", KILLED_PEERS, most, remark)
 
 
-def free_port():
-  with socket.socket() as probe:
-    probe.bind(("localhost", 0))
-    return probe.getsockname()[1]
-
-
 def test_launch_mistakes(bench, apart):
   """Ids given twice, numbers that differ, processes that do not come: each ends within the time given."""
   random = np.random.default_rng(11)
@@ -638,7 +558,7 @@ def test_launch_mistakes(bench, apart):
   ]
   longest = 0.0
   for number in range(TRIES):
-    workdir, port = bench.new(), free_port()
+    workdir, port = bench.new(), runs.free_port()
     processes = list(mistakes[number % len(mistakes)])
     random.shuffle(processes)
     common = ["--coordinator", f"localhost:{port}", "--start_timeout", 5]
@@ -660,7 +580,7 @@ def test_launch_mistakes(bench, apart):
 def test_folders_that_are_not_shared(bench, apart):
   longest = 0.0
   for _ in range(TRIES):
-    common = ["--coordinator", f"localhost:{free_port()}", "--num_processes", 2, "--process_id"]
+    common = ["--coordinator", f"localhost:{runs.free_port()}", "--num_processes", 2, "--process_id"]
     began = time.monotonic()
     for child in [apart.start(bench.new(), *common, index) for index in range(2)]:
       status, said = child.finish()

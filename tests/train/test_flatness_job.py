@@ -43,11 +43,9 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def analysed(tmp_path_factory):
+def analysed(tmp_path_factory, light_module):
   workdir = tmp_path_factory.mktemp("analysed") / "run"
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
-    results = train.flatness(runs.make_config(FIELDS), workdir)
+  results = train.flatness(runs.make_config(FIELDS), workdir)
   return workdir, results["rows"]
 
 
@@ -169,9 +167,8 @@ def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed)
 
 
 @pytest.mark.thorough
-def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path, monkeypatch):
+def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path):
   """Its samples are the parameters of a longer run of the same thing."""
-  monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
   workdir, _ = analysed
   longer = runs.make_config(
     {**FIELDS, "job": "train", "model.MLP.dropout_rates": (0.0, 0.2), "epochs": 3, "checkpoint.every": 1}
@@ -256,7 +253,7 @@ def test_of_streamed_images_there_is_no_trajectory(tmp_path):
 
 
 @pytest.fixture
-def on_a_file(tmp_path, no_figures):
+def on_a_file(tmp_path, light_module):
   """A run on vectors of a file, at a rate at which no float32 changes, and `analyse(**more)` of it."""
   generator = np.random.default_rng(0)
   x, y = generator.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3

@@ -22,9 +22,18 @@ def results(workdir):
   return runs.table(workdir / "results.json")
 
 
-def test_predictions_are_those_of_the_evaluation(finished_run):
+@pytest.fixture(scope="module")
+def predict(finished_run):
+  return train.load(finished_run)
+
+
+@pytest.fixture
+def images():
+  return sources.digits().test.inputs[:6]
+
+
+def test_predictions_are_those_of_the_evaluation(finished_run, predict):
   digits = sources.digits().limited(128)
-  predict = train.load(finished_run)
   for name in ("val", "test"):
     split = digits.splits()[name]
     log_probs = np.asarray(predict(split.inputs))
@@ -35,17 +44,13 @@ def test_predictions_are_those_of_the_evaluation(finished_run):
     np.testing.assert_allclose(nll, results(finished_run)[f"{name}/nll"], rtol=1e-6)
 
 
-def test_predictions_are_deterministic_and_by_example(finished_run):
-  images = sources.digits().test.inputs[:6]
-  predict = train.load(str(finished_run))
-  np.testing.assert_array_equal(predict(images), train.load(finished_run)(images))
+def test_predictions_are_deterministic_and_by_example(finished_run, predict, images):
+  np.testing.assert_array_equal(predict(images), train.load(str(finished_run))(images))
   np.testing.assert_allclose(predict(images)[2:4], predict(images[2:4]), rtol=1e-5)
 
 
-def test_floats_that_are_scaled_already(finished_run):
+def test_floats_that_are_scaled_already(predict, images):
   """Digits are stored as 0 to 16."""
-  images = sources.digits().test.inputs[:6]
-  predict = train.load(finished_run)
   np.testing.assert_array_equal(predict(images / 16.0), predict(images))
   with pytest.raises(ValueError, match=r"floating must lie in \[0, 1\], divided by 16; .* from 0 to 16"):
     predict(images.astype(np.float32))
@@ -53,21 +58,21 @@ def test_floats_that_are_scaled_already(finished_run):
     predict(images.astype(np.int64))
 
 
-def test_the_model_says_what_it_is(finished_run):
-  assert repr(train.load(finished_run)) == (
+def test_the_model_says_what_it_is(predict):
+  assert repr(predict) == (
     "Predictor(inputs [batch, 8, 8, 1] uint8 in [0, 16], or floating in [0, 1] -> log-probabilities of "
     "10 classes, step 24)"
   )
 
 
 @pytest.mark.parametrize("shape", [(64,), (3, 64), (3, 8, 8), (8, 8, 1), (3, 8, 8, 3), ()])
-def test_inputs_of_another_shape_are_refused(finished_run, shape):
+def test_inputs_of_another_shape_are_refused(predict, shape):
   with pytest.raises(ValueError, match=r"inputs must have shape \[batch, 8, 8, 1\], got ") as refused:
-    train.load(finished_run)(np.zeros(shape, np.uint8))
+    predict(np.zeros(shape, np.uint8))
   assert str(shape) in str(refused.value)
 
 
-def test_the_best_checkpoint(finished_run):
+def test_the_best_checkpoint(finished_run, light_runs):
   steps = manifest.good_steps(finished_run)
   errors = {step: values["val/error"] for step, values in steps.items()}
   best = min(errors, key=lambda step: (errors[step], -step))
@@ -90,18 +95,10 @@ def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatc
     train.load(finished_copy, checkpoint="best")
 
 
-def test_evaluation_of_the_latest_is_that_of_training(finished_run):
+def test_evaluation_of_the_latest_is_that_of_training(finished_run, light_runs):
   evaluated = train.evaluate(runs.make_config({"job": "evaluate"}), finished_run)
   expected = {k: v for k, v in results(finished_run).items() if k == "step" or k.startswith("test/")}
   assert evaluated == expected
-
-
-def test_report(finished_run):
-  text = train.report(results(finished_run), runs.make_config(), finished_run)
-  error = results(finished_run)["test/error"]
-  assert f"test  error {error:.2%}" in text
-  assert "dropmax, checkpoint of step 24" in text
-  assert str(finished_run) in text
 
 
 def test_the_checkpoint_of_a_step(finished_run):
@@ -158,12 +155,11 @@ def test_a_damaged_work_directory_is_refused(finished_copy, name):
     train.load(finished_copy)
 
 
-def test_a_batch_size_that_the_devices_here_cannot_share_is_no_obstacle(finished_run, finished_copy):
+def test_a_batch_size_that_the_devices_here_cannot_share_is_no_obstacle(predict, images, finished_copy):
   """Trained with one device in batches of 20, say; predicting needs no batches."""
   file = finished_copy / "config.json"
   file.write_text(json.dumps({**runs.table(file), "batch_size": 20}))
-  images = sources.digits().test.inputs[:6]
-  np.testing.assert_array_equal(train.load(finished_copy)(images), train.load(finished_run)(images))
+  np.testing.assert_array_equal(train.load(finished_copy)(images), predict(images))
 
 
 @pytest.fixture
@@ -176,37 +172,32 @@ def sampling_copy(finished_copy):
   return finished_copy
 
 
-def test_sampled_predictions_are_those_of_their_key(finished_run, sampling_copy):
-  images = sources.digits().test.inputs[:6]
-  predict = train.load(sampling_copy)
-  one, again, other = (np.asarray(predict(images, key=jax.random.key(seed))) for seed in (1, 1, 2))
+def test_sampled_predictions_are_those_of_their_key(predict, images, sampling_copy):
+  """Without a key, they are those of the run's own every time."""
+  sample = train.load(sampling_copy)
+  one, again, other = (np.asarray(sample(images, key=jax.random.key(seed))) for seed in (1, 1, 2))
   np.testing.assert_array_equal(one, again)
   assert np.abs(one - other).max() > 1e-3
-  assert np.abs(one - np.asarray(train.load(finished_run)(images))).max() > 1e-3
+  assert np.abs(one - np.asarray(predict(images))).max() > 1e-3
   np.testing.assert_allclose(np.exp(one).sum(-1), 1, rtol=1e-5)
-
-
-def test_sampled_predictions_without_a_key_use_that_of_the_run_every_time(sampling_copy):
-  images = sources.digits().test.inputs[:6]
-  predict = train.load(sampling_copy)
-  np.testing.assert_array_equal(predict(images), predict(images))
+  np.testing.assert_array_equal(sample(images), sample(images))
 
 
 @pytest.mark.thorough
-def test_what_is_predicted_by_sampled_noise_is_so_everywhere(tmp_path):
+def test_what_is_predicted_by_sampled_noise_is_so_everywhere(tmp_path, light_runs, images):
   fields = {"method.name": "softmax", "model.MLP.dropout_rate": 0.9, "evaluate.mc_samples": 2, "epochs": 1}
   trained = train.train(runs.make_config(fields), tmp_path / "run")
   bins = runs.table(tmp_path / "run" / "reliability.json")
   bins = {name: np.array(sums) for name, sums in bins.items()}
   assert float(calibration.ece(bins)) == pytest.approx(trained["test/ece"], rel=1e-5)
-  predict, images = train.load(tmp_path / "run"), sources.digits().test.inputs[:6]
+  predict = train.load(tmp_path / "run")
   one, other = (np.asarray(predict(images, key=jax.random.key(seed))) for seed in (1, 2))
   assert np.abs(one - other).max() > 1e-3
   np.testing.assert_allclose(np.exp(one).sum(-1), 1, rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_training_with_sampled_predictions(tmp_path, no_figures):
+def test_training_with_sampled_predictions(tmp_path, light_runs):
   fields = {"method.dropmax.predict.num_samples": 3, "epochs": 1, "batch_size": 64}
   trained = train.train(runs.make_config(fields), tmp_path / "run")
   evaluated = train.evaluate(runs.make_config({**fields, "job": "evaluate"}), tmp_path / "run")

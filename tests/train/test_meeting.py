@@ -6,20 +6,15 @@ import threading
 import time
 
 import pytest
+import runs
 
 from jaxreg import train
 from jaxreg.train.devices import meeting
 
 
-def free_port():
-  with socket.socket() as probe:
-    probe.bind(("localhost", 0))
-    return probe.getsockname()[1]
-
-
 def launch(*processes, timeout=0.5):
   """What `meet` gives or raises in each, which is (--num_processes, --process_id); and how long it took."""
-  port, results, began = free_port(), [None] * len(processes), time.monotonic()
+  port, results, began = runs.free_port(), [None] * len(processes), time.monotonic()
 
   def one(index, number, process_id):
     try:
@@ -76,7 +71,7 @@ def test_a_launch_mistake_is_one_line_in_every_process(processes, expected):
 
 
 def test_what_is_no_process_of_ours_is_not_counted():
-  port, met = free_port(), []
+  port, met = runs.free_port(), []
   options = {"timeout": 5, "silence": 20}
   first = threading.Thread(target=lambda: met.append(meeting.meet(f"localhost:{port}", 2, 0, **options)))
   first.start()

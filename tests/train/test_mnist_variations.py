@@ -47,12 +47,10 @@ def test_the_background_is_uniform_noise_behind_the_digit(split):
   assert (on == 200).mean() == pytest.approx(201 / 256, abs=0.03)
 
 
-@pytest.mark.parametrize(("rotation", "background"), [(False, True), (True, True), (True, False)])
-def test_mnist_varies_always_alike_and_keeps_its_labels(data_dir, rotation, background):
+def test_mnist_varies_always_alike_and_keeps_its_labels(data_dir):
   plain = sources.idx(str(data_dir / "mnist"), per_class=10)
   one, two = (
-    sources.idx(str(data_dir / "mnist"), per_class=10, rotation=rotation, background=background)
-    for _ in range(2)
+    sources.idx(str(data_dir / "mnist"), per_class=10, rotation=True, background=True) for _ in range(2)
   )
   for name in ("train", "val", "test"):
     first, second, original = (getattr(data, name) for data in (one, two, plain))

@@ -1,24 +1,18 @@
 """Two processes with two devices each train as one does: same results, killed or not, and stop together."""
 
 import contextlib
-import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import chex
 import children
-import drawn
 import jax
 import numpy as np
 import pytest
 import runs
-from image_files import make_folder, noise
-from PIL import Image
+from image_files import make_noisy_folder
 
 from jaxreg import train
 from jaxreg.train.build.saved import restore_config
@@ -28,18 +22,7 @@ pytestmark = pytest.mark.multiprocess
 
 EPOCHS, STEPS_PER_EPOCH = 10, 4
 STEPS = EPOCHS * STEPS_PER_EPOCH
-ARGUMENTS = [
-  f"--config.epochs={EPOCHS}",
-  "--config.batch_size=32",
-  "--config.data.limit=128",
-  "--config.eval_batch_size=48",
-  "--config.eval_every=5",
-  "--config.model.MLP.widths=(8,)",
-  "--config.model.MLP.dropout_rate=0.2",
-  "--config.optimizer.learning_rate=1e-2",
-  "--config.log_every=1",
-  "--config.compilation_cache=False",
-]
+ARGUMENTS = [*runs.FLAGS, f"--config.epochs={EPOCHS}", "--config.eval_every=5"]
 TIMEOUT = 120
 GRACE = 15  # seconds for a process to notice that the other one is gone
 PAUSE = 0.1  # seconds a step, where JAX has to see a signal, for which it looks once a second, before the end
@@ -66,7 +49,7 @@ class Launcher:
     They learn their `numbers` by flags or by the variables of a launcher. The second one may have `more`
     arguments and other options, or work in another folder.
     """
-    port = free_port()
+    port = runs.free_port()
     pair = []
     for number, extra, where, other in zip(
       numbers, ((), more), (cwd, elsewhere or cwd), ({}, second or {}), strict=True
@@ -116,12 +99,6 @@ def launcher_variables(by, port, number):
     ),
   }[by]
   return {"JAX_COORDINATOR_PORT": str(port), **mine, **dict(zip(given, ("2", "2", str(number))))}
-
-
-def free_port():
-  with socket.socket() as probe:
-    probe.bind(("localhost", 0))
-    return probe.getsockname()[1]
 
 
 def finish(pair):
@@ -254,9 +231,7 @@ def test_killed_in_turn_and_relaunched_they_end_bitwise_equal(whole, launcher, t
 
 def test_images_of_a_folder_go_on_bitwise_after_a_kill(launcher, tmp_path):
   """Each process decodes what its devices hold; no state of the input is saved. Killed with workers."""
-  root = make_folder(tmp_path / "images", splits={"train": 64, "val": 10})
-  for number, file in enumerate(sorted((root / "train").rglob("*.*"))):
-    Image.fromarray(noise(number, 12, 9)).save(file)  # it shows how it was cut
+  root = make_noisy_folder(tmp_path / "images", splits={"train": 64, "val": 10})
   images = ["--config.data.name=image_folder", f"--config.data.image_folder.path={root}"]
   images += [
     "--config.data.stream.size=6",
@@ -283,31 +258,6 @@ def test_images_of_a_folder_go_on_bitwise_after_a_kill(launcher, tmp_path):
   _, _, (err, _) = launcher.two(images, workdir)
   assert f"resuming at step {stopped} of {total}" in err
   assert_same(workdir, tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_what_two_processes_draw_is_bitwise_what_one_draws(tmp_path):
-  """Data order, augmentation and masks by position in the global batch: here on 8 devices, there on 2 x 2."""
-  drawing = runs.ROOT / "tests" / "train" / "drawn.py"
-  script = [sys.executable, drawing, tmp_path / "drawn.npz", f"localhost:{free_port()}", "2"]
-  environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
-  environment |= {"PYTHONPATH": str(runs.ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-  processes = [subprocess.Popen([*script, str(number)], env=environment) for number in range(2)]
-  try:
-    assert [process.wait(TIMEOUT) for process in processes] == [0, 0]
-  finally:
-    for process in processes:
-      process.kill()
-  theirs = np.load(tmp_path / "drawn.npz")
-  assert jax.device_count() == 8
-  ours = drawn.drawn()
-  assert sorted(ours) == sorted(theirs)
-  for name, value in ours.items():
-    assert value.tobytes() == theirs[name].tobytes(), name
-  for step in (0, 4):
-    assert 0.4 < (ours[f"layer, {step}, True"] == 0).mean() < 0.6
-    assert ours[f"images, {step}, True"].tobytes() == ours[f"images, {step}, False"].tobytes()
-  assert ours["indices, 0, True"].tobytes() != ours["indices, 4, True"].tobytes()
 
 
 @pytest.mark.slow
@@ -343,20 +293,6 @@ def test_told_to_stop_one_they_both_stop_at_the_same_step(whole, launcher, tmp_p
   _, _, (err, _) = launcher.two([], workdir)
   assert f"resuming at step {step} of {STEPS}" in err
   assert_same(workdir, whole)
-
-
-@pytest.mark.slow
-def test_told_to_stop_they_stop_with_several_steps_a_dispatch_too(launcher, tmp_path):
-  """JAX's service says yes to one step only, which may lie within a dispatch."""
-  workdir = tmp_path / "run"
-  arguments = ["--config.steps_per_dispatch=3", "--workdir", workdir]
-  with launcher.pair(arguments, tmp_path, pause=PAUSE) as pair:
-    wait_for(workdir, STEPS_PER_EPOCH, *pair)
-    pair[0].signal(signal.SIGTERM)
-    pair[0].signal(signal.SIGTERM)
-    status, _, errs = finish(pair)
-  assert status == [143, 143], errs
-  assert STEPS_PER_EPOCH <= max(manifest.good_steps(workdir)) < STEPS
 
 
 @pytest.mark.slow

@@ -145,52 +145,37 @@ OPTIMIZERS = {
   ),
   "3-norm": ("p_norm_sgd", {"p": 3.0}, lambda memory, g, t: np.sign(g) * np.sqrt(np.abs(g))),
 }
-ALL = pytest.mark.parametrize(("name", "options", "direction"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+# Every direction with decay beside it; some without decay, and with decay in the gradient.
+CASES = [(case, "decoupled") for case in OPTIMIZERS]
+CASES += [
+  (case, how) for case in ("sgd", "adam", "adagrad", "normalised leaves") for how in ("plain", "coupled")
+]
 
 
-@ALL
-def test_optimizer(name, options, direction):
-  assert_same(ours(name, options), theirs(direction))
-
-
-@ALL
-def test_decoupled_weight_decay(name, options, direction):
-  params = ours(name, options, weight_decay=0.25, decoupled=True)
-  assert_same(params, theirs(direction, decoupled=0.25))
-
-
-@ALL
-def test_coupled_weight_decay(name, options, direction):
-  if name == "adamw":
-    with pytest.raises(ValueError, match=r"optimizer\.weight_decay\.decoupled must be True .*'adamw'"):
-      ours(name, options, weight_decay=0.25)
+@pytest.mark.parametrize(("case", "how"), CASES)
+def test_optimizer(case, how):
+  name, options, direction = OPTIMIZERS[case]
+  if how == "plain":
+    assert_same(ours(name, options), theirs(direction))
   else:
-    assert_same(ours(name, options, weight_decay=0.25), theirs(direction, coupled=0.25))
+    params = ours(name, options, weight_decay=0.25, decoupled=how == "decoupled")
+    assert_same(params, theirs(direction, **{how: 0.25}))
+
+
+def test_adamw_decays_beside_the_gradient_only():
+  with pytest.raises(ValueError, match=r"optimizer\.weight_decay\.decoupled must be True .*'adamw'"):
+    ours("adamw", weight_decay=0.25)
 
 
 @pytest.mark.parametrize("mask", DECAYING)
-@pytest.mark.parametrize(("name", "how"), [("sgd", "coupled"), ("sgd", "decoupled"), ("adamw", "decoupled")])
+@pytest.mark.parametrize(("name", "how"), [("sgd", "coupled"), ("adamw", "decoupled")])
 def test_masks_of_weight_decay(name, how, mask):
   """`no_branches`, the rule of DropMax's released code: biases decay, the two mask branches do not."""
   params = ours(name, {}, weight_decay=0.25, decoupled=how == "decoupled", mask=mask)
   assert_same(params, theirs(sgd if name == "sgd" else adam, mask=mask, **{how: 0.25}))
 
 
-def test_masks_differ():
-  results = [ours("sgd", weight_decay=0.25, mask=mask) for mask in DECAYING]
-  bias = lambda params, name: params["head"][name]["bias"]
-  kernel = lambda params, name: params["head"][name]["kernel"]
-  kernels_only, no_branches, everything = results
-  assert not np.allclose(bias(kernels_only, "classifier"), bias(no_branches, "classifier"))
-  assert np.array_equal(kernel(kernels_only, "classifier"), kernel(no_branches, "classifier"))
-  for branch in ("prior", "residual"):
-    assert not np.allclose(kernel(kernels_only, branch), kernel(no_branches, branch))
-    assert np.array_equal(bias(kernels_only, branch), bias(no_branches, branch))
-    assert not np.allclose(bias(everything, branch), bias(no_branches, branch))
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-@pytest.mark.parametrize("clip_norm", [1.0, 6.5])
+@pytest.mark.parametrize(("name", "clip_norm"), [("adam", 1.0), ("sgd", 6.5)])
 def test_clipping_comes_before_weight_decay(name, clip_norm):
   norms = [np.sqrt(sum((g**2).sum() for g in jax.tree.leaves(grad))) for grad in problem()[1]]
   clipped = sum(norm > clip_norm for norm in norms)
@@ -199,33 +184,34 @@ def test_clipping_comes_before_weight_decay(name, clip_norm):
   assert_same(params, theirs(sgd if name == "sgd" else adam, clip_norm=clip_norm, coupled=0.25))
 
 
-def test_coupled_decay_with_sgd_is_an_l2_penalty():
-  random = np.random.default_rng(1)
-  x, y = random.normal(size=(32, 4)), random.normal(size=(32, 3))
-  decay, schedule = 0.3, optax.constant_schedule(0.05)
-
-  def loss(params, penalty):
-    kernel, bias = params["Dense_0"]["kernel"], params["Dense_0"]["bias"]
-    error = x @ kernel + jnp.broadcast_to(bias, (32, 3)) - y
-    return (error**2).mean() + 0.5 * penalty * (kernel**2).sum()
-
-  def train(penalty, weight_decay):
-    optimizer = make_optimizer("sgd", schedule, {"momentum": 0.9}, weight_decay=weight_decay)
-    params = {"Dense_0": {"kernel": jnp.ones((4, 3)), "bias": jnp.zeros(3)}}
-    state = optimizer.init(params)
-    for _ in range(STEPS):
-      updates, state = optimizer.update(jax.grad(loss)(params, penalty), state, params)
-      params = optax.apply_updates(params, updates)
-    return jax.device_get(params)["Dense_0"]
-
-  with jax.enable_x64(True):
-    penalised, decayed, plain = train(decay, 0.0), train(0.0, decay), train(0.0, 0.0)
-  for name in ("kernel", "bias"):
-    np.testing.assert_allclose(decayed[name], penalised[name], rtol=1e-12)
-  assert np.abs(plain["kernel"] - decayed["kernel"]).max() > 0.1
-
-
 # Schedules, at explicit steps.
+
+
+IN_TENS = {"steps_per_epoch": 10, "num_steps": 100}
+WARM = {**IN_TENS, "warmup_epochs": 2.0}
+IN_PAIRS = {"steps_per_epoch": 2, "num_steps": 8, "factor": 0.5}
+THIRDS = {"steps_per_epoch": 7, "num_steps": 30, "boundaries": (1 / 3, 2 / 3), "relative": True}
+HALF = 1 / np.sqrt(2)
+# The name, the peak, its options, and the rates by step.
+SCHEDULES = [
+  ("constant", 0.25, IN_TENS, {0: 0.25, 5: 0.25, 99: 0.25}),
+  ("step", 1.0, {**IN_TENS, "boundaries": (2, 5.0)}, {0: 1, 19: 1, 20: 0.1, 49: 0.1, 50: 0.01, 99: 0.01}),
+  # The thirds of the released code.
+  ("step", 1e-3, THIRDS, {0: 1e-3, 9: 1e-3, 10: 1e-4, 19: 1e-4, 20: 1e-5, 29: 1e-5}),
+  # Boundaries that coincide each count.
+  ("step", 1.0, {**IN_PAIRS, "boundaries": (1, 1)}, {1: 1, 2: 0.25, 4: 0.25, 7: 0.25}),
+  ("step", 1.0, {**IN_PAIRS, "boundaries": (1, 1.1, 2)}, {1: 1, 2: 0.25, 4: 0.125, 7: 0.125}),
+  ("step", 1.0, {**IN_PAIRS, "boundaries": (0,)}, {1: 0.5, 2: 0.5, 4: 0.5, 7: 0.5}),
+  ("cosine", 2.0, IN_TENS, {0: 2, 25: 1 + HALF, 50: 1, 75: 1 - HALF, 100: 0, 150: 0}),
+  ("cosine", 2.0, {**IN_TENS, "final": 0.1}, {0: 2, 50: 1.1, 100: 0.2}),
+  ("cosine", 1.0, WARM, {0: 0, 1: 0.05, 10: 0.5, 19: 0.95, 20: 1, 60: 0.5, 100: 0}),
+  ("constant", 1.0, WARM, {0: 0, 5: 0.25, 20: 1, 99: 1}),
+  # The boundaries count from the start of the run; one that falls into the warm-up has acted when it ends.
+  ("step", 1.0, {**WARM, "boundaries": (5,)}, {10: 0.5, 20: 1, 49: 1, 50: 0.1, 99: 0.1}),
+  ("step", 1.0, {**WARM, "boundaries": (1,)}, {20: 0.1, 99: 0.1}),
+  # A fraction of an epoch of warm-up.
+  ("constant", 1.0, {**IN_TENS, "warmup_epochs": 0.4}, {0: 0, 1: 0.25, 2: 0.5, 3: 0.75, 4: 1}),
+]
 
 
 def at(steps, *arguments, **options):
@@ -233,58 +219,10 @@ def at(steps, *arguments, **options):
   return [float(schedule(step)) for step in steps]
 
 
-def test_constant():
-  assert at([0, 5, 99], "constant", 0.25, steps_per_epoch=10, num_steps=100) == [0.25] * 3
-
-
-def test_step_in_epochs():
-  rates = at(
-    [0, 19, 20, 49, 50, 99], "step", 1.0, steps_per_epoch=10, num_steps=100, boundaries=(2, 5.0), factor=0.1
-  )
-  np.testing.assert_allclose(rates, [1, 1, 0.1, 0.1, 0.01, 0.01], rtol=1e-6)
-
-
-def test_step_relative_to_the_run():
-  """The thirds of the released code."""
-  options = dict(steps_per_epoch=7, num_steps=30, boundaries=(1 / 3, 2 / 3), relative=True)
-  rates = at([0, 9, 10, 19, 20, 29], "step", 1e-3, **options)
-  np.testing.assert_allclose(rates, [1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("boundaries", "expected"),
-  [((1, 1), [1, 0.25, 0.25, 0.25]), ((1, 1.1, 2), [1, 0.25, 0.125, 0.125]), ((0,), [0.5] * 4)],
-)
-def test_boundaries_that_coincide_each_count(boundaries, expected):
-  options = dict(steps_per_epoch=2, num_steps=8, boundaries=boundaries, factor=0.5)
-  np.testing.assert_allclose(at([1, 2, 4, 7], "step", 1.0, **options), expected, rtol=1e-6)
-
-
-def test_cosine():
-  rates = at([0, 25, 50, 75, 100, 150], "cosine", 2.0, steps_per_epoch=10, num_steps=100)
-  half = 1 / np.sqrt(2)
-  np.testing.assert_allclose(rates, [2, 1 + half, 1, 1 - half, 0, 0], atol=1e-6)
-  rates = at([0, 50, 100], "cosine", 2.0, steps_per_epoch=10, num_steps=100, final=0.1)
-  np.testing.assert_allclose(rates, [2, 1.1, 0.2], rtol=1e-6)
-
-
-def test_warm_up():
-  options = dict(steps_per_epoch=10, num_steps=100, warmup_epochs=2.0)
-  rates = at([0, 1, 10, 19, 20, 60, 100], "cosine", 1.0, **options)
-  np.testing.assert_allclose(rates, [0, 0.05, 0.5, 0.95, 1, 0.5, 0], atol=1e-6)
-  rates = at([0, 5, 20, 99], "constant", 1.0, **options)
-  np.testing.assert_allclose(rates, [0, 0.25, 1, 1], rtol=1e-6)
-  # The boundaries count from the start of the run.
-  rates = at([10, 20, 49, 50, 99], "step", 1.0, boundaries=(5,), **options)
-  np.testing.assert_allclose(rates, [0.5, 1, 1, 0.1, 0.1], rtol=1e-6)
-  # One that falls into the warm-up has acted when it ends.
-  rates = at([20, 99], "step", 1.0, boundaries=(1,), **options)
-  np.testing.assert_allclose(rates, [0.1, 0.1], rtol=1e-6)
-
-
-def test_a_fraction_of_an_epoch_of_warm_up():
-  rates = at([0, 1, 2, 3, 4], "constant", 1.0, steps_per_epoch=8, num_steps=100, warmup_epochs=0.5)
-  np.testing.assert_allclose(rates, [0, 0.25, 0.5, 0.75, 1], rtol=1e-6)
+@pytest.mark.parametrize(("name", "peak", "options", "rates"), SCHEDULES)
+def test_a_schedule_at_explicit_steps(name, peak, options, rates):
+  found = at(rates, name, peak, **options)
+  np.testing.assert_allclose(found, list(rates.values()), rtol=1e-6, atol=1e-6 if name == "cosine" else 0)
 
 
 @pytest.mark.parametrize(("d_model", "warmup_steps"), [(50, 4000), (512, 3)])
@@ -296,19 +234,6 @@ def test_noam(d_model, warmup_steps):
   np.testing.assert_allclose(at(steps, "noam", 2.0, **options), expected, rtol=1e-6)
   # The largest is that of the last step of the warm-up.
   assert np.argmax(make_schedule("noam", 2.0, **options)(np.arange(10_000))) == warmup_steps - 1
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"optimizer.schedule.noam.d_model": 0}, r"schedule\.noam\.d_model: must be at least 1"),
-    ({"optimizer.schedule.noam.warmup_steps": 0}, r"schedule\.noam\.warmup_steps: must be at least 1"),
-    ({"optimizer.schedule.warmup_epochs": 1.0}, r"schedule\.warmup_epochs: noam warms up over"),
-  ],
-)
-def test_noam_out_of_range(fields, message):
-  with pytest.raises(RunError, match=message):
-    runs.make_config({"optimizer.schedule.name": "noam", **fields})
 
 
 @pytest.mark.thorough
@@ -325,8 +250,6 @@ def test_unbalanced_networks_are_the_same_function():
   for leaf in ("Dense_0", "Dense_1"):
     ratio = np.divide(*(s.params["backbone"][leaf]["kernel"] for s in states))
     assert np.log(np.abs(ratio)).std() > 0.5
-  with pytest.raises(RunError, match=r"model\.unbalance: must be 0 with model.name=LeNet"):
-    runs.make_config({"model.name": "LeNet", "model.unbalance": 1.0})
 
 
 def test_path_sgd_of_the_trainer_is_that_of_its_network():
@@ -495,55 +418,58 @@ KL_SPARSITY = {
 }
 
 
-@pytest.mark.parametrize(
-  "fields",
-  [
-    {"model.unbalance": 1.0, "model.MLP.activation": "tanh"},
-    {"model.unbalance": 1.0, "model.MLP.layer": "weight_norm"},
-    {"optimizer.name": "path_sgd", "model.MLP.activation": "selu"},
-    {"optimizer.name": "path_sgd", "model.name": "RNN"},
-    {"regularizers.names": ("kl_sparsity",)},
-    {**KL_SPARSITY, "model.MLP.widths": ()},
-    {**KL_SPARSITY, "model.MLP.dropout_rate": 0.5},
-    {**KL_SPARSITY, "model.MLP.widths": (8, 8), "model.MLP.dropout_rates": (0.0, 0.5)},
-  ],
-  ids=str,
-)
-def test_networks_that_do_not_fit_are_refused(fields):
-  with pytest.raises(RunError, match=r"(is for|must be 0)"):
+NOAM = {"optimizer.schedule.name": "noam"}
+SPLIT = {**KL_SPARSITY, "model.MLP.widths": (8, 8), "model.MLP.dropout_rates": (0.0, 0.5)}
+CONFLICTS = [
+  ({**NOAM, "optimizer.schedule.noam.warmup_steps": 0}, r"schedule\.noam\.warmup_steps: must be at least 1"),
+  ({**NOAM, "optimizer.schedule.warmup_epochs": 1.0}, r"schedule\.warmup_epochs: noam warms up over"),
+  ({"model.unbalance": 1.0, "model.name": "LeNet"}, r"model\.unbalance: must be 0 with model.name=LeNet"),
+  ({"model.unbalance": 1.0, "model.MLP.activation": "tanh"}, "must be 0"),
+  ({"model.unbalance": 1.0, "model.MLP.layer": "weight_norm"}, "must be 0"),
+  ({"optimizer.name": "path_sgd", "model.MLP.activation": "selu"}, "is for"),
+  ({"optimizer.name": "path_sgd", "model.name": "RNN"}, "is for"),
+  ({"regularizers.names": ("kl_sparsity",)}, "is for"),
+  ({**KL_SPARSITY, "model.MLP.widths": ()}, "is for"),
+  ({**KL_SPARSITY, "model.MLP.dropout_rate": 0.5}, "is for"),
+  (SPLIT, "is for"),
+  ({"optimizer.adaptive.b2": 1.5}, r"^optimizer\.adaptive\.b2: must be at least 0 and at most 1, got 1\.5$"),
+  ({"optimizer.adam.b2": 1.5}, r"^optimizer\.adam\.b2: must be at least 0 and below 1, got 1\.5$"),
+  ({"optimizer.sam.inner": "sam"}, r"optimizer\.sam\.inner: .*'sam'"),
+  (
+    {"optimizer.name": "rprop", "optimizer.schedule.name": "cosine"},
+    r"optimizer\.schedule: rprop takes .* got cosine",
+  ),
+  ({"optimizer.name": "lbfgs", "optimizer.clip_norm": 1.0}, "lbfgs searches along the loss itself"),
+  ({"optimizer.name": "sam", "optimizer.sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
+  ({"optimizer.name": "polyak_sgd", "optimizer.clip_norm": 1.0}, "polyak_sgd compares the loss"),
+  (
+    {"optimizer.name": "sam", "optimizer.sam.inner": "polyak_sgd"},
+    "polyak_sgd compares the loss",
+  ),
+  (
+    {"optimizer.name": "gradient_noise", "optimizer.gradient_noise.inner": "noisy_sgd"},
+    "noisy_sgd draws the same noise",
+  ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), CONFLICTS)
+def test_what_does_not_go_together(fields, message):
+  with pytest.raises(RunError, match=message):
     runs.make_config({"method.name": "softmax", **fields})
 
 
 def test_an_average_of_ours_may_be_flat():
   runs.make_config(KL_SPARSITY)
   runs.make_config({"optimizer.name": "adaptive", "optimizer.adaptive.b2": 1.0})
-  for name, allowed in {"adaptive": "at least 0 and at most 1", "adam": "at least 0 and below 1"}.items():
-    with pytest.raises(RunError, match=rf"^optimizer\.{name}\.b2: must be {allowed}, got 1\.5$"):
-      runs.make_config({f"optimizer.{name}.b2": 1.5})
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"sam.inner": "sam"}, r"optimizer\.sam\.inner: .*'sam'"),
-    ({"name": "rprop", "schedule.name": "cosine"}, r"optimizer\.schedule: rprop takes .* got cosine"),
-    ({"name": "lbfgs", "clip_norm": 1.0}, "lbfgs searches along the loss itself"),
-    ({"name": "sam", "sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
-    ({"name": "polyak_sgd", "clip_norm": 1.0}, "polyak_sgd compares the loss with its own gradient"),
-    ({"name": "sam", "sam.inner": "polyak_sgd"}, "polyak_sgd compares the loss with its own gradient"),
-    ({"name": "gradient_noise", "gradient_noise.inner": "noisy_sgd"}, "noisy_sgd draws the same noise"),
-  ],
-)
-def test_optimizers_that_do_not_go_together(fields, message):
-  with pytest.raises(RunError, match=message):
-    runs.make_config({f"optimizer.{name}": value for name, value in fields.items()})
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in TABLE if name != "path_sgd"])
 def test_every_optimizer_learns(name):
-  """Some steps of each on a network with dropout, by its name: the loss falls."""
-  fields = {"method.name": "softmax", "model.MLP.widths": (16,), "data.limit": 64, "batch_size": 64}
+  """Some steps of each on a linear network, by its name: the loss falls."""
+  fields = {"method.name": "softmax", "model.MLP.widths": (), "data.limit": 64, "batch_size": 64}
+  fields["model.MLP.dropout_rate"] = 0.0
   rates = {"adadelta": 30.0, "lars": 3.0, "lbfgs": 1.0, "polyak_sgd": 1.0, "sgld": 1e-4}
   rate = rates.get(name, 1e-2)
   config = runs.make_config({**fields, "optimizer.name": name, "optimizer.learning_rate": rate})

@@ -5,45 +5,23 @@ import jax
 import numpy as np
 import pytest
 import runs
-from jax.sharding import AxisType
 
 from jaxreg import train
 
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
 
 
-def on_devices(monkeypatch, number):
-  """From here on, runs are on so many of the devices."""
-  devices = jax.devices()[:number]
-  mesh = jax.make_mesh((number, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
-  runs.on_mesh(monkeypatch, mesh)
-
-
-def trained(workdir, **fields):
-  config = runs.make_config({f.replace("__", "."): value for f, value in fields.items()})
-  results = train.train(config, workdir)
-  return results, runs.final_state(workdir)
-
-
 @pytest.mark.usefixtures("no_figures")
 def test_pmap_trains_as_jit_does_without_noise(tmp_path):
-  plain = {"method__name": "softmax", "model__MLP__dropout_rate": 0.0, "epochs": 2, "optimizer__name": "sgd"}
-  jit, jit_state = trained(tmp_path / "jit", **plain)
-  pmap, pmap_state = trained(tmp_path / "pmap", parallel="pmap", **plain)
   assert jax.device_count() == 8
+  jit, pmap = (
+    train.train(runs.make_config({**PLAIN, "epochs": 2, "parallel": parallel}), tmp_path / parallel)
+    for parallel in ("jit", "pmap")
+  )
   assert jit["step"] == pmap["step"] == 8
-  chex.assert_trees_all_close(jit_state["params"], pmap_state["params"], rtol=1e-5, atol=1e-6)
+  params = [runs.final_state(tmp_path / parallel)["params"] for parallel in ("jit", "pmap")]
+  chex.assert_trees_all_close(*params, rtol=1e-5, atol=1e-6)
   assert abs(jit["test/nll"] - pmap["test/nll"]) < 1e-5
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.slow
-def test_pmap_trains_dropmax_and_augments(tmp_path):
-  results, _ = trained(
-    tmp_path / "run", parallel="pmap", epochs=30, model__MLP__widths=(64,), augment__names=("translate",),
-    augment__translate__max_shift=1, model__MLP__dropout_rate=0.0,
-  )  # fmt: skip
-  assert results["val/error"] < 0.5
 
 
 @pytest.mark.thorough
@@ -54,14 +32,15 @@ def test_pmap_trains_dropmax_and_augments(tmp_path):
   ids=["jit", "pmap"],
 )
 def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
-  tmp_path, monkeypatch, capsys, wrappings, fields
+  finished_run, tmp_path, monkeypatch, capsys, wrappings, fields
 ):
   """With noise under `jit`, and what is not coupled by any under both in turn: it ends as on eight alone."""
-  whole = train.train(runs.make_config(fields), tmp_path / "whole")
+  whole = tmp_path / "whole" if fields else finished_run
+  expected = train.train(runs.make_config(fields), whole)
   workdir = tmp_path / "run"
   parts = list(zip((4, 2, 8), (5, 14, None), wrappings, strict=True))
   for devices, stop, wrapping in parts:
-    on_devices(monkeypatch, devices)
+    runs.on_devices(monkeypatch, devices)
     config = runs.make_config({**fields, "parallel": wrapping})
     if stop is None:
       break
@@ -75,15 +54,15 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
   assert "resuming at step 14 of 24" in said
   assert ("continuing under the new wrapping: parallel was 'jit', is 'pmap'" in said) == bool(fields)
   assert runs.table(workdir / "config.json")["parallel"] == wrappings[-1]
-  assert results.keys() == whole.keys()
-  for name, value in whole.items():
+  assert results.keys() == expected.keys()
+  for name, value in expected.items():
     np.testing.assert_allclose(results[name], value, rtol=0, atol=1e-5, err_msg=name)
-  ours, theirs = (runs.final_state(tmp_path / name)["params"] for name in ("run", "whole"))
+  ours, theirs = (runs.final_state(folder)["params"] for folder in (workdir, whole))
   chex.assert_trees_all_close(ours, theirs, rtol=1e-4, atol=1e-5)
   # Each step saw the same examples and drew the same masks.
   losses = [
-    [record["train/loss"] for record in runs.records(tmp_path / name) if "train/loss" in record]
-    for name in ("run", "whole")
+    [record["train/loss"] for record in runs.records(folder) if "train/loss" in record]
+    for folder in (workdir, whole)
   ]
   assert len(losses[0]) == 24
   np.testing.assert_allclose(*losses, rtol=1e-4)

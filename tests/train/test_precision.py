@@ -137,29 +137,3 @@ def test_losses_and_predictions_begin_by_widening(method):
       allowed |= {"dot_general", *CALLS}
     assert {equation.primitive.name for equation in taking} <= allowed
     assert {e.primitive.name for e in taking if narrow(e.outvars)} <= {*MOVES, *CALLS}
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.slow
-def test_digits_are_learnt_as_well(tmp_path):
-  fields = {
-    "data.limit": 0,
-    "model.MLP.widths": (64,),
-    "model.MLP.dropout_rate": 0.0,
-    "method.name": "softmax",
-    "epochs": 8,
-    "eval_every": 8,
-    "checkpoint.every": 8,
-  }
-  results = {
-    precision: train.train(runs.make_config({**fields, "precision": precision}), tmp_path / precision)
-    for precision in ("float32", "bfloat16")
-  }
-  assert results["float32"]["val/error"] < 0.05
-  assert abs(results["bfloat16"]["val/error"] - results["float32"]["val/error"]) < 0.02
-  assert results["bfloat16"]["val/nll"] != results["float32"]["val/nll"]
-  kept = runs.final_state(tmp_path / "bfloat16")["params"]
-  assert {leaf.dtype for leaf in jax.tree.leaves(kept)} == {np.dtype("float32")}
-  # Not rounded either.
-  kernel = kept["head"]["classifier"]["kernel"]
-  assert (kernel != np.asarray(jnp.asarray(kernel).astype(jnp.bfloat16), np.float32)).mean() > 0.9

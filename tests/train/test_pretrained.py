@@ -27,7 +27,7 @@ def backbones(state):
 @pytest.mark.parametrize(
   ("checkpoint", "replicas"), [("best", 1), pytest.param("latest", 2, marks=pytest.mark.slow)]
 )
-def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, checkpoint, replicas, no_figures):
+def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, checkpoint, replicas, light_runs):
   # At a learning rate next to 0, what was started from is what is saved.
   fields = {
     **FIELDS,
@@ -57,7 +57,7 @@ def test_it_starts_from_the_backbone_and_a_new_head(finished_run, tmp_path, chec
 
 
 @pytest.mark.slow
-def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, no_figures):
+def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, light_runs):
   """The other run may even be gone by then."""
   fields = {**FIELDS, "epochs": 2, "pretrained.workdir": str(finished_run)}
   whole, parts = tmp_path / "whole", tmp_path / "parts"

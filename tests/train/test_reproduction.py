@@ -20,20 +20,6 @@ def digits_error(tmp_path, *arguments):
   return results["test/error"]
 
 
-OPTIMIZERS = {
-  "sgd": ["learning_rate=0.1", "sgd.momentum=0.9"],
-  "adam": ["learning_rate=0.001"],
-  "rmsprop": ["learning_rate=0.001"],
-  "adagrad": ["learning_rate=0.1"],
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_digits_with_each_optimizer(tmp_path, name):
-  options = [f"--config.optimizer.{option}" for option in (f"name={name}", *OPTIMIZERS[name])]
-  assert digits_error(tmp_path, *options) <= 0.05
-
-
 def test_digits_over_five_seeds(tmp_path):
   errors = []
   for seed in range(5):

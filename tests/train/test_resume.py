@@ -16,9 +16,8 @@ from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, evaluation, loop, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.lock import locked
-from jaxreg.train.run.log import read_records
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("light_runs")
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
@@ -170,26 +169,11 @@ def test_more_epochs_continue_as_one_go_and_say_so(finished_run, tmp_path, capsy
   assert runs.table(workdir / "config.json")["epochs"] == 6
 
 
-@pytest.mark.slow
-def test_more_epochs_follow_the_new_schedule(tmp_path):
-  fields = {"optimizer.schedule.name": "cosine", "method.name": "softmax", "model.MLP.dropout_rate": 0.0}
-  workdir = tmp_path / "run"
-  train.train(runs.make_config({**fields, "epochs": 1}), workdir)
-  train.train(runs.make_config({**fields, "epochs": 2}), workdir)
-  rates = [r["train/learning_rate"] for r in read_records(workdir) if "train/loss" in r]
-  cosine = lambda step, total: 0.5e-2 * (1 + np.cos(np.pi * step / total))
-  expected = [cosine(step, 4) for step in range(4)] + [cosine(step, 8) for step in range(4, 8)]
-  # Of the peak: `1 + cos` cancels near the end, in float32.
-  np.testing.assert_allclose(rates, expected, rtol=0, atol=2e-7 * 1e-2)
-
-
 @pytest.mark.parametrize(
   ("field", "old", "new"),
   [
     ("seed", 0, 1),
-    ("optimizer.learning_rate", 0.01, 0.02),
     ("method.name", "dropmax", "softmax"),
-    ("method.dropmax.loss.kl_weight", 1.0, 0.5),
     ("model.MLP.widths", [8], (9,)),
     ("checkpoint.keep", 2, 3),
   ],
@@ -258,43 +242,6 @@ def test_checkpoints_without_a_configuration_are_not_taken_over(tmp_path):
   (tmp_path / "run" / "checkpoints").mkdir(parents=True)
   with pytest.raises(train.RunError, match=r"has results of something else, and no config\.json"):
     train.train(runs.make_config(), tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_run_py_stopped_by_signals_says_one_line_and_continues(tmp_path):
-  workdir = tmp_path / "run"
-  arguments = ["--workdir", workdir, "--config.method.name=softmax", "--config.model.MLP.widths=(8,)"]
-  arguments += ["--config.data.limit=128", "--config.batch_size=32", "--config.epochs=100000"]
-
-  def stop(number, *, past):
-    process = runs.start(arguments, tmp_path, optimised=False)
-    deadline = time.monotonic() + 120
-    # Wait until it trains, past what was there.
-    while max(manifest.good_steps(workdir), default=0) <= past:
-      assert process.poll() is None, process.communicate()
-      assert time.monotonic() < deadline
-      time.sleep(0.1)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
-    assert out == ""
-    return process.returncode, err
-
-  status, err = stop(signal.SIGTERM, past=0)
-  assert status == 143
-  first = max(manifest.good_steps(workdir))
-  assert runs.own_lines(err) == [
-    f"run.py: stopped at step {first} and saved; the same command continues from there"
-  ]
-
-  status, err = stop(signal.SIGINT, past=first)
-  assert status == 130
-  assert f"resuming at step {first} of 400000" in err
-  second = max(manifest.good_steps(workdir))
-  assert second > first
-  assert runs.own_lines(err) == [
-    f"run.py: stopped at step {second} and saved; the same command continues from there"
-  ]
-  assert train.load(workdir)(np.zeros((1, 8, 8, 1), np.uint8)).shape == (1, 10)
 
 
 def test_a_run_at_work_keeps_its_files(tmp_path):

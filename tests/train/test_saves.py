@@ -14,7 +14,7 @@ from jaxreg.train.run import checkpoint, due, manifest, slurm
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.watchdog import Watchdog
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("light_runs")
 
 SELDOM = {"checkpoint.every": 100, "epochs": 2}  # 8 steps
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import runs
 import toy_text
 from scipy.special import log_softmax
 
@@ -22,42 +21,33 @@ from jaxreg.train.data.placement import gather
 QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return toy_text.write(tmp_path_factory.mktemp("text"))
-
-
-def make_config(folder, fields=None):
-  return runs.make_config({"data.parallel_text.path": str(folder), **(fields or {})}, base=toy_text.TINY)
-
-
 @functools.cache
-def prepared(folder, **changes):
+def prepared(text_folder, **changes):
   """The program, its first state and a batch of all 16 training examples."""
   fields = {f"data.parallel_text.{name}": value for name, value in changes.items() if name != "accumulate"}
-  config = make_config(folder, {**QUIET, **fields, "accumulate": changes.get("accumulate", 1)})
+  config = toy_text.make_config(text_folder, {**QUIET, **fields, "accumulate": changes.get("accumulate", 1)})
   dataset = load_data(config)
   program = build(config, dataset.describe())
   return program, jax.jit(program.init)(0), dataset.train
 
 
 @functools.cache
-def jitted(folder, **changes):
-  program, _, _ = prepared(folder, **changes)
+def jitted(text_folder, **changes):
+  program, _, _ = prepared(text_folder, **changes)
   return jax.jit(lambda state, batch: program.train_step(state, gather({}, batch)))
 
 
-def stepped(folder, split=None, weights=None, **changes):
-  _, state, own = prepared(folder, **changes)
+def stepped(text_folder, split=None, weights=None, **changes):
+  _, state, own = prepared(text_folder, **changes)
   split = own if split is None else split
   weights = np.ones(16, np.float32) if weights is None else weights
   batch = {"inputs": split.inputs, "labels": split.labels, "weights": weights}
-  return jax.device_get(jitted(folder, **changes)(state, batch))
+  return jax.device_get(jitted(text_folder, **changes)(state, batch))
 
 
 @functools.cache
-def evaluated(folder, **changes):
-  program, state, split = prepared(folder, **changes)
+def evaluated(text_folder, **changes):
+  program, state, split = prepared(text_folder, **changes)
   batch = gather({}, {"inputs": jnp.asarray(split.inputs), "labels": jnp.asarray(split.labels)})
   return jax.device_get(jax.jit(program.eval_step)(state, batch, 0))
 
@@ -82,52 +72,52 @@ def test_weights_of_sequences():
   np.testing.assert_array_equal(weights(weights=given), [[1, 1, 0], [0, 0, 0], [2, 2, 2]])
 
 
-def test_the_loss_is_the_mean_over_the_tokens(folder):
-  program, state, split = prepared(folder)
+def test_the_loss_is_the_mean_over_the_tokens(text_folder):
+  program, state, split = prepared(text_folder)
   apply = jax.jit(lambda params, x: program.apply_fn(params, {}, x, key=None, train=False)[0])
   outputs = apply(state.params, split.inputs)
   log_probs = log_softmax(np.asarray(outputs["logits"], np.float64), axis=-1)
   counts = split.labels >= 0
   nll = -np.take_along_axis(log_probs, np.maximum(split.labels, 0)[..., None], -1)[..., 0]
   smoothed = 0.9 * nll - 0.1 * log_probs.mean(axis=-1)
-  _, metrics = stepped(folder)
+  _, metrics = stepped(text_folder)
   assert metrics["loss"][1] == counts.sum() < counts.size
   assert value(metrics["loss"]) == pytest.approx(smoothed[counts].mean(), rel=1e-5)
   right = log_probs.argmax(-1) == split.labels
   assert value(metrics["accuracy"]) == pytest.approx(right[counts].mean(), rel=1e-6)
-  found = evaluated(folder)
+  found = evaluated(text_folder)
   assert value(found["nll"]) == pytest.approx(nll[counts].mean(), rel=1e-5)
   assert value(found["error"]) == pytest.approx(1 - right[counts].mean(), rel=1e-6)
   assert found["ece"]["count"].sum() == counts.sum()
 
 
 @pytest.mark.slow
-def test_padding_to_a_greater_length_changes_nothing(folder):
+def test_padding_to_a_greater_length_changes_nothing(text_folder):
   longer = {"source_length": 16, "target_length": 15}
-  (one, ours), (other, theirs) = stepped(folder), stepped(folder, **longer)
+  (one, ours), (other, theirs) = stepped(text_folder), stepped(text_folder, **longer)
   for name in ("loss", "label_smoothing", "accuracy", "grad_norm"):
     np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-5, err_msg=name)
   flat = lambda state: np.concatenate([x.ravel() for x in jax.tree.leaves(state.opt_state["adam"][0].mu)])
   np.testing.assert_allclose(flat(one), flat(other), atol=1e-5 * np.abs(flat(one)).max())
-  ours, theirs = evaluated(folder), evaluated(folder, **longer)
+  ours, theirs = evaluated(text_folder), evaluated(text_folder, **longer)
   chex.assert_trees_all_close(ours, theirs, rtol=2e-5, atol=1e-5)
 
 
-def test_an_example_of_weight_0_counts_for_nothing(folder):
-  split = prepared(folder)[2]
+def test_an_example_of_weight_0_counts_for_nothing(text_folder):
+  split = prepared(text_folder)[2]
   weights = np.ones(16, np.float32)
   weights[[3, 5]] = 0
   inputs, labels = split.inputs.copy(), split.labels.copy()
   inputs[[3, 5]], labels[[3, 5]] = 7, 9
-  _, one = stepped(folder, weights=weights)
-  _, other = stepped(folder, Split(inputs, labels), weights)
+  _, one = stepped(text_folder, weights=weights)
+  _, other = stepped(text_folder, Split(inputs, labels), weights)
   assert one["loss"][1] == (split.labels[weights > 0] >= 0).sum()
   chex.assert_trees_all_equal(one, other)
 
 
 @pytest.mark.thorough
-def test_accumulated_parts_weigh_what_their_tokens_weigh(folder):
-  (_, ours), (_, theirs) = stepped(folder), stepped(folder, accumulate=2)
+def test_accumulated_parts_weigh_what_their_tokens_weigh(text_folder):
+  (_, ours), (_, theirs) = stepped(text_folder), stepped(text_folder, accumulate=2)
   for name in ("loss", "accuracy", "grad_norm"):
     np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-5, err_msg=name)
 
@@ -150,9 +140,9 @@ def test_accumulated_parts_weigh_what_their_tokens_weigh(folder):
     ),
   ],
 )
-def test_mistakes_are_told(folder, tmp_path, fields, message):
+def test_mistakes_are_told(text_folder, tmp_path, fields, message):
   with pytest.raises(train.RunError, match=message) as refused:
-    train.train(make_config(folder, fields), tmp_path / "run")
+    train.train(toy_text.make_config(text_folder, fields), tmp_path / "run")
   assert "\n" not in str(refused.value)
   assert not (tmp_path / "run").exists()
 

@@ -170,29 +170,13 @@ def shards(tree):
   }
 
 
-def assert_near(ours, theirs, relative):
-  """Each leaf to `relative` of its own largest value."""
-  for (path, one), other in zip(
-    jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True
-  ):
-    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
-    scale = np.abs(other).max()
-    np.testing.assert_allclose(one, other, rtol=0, atol=relative * scale, err_msg=jax.tree_util.keystr(path))
-
-
-SLOW = [
-  ("softmax", "fsdp"), ("softmax", "both"), ("dropmax", "head"), ("dropmax", "fsdp"),
-  ("group_softmax", "head"), ("group_softmax", "fsdp"),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
   ("method", "mesh"),
   [
     pytest.param("softmax", "head", marks=pytest.mark.thorough),
     pytest.param("dropmax", "both", marks=pytest.mark.thorough),
+    pytest.param("softmax", "fsdp", marks=pytest.mark.slow),
     pytest.param("group_softmax", "both", marks=pytest.mark.slow),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
   ],
 )
 def test_a_split_state_trains_as_a_whole_one(method, mesh):
@@ -203,9 +187,9 @@ def test_a_split_state_trains_as_a_whole_one(method, mesh):
   split, metrics = stepped(tuple({**options, **MESHES[mesh]}.items()))
   theirs = {"params": whole.params, "opt_state": whole.opt_state}
   ours = {"params": split.params, "opt_state": split.opt_state}
-  assert_near(ours, theirs, 1e-6)
+  runs.assert_near(ours, theirs, 1e-6)
   for one, other in zip(metrics, expected, strict=True):
-    assert_near(one, other, 2e-6)
+    runs.assert_near(one, other, 2e-6)
     if method == "dropmax":  # eighths of counts: the masks are the same
       assert one["kept_nontarget"] == other["kept_nontarget"]
   found = shards(ours)
@@ -262,7 +246,7 @@ def test_a_run_goes_on_under_another_mesh(tmp_path, monkeypatch, capsys, finishe
   assert results.keys() == expected.keys()
   for name, value in expected.items():
     np.testing.assert_allclose(results[name], value, rtol=0, atol=1e-5, err_msg=name)
-  assert_near(runs.final_state(workdir)["params"], runs.final_state(finished_run)["params"], 1e-4)
+  runs.assert_near(runs.final_state(workdir)["params"], runs.final_state(finished_run)["params"], 1e-4)
   # What a work directory holds does not tell the mesh.
   config = runs.make_config({**BOTH, "job": "evaluate"})
   (state,) = restore_states(config, workdir).states

@@ -9,19 +9,18 @@ import time
 import numpy as np
 import pytest
 import runs
-from image_files import make_folder, noise, png
+from image_files import make_folder, make_noisy_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.data import images, placement, sources, stream
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop, scaled_crop
+from jaxreg.train.data.images import Images, centre_crop, draw_box, random_crop, scaled_crop
 from jaxreg.train.data.order import Order, batch_indices
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
-from jaxreg.train.run import loop, manifest
 
 
 def triangle(length, low, high, size):
@@ -417,10 +416,7 @@ def test_batches_are_those_of_the_order(dataset):
 
 @pytest.fixture
 def noisy(tmp_path):
-  """Images that show how they were cut."""
-  root = make_folder(tmp_path / "images")
-  for i, file in enumerate(sorted((root / "train").rglob("*.*"))):
-    Image.fromarray(noise(i, 12, 9)).save(file)
+  root = make_noisy_folder(tmp_path / "images")
   return sources.image_folder(str(root)).decoded_by(size=6, resize=8)
 
 
@@ -526,43 +522,6 @@ def config_of(folder, fields=None):
   return runs.make_config({**FIELDS, "data.image_folder.path": str(folder), **(fields or {})})
 
 
-def interrupt_at(monkeypatch, step):
-  """A real signal before that step is dispatched, however far ahead images were decoded."""
-  original = loop.dispatches
-
-  def dispatches(*arguments):
-    for steps in original(*arguments):
-      if step in steps:
-        os.kill(os.getpid(), signal.SIGTERM)
-      yield steps
-
-  monkeypatch.setattr(loop, "dispatches", dispatches)
-  return lambda: monkeypatch.setattr(loop, "dispatches", original)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_figures")
-def test_stopped_and_continued_equals_one_go(noisy, tmp_path, monkeypatch):
-  """By threads, then a worker process, then threads again; and every test image counts once."""
-  config = lambda workers=0: config_of(tmp_path / "images", {"epochs": 2, "data.stream.workers": workers})
-  results = train.train(config(), tmp_path / "whole")
-  workdir = tmp_path / "run"
-  for stop, workers in ((2, 0), (7, 1)):
-    undo = interrupt_at(monkeypatch, stop)
-    with pytest.raises(train.Interrupted):
-      train.train(config(workers), workdir)
-    undo()
-    assert max(manifest.good_steps(workdir)) == stop
-  assert train.train(config(), workdir) == results
-  runs.assert_bitwise(runs.final_state(workdir), runs.final_state(tmp_path / "whole"))
-
-  # 12 images in batches of 8: the error is that of the predictions.
-  test = noisy.test
-  log_probs = np.asarray(train.load(workdir)(np.asarray(test.inputs)), np.float64)
-  assert results["test/error"] == pytest.approx(np.mean(log_probs.argmax(-1) != test.labels))
-  assert results["test/nll"] == pytest.approx(-log_probs[np.arange(12), test.labels].mean(), rel=1e-5)
-
-
 @pytest.mark.slow
 def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   file = tmp_path / "images" / "train" / "cat" / "000.PNG"
@@ -589,7 +548,3 @@ def test_workers_are_no_part_of_what_a_run_is(folder, tmp_path):
     workdirs.check_same(
       tmp_path / "run", train.flatten(config_of(folder, {"data.stream.size": 7})), description
     )
-
-
-def test_the_defaults_are_those_of_the_recipe():
-  assert Decoding() == Decoding(224, 256, (0.08, 1.0), (0.75, 4 / 3), (), True, 0)

@@ -191,12 +191,7 @@ def test_a_limit_has_a_multiplier():
     {**fields("l2", "l2_sp"), "regularizers.l2.limit": limit, "regularizers.dual_learning_rate": rate}
   )
   built = build(config, sources.digits().describe())
-  digits = sources.digits().train
-  batch = {
-    "inputs": digits.inputs[:SIZE],
-    "labels": digits.labels[:SIZE].astype(np.int32),
-    "weights": np.ones(SIZE, np.float32),
-  }
+  batch = runs.digits_batch(SIZE)
   step, state = jax.jit(built.train_step), jax.jit(built.init)(0)
   start = np.asarray(state.params["head"]["classifier"]["kernel"], np.float64)
   multiplier = 0.0

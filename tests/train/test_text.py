@@ -15,11 +15,6 @@ BEGIN, END = 1, 2
 OPTIONS = {"vocab_size": 60, "source_length": 30, "target_length": 25}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return toy_text.write(tmp_path_factory.mktemp("text"))
-
-
 @pytest.fixture
 def own_folder(tmp_path):
   return toy_text.write(tmp_path)
@@ -34,9 +29,9 @@ def load(folder, **options):
   return sources.parallel_text(str(folder), **{**OPTIONS, **options})
 
 
-def test_examples_are_the_lines_and_come_back_as_them(folder):
-  data = load(folder).checked("here")
-  back = read(folder).text
+def test_examples_are_the_lines_and_come_back_as_them(text_folder):
+  data = load(text_folder).checked("here")
+  back = read(text_folder).text
   assert (data.num_classes, data.model) == (60, {"vocab_size": 60, "source_length": 30})
   for split, name in zip(data.splits().values(), toy_text.SIZES, strict=True):
     first, second = toy_text.lines(name)
@@ -56,41 +51,41 @@ def test_examples_are_the_lines_and_come_back_as_them(folder):
       assert labels[number - 1] == END
 
 
-def test_the_languages_can_be_swapped(folder):
-  data, back = load(folder, source="de", target="en"), read(folder, source="de", target="en").text
+def test_the_languages_can_be_swapped(text_folder):
+  data, back = load(text_folder, source="de", target="en"), read(text_folder, source="de", target="en").text
   assert back(data.val.labels) == toy_text.lines("val")[0]
   assert back(data.val.inputs[:, :30]) == toy_text.lines("val")[1]
 
 
-def test_gzipped_files_are_the_same(folder, tmp_path):
-  for file in folder.iterdir():
+def test_gzipped_files_are_the_same(text_folder, tmp_path):
+  for file in text_folder.iterdir():
     (tmp_path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
-  assert load(tmp_path).describe() == load(folder).describe()
+  assert load(tmp_path).describe() == load(text_folder).describe()
 
 
 @pytest.mark.thorough
-def test_tokens_are_the_same_in_another_process(folder):
+def test_tokens_are_the_same_in_another_process(text_folder):
   code = (
     "from jaxreg.train.data import sources\n"
-    f"print(sources.parallel_text({str(folder)!r}, **{OPTIONS}).describe()['crc32'])"
+    f"print(sources.parallel_text({str(text_folder)!r}, **{OPTIONS}).describe()['crc32'])"
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.strip() == str(load(folder).describe()["crc32"])
+  assert done.stdout.strip() == str(load(text_folder).describe()["crc32"])
 
 
-def test_tokens_are_learnt_from_the_training_lines_only(folder, tmp_path):
-  for file in folder.iterdir():
+def test_tokens_are_learnt_from_the_training_lines_only(text_folder, tmp_path):
+  for file in text_folder.iterdir():
     content = file.read_text()
     (tmp_path / file.name).write_text(content if "train" in file.name else content.replace("a", "q"))
-  one, other = read(folder), read(tmp_path)
+  one, other = read(text_folder), read(tmp_path)
   assert one.tokenizer.to_str() == other.tokenizer.to_str()
   assert text.UNKNOWN in other.split("val").inputs
   assert text.UNKNOWN not in one.split("val").inputs
 
 
-def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(folder):
+def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(text_folder):
   lengths = {"source_length": 5, "target_length": 6}
-  whole, short = load(folder), load(folder, **lengths)
+  whole, short = load(text_folder), load(text_folder, **lengths)
   ends = lambda labels: (labels == END).any(axis=1)
   fits = ((whole.train.inputs[:, :30] > 0).sum(1) <= 5) & ((whole.train.labels >= 0).sum(1) <= 6)
   assert 0 < fits.sum() < len(whole.train)
@@ -100,9 +95,9 @@ def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(folder):
     np.testing.assert_array_equal(short.splits()[name].labels, whole.splits()[name].labels[:, :6])
     assert not ends(short.splits()[name].labels).all()
   # The first of those that are left, in the order of the file.
-  first = load(folder, **lengths, num_examples=3)
+  first = load(text_folder, **lengths, num_examples=3)
   np.testing.assert_array_equal(first.train.inputs, short.train.inputs[:3])
-  assert [pair[1] for pair in read(folder, **lengths, num_examples=3).pairs["train"]] == [
+  assert [pair[1] for pair in read(text_folder, **lengths, num_examples=3).pairs["train"]] == [
     line for line, fit in zip(toy_text.lines("train")[1], fits, strict=True) if fit
   ][:3]
 

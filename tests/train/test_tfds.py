@@ -10,9 +10,7 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tarfile
 import time
@@ -147,26 +145,6 @@ def test_the_default_data_directory_is_that_of_tfds(root, monkeypatch):
   assert len(sources.tfds(**SMALL).test) == 50
 
 
-@pytest.mark.slow
-def test_all_of_mnist_is_read_as_tfds_reads_it(root):
-  data = sources.tfds("mnist", data_dir=str(root), val="train[:100]")
-  assert (len(data.train), len(data.test)) == (60000, 10000)
-  for field in ("train", "test"):
-    assert_same(data.splits()[field], tensorflow_datasets.data_source("mnist", split=field, data_dir=root))
-  assert np.bincount(data.train.labels).tolist() == [
-    5923,
-    6742,
-    5958,
-    6131,
-    5842,
-    5421,
-    5918,
-    6265,
-    5851,
-    5949,
-  ]
-
-
 # The cache.
 
 
@@ -223,14 +201,10 @@ def test_a_cache_of_other_files_is_made_again(root, decoded, change):
 
 
 def test_beside_a_folder_that_cannot_be_written_the_cache_is_at_home(root, decoded, tmp_path):
-  (root / CIFAR10).chmod(0o555)
-  try:
-    first = sources.tfds(data_dir=str(root), **SMALL)
-    assert_equal(first, sources.tfds(data_dir=str(root), **SMALL))
-  finally:
-    (root / CIFAR10).chmod(0o755)
+  (root / CIFAR10 / "jaxreg_cache").write_text("a file in the way, which stops root too")
+  first = sources.tfds(data_dir=str(root), **SMALL)
+  assert_equal(first, sources.tfds(data_dir=str(root), **SMALL))
   assert len(decoded) == 2
-  assert not (root / CIFAR10 / "jaxreg_cache").exists()
   assert len(list((tmp_path / "home" / ".cache" / "jaxreg").rglob("*.npz"))) == 2
 
 
@@ -400,14 +374,6 @@ def test_an_order_that_a_set_does_not_have_is_named(root):
   fails("data.tfds.order", "got 'ids', allowed are id, stored", data_dir=str(root), order="ids")
 
 
-def test_the_original_order_of_a_prepared_set_is_by_its_ids(root):
-  skip = {"image": tensorflow_datasets.decode.SkipDecoding()}
-  source = tensorflow_datasets.data_source("cifar10", split="train", data_dir=root, decoders=skip)
-  by_number = sorted(source, key=lambda example: int(example["id"].decode().rpartition("_")[2]))
-  train = sources.tfds(data_dir=str(root), order="id", num_train=3000).train
-  assert train.labels.tolist() == [example["label"] for example in by_number[:3000]]
-
-
 def test_the_stored_order_is_that_of_the_official_preparation(monkeypatch, tmp_path, data_dir):
   """TFDS shuffles by a hash of each example's number: the official subset has the first 4000 of train."""
   images, labels = cifar_arrays(0, 4000, 10)
@@ -468,31 +434,6 @@ def test_mnist_is_prepared_from_the_official_files(monkeypatch, tmp_path, data_d
     images, labels = (arrays[f"{part}-{kind}-ubyte"] for kind in ("images-idx3", "labels-idx1"))
     stored = [(x["image"][..., 0].tobytes(), x["label"]) for x in builder.as_data_source(split)]
     assert sorted(stored) == sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
-
-
-@pytest.mark.slow
-def test_all_of_mnist_is_prepared_as_the_official_builder_does(tmp_path, data_dir):
-  """The same examples in the same order, from the true files under the true checksums."""
-  tfds_builders.prepare("mnist", "", "", tmp_path, str(data_dir / "mnist"))
-  ours, theirs = (tmp_path / "mnist/3.0.1", data_dir / "tfds/mnist/3.0.1")
-  assert (ours / "features.json").read_text() == (theirs / "features.json").read_text()
-  infos = [json.loads((folder / "dataset_info.json").read_text()) for folder in (ours, theirs)]
-  for info in infos:
-    info.pop("moduleName")
-    for split in info["splits"]:
-      split.pop("numBytes")  # another PNG encoder
-  assert infos[0] == infos[1]
-  for split in ("train", "test"):
-    pairs = zip(
-      *(
-        tensorflow_datasets.data_source("mnist", split=split, data_dir=d)
-        for d in (tmp_path, data_dir / "tfds")
-      ),
-      strict=True,
-    )
-    for one, other in pairs:
-      assert one["label"] == other["label"]
-      np.testing.assert_array_equal(one["image"], other["image"])
 
 
 def test_the_official_files_are_those_of_tfds():
@@ -572,36 +513,6 @@ def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error)
   (tmp_path / "tfds" / ".preparing_cifar10" / "cifar10").mkdir(parents=True)
   assert len(sources.tfds(**options).test) == 30
   assert sorted(path.name for path in (tmp_path / "tfds").iterdir()) == ["cifar10", "downloads"]
-
-
-PREPARE = """
-import sys
-from pathlib import Path
-from jaxreg.train import tfds_builders
-tfds_builders.prepare("mnist", "", "", Path(sys.argv[1]), sys.argv[2])
-"""
-
-
-def preparing(tmp_path, data_dir):
-  environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(runs.ROOT)}
-  command = [sys.executable, "-c", PREPARE, str(tmp_path / "tfds"), str(data_dir / "mnist")]
-  return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_of_processes_that_are_killed_or_start_together_one_prepares(tmp_path, data_dir):
-  killed = preparing(tmp_path, data_dir)
-  while not (tmp_path / "tfds" / ".preparing_mnist" / "mnist").exists():
-    assert killed.poll() is None, killed.communicate()
-    time.sleep(0.01)
-  time.sleep(1)
-  os.kill(killed.pid, signal.SIGKILL)
-  killed.communicate()
-  assert not (tmp_path / "tfds" / "mnist").exists()
-  said = [process.communicate()[1] for process in [preparing(tmp_path, data_dir) for _ in range(2)]]
-  assert sum("preparing " in lines for lines in said) == 1, said
-  assert sorted(path.name for path in (tmp_path / "tfds").iterdir()) == ["downloads", "mnist"]
-  assert len(tensorflow_datasets.data_source("mnist", split="train", data_dir=tmp_path / "tfds")) == 60000
 
 
 # Errors.
@@ -729,20 +640,12 @@ def test_a_feature_of_other_people_is_not_imported(root, monkeypatch, field):
   assert imported == []
 
 
-def test_a_folder_that_is_no_prepared_set_is_named(tmp_path, data_dir):
-  (tmp_path / "mnist" / "3.0.1").mkdir(parents=True)
-  fails(
-    tmp_path / "mnist" / "3.0.1",
-    "holds no prepared data set; remove it",
-    name="mnist",
-    data_dir=str(tmp_path),
-    manual_dir=str(data_dir / "mnist"),
-  )
-
-
-def test_a_data_directory_that_cannot_be_made_is_named(tmp_path, data_dir):
+def test_folders_that_cannot_hold_a_prepared_set_are_named(tmp_path, data_dir):
   (tmp_path / "file").write_text("")
   fails(tmp_path / "file", "give another folder", name="mnist", data_dir=str(tmp_path / "file"))
+  (tmp_path / "mnist" / "3.0.1").mkdir(parents=True)
+  options = {"name": "mnist", "data_dir": str(tmp_path), "manual_dir": str(data_dir / "mnist")}
+  fails(tmp_path / "mnist" / "3.0.1", "holds no prepared data set; remove it", **options)
 
 
 def test_a_set_in_another_format_is_named(root):

@@ -21,20 +21,13 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return toy_text.write(tmp_path_factory.mktemp("text"))
-
-
-def make_config(folder, fields=None):
-  return runs.make_config({"data.parallel_text.path": str(folder), **(fields or {})}, base=toy_text.TINY)
-
-
-@pytest.fixture(scope="module")
-def run(folder, tmp_path_factory):
+def run(text_folder, tmp_path_factory):
   """Of two steps: what it says is all but random."""
   workdir = tmp_path_factory.mktemp("translate") / "run"
-  config = make_config(folder)
-  return config, workdir, train.train(config, workdir)
+  config = toy_text.make_config(text_folder)
+  with pytest.MonkeyPatch.context() as patch:
+    runs.on_devices(patch, 2)
+    yield config, workdir, train.train(config, workdir)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +50,7 @@ def test_a_run(run):
 
 def test_evaluation_and_predictions_are_those_of_the_run(run):
   config, workdir, results = run
-  evaluation = make_config(config.data.parallel_text.path, {"job": "evaluate"})
+  evaluation = toy_text.make_config(config.data.parallel_text.path, {"job": "evaluate"})
   assert train.evaluate(evaluation, workdir)["test/nll"] == results["test/nll"]
   test = load_data(config).test
   log_probs = np.asarray(train.load(workdir)(test.inputs), np.float64)
@@ -69,12 +62,12 @@ def test_evaluation_and_predictions_are_those_of_the_run(run):
 
 
 @pytest.fixture(scope="module")
-def translated(folder, workdir):
-  config = make_config(folder, {"job": "translate", "translate.beam_size": 2})
+def translated(text_folder, workdir):
+  config = toy_text.make_config(text_folder, {"job": "translate", "translate.beam_size": 2})
   return config, train.translate(config, workdir)
 
 
-def test_the_files(folder, workdir, translated):
+def test_the_files(text_folder, workdir, translated):
   config, results = translated
   saved = json.loads((workdir / "translate.json").read_text())
   assert saved["split"] == "test"
@@ -95,9 +88,9 @@ def test_the_files(folder, workdir, translated):
   assert "greedy BLEU" in train.report(results, config, workdir)
 
 
-def test_greedy_is_the_argmax_of_the_whole_model(folder, workdir):
+def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):
   """One token at a time, each time by the whole network, as in training."""
-  config = make_config(folder)
+  config = toy_text.make_config(text_folder)
   program, state, _ = restore_run(workdir, "latest", 0)
   options = config.data.parallel_text
   lines = text.read_parallel_text(**options)
@@ -119,10 +112,10 @@ def test_greedy_is_the_argmax_of_the_whole_model(folder, workdir):
   assert len({tuple(row) for row in found}) > 1
 
 
-def test_a_beam_sees_the_source_of_its_sequence(folder, workdir):
+def test_a_beam_sees_the_source_of_its_sequence(text_folder, workdir):
   """A beam of one is greedy, and one of three is for one sequence what it is among others."""
   program, state, _ = restore_run(workdir, "latest", 0)
-  lines = text.read_parallel_text(**make_config(folder).data.parallel_text)
+  lines = text.read_parallel_text(**toy_text.make_config(text_folder).data.parallel_text)
   inputs = jnp.asarray(lines.split("test").inputs)
 
   def search(next_log_probs, batch_size, **options):
@@ -142,9 +135,9 @@ def test_a_beam_sees_the_source_of_its_sequence(folder, workdir):
     ({"seed": 3}, "belongs to another configuration: seed was 0, is 3"),
   ],
 )
-def test_mistakes_are_told(folder, workdir, fields, message):
+def test_mistakes_are_told(text_folder, workdir, fields, message):
   with pytest.raises(train.RunError, match=message):
-    train.translate(make_config(folder, {"job": "translate", **fields}), workdir)
+    train.translate(toy_text.make_config(text_folder, {"job": "translate", **fields}), workdir)
 
 
 def test_without_a_config_it_takes_that_of_the_run(workdir):
@@ -152,9 +145,3 @@ def test_without_a_config_it_takes_that_of_the_run(workdir):
   config = cli.parse(arguments, runs.ROOT / "configs").config
   assert (config.job, config.model.name, config.translate.beam_size) == ("translate", "Transformer", 3)
   assert config.data.parallel_text.vocab_size == 60
-
-
-@pytest.mark.parametrize(("field", "given"), [("translate.beam_size", 0), ("translate.length_penalty", -0.5)])
-def test_options_out_of_range(field, given):
-  with pytest.raises(train.RunError, match=f"{field}: must be at least"):
-    runs.make_config({field: given})

@@ -1,6 +1,7 @@
 """A small task of two languages, in files as those of Multi30k: each word has one translation."""
 
 import numpy as np
+import runs
 
 WORDS = {
   "a": "ein",
@@ -30,6 +31,11 @@ def write(folder):
     for language, text in zip(("en", "de"), lines(name), strict=True):
       (folder / f"{name}.{language}").write_text("\n".join(text) + "\n", encoding="utf-8")
   return folder
+
+
+def make_config(folder, fields=None):
+  """A run of two steps on the files in a folder."""
+  return runs.make_config({"data.parallel_text.path": str(folder), **(fields or {})}, base=TINY)
 
 
 TINY = {
