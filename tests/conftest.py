@@ -60,6 +60,12 @@ if _shared:
     _prune(pathlib.Path(os.environ[_FOLDER]))
 
 
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> pathlib.Path:
   """The folder of real data: `JAXREG_TEST_DATA`, else `../shared/data` beside the repository, else a skip."""

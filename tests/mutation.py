@@ -77,8 +77,8 @@ MUTATIONS = [
       "test_who_gets_gradient_from_what[kl-activations-True]",
     ),
     ("math.log(1e-20", "math.log(1e-10", "test_eps_is_1e_20"),
-    ("/ temperature", "* temperature", "test_default_temperature_is_a_tenth"),
-    ("temperature: ArrayLike = 0.1", "temperature: ArrayLike = 0.5", "test_default_temperature_is_a_tenth"),
+    ("/ temperature", "* temperature", "test_analytic_gradients"),
+    ("temperature: ArrayLike = 0.1", "temperature: ArrayLike = 0.5", "test_analytic_gradients"),
     ("math.log(0.5", "math.log(0.01", "test_diagnostics_against_numpy"),
   ),
   *_table(

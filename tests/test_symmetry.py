@@ -16,12 +16,6 @@ ORDER = np.array([2, 0, 3, 1])
 LAYER = {"incoming": "a/*", "outgoing": "b/kernel"}
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def make(seed=0):
   rng = np.random.default_rng(seed)
   params = {

@@ -16,12 +16,6 @@ from jaxreg import paths, penalties
 from jaxreg.constraints import max_norm, min_max_norm, unit_norm
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def tree(name, w):
   *above, last = name.split("/")
   made = {last: w}

@@ -17,12 +17,6 @@ non_negative = optax.projections.projection_non_negative
 WHERE = "norm penalties as constrained optimization"
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def train(loss, tx, params, steps):
   """The parameters after each step."""
 

@@ -61,12 +61,6 @@ def random_partition(rng, batch, sizes):
   return rng.permuted(np.broadcast_to(np.repeat(np.arange(len(sizes)), sizes), (batch, sum(sizes))), axis=1)
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 # The bounds.
 
 

@@ -7,14 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
+from scipy.special import logit
 
 from jaxreg import noise
 
 pytestmark = pytest.mark.thorough
-
-
-def logit(p):
-  return math.log(p / (1 - p))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])

@@ -12,12 +12,6 @@ from jaxreg import optim
 RATE = 0.1
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def run(tx, grads, params=None):
   """The updates of each step."""
 

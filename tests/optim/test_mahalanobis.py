@@ -12,12 +12,6 @@ from jaxreg.optim import mahalanobis, reparameterize, scale_by_mahalanobis, trus
 ALPHA = 0.2
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def step(tx, g, params=None):
   params = g if params is None else params
   return jit(lambda g, params: tx.update(g, tx.init(params), params)[0])(g, params)

@@ -15,12 +15,6 @@ from jaxreg.paths import kernels_only
 WHERE = "Path-SGD"
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def network(name):
   rng = np.random.default_rng(0)
   if name == "residual":

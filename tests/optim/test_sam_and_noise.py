@@ -14,12 +14,6 @@ from jaxreg import optim
 CURVATURE = np.array([1.0, 4.0, 0.0])
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def loss(w):
   return 0.5 * jnp.sum(jnp.asarray(CURVATURE, w.dtype) * w**2)
 

@@ -13,12 +13,6 @@ from jaxreg.optim import trust_region
 EPS = 0.3
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def step(tx, g):
   return jit(lambda g: tx.update(g, tx.init(g), g)[0])(g)
 

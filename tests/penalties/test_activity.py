@@ -24,12 +24,6 @@ B = np.array(
 H = np.array([0, 2, 0, 0, -3, 0])
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 @pytest.mark.claim(
   "regularization",
   "sparse representations",

@@ -10,12 +10,6 @@ import pytest
 from jaxreg.penalties import gradient_penalty, jacobian_penalty
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def expected(function, std, points=12):
   """E f(x + noise), exactly up to degree 23: Gauss-Hermite nodes in two dimensions."""
   nodes, weights = np.polynomial.hermite_e.hermegauss(points)

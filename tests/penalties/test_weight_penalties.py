@@ -19,12 +19,6 @@ from jaxreg.penalties import group_lasso, l1, l2, orthogonality, penalized
 ALPHA, RATE = 0.3, 0.1
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def regression(seed=0):
   rng = np.random.default_rng(seed)
   x, y = rng.normal(size=(20, 4)), rng.normal(size=20)

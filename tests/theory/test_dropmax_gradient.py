@@ -9,17 +9,12 @@ import numpy as np
 import oracles
 import pytest
 from contract import jit
+from scipy.special import logit
 
 from jaxreg import theory
 
 K, DRAWS = 6, 500
 TARGETS = ("kept", "sampled")
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -37,10 +32,6 @@ def gradients(*arrays, target="sampled"):
 
 def norms(*arrays, target="kept"):
   return compiled("dropmax_gradient_norms", target)(*arrays)
-
-
-def logit(p):
-  return np.log(p) - np.log1p(-np.asarray(p, np.float64))
 
 
 def under_condition_1(seed=0, number=DRAWS):

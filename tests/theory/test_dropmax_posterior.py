@@ -17,12 +17,6 @@ PENALTY = -math.log(1e-20)
 mean_field = jit(theory.dropmax_mean_field)
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 @functools.cache
 def posterior(**options):
   return jit(functools.partial(theory.dropmax_mask_posterior, **options))

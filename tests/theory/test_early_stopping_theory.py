@@ -11,12 +11,6 @@ from jaxreg import theory
 WHERE = "early stopping acts as a regularizer"
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 @pytest.mark.claim(
   "regularization", WHERE, "after tau steps from 0 a component is at 1 - (1 - eps lambda)^tau of its minimum"
 )

@@ -11,18 +11,14 @@ import pytest
 
 from jaxreg import losses, theory
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 
 def thorough(*values):
   return [pytest.param(*value, marks=pytest.mark.thorough) for value in values]
 
 
 SIZES = [(6, 2), (6, 3), (8, 4), *thorough((8, 2), (9, 3), (10, 2), (10, 5), (12, 2), (12, 3))]
-
-
-@pytest.fixture(autouse=True)
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 def example(seed, features, classes, scale=1.0):

@@ -15,12 +15,6 @@ L2 = "L2 parameter regularization"
 LINEAR = "L2 parameter regularization on machine learning"
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def regression(seed=0, rows=12, features=4):
   rng = np.random.default_rng(seed)
   return rng.normal(size=(rows, features)), rng.normal(size=rows)
