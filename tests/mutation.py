@@ -134,7 +134,10 @@ MUTATIONS = [
     "losses/_group_softmax.py losses/test_group_softmax.py",
     ("num_groups if", "num_groups**0.5 if", "test_type_1_is_softmax_plus_kl"),
     ('== "I" else 1', '== "I" else 2', "test_type_2_is_softmax_minus_agreement"),
-    ("logit_scale *", "1 / logit_scale *", "test_logit_scale_changes_probabilities_and_no_decision"),
+  ),
+  *_table(
+    "losses/_group_softmax.py test_contract.py",
+    ("logit_scale *", "1 / logit_scale *", "test_contract[oracle-losses.group_softmax_log_probs]"),
   ),
   *_table(
     "theory/_group_softmax.py theory/test_group_softmax_groupings.py",
