@@ -59,13 +59,6 @@ def test_penalty_and_coupled_decay_are_one_trajectory(x64):
   chex.assert_trees_all_close(got, descend(loss, decay, params, 30), rtol=1e-12)
 
 
-def test_under_adam_the_penalty_is_not_decoupled_decay(x64):
-  params, loss, *_ = regression()
-  coupled = descend(penalized(loss, (ALPHA, l2)), optax.adam(0.01), params, 1)
-  decoupled = descend(loss, optax.adamw(0.01, weight_decay=ALPHA, mask=paths.kernels_only), params, 1)
-  assert np.abs(coupled["kernel"] - decoupled["kernel"]).max() > 1e-3
-
-
 @pytest.mark.claim(
   "regularization",
   "L2 parameter regularization",
@@ -92,13 +85,6 @@ def test_l1_gradient_at_zero():
   np.testing.assert_array_equal(l1({"kernel": w}), np.float32(5.0))
 
 
-def test_l1_leaves_a_layer_of_zeros_alone():
-  params = {"kernel": jnp.zeros((3, 2)), "bias": jnp.ones(2)}
-  loss = lambda params, batch, *, key=None: jnp.square(params["bias"]).sum()
-  after = descend(penalized(loss, (0.1, l1)), optax.sgd(0.1), params, 5)
-  np.testing.assert_array_equal(after["kernel"], np.zeros((3, 2)))
-
-
 def test_hoyer_and_its_gradient_whatever_the_scale():
   """Of two leaves and one of zeros, at sizes whose squares are no float32."""
   rng = np.random.default_rng(0)
@@ -115,12 +101,6 @@ def test_hoyer_and_its_gradient_whatever_the_scale():
       np.testing.assert_allclose(gradient[str(i)]["kernel"] * scale, slope, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(gradient["2"]["kernel"], 0)
   assert penalties.hoyer({"kernel": jnp.array([[2.0, 0.0], [0.0, -2.0]])}) == pytest.approx(2)
-
-
-@pytest.mark.parametrize(("ratio", "penalty"), [(0.0, l2), (1.0, l1)])
-def test_elastic_net_ends_in_l2_and_l1(ratio, penalty):
-  params = {"kernel": jnp.array([[1.5, -2.0], [0.0, 3.0]])}
-  np.testing.assert_array_equal(penalties.elastic_net(params, ratio=ratio), penalty(params))
 
 
 NAMED = [
@@ -200,12 +180,6 @@ def test_layers_without_inputs_or_units_cost_nothing(shape):
   )
 
 
-def test_the_two_sides_differ_by_a_constant(x64):
-  w = np.random.default_rng(3).normal(size=(3, 5))
-  wide_side = ((w.T @ w - np.eye(5)) ** 2).sum()
-  np.testing.assert_allclose(orthogonality({"kernel": jnp.asarray(w)}) + 2, wide_side, rtol=1e-12)
-
-
 def prior_params():
   rng = np.random.default_rng(4)
   return {
@@ -241,16 +215,6 @@ def test_laplace_prior_is_the_log_density(x64):
   np.testing.assert_allclose(got, want, rtol=1e-13)
   printed = rate * np.abs(w).sum() - (np.log(rate) - np.log(2))
   np.testing.assert_allclose(printed - got, (w.size - 1) * (np.log(rate) - np.log(2)), rtol=1e-12)
-
-
-def test_the_most_likely_precision(x64):
-  """With the whole constant the density can be maximised in its parameter: 1 / mean w^2, 1 / mean |w|."""
-  params = prior_params()
-  w = flat(params)
-  slope = jax.grad(lambda a: penalties.gaussian_prior(params, precision=a))(1 / np.square(w).mean())
-  np.testing.assert_allclose(slope, 0, atol=1e-12)
-  slope = jax.grad(lambda a: penalties.laplace_prior(params, rate=a))(1 / np.abs(w).mean())
-  np.testing.assert_allclose(slope, 0, atol=1e-12)
 
 
 def test_learned_dropout_finds_the_leaves_of_an_nnx_state():

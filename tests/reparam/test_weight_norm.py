@@ -9,21 +9,6 @@ import numpy as np
 from jaxreg import paths, reparam
 
 
-def test_lengths_are_g_and_directions_are_v():
-  v = jax.random.normal(jax.random.key(0), (3, 3, 4, 5))
-  g = jnp.array([1.0, 2.0, 0.5, -1.0, 0.0])
-  kernel = np.asarray(reparam.weight_norm(v, g), np.float64).reshape(-1, 5)
-  np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), np.abs(g), rtol=1e-5)
-  flat = np.asarray(v, np.float64).reshape(-1, 5)
-  cosine = (kernel * flat).sum(0) / np.linalg.norm(flat, axis=0)
-  np.testing.assert_allclose(cosine, g, rtol=1e-5, atol=1e-6)
-
-
-def test_it_starts_as_it_was():
-  v = jax.random.normal(jax.random.key(0), (4, 5))
-  np.testing.assert_allclose(reparam.weight_norm(v, reparam.weight_norm_init(v)), v, rtol=1e-5)
-
-
 def test_units_of_an_equinox_model_are_rows():
   """Square layers, whose shapes fit either way; biases stay in the rest of the model."""
   model = eqx.nn.Sequential(
