@@ -181,21 +181,6 @@ def test_values_and_gradients_at_extreme_logits():
       np.testing.assert_allclose(slopes[1], in_keep, rtol=1e-5, atol=1e-2)
 
 
-def test_dtypes_and_misfits():
-  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  assert jax.eval_shape(theory.dropmax_expected_nll, o, o, y).dtype == jnp.float32
-  with pytest.raises(ValueError, match="posterior_logits"):
-    theory.dropmax_expected_nll(o, o[:1], y)
-  with pytest.raises(ValueError, match="labels"):
-    theory.dropmax_expected_nll(o, o, y[:1])
-  with pytest.raises(TypeError, match="labels"):
-    theory.dropmax_expected_nll(o, o, jnp.zeros(2))
-  with pytest.raises(TypeError, match=r"^logits"):
-    theory.dropmax_expected_nll(jnp.zeros((2, 3), int), o, y)
-  with pytest.raises(ValueError, match="target"):
-    theory.dropmax_expected_nll(o, o, y, target="dropped")  # pyright: ignore[reportArgumentType]
-
-
 # Section 5.5: what the sampler estimates.
 
 

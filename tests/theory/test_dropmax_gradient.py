@@ -334,22 +334,3 @@ def test_values_and_gradients_at_extreme_logits():
             np.testing.assert_allclose(found[name][part][i], value, rtol=1e-5, atol=apart, err_msg=part)
         for got, expected in zip(of_regularizer, in_both):
           np.testing.assert_allclose(got[i], expected, rtol=1e-5, atol=1e-2)
-
-
-def test_dtypes_and_misfits():
-  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  for function in (
-    theory.dropmax_regularizer,
-    theory.dropmax_target_gradients,
-    theory.dropmax_gradient_norms,
-  ):
-    found = jax.eval_shape(function, o, o, y)
-    assert all(x.dtype == jnp.float32 and x.shape == (2,) for x in found.values())
-    with pytest.raises(ValueError, match=r"(retain|keep)_logits"):
-      function(o, o[:1], y)
-    with pytest.raises(ValueError, match="target"):
-      function(o, o, y, target="dropped")
-    with pytest.raises(ValueError, match="at most 16"):
-      function(jnp.zeros(17), jnp.zeros(17), jnp.array(0))
-  with pytest.raises(ValueError, match="labels"):
-    theory.dropmax_condition_1(o, y[:1])

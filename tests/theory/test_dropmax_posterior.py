@@ -4,7 +4,6 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -240,17 +239,3 @@ def test_certain_masks_and_extreme_logits_are_finite():
   )
   for name in far:
     np.testing.assert_allclose(far[name], infinite[name], rtol=1e-6, err_msg=name)
-
-
-def test_dtypes_and_misfits():
-  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  for function in (theory.dropmax_mask_posterior, theory.dropmax_marginal_logits):
-    assert jax.eval_shape(function, o, o, y).dtype == jnp.float32
-    with pytest.raises(ValueError, match="retain_logits"):
-      function(o, o[:1], y)
-    with pytest.raises(ValueError, match="at most 16"):
-      function(jnp.zeros(17), jnp.zeros(17), jnp.array(0))
-  with pytest.raises(ValueError, match="posterior_logits"):
-    theory.dropmax_mean_field(o, o, o[:1], y)
-  with pytest.raises(TypeError, match="labels"):
-    theory.dropmax_mean_field(o, o, o, jnp.zeros(2))
