@@ -101,7 +101,7 @@ def test_uncertainty_of_any_ensemble(weights):
   w = np.ones(7) / 7 if weights is None else np.float64(weights) / np.sum(weights)
   mean = np.einsum("m,mbk->bk", w, probs)
   with np.errstate(divide="ignore"), jax.enable_x64(True):
-    got = ensembles.uncertainty(np.log(probs), None if weights is None else np.float64(weights))
+    got = jax.jit(ensembles.uncertainty)(np.log(probs), None if weights is None else np.float64(weights))
   np.testing.assert_allclose(np.exp(got.mean_log_probs), mean, rtol=1e-12)
   np.testing.assert_allclose(got.variance, np.einsum("m,mbk->bk", w, (probs - mean) ** 2), atol=1e-14)
   np.testing.assert_allclose(got.entropy, entropy(mean), atol=1e-12)
@@ -151,20 +151,16 @@ def test_huge_logits_have_the_exact_mean_entropy_and_gradient():
   probs = np.apply_along_axis(exact_softmax, -1, draws)
   mean = probs.mean(0)
 
-  def predict(draws):
-    apply_fn = in_order(jax.random.key(10), draws)
-    return ensembles.mc_predict(apply_fn, draws, jnp.zeros(20), key=jax.random.key(10), num_samples=3)
-
   def summed(draws):
-    result = predict(draws)
+    apply_fn = in_order(jax.random.key(10), draws)
+    result = ensembles.mc_predict(apply_fn, draws, jnp.zeros(20), key=jax.random.key(10), num_samples=3)
     return jnp.exp(result.mean_log_probs[:, 0]).sum(), result
 
-  slope, compiled = jax.jit(jax.grad(summed, has_aux=True))(draws)
-  for result in (predict(draws), compiled):
-    np.testing.assert_allclose(np.exp(result.mean_log_probs), mean, atol=1e-6)
-    np.testing.assert_allclose(result.variance, probs.var(0), atol=1e-6)
-    np.testing.assert_allclose(result.entropy, entropy(mean), atol=1e-5)
-    np.testing.assert_allclose(result.mutual_information, entropy(mean) - entropy(probs).mean(0), atol=1e-5)
+  slope, result = jax.jit(jax.grad(summed, has_aux=True))(draws)
+  np.testing.assert_allclose(np.exp(result.mean_log_probs), mean, atol=1e-6)
+  np.testing.assert_allclose(result.variance, probs.var(0), atol=1e-6)
+  np.testing.assert_allclose(result.entropy, entropy(mean), atol=1e-5)
+  np.testing.assert_allclose(result.mutual_information, entropy(mean) - entropy(probs).mean(0), atol=1e-5)
   np.testing.assert_allclose(slope, probs[..., :1] * (np.eye(3)[0] - probs) / 3, atol=1e-6)
 
 
