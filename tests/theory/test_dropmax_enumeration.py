@@ -104,12 +104,11 @@ def test_sixteen_classes_are_the_limit():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", ["kept", "sampled"])
-@pytest.mark.parametrize("shape", [(4,), (2, 3)])
-def test_expected_nll_is_the_sum_over_masks(target, shape):
-  o, q, y = random_inputs(0, shape)
+def test_expected_nll_is_the_sum_over_masks(target):
+  o, q, y = random_inputs(0, (2, 3))
   value = expected(target)(o, q, y)
   _, (in_o, in_q) = expected_and_slopes(target)(o, q, y)
-  for i in np.ndindex(shape):
+  for i in np.ndindex(2, 3):
     mean, _, want_o, want_q, _ = enumerated(o[i], oracles.sigmoid(q[i]), y[i], target)
     np.testing.assert_allclose(value[i], mean, rtol=1e-12)
     np.testing.assert_allclose(in_o[i], want_o, rtol=1e-10, atol=1e-12)
