@@ -119,19 +119,6 @@ def test_bin_edges_are_closed_on_the_right(confidence, bin_index):
   np.testing.assert_allclose(bins["confidence"], (np.arange(4) == bin_index) * confidence, rtol=1e-6)
 
 
-def test_ece_by_hand():
-  """Three at 0.75 of which one right, one at 1.0 wrong: 3/4 |1/3 - 3/4| + 1/4 |0 - 1|."""
-  log_probs = np.concatenate([two_class(0.75)] * 3 + [two_class(1.0)])
-  bins = calibration.ece_bins(log_probs, np.array([0, 1, 1, 1]), num_bins=10)
-  np.testing.assert_allclose(calibration.ece(bins), 3 / 4 * (3 / 4 - 1 / 3) + 1 / 4, rtol=1e-6)
-
-
-def test_gaps_of_different_bins_do_not_cancel():
-  log_probs = np.concatenate([two_class(0.75), two_class(1.0)])
-  bins = calibration.ece_bins(log_probs, np.array([0, 1]), num_bins=4)  # +0.25 and -1
-  np.testing.assert_allclose(calibration.ece(bins), (0.25 + 1.0) / 2, rtol=1e-6)
-
-
 def test_default_is_fifteen_bins():
   log_probs, labels, _ = predictions()
   assert calibration.ece_bins(log_probs, labels)["count"].shape == (15,)

@@ -173,12 +173,6 @@ def test_gradients_reach_all_parameters():
     assert np.abs(leaf).max() > 0
 
 
-def test_it_is_a_backbone():
-  model = models.Classifier(models.RNN(8), models.SoftmaxHead(3))
-  variables = model.init(jax.random.key(0), X, train=False)
-  assert model.apply(variables, X, train=False)["logits"].shape == (3, 3)
-
-
 @pytest.mark.parametrize(
   ("model", "shape", "message"),
   [

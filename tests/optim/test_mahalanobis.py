@@ -42,20 +42,6 @@ def test_minimises_the_squared_problem(x64):
   assert min(squared(0.9 * delta), squared(1.1 * delta), squared(0 * delta)) > squared(delta)
 
 
-def test_forms_of_one_metric_agree(x64):
-  _, m, g, _ = draw(1)
-  want = -ALPHA * np.linalg.solve(m, g)
-  np.testing.assert_allclose(step(mahalanobis(ALPHA, dense=m), g), want, rtol=1e-10)
-  solved = mahalanobis(ALPHA, solve=lambda g, params: jnp.linalg.solve(m, g))
-  np.testing.assert_allclose(step(solved, g), want, rtol=1e-10)
-  diagonal = np.abs(g) + 1
-  np.testing.assert_allclose(
-    step(mahalanobis(ALPHA, diagonal=diagonal), g),
-    step(mahalanobis(ALPHA, dense=np.diag(diagonal)), g),
-    rtol=1e-12,
-  )
-
-
 def test_nan_stays_nan_and_a_metric_of_0_does_not_move():
   tx = lambda metric: scale_by_mahalanobis(diagonal=metric)
   np.testing.assert_array_equal(step(tx(jnp.ones(2)), jnp.array([jnp.nan, 3.0])), [np.nan, 3.0])

@@ -273,17 +273,3 @@ def test_averaging_masks_divides_the_variance_by_their_number():
     error.append(squared.std() / math.sqrt(rows))
   assert abs(spread[1] - spread[0]) <= 4 * math.hypot(error[0], error[1])
   assert max(error) < 0.02 * spread[0]  # so that a factor of two would be seen
-
-
-@pytest.mark.thorough
-def test_hard_masks_average_to_the_expected_nll():
-  o, q, y = random_inputs(3, (1,))
-  o, q, samples = o[0].astype(np.float32), q[0].astype(np.float32), 40_000
-
-  @jit
-  def draw(key):
-    masked = losses.dropmax_masked_logits(o[None], losses.dropmax_mask(key, q, num_samples=samples))
-    return losses.softmax_cross_entropy(masked, jnp.full(samples, y[0]))
-
-  nll = np.asarray(draw(jax.random.key(2)), np.float64)
-  assert abs(nll.mean() - float(expected("sampled")(o, q, y[0]))) <= 4 * nll.std() / math.sqrt(samples)

@@ -86,15 +86,6 @@ def test_without_curvature_the_approximation_is_exact(x64):
   np.testing.assert_array_equal(np.isnan(none), [False, True, True])
 
 
-def test_momentum_is_another_filter(x64):
-  """The equality is for plain gradient descent."""
-  eigvals, w, velocity = np.array([0.1, 0.5]), np.zeros(2), np.zeros(2)
-  for _ in range(10):
-    velocity = 0.9 * velocity - 0.2 * eigvals * (w - 1)
-    w = w + velocity
-  assert np.abs(w - theory.gd_filter(eigvals, learning_rate=0.2, steps=10)).min() > 0.1
-
-
 def test_dtypes_and_refusals():
   assert theory.early_stopping_alpha(learning_rate=0.1, steps=2).dtype == jnp.float32
   got = theory.early_stopping_alpha(learning_rate=0.1, steps=2, eigvals=jnp.ones(2, jnp.bfloat16))
