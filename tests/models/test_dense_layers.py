@@ -115,10 +115,3 @@ def test_selu_with_alpha_dropout_keeps_mean_and_variance():
   out = jax.jit(lambda v, x: model.apply(v, x, train=True, rngs=rngs))(variables, x)
   assert abs(out.mean()) < 0.05
   assert abs(out.std() - 1) < 0.08
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("option", ["dropout", "activation", "layer"])
-def test_other_options_are_refused(option):
-  with pytest.raises(ValueError, match=f"{option} must be one of"):
-    start(models.MLP((3,), **{option: "other"}))

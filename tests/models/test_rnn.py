@@ -171,17 +171,3 @@ def test_gradients_reach_all_parameters():
   for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(variables)):
     assert np.isfinite(leaf).all()
     assert np.abs(leaf).max() > 0
-
-
-@pytest.mark.parametrize(
-  ("model", "shape", "message"),
-  [
-    (models.RNN(), (2, 784), "RNN needs sequences"),
-    (models.RNN(0), (2, 3, 4), "width"),
-    (models.RNN(cell="lstm"), (2, 3, 4), "cell must be"),
-    (models.RNN(weight_noise_std=-1.0), (2, 3, 4), "weight_noise_std"),
-  ],
-)
-def test_what_does_not_fit_is_refused(model, shape, message):
-  with pytest.raises(ValueError, match=message):
-    jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros(shape), train=False))
