@@ -4,7 +4,6 @@ import decimal
 import functools
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -188,33 +187,6 @@ def test_regression_has_the_moments_of_the_masks():
   )(jax.random.key(6))
   np.testing.assert_allclose(got.mean, 0.5 * X @ KERNEL, atol=0.1)
   np.testing.assert_allclose(got.variance, 0.25 * X**2 @ KERNEL**2, rtol=0.05)
-
-
-class Net(nn.Module):
-  @nn.compact
-  def __call__(self, x, *, dropout, use_running_average):
-    x = nn.BatchNorm(use_running_average=use_running_average)(x)
-    return nn.Dropout(0.5, deterministic=not dropout)(x)
-
-
-def test_batch_norm_stays_frozen_in_linen():
-  """As the docstring says: the running statistics are used, and to update them is refused."""
-  statistics = {"BatchNorm_0": {"mean": jnp.full(3, 1.0), "var": jnp.full(3, 4.0)}}
-  params = {"BatchNorm_0": {"scale": jnp.ones(3), "bias": jnp.zeros(3)}}
-
-  def frozen(params, x, *, key, average=True):
-    variables = {"params": params, "batch_stats": statistics}
-    return Net().apply(
-      variables, x, dropout=True, use_running_average=average, rngs={"dropout": key}, mutable=False
-    )
-
-  got = jax.jit(lambda key: ensembles.mc_regress(frozen, params, X, key=key, num_samples=500))(
-    jax.random.key(7)
-  )
-  np.testing.assert_allclose(got.mean, (X - 1) / 2, atol=0.3)
-  train = functools.partial(frozen, average=False)
-  with pytest.raises(Exception, match=r"batch_stats"):
-    ensembles.mc_regress(train, params, X, key=jax.random.key(7), num_samples=2)
 
 
 def test_what_does_not_fit_is_refused():

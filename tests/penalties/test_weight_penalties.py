@@ -3,7 +3,6 @@
 import functools
 
 import chex
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -206,19 +205,3 @@ def test_learned_dropout_finds_the_leaves_of_an_nnx_state():
   assert "Dense_0/log_alpha/value" in paths.leaf_names(state)
   want = 2 * noise.variational_dropout_kl(0.0) + noise.concrete_dropout_kl(layer["kernel"], rate_logit=1.0)
   np.testing.assert_allclose(penalties.learned_dropout(state), want, rtol=1e-6)
-
-
-@pytest.mark.thorough
-def test_the_same_call_on_linen_nnx_and_equinox():
-  kernel = jnp.arange(6.0).reshape(3, 2)
-  layer = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
-  layer.kernel[...] = kernel
-  _, state = nnx.split(layer)
-  equinox = eqx.nn.Linear(3, 2, key=jax.random.key(0))
-  equinox = eqx.partition(eqx.tree_at(lambda m: m.weight, equinox, kernel.T), eqx.is_array)[0]
-  norms = np.linalg.norm(kernel, axis=0).sum()
-  linen = {"kernel": kernel, "bias": jnp.ones(2)}
-  for params in (linen, state, nnx.to_pure_dict(state), equinox):
-    assert l2(params) == 27.5
-    assert l1(params) == 15
-    np.testing.assert_allclose(group_lasso(params, size_weighted=False), norms, rtol=1e-6)
