@@ -31,7 +31,7 @@ def test_training_and_prediction_are_the_same_function():
 
 def test_the_gate_is_trained_by_the_likelihood():
   """d nll / d gate_k = (p_k - y_k) (1 - rho_k)."""
-  gradient = jax.grad(lambda g: losses.deterministic_attention(LOGITS, g, LABELS).sum())(GATES)
+  gradient = jax.jit(jax.grad(lambda g: losses.deterministic_attention(LOGITS, g, LABELS).sum()))(GATES)
   gap = oracles.masked_softmax(LOGITS, oracles.sigmoid(GATES)) - oracles.one_hot(LABELS, 5)
   np.testing.assert_allclose(gradient, gap * (1 - oracles.sigmoid(GATES)), rtol=1e-4, atol=1e-6)
 
@@ -39,9 +39,8 @@ def test_the_gate_is_trained_by_the_likelihood():
 @pytest.mark.claim("dropmax", "table 1", "baseline deterministic DropMax: the gate is taught the labels")
 def test_the_supervision_teaches_the_labels():
   """Its gradient is rho - y: a gate that knows the label costs nothing."""
-  gradient = jax.grad(lambda g: losses.deterministic_dropmax_terms(LOGITS, g, LABELS)["auxiliary"].sum())(
-    GATES
-  )
+  auxiliary = lambda g: losses.deterministic_dropmax_terms(LOGITS, g, LABELS)["auxiliary"].sum()
+  gradient = jax.jit(jax.grad(auxiliary))(GATES)
   np.testing.assert_allclose(
     gradient, oracles.sigmoid(GATES) - oracles.one_hot(LABELS, 5), rtol=1e-4, atol=1e-6
   )

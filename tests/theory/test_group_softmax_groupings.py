@@ -90,9 +90,8 @@ def test_losses_are_those_of_the_loss():
     every = np.broadcast_to(x, groups.shape), kernel, bias, np.full(len(groups), label)
     np.testing.assert_allclose(got, oracles.group_softmax(*every, groups, power), rtol=1e-12)
     rule = lambda *_, num_groups: jnp.asarray(groups, jnp.float64)
-    np.testing.assert_allclose(
-      got, losses.group_softmax(*every, num_groups=4, kind=kind, grouping=rule), rtol=1e-12
-    )
+    loss = functools.partial(losses.group_softmax, num_groups=4, kind=kind, grouping=rule)
+    np.testing.assert_allclose(got, contract.jit(loss)(*every), rtol=1e-12)
 
 
 @pytest.mark.claim(
@@ -232,14 +231,14 @@ def test_equation_a27_at_random_weights_the_rule_is_hardly_adversarial():
 @pytest.mark.thorough
 def test_search_finds_the_maximum_of_a_small_example():
   partitions = theory.equal_partitions(8, 2)
+  options = {"num_groups": 2, "power": 1.0, "num_steps": 300}
+  search = contract.jit(functools.partial(theory.search_grouping, **options))
   hits = 0
   for seed in range(5):
     arguments = example(seed, 8, 5)
     values = grouping_losses(*arguments, partitions, power=1.0)
     start = sorted_groups(*arguments, 2)
-    loss, groups = theory.search_grouping(
-      jax.random.key(seed), *arguments, start, num_groups=2, power=1.0, num_steps=300
-    )
+    loss, groups = search(jax.random.key(seed), *arguments, start)
     first = grouping_losses(*arguments, start[None], power=1.0)[0]
     assert first - 1e-12 <= loss <= values.max() + 1e-12
     np.testing.assert_allclose(loss, grouping_losses(*arguments, groups[None], power=1.0)[0], rtol=1e-12)
