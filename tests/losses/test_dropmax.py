@@ -353,12 +353,6 @@ def test_stop_gradient_variants_differ_in_the_features_only():
   assert (gradients[0]["features"] != gradients[1]["features"]).any()
 
 
-def test_stop_gradient_variant_is_checked():
-  weights, _ = random_heads()
-  with pytest.raises(ValueError, match="stop_gradient"):
-    losses.dropmax_heads(**weights, stop_gradient="everything")
-
-
 def test_the_whole_prior_activation_is_stopped_by_default():
   """As in the released code: there is no posterior of its own, whose gradient would reach the features."""
   weights, _ = random_heads()
@@ -388,7 +382,9 @@ def test_eps_is_1e_20():
   np.testing.assert_allclose(mask[0, 0], [math.log(1e-20), 0, math.log(1e-20)], rtol=1e-12)
 
 
-def test_masks_that_do_not_fit_are_refused():
+def test_masks_and_variants_that_do_not_fit_are_refused():
+  with pytest.raises(ValueError, match="stop_gradient"):
+    losses.dropmax_heads(**random_heads()[0], stop_gradient="everything")
   with pytest.raises(ValueError, match="broadcast"):
     losses.dropmax_masked_logits(jnp.zeros((4, 3)), jnp.ones((5, 3)))
 
