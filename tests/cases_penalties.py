@@ -97,10 +97,7 @@ CASES = (
     {"precision": 3.0},
   ),
   Case(
-    "penalties.laplace_prior",
-    PARAMS,
-    lambda a: (3 * np.abs(_matrix(a)) - np.log(3 / 2)).sum(),
-    {"rate": 3.0},
+    "penalties.laplace_prior", PARAMS, lambda a: (3 * np.abs(_matrix(a)) - np.log(3 / 2)).sum(), {"rate": 3.0}
   ),
   Case("penalties.tying", {"params": {"a": KERNEL, "b": KERNEL}}, _tying, {"pairs": [("a", "b")]}),
   Case(
@@ -132,10 +129,6 @@ CASES = (
     atol=1e-3,  # the square of a slope of 3, at a phase of 90 that float32 rounds to 4e-6
   ),
   Case(
-    "penalties.jacobian_penalty",
-    SLOPES,
-    lambda a: _mlp_jacobian(a).sum(-1),
-    {"apply_fn": _mlp},
-    atol=1e-3,
+    "penalties.jacobian_penalty", SLOPES, lambda a: _mlp_jacobian(a).sum(-1), {"apply_fn": _mlp}, atol=1e-3
   ),
 )

@@ -15,9 +15,11 @@ if _shared:
 
 import jaxlib.version  # noqa: E402
 
-# XLA's older code generator compiles in half the time. Newer versions lack it, and stop at the unknown flag.
+# XLA's older code generator compiles in half the time, and a program in one part takes a fifth less processor
+# time than in many. Newer versions may lack these flags, and stop at an unknown one.
 if jaxlib.version.__version__.startswith("0.10."):
-  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+  _flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_flags}"
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -58,6 +60,12 @@ if _shared:
   if jax.config.jax_compilation_cache_dir:
     os.environ[_FOLDER] = jax.config.jax_compilation_cache_dir
     _prune(pathlib.Path(os.environ[_FOLDER]))
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
 
 
 @pytest.fixture(scope="session")

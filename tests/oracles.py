@@ -8,6 +8,19 @@ import itertools
 import numpy as np
 
 EPS = 1e-20
+# Names of weights, their shapes and the axes of one unit's incoming weights, by Flax's layouts.
+LAYOUTS = (
+  ("Dense_0/kernel", (3, 4), (0,)),
+  ("Conv_0/kernel", (2, 3, 2, 4), (0, 1, 2)),
+  ("Conv1D_0/kernel", (3, 2, 4), (0, 1)),
+  ("attention/query/kernel", (6, 2, 3), (0,)),
+  ("attention/key/kernel", (6, 2, 3), (0,)),
+  ("attention/value/kernel", (6, 2, 3), (0,)),
+  ("attention/out/kernel", (2, 3, 6), (0, 1)),
+  ("query/kernel", (6, 4), (0,)),
+  ("embed/embedding", (5, 3), (1,)),
+  ("kernel", (4,), (0,)),
+)
 
 
 def f64(x) -> np.ndarray:

@@ -80,31 +80,3 @@ def test_group_softmax_takes_the_last_layer_of_every_kind_of_model():
     value, gradients = slope(x, kernel, bias)
     lower = loss(*(a - 0.01 * g for a, g in zip((x, kernel, bias), gradients)))
     assert lower < value
-
-
-@pytest.mark.thorough
-def test_twenty_lines_of_plain_optax():
-  images, labels = load_digits(return_X_y=True)
-  x, y = jnp.asarray(images / 16, jnp.float32), jnp.asarray(labels)
-  params = {
-    name: {"kernel": jnp.zeros((FEATURES, CLASSES)), "bias": jnp.zeros(CLASSES)}
-    for name in ("classifier", "prior", "residual")
-  }
-  tx = optax.adam(0.03)
-  state = tx.init(params)
-
-  def objective(params, key):
-    outputs = losses.dropmax_heads(x[:1500], **params)
-    return losses.dropmax(key, labels=y[:1500], **outputs).mean()
-
-  @jax.jit
-  def step(params, state, key):
-    grads = jax.grad(objective)(params, key)
-    updates, state = tx.update(grads, state)
-    return optax.apply_updates(params, updates), state
-
-  for i in range(60):
-    params, state = step(params, state, jax.random.fold_in(jax.random.key(0), i))
-  outputs = losses.dropmax_heads(x[1500:], **params)
-  predicted = losses.dropmax_log_probs(outputs["logits"], outputs["retain_logits"]).argmax(-1)
-  assert jnp.mean(predicted == y[1500:]) > 0.85

@@ -61,7 +61,7 @@ ELSEWHERE = {
   "flatness/test_subset.py": "flatness.subset",
   "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_layer.py": "noise.layer",
-  "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise noise.rnn_weight_noise_init",
+  "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
   "noise/test_token_dropout.py": "noise.token_dropout_indices",
   "optim/test_path_sgd.py": "optim.path_kappa optim.path_norm",
   "theory/test_running_averages.py": "theory.adagrad_regret_bound theory.ewa_weights theory.ewa_window",

@@ -173,24 +173,6 @@ def test_vat_is_finite_where_the_prediction_is_certain_or_flat_or_impossible():
   assert all(np.isfinite(x).all() for x in losses)
 
 
-@pytest.mark.slow
-def test_vmap_is_a_loop_and_dtypes_stay():
-  def attacks(key, x):
-    keys = jax.random.split(key)
-    return {
-      "fgsm": adversarial.fgsm(logistic, x, eps=0.3),
-      "pgd": adversarial.pgd(keys[0], logistic, x, norm="l2", **STEPS),
-      "vat": adversarial.virtual_adversarial(keys[1], log_probs, x, eps=0.3),
-    }
-
-  x = jnp.asarray(np.stack([X, X + 1]), jnp.float32)
-  mapped = jit(jax.vmap(attacks))(jax.random.split(key(), 2), x)
-  second = jit(attacks)(jax.random.split(key(), 2)[1], x[1])
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-5, atol=1e-6), mapped, second)
-  narrow = jax.eval_shape(attacks, key(), x[0].astype(jnp.bfloat16))
-  assert {v.dtype for v in narrow.values()} == {jnp.dtype(jnp.bfloat16)}
-
-
 def test_refusals():
   x = jnp.zeros((3, 4))
   with pytest.raises(TypeError, match="x must be floating"):

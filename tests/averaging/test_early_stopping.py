@@ -74,18 +74,6 @@ def test_table(name):
     assert states.num_worse[-1] == patience
 
 
-def test_jit_is_eager_and_vmap_a_loop():
-  run = runner(3, 0.0, "min")
-  metrics = np.stack([np.float32(row[0]) for row in TABLE.values()])
-  got = jax.jit(jax.vmap(run))(metrics)
-  for i, row in enumerate(metrics):
-    jax.tree.map(lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), got, run(row))
-  state = averaging.early_stopping_init(jnp.float32(-1))
-  for number, metric in enumerate(metrics[0]):
-    state = averaging.early_stopping_update(state, jnp.float32(number), metric, patience=3)
-  assert (state.params, state.best_metric, state.should_stop) == (2, 3, True)
-
-
 def test_what_does_not_fit_is_refused():
   params = {"w": jnp.zeros(2)}
   state = averaging.early_stopping_init(params)

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jaxreg import averaging
@@ -41,19 +40,6 @@ def test_without_the_ramp_the_start_keeps_its_weight():
   weights = 0.25 * 0.75 ** np.arange(9)[::-1]
   np.testing.assert_allclose(got[-1], 0.75**9 * START + weights @ ITERATES, rtol=1e-12)
   assert state.count == 9
-
-
-@pytest.mark.thorough
-def test_optax_s_debiased_average_is_another():
-  """It forgets the start as well, but the last of four weighs more than a quarter."""
-  iterates = jnp.asarray(ITERATES[:4], jnp.float32)
-  ema = optax.ema(0.75, debias=True)
-  state = ema.init(iterates[0])
-  for params in iterates:
-    average, state = ema.update(params, state)
-  weights = 0.75 ** np.arange(4)[::-1]
-  np.testing.assert_allclose(average, weights @ ITERATES[:4] / weights.sum(), rtol=1e-5)
-  assert jnp.abs(average - iterates.mean(0)).max() > 0.01
 
 
 def test_dtypes_and_extremes_of_the_decay():

@@ -28,24 +28,6 @@ def test_running_mean_is_the_mean():
   np.testing.assert_allclose(got.params["b"], narrow.mean(0), rtol=1e-6, atol=1e-6)
 
 
-def test_the_mean_of_sgd_s_last_iterates_is_nearer_to_the_minimum():
-  """On a quadratic with noisy gradients they circle the minimum."""
-  noise = np.random.default_rng(1).normal(size=(2000, 5))
-
-  def step(carry, z):
-    w, state = carry
-    w = w - 0.3 * (w + z)
-    return (w, averaging.swa_update(state, w)), None
-
-  start = jnp.zeros(5)
-  w, state = jax.jit(lambda z: jax.lax.scan(step, (start, averaging.swa_init(start)), z)[0])(
-    np.float32(noise)
-  )
-  # Variances 0.3 / 1.7 of an iterate and about 1 / 2000 of the mean.
-  assert jnp.linalg.norm(state.params) < 0.1
-  assert jnp.linalg.norm(w) > 0.3
-
-
 class Net(nn.Module):
   @nn.compact
   def __call__(self, x, *, train):

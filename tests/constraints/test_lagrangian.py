@@ -15,12 +15,6 @@ HESSIAN = np.array([[3.0, 1.0], [1.0, 2.0]])
 OPTIMUM = np.array([2.0, -3.0])
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def loss(w):
   return 0.5 * jnp.dot(w - OPTIMUM, jnp.matmul(HESSIAN, w - OPTIMUM))
 

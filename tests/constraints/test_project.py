@@ -10,17 +10,11 @@ import optax
 import pytest
 from contract import jit
 
-from jaxreg.constraints import apply_updates_and_project, max_norm, project, prox_non_negative, unit_norm
+from jaxreg.constraints import apply_updates_and_project, max_norm, project, prox_non_negative
 from jaxreg.penalties import l2, penalized
 
 non_negative = optax.projections.projection_non_negative
 WHERE = "norm penalties as constrained optimization"
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 def train(loss, tx, params, steps):
@@ -131,16 +125,6 @@ def test_bfloat16_needs_the_projection_after_the_update():
   want = moved * np.minimum(1, 2 / np.linalg.norm(moved, axis=0))
   np.testing.assert_allclose(np.asarray(direct, np.float64), want, rtol=2**-8 * 1.001)
   assert excess(optax.apply_updates(params, new)["kernel"]) > 4 * excess(direct)
-
-
-def test_averages_of_feasible_points():
-  """A ball is convex and a sphere is not: averaged weights stay within `max_norm` and leave `unit_norm`."""
-  points = jnp.asarray(np.random.default_rng(4).normal(size=(10, 3, 2)), jnp.float32)
-  in_balls = jax.vmap(lambda w: max_norm({"kernel": w}, limit=1.0)["kernel"])(points)
-  assert (np.linalg.norm(in_balls.mean(0), axis=0) <= 1).all()
-  on_spheres = jax.vmap(lambda w: unit_norm({"kernel": w})["kernel"])(points)
-  np.testing.assert_allclose(np.linalg.norm(on_spheres, axis=1), 1, rtol=1e-6)
-  assert (np.linalg.norm(on_spheres.mean(0), axis=0) < 0.9).all()
 
 
 def test_works_inside_masked_and_multi_steps():

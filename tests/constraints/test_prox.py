@@ -24,12 +24,6 @@ from jaxreg.penalties import group_lasso, l1, penalized
 STEP, WEIGHT, RATIO = 0.25, 1.6, 0.3
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def train(loss, tx, params, steps):
   def step(_, carry):
     params, state = carry

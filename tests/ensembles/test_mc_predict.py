@@ -4,7 +4,6 @@ import decimal
 import functools
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,7 +100,7 @@ def test_uncertainty_of_any_ensemble(weights):
   w = np.ones(7) / 7 if weights is None else np.float64(weights) / np.sum(weights)
   mean = np.einsum("m,mbk->bk", w, probs)
   with np.errstate(divide="ignore"), jax.enable_x64(True):
-    got = ensembles.uncertainty(np.log(probs), None if weights is None else np.float64(weights))
+    got = jax.jit(ensembles.uncertainty)(np.log(probs), None if weights is None else np.float64(weights))
   np.testing.assert_allclose(np.exp(got.mean_log_probs), mean, rtol=1e-12)
   np.testing.assert_allclose(got.variance, np.einsum("m,mbk->bk", w, (probs - mean) ** 2), atol=1e-14)
   np.testing.assert_allclose(got.entropy, entropy(mean), atol=1e-12)
@@ -151,20 +150,16 @@ def test_huge_logits_have_the_exact_mean_entropy_and_gradient():
   probs = np.apply_along_axis(exact_softmax, -1, draws)
   mean = probs.mean(0)
 
-  def predict(draws):
-    apply_fn = in_order(jax.random.key(10), draws)
-    return ensembles.mc_predict(apply_fn, draws, jnp.zeros(20), key=jax.random.key(10), num_samples=3)
-
   def summed(draws):
-    result = predict(draws)
+    apply_fn = in_order(jax.random.key(10), draws)
+    result = ensembles.mc_predict(apply_fn, draws, jnp.zeros(20), key=jax.random.key(10), num_samples=3)
     return jnp.exp(result.mean_log_probs[:, 0]).sum(), result
 
-  slope, compiled = jax.jit(jax.grad(summed, has_aux=True))(draws)
-  for result in (predict(draws), compiled):
-    np.testing.assert_allclose(np.exp(result.mean_log_probs), mean, atol=1e-6)
-    np.testing.assert_allclose(result.variance, probs.var(0), atol=1e-6)
-    np.testing.assert_allclose(result.entropy, entropy(mean), atol=1e-5)
-    np.testing.assert_allclose(result.mutual_information, entropy(mean) - entropy(probs).mean(0), atol=1e-5)
+  slope, result = jax.jit(jax.grad(summed, has_aux=True))(draws)
+  np.testing.assert_allclose(np.exp(result.mean_log_probs), mean, atol=1e-6)
+  np.testing.assert_allclose(result.variance, probs.var(0), atol=1e-6)
+  np.testing.assert_allclose(result.entropy, entropy(mean), atol=1e-5)
+  np.testing.assert_allclose(result.mutual_information, entropy(mean) - entropy(probs).mean(0), atol=1e-5)
   np.testing.assert_allclose(slope, probs[..., :1] * (np.eye(3)[0] - probs) / 3, atol=1e-6)
 
 
@@ -192,33 +187,6 @@ def test_regression_has_the_moments_of_the_masks():
   )(jax.random.key(6))
   np.testing.assert_allclose(got.mean, 0.5 * X @ KERNEL, atol=0.1)
   np.testing.assert_allclose(got.variance, 0.25 * X**2 @ KERNEL**2, rtol=0.05)
-
-
-class Net(nn.Module):
-  @nn.compact
-  def __call__(self, x, *, dropout, use_running_average):
-    x = nn.BatchNorm(use_running_average=use_running_average)(x)
-    return nn.Dropout(0.5, deterministic=not dropout)(x)
-
-
-def test_batch_norm_stays_frozen_in_linen():
-  """As the docstring says: the running statistics are used, and to update them is refused."""
-  statistics = {"BatchNorm_0": {"mean": jnp.full(3, 1.0), "var": jnp.full(3, 4.0)}}
-  params = {"BatchNorm_0": {"scale": jnp.ones(3), "bias": jnp.zeros(3)}}
-
-  def frozen(params, x, *, key, average=True):
-    variables = {"params": params, "batch_stats": statistics}
-    return Net().apply(
-      variables, x, dropout=True, use_running_average=average, rngs={"dropout": key}, mutable=False
-    )
-
-  got = jax.jit(lambda key: ensembles.mc_regress(frozen, params, X, key=key, num_samples=500))(
-    jax.random.key(7)
-  )
-  np.testing.assert_allclose(got.mean, (X - 1) / 2, atol=0.3)
-  train = functools.partial(frozen, average=False)
-  with pytest.raises(Exception, match=r"batch_stats"):
-    ensembles.mc_regress(train, params, X, key=jax.random.key(7), num_samples=2)
 
 
 def test_what_does_not_fit_is_refused():

@@ -116,18 +116,6 @@ def test_means_keep_their_digits_beside_huge_numbers(huge):
   np.testing.assert_allclose(gradients[1], 0, atol=1e-6)
 
 
-def test_extremes_dtypes_and_vmap():
-  log_probs, alike = np.float32([[0, -1e4, -2e4], [-2e4, -1e4, 0]]), np.float32([1, 1])
-  values, gradients = values_and_gradients(log_probs, alike)
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves((values, gradients)))
-  np.testing.assert_allclose(values[1], -np.log(3), rtol=1e-6)
-  shapes = jax.eval_shape(both, jnp.bfloat16(log_probs))
-  assert {x.dtype for x in shapes} == {np.dtype(np.float32)}
-  several = jax.jit(jax.vmap(both))(np.stack([log_probs, log_probs / 1e4]), np.stack([alike, alike]))
-  for one, want in zip(several, values):
-    np.testing.assert_allclose(one[0], want, rtol=1e-6)
-
-
 @pytest.mark.claim(
   "regularization", "bagging", "the mean of the members' probabilities has at most the mean of their NLLs"
 )

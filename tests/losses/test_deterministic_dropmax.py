@@ -20,13 +20,6 @@ def test_equal_gates_are_the_softmax():
     np.testing.assert_allclose(loss, oracles.cross_entropy(LOGITS, LABELS), rtol=1e-5, atol=1e-6)
 
 
-def test_a_shut_gate_takes_a_class_out():
-  gates = np.where(oracles.one_hot((LABELS + 1) % 5, 5) > 0, -1e4, 1e4).astype(np.float32)
-  kept = 1 - oracles.one_hot((LABELS + 1) % 5, 5)
-  loss = losses.deterministic_attention(LOGITS, gates, LABELS)
-  np.testing.assert_allclose(loss, oracles.subset_cross_entropy(LOGITS, LABELS, kept), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.claim(
   "dropmax", "table 1", "baseline deterministic attention: the same in training and prediction"
 )
@@ -38,26 +31,16 @@ def test_training_and_prediction_are_the_same_function():
 
 def test_the_gate_is_trained_by_the_likelihood():
   """d nll / d gate_k = (p_k - y_k) (1 - rho_k)."""
-  gradient = jax.grad(lambda g: losses.deterministic_attention(LOGITS, g, LABELS).sum())(GATES)
+  gradient = jax.jit(jax.grad(lambda g: losses.deterministic_attention(LOGITS, g, LABELS).sum()))(GATES)
   gap = oracles.masked_softmax(LOGITS, oracles.sigmoid(GATES)) - oracles.one_hot(LABELS, 5)
   np.testing.assert_allclose(gradient, gap * (1 - oracles.sigmoid(GATES)), rtol=1e-4, atol=1e-6)
-
-
-def test_without_supervision_it_is_attention():
-  loss = losses.deterministic_dropmax(LOGITS, GATES, LABELS, auxiliary_weight=0.0)
-  np.testing.assert_array_equal(loss, losses.deterministic_attention(LOGITS, GATES, LABELS))
-  terms = losses.deterministic_dropmax_terms(LOGITS, GATES, LABELS)
-  np.testing.assert_allclose(
-    losses.deterministic_dropmax(LOGITS, GATES, LABELS), sum(terms.values()), rtol=1e-6
-  )
 
 
 @pytest.mark.claim("dropmax", "table 1", "baseline deterministic DropMax: the gate is taught the labels")
 def test_the_supervision_teaches_the_labels():
   """Its gradient is rho - y: a gate that knows the label costs nothing."""
-  gradient = jax.grad(lambda g: losses.deterministic_dropmax_terms(LOGITS, g, LABELS)["auxiliary"].sum())(
-    GATES
-  )
+  auxiliary = lambda g: losses.deterministic_dropmax_terms(LOGITS, g, LABELS)["auxiliary"].sum()
+  gradient = jax.jit(jax.grad(auxiliary))(GATES)
   np.testing.assert_allclose(
     gradient, oracles.sigmoid(GATES) - oracles.one_hot(LABELS, 5), rtol=1e-4, atol=1e-6
   )

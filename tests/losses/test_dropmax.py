@@ -8,12 +8,12 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import oracles
 import pytest
 import scipy.optimize
 import scipy.special
 from contract import jit
+from scipy.special import log_expit, logit
 
 from jaxreg import losses
 
@@ -22,12 +22,6 @@ log_mask = jit(losses.dropmax_log_mask, static_argnames="num_samples")
 monte_carlo = jit(losses.dropmax_monte_carlo_log_probs, static_argnames="num_samples")
 # Section 1.7: a = 1 + W(1/e), the root of a = 1 + exp(-a).
 A = 1 + scipy.special.lambertw(1 / math.e).real
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 def random_inputs(seed=0, batch=6, classes=K, scale=2.0, dtype=np.float64):
@@ -74,10 +68,6 @@ def gradients_by_term(function):
   return gradients
 
 
-def logit(p):
-  return np.log(p) - np.log1p(-np.asarray(p, np.float64))
-
-
 def wrong(labels, classes):
   return oracles.one_hot(labels, classes) == 0
 
@@ -98,34 +88,6 @@ def test_terms_equal_the_probability_form(samples, temperature):
   assert got.keys() == want.keys()
   for name in want:
     np.testing.assert_allclose(got[name], want[name], rtol=1e-10, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.usefixtures("x64")
-def test_default_temperature_is_a_tenth():
-  o, ph, rh, y = random_inputs(1)
-  np.testing.assert_array_equal(terms(o, ph, rh, y)["nll"], terms(o, ph, rh, y, temperature=0.1)["nll"])
-  mask = log_mask(jax.random.key(0), ph, y)
-  want = oracles.relaxed_mask(ph, y, logit_noise(0, (1, 6, K)), 0.1)
-  np.testing.assert_allclose(np.exp(mask), want, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-def test_posterior_defaults_to_prior_plus_residual():
-  o, ph, rh, y = random_inputs(2)
-  given, default = terms(o, ph, rh, y, posterior_logits=ph + rh), terms(o, ph, rh, y)
-  other = terms(o, ph, rh, y, posterior_logits=ph - rh)
-  for name in ("nll", "kl"):
-    np.testing.assert_array_equal(given[name], default[name])
-    assert (other[name] != default[name]).all()
-
-
-def test_loss_is_the_sum_of_its_terms():
-  arrays = random_inputs(3, dtype=np.float32)
-  options = dict(kl_weight=0.5, entropy_weight=0.25, auxiliary_weight=2.0, num_samples=3)
-  total = jit(functools.partial(losses.dropmax, **options))(jax.random.key(4), *arrays)
-  parts = terms(*arrays, seed=4, **options)
-  assert set(parts) == {"nll", "kl", "neg_entropy", "auxiliary"}
-  np.testing.assert_allclose(total, sum(np.asarray(p, np.float64) for p in parts.values()), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["dropmax", "dropmax_qp", "deterministic_dropmax"])
@@ -201,32 +163,6 @@ def test_entropy_is_maximised():
   assert (np.sign(push) == np.sign(ph)).all()  # descent moves every rho towards 1/2
 
 
-def test_a_negative_loss_is_normal():
-  o = jnp.where(jnp.arange(K) == 0, 20.0, 0.0)[None]
-  ph = jnp.where(jnp.arange(K) == 0, A, -A)[None]
-  rh = jnp.where(jnp.arange(K) == 0, 30.0, -30.0)[None]
-  value = jit(losses.dropmax)(jax.random.key(0), o, ph, rh, jnp.zeros(1, int))
-  np.testing.assert_allclose(value, -0.278465 * K, atol=1e-4)
-
-
-def test_shift_invariant_in_the_logits():
-  o, ph, rh, y = random_inputs(7, dtype=np.float32)
-  o = np.round(o * 64) / 64  # so that adding 100 rounds nothing away
-  for shift in (100.0, -60.0):
-    for name, value in terms(o + np.float32(shift), ph, rh, y).items():
-      np.testing.assert_allclose(value, terms(o, ph, rh, y)[name], rtol=1e-5, atol=1e-5, err_msg=name)
-    np.testing.assert_allclose(
-      losses.dropmax_log_probs(o + np.float32(shift), ph),
-      losses.dropmax_log_probs(o, ph),
-      rtol=1e-5,
-      atol=1e-5,
-    )
-
-
-def log_sigmoid(x):
-  return -np.logaddexp(0, -np.float64(x))
-
-
 def test_values_and_finite_gradients_at_extreme_logits():
   """By logarithms in float64: there the probabilities are 0 and 1."""
 
@@ -244,15 +180,15 @@ def test_values_and_finite_gradients_at_extreme_logits():
 
     other, q, eps = wrong(y, K), np.float64(ph + rh), math.log(1e-20)
     noise = logit_noise(seed, (8, K), np.float32)
-    gated = o + np.where(other, np.logaddexp(log_sigmoid((q + noise) / 0.1), eps), 0)
+    gated = o + np.where(other, np.logaddexp(log_expit((q + noise) / 0.1), eps), 0)
     likelihood = gated[~other] - np.logaddexp.reduce(gated, axis=-1)
-    on = oracles.sigmoid(q) * (log_sigmoid(q) - log_sigmoid(ph))
-    off = oracles.sigmoid(-q) * (log_sigmoid(-q) - log_sigmoid(-ph))
-    want = np.where(other, on + off - log_sigmoid(-rh), -log_sigmoid(ph) - log_sigmoid(rh)).sum(-1)
+    on = oracles.sigmoid(q) * (log_expit(q) - log_expit(ph))
+    off = oracles.sigmoid(-q) * (log_expit(-q) - log_expit(-ph))
+    want = np.where(other, on + off - log_expit(-rh), -log_expit(ph) - log_expit(rh)).sum(-1)
     want -= likelihood
-    want += (oracles.sigmoid(ph) * log_sigmoid(ph) + oracles.sigmoid(-ph) * log_sigmoid(-ph)).sum(-1)
+    want += (oracles.sigmoid(ph) * log_expit(ph) + oracles.sigmoid(-ph) * log_expit(-ph)).sum(-1)
     np.testing.assert_allclose(loss, want, rtol=1e-5, atol=1e-3)
-    gated = o + np.logaddexp(log_sigmoid(ph), eps)
+    gated = o + np.logaddexp(log_expit(ph), eps)
     want = gated - np.logaddexp.reduce(gated, axis=-1, keepdims=True)
     np.testing.assert_allclose(log_probs, want, rtol=1e-5, atol=1e-3)
 
@@ -264,7 +200,9 @@ def test_terms_of_sure_logits_keep_their_values_and_gradients():
   def of_sure(x):
     both = jnp.stack([x, x])[None]  # the target and another class
     prior, residual = inner_terms(o, both, flat, y, posterior_logits=flat), inner_terms(o, flat, both, y)
+    sure, shut = jnp.stack([1e3, x])[None], jnp.array([[0.0, -1e3]])
     return {
+      "other": inner_terms(o, sure, flat, y, posterior_logits=shut)["kl"][0],
       "target": inner_terms(o, jnp.stack([x, 0.0])[None], flat, y, posterior_logits=flat)["kl"][0],
       "neg_entropy": prior["neg_entropy"][0] / 2,
       "auxiliary": residual["auxiliary"][0],
@@ -275,6 +213,7 @@ def test_terms_of_sure_logits_keep_their_values_and_gradients():
   small = np.exp(-np.abs(x))
   near, p = np.log1p(small), oracles.sigmoid(x)
   wants = {
+    "other": (near + np.maximum(x, 0), p),
     "target": (near + np.maximum(-x, 0), -oracles.sigmoid(-x)),
     "neg_entropy": (-near - np.abs(x) * small / (1 + small), small / (1 + small) ** 2 * x),
     "auxiliary": (2 * near + np.abs(x), 2 * p - 1),
@@ -284,23 +223,14 @@ def test_terms_of_sure_logits_keep_their_values_and_gradients():
     np.testing.assert_allclose(np.float64(slopes[name]), slope, rtol=1e-5, atol=1e-37, err_msg=name)
 
 
-def test_kl_gradient_does_not_die():
-  """Section 5.3: at rho -> 1 with g -> 0 the KL is 20 and still pulls with a gradient of 1."""
-  o, y, posterior = jnp.zeros((1, 2)), jnp.array([0]), jnp.array([[0.0, -20.0]])
-
-  def kl(ph):
-    return inner_terms(o, jnp.stack([20.0, ph])[None], o, y, posterior_logits=posterior)["kl"].sum()
-
-  value, gradient = jit(jax.value_and_grad(kl))(20.0)
-  np.testing.assert_allclose(value, 20.0, rtol=1e-6)
-  np.testing.assert_allclose(gradient, 1.0, rtol=1e-6)
-
-
 # Gradients: 1.6 and 5.7 points 3 and 4.
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim("dropmax", "section 4", "gradients of the KL and entropy terms in the retain logits")
+@pytest.mark.claim(
+  "dropmax", "section 4", "the likelihood never trains the target mask, and drops wrong classes"
+)
 def test_analytic_gradients():
   o, ph, rh, y = random_inputs(8)
   rho, g, r = oracles.sigmoid(ph), oracles.sigmoid(ph + rh), oracles.sigmoid(rh)
@@ -320,30 +250,15 @@ def test_analytic_gradients():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
-  "dropmax", "section 4", "the likelihood never trains the target mask, and drops wrong classes"
-)
-def test_nll_only_pushes_nontarget_masks_down():
-  o, ph, rh, y = random_inputs(9)
-  nll = lambda qh: inner_terms(o, ph, rh, y, posterior_logits=qh, num_samples=4)["nll"].sum()
-  gradient = jit(jax.grad(nll))(ph)
-  assert (gradient >= 0).all()
-  assert (gradient[wrong(y, K)] > 0).any()
-  np.testing.assert_array_equal(gradient[~wrong(y, K)], 0)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("given", [True, False])
-@pytest.mark.claim(
   "dropmax", "poster", "easy examples settle at retain probabilities of 0.78 (target) and 0.22 (others)"
 )
-def test_fixed_point_of_the_prior(given):
+def test_fixed_point_of_the_prior():
   """Section 1.7: gradient descent on ph with g = 0 ends at rho = 0.782188 and 0.217812."""
   o, y = jnp.zeros((2, K)), jnp.array([0, 3])
   far = jnp.full((2, K), -1e3)
 
   def objective(ph):
-    posterior = {"posterior_logits": far} if given else {}
-    parts = inner_terms(o, ph, far if not given else o, y, **posterior)
+    parts = inner_terms(o, ph, far, y)
     return parts["kl"] + parts["neg_entropy"]
 
   step = lambda _, ph: ph - 1.0 * jax.grad(lambda ph: objective(ph).sum())(ph)
@@ -355,40 +270,6 @@ def test_fixed_point_of_the_prior(given):
   np.testing.assert_allclose(np.abs(ph), A, atol=1e-6)
   np.testing.assert_allclose(value, -0.278465 * K, atol=1e-6 * K)
   np.testing.assert_allclose(value, -(A - 1) * K, atol=1e-9)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.claim("dropmax", "poster", "rho(g): the prior settles between its two limits, by the posterior")
-def test_equilibrium_of_the_prior_for_a_given_posterior():
-  g = np.array([0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
-  table = [0.2178, 0.2541, 0.2865, 0.3722, 0.5, 0.6278, 0.7135, 0.7822]
-  posterior = jnp.asarray([0, *logit(np.clip(g, 1e-300, 1 - 1e-16))])[None].at[0, -1].set(700.0)
-  o, y = jnp.zeros((1, 9)), jnp.array([0])
-
-  def objective(ph):
-    parts = inner_terms(o, ph, o, y, posterior_logits=posterior)
-    return (parts["kl"] + parts["neg_entropy"]).sum()
-
-  step = lambda _, ph: ph - jax.grad(objective)(ph)
-  ph = jit(lambda ph: jax.lax.fori_loop(0, 300, step, ph))(o)
-  np.testing.assert_allclose(oracles.sigmoid(ph)[0, 1:], table, atol=5.1e-5)
-
-
-@pytest.mark.usefixtures("x64")
-def test_floor_of_kl_and_entropy():
-  """-log 2 for a wrong class, reached at g = rho = 1/2; -W(1/e) for the target."""
-  o, y = jnp.zeros((1, 2)), jnp.array([0])
-  floor = -(A - 1)
-
-  def wrong_class(x):
-    ph, qh = x
-    parts = terms(o, jnp.array([[A, ph]]), o, y, posterior_logits=jnp.array([[0.0, qh]]))
-    return float((parts["kl"] + parts["neg_entropy"])[0]) - floor
-
-  np.testing.assert_allclose(wrong_class((0.0, 0.0)), -math.log(2), rtol=1e-12)
-  best = scipy.optimize.minimize(wrong_class, (1.0, -2.0), method="Nelder-Mead", options={"maxfev": 150})
-  np.testing.assert_allclose(best.fun, -math.log(2), atol=1e-6)
-  assert best.fun >= -math.log(2) - 1e-12
 
 
 # Who gets gradient from what: the table of 1.5.
@@ -464,18 +345,12 @@ def test_stop_gradient_variants_differ_in_the_features_only():
   values, gradients = [], []
   for variant in ("activations", "parameters"):
     outputs = losses.dropmax_heads(**weights, stop_gradient=variant)
-    values.append(losses.dropmax(jax.random.key(0), labels=labels, **outputs))
+    values.append(jit(losses.dropmax)(jax.random.key(0), labels=labels, **outputs))
     gradients.append(term_gradient("kl", weights, labels, stop_gradient=variant, branch_only=False))
   np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
   for name in ("classifier", "prior", "residual"):
     chex.assert_trees_all_close(gradients[0][name], gradients[1][name], rtol=1e-9, atol=1e-12)
   assert (gradients[0]["features"] != gradients[1]["features"]).any()
-
-
-def test_stop_gradient_variant_is_checked():
-  weights, _ = random_heads()
-  with pytest.raises(ValueError, match="stop_gradient"):
-    losses.dropmax_heads(**weights, stop_gradient="everything")
 
 
 def test_the_whole_prior_activation_is_stopped_by_default():
@@ -499,15 +374,6 @@ def test_equal_masks_give_the_softmax(mask):
   np.testing.assert_allclose(log_probs, np.log(oracles.softmax(o)), rtol=1e-5, atol=1e-5)
 
 
-def test_a_dropped_class_has_no_probability():
-  o, mask = jnp.array([[0.0, 3.0, -1.0, 2.0]]), jnp.array([[True, False, True, False]])
-  probs = np.asarray(jax.nn.softmax(losses.dropmax_masked_logits(o, mask)), np.float64)[0]
-  assert (probs[[1, 3]] < 1e-15).all()
-  assert (probs[[1, 3]] > 0).all()  # eps, not -inf
-  np.testing.assert_allclose(probs, oracles.masked_softmax(o, mask)[0], rtol=1e-4)
-  np.testing.assert_allclose(probs[[0, 2]].sum(), 1, rtol=1e-6)
-
-
 @pytest.mark.usefixtures("x64")
 def test_eps_is_1e_20():
   masked = losses.dropmax_masked_logits(jnp.zeros(3), jnp.array([0.0, 1e-20, 1.0]))
@@ -516,83 +382,31 @@ def test_eps_is_1e_20():
   np.testing.assert_allclose(mask[0, 0], [math.log(1e-20), 0, math.log(1e-20)], rtol=1e-12)
 
 
-def test_masked_logits_gradient_is_finite_at_a_closed_mask():
-  o, mask = jnp.zeros((1, 3)), jnp.array([[0.0, 1e-30, 1.0]])
-  gradients = jax.grad(lambda *a: jax.nn.log_softmax(losses.dropmax_masked_logits(*a))[0, 2], (0, 1))(o, mask)
-  assert all(np.isfinite(g).all() for g in gradients)
-
-
-def test_masks_that_do_not_fit_are_refused():
+def test_masks_and_variants_that_do_not_fit_are_refused():
+  with pytest.raises(ValueError, match="stop_gradient"):
+    losses.dropmax_heads(**random_heads()[0], stop_gradient="everything")
   with pytest.raises(ValueError, match="broadcast"):
     losses.dropmax_masked_logits(jnp.zeros((4, 3)), jnp.ones((5, 3)))
 
 
-# The estimator: 5.5 and 5.7 point 6.
-
-# o_t, o_1 and g; exact E NLL and gradient in qh_1; at tau = 0.1 their means, the gradient's standard
-# deviation and the share of draws with |gradient| < 1e-4. K = 10, target 0, 200k draws.
-ESTIMATOR = {
-  "easy": (3.0, 0.0, 0.2, 0.0843, 0.0072, 0.0852, 0.0073, 0.022, 0.73),
-  "even": (0.0, 0.0, 0.5, 1.6625, 0.0495, 1.668, 0.0482, 0.122, 0.54),
-  "wrong": (0.0, 4.0, 0.2, 1.490, 0.511, 1.599, 0.563, 1.51, 0.55),
-  "wrong and nearly shut": (0.0, 4.0, 0.02, 0.186, 0.077, 0.212, 0.095, 0.70, 0.92),
-}
-DRAWS = 200_000
+# The estimator: 5.5 and 5.7 point 6. Its table is in theory/test_dropmax_enumeration.py.
 
 
 def enumerated_nll(o, g, target=0):
-  """E NLL over the 2^(K-1) hard masks with z_t = 1, its variance, and its gradient in each logit of g."""
+  """E NLL over the 2^(K-1) hard masks with z_t = 1, and its variance."""
   masks = oracles.all_masks(len(o))
   masks = masks[masks[:, target] == 1]
   keep = np.where(np.arange(len(o)) == target, 1.0, g)
   weights = oracles.mask_probabilities(masks, keep)
   nll = -np.log(oracles.masked_softmax(o, masks)[:, target])
   mean = weights @ nll
-  return mean, weights @ (nll - mean) ** 2, (weights * nll) @ (masks - keep)
-
-
-@jit
-def one_gradient_a_draw(key, o, posterior):
-  many = jnp.broadcast_to(posterior, (DRAWS, K))
-  logits, labels = jnp.broadcast_to(o, (DRAWS, K)), jnp.zeros(DRAWS, int)
-  nll = lambda qh: losses.dropmax_terms(key, logits, qh, qh, labels, posterior_logits=qh)["nll"]
-  values, pull = jax.vjp(nll, many)
-  return values, pull(jnp.ones(DRAWS))[0][:, 1]
-
-
-@pytest.mark.parametrize("row", ESTIMATOR)
-@pytest.mark.claim(
-  "dropmax", "section 4.2", "the relaxed estimator against the sum over all masks: bias and spread"
-)
-def test_relaxed_estimator_against_enumeration(row):
-  o_t, o_1, g, exact, exact_grad, relaxed, relaxed_grad, std, share = ESTIMATOR[row]
-  o = np.zeros(K)
-  o[:2] = o_t, o_1
-  mean, _, gradient = enumerated_nll(o, g)
-  digit = lambda x: 0.51 * 10.0 ** -(len(str(x)) - 1 - str(x).index("."))  # half a unit in its last place
-  assert abs(mean - exact) <= digit(exact)
-  assert abs(gradient[1] - exact_grad) <= digit(exact_grad)
-
-  posterior = jnp.full((1, K), logit(g), jnp.float32)
-  values, gradients = one_gradient_a_draw(jax.random.key(1), jnp.asarray(o, jnp.float32)[None], posterior)
-  values, gradients = np.asarray(values, np.float64), np.asarray(gradients, np.float64)
-  # The table's means carry the error of as many draws as ours.
-  error = lambda x: 4 * math.sqrt(2 / DRAWS) * x.std()
-  assert abs(values.mean() - relaxed) <= error(values) + digit(relaxed)
-  assert abs(gradients.mean() - relaxed_grad) <= error(gradients) + digit(relaxed_grad)
-  np.testing.assert_allclose(gradients.std(), std, rtol=0.03)
-  assert abs((np.abs(gradients) < 1e-4).mean() - share) <= 0.005 + 4 * math.sqrt(
-    2 * share * (1 - share) / DRAWS
-  )
-  # The bias of the relaxation is small and has a sign: a soft mask never lets the wrong class off completely.
-  assert -error(values) <= values.mean() - mean <= 0.15 * mean
-  assert abs(gradients.mean() - gradient[1]) <= 0.25 * abs(gradient[1])
+  return mean, weights @ (nll - mean) ** 2
 
 
 def test_relaxed_estimator_approaches_enumeration_as_it_cools():
   o = np.r_[0.0, 4.0, np.linspace(-1, 1, 4)]
   g = np.array([1, 0.2, 0.3, 0.5, 0.7, 0.9])
-  mean, variance, _ = enumerated_nll(o, g)
+  mean, variance = enumerated_nll(o, g)
   posterior = jnp.asarray(np.r_[0, logit(g[1:])], jnp.float32)[None]
   logits = jnp.asarray(o, jnp.float32)[None]
   cold = terms(
@@ -628,18 +442,6 @@ def test_mean_of_the_relaxed_mask(g, temperature, mean):
 
 
 @pytest.mark.usefixtures("x64")
-def test_samples_are_averaged_in_the_loss():
-  """S masks: the mean over s of -log p, not -log of the mean p."""
-  o, ph, rh, y = random_inputs(13)
-  noise = logit_noise(5, (4, 6, K))
-  each = [oracles.dropmax_terms(o, ph, rh, y, noise[s][None])["nll"] for s in range(4)]
-  assert np.std(each, axis=0).min() > 0
-  np.testing.assert_allclose(
-    terms(o, ph, rh, y, seed=5, num_samples=4)["nll"], np.mean(each, axis=0), rtol=1e-9
-  )
-
-
-@pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "Eq. 7", "the likelihood under the expected mask bounds the expected likelihood"
 )
@@ -650,17 +452,9 @@ def test_jensen_bound():
     o, g = rng.normal(size=8) * 3, rng.uniform(0.05, 0.95, 8)
     g[0] = 1.0
     bound = losses.softmax_cross_entropy(losses.dropmax_masked_logits(o, g), jnp.array(0))
-    mean, variance, _ = enumerated_nll(o, g)
+    mean, variance = enumerated_nll(o, g)
     assert variance > 1e-6
     assert float(bound) > mean
-
-
-def test_open_masks_give_the_cross_entropy():
-  o, _, _, y = random_inputs(14, dtype=np.float32)
-  posterior = jnp.full(o.shape, 1e3)
-  nll = terms(o, posterior, posterior, y, posterior_logits=posterior)["nll"]
-  np.testing.assert_allclose(nll, optax.softmax_cross_entropy_with_integer_labels(o, y), rtol=1e-5)
-  np.testing.assert_allclose(log_mask(jax.random.key(0), posterior, y), 0, atol=1e-19)  # log(1 + eps)
 
 
 # Masks and predictions: 5.7 point 7.
@@ -677,29 +471,6 @@ def test_mask_shape_and_target():
   assert float(masks.min()) >= np.float32(math.log(1e-20))
 
 
-@pytest.mark.parametrize("kind", ["relaxed", "hard"])
-def test_mask_entries_are_independent(kind):
-  samples, batch, classes = 4000, 4, 3
-  posterior = jnp.zeros((batch, classes + 1))
-  if kind == "relaxed":
-    labels = jnp.full(batch, classes)
-    masks = log_mask(jax.random.key(3), posterior, labels, num_samples=samples) > math.log(0.5)
-  else:
-    masks = losses.dropmax_mask(jax.random.key(3), posterior, num_samples=samples)
-  flat = np.asarray(masks, np.float64)[..., :classes].reshape(samples, -1)
-  correlation = np.corrcoef(flat.T)
-  assert np.abs(correlation - np.eye(batch * classes)).max() < 4 / math.sqrt(samples)
-  assert np.abs(flat.mean(0) - 0.5).max() < 4 * 0.5 / math.sqrt(samples)
-
-
-def test_hard_masks_keep_with_the_prior():
-  rho = np.array([0.05, 0.2178, 0.5, 0.9])
-  masks = losses.dropmax_mask(jax.random.key(4), jnp.asarray(logit(rho), jnp.float32), num_samples=20_000)
-  assert masks.shape == (20_000, 4)
-  assert masks.dtype == bool
-  assert (np.abs(masks.mean(0) - rho) < 4 * np.sqrt(rho * (1 - rho) / 20_000)).all()
-
-
 @pytest.mark.usefixtures("x64")
 def test_prediction_has_the_eps():
   """It decides where all classes are shut: then by the logits alone."""
@@ -712,14 +483,6 @@ def test_prediction_has_the_eps():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.claim("dropmax", "section 4", "prediction needs no label and no sampling")
-def test_prediction_uses_the_expected_mask():
-  o, ph, _, _ = random_inputs(16)
-  rho = oracles.sigmoid(ph)
-  want = rho * np.exp(o) / (rho * np.exp(o)).sum(-1, keepdims=True)
-  np.testing.assert_allclose(np.exp(losses.dropmax_log_probs(o, ph)), want, rtol=1e-10)
-
-
-@pytest.mark.usefixtures("x64")
 def test_the_prior_adds_its_margin_to_the_prediction():
   """At the fixed point the expected mask adds a = 1.28 nats to the target's margin."""
   log_probs = losses.dropmax_log_probs(jnp.zeros(2), jnp.array([A, -A]))
@@ -762,23 +525,9 @@ def test_monte_carlo_label_takes_the_dropping_of_that_class_away():
 
 def test_diagnostics_against_numpy():
   o, ph, rh, y = random_inputs(18, dtype=np.float32)
-  noise = logit_noise(6, (5, 6, K), np.float32)
-  for posterior in (None, rh):
-    diagnose = jit(functools.partial(losses.dropmax_diagnostics, num_samples=5))
-    got = diagnose(jax.random.key(6), o, ph, rh, y, posterior_logits=posterior)
-    want = oracles.dropmax_diagnostics(o, ph, rh, y, noise, posterior)
-    assert got.keys() == want.keys()
-    for name in want:
-      np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-5, err_msg=name)
-
-
-def test_diagnostics_use_the_masks_of_the_loss():
-  o, ph, rh, y = random_inputs(18, dtype=np.float32)
-  diagnose = jit(functools.partial(losses.dropmax_diagnostics, num_samples=2))
-  shown = diagnose(jax.random.key(7), o, ph, rh, y)["logit_grad_norm"]
-  nll = lambda o: inner_terms(o, ph, rh, y, seed=7, num_samples=2)["nll"].sum()
-  gradient = jit(jax.grad(nll))(o)
-  np.testing.assert_allclose(shown, np.linalg.norm(np.asarray(gradient, np.float64), axis=-1), rtol=1e-5)
+  got = jit(functools.partial(losses.dropmax_diagnostics, num_samples=5))(jax.random.key(6), o, ph, rh, y)
+  want = oracles.dropmax_diagnostics(o, ph, rh, y, logit_noise(6, (5, 6, K), np.float32))
+  chex.assert_trees_all_close(jax.device_get(got), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -796,9 +545,3 @@ def test_diagnostics_use_the_masks_of_the_loss():
 def test_options_out_of_range_are_refused(option, value):
   with pytest.raises(ValueError, match=option):
     losses.dropmax_terms(jax.random.key(0), *random_inputs(), **{option: value})
-
-
-def test_options_may_be_traced():
-  arrays = random_inputs(19, dtype=np.float32)
-  loss = lambda t, w: losses.dropmax(jax.random.key(0), *arrays, temperature=t, kl_weight=w)
-  np.testing.assert_allclose(jit(loss)(0.5, 2.0), jit(lambda: loss(0.5, 2.0))(), rtol=1e-5)

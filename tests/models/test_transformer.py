@@ -12,7 +12,7 @@ from jaxreg import models, paths
 from jaxreg.models._transformer import _Attention
 
 SOURCE, TARGET = 5, 4
-TINY = {"d_model": 6, "d_k": 3, "d_v": 4, "d_ff": 8, "num_heads": 2, "num_layers": 2}
+TINY = {"d_model": 6, "d_k": 3, "d_v": 4, "d_ff": 8, "num_heads": 2, "num_layers": 1}
 TOKENS = np.array(
   [[4, 5, 6, 2, 0, 1, 7, 8, 0], [9, 4, 2, 0, 0, 1, 5, 5, 6], [3, 3, 3, 3, 2, 1, 0, 0, 0]], np.int32
 )
@@ -166,8 +166,8 @@ def recorded_dropout(monkeypatch, model, train=True):
 
 def test_dropout_is_on_the_embeddings_and_on_each_sub_layer(monkeypatch):
   seen = recorded_dropout(monkeypatch, tiny(dropout_rate=0.25))
-  # Embedding and 2 sub-layers in each of 2 layers of the source; embedding and 3 of the target.
-  assert seen == [((3, SOURCE, 6), 0.25)] * 5 + [((3, TARGET, 6), 0.25)] * 7
+  # Embedding and 2 sub-layers of the source; embedding and 3 of the target.
+  assert seen == [((3, SOURCE, 6), 0.25)] * 3 + [((3, TARGET, 6), 0.25)] * 4
 
 
 def test_without_dropout_there_is_none(monkeypatch):

@@ -158,20 +158,3 @@ def test_dropout_of_vgg_follows_each_dense_layer():
   assert abs((one > 0).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / one.size)
   evaluate = jax.jit(functools.partial(model.apply, train=False))
   np.testing.assert_array_equal(evaluate(variables, x), 1)
-
-
-@pytest.mark.parametrize(
-  ("model", "shape", "message"),
-  [
-    (models.VGG9(width=0), (1, 32, 32, 3), "width must be at least 1, got 0"),
-    (models.VGG9(), (1, 3072), r"VGG9 needs images .*got \(1, 3072\)"),
-    (models.VGG9(), (1, 32, 7, 3), r"at least 8x8, got \(1, 32, 7, 3\)"),
-    (models.VGG(), (1, 31, 64, 3), r"at least 32x32, got \(1, 31, 64, 3\)"),
-    (models.VGG(depth=9), (1, 32, 32, 3), "depth must be one of 11, 13, 16, 19, got 9"),
-    (models.VGG(width=0), (1, 32, 32, 3), "width must be at least 1, got 0"),
-    (models.VGG(hidden=0), (1, 32, 32, 3), "hidden must be at least 1, got 0"),
-  ],
-)
-def test_bad_arguments(model, shape, message):
-  with pytest.raises(ValueError, match=message):
-    jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros(shape), train=False))

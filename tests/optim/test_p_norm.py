@@ -1,6 +1,5 @@
 """p-norm descent: against a search of the printed proximal problem, and at its ends."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -10,12 +9,6 @@ from contract import jit
 from jaxreg.optim import p_norm_sgd, scale_by_p_norm
 
 WHERE = "Proximal Problem"
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 def step(tx, g):

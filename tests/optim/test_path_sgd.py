@@ -15,12 +15,6 @@ from jaxreg.paths import kernels_only
 WHERE = "Path-SGD"
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def network(name):
   rng = np.random.default_rng(0)
   if name == "residual":
@@ -117,39 +111,6 @@ def test_rescaled_networks_stay_the_same(x64):
   one, two = train(nets.mlp, plain, (params, other), x, y, 1)
   np.testing.assert_allclose(one[0], two[0], rtol=1e-9)
   assert np.abs(one[1] - two[1]).max() > 0.1
-
-
-def conv(params, x):
-  kinds = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-  x = jax.nn.relu(
-    jax.lax.conv_general_dilated(x, params["a"]["kernel"], **kinds) + params["a"]["bias"][None, None, None]
-  )
-  x = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
-  x = jax.nn.relu(jax.lax.conv_general_dilated(x, params["b"]["kernel"], **kinds))
-  x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-  return x.reshape(len(x), -1) @ params["c"]["kernel"]
-
-
-@pytest.mark.thorough
-def test_convolutions_and_pooling_in_float32():
-  rng = np.random.default_rng(2)
-  draw = lambda *shape: jnp.asarray(rng.normal(size=shape) / np.sqrt(np.prod(shape[:-1])), jnp.float32)
-  params = {
-    "a": {"kernel": draw(3, 3, 1, 3), "bias": draw(3)},
-    "b": {"kernel": draw(3, 3, 3, 2)},
-    "c": {"kernel": draw(2, 4)},
-  }
-  s, r = jnp.array([8.0, 0.25, 1.0]), jnp.array([0.1, 5.0])
-  other = {
-    "a": {"kernel": params["a"]["kernel"] * s[None, None, None], "bias": params["a"]["bias"] * s},
-    "b": {"kernel": params["b"]["kernel"] / s[None, None, :, None] * r[None, None, None]},
-    "c": {"kernel": params["c"]["kernel"] / r[:, None]},
-  }
-  x, y = draw(6, 4, 4, 1) * 20, draw(6, 4)
-  tx = path_sgd(0.01, apply=conv, input_shape=(4, 4, 1))
-  one, two = train(conv, tx, (params, other), x, y, 10)
-  np.testing.assert_allclose(one, two, rtol=2e-5, atol=2e-5)
-  assert np.abs(one[-1] - one[0]).max() > 0.01
 
 
 def test_a_shared_weight_counts_all_its_paths(x64):

@@ -13,12 +13,6 @@ from jaxreg.optim import trust_region
 EPS = 0.3
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def step(tx, g):
   return jit(lambda g: tx.update(g, tx.init(g), g)[0])(g)
 
@@ -193,23 +187,6 @@ def test_running_averages_of_numerator_and_denominator(x64):
       b["kernel"], -EPS * (first / weight) / np.sqrt(second / weight)[None], rtol=1e-12
     )
     assert (np.linalg.norm(b["kernel"], axis=0) <= EPS * (1 + 1e-12)).all()
-
-
-@pytest.mark.thorough
-def test_averages_against_optax(x64):
-  """`optax.ema` and `normalize_by_update_norm`; of the sign `optax.signum`."""
-  rng = np.random.default_rng(7)
-  whole = optax.chain(optax.ema(0.8), optax.normalize_by_update_norm(eps=0.0), optax.scale(-EPS))
-  for ours, theirs in (
-    (trust_region(EPS, numerator_decay=0.8), whole),
-    (trust_region(EPS, blocks="element", numerator_decay=0.9), optax.signum(EPS, 0.9)),
-  ):
-    states = ours.init(tree(rng)), theirs.init(tree(rng))
-    for _ in range(5):
-      g = tree(rng)
-      (a, mine), (b, other) = ours.update(g, states[0]), theirs.update(g, states[1])
-      states = mine, other
-      chex.assert_trees_all_close(a, b, rtol=1e-12)
 
 
 def test_rms_blocks_move_their_entries_alike(x64):

@@ -24,12 +24,6 @@ B = np.array(
 H = np.array([0, 2, 0, 0, -3, 0])
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 @pytest.mark.claim(
   "regularization",
   "sparse representations",
@@ -55,16 +49,6 @@ def test_l1_activity_is_one_value_an_example_with_no_gradient_at_zero():
   # Twice the batch: the mean that an objective takes is the same, a sum would double.
   np.testing.assert_allclose(l1_activity(jnp.concatenate([h, h])).mean(), got.mean(), rtol=1e-6)
   np.testing.assert_array_equal(jax.grad(lambda h: l1_activity(h).sum())(h), np.sign(h))
-
-
-def test_an_l1_code_has_exact_zeros_where_the_theory_has_them(x64):
-  """argmin_h |x - h|^2 / 2 + alpha |h|: at the soft-thresholded x the penalised gradient allows no step."""
-  x, alpha = np.array([2.0, -0.4, 0.1, -1.0]), 0.5
-  h = jnp.asarray(np.sign(x) * np.maximum(np.abs(x) - alpha, 0))[None]
-  gradient = jax.grad(lambda h: (0.5 * jnp.square(h - x[None]).sum(-1) + alpha * l1_activity(h)).sum())(h)[0]
-  np.testing.assert_allclose(gradient[jnp.array([0, 3])], 0, atol=1e-12)
-  # At the zeros: minus x, which is smaller than alpha; with a derivative of 1 at 0 alpha would be added.
-  np.testing.assert_allclose(gradient[jnp.array([1, 2])], -x[[1, 2]], atol=1e-12)
 
 
 def test_kl_sparsity_is_the_divergence_of_the_mean(x64):

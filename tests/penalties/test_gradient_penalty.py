@@ -10,12 +10,6 @@ import pytest
 from jaxreg.penalties import gradient_penalty, jacobian_penalty
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def expected(function, std, points=12):
   """E f(x + noise), exactly up to degree 23: Gauss-Hermite nodes in two dimensions."""
   nodes, weights = np.polynomial.hermite_e.hermegauss(points)
@@ -102,12 +96,3 @@ def test_random_projections_are_unbiased(x64):
   assert (sigma < 0.1 * want).all()
   np.testing.assert_array_equal(got, draw(jax.random.key(0)))
   assert (got != draw(jax.random.key(1))).all()
-
-
-def test_the_penalty_can_be_trained():
-  """Its gradient in the parameters, by finite differences."""
-  params, x = inputs()
-  with jax.enable_x64(True):
-    params = jax.tree.map(lambda w: jnp.asarray(w, jnp.float64), params)
-    value = lambda params: jacobian_penalty(network, params, jnp.asarray(x, jnp.float64)).sum()
-    jax.test_util.check_grads(value, (params,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)

@@ -16,12 +16,6 @@ from jaxreg.penalties import l1, l2, penalized, penalized_terms
 ALPHA, BETA = 0.3, 0.07
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def network(seed=0):
   rng = np.random.default_rng(seed)
   draw = lambda *shape: jnp.asarray(rng.normal(size=shape))

@@ -9,12 +9,6 @@ from contract import jit
 from jaxreg.penalties import l2, l2_sp, tying
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def layers(seed=0):
   rng = np.random.default_rng(seed)
   draw = lambda: {"kernel": jnp.asarray(rng.normal(size=(3, 2))), "bias": jnp.asarray(rng.normal(size=2))}

@@ -12,6 +12,7 @@ import oracles
 import pytest
 import scipy.stats
 from contract import jit
+from scipy.special import logit
 
 from jaxreg import losses, theory
 
@@ -39,12 +40,6 @@ RELAXED = {
   ("wrong and nearly shut", 1.0): (1.188, 0.398, 0.23),
 }
 DRAWS, THEIRS = 100_000, 200_000
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -78,10 +73,6 @@ def random_inputs(seed, shape=(4,), classes=5):
   return o, q, rng.integers(0, classes, shape)
 
 
-def logit(p):
-  return np.log(p) - np.log1p(-np.asarray(p, np.float64))
-
-
 def digit(x):
   """Half a unit in the last place that the table prints."""
   return 0.51 * 10.0 ** -(len(str(x)) - 1 - str(x).index("."))
@@ -113,12 +104,11 @@ def test_sixteen_classes_are_the_limit():
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("target", ["kept", "sampled"])
-@pytest.mark.parametrize("shape", [(4,), (2, 3)])
-def test_expected_nll_is_the_sum_over_masks(target, shape):
-  o, q, y = random_inputs(0, shape)
+def test_expected_nll_is_the_sum_over_masks(target):
+  o, q, y = random_inputs(0, (2, 3))
   value = expected(target)(o, q, y)
   _, (in_o, in_q) = expected_and_slopes(target)(o, q, y)
-  for i in np.ndindex(shape):
+  for i in np.ndindex(2, 3):
     mean, _, want_o, want_q, _ = enumerated(o[i], oracles.sigmoid(q[i]), y[i], target)
     np.testing.assert_allclose(value[i], mean, rtol=1e-12)
     np.testing.assert_allclose(in_o[i], want_o, rtol=1e-10, atol=1e-12)
@@ -190,21 +180,6 @@ def test_values_and_gradients_at_extreme_logits():
       np.testing.assert_allclose(slopes[1], in_keep, rtol=1e-5, atol=1e-2)
 
 
-def test_dtypes_and_misfits():
-  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  assert jax.eval_shape(theory.dropmax_expected_nll, o, o, y).dtype == jnp.float32
-  with pytest.raises(ValueError, match="posterior_logits"):
-    theory.dropmax_expected_nll(o, o[:1], y)
-  with pytest.raises(ValueError, match="labels"):
-    theory.dropmax_expected_nll(o, o, y[:1])
-  with pytest.raises(TypeError, match="labels"):
-    theory.dropmax_expected_nll(o, o, jnp.zeros(2))
-  with pytest.raises(TypeError, match=r"^logits"):
-    theory.dropmax_expected_nll(jnp.zeros((2, 3), int), o, y)
-  with pytest.raises(ValueError, match="target"):
-    theory.dropmax_expected_nll(o, o, y, target="dropped")  # pyright: ignore[reportArgumentType]
-
-
 # Section 5.5: what the sampler estimates.
 
 
@@ -241,6 +216,9 @@ def one_gradient_a_draw(key, o, posterior, temperature):
 @pytest.mark.claim(
   "dropmax", "section 4.2", "mean and spread of the relaxed gradient at temperatures 0.1, 0.5 and 1"
 )
+@pytest.mark.claim(
+  "dropmax", "section 4.2", "the relaxed estimator against the sum over all masks: bias and spread"
+)
 def test_section_5_5_relaxed_columns(name, temperature):
   o, g = row_of(name)
   relaxed, relaxed_grad, std = RELAXED[name, temperature]
@@ -254,6 +232,11 @@ def test_section_5_5_relaxed_columns(name, temperature):
   assert abs(gradients.mean() - relaxed_grad) <= error(gradients) + digit(relaxed_grad)
   squared = (gradients - gradients.mean()) ** 2
   assert abs(gradients.std() - std) <= error(squared) / (2 * gradients.std()) + digit(std)
+  if temperature == 0.1:
+    # The bias is small and has a sign: a soft mask never lets the wrong class off completely.
+    mean, _, _, in_q, _ = enumerated(o, g, 0)
+    assert -error(values) <= values.mean() - mean <= 0.15 * mean
+    assert abs(gradients.mean() - in_q[1]) <= 0.25 * abs(in_q[1])
   if name == "wrong and nearly shut":
     table = {0.1: -0.110, 0.5: -0.275, 1.0: -0.620}
     assert abs(in_o.mean() - table[temperature]) <= error(in_o) + 5.1e-4
@@ -290,17 +273,3 @@ def test_averaging_masks_divides_the_variance_by_their_number():
     error.append(squared.std() / math.sqrt(rows))
   assert abs(spread[1] - spread[0]) <= 4 * math.hypot(error[0], error[1])
   assert max(error) < 0.02 * spread[0]  # so that a factor of two would be seen
-
-
-@pytest.mark.thorough
-def test_hard_masks_average_to_the_expected_nll():
-  o, q, y = random_inputs(3, (1,))
-  o, q, samples = o[0].astype(np.float32), q[0].astype(np.float32), 40_000
-
-  @jit
-  def draw(key):
-    masked = losses.dropmax_masked_logits(o[None], losses.dropmax_mask(key, q, num_samples=samples))
-    return losses.softmax_cross_entropy(masked, jnp.full(samples, y[0]))
-
-  nll = np.asarray(draw(jax.random.key(2)), np.float64)
-  assert abs(nll.mean() - float(expected("sampled")(o, q, y[0]))) <= 4 * nll.std() / math.sqrt(samples)

@@ -10,21 +10,12 @@ import pytest
 import scipy.optimize
 import scipy.special
 from contract import jit
+from scipy.special import logit
 
 from jaxreg import losses, theory
 
 A = 1 + scipy.special.lambertw(1 / math.e).real
 equilibrium = jit(theory.dropmax_equilibrium)
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
-def logit(p):
-  return np.log(p) - np.log1p(-np.asarray(p, np.float64))
 
 
 def objective(rho, g, weight=1.0):
@@ -43,6 +34,7 @@ def test_section_1_7_limits():
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.claim("dropmax", "poster", "rho(g): the prior settles between its two limits, by the posterior")
 def test_section_1_7_table():
   g = np.array([0.05, 0.10, 0.25, 0.5, 0.75, 0.9])
   table = [0.2541, 0.2865, 0.3722, 0.5, 0.6278, 0.7135]

@@ -9,17 +9,12 @@ import numpy as np
 import oracles
 import pytest
 from contract import jit
+from scipy.special import logit
 
 from jaxreg import theory
 
 K, DRAWS = 6, 500
 TARGETS = ("kept", "sampled")
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -37,10 +32,6 @@ def gradients(*arrays, target="sampled"):
 
 def norms(*arrays, target="kept"):
   return compiled("dropmax_gradient_norms", target)(*arrays)
-
-
-def logit(p):
-  return np.log(p) - np.log1p(-np.asarray(p, np.float64))
 
 
 def under_condition_1(seed=0, number=DRAWS):
@@ -244,16 +235,6 @@ def test_gradient_norms_are_sums_over_masks(target):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("target", TARGETS)
-def test_dropmax_norm_is_that_of_the_expected_loss(target):
-  o, ph, y = anything()
-  slope = jit(jax.grad(lambda o: theory.dropmax_expected_nll(o, ph, y, target=target).sum()))(o)
-  got = norms(o, ph, y, target=target)["dropmax"]
-  np.testing.assert_allclose(got, np.linalg.norm(slope, axis=-1), rtol=1e-9)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "appendix, B", "gradients are smaller than those of softmax, where the target is kept"
 )
@@ -353,22 +334,3 @@ def test_values_and_gradients_at_extreme_logits():
             np.testing.assert_allclose(found[name][part][i], value, rtol=1e-5, atol=apart, err_msg=part)
         for got, expected in zip(of_regularizer, in_both):
           np.testing.assert_allclose(got[i], expected, rtol=1e-5, atol=1e-2)
-
-
-def test_dtypes_and_misfits():
-  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  for function in (
-    theory.dropmax_regularizer,
-    theory.dropmax_target_gradients,
-    theory.dropmax_gradient_norms,
-  ):
-    found = jax.eval_shape(function, o, o, y)
-    assert all(x.dtype == jnp.float32 and x.shape == (2,) for x in found.values())
-    with pytest.raises(ValueError, match=r"(retain|keep)_logits"):
-      function(o, o[:1], y)
-    with pytest.raises(ValueError, match="target"):
-      function(o, o, y, target="dropped")
-    with pytest.raises(ValueError, match="at most 16"):
-      function(jnp.zeros(17), jnp.zeros(17), jnp.array(0))
-  with pytest.raises(ValueError, match="labels"):
-    theory.dropmax_condition_1(o, y[:1])

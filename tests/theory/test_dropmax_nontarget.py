@@ -1,6 +1,5 @@
 """Appendix B, footnote 1: the argument on gradients, for the wrong classes."""
 
-import jax
 import numpy as np
 import oracles
 import pytest
@@ -8,14 +7,9 @@ from contract import jit
 
 from jaxreg import theory
 
+pytestmark = pytest.mark.usefixtures("x64")
 K = 5
 MASKS = oracles.all_masks(K)
-
-
-@pytest.fixture(autouse=True)
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 def correctly_classified(number):

@@ -4,7 +4,6 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -15,12 +14,6 @@ from jaxreg import theory
 A = 1.2784645427610738
 PENALTY = -math.log(1e-20)
 mean_field = jit(theory.dropmax_mean_field)
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -60,17 +53,16 @@ def kl(p, q):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", [(3,), (2, 2)])
 @pytest.mark.claim(
   "dropmax",
   "appendix, Eq. 2, 4",
   "the posterior over masks by the rule of Bayes, against the sum over all masks",
 )
-def test_equation_2_and_4_are_bayes_rule(shape):
-  o, ph, _, y = random_inputs(0, shape)
+def test_equation_2_and_4_are_bayes_rule():
+  o, ph, _, y = random_inputs(0, (2, 2))
   log_posterior = np.asarray(posterior()(o, ph, y))
   without = np.exp(posterior(exclude_all_dropped=True)(o, ph, y))
-  for i in np.ndindex(shape):
+  for i in np.ndindex(2, 2):
     want = bayes(o[i], ph[i], y[i])[0]
     np.testing.assert_allclose(np.exp(log_posterior[i][ours(5)]), want, rtol=1e-10)
     want[0] = 0  # all dropped comes first in both orders
@@ -135,12 +127,11 @@ def test_all_dropped_is_not_insignificant(classes, share):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", [(3,), (2, 2)])
-def test_mean_field_terms_are_sums_over_masks(shape):
-  o, ph, q, y = random_inputs(4, shape)
+def test_mean_field_terms_are_sums_over_masks():
+  o, ph, q, y = random_inputs(4, (2, 2))
   got = mean_field(o, ph, q, y)
   masks = oracles.all_masks(5)
-  for i in np.ndindex(shape):
+  for i in np.ndindex(2, 2):
     g, rho = oracles.sigmoid(q[i]), oracles.sigmoid(ph[i])
     weights, prior = (oracles.mask_probabilities(masks, x) for x in (g, rho))
     exact, evidence = bayes(o[i], ph[i], y[i])
@@ -196,36 +187,6 @@ def test_a_dropped_target_deviates_by_46_nats_times_another_kept(other):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
-def test_an_unsure_target_costs_the_gap():
-  """Ten classes at the equilibrium, others as the exact posterior has them: nearly 46 (1 - g_t) nats."""
-  o = np.r_[2.0, np.zeros(9)]
-  ph = np.r_[A, np.full(9, -A)]
-  q = np.array(marginals(exclude_all_dropped=True)(o, ph, 0))
-  gaps = []
-  for target in (np.inf, math.log(0.99 / 0.01), math.log(0.9 / 0.1)):
-    q[0] = target
-    gaps.append(float(mean_field(o, ph, q, 0)["gap"]))
-  others_kept = 1 - np.prod(oracles.sigmoid(-q[1:]))
-  assert gaps[0] < 0.1
-  for lost, gap in zip((0.01, 0.1), gaps[1:]):
-    assert 0.8 * others_kept < (gap - gaps[0]) / (PENALTY * lost) < 1
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
-def test_a_mask_that_drops_the_target_is_noise():
-  """46 sqrt(g (1 - g)) nats where others are surely kept: 4.6 at g = 0.99."""
-  o, ph = np.zeros(4), np.zeros(4)
-  for g, want in ((0.99, 4.58), (0.9, 13.8), (0.5, 23.0)):
-    q = np.array([math.log(g / (1 - g)), 1e3, 1e3, 1e3])
-    got = float(mean_field(o, ph, q, 0)["nll_std"])
-    np.testing.assert_allclose(got, (PENALTY + math.log(3 / 4)) * math.sqrt(g * (1 - g)), rtol=1e-6)
-    np.testing.assert_allclose(got, want, rtol=0.01)
-  assert float(mean_field(o, ph, np.array([np.inf, 1e3, 1e3, 1e3]), 0)["nll_std"]) < 1e-6
-
-
-@pytest.mark.thorough
 def test_certain_masks_and_extreme_logits_are_finite():
   slopes = jit(jax.grad(lambda *a: sum(x.sum() for x in theory.dropmax_mean_field(*a).values()), (0, 1, 2)))
   for seed in range(3):
@@ -246,17 +207,3 @@ def test_certain_masks_and_extreme_logits_are_finite():
   )
   for name in far:
     np.testing.assert_allclose(far[name], infinite[name], rtol=1e-6, err_msg=name)
-
-
-def test_dtypes_and_misfits():
-  o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  for function in (theory.dropmax_mask_posterior, theory.dropmax_marginal_logits):
-    assert jax.eval_shape(function, o, o, y).dtype == jnp.float32
-    with pytest.raises(ValueError, match="retain_logits"):
-      function(o, o[:1], y)
-    with pytest.raises(ValueError, match="at most 16"):
-      function(jnp.zeros(17), jnp.zeros(17), jnp.array(0))
-  with pytest.raises(ValueError, match="posterior_logits"):
-    theory.dropmax_mean_field(o, o, o[:1], y)
-  with pytest.raises(TypeError, match="labels"):
-    theory.dropmax_mean_field(o, o, o, jnp.zeros(2))

@@ -1,7 +1,6 @@
 """Appendix A: what becomes of q(z_t = 1) where it is learnt, against an objective enumerated in float64."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +9,12 @@ import oracles
 import pytest
 import scipy.optimize
 from contract import jit
+from scipy.special import log_expit
 
 from jaxreg import theory
 
 A = 1.2784645427610738
 optimum = jit(theory.dropmax_optimal_target_logit)
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
 
 
 @functools.cache
@@ -69,13 +63,12 @@ def low_start(a=-7.0):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", [(3,), (2, 2)])
-def test_optimal_target_logit_minimises_the_objective(shape):
-  o, ph, q, y = random_inputs(0, shape)
+def test_optimal_target_logit_minimises_the_objective():
+  o, ph, q, y = random_inputs(0, (2, 2))
   got = np.asarray(optimum(o, ph, q, y))
   others = np.asarray(optimum(o, ph, q + 5 * oracles.one_hot(y, 4), y))
   np.testing.assert_allclose(got, others, rtol=1e-12)  # the target's own logit is ignored
-  for i in np.ndindex(shape):
+  for i in np.ndindex(2, 2):
     # The slope in a changes its sign at a*, by finite differences.
     at = lambda a, i=i: negative_bound(o[i], ph[i], with_target(q[i], y[i], a), y[i])
     slope = lambda a, at=at: (at(a + 1e-4) - at(a - 1e-4)) / 2e-4
@@ -156,37 +149,6 @@ def test_learning_the_target_alone_is_stable(rate):
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("x64")
-def test_gradient_of_the_target_is_large_in_the_middle_and_gone_below():
-  logits = np.linspace(-20, 60, 321)
-  o, ph, q = (np.tile(x, (321, 1)) for x in low_start()[:3])
-  q[:, 0] = logits
-  path = learn(learn="target", num_steps=1)(o, ph, q, np.zeros(321, int))
-  gradient = np.asarray(path["gradient"])[0, :, 0]
-  best = float(optimum(*low_start()))
-  s = oracles.sigmoid(logits)
-  np.testing.assert_allclose(gradient, s * (1 - s) * (logits - best), rtol=1e-6, atol=1e-12)
-  peak = np.abs(gradient).argmax()
-  assert abs(logits[peak]) < 0.3
-  np.testing.assert_allclose(np.abs(gradient[peak]), best / 4, rtol=0.01)
-  assert 10 < best / 4 < 12
-  assert np.abs(gradient[logits <= -15]).max() < 2e-5  # where the gap is at its highest
-  assert np.asarray(path["gap"])[0].argmax() == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
-def test_a_low_target_waits_and_leaps():
-  o, ph, q, y = low_start(math.log(1e-4))
-  path = np.asarray(learn(learn="target", num_steps=400)(o, ph, q, y)["posterior_logits"])[:, 0]
-  leap = np.diff(path).argmax()
-  assert 100 < leap < 400
-  assert path[100] < -8
-  assert np.diff(path).max() > 5
-  assert path[-1] > 5
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("x64")
 @pytest.mark.claim(
   "dropmax", "appendix, A", "fixing q(z_t) = 1 helps: all learned together can end in a second optimum"
 )
@@ -205,17 +167,13 @@ def test_learning_everything_has_a_second_optimum():
   assert np.abs(np.asarray(both["gradient"])[-1, :3]).max() < 1e-3
 
 
-def log_sigmoid(x):
-  return -np.logaddexp(0, -oracles.f64(x))
-
-
 def at_extreme_logits(o, ph, q, t):
   """The gap of one example, its gradient in q, and the best logit of the target, from log-probabilities."""
   masks, g = oracles.all_masks(len(o)), oracles.sigmoid(q)
-  log_mask = lambda a: np.where(masks > 0, log_sigmoid(a), log_sigmoid(-oracles.f64(a))).sum(-1)
+  log_mask = lambda a: np.where(masks > 0, log_expit(a), log_expit(-oracles.f64(a))).sum(-1)
   nll = -oracles.masked_log_softmax(o)[:, t]
   weights, q = np.exp(log_mask(q)), oracles.f64(q)
-  kl = g * (log_sigmoid(q) - log_sigmoid(ph)) + (1 - g) * (log_sigmoid(-q) - log_sigmoid(-ph))
+  kl = g * (log_expit(q) - log_expit(ph)) + (1 - g) * (log_expit(-q) - log_expit(-ph))
   gap = weights @ nll + kl.sum() + np.logaddexp.reduce(log_mask(ph) - nll)
   gradient = (weights * nll) @ (masks - g) + g * (1 - g) * (q - ph)
   kept = masks[:, t] > 0
@@ -248,7 +206,6 @@ def test_values_at_extreme_logits():
 
 def test_options_out_of_range_are_refused():
   o, y = jnp.zeros((2, 3), jnp.bfloat16), jnp.zeros(2, int)
-  assert jax.eval_shape(theory.dropmax_optimal_target_logit, o, o, o, y).dtype == jnp.float32
   path = jax.eval_shape(functools.partial(theory.dropmax_learn_posterior, num_steps=2), o, o, o, y)
   assert {name: (x.shape, x.dtype) for name, x in path.items()} == {
     "posterior_logits": ((3, 2, 3), jnp.float32),
@@ -258,8 +215,3 @@ def test_options_out_of_range_are_refused():
   for option, value in (("learn", "none"), ("learning_rate", -1.0), ("num_steps", 0)):
     with pytest.raises(ValueError, match=option):
       theory.dropmax_learn_posterior(o, o, o, y, **{option: value})
-  for function in (theory.dropmax_learn_posterior, theory.dropmax_optimal_target_logit):
-    with pytest.raises(ValueError, match="posterior_logits"):
-      function(o, o, o[:1], y)
-    with pytest.raises(ValueError, match="at most 16"):
-      function(*(jnp.zeros(17),) * 3, jnp.array(0))

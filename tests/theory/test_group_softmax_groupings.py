@@ -11,18 +11,14 @@ import pytest
 
 from jaxreg import losses, theory
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 
 def thorough(*values):
   return [pytest.param(*value, marks=pytest.mark.thorough) for value in values]
 
 
-SIZES = [(6, 2), (6, 3), (8, 4), *thorough((8, 2), (9, 3), (10, 2), (10, 5), (12, 2), (12, 3))]
-
-
-@pytest.fixture(autouse=True)
-def x64():
-  with jax.enable_x64(True):
-    yield
+SIZES = [(6, 2), (6, 3), (8, 4), *thorough((9, 3), (12, 2))]
 
 
 def example(seed, features, classes, scale=1.0):
@@ -94,31 +90,33 @@ def test_losses_are_those_of_the_loss():
     every = np.broadcast_to(x, groups.shape), kernel, bias, np.full(len(groups), label)
     np.testing.assert_allclose(got, oracles.group_softmax(*every, groups, power), rtol=1e-12)
     rule = lambda *_, num_groups: jnp.asarray(groups, jnp.float64)
-    np.testing.assert_allclose(
-      got, losses.group_softmax(*every, num_groups=4, kind=kind, grouping=rule), rtol=1e-12
-    )
+    loss = functools.partial(losses.group_softmax, num_groups=4, kind=kind, grouping=rule)
+    np.testing.assert_allclose(got, contract.jit(loss)(*every), rtol=1e-12)
 
 
 @pytest.mark.claim(
   "group_softmax", "Eq. A.15", "type II is sp of the target's group logit less the others' LSE"
 )
-def test_equation_a15_the_loss_by_sp():
+@pytest.mark.claim(
+  "group_softmax", "Eq. A.19", "the relaxed objective hangs on the groups' sums of scores only"
+)
+def test_equations_a15_and_a19_the_losses_by_sp():
   x, kernel, bias, label = example(1, 9, 6)
   groups = theory.equal_partitions(9, 3)
   ingredients = x[:, None] * kernel + bias / 9
   others = np.delete(np.arange(6), label)
-  expected = np.zeros(len(groups))
-  for i in range(3):
-    z = (groups == i) @ ingredients
-    expected += sp(z[:, label] - np.log(np.exp(z[:, others]).sum(-1)))
+  z = np.stack([groups == i for i in range(3)]) @ ingredients
+  target, others = z[..., label], z[..., others]
   got = grouping_losses(x, kernel, bias, label, groups, power=1.0)
-  np.testing.assert_allclose(got, expected, rtol=1e-12)
+  np.testing.assert_allclose(got, sp(target - np.log(np.exp(others).sum(-1))).sum(0), rtol=1e-12)
+  relaxed = group_relaxation(scores_of(x, kernel, bias, label), groups)
+  np.testing.assert_allclose(relaxed, sp(target - others.mean(-1)).sum(0), rtol=1e-12)
 
 
 @pytest.mark.claim(
   "group_softmax", "Eq. A.16 to A.18", "with a mean for the log-sum-exp, a lower bound of type II"
 )
-@pytest.mark.parametrize("classes", [3, *thorough((10,), (100,))])
+@pytest.mark.parametrize("classes", [3, *thorough((100,))])
 def test_equations_a16_to_a18_bound_the_loss_from_below(classes):
   groups = theory.equal_partitions(8, 2)
   for seed in range(20):
@@ -137,22 +135,6 @@ def test_equations_a16_to_a18_bound_the_loss_from_below(classes):
     first = grouping_losses(*arguments, groups, power=2.0)
     np.testing.assert_allclose(first, oracles.group_softmax(*every, groups, 2.0), rtol=1e-11)
     assert (first > group_relaxation(2 * scores, groups) / 2).all()
-
-
-@pytest.mark.claim(
-  "group_softmax", "Eq. A.19", "the relaxed objective hangs on the groups' sums of scores only"
-)
-def test_equation_a19_sums_of_scores():
-  x, kernel, bias, label = example(2, 9, 7)
-  groups = theory.equal_partitions(9, 3)
-  ingredients = x[:, None] * kernel + bias / 9
-  others = np.delete(np.arange(7), label)
-  expected = np.zeros(len(groups))
-  for i in range(3):
-    z = (groups == i) @ ingredients
-    expected += sp(z[:, label] - z[:, others].mean(-1))
-  got = group_relaxation(scores_of(x, kernel, bias, label), groups)
-  np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
 @pytest.mark.claim(
@@ -231,12 +213,12 @@ def test_with_two_classes_the_rule_is_the_maximiser(features, num_groups):
   status="erratum",
 )
 def test_equation_a27_at_random_weights_the_rule_is_hardly_adversarial():
-  partitions = theory.equal_partitions(12, 3)
+  partitions = theory.equal_partitions(9, 3)
   share = {}
   for classes in (2, 100):
     gains = []
     for seed in range(30):
-      arguments = example(seed, 12, classes)
+      arguments = example(seed, 9, classes)
       values = np.asarray(grouping_losses(*arguments, partitions, power=1.0))
       attained = grouping_losses(*arguments, sorted_groups(*arguments, 3)[None], power=1.0)[0]
       gains.append((attained - values.mean()) / (values.max() - values.mean()))
@@ -249,14 +231,14 @@ def test_equation_a27_at_random_weights_the_rule_is_hardly_adversarial():
 @pytest.mark.thorough
 def test_search_finds_the_maximum_of_a_small_example():
   partitions = theory.equal_partitions(8, 2)
+  options = {"num_groups": 2, "power": 1.0, "num_steps": 300}
+  search = contract.jit(functools.partial(theory.search_grouping, **options))
   hits = 0
   for seed in range(5):
     arguments = example(seed, 8, 5)
     values = grouping_losses(*arguments, partitions, power=1.0)
     start = sorted_groups(*arguments, 2)
-    loss, groups = theory.search_grouping(
-      jax.random.key(seed), *arguments, start, num_groups=2, power=1.0, num_steps=300
-    )
+    loss, groups = search(jax.random.key(seed), *arguments, start)
     first = grouping_losses(*arguments, start[None], power=1.0)[0]
     assert first - 1e-12 <= loss <= values.max() + 1e-12
     np.testing.assert_allclose(loss, grouping_losses(*arguments, groups[None], power=1.0)[0], rtol=1e-12)
@@ -271,7 +253,7 @@ def test_search_finds_the_maximum_of_a_small_example():
   "the updates of x have rank sum_i min(C - 1, size of G_i), one less per group than min(CG, D)",
   status="erratum",
 )
-@pytest.mark.parametrize(("num_groups", "rank"), [(2, 18), *thorough((1, 9), (4, 36), (7, 63), (8, 64))])
+@pytest.mark.parametrize(("num_groups", "rank"), [(2, 18), *thorough((1, 9), (7, 63), (8, 64))])
 def test_equations_b1_and_b2_the_rank_of_the_updates(num_groups, rank):
   rng = np.random.default_rng(4)
   x, kernel = rng.normal(size=(400, 64)), rng.normal(size=(64, 10)) / 8
@@ -280,7 +262,7 @@ def test_equations_b1_and_b2_the_rank_of_the_updates(num_groups, rank):
     x, kernel, bias, labels, num_groups=num_groups, kind="II", grouping=losses.fixed_scores
   ).sum()
   sizes = [len(part) for part in np.array_split(np.arange(64), num_groups)]
-  assert np.linalg.matrix_rank(jax.grad(loss)(x)) == rank == theory.update_rank(sizes, 10)
+  assert np.linalg.matrix_rank(contract.jit(jax.grad(loss))(x)) == rank == theory.update_rank(sizes, 10)
   assert rank < min(10 * num_groups, 64) or num_groups == 8
 
 

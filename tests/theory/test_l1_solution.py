@@ -10,12 +10,6 @@ from jaxreg import theory
 ALPHA = 0.6
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def test_is_the_minimiser_on_a_grid(x64):
   grid = np.linspace(-3, 3, 60001)
   w_star, diagonal = np.array([-2.0, -0.2, 0.0, 0.31, 0.29, 1.5]), np.array([1.0, 0.5, 1.0, 2.0, 2.0, 0.5])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg import noise, paths, theory
+from jaxreg import paths, theory
 
 # Gauss-Hermite nodes: expectations under a normal variable to machine precision.
 NODES, MASSES = np.polynomial.hermite_e.hermegauss(40)
@@ -87,23 +87,6 @@ def test_in_linear_regression_weight_noise_is_constant_and_input_noise_is_ridge(
     slope = lambda function: jax.grad(lambda w: added(function, w).mean())(w)
     np.testing.assert_allclose(slope(theory.weight_noise_terms), 0, atol=1e-14)
     np.testing.assert_allclose(slope(theory.input_noise_terms), 0.6 * w, rtol=1e-12)
-
-
-def test_our_weight_noise_adds_these_terms():
-  """Monte Carlo through `noise.weight_noise`, in antithetic pairs: the odd part would hide it."""
-  w, x, y, std = jnp.array([0.6, 0.5]), jnp.array([1.0, 0.8]), -0.2, 0.1
-
-  def pair(key):
-    noisy = noise.weight_noise(key, w, std=std, mask=paths.everything)
-    loss = lambda w: (tanh_unit(w, x) - y) ** 2
-    return (loss(noisy) + loss(2 * w - noisy)) / 2 - loss(w)
-
-  each = np.asarray(jax.jit(jax.vmap(pair))(jax.random.split(jax.random.key(0), 40_000)), np.float64)
-  want = mean_excess(np.asarray(w, np.float64), np.asarray(x, np.float64), y, std**2)
-  assert abs(each.mean() - want) < 4 * each.std() / 200 + 1e-6
-  terms = weight_terms(tanh_unit, w, x, y, variance=std**2)
-  np.testing.assert_allclose(sum(terms.values()), want, rtol=0.1)
-  assert abs(terms["gradient"] / want - 1) > 0.5
 
 
 def test_multiplicative_noise_is_additive_noise_of_each_weights_size():

@@ -9,12 +9,6 @@ from contract import jit
 from jaxreg import optim, theory
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 @pytest.mark.claim(
   "adaptive_sgd",
   "Adam",

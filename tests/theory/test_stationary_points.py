@@ -11,12 +11,6 @@ from jaxreg import theory
 WHERE = "Stationary Points in High Dimensions"
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 def quadratic(x, h, *, key):
   return 0.5 * x @ h @ x
 
