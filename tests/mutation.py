@@ -181,21 +181,17 @@ _TABLE = {
       "test_the_key_reaches_the_noise",
     ),
   ),
-  *_table(
-    "flatness/_operators.py flatness/test_curvature.py",
+  "flatness/_operators.py flatness/test_curvature.py": (
     ("key=same(self.key)", "key=jax.random.key(0)", "test_the_key_reaches_the_noise"),
   ),
-  *_table(
-    "flatness/_gauss_newton_matrix.py flatness/test_gauss_newton_matrix.py",
+  "flatness/_gauss_newton_matrix.py flatness/test_gauss_newton_matrix.py": (
     ("* (len(z) / size)", "/ 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
     ("jax.random.fold_in(key, number)", "key", "test_each_example_draws_its_own_noise"),
   ),
-  *_table(
-    "flatness/_subset.py flatness/test_subset.py",
+  "flatness/_subset.py flatness/test_subset.py": (
     ('"flax.BatchStat", ', "", "test_running_averages_are_no_parameters[nnx]"),
   ),
-  *_table(
-    "flatness/_chunked.py flatness/test_chunked.py",
+  "flatness/_chunked.py flatness/test_chunked.py": (
     (
       "x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])",
       "x[: chunks * chunk_size].reshape(chunks, chunk_size, *x.shape[1:]).swapaxes(0, 1)",
@@ -203,8 +199,7 @@ _TABLE = {
     ),
     ("last, jnp.int32(chunks)", "last, jnp.int32(0)", "test_chunks_draw_different_noise"),
   ),
-  *_table(
-    "flatness/_lanczos.py flatness/test_lanczos.py",
+  "flatness/_lanczos.py flatness/test_lanczos.py": (
     ("ddof=1) / math.sqrt(num_probes)", "ddof=1)", "test_standard_error_of_the_density"),
     (
       "residuals <= tol * jnp.abs(values).max()",
@@ -212,8 +207,7 @@ _TABLE = {
       "test_residuals_are_true_and_say_what_has_not_converged",
     ),
   ),
-  *_table(
-    "train/jobs/flatness/analyses.py flatness/test_job_tables.py",
+  "train/jobs/flatness/analyses.py flatness/test_job_tables.py": (
     ("/ 2 - at(0.0)", "/ 2", "test_rises_are_above_the_loss_at_the_parameters"),
     (
       "np.sqrt(like.var(axis=0).mean())",
@@ -221,12 +215,10 @@ _TABLE = {
       "test_the_isotropic_control_has_the_total_variance_of_the_samples",
     ),
   ),
-  *_table(
-    "train/jobs/flatness/job.py flatness/test_job_tables.py",
+  "train/jobs/flatness/job.py flatness/test_job_tables.py": (
     ("rise < compared", "rise > compared", "test_lower_along_counts_directions_of_lower_rise"),
   ),
-  *_table(
-    "train/jobs/flatness/row.py flatness/test_job_tables.py",
+  "train/jobs/flatness/row.py flatness/test_job_tables.py": (
     (
       'each["variances"], each["mask"])',
       'each["variances"], each["mask"] | True)',
