@@ -84,6 +84,11 @@ TOOLBOX = {
       ),
     )
   },
+  # Ten labelled images per class, and a teacher that was trained with all labels.
+  "distillation": {
+    **_chosen("regularizers", "distillation", weight=1.0, temperature=4.0),
+    **{**FEW_LABELS, "teacher.workdir": "runs/toolbox_digits-none"},
+  },
   "early_stopping": {"average.name": "early_stopping", "epochs": 100, "eval_every": 2},
   "swa": {"average.name": "swa"},
   "ema": {"average.name": "ema"},

@@ -131,6 +131,12 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row("Poly-1", "losses.poly_loss", "`method.name=poly_loss`", "Leng et al., PolyLoss, 2022"),
     Row(
+      "Knowledge distillation; any loss of soft labels takes a teacher's probabilities",
+      "losses.distillation",
+      "`toolbox_digits:distillation`, with `teacher.workdir`",
+      "Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015",
+    ),
+    Row(
       "R-Drop",
       "losses.r_drop",
       "`toolbox_digits:r_drop`",

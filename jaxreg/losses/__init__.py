@@ -17,6 +17,7 @@ from jaxreg.losses._consistency import consistency
 from jaxreg.losses._cosface import arcface, cosface, cosine_log_probs
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
+from jaxreg.losses._distillation import distillation
 from jaxreg.losses._dropmax import (
   dropmax,
   dropmax_diagnostics,
@@ -71,6 +72,7 @@ __all__ = [
   "deterministic_dropmax",
   "deterministic_dropmax_terms",
   "discriminative_scores",
+  "distillation",
   "dropmax",
   "dropmax_diagnostics",
   "dropmax_heads",

@@ -25,6 +25,7 @@ OPTIONS = {
   "virtual_adversarial.num_iters": 40,
   "pseudo_label.threshold": 0.0,
   "kl_sparsity.target": 0.2,
+  "distillation.temperature": 2.0,
 }
 
 
@@ -38,6 +39,7 @@ def fields(*names):
     "regularizers.names": names,
     "average.name": "ema",
     "average.ema.decay": 0.5,
+    "teacher.workdir": "given as a function" if "distillation" in names else "",
     **{f"regularizers.{name}.weight": WEIGHT for name in names},
     **{f"regularizers.{name}": value for name, value in OPTIONS.items()},
   }
@@ -53,7 +55,8 @@ def stepped():
   # On the inputs, which lie in [0, 1], too: a configuration is refused that has no hidden layer for it.
   config.regularizers.names = tuple(TERMS)
   config.regularizers.kl_sparsity.weight = WEIGHT
-  built = build(config, sources.digits().describe())
+  teacher = lambda key, x: 3 * x.reshape(len(x), -1)[:, 20:30]
+  built = build(config, sources.digits().describe(), teacher=teacher)
   digits = sources.digits().train
   labels = np.where(np.arange(SIZE) < LABELLED, digits.labels[:SIZE], -1).astype(np.int32)
   weights = np.ones(SIZE, np.float32)
@@ -173,6 +176,13 @@ def test_the_teacher_has_the_averaged_parameters():
   wanted = WEIGHT * mean(np.square(gap).mean(1), weights)
   assert wanted > 0.001
   assert found["mean_teacher"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_trained_teacher_teaches_all_examples():
+  x, _, weights, kernel, bias, _, found = stepped()
+  p, q = oracles.softmax(1.5 * x[:, 20:30]), oracles.softmax((x @ kernel + bias) / 2)
+  wanted = WEIGHT * mean(4 * (p * np.log(p / q)).sum(1), weights)
+  assert found["distillation"] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_jacobian_penalty_is_that_of_the_log_probabilities():

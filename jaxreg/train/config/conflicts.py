@@ -17,6 +17,7 @@ def check_conflicts(config: Config) -> None:
   _check_replicas(config)
   _check_mesh(config)
   _check_model(config)
+  _check_teacher(config)
   _check_schedule(config.optimizer)
   _check_optimizer(config)
 
@@ -70,6 +71,14 @@ def _check_model(config: Config) -> None:
     raise RunError(
       "regularizers.names: kl_sparsity is for activations between 0 and 1; give model.name=MLP, with hidden "
       "layers, activation=sigmoid and no dropout"
+    )
+
+
+def _check_teacher(config: Config) -> None:
+  if bool(config.teacher.workdir) != ("distillation" in config.regularizers.names):
+    raise RunError(
+      "teacher.workdir: goes together with distillation in regularizers.names, "
+      f"got {config.teacher.workdir!r} and {tuple(config.regularizers.names)}"
     )
 
 

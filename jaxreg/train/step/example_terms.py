@@ -29,6 +29,8 @@ class View:
     log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
     teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, without noise
       and without gradient; None if the run averages no parameters.
+    trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
+      key is for predictions that draw. None if no run is given.
   """
 
   inputs: Array
@@ -39,6 +41,7 @@ class View:
   loss_fn: Callable[[Array, Key | None], Array]
   log_probs_fn: Callable[[Array, Key | None], Array]
   teacher_fn: Callable[[Array], Array] | None
+  trained_fn: Callable[[Key, Array], Array] | None
 
   @property
   def same_noise(self) -> Key | None:
@@ -91,6 +94,13 @@ def mean_teacher(key: Key, view: View) -> Array:
   if view.teacher_fn is None:
     raise ValueError("regularizers.mean_teacher needs a teacher; give average.name=ema")
   return losses.consistency(view.log_probs, view.teacher_fn(view.inputs))
+
+
+def distillation(key: Key, view: View, *, temperature: float = 4.0) -> Array:
+  """`losses.distillation` from the run in `teacher.workdir`, whose predictions have no noise."""
+  if view.trained_fn is None:
+    raise ValueError("regularizers.distillation needs a trained teacher; give teacher.workdir")
+  return losses.distillation(view.log_probs, view.trained_fn(key, view.inputs), temperature=temperature)
 
 
 def entropy(key: Key, view: View) -> Array:
@@ -167,6 +177,7 @@ TERMS: dict[str, Callable[..., Array]] = {
   "r_drop": r_drop,
   "pi_model": pi_model,
   "mean_teacher": mean_teacher,
+  "distillation": distillation,
   "entropy": entropy,
   "pseudo_label": pseudo_label,
   "fixmatch": fixmatch,
