@@ -506,6 +506,19 @@ SECTIONS: dict[str, list[Row]] = {
       ALONE,
       "Guo et al., On Calibration of Modern Neural Networks, 2017",
     ),
+    Row(
+      "Conformal prediction sets: split, and adaptive (APS)",
+      "calibration.conformal_threshold .conformal_scores .aps_scores",
+      ALONE,
+      "Sadinle, Lei and Wasserman, Least Ambiguous Set-Valued Classifiers, 2019; "
+      "Romano, Sesia and Candes, Classification with Valid and Adaptive Coverage, 2020",
+    ),
+    Row(
+      "Examples from elsewhere: confidence, entropy (`losses.entropy`), energy; AUROC, FPR at 95 % TPR",
+      "calibration.least_confidence .energy .auroc .fpr_at_tpr",
+      ALONE,
+      "Hendrycks and Gimpel, A Baseline, 2017; Liu et al., Energy-based Out-of-distribution Detection, 2020",
+    ),
   ],
   "Sparse codes": [
     Row(

@@ -259,6 +259,25 @@ CASES = (
     )
     for name in ("mce", "reliability")
   ),
+  *(
+    row(f"calibration.{name}", {"log_probs": LOG_PROBS}, getattr(calibration, name))
+    for name in ("conformal_scores", "least_confidence")
+  ),
+  row("calibration.aps_scores", {"key": KEY, "log_probs": LOG_PROBS}, calibration.aps_scores),
+  row(
+    "calibration.conformal_threshold",
+    {"scores": SCORES, "labels": LABELS},
+    lambda scores, labels: calibration.conformal_threshold(scores, labels, alpha=0.3),
+  ),
+  row("calibration.energy", {"logits": SCORES}, lambda logits: calibration.energy(logits, temperature=2.0)),
+  *(
+    row(
+      f"calibration.{name}",
+      {"scores": Input("real", "M"), "other_scores": Input("real", "B")},
+      getattr(calibration, name),
+    )
+    for name in ("auroc", "fpr_at_tpr")
+  ),
   row("calibration.temper", {"logits": SCORES}, lambda logits: calibration.temper(logits, temperature=2.0)),
   row(
     "sparse.omp",
