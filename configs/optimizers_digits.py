@@ -38,6 +38,8 @@ OPTIMIZERS = {
   "path_sgd": _chosen("path_sgd", 0.1),
   "sgld": _chosen("sgld", 2e-5),
   "sam": _chosen("sam", 0.03, inner="sgd", rho=0.05),
+  "asam": _chosen("asam", 0.03, inner="sgd", rho=0.5),
+  "gsam": _chosen("gsam", 0.03, inner="sgd", rho=0.05, alpha=0.4),
   "gradient_noise": _chosen("gradient_noise", 1e-3, inner="adam", eta=0.01),
   "reparameterize": _chosen("reparameterize", 0.1, inner="sgd", coordinates="sinh", scale=0.1),
   "mahalanobis": _chosen("mahalanobis", 0.1, metric=("*bias: 4.0",)),

@@ -452,6 +452,12 @@ SECTIONS: dict[str, list[Row]] = {
       "`optimizers_digits:sam`",
       "Foret et al., Sharpness-Aware Minimization, 2021",
     ),
+    Row(
+      "Its variants: adaptive to the scale of the weights (ASAM), guided by the surrogate gap (GSAM)",
+      "optim.asam .gsam",
+      "`optimizers_digits:asam`, `optimizers_digits:gsam`",
+      "Kwon et al., ASAM, 2021; Zhuang et al., Surrogate Gap Minimization, 2022",
+    ),
   ],
   "Averages along the training": [
     Row(

@@ -104,10 +104,12 @@ def _check_optimizer(config: Config) -> None:
       "would change; leave them at 0, or give regularizers.names=('l2',)"
     )
   coupled = chosen.weight_decay.rate and not chosen.weight_decay.decoupled
-  if name == "polyak_sgd" and (chosen.clip_norm or coupled or chosen.name in ("sam", "gradient_noise")):
+  changes = chosen.name in (*optimizer.SHARPNESS_AWARE, "gradient_noise")
+  if name == "polyak_sgd" and (chosen.clip_norm or coupled or changes):
     raise RunError(
       "optimizer.name: polyak_sgd compares the loss with its own gradient, which clip_norm, coupled "
-      "weight_decay, sam and gradient_noise would change; leave them out, or give regularizers.names=('l2',)"
+      "weight_decay, sam, asam, gsam and gradient_noise would change; leave them out, or give "
+      "regularizers.names=('l2',)"
     )
   of_paths = config.model.name != "RNN" and (config.model.name != "MLP" or _is_plain(config.model.MLP))
   if name == "path_sgd" and not of_paths:
