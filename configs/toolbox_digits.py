@@ -53,6 +53,8 @@ TOOLBOX = {
   "l2_limit": {**_chosen("regularizers", "l2", limit=80.0), "regularizers.dual_learning_rate": 1e-4},
   "fgsm": _chosen("regularizers", "fgsm", weight=1.0, eps=0.1, clip=(0.0, 1.0)),
   "pgd": _chosen("regularizers", "pgd", weight=1.0, eps=0.1, num_steps=5, clip=(0.0, 1.0)),
+  "trades": _chosen("regularizers", "trades", weight=1.0, eps=0.1, num_steps=5, clip=(0.0, 1.0)),
+  "z_loss": _chosen("regularizers", "z_loss", weight=1e-4),
   "gradient_penalty": _chosen("regularizers", "gradient_penalty", weight=0.1),
   "jacobian_penalty": _chosen("regularizers", "jacobian_penalty", weight=0.01),
   "l1_activity": _chosen("regularizers", "l1_activity", weight=1e-3),

@@ -136,6 +136,7 @@ SECTIONS: dict[str, list[Row]] = {
       "`toolbox_digits:distillation`, with `teacher.workdir`",
       "Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015",
     ),
+    Row("z-loss", "losses.z_loss", "`toolbox_digits:z_loss`", "Chowdhery et al., PaLM, 2022"),
     Row(
       "R-Drop",
       "losses.r_drop",
@@ -411,6 +412,12 @@ SECTIONS: dict[str, list[Row]] = {
       "adversarial.vat_loss .virtual_adversarial",
       "`toolbox_digits:virtual_adversarial`",
       "Miyato et al., Virtual Adversarial Training, 2018",
+    ),
+    Row(
+      "TRADES",
+      "adversarial.trades_loss",
+      "`toolbox_digits:trades`",
+      "Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy, 2019",
     ),
   ],
   "Optimizers": [

@@ -170,6 +170,11 @@ CASES = (
     {"key": KEY, "x": FEATURES, "w": WEIGHTS},
     lambda key, x, w: adversarial.vat_loss(key, log_probs(w), x, eps=0.5),
   ),
+  row(
+    "adversarial.trades_loss",
+    {"key": KEY, "x": FEATURES, "w": WEIGHTS},
+    lambda key, x, w: adversarial.trades_loss(key, log_probs(w), x, eps=0.5, step_size=0.2, num_steps=2),
+  ),
   row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
   row(
     "averaging.early_stopping_update",
@@ -324,6 +329,7 @@ COMPUTE_NARROW = {
   "adversarial.pgd",
   "adversarial.virtual_adversarial",
   "adversarial.vat_loss",
+  "adversarial.trades_loss",
   "adversarial.adversarial_loss",
   "averaging.batch_norm_statistics",
   "ensembles.mc_predict",

@@ -135,6 +135,7 @@ HARD = (
     "losses.poly_loss", {"logits": SCORES, "labels": LABELS}, lambda a: _poly_loss(a, 1.5), {"epsilon": 1.5}
   ),
   Case("losses.entropy", {"logits": SCORES}, _entropy),
+  Case("losses.z_loss", {"logits": SCORES}, lambda a: np.log(np.exp(a.logits).sum(-1)) ** 2, atol=1e-4),
   Case(
     "losses.pseudo_label",
     {"logits": SCORES, "target_logits": SCORES},

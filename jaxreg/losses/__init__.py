@@ -59,6 +59,7 @@ from jaxreg.losses._sampled_softmax import sample_classes, sampled_softmax
 from jaxreg.losses._semi_supervised import semi_supervised
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs, sparsemax_probs
+from jaxreg.losses._z_loss import z_loss
 
 __all__ = [
   "arcface",
@@ -116,6 +117,7 @@ __all__ = [
   "sparsemax_probs",
   "uncertainty_weighting",
   "uncertainty_weighting_terms",
+  "z_loss",
 ]
 
 suggest_names(globals())

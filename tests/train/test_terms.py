@@ -26,6 +26,7 @@ OPTIONS = {
   "pseudo_label.threshold": 0.0,
   "kl_sparsity.target": 0.2,
   "distillation.temperature": 2.0,
+  **{"trades.eps": 0.1, "trades.step_size": 0.1, "trades.num_steps": 3},
 }
 
 
@@ -151,6 +152,22 @@ def test_entropy_and_pseudo_labels_are_of_all_examples():
   log_p = log_probs(x, kernel, bias)
   assert found["entropy"] == pytest.approx(WEIGHT * mean(-(np.exp(log_p) * log_p).sum(1), weights), rel=1e-4)
   assert found["pseudo_label"] == pytest.approx(WEIGHT * mean(-log_p.max(1), weights), rel=1e-4)
+
+
+def test_z_loss_is_of_the_logits_of_all_examples():
+  x, _, weights, kernel, bias, _, found = stepped()
+  log_z = np.log(np.exp(x @ kernel + bias).sum(1))
+  assert found["z_loss"] == pytest.approx(WEIGHT * mean(log_z**2, weights), rel=1e-4)
+
+
+def test_trades_moves_the_prediction_no_farther_than_the_box():
+  """More than random corners do, and less than the largest change of any log-ratio."""
+  x, _, weights, kernel, bias, _, found = stepped()
+  p = oracles.softmax(x @ kernel + bias)
+  corner = x + 0.1 * np.random.default_rng(0).choice([-1, 1], x.shape)
+  random = (p * np.log(p / oracles.softmax(corner @ kernel + bias))).sum(1)
+  largest = 0.1 * np.abs(kernel[:, :, None] - kernel[:, None, :]).sum(0).max()
+  assert WEIGHT * mean(random, weights) < found["trades"] < WEIGHT * largest
 
 
 def test_activities_are_of_the_features():

@@ -5,7 +5,7 @@ that need no labels count the examples without a label, too.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ class View:
     inputs: `[batch, ...]`, floating, scaled.
     weights: `[batch]`, the weights of all examples, with a label or without.
     log_probs: `[batch, classes]`, from the pass that the loss sees.
+    outputs: what the head returns in the same pass, by name, such as `logits` `[batch, classes]`.
     features: `[batch, ...]`, the input of the head in the same pass.
     noise: the key of the pass that the loss sees; None for a model with BatchNorm, because its training mode
       would mix the examples of the batch.
@@ -36,6 +37,7 @@ class View:
   inputs: Array
   weights: Array
   log_probs: Array
+  outputs: Mapping[str, Any]
   features: Any
   noise: Key | None
   loss_fn: Callable[[Array, Key | None], Array]
@@ -78,6 +80,22 @@ def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: in
   return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
 
 
+def trades(
+  key: Key,
+  view: View,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 10,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """`adversarial.trades_loss`; all passes have the noise of the loss's pass."""
+  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
+  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  return adversarial.trades_loss(key, log_probs_fn, view.inputs, **options, clip=_bounds(clip))
+
+
 def r_drop(key: Key, view: View) -> Array:
   """`losses.r_drop` between the loss's pass and a pass under other noise."""
   return losses.r_drop(view.log_probs, view.log_probs_fn(view.inputs, key))
@@ -107,6 +125,14 @@ def entropy(key: Key, view: View) -> Array:
   """`losses.entropy` of the prediction."""
   del key
   return losses.entropy(view.log_probs)
+
+
+def z_loss(key: Key, view: View) -> Array:
+  """`losses.z_loss` of the head's logits."""
+  del key
+  if "logits" not in view.outputs:
+    raise ValueError(f"regularizers.z_loss needs a head that returns logits, got {', '.join(view.outputs)}")
+  return losses.z_loss(view.outputs["logits"])
 
 
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
@@ -174,11 +200,13 @@ TERMS: dict[str, Callable[..., Array]] = {
   "pgd": pgd,
   "gradient_penalty": gradient_penalty,
   "virtual_adversarial": virtual_adversarial,
+  "trades": trades,
   "r_drop": r_drop,
   "pi_model": pi_model,
   "mean_teacher": mean_teacher,
   "distillation": distillation,
   "entropy": entropy,
+  "z_loss": z_loss,
   "pseudo_label": pseudo_label,
   "fixmatch": fixmatch,
   "l1_activity": l1_activity,

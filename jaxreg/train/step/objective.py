@@ -207,6 +207,7 @@ def _make_view_fn(
       weights=seen.all_weights,
       log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
       features=features,
+      outputs=outputs,
       noise=None if state.model_state else jax.random.clone(apply_key),
       loss_fn=loss_fn,
       log_probs_fn=log_probs_fn,
