@@ -465,6 +465,12 @@ SECTIONS: dict[str, list[Row]] = {
       "`optimizers_digits:asam`, `optimizers_digits:gsam`",
       "Kwon et al., ASAM, 2021; Zhuang et al., Surrogate Gap Minimization, 2022",
     ),
+    Row(
+      "Layer-wise decay of the learning rate, by names of layers",
+      "optim.layer_decay",
+      "`optimizers_digits:layer_decay`",
+      "Howard and Ruder, ULMFiT, 2018; Bao et al., BEiT, 2022",
+    ),
   ],
   "Averages along the training": [
     Row(

@@ -217,6 +217,16 @@ CASES = (
     extra={"grad_fn": lambda w: jax.tree.map(lambda w: 2 * w, w)},
   ),
   Row(
+    "layer_decay",
+    {"layers": ("*", "Dense_1/*"), "decay": 0.5},
+    lambda memory, g, w, t: {
+      "Dense_0": jax.tree.map(lambda g: -RATE / 2 * g, g["Dense_0"]),
+      "Dense_1": jax.tree.map(lambda g: -RATE * g, g["Dense_1"]),
+    },
+    args=(optax.sgd(RATE),),
+    static=("inner", "layers"),
+  ),
+  Row(
     "gsam",
     {"rho": 0.3, "alpha": 0.4},
     _gsam,

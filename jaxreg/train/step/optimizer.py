@@ -1,5 +1,6 @@
 """Optax chains from options."""
 
+import functools
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
   "sam": optim.sam,
   "asam": optim.asam,
   "gsam": optim.gsam,
+  "layer_decay": functools.partial(optim.layer_decay, layers=("backbone/*", "head/*")),
   "gradient_noise": gradient_noise,
   "reparameterize": reparameterize,
 }
