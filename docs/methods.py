@@ -505,6 +505,12 @@ SECTIONS: dict[str, list[Row]] = {
       "`toolbox_digits:mc_dropout`, `evaluate.mc_samples`",
       "Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016",
     ),
+    Row(
+      "Last-layer Laplace approximation: dense and Kronecker-factored, probit prediction",
+      "ensembles.laplace_curvature .laplace_posterior .laplace_variance .probit_log_probs",
+      ALONE,
+      "MacKay, 1992; Ritter, Botev and Barber, 2018; Daxberger et al., Laplace Redux, 2021",
+    ),
   ],
   "Calibration": [
     Row(

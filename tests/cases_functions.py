@@ -201,6 +201,11 @@ CASES = (
   row("ensembles.geometric", {"log_probs": LOG_PROBS}, ensembles.geometric),
   row("ensembles.uncertainty", {"log_probs": LOG_PROBS}, lambda log_probs: ensembles.uncertainty(log_probs)),
   row(
+    "ensembles.probit_log_probs",
+    {"logits": SCORES, "variance": Input("positive", "BK")},
+    ensembles.probit_log_probs,
+  ),
+  row(
     "ensembles.mask_probs",
     {"keep": Input("unit", "B")},
     lambda keep: ensembles.mask_probs(ensembles.dropout_masks(8), keep_prob=keep),

@@ -35,7 +35,7 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
 
   Example:
     >>> distillation(jnp.array([[0.0, 0.0]]), jnp.array([[2 * jnp.log(3.0), 0.0]]), temperature=2.0)
-    Array([0.52324814], dtype=float32)
+    Array([0.5232483], dtype=float32)
 
   References:
     Hinton, Vinyals and Dean, `Distilling the Knowledge in a Neural Network`, 2015, section 2.

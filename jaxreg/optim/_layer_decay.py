@@ -38,7 +38,7 @@ def layer_decay(
 
   Example:
     >>> tx = layer_decay(optax.sgd(1.0), layers=("stem/*", "block_*", "head/*"), decay=0.5)
-    >>> grads = {"stem": {"kernel": 8.0}, "block_0": {"kernel": 8.0}, "head": {"kernel": 8.0}}
+    >>> grads = {name: {"kernel": jnp.array(8.0)} for name in ("stem", "block_0", "head")}
     >>> jax.tree.map(float, tx.update(grads, tx.init(grads))[0])
     {'block_0': {'kernel': -4.0}, 'head': {'kernel': -8.0}, 'stem': {'kernel': -2.0}}
 
