@@ -67,7 +67,8 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
   """
   logits = check_wide(logits, "logits")
   check_range(temperature, "temperature", low=0, open_low=True)
-  return -temperature * jax.nn.logsumexp(logits / temperature, axis=-1)
+  t = jnp.asarray(temperature, logits.dtype)
+  return -t * jax.nn.logsumexp(logits / t, axis=-1)
 
 
 def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:

@@ -43,7 +43,8 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
   logits = check_wide(logits, "logits")
   teacher = jax.lax.stop_gradient(check_wide(teacher_logits, "teacher_logits", shape=logits.shape))
   check_range(temperature, "temperature", low=0, open_low=True)
-  log_p, log_q = jax.nn.log_softmax(teacher / temperature), jax.nn.log_softmax(logits / temperature)
+  t = jnp.asarray(temperature, logits.dtype)
+  log_p, log_q = jax.nn.log_softmax(teacher / t), jax.nn.log_softmax(logits / t)
   # A class that the teacher excludes does not count, even if the student excludes it, too.
   gap = jnp.where(jnp.isneginf(log_p), 0, log_p - log_q)
-  return temperature**2 * (jnp.exp(log_p) * gap).sum(axis=-1)
+  return t**2 * (jnp.exp(log_p) * gap).sum(axis=-1)
