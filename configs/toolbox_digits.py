@@ -8,8 +8,8 @@ An MLP (64, 64), 30 epochs, 10 seconds on 2 cores. `compare_toolbox_mnist1k` com
 `fixmatch` has ten labels a class. Ours, 3 seeds, mean and 95 % interval: test error 13.6 ± 4.2 %. From the
 labels alone it is 14.0 ± 4.2 % (`regularizers.names=()`, `data.unlabelled.batch_size=0`). The difference of
 -0.4 ± 2.6 % shows no gain. `distillation` learns from the same labels, and from the predictions of the run of
-`toolbox_digits.py:none` in runs/toolbox_digits-none, which has all labels and an error of 3.6 %. Its own error
-is 5.2 ± 0.4 %.
+`toolbox_digits.py:none` in runs/toolbox_digits-none, which has all labels and an error of 3.6 %. Its own
+error is 5.2 ± 0.4 %.
 """
 
 from configs.softmax_digits import get_config as softmax_digits

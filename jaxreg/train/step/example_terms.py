@@ -22,7 +22,6 @@ class View:
     inputs: `[batch, ...]`, floating, scaled.
     weights: `[batch]`, the weights of all examples, with a label or without.
     log_probs: `[batch, classes]`, from the pass that the loss sees.
-    outputs: what the head returns in the same pass, by name, such as `logits` `[batch, classes]`.
     features: `[batch, ...]`, the input of the head in the same pass.
     noise: the key of the pass that the loss sees; None for a model with BatchNorm, because its training mode
       would mix the examples of the batch.
@@ -32,18 +31,19 @@ class View:
       and without gradient; None if the run averages no parameters.
     trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
       key is for predictions that draw. None if no run is given.
+    outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
   """
 
   inputs: Array
   weights: Array
   log_probs: Array
-  outputs: Mapping[str, Any]
   features: Any
   noise: Key | None
   loss_fn: Callable[[Array, Key | None], Array]
   log_probs_fn: Callable[[Array, Key | None], Array]
   teacher_fn: Callable[[Array], Array] | None
-  trained_fn: Callable[[Key, Array], Array] | None
+  trained_fn: Callable[[Key, Array], Array] | None = None
+  outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def same_noise(self) -> Key | None:
