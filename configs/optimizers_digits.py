@@ -38,6 +38,12 @@ OPTIMIZERS = {
   "path_sgd": _chosen("path_sgd", 0.1),
   "sgld": _chosen("sgld", 2e-5),
   "sam": _chosen("sam", 0.03, inner="sgd", rho=0.05),
+  "asam": _chosen("asam", 0.03, inner="sgd", rho=0.5),
+  "gsam": _chosen("gsam", 0.03, inner="sgd", rho=0.05, alpha=0.4),
+  "layer_decay": {
+    **_chosen("layer_decay", 1e-3, inner="adam", decay=0.75),
+    "optimizer.layer_decay.layers": ("backbone/Dense_0/*", "backbone/Dense_1/*", "head/*"),
+  },
   "gradient_noise": _chosen("gradient_noise", 1e-3, inner="adam", eta=0.01),
   "reparameterize": _chosen("reparameterize", 0.1, inner="sgd", coordinates="sinh", scale=0.1),
   "mahalanobis": _chosen("mahalanobis", 0.1, metric=("*bias: 4.0",)),

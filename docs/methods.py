@@ -131,6 +131,13 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row("Poly-1", "losses.poly_loss", "`method.name=poly_loss`", "Leng et al., PolyLoss, 2022"),
     Row(
+      "Knowledge distillation; any loss of soft labels takes a teacher's probabilities",
+      "losses.distillation",
+      "`toolbox_digits:distillation`, with `teacher.workdir`",
+      "Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015",
+    ),
+    Row("z-loss", "losses.z_loss", "`toolbox_digits:z_loss`", "Chowdhery et al., PaLM, 2022"),
+    Row(
       "R-Drop",
       "losses.r_drop",
       "`toolbox_digits:r_drop`",
@@ -406,6 +413,12 @@ SECTIONS: dict[str, list[Row]] = {
       "`toolbox_digits:virtual_adversarial`",
       "Miyato et al., Virtual Adversarial Training, 2018",
     ),
+    Row(
+      "TRADES",
+      "adversarial.trades_loss",
+      "`toolbox_digits:trades`",
+      "Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy, 2019",
+    ),
   ],
   "Optimizers": [
     Row(
@@ -446,6 +459,18 @@ SECTIONS: dict[str, list[Row]] = {
       "`optimizers_digits:sam`",
       "Foret et al., Sharpness-Aware Minimization, 2021",
     ),
+    Row(
+      "Its variants: adaptive to the scale of the weights (ASAM), guided by the surrogate gap (GSAM)",
+      "optim.asam .gsam",
+      "`optimizers_digits:asam`, `optimizers_digits:gsam`",
+      "Kwon et al., ASAM, 2021; Zhuang et al., Surrogate Gap Minimization, 2022",
+    ),
+    Row(
+      "Layer-wise decay of the learning rate, by names of layers",
+      "optim.layer_decay",
+      "`optimizers_digits:layer_decay`",
+      "Howard and Ruder, ULMFiT, 2018; Bao et al., BEiT, 2022",
+    ),
   ],
   "Averages along the training": [
     Row(
@@ -480,6 +505,12 @@ SECTIONS: dict[str, list[Row]] = {
       "`toolbox_digits:mc_dropout`, `evaluate.mc_samples`",
       "Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016",
     ),
+    Row(
+      "Last-layer Laplace approximation: dense and Kronecker-factored, probit prediction",
+      "ensembles.laplace_curvature .laplace_posterior .laplace_variance .probit_log_probs",
+      ALONE,
+      "MacKay, 1992; Ritter, Botev and Barber, 2018; Daxberger et al., Laplace Redux, 2021",
+    ),
   ],
   "Calibration": [
     Row(
@@ -499,6 +530,19 @@ SECTIONS: dict[str, list[Row]] = {
       "calibration.fit_temperature .temper",
       ALONE,
       "Guo et al., On Calibration of Modern Neural Networks, 2017",
+    ),
+    Row(
+      "Conformal prediction sets: split, and adaptive (APS)",
+      "calibration.conformal_threshold .conformal_scores .aps_scores",
+      ALONE,
+      "Sadinle, Lei and Wasserman, Least Ambiguous Set-Valued Classifiers, 2019; "
+      "Romano, Sesia and Candes, Classification with Valid and Adaptive Coverage, 2020",
+    ),
+    Row(
+      "Examples from elsewhere: confidence, entropy (`losses.entropy`), energy; AUROC, FPR at 95 % TPR",
+      "calibration.least_confidence .energy .auroc .fpr_at_tpr",
+      ALONE,
+      "Hendrycks and Gimpel, A Baseline, 2017; Liu et al., Energy-based Out-of-distribution Detection, 2020",
     ),
   ],
   "Sparse codes": [

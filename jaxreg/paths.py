@@ -17,7 +17,7 @@ more. `incoming_axes`, the default of `axis`, and `unit_axis` use the same names
 import fnmatch
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ __all__ = [
   "everything",
   "incoming_axes",
   "kernels_only",
+  "labels",
   "leaf_names",
   "no_branches",
   "select",
@@ -77,6 +78,37 @@ def select(
   include, exclude = _alternatives(include), _alternatives(exclude)
   chosen = lambda name: _matches(name, include) and not _matches(name, exclude)
   return jax.tree_util.tree_map_with_path(lambda path, _: chosen(_name(path)), tree)
+
+
+def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
+  """Returns for each leaf of `tree` the index of the pattern that its name matches, as for `optax.partition`.
+
+  If several patterns match, the last one counts, so that a first pattern `*` gives all other leaves a label.
+
+  Args:
+    tree: any pytree, or abstract pytree.
+    patterns: as in `select`.
+
+  Returns:
+    A pytree of integers with the structure of `tree`.
+
+  Raises:
+    TypeError: if a pattern is of another type.
+    ValueError: if a name matches no pattern.
+
+  Example:
+    >>> labels({"Dense_0": {"kernel": 1.0}, "Dense_1": {"kernel": 2.0}}, ["*", "Dense_1/*"])
+    {'Dense_0': {'kernel': 0}, 'Dense_1': {'kernel': 1}}
+  """
+
+  def label(path: Any, _: Any) -> int:
+    name = _name(path)
+    found = [index for index, pattern in enumerate(patterns) if _match(name, pattern)]
+    if not found:
+      raise ValueError(f"patterns must match all parameters, got none of {tuple(patterns)} for {name!r}")
+    return found[-1]
+
+  return jax.tree_util.tree_map_with_path(label, tree)
 
 
 def chosen(params: Any, mask: Any) -> list[bool]:

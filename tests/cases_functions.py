@@ -170,6 +170,11 @@ CASES = (
     {"key": KEY, "x": FEATURES, "w": WEIGHTS},
     lambda key, x, w: adversarial.vat_loss(key, log_probs(w), x, eps=0.5),
   ),
+  row(
+    "adversarial.trades_loss",
+    {"key": KEY, "x": FEATURES, "w": WEIGHTS},
+    lambda key, x, w: adversarial.trades_loss(key, log_probs(w), x, eps=0.5, step_size=0.2, num_steps=2),
+  ),
   row("adversarial.adversarial_loss", {"key": KEY, "x": FEATURES, "w": WEIGHTS}, trained_adversarially),
   same(
     "averaging.early_stopping_update",
@@ -193,6 +198,11 @@ CASES = (
   row("ensembles.arithmetic", {"log_probs": LOG_PROBS}, ensembles.arithmetic),
   row("ensembles.geometric", {"log_probs": LOG_PROBS}, ensembles.geometric),
   row("ensembles.uncertainty", {"log_probs": LOG_PROBS}, lambda log_probs: ensembles.uncertainty(log_probs)),
+  row(
+    "ensembles.probit_log_probs",
+    {"logits": SCORES, "variance": Input("positive", "BK")},
+    ensembles.probit_log_probs,
+  ),
   row(
     "ensembles.mask_probs",
     {"keep": Input("unit", "B")},
@@ -254,6 +264,25 @@ CASES = (
     )
     for name in ("mce", "reliability")
   ),
+  *(
+    row(f"calibration.{name}", {"log_probs": LOG_PROBS}, getattr(calibration, name))
+    for name in ("conformal_scores", "least_confidence")
+  ),
+  row("calibration.aps_scores", {"key": KEY, "log_probs": LOG_PROBS}, calibration.aps_scores),
+  row(
+    "calibration.conformal_threshold",
+    {"scores": SCORES, "labels": LABELS},
+    lambda scores, labels: calibration.conformal_threshold(scores, labels, alpha=0.3),
+  ),
+  row("calibration.energy", {"logits": SCORES}, lambda logits: calibration.energy(logits, temperature=2.0)),
+  *(
+    row(
+      f"calibration.{name}",
+      {"scores": Input("real", "M"), "other_scores": Input("real", "B")},
+      getattr(calibration, name),
+    )
+    for name in ("auroc", "fpr_at_tpr")
+  ),
   row("calibration.temper", {"logits": SCORES}, lambda logits: calibration.temper(logits, temperature=2.0)),
   row(
     "sparse.omp",
@@ -297,6 +326,7 @@ COMPUTE_NARROW = {
   "adversarial.pgd",
   "adversarial.virtual_adversarial",
   "adversarial.vat_loss",
+  "adversarial.trades_loss",
   "adversarial.adversarial_loss",
   "averaging.batch_norm_statistics",
   "ensembles.mc_predict",

@@ -102,6 +102,11 @@ def _r_drop(a):
   ) / 2
 
 
+def _distillation(a, temperature):
+  p, q = oracles.softmax(a.teacher_logits / temperature), oracles.softmax(a.logits / temperature)
+  return temperature**2 * (p * (np.log(p) - np.log(q))).sum(-1)
+
+
 def _gaussian(a):
   return ((a.outputs - a.x) ** 2).reshape(a.x.shape[0], -1).sum(-1) / 2
 
@@ -126,6 +131,7 @@ HARD = (
   Case("losses.focal", LABELLED, lambda a: _focal(a, 2.0), atol=1e-4),
   Case("losses.poly_loss", LABELLED, lambda a: _poly_loss(a, 1.5), {"epsilon": 1.5}),
   Case("losses.entropy", {"logits": SCORES}, _entropy),
+  Case("losses.z_loss", {"logits": SCORES}, lambda a: np.log(np.exp(a.logits).sum(-1)) ** 2, atol=1e-4),
   Case(
     "losses.pseudo_label",
     {"logits": SCORES, "target_logits": SCORES},
@@ -164,6 +170,15 @@ HARD = (
     "losses.consistency",
     {"logits": SCORES, "other_logits": SCORES},
     lambda a: ((oracles.softmax(a.logits) - oracles.softmax(a.other_logits)) ** 2).mean(-1),
+  ),
+  # The teacher gets no gradient; test_distillation has the student's.
+  Case(
+    "losses.distillation",
+    {"logits": SCORES, "teacher_logits": SCORES},
+    lambda a: _distillation(a, 2.5),
+    {"temperature": 2.5},
+    gradient=False,
+    atol=1e-4,
   ),
   Case("losses.reconstruction", {"outputs": SCORES, "x": SCORES}, _gaussian, atol=1e-4),
   Case(

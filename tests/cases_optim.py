@@ -119,6 +119,18 @@ def _sam(memory, g, w, t):
   return unflat(-RATE * 2 * (flat(w) + 0.3 * flat(g) / np.linalg.norm(flat(g))))
 
 
+def _asam(memory, g, w, t):
+  size = lambda path, w: np.abs(w) + 0.1 if "kernel" in str(path) else np.ones_like(w)
+  sizes = flat(jax.tree_util.tree_map_with_path(size, w))
+  scaled = sizes * flat(g)
+  return unflat(-RATE * 2 * (flat(w) + 0.3 * sizes * scaled / np.linalg.norm(scaled)))
+
+
+def _gsam(memory, g, w, t):
+  g, second = flat(g), 2 * (flat(w) + 0.3 * flat(g) / np.linalg.norm(flat(g)))
+  return unflat(-RATE * (second - 0.4 * (g - (g @ second) / (second @ second) * second)))
+
+
 CASES = (
   Row("exact_adagrad", {}, _adaptive(None, 1.0, anneal=True)),
   Row("exact_rmsprop", {"decay": 0.9}, _adaptive(None, 0.9)),
@@ -196,7 +208,34 @@ CASES = (
     static=("inner",),
     extra={"grad_fn": lambda w: jax.tree.map(lambda w: 2 * w, w)},
   ),
+  Row(
+    "asam",
+    {"rho": 0.3, "eta": 0.1},
+    _asam,
+    args=(optax.sgd(RATE),),
+    static=("inner", "mask"),
+    extra={"grad_fn": lambda w: jax.tree.map(lambda w: 2 * w, w)},
+  ),
+  Row(
+    "layer_decay",
+    {"layers": ("*", "Dense_1/*"), "decay": 0.5},
+    lambda memory, g, w, t: {
+      "Dense_0": jax.tree.map(lambda g: -RATE / 2 * g, g["Dense_0"]),
+      "Dense_1": jax.tree.map(lambda g: -RATE * g, g["Dense_1"]),
+    },
+    args=(optax.sgd(RATE),),
+    static=("inner", "layers"),
+  ),
+  Row(
+    "gsam",
+    {"rho": 0.3, "alpha": 0.4},
+    _gsam,
+    args=(optax.sgd(RATE),),
+    static=("inner",),
+    extra={"grad_fn": lambda w: jax.tree.map(lambda w: 2 * w, w)},
+  ),
 )
+SECOND = ("sam", "asam", "gsam")  # with a gradient at a second point
 
 
 def check_fifty_steps(row):
@@ -261,7 +300,7 @@ def check_mixed_dtypes(row):
   # The state keeps its types, so that steps can be scanned, and no average is in bfloat16.
   types = lambda state: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
   assert types(state) == types(new)
-  if row.name != "sam":
+  if row.name not in SECOND:
     assert jnp.bfloat16 not in {x.dtype for x in jax.tree.leaves(new)}
   full = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (g, w))
   want, _ = tx.update(full[0], tx.init(full[1]), full[1], **row.extra)
@@ -279,7 +318,7 @@ def check_zero_gradients(row):
     updates, state = update(nothing, state, w)
     for x in jax.tree.leaves(updates):
       assert np.isfinite(x).all()
-      assert row.name == "sam" or (x == 0).all()
+      assert row.name in SECOND or (x == 0).all()
   for x in jax.tree.leaves(update(g, state, w)[0]):
     assert np.isfinite(x).all()
     assert (x != 0).any()
@@ -292,7 +331,7 @@ def check_masks(row):
   g, w = one(2)
   mask = {name: {"kernel": True, "bias": False} for name in SHAPES}
   tx = optax.masked(row.make(), mask)
-  if row.name == "sam":  # what is not selected is not in grad_fn's trees either
+  if row.name in SECOND:  # what is not selected is not in grad_fn's trees either
     kept = lambda w: jax.tree.map(lambda x: 2 * x, w)
     extra = {"grad_fn": kept}
   else:

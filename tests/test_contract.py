@@ -42,6 +42,8 @@ FOLDERS = (
 ELSEWHERE = {
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
+  "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
+  "ensembles.laplace_variance",
   "ensembles/test_means.py": "ensembles.dropout_masks",
   "flatness/test_chunked.py": "flatness.chunked",
   "flatness/test_curvature.py": "flatness.dense_hessian flatness.dense_interval_flatness "

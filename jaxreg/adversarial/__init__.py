@@ -1,7 +1,8 @@
 """Attacks, which make inputs worse for a model: `([key,] loss_of_inputs, x, *, ...) -> x`.
 
 `fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` start at random. `vat_loss` has the
-arguments of `virtual_adversarial` and returns its penalty, `[batch]`. `adversarial_loss` trains on the
+arguments of `virtual_adversarial` and returns its penalty, `[batch]`; so does `trades_loss`, with those of
+`pgd`. `adversarial_loss` trains on the
 result; its `loss_fn` is `(params, batch, *, key) -> scalar`. These files import JAX, Optax, NumPy and the
 core only.
 
@@ -15,8 +16,9 @@ from jaxreg._names import suggest_names
 from jaxreg.adversarial._adversarial_loss import adversarial_loss
 from jaxreg.adversarial._fgsm import fgsm
 from jaxreg.adversarial._pgd import pgd
+from jaxreg.adversarial._trades import trades_loss
 from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
 
-__all__ = ["adversarial_loss", "fgsm", "pgd", "vat_loss", "virtual_adversarial"]
+__all__ = ["adversarial_loss", "fgsm", "pgd", "trades_loss", "vat_loss", "virtual_adversarial"]
 
 suggest_names(globals())

@@ -88,13 +88,13 @@ def vat_loss(
   check_range(eps, "eps", low=0)
   check_count(num_iters, "num_iters")
   clean = _clean(log_probs_fn, x)
-  return _kl(clean, wide(log_probs_fn(_move(check_key(key), log_probs_fn, x, clean, eps, num_iters))))
+  return divergence(clean, wide(log_probs_fn(_move(check_key(key), log_probs_fn, x, clean, eps, num_iters))))
 
 
 def _move(
   key: Key, log_probs_fn: Callable[[Array], Array], x: Array, clean: Array, eps: ArrayLike, num_iters: int
 ) -> Array:
-  gradient = jax.grad(lambda x: _kl(clean, wide(log_probs_fn(x))).sum())
+  gradient = jax.grad(lambda x: divergence(clean, wide(log_probs_fn(x))).sum())
 
   def iterate(_, d: Array) -> Array:
     product = jax.jvp(gradient, (x,), (d.astype(x.dtype),))[1]
@@ -106,16 +106,26 @@ def _move(
 
 
 def _clean(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
+  return jax.lax.stop_gradient(predicted(log_probs_fn, x))
+
+
+def predicted(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
+  """The log-probabilities of the inputs, in at least float32.
+
+  Raises:
+    ValueError: if they do not fit the inputs.
+  """
   clean = log_probs_fn(x)
   if clean.ndim < 2 or clean.shape[0] != x.shape[0]:
     raise ValueError(
       f"log_probs_fn must give [batch, ..., classes] for a batch of {x.shape[0]}, got {clean.shape}; "
       "adversarial_loss needs an attacked_fn that returns log-probabilities to use vat as its attack"
     )
-  return wide(jax.lax.stop_gradient(clean))
+  return wide(clean)
 
 
-def _kl(log_p: Array, log_q: Array) -> Array:
+def divergence(log_p: Array, log_q: Array) -> Array:
+  """`KL(p || q)` of each example, `[batch]`."""
   p = jnp.exp(log_p)
   # A class of probability 0 does not count, even if its logarithm is -inf.
   gap = jnp.where(p > 0, log_p - log_q, 0)

@@ -21,6 +21,17 @@ def predictions(
     ValueError: if a known value is above 0, such as a probability or a logit.
   """
   log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
+  return check_log_probs(log_probs), labels, weights
+
+
+def check_log_probs(log_probs: ArrayLike) -> Array:
+  """Returns log-probabilities in at least float32.
+
+  Raises:
+    TypeError: if they are not floating.
+    ValueError: if a known value is above 0, such as a probability or a logit.
+  """
+  log_probs = check_wide(log_probs, "log_probs")
   largest = log_probs.max(initial=-jnp.inf)
   # Not `<=`, which is false for NaN.
   if not isinstance(largest, Tracer) and largest > ROUNDING:
@@ -28,7 +39,7 @@ def predictions(
       f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities "
       "or jax.nn.log_softmax of logits"
     )
-  return log_probs, labels, weights
+  return log_probs
 
 
 def weighted_examples(

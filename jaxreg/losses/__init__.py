@@ -17,6 +17,7 @@ from jaxreg.losses._consistency import consistency
 from jaxreg.losses._cosface import arcface, cosface, cosine_log_probs
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax, deterministic_dropmax_terms
+from jaxreg.losses._distillation import distillation
 from jaxreg.losses._dropmax import (
   dropmax,
   dropmax_diagnostics,
@@ -58,6 +59,7 @@ from jaxreg.losses._sampled_softmax import sample_classes, sampled_softmax
 from jaxreg.losses._semi_supervised import semi_supervised
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.losses._sparsemax import sparsemax, sparsemax_log_probs, sparsemax_probs
+from jaxreg.losses._z_loss import z_loss
 
 __all__ = [
   "arcface",
@@ -71,6 +73,7 @@ __all__ = [
   "deterministic_dropmax",
   "deterministic_dropmax_terms",
   "discriminative_scores",
+  "distillation",
   "dropmax",
   "dropmax_diagnostics",
   "dropmax_heads",
@@ -114,6 +117,7 @@ __all__ = [
   "sparsemax_probs",
   "uncertainty_weighting",
   "uncertainty_weighting_terms",
+  "z_loss",
 ]
 
 suggest_names(globals())

@@ -14,8 +14,11 @@ from jaxreg.optim._adaptive import (
   exact_rmsprop,
   scale_by_adaptive,
 )
+from jaxreg.optim._asam import asam
 from jaxreg.optim._averages import Average
 from jaxreg.optim._gradient_noise import gradient_noise
+from jaxreg.optim._gsam import gsam
+from jaxreg.optim._layer_decay import layer_decay
 from jaxreg.optim._mahalanobis import mahalanobis, scale_by_mahalanobis
 from jaxreg.optim._p_norm import p_norm_sgd, scale_by_p_norm
 from jaxreg.optim._path_sgd import path_kappa, path_norm, path_sgd, scale_by_path
@@ -31,10 +34,13 @@ __all__ = [
   "SgldState",
   "TrustRegionState",
   "adaptive",
+  "asam",
   "exact_adagrad",
   "exact_adam",
   "exact_rmsprop",
   "gradient_noise",
+  "gsam",
+  "layer_decay",
   "mahalanobis",
   "p_norm_sgd",
   "path_kappa",

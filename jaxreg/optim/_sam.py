@@ -73,11 +73,27 @@ def sam(
   tx = optax.with_extra_args_support(inner)
 
   def update(updates, state, params=None, *, grad_fn: GradFn | None = None, **extra_args):
-    if params is None or grad_fn is None:
-      raise ValueError("params and grad_fn must be given to update")
+    grad_fn = check_second(params, grad_fn)
     direction = steepest(jax.tree.map(wide, updates), blocks, "l2")
-    top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
-    # `top` is not rounded to the parameters' dtypes, which could erase the perturbation.
-    return tx.update(as_updates(grad_fn(top), updates), state, params, **extra_args)
+    second = gradient_at(direction, updates, params, grad_fn, rho)
+    return tx.update(second, state, params, **extra_args)
 
   return optax.GradientTransformationExtraArgs(tx.init, update)
+
+
+def check_second(params: Params | None, grad_fn: GradFn | None) -> GradFn:
+  """Returns `grad_fn`, which computes the second gradient.
+
+  Raises:
+    ValueError: if it or the parameters are missing.
+  """
+  if params is None or grad_fn is None:
+    raise ValueError("params and grad_fn must be given to update")
+  return grad_fn
+
+
+def gradient_at(direction: Any, updates: Any, params: Params, grad_fn: GradFn, rho: ArrayLike) -> Any:
+  """The gradient at `params + rho * direction`, in the dtypes of the updates."""
+  # The point is not rounded to the parameters' dtypes, which could erase the perturbation.
+  top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
+  return as_updates(grad_fn(top), updates)

@@ -25,6 +25,8 @@ OPTIONS = {
   "virtual_adversarial.num_iters": 40,
   "pseudo_label.threshold": 0.0,
   "kl_sparsity.target": 0.2,
+  "distillation.temperature": 2.0,
+  **{"trades.eps": 0.1, "trades.step_size": 0.1, "trades.num_steps": 3},
 }
 
 
@@ -38,6 +40,7 @@ def fields(*names):
     "regularizers.names": names,
     "average.name": "ema",
     "average.ema.decay": 0.5,
+    "teacher.workdir": "given as a function" if "distillation" in names else "",
     **{f"regularizers.{name}.weight": WEIGHT for name in names},
     **{f"regularizers.{name}": value for name, value in OPTIONS.items()},
   }
@@ -53,7 +56,8 @@ def stepped():
   # On the inputs, which lie in [0, 1], too: a configuration is refused that has no hidden layer for it.
   config.regularizers.names = tuple(TERMS)
   config.regularizers.kl_sparsity.weight = WEIGHT
-  built = build(config, sources.digits().describe())
+  teacher = lambda key, x: 3 * x.reshape(len(x), -1)[:, 20:30]
+  built = build(config, sources.digits().describe(), teacher=teacher)
   digits = sources.digits().train
   labels = np.where(np.arange(SIZE) < LABELLED, digits.labels[:SIZE], -1).astype(np.int32)
   weights = np.ones(SIZE, np.float32)
@@ -150,6 +154,22 @@ def test_entropy_and_pseudo_labels_are_of_all_examples():
   assert found["pseudo_label"] == pytest.approx(WEIGHT * mean(-log_p.max(1), weights), rel=1e-4)
 
 
+def test_z_loss_is_of_the_logits_of_all_examples():
+  x, _, weights, kernel, bias, _, found = stepped()
+  log_z = np.log(np.exp(x @ kernel + bias).sum(1))
+  assert found["z_loss"] == pytest.approx(WEIGHT * mean(log_z**2, weights), rel=1e-4)
+
+
+def test_trades_moves_the_prediction_no_farther_than_the_box():
+  """More than random corners do, and less than the largest change of any log-ratio."""
+  x, _, weights, kernel, bias, _, found = stepped()
+  p = oracles.softmax(x @ kernel + bias)
+  corner = x + 0.1 * np.random.default_rng(0).choice([-1, 1], x.shape)
+  random = (p * np.log(p / oracles.softmax(corner @ kernel + bias))).sum(1)
+  largest = 0.1 * np.abs(kernel[:, :, None] - kernel[:, None, :]).sum(0).max()
+  assert WEIGHT * mean(random, weights) < found["trades"] < WEIGHT * largest
+
+
 def test_activities_are_of_the_features():
   x, _, weights, _, _, _, found = stepped()
   assert found["l1_activity"] == pytest.approx(WEIGHT * mean(np.abs(x).sum(1), weights), rel=1e-5)
@@ -173,6 +193,13 @@ def test_the_teacher_has_the_averaged_parameters():
   wanted = WEIGHT * mean(np.square(gap).mean(1), weights)
   assert wanted > 0.001
   assert found["mean_teacher"] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_trained_teacher_teaches_all_examples():
+  x, _, weights, kernel, bias, _, found = stepped()
+  p, q = oracles.softmax(1.5 * x[:, 20:30]), oracles.softmax((x @ kernel + bias) / 2)
+  wanted = WEIGHT * mean(4 * (p * np.log(p / q)).sum(1), weights)
+  assert found["distillation"] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_jacobian_penalty_is_that_of_the_log_probabilities():

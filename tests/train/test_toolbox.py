@@ -191,5 +191,9 @@ def test_every_one_trains_on_digits(tmp_path, monkeypatch, name):
     "compilation_cache": False,
   }.items():
     config.update_from_flattened_dict({field: value})
+  if name == "distillation":
+    teacher = importlib.import_module("configs.toolbox_digits").get_config("none")
+    config.teacher.workdir = str(tmp_path / "teacher")
+    train.train(teacher, tmp_path / "teacher")
   results = train.train(config, tmp_path / "run")
   assert results["test/error"] < 0.4

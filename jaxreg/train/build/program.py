@@ -1,7 +1,7 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -30,14 +30,17 @@ from jaxreg.train.step.program import Program
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.step import make_train_step
+from jaxreg.typing import Array, Key
 
 Data = dict[str, Any]  # as `Dataset.describe` gives it
+Teacher = Callable[[Key, Array], Array]  # as `View.trained_fn`
 
 
-def build(config: Config, data: Data) -> Program:
+def build(config: Config, data: Data, *, teacher: Teacher | None = None) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
-  Both steps are traced abstractly once, so that an error is raised before anything is written.
+  Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
+  teacher of a distillation, the program serves for predictions: its training step lacks that term.
 
   Raises:
     RunError: for options from which no step can be built.
@@ -45,7 +48,7 @@ def build(config: Config, data: Data) -> Program:
   length = checks.length(config, data["sizes"])
   checks.check_inputs(config, data)
   try:
-    program = _assemble(config, data, **length)
+    program = _assemble(config, data, teacher, **length)
     _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(str(error).splitlines()[0], config)) from error
@@ -61,6 +64,7 @@ def make_program(
   num_examples: int,
   input_dtype: str = "float32",
   scale: float = 1.0,
+  teacher: Teacher | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
 
@@ -71,6 +75,8 @@ def make_program(
     num_examples: the size of the training set, for schedules that count epochs.
     input_dtype: the dtype of the inputs in a batch.
     scale: the divisor of the inputs, such as 255 for uint8 images.
+    teacher: `(key, inputs) -> log-probabilities` for `regularizers.distillation`, on inputs divided by
+      `scale`; it is traced, and takes the place of the run in `teacher.workdir`.
 
   Returns:
     A `Program`: `state = program.init(seed)`, then `state, metrics = program.train_step(state, batch)` under
@@ -81,11 +87,16 @@ def make_program(
     RunError: for options from which no step can be built.
   """
   check(config)
+  if "distillation" in config.regularizers.names and teacher is None:
+    raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
   data = {"input_shape": list(input_shape), "input_dtype": input_dtype, "scale": scale}
-  return build(config, {**data, "num_classes": num_classes, "sizes": {"train": num_examples}})
+  data |= {"num_classes": num_classes, "sizes": {"train": num_examples}}
+  return build(config, data, teacher=teacher)
 
 
-def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: int) -> Program:
+def _assemble(
+  config: Config, data: Data, teacher: Teacher | None, *, steps_per_epoch: int, num_steps: int
+) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
   method, options = chosen(config, "method")
   _complete(method, options)
@@ -123,6 +134,8 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
   checks.check_state(config, data, method, has_statistics=bool(abstract.model_state))
 
   terms = named.make_terms(regularizers)
+  if teacher is None:
+    terms.pop("distillation", None)
   checks.check_terms(config, data, terms)
   objective = make_objective(
     apply_fn,
@@ -140,6 +153,7 @@ def _assemble(config: Config, data: Data, *, steps_per_epoch: int, num_steps: in
     terms,
     features_fn=features_fn,
     average=average if config.average.name == "ema" else None,
+    trained_fn=teacher,
     scale=data["scale"],
     most_labels=named.most_labels(config.augment.names),
   )

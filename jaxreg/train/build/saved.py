@@ -5,15 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.build.program import build
+import jax
+
+from jaxreg.train.build.program import Teacher, build
 from jaxreg.train.config.choices import add_options, check_imports
 from jaxreg.train.config.fields import Config, base_config, flatten, relevant
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.manifest import pick_step
 from jaxreg.train.run.restore import pick_and_restore, restore_state
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array, Key
 
 
 def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -74,3 +78,29 @@ def restore_run(
     lambda step: restore_state(program, workdir, step, replica, config.replicas),
   )
   return program, state, data
+
+
+def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, replica: int) -> Teacher:
+  """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
+
+  The inputs are divided by the scale of their source. The parameters are constants of what calls the teacher.
+
+  Raises:
+    RunError: if the work directory holds nothing usable, or was trained on inputs or classes of another kind.
+  """
+  try:
+    program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+  except RunError as error:
+    raise RunError(f"teacher: {error}") from error
+  for name in ("input_shape", "input_dtype", "num_classes", "scale"):
+    if theirs[name] != data[name]:
+      raise RunError(
+        f"teacher.workdir: {workdir} was trained with {name} {theirs[name]}, and here it is {data[name]}"
+      )
+  # On the host, so that the constants are bound to no device.
+  state = jax.device_get(state.replace(key=None, opt_state=(), extras={}))
+
+  def teacher(key: Key, inputs: Array) -> Array:
+    return jax.lax.stop_gradient(program.predict_fn(state, inputs * theirs["scale"], key))
+
+  return teacher

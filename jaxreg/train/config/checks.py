@@ -28,6 +28,7 @@ CHOICES = {
   "evaluate.checkpoint": ("latest", "best"),
   "evaluate.split": SPLITS,
   "pretrained.checkpoint": ("latest", "best"),
+  "teacher.checkpoint": ("latest", "best"),
   "checkpoint.best": BEST,
   "compare.choose": BEST,
   "flatness.checkpoint": ("latest", "best"),

@@ -17,6 +17,7 @@ def check_conflicts(config: Config) -> None:
   _check_replicas(config)
   _check_mesh(config)
   _check_model(config)
+  _check_teacher(config)
   _check_schedule(config.optimizer)
   _check_optimizer(config)
 
@@ -73,6 +74,14 @@ def _check_model(config: Config) -> None:
     )
 
 
+def _check_teacher(config: Config) -> None:
+  if bool(config.teacher.workdir) != ("distillation" in config.regularizers.names):
+    raise RunError(
+      "teacher.workdir: goes together with distillation in regularizers.names, "
+      f"got {config.teacher.workdir!r} and {tuple(config.regularizers.names)}"
+    )
+
+
 def _check_schedule(chosen: Config) -> None:
   if chosen.schedule.name == "noam" and chosen.schedule.warmup_epochs:
     raise RunError(
@@ -95,10 +104,12 @@ def _check_optimizer(config: Config) -> None:
       "would change; leave them at 0, or give regularizers.names=('l2',)"
     )
   coupled = chosen.weight_decay.rate and not chosen.weight_decay.decoupled
-  if name == "polyak_sgd" and (chosen.clip_norm or coupled or chosen.name in ("sam", "gradient_noise")):
+  changes = chosen.name in (*optimizer.SHARPNESS_AWARE, "gradient_noise")
+  if name == "polyak_sgd" and (chosen.clip_norm or coupled or changes):
     raise RunError(
       "optimizer.name: polyak_sgd compares the loss with its own gradient, which clip_norm, coupled "
-      "weight_decay, sam and gradient_noise would change; leave them out, or give regularizers.names=('l2',)"
+      "weight_decay, sam, asam, gsam and gradient_noise would change; leave them out, or give "
+      "regularizers.names=('l2',)"
     )
   of_paths = config.model.name != "RNN" and (config.model.name != "MLP" or _is_plain(config.model.MLP))
   if name == "path_sgd" and not of_paths:

@@ -55,6 +55,7 @@ def base_config() -> Config:
     config.average[name] = options(getattr(averages, name))
   config.noise = ConfigDict({"names": (), "mask": "kernels_only"})
   config.pretrained = ConfigDict({"workdir": "", "checkpoint": "best", "replica": 0})
+  config.teacher = ConfigDict({"workdir": "", "checkpoint": "best", "replica": 0})
 
   config.method = ConfigDict({"name": "dropmax"})
   config.optimizer = _optimizer()

@@ -21,6 +21,8 @@ IF_GIVEN = {
   "pretrained.replica": "pretrained.workdir",
   "regularizers.dual_learning_rate": "regularizers.names",
   "regularizers.mask": "regularizers.names",
+  "teacher.checkpoint": "teacher.workdir",
+  "teacher.replica": "teacher.workdir",
 }
 
 

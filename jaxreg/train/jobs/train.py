@@ -14,7 +14,7 @@ from jaxreg.train.build.checks import check_devices
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_run, replicas_of
-from jaxreg.train.build.saved import restore_run
+from jaxreg.train.build.saved import make_teacher, restore_run
 from jaxreg.train.config.fields import Config, flatten
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
@@ -54,7 +54,10 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
   description = dataset.describe()
   processes.same("data", description)
   check_devices(config)
-  program = build(config, description)
+  teacher = None
+  if config.teacher.workdir:
+    teacher = processes.everywhere(lambda: make_teacher(description, **config.teacher.to_dict()))
+  program = build(config, description, teacher=teacher)
   replicas = replicas_of(config, program)
   backbone = None
   if config.pretrained.workdir and not processes.first(lambda: bool(good_steps(workdir))):

@@ -5,7 +5,7 @@ that need no labels count the examples without a label, too.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -29,6 +29,9 @@ class View:
     log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
     teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, without noise
       and without gradient; None if the run averages no parameters.
+    trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
+      key is for predictions that draw. None if no run is given.
+    outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
   """
 
   inputs: Array
@@ -39,6 +42,8 @@ class View:
   loss_fn: Callable[[Array, Key | None], Array]
   log_probs_fn: Callable[[Array, Key | None], Array]
   teacher_fn: Callable[[Array], Array] | None
+  trained_fn: Callable[[Key, Array], Array] | None = None
+  outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def same_noise(self) -> Key | None:
@@ -75,6 +80,22 @@ def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: in
   return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
 
 
+def trades(
+  key: Key,
+  view: View,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 10,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """`adversarial.trades_loss`; all passes have the noise of the loss's pass."""
+  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
+  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  return adversarial.trades_loss(key, log_probs_fn, view.inputs, **options, clip=_bounds(clip))
+
+
 def r_drop(key: Key, view: View) -> Array:
   """`losses.r_drop` between the loss's pass and a pass under other noise."""
   return losses.r_drop(view.log_probs, view.log_probs_fn(view.inputs, key))
@@ -93,10 +114,25 @@ def mean_teacher(key: Key, view: View) -> Array:
   return losses.consistency(view.log_probs, view.teacher_fn(view.inputs))
 
 
+def distillation(key: Key, view: View, *, temperature: float = 4.0) -> Array:
+  """`losses.distillation` from the run in `teacher.workdir`, whose predictions have no noise."""
+  if view.trained_fn is None:
+    raise ValueError("regularizers.distillation needs a trained teacher; give teacher.workdir")
+  return losses.distillation(view.log_probs, view.trained_fn(key, view.inputs), temperature=temperature)
+
+
 def entropy(key: Key, view: View) -> Array:
   """`losses.entropy` of the prediction."""
   del key
   return losses.entropy(view.log_probs)
+
+
+def z_loss(key: Key, view: View) -> Array:
+  """`losses.z_loss` of the head's logits."""
+  del key
+  if "logits" not in view.outputs:
+    raise ValueError(f"regularizers.z_loss needs a head that returns logits, got {', '.join(view.outputs)}")
+  return losses.z_loss(view.outputs["logits"])
 
 
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
@@ -164,10 +200,13 @@ TERMS: dict[str, Callable[..., Array]] = {
   "pgd": pgd,
   "gradient_penalty": gradient_penalty,
   "virtual_adversarial": virtual_adversarial,
+  "trades": trades,
   "r_drop": r_drop,
   "pi_model": pi_model,
   "mean_teacher": mean_teacher,
+  "distillation": distillation,
   "entropy": entropy,
+  "z_loss": z_loss,
   "pseudo_label": pseudo_label,
   "fixmatch": fixmatch,
   "l1_activity": l1_activity,

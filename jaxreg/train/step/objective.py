@@ -28,6 +28,7 @@ def make_objective(
   *,
   features_fn: ApplyFn | None = None,
   average: Averaging | None = None,
+  trained_fn: Callable[[Key, Array], Array] | None = None,
   scale: float = 1.0,
   most_labels: int | None = None,
 ) -> Objective:
@@ -43,12 +44,19 @@ def make_objective(
   losses for other classes are computed; None computes all classes.
 
   The penalties `(params, extras) -> scalar` and the `terms` are added to the mean over the examples. Terms
-  see the inputs divided by `scale`, and the features that `features_fn` returns. Every term is a metric, and
-  the loss is the sum of the terms.
+  see the inputs divided by `scale`, the features that `features_fn` returns, and the teacher `trained_fn`.
+  Every term is a metric, and the loss is the sum of the terms.
   """
   terms_of = functools.partial(_method_terms, method, loss_options, most_labels)
   view_of = _make_view_fn(
-    apply_fn, method, predict_options, terms_of, features_fn=features_fn, average=average, scale=scale
+    apply_fn,
+    method,
+    predict_options,
+    terms_of,
+    features_fn=features_fn,
+    average=average,
+    trained_fn=trained_fn,
+    scale=scale,
   )
   diagnose = _make_diagnose_fn(method, loss_options)
 
@@ -165,6 +173,7 @@ def _make_view_fn(
   *,
   features_fn: ApplyFn | None,
   average: Averaging | None,
+  trained_fn: Callable[[Key, Array], Array] | None,
   scale: float,
 ) -> Callable[..., View]:
   """Builds `make_view(params, state, seen, outputs, apply_key, loss_key) -> View`, for the example terms."""
@@ -198,10 +207,12 @@ def _make_view_fn(
       weights=seen.all_weights,
       log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
       features=features,
+      outputs=outputs,
       noise=None if state.model_state else jax.random.clone(apply_key),
       loss_fn=loss_fn,
       log_probs_fn=log_probs_fn,
       teacher_fn=teacher_fn,
+      trained_fn=trained_fn,
     )
 
   return make_view

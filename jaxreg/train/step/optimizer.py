@@ -1,5 +1,6 @@
 """Optax chains from options."""
 
+import functools
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -86,9 +87,14 @@ STEPS: dict[str, Callable[..., Any]] = {
 # `(inner, **options) ->` an Optax transform: the optimizer `inner`, changed.
 WRAPPERS: dict[str, Callable[..., Any]] = {
   "sam": optim.sam,
+  "asam": optim.asam,
+  "gsam": optim.gsam,
+  "layer_decay": functools.partial(optim.layer_decay, layers=("backbone/*", "head/*")),
   "gradient_noise": gradient_noise,
   "reparameterize": reparameterize,
 }
+# Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
+SHARPNESS_AWARE = ("sam", "asam", "gsam")
 OPTIMIZERS = ChainMap(WRAPPERS, STEPS)  # both tables, with rows added later
 # Optimizers whose learning rate is one number: the schedule's value at step 0.
 NUMBERS = ("polyak_sgd", "rprop", "sm3")
@@ -144,8 +150,8 @@ def make_optimizer(
 
   Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too).
   Decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
-  `sam` moves to its second point along the plain gradient; the gradient at the second point is clipped and
-  decayed.
+  `sam`, `asam` and `gsam` move to a second point along the plain gradient; the gradient there is
+  clipped and decayed.
 
   Args:
     name: one of `STEPS`, or `module:NAME`.
@@ -186,7 +192,7 @@ def make_optimizer(
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:
     inner, (name, settings) = name, wrapper
-    if name == "sam":  # steps with the gradient at its second point, which is to be clipped and decayed
+    if name in SHARPNESS_AWARE:
       step, chain = optax.named_chain(*chain.items(), (short(inner), step)), {}
     step = find_optimizer(name)(step, **settings)
   chain[short(name)] = step

@@ -1,0 +1,142 @@
+"""Scores of how unlike the training data an example is, and how well they tell such examples apart.
+
+All scores are larger for less usual examples. The entropy of a prediction, `losses.entropy`, is one, too.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.calibration._weights import check_log_probs
+from jaxreg.typing import Array, check_range, check_wide
+
+
+def least_confidence(log_probs: ArrayLike) -> Array:
+  r"""Computes 1 minus the largest probability: the usual score of examples from elsewhere.
+
+  .. math:: s(x) = 1 - \max_k p_k(x)
+
+  Args:
+    log_probs: `[..., classes]`, floating.
+
+  Returns:
+    `[...]`, in [0, 1 - 1 / classes], float32 or wider.
+
+  Raises:
+    TypeError: if `log_probs` are not floating.
+    ValueError: if a known value of `log_probs` is above 0.
+
+  Example:
+    >>> least_confidence(jnp.log(jnp.array([[0.75, 0.25]]))).round(4)
+    Array([0.25], dtype=float32)
+
+  References:
+    Hendrycks and Gimpel, `A Baseline for Detecting Misclassified and Out-of-Distribution Examples`, 2017.
+  """
+  # Unlike 1 - exp, this keeps its digits for a prediction that is nearly certain.
+  return -jnp.expm1(check_log_probs(log_probs).max(axis=-1))
+
+
+def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
+  r"""Computes the free energy of the logits; unlike a probability, it sees how large all logits are.
+
+  .. math:: E(x) = -T \log \sum_k e^{z_k / T}
+
+  Args:
+    logits: `[..., classes]`, floating. Log-probabilities would give 0 at `T = 1`: their sum is normalised.
+    temperature: `T` > 0.
+
+  Returns:
+    `[...]`, float32 or wider.
+
+  Raises:
+    TypeError: if `logits` are not floating.
+    ValueError: if `temperature` is not above 0.
+
+  Example:
+    >>> energy(jnp.zeros((1, 4)), temperature=0.5)  # -log(4) / 2
+    Array([-0.6931472], dtype=float32)
+
+  References:
+    Liu et al., `Energy-based Out-of-distribution Detection`, 2020, Eq. 4.
+  """
+  logits = check_wide(logits, "logits")
+  check_range(temperature, "temperature", low=0, open_low=True)
+  t = jnp.asarray(temperature, logits.dtype)
+  return -t * jax.nn.logsumexp(logits / t, axis=-1)
+
+
+def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
+  r"""Computes the probability that an example from elsewhere has a larger score than a usual one.
+
+  .. math:: \Pr(s' > s) + \tfrac12 \Pr(s' = s)
+
+  This is the area under the ROC curve. The two kinds of examples may have any numbers. scikit-learn's
+  `roc_auc_score` gives the same on the host; this function is compiled, also inside a larger program.
+
+  Args:
+    scores: of usual examples, any shape, floating.
+    other_scores: of examples from elsewhere, any shape, floating.
+
+  Returns:
+    A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
+
+  Raises:
+    TypeError: if scores are not floating.
+    ValueError: if there are no scores of one kind.
+
+  Example:
+    >>> auroc(jnp.array([0.1, 0.2, 0.3]), jnp.array([0.3, 0.4]))  # 5.5 of 6 pairs
+    Array(0.9166667, dtype=float32)
+
+  References:
+    Hanley and McNeil, `The meaning and use of the area under a ROC curve`, 1982.
+  """
+  usual, other = _sorted(scores, "scores"), _sorted(other_scores, "other_scores")
+  below = jnp.searchsorted(usual, other, side="left") + jnp.searchsorted(usual, other, side="right")
+  # NaN is the last of the sorted scores.
+  broken = jnp.isnan(usual[-1] + other[-1])
+  return jnp.where(broken, jnp.nan, below.astype(other.dtype).mean() / (2 * usual.size))
+
+
+def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95) -> Array:
+  r"""Computes the share of examples from elsewhere that pass, where a given share of usual examples passes.
+
+  .. math:: \Pr(s' \le t), \qquad t = s_{(\lceil r n \rceil)} \text{ of the usual scores, at the rate } r
+
+  Args:
+    scores: of usual examples, any shape, floating.
+    other_scores: of examples from elsewhere, any shape, floating.
+    tpr: the least share of usual examples that pass, in (0, 1]; static.
+
+  Returns:
+    A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
+
+  Raises:
+    TypeError: if scores are not floating.
+    ValueError: if there are no scores of one kind, or `tpr` is outside (0, 1].
+
+  Example:
+    >>> fpr_at_tpr(jnp.array([0.1, 0.2, 0.3, 0.9]), jnp.array([0.25, 0.4]), tpr=0.75)
+    Array(0.5, dtype=float32)
+
+  References:
+    Liang, Li and Srikant, `Enhancing the Reliability of Out-of-distribution Image Detection`, 2018.
+  """
+  usual, other = _sorted(scores, "scores"), _sorted(other_scores, "other_scores")
+  check_range(tpr, "tpr", low=0, high=1, open_low=True)
+  threshold = usual[math.ceil(usual.size * Fraction(str(tpr))) - 1]
+  broken = jnp.isnan(usual[-1] + other[-1])
+  return jnp.where(broken, jnp.nan, (other <= threshold).astype(other.dtype).mean())
+
+
+def _sorted(scores: ArrayLike, name: str) -> Array:
+  scores = check_wide(scores, name).ravel()
+  if not scores.size:
+    raise ValueError(f"{name} must have at least one score, got none")
+  return jnp.sort(scores)

@@ -1,0 +1,46 @@
+"""Scores of examples from elsewhere, against NumPy and scikit-learn."""
+
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from contract import jit
+from sklearn import metrics
+
+from jaxreg import calibration
+
+rng = np.random.default_rng(0)
+LOGITS = rng.normal(size=(9, 4)) * 4
+
+
+def test_scores_are_as_printed():
+  probs = oracles.softmax(LOGITS)
+  scores = jit(calibration.least_confidence)(np.float32(np.log(probs)))
+  np.testing.assert_allclose(scores, 1 - probs.max(1), rtol=1e-5, atol=1e-7)
+  energy = jit(calibration.energy)(np.float32(LOGITS), temperature=2.5)
+  np.testing.assert_allclose(energy, -2.5 * np.log(np.exp(LOGITS / 2.5).sum(1)), rtol=1e-5)
+  assert calibration.energy(jnp.array([1e4, -1e4])) == -1e4
+
+
+# Few values, so that many scores are equal; then all different.
+@pytest.mark.parametrize("values", [4, 10**6])
+@pytest.mark.parametrize("tpr", [0.95, 0.5, 1.0])
+def test_rates_are_those_of_scikit_learn(values, tpr):
+  usual, other = rng.integers(0, values, 41), rng.integers(0, values, 23) + values // 4
+  positive, scores = np.repeat([1, 0], [41, 23]), -np.concatenate([usual, other])
+  pair = np.float32(usual), np.float32(other)
+  want = metrics.roc_auc_score(positive, scores)
+  assert jit(calibration.auroc)(*pair) == pytest.approx(want, abs=1e-6)
+  passed, found, _ = metrics.roc_curve(positive, scores, drop_intermediate=False)
+  want = passed[np.argmax(found >= tpr)]
+  got = jit(lambda *pair: calibration.fpr_at_tpr(*pair, tpr=tpr))(*pair)
+  assert got == pytest.approx(want, abs=1e-6)
+
+
+def test_nan_and_nothing_are_told():
+  scores, broken = jnp.arange(3.0), jnp.array([1.0, jnp.nan])
+  for rate in (calibration.auroc, calibration.fpr_at_tpr):
+    assert jnp.isnan(rate(scores, broken))
+    assert jnp.isnan(rate(broken, scores))
+    with pytest.raises(ValueError, match="other_scores must have at least one"):
+      rate(scores, jnp.zeros(0))
