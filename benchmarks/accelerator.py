@@ -117,7 +117,7 @@ def device() -> tuple[str, int, str]:
   found = subprocess.run([sys.executable, "-c", DEVICE], capture_output=True, text=True, timeout=60)
   if found.returncode:
     sys.exit(f"accelerator: {last_line(found.stderr) or 'JAX finds no device'}")
-  backend, number, kind = found.stdout.split(maxsplit=2)
+  backend, number, kind = found.stdout.splitlines()[-1].split(maxsplit=2)
   return backend, int(number), kind.strip()
 
 

@@ -54,10 +54,11 @@ def write_images(path: Path, sizes: dict[str, int], shape: tuple[int, ...] = (32
 
 
 def run_command(workdir: Path, data: Path, fields: dict[str, Any]) -> list[str]:
-  """`run.py` with the configuration of CIFAR-10, on the images of a file."""
+  """`run.py` with the configuration of CIFAR-10, on the images of a file; a field of None is left out."""
   fields = {**FIELDS, "data.npz.path": data, **fields}
+  given = {name: value for name, value in fields.items() if value is not None}
   command = [sys.executable, str(ROOT / "run.py"), f"--config={ROOT}/configs/dropmax_cifar10.py"]
-  return [*command, f"--workdir={workdir}", *(f"--config.{name}={value}" for name, value in fields.items())]
+  return [*command, f"--workdir={workdir}", *(f"--config.{name}={value}" for name, value in given.items())]
 
 
 def first_step(workdir: Path, data: Path, cache: Path) -> float:

@@ -27,7 +27,7 @@ FORMS = ("auto", "dense", "scan", "gather")
 
 
 def softmax_head(features, kernel, bias, labels):
-  logits = (features @ kernel + bias).astype(jnp.float32)
+  logits = (features @ kernel + bias[None]).astype(jnp.float32)
   return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from _accelerator.resume import TOY
 from _report import Report
 from accelerator import last_line
 from first_step import run_command, write_images
@@ -22,7 +23,7 @@ def measure(report: Report, *, rounds: int, quick: bool) -> None:
   train, batch_size, seconds = (640, 16, 1.0) if quick else (50_000, 128, 60.0)
   fields = {"batch_size": batch_size, "epochs": EPOCHS, "log_every": 1 if quick else 50}
   if quick:
-    fields |= {"model.CifarResNet.depth": 8, "model.CifarResNet.width": 2}
+    fields |= TOY
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
     # CIFAR-10's sizes; a tenth of the training images is for validation.
@@ -34,7 +35,7 @@ def measure(report: Report, *, rounds: int, quick: bool) -> None:
   total, made = scaled(seen, EPOCHS * steps_per_epoch)
   report.table("epochs", "run.py", "epochs made", "start, s", "an epoch, s", f"{EPOCHS} epochs")
   report.row(
-    "ResNet-8, toy" if quick else "ResNet-20 on 50000 images, DropMax",
+    "MLP, toy" if quick else "ResNet-20 on 50000 images, DropMax",
     f"{made / steps_per_epoch:.1f}",
     f"{seen[0][0]:.1f}",
     f"{(seen[-1][0] - seen[0][0]) / made * steps_per_epoch:.3g}",

@@ -18,14 +18,7 @@ from jaxreg.train.build.saved import restore_run
 STEPS = 16  # before it is continued: whole dispatches
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 FIELDS = {"data.npz.scale": 255.0, "batch_size": 16, "checkpoint.wait": True}
-TOY = {
-  "model.name": "MLP",
-  "model.MLP.widths": "(8,)",
-  "model.MLP.dropout_rate": 0.5,
-  "augment.names": "()",
-  "augment.mean": "()",
-  "augment.std": "()",
-}
+TOY = {"model.CifarResNet.depth": None, "model.name": "MLP", "model.MLP.widths": "(8,)"}
 
 
 def measure(report: Report, *, rounds: int, quick: bool) -> None:
@@ -34,7 +27,7 @@ def measure(report: Report, *, rounds: int, quick: bool) -> None:
   report.table("resume", "run.py", "array values", "apart", "records apart")
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
-    write_images(scratch / "data.npz", {"train": 144, "test": 16}, (8, 8, 1) if quick else (32, 32, 3))
+    write_images(scratch / "data.npz", {"train": 144, "test": 16}, (8, 8, 3) if quick else (32, 32, 3))
     whole, parts = scratch / "whole", scratch / "parts"
     for workdir, last in ((whole, 2 * steps), (parts, steps), (parts, 2 * steps)):
       fields = {**FIELDS, **(TOY if quick else {}), "steps": last}

@@ -112,7 +112,7 @@ def measure(report: Report, *, rounds: int, quick: bool) -> None:
         spread([1000 * value for value in times], ".3g"),
         spread([described.batch_size * described.tokens / value for value in times], ".0f"),
         spread([value / 1e12 for value in reached], ".3g"),
-        spread([value / peaks[name] for value in reached], ".0%"),
+        spread([value / peaks[name] for value in reached], ".1%"),
         numbers={"seconds": times, "flops": flops},
       )
 
