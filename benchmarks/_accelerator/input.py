@@ -13,7 +13,7 @@ from jaxreg import train
 from jaxreg.train.build.dataset import load_data
 
 NETWORK = {**RESNET, "model.ResNet.depth": 50, "precision": "bfloat16"}
-TOY = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 2}
+TOY = {"model.name": "MLP", "model.MLP.widths": (8,)}
 WARM_UP = 20  # batches: more than its threads decode at once
 
 
