@@ -6,7 +6,8 @@ Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
 tables of `docs/speed.md` are made again from that file; `--render` does only that. `--quick` takes a few
 minutes, shows that everything runs, and writes neither. PyTorch is that of `--peer-python`;
-`--other-python` shows the training step under other versions of Python and JAX.
+`--other-python` shows the training step under other versions of Python and JAX. `accelerator` is for a GPU or
+a TPU, and runs only if it is named.
 """
 
 import argparse
@@ -36,24 +37,29 @@ NAMES = (
   "import_time",
   "flatness",
 )
+NAMED = ("accelerator",)  # those that run only if they are named
 PEERS = ("steps", "flatness")  # those that run PyTorch too
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 # <!-- table NAME --> ... <!-- end -->
 TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# <!-- tables MEASUREMENT --> ... <!-- end -->: all of them
+TABLES = re.compile(r"(<!-- tables (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> int:
   parser = argparse.ArgumentParser(
     "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all without one")
+  parser.add_argument(
+    "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES + NAMED)}; all but the last without one"
+  )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make the tables of the page again")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   parser.add_argument("--other-python", help="another Python with what jaxreg needs")
   options = parser.parse_args()
-  if unknown := [name for name in options.names if name not in NAMES]:
-    parser.error(f"there is no measurement {', '.join(unknown)}; there are {', '.join(NAMES)}")
+  if unknown := [name for name in options.names if name not in NAMES + NAMED]:
+    parser.error(f"there is no measurement {', '.join(unknown)}; there are {', '.join(NAMES + NAMED)}")
   failed = []
   for name in () if options.render else options.names or NAMES:
     if not run(name, options):
@@ -113,7 +119,9 @@ def described() -> dict[str, Any]:
 def keep(results: dict[str, Any]) -> None:
   """Replaces the file in one move, so that no half of it is ever there."""
   new = RESULTS.with_suffix(".new")
-  new.write_text(json.dumps({name: results[name] for name in NAMES if name in results}, indent=1) + "\n")
+  new.write_text(
+    json.dumps({name: results[name] for name in NAMES + NAMED if name in results}, indent=1) + "\n"
+  )
   new.replace(RESULTS)
 
 
@@ -127,7 +135,14 @@ def render(page: str, results: dict[str, Any]) -> str:
     name, found = measured[match[2]]
     return f"{match[1]}{markdown(found['tables'][match[2]])}\n\n{caption(name, found)}\n{match[3]}"
 
-  return TABLE.sub(block, page)
+  def blocks(match: re.Match[str]) -> str:
+    if match[2] not in results:
+      return match[0]
+    found = results[match[2]]
+    tables = "\n\n".join(map(markdown, found["tables"].values()))
+    return f"{match[1]}{tables}\n\n{caption(match[2], found)}\n{match[3]}"
+
+  return TABLES.sub(blocks, TABLE.sub(block, page))
 
 
 def markdown(table: dict[str, Any]) -> str:
@@ -137,9 +152,11 @@ def markdown(table: dict[str, Any]) -> str:
 
 def caption(name: str, found: dict[str, Any]) -> str:
   machine, versions = found["machine"], found["versions"]
+  device = f"{found['device']}, " if "device" in found else ""
+  cores = f"{machine['cores']} cores of {machine['processor']}"
   return (
-    f"`python -m benchmarks {name}`, {found['date']}: {machine['cores']} cores of {machine['processor']}, "
-    f"Python {versions['python']},\njax {versions['jax']}."
+    f"`python -m benchmarks {name}`, {found['date']}: {device}{cores}, Python {versions['python']},\n"
+    f"jax {versions['jax']}."
   )
 
 

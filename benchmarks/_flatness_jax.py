@@ -1,5 +1,6 @@
 """jaxreg's side of the benchmark of flatness: each method is one measurement, from the pixels on."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -113,8 +114,8 @@ class Side:
       self.cache[name] = make()
     return self.cache[name]
 
-  def memory(self, number, directions):
-    """Bytes of results and temporary arrays of each compiled program."""
+  def memory(self, number, directions, most=None):
+    """Bytes of results and temporary arrays of each compiled program, or of the first `most` of them."""
     key = jax.random.key(0)
     lines = jnp.zeros((directions, self.size)).at[:, 0].set(1)
     drawn = jax.ShapeDtypeStruct((3 * number, self.size), jnp.float32)
@@ -130,7 +131,7 @@ class Side:
       "one point of figure 4": (partial(point, closed=False), (key,)),
     }
     sizes = {}
-    for name, (call, rest) in programs.items():
+    for name, (call, rest) in itertools.islice(programs.items(), most):
       used = jax.jit(call).lower(self.params, self.batch, *rest).compile().memory_analysis()
       sizes[name] = used.temp_size_in_bytes + used.output_size_in_bytes
     return sizes

@@ -17,15 +17,20 @@ def flags(doc: str, *, rounds: int) -> argparse.ArgumentParser:
 
 
 class Report:
-  """Prints each row when it is measured, and keeps tables `{name: {columns, rows}}` and numbers."""
+  """Prints each row when it is measured, and keeps tables `{name: {columns, rows}}` and numbers.
 
-  def __init__(self, path: Path | None):
-    self.path = path
+  The file is written anew with each row, so that a measurement that is stopped leaves its rows. The names of
+  all tables begin with `prefix`.
+  """
+
+  def __init__(self, path: Path | None, *, prefix: str = ""):
+    self.path, self.prefix = path, prefix
+    self.device = ""  # if it is not the processor
     self.tables: dict[str, dict[str, Any]] = {}
     self.numbers: dict[str, Any] = {}
 
   def table(self, name: str, *columns: str) -> None:
-    self.tables[name] = {"columns": columns, "rows": []}
+    self.tables[self.prefix + name] = {"columns": columns, "rows": []}
     print(f"\n{line(columns)}\n{line(['---'] * len(columns))}", flush=True)
 
   def row(self, *cells: object, numbers: Any = None) -> None:
@@ -36,10 +41,14 @@ class Report:
     print(line(texts), flush=True)
     if numbers is not None:
       self.numbers.setdefault(name, {})[", ".join(texts[:2])] = numbers
+    self.close()
 
   def close(self) -> None:
     if self.path:
-      self.path.write_text(json.dumps({"tables": self.tables, "numbers": self.numbers}))
+      new = self.path.with_suffix(".new")
+      device = {"device": self.device} if self.device else {}
+      new.write_text(json.dumps({**device, "tables": self.tables, "numbers": self.numbers}))
+      new.replace(self.path)
 
 
 def line(cells: Any) -> str:
@@ -62,3 +71,8 @@ def ratios(ours: list[float], theirs: list[float]) -> list[float]:
 
 def milliseconds(values: list[float]) -> list[float]:
   return [1000 * value for value in values]
+
+
+def short(value: float, form: str) -> str:
+  """In this form, or with three digits if it is small."""
+  return f"{value:{form if value >= 10 else '.3g'}}"

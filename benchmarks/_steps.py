@@ -1,5 +1,7 @@
-"""What the benchmarks of the training step share: the trainer's own compiled step on made-up images."""
+"""What the benchmarks of the training step share: the trainer's own compiled step on made-up examples."""
 
+import collections
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -9,7 +11,8 @@ import jax
 import numpy as np
 
 from jaxreg import train
-from jaxreg.train.data.dataset import Split
+from jaxreg.train.build.program import build
+from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
@@ -17,38 +20,89 @@ from jaxreg.train.devices.replicas import make_replicas
 EXAMPLES = 1024
 
 
-def make_steps(
-  image: tuple[int, ...], batch_size: int, fields: dict[str, Any], *, replicas: int = 1, form: str = "auto"
-) -> Callable[[int], float]:
-  """`run(n)`, which trains `n` steps and returns the seconds of one; the first call compiles."""
-  config = train.base_config()
-  config.update_from_flattened_dict({"batch_size": batch_size, "replicas": replicas, **fields})
-  program = train.make_program(
-    config, input_shape=image, num_classes=10, num_examples=EXAMPLES, input_dtype="uint8", scale=255.0
-  )
+def made_up(shape: tuple[int, ...], examples: int = EXAMPLES, *, num_classes: int = 10) -> Dataset:
+  """Images of noise with random labels."""
   generator = np.random.default_rng(0)
-  split = Split(
-    generator.integers(0, 256, (EXAMPLES, *image), np.uint8), generator.integers(0, 10, EXAMPLES, np.int64)
+  split = lambda number: Split(
+    generator.integers(0, 256, (number, *shape), np.uint8),
+    generator.integers(0, num_classes, number, np.int64),
   )
-  mesh = make_mesh()
-  source = make_source(mesh, split, resident=True)
-  form_of = make_replicas(
-    mesh, form, number=replicas, params=program.abstract.params, parallel=config.parallel
-  )
-  step, place = form_of.make_step(program.train_step)
-  state = form_of.unpack(jax.jit(jax.vmap(program.init))(np.arange(replicas, dtype=np.uint32)))
-  batch = place(source.batch(generator.integers(0, EXAMPLES, (replicas, batch_size), np.int32)))
+  return Dataset(split(examples), split(1), split(1), num_classes=num_classes, scale=255.0)
 
-  def run(number: int) -> float:
-    nonlocal state
+
+def made_up_pairs(length: int, vocab_size: int, examples: int = EXAMPLES) -> Dataset:
+  """Sources and targets of random tokens, without padding."""
+  generator = np.random.default_rng(0)
+  tokens = lambda number, width: generator.integers(4, vocab_size, (number, width), np.int32)
+  split = lambda number: Split(tokens(number, 2 * length), tokens(number, length))
+  options = {"vocab_size": vocab_size, "source_length": length}
+  return Dataset(split(examples), split(1), split(1), num_classes=vocab_size, model=options)
+
+
+class Steps:
+  """The trainer's step on one batch that is there already; calling it trains.
+
+  Attributes:
+    step, state, arrays, batch: the compiled function and its arguments.
+    size: how many steps one call of the function makes.
+    ahead: how many calls the host is ahead of the metrics that it reads.
+  """
+
+  def __init__(
+    self,
+    dataset: Dataset,
+    batch_size: int,
+    fields: dict[str, Any],
+    *,
+    replicas: int = 1,
+    form: str = "auto",
+    size: int = 1,
+    ahead: int = 0,
+  ):
+    config = train.base_config()
+    config.update_from_flattened_dict({"batch_size": batch_size, "replicas": replicas, **fields})
+    train.check(config)
+    program, mesh = build(config, dataset.describe()), make_mesh()
+    source = make_source(mesh, dataset.train, resident=True)
+    form_of = make_replicas(
+      mesh, form, number=replicas, params=program.abstract.params, parallel=config.parallel
+    )
+    self.step, place = form_of.make_step(program.train_step, scan=size > 1)
+    init = jax.jit(jax.vmap(program.init), out_shardings=form_of.stacked_layout)
+    self.state = form_of.unpack(init(np.arange(replicas, dtype=np.uint32)))
+    self.arrays, self.size, self.ahead = source.arrays, size, ahead
+    shape = (replicas, size, batch_size) if size > 1 else (replicas, batch_size)
+    indices = np.random.default_rng(1).integers(0, len(dataset.train), shape, np.int32)
+    self.batch = place(source.batch(indices))
+
+  def compiled(self) -> tuple[jax.stages.Lowered, jax.stages.Compiled]:
+    """The program before and after XLA; from now on calls take the latter."""
+    step = self.step if hasattr(self.step, "lower") else jax.jit(self.step, donate_argnums=0)
+    lowered = step.lower(self.state, self.arrays, self.batch)
+    self.step = program = lowered.compile()
+    return lowered, program
+
+  def call(self) -> Any:
+    """Calls the function once and returns its metrics, unread."""
+    self.state, metrics = self.step(self.state, self.arrays, self.batch)
+    return metrics
+
+  def __call__(self, number: int) -> float:
+    """Trains at least `number` steps, and returns the seconds of one; the first call compiles."""
+    calls, unread = math.ceil(number / self.size), collections.deque()
     began = time.perf_counter()
-    for _ in range(number):
-      state, metrics = step(state, source.arrays, batch)
-      # As the trainer does, which reads the metrics of every step.
-      jax.device_get(metrics)
-    return (time.perf_counter() - began) / number
+    for _ in range(calls):
+      unread.append(self.call())
+      # The trainer reads the metrics of every step.
+      if len(unread) > self.ahead:
+        jax.device_get(unread.popleft())
+    jax.device_get(list(unread))
+    return (time.perf_counter() - began) / (calls * self.size)
 
-  return run
+
+def make_steps(image: tuple[int, ...], batch_size: int, fields: dict[str, Any], **options: Any) -> Steps:
+  """`Steps` on made-up images."""
+  return Steps(made_up(image), batch_size, fields, **options)
 
 
 def alternate(

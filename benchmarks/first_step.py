@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _report import Report, flags, spread
@@ -34,11 +35,7 @@ def main() -> None:
   times = {"without compiled programs": [], "with those of an earlier start": []}
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
-    generator = np.random.default_rng(0)
-    images = {part: generator.integers(0, 256, (1024, 32, 32, 3), np.uint8) for part in ("train", "test")}
-    arrays = {f"x_{part}": x for part, x in images.items()}
-    labels = {f"y_{part}": np.arange(1024) % 10 for part in images}
-    np.savez(scratch / "data.npz", **arrays, **labels)
+    write_images(scratch / "data.npz", {"train": 1024, "test": 1024})
     for number in range(rounds):
       cache = scratch / f"cache{number}"  # empty for the first start, filled for the second
       for start, seconds in times.items():
@@ -48,10 +45,24 @@ def main() -> None:
   report.close()
 
 
-def first_step(workdir: Path, data: Path, cache: Path) -> float:
-  fields = {**FIELDS, "data.npz.path": data}
+def write_images(path: Path, sizes: dict[str, int], shape: tuple[int, ...] = (32, 32, 3)) -> None:
+  """Images of noise for `data.name = npz`, as many in each split as `sizes` says."""
+  generator = np.random.default_rng(0)
+  images = {f"x_{part}": generator.integers(0, 256, (size, *shape), np.uint8) for part, size in sizes.items()}
+  labels = {f"y_{part}": np.arange(size) % 10 for part, size in sizes.items()}
+  np.savez(path, **images, **labels)
+
+
+def run_command(workdir: Path, data: Path, fields: dict[str, Any]) -> list[str]:
+  """`run.py` with the configuration of CIFAR-10, on the images of a file; a field of None is left out."""
+  fields = {**FIELDS, "data.npz.path": data, **fields}
+  given = {name: value for name, value in fields.items() if value is not None}
   command = [sys.executable, str(ROOT / "run.py"), f"--config={ROOT}/configs/dropmax_cifar10.py"]
-  command += [f"--workdir={workdir}", *(f"--config.{name}={value}" for name, value in fields.items())]
+  return [*command, f"--workdir={workdir}", *(f"--config.{name}={value}" for name, value in given.items())]
+
+
+def first_step(workdir: Path, data: Path, cache: Path) -> float:
+  command = run_command(workdir, data, {})
   environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
   environment["XDG_CACHE_HOME"] = str(cache)
   began = time.perf_counter()

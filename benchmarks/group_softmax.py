@@ -11,11 +11,12 @@ pass beyond what the caller has anyway.
 import functools
 import statistics
 import time
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import optax
-from _report import Report, flags, milliseconds, ratios, spread
+from _report import Report, flags, milliseconds, ratios, short, spread
 from _steps import alternate
 
 from jaxreg import losses
@@ -26,7 +27,7 @@ FORMS = ("auto", "dense", "scan", "gather")
 
 
 def softmax_head(features, kernel, bias, labels):
-  logits = (features @ kernel + bias).astype(jnp.float32)
+  logits = (features @ kernel + bias[None]).astype(jnp.float32)
   return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
 
@@ -52,37 +53,59 @@ def main() -> None:
   if options.quick:
     options.rounds, options.groups = 2, "2,8"
   report = Report(options.json)
+  measure(
+    report,
+    [int(number) for number in options.groups.split(",")],
+    options.forms.split(","),
+    kind=options.kind,
+    dtype=options.dtype,
+    rounds=options.rounds,
+  )
+  report.close()
+
+
+def measure(
+  report: Report,
+  groups: Sequence[int],
+  forms: Sequence[str] = FORMS,
+  *,
+  sizes: tuple[int, int, int] = (BATCH, FEATURES, CLASSES),
+  kind: str = "I",
+  dtype: str = "float32",
+  rounds: int,
+  seconds: float = 0.2,
+) -> None:
+  """A row for each number of groups and form; `sizes` are those of batch, features and classes."""
+  batch, features, classes = sizes
   keys = jax.random.split(jax.random.key(0), 3)
   arguments = (
-    jax.random.normal(keys[0], (BATCH, FEATURES), options.dtype),
-    jax.random.normal(keys[1], (FEATURES, CLASSES), options.dtype) / 50,
-    jnp.zeros(CLASSES, options.dtype),
-    jax.random.randint(keys[2], (BATCH,), 0, CLASSES),
+    jax.random.normal(keys[0], (batch, features), dtype),
+    jax.random.normal(keys[1], (features, classes), dtype) / 50,
+    jnp.zeros(classes, dtype),
+    jax.random.randint(keys[2], (batch,), 0, classes),
   )
   columns = "time of a softmax head's", "temporary, MiB", "kept, MB", "`auto` takes"
   report.table("group_softmax", "groups", "form", "ms", *columns)
   head = compiled(softmax_head, arguments)
-  for number in map(int, options.groups.split(",")):
+  for number in groups:
     losses_of = {
-      form: functools.partial(losses.group_softmax, num_groups=number, kind=options.kind, form=form)
-      for form in options.forms.split(",")
+      form: functools.partial(losses.group_softmax, num_groups=number, kind=kind, form=form) for form in forms
     }
     programs = {form: compiled(loss, arguments) for form, loss in losses_of.items()}
     runs = {form: timed(program, arguments) for form, program in programs.items()}
-    times = alternate({"softmax": timed(head, arguments), **runs}, rounds=options.rounds, seconds=0.2)
+    times = alternate({"softmax": timed(head, arguments), **runs}, rounds=rounds, seconds=seconds)
     for form, program in programs.items():
       temporary = program.memory_analysis().temp_size_in_bytes / 2**20
       report.row(
         number,
         form,
-        f"{statistics.median(milliseconds(times[form])):.0f}",
+        short(statistics.median(milliseconds(times[form])), ".0f"),
         spread(ratios(times[form], times["softmax"])),
         f"{temporary:.0f}",
         f"{kept(losses_of[form], arguments) / 1e6:.1f}",
-        _form("auto", BATCH, number, FEATURES, CLASSES).__name__ if form == "auto" else "",
+        _form("auto", batch, number, features, classes).__name__ if form == "auto" else "",
         numbers=times[form],
       )
-  report.close()
 
 
 def timed(program, arguments):

@@ -8,6 +8,7 @@ through the whole input path, against the step on one batch that is there alread
 process.
 """
 
+import contextlib
 import multiprocessing
 import os
 import statistics
@@ -20,13 +21,13 @@ from typing import Any
 import jax
 import numpy as np
 from _report import Report, flags, milliseconds, ratios, spread
-from _steps import alternate
+from _steps import alternate, made_up
 from PIL import Image
 
 from jaxreg import train
 from jaxreg.train.build.dataset import load_data, make_order
 from jaxreg.train.build.program import build
-from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices.mesh import make_mesh
@@ -57,10 +58,10 @@ CASES: dict[str, Any] = {
 }
 
 
-def make_folder(root: Path) -> None:
+def make_folder(root: Path, files: int = FILES) -> None:
   """Photograph-like files: noise of all scales, as large as such files are."""
   generator = np.random.default_rng(0)
-  for split, number in (("train", FILES), ("val", 2)):
+  for split, number in (("train", files), ("val", 2)):
     for i in range(number):
       width, height = (int(side * generator.uniform(0.9, 1.1)) for side in (500, 375))
       pixels = np.zeros((height, width, 3))
@@ -108,37 +109,44 @@ def images_per_second(folder: Path, workers: int, round_number: int) -> tuple[fl
 
 
 def make_runs(
-  image: tuple[int, ...], examples: int, fields: dict[str, Any]
+  datasets: dict[str, Dataset], fields: dict[str, Any], *, resident: bool = True, warm_up: int = 0
 ) -> dict[str, Callable[[int], float]]:
-  """`run(n)` with the input path and on a fixed batch, of one compiled step: the seconds of a step."""
+  """`run(n)`, the seconds of one of `n` steps, with the input path of each data set and on a fixed batch.
+
+  All take the same compiled step. Each call leaves out its first `warm_up` batches, in which decoding starts.
+  """
   config = train.base_config()
   config.update_from_flattened_dict(fields)
   train.check(config)
-  generator = np.random.default_rng(0)
-  made_up = lambda number: Split(
-    generator.integers(0, 256, (number, *image), np.uint8), generator.integers(0, 10, number, np.int64)
-  )
-  dataset = Dataset(made_up(examples), made_up(1), made_up(1), num_classes=10, scale=255.0)
-  program, mesh = build(config, dataset.describe()), make_mesh()
-  source, order = make_source(mesh, dataset.train, resident=True), make_order(config, dataset)
+  first = next(iter(datasets.values()))
+  program, mesh = build(config, first.describe()), make_mesh()
+  sources = {name: make_source(mesh, data.train, resident=resident) for name, data in datasets.items()}
+  order, arrays = make_order(config, first), next(iter(sources.values())).arrays
   replicas = make_replicas(mesh, "auto", number=1, params=program.abstract.params, parallel=config.parallel)
   step_fn, place = replicas.make_step(program.train_step)
   init = jax.jit(jax.vmap(program.init))
-  state = {name: replicas.unpack(init(np.zeros(1, np.uint32))) for name in ("input path", "fixed batch")}
+  state = {name: replicas.unpack(init(np.zeros(1, np.uint32))) for name in (*datasets, "fixed batch")}
   position = 0
-  fixed = place(source.batch(order(0)))
+  with make_feed(mesh, sources[next(iter(sources))], order, start=0, stop=10**9) as feed:
+    fixed = place(feed(range(1, 2)))
 
   def run(name: str, number: int) -> float:
     nonlocal position
     recorder = Recorder(Silent(), every=10**9, examples=1)
-    with make_feed(mesh, source, order, start=position, stop=10**9) as feed:
+    source = sources.get(name)
+    with contextlib.ExitStack() as stack:
+      if source is not None:
+        feed = stack.enter_context(make_feed(mesh, source, order, start=position, stop=10**9))
+        for _ in range(warm_up):
+          position += 1
+          feed(range(position, position + 1))
       began = time.perf_counter()
       for _ in range(number):
         steps = range(position + 1, position + 2)
-        batch = place(feed(steps)) if name == "input path" else fixed
-        state[name], metrics = step_fn(state[name], source.arrays, batch)
+        batch = fixed if source is None else place(feed(steps))
+        state[name], metrics = step_fn(state[name], arrays, batch)
         recorder.add(steps, metrics)
-        position += name == "input path"
+        position += source is not None
       recorder.flush()
       return (time.perf_counter() - began) / number
 
@@ -162,8 +170,9 @@ def main() -> None:
     report.row(name, *columns, numbers=found)
 
   report.table("input_wait", "step", "whole input path, ms", "one fixed batch, ms", "path / fixed")
-  for case, described in CASES.items():
-    times = alternate(make_runs(*described), rounds=2 if options.quick else 2 * rounds + 1, seconds=seconds)
+  for case, (image, examples, fields) in CASES.items():
+    runs = make_runs({"input path": made_up(image, examples)}, fields)
+    times = alternate(runs, rounds=2 if options.quick else 2 * rounds + 1, seconds=seconds)
     path, fixed = times.values()
     medians = [f"{statistics.median(milliseconds(values)):.2f}" for values in (path, fixed)]
     report.row(case, *medians, spread(ratios(path, fixed)), numbers=times)

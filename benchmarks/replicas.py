@@ -4,6 +4,8 @@ python benchmarks/replicas.py [--rounds 7]
 """
 
 import statistics
+from collections.abc import Sequence
+from typing import Any
 
 from _report import Report, flags, milliseconds, ratios, spread
 from _steps import alternate, make_steps
@@ -19,19 +21,33 @@ def main() -> None:
   options = flags(__doc__, rounds=7).parse_args()
   rounds, seconds = (2, 0.2) if options.quick else (options.rounds, 1.0)
   report = Report(options.json)
+  measure(report, CASES, NUMBERS[:2] if options.quick else NUMBERS, rounds=rounds, seconds=seconds)
+  report.close()
+
+
+def measure(
+  report: Report,
+  cases: dict[str, Any],
+  numbers: Sequence[int],
+  *,
+  rounds: int,
+  seconds: float,
+  ahead: int = 0,
+) -> None:
+  """A row for each case and number of seeds; `ahead` as in `Steps`."""
   report.table(
     "replicas", "step of one seed, DropMax", "seeds", "loop, ms", "one program, ms", "program / loop"
   )
-  for case, (image, batch_size, fields) in CASES.items():
-    for number in NUMBERS[:2] if options.quick else NUMBERS:
+  for case, (image, batch_size, fields) in cases.items():
+    fields = {**fields, "method.name": "dropmax"}
+    for number in numbers:
       runs = {
-        form: make_steps(image, batch_size, {**fields, "method.name": "dropmax"}, replicas=number, form=form)
+        form: make_steps(image, batch_size, fields, replicas=number, form=form, ahead=ahead)
         for form in ("loop", "vmap")
       }
       times = alternate(runs, rounds=rounds, seconds=seconds)
       medians = [f"{statistics.median(milliseconds(values)) / number:.2f}" for values in times.values()]
       report.row(case, number, *medians, spread(ratios(times["vmap"], times["loop"])), numbers=times)
-  report.close()
 
 
 if __name__ == "__main__":

@@ -3,11 +3,20 @@
 import importlib
 import importlib.util
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+from jaxreg import train
+from jaxreg.train import cli
+
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+PARTS = {path.stem for path in (FOLDER / "_accelerator").glob("[a-z]*.py")}
 
 
 def test_seeds_are_a_number_or_a_list():
@@ -30,7 +39,23 @@ def test_the_page_about_speed_shows_what_was_measured(monkeypatch):
   asked = {name for _, name, _ in command.TABLE.findall(page)}
   made = {table for found in results.values() for table in found["tables"]}
   assert asked <= made
-  assert {path.stem for path in FOLDER.glob("[a-z]*.py")} >= set(command.NAMES)
+  assert {path.stem for path in FOLDER.glob("[a-z]*.py")} >= {*command.NAMES, *command.NAMED}
+
+
+def test_the_page_takes_all_tables_of_a_measurement(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER.parent)
+  command = importlib.import_module("benchmarks.__main__")
+  tables = {name: {"columns": [name, "ms"], "rows": [["a", "1"]]} for name in ("one", "two")}
+  found = {"date": "D", "machine": {"cores": 2, "processor": "P"}, "versions": {"python": "3", "jax": "0"}}
+  results = {"accelerator": {**found, "device": "GPU", "tables": tables}}
+  before, after = "<!-- tables accelerator -->\n", "<!-- end -->\n"
+  page = command.render(f"{before}nothing yet\n{after}", results)
+  assert page == (
+    f"{before}| one | ms |\n| --- | --- |\n| a | 1 |\n\n| two | ms |\n| --- | --- |\n| a | 1 |\n\n"
+    f"`python -m benchmarks accelerator`, D: GPU, 2 cores of P, Python 3,\njax 0.\n{after}"
+  )
+  assert command.render(page, results) == page
+  assert command.render(page, {}) == page
 
 
 def test_a_measurement_that_does_not_exist_is_one_line(monkeypatch, capsys):
@@ -40,3 +65,156 @@ def test_a_measurement_that_does_not_exist_is_one_line(monkeypatch, capsys):
   with pytest.raises(SystemExit, match="2"):
     command.main()
   assert "there is no measurement step; there are steps, dropmax_overhead" in capsys.readouterr().err
+
+
+def test_the_accelerator_is_measured_only_if_it_is_named(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER.parent)
+  command, ran = importlib.import_module("benchmarks.__main__"), []
+  monkeypatch.setattr(command, "run", lambda name, options: ran.append(name) or True)
+  for names in ([], ["accelerator"]):
+    monkeypatch.setattr("sys.argv", ["benchmarks", *names, "--quick"])
+    assert command.main() == 0
+  assert ran == [*command.NAMES, "accelerator"]
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER)
+  return importlib.import_module("accelerator")
+
+
+@pytest.mark.parametrize(
+  ("program", "seconds", "outcome"),
+  [
+    ("", 60, "ok"),
+    ("import sys; sys.exit('one\\nno memory | left\\n')", 60, "failed: no memory / left"),
+    ("import os; os._exit(3)", 60, "failed: status 3"),
+    ("import time; time.sleep(60)", 0.2, "stopped after its 0 s"),
+  ],
+)
+def test_a_part_that_fails_or_hangs_is_a_line(accelerator, tmp_path, program, seconds, outcome):
+  path = tmp_path / "found.json"
+  path.write_text('{"tables": {}}')
+  ended = accelerator.limited([sys.executable, "-S", "-c", program], path, seconds)
+  assert ended.outcome == outcome
+  assert ended.found == {"tables": {}}
+  assert ended.seconds < 50
+
+
+def test_a_part_ends_with_what_it_started(accelerator):
+  command = ["sh", "-c", "sleep 60 & echo started; wait"]
+  began = time.monotonic()
+  with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+    assert process.stdout
+    assert process.stdout.readline() == b"started\n"
+    accelerator.end_group(process)
+    assert process.stdout.read() == b"", "it ends when `sleep` does, too"
+  assert time.monotonic() - began < 50
+
+
+def test_parts_share_the_time_and_the_rest_goes_on(accelerator, tmp_path, monkeypatch):
+  took, limits, clock = {"a": 25.0, "b": 5.0, "c": 1.0}, [], [0.0]
+
+  def limited(command, path, seconds, environment):
+    part = command[command.index("--inside") + 1]
+    limits.append(round(seconds))
+    clock[0] += took[part]
+    found = {"tables": {f"accelerator_{part}": {"columns": ["x"], "rows": []}}, "numbers": {part: 1}}
+    return accelerator.Ended(took[part], "failed: no memory" if part == "a" else "ok", found)
+
+  monkeypatch.setattr(accelerator, "PARTS", {"a": 30, "b": 10, "c": 20})
+  monkeypatch.setattr(accelerator, "LOOK", 0)
+  monkeypatch.setattr(accelerator, "device", lambda: ("gpu", 1, "GPU of a test"))
+  monkeypatch.setattr(accelerator, "limited", limited)
+  monkeypatch.setattr(accelerator.time, "monotonic", lambda: clock[0])
+  monkeypatch.setattr(accelerator.signal, "signal", lambda *_: None)
+  monkeypatch.setattr("sys.argv", ["accelerator.py", "--json", str(tmp_path / "found.json")])
+  accelerator.main()
+  found = json.loads((tmp_path / "found.json").read_text())
+  assert limits == [30, 15, 30], "what a part leaves, the next may take"
+  assert found["device"] == "GPU of a test"
+  assert found["numbers"] == {"a": 1, "b": 1, "c": 1}
+  assert list(found["tables"]) == [f"accelerator_{name}" for name in ("a", "b", "c", "parts")]
+  assert found["tables"]["accelerator_parts"]["rows"] == [
+    ["a", "25", "failed: no memory"],
+    ["b", "5", "ok"],
+    ["c", "1", "ok"],
+  ]
+
+
+def test_all_parts_take_less_than_nine_minutes(accelerator):
+  assert accelerator.LOOK + sum(accelerator.PARTS.values()) <= 540
+  assert set(accelerator.PARTS) == PARTS
+
+
+def test_a_cpu_is_no_accelerator(accelerator, monkeypatch):
+  monkeypatch.setattr(accelerator, "device", lambda: ("cpu", 1, "cpu"))
+  monkeypatch.setattr(accelerator.signal, "signal", lambda *_: None)
+  monkeypatch.setattr("sys.argv", ["accelerator.py"])
+  with pytest.raises(SystemExit, match="JAX finds no GPU or TPU here; --quick runs toy sizes on the CPU"):
+    accelerator.main()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", sorted(PARTS - {"group_softmax"}))  # which has a process of its own below
+def test_a_part_measures_toys_on_a_cpu(accelerator, tmp_path, monkeypatch, part):
+  monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # as here, for the processes that it starts
+  if part == "resume":  # three runs; as processes they would take most of the time of these tests
+
+    def finish(command):
+      call = cli.parse(command[2:], FOLDER.parent / "configs")
+      train.train(call.config, call.workdir)
+
+    monkeypatch.setattr(importlib.import_module("_accelerator.resume"), "finish", finish)
+    monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
+  path = tmp_path / "found.json"
+  assert accelerator.measure(part, path, 2, True) == 0
+  found = json.loads(path.read_text())
+  for name, table in found["tables"].items():
+    assert name.startswith("accelerator_")
+    assert table["rows"]
+    assert not [row for row in table["rows"] if len(row) != len(table["columns"]) or "failed" in str(row)]
+  if part == "agreement":
+    assert {row[-1] for row in found["tables"]["accelerator_agreement"]["rows"]} == {"yes"}
+  if part == "resume":
+    (row,) = found["tables"]["accelerator_resume"]["rows"]
+    assert row[-2:] == ["0", "0"]
+    assert int(row[1]) > 1000
+
+
+@pytest.mark.thorough
+def test_parts_that_differ_are_seen(accelerator):
+  """A mask with one other entry, a loss that is off, an array with one other bit."""
+  agreement = importlib.import_module("_accelerator.agreement")
+  report = importlib.import_module("_report").Report(None)
+  report.table("agreement", "", "", "", "")
+  theirs = {"masks": np.ones(4, bool), "losses": np.ones(3), "losses near": np.ones(3)}
+  ours = {
+    "masks": np.array([True, True, False, True]),
+    "losses": np.array([1, 1, 1.001]),
+    "losses near": theirs["losses near"] + 5e-5,
+  }
+  agreement.compare(report, ours, theirs)
+  assert [row[-1] for row in report.tables["agreement"]["rows"]] == ["NO", "NO", "yes"]
+  resume = importlib.import_module("_accelerator.resume")
+  one = {"a": np.float32([0, 1]), "b": jax.random.key(0)}
+  assert resume.difference(one, one) == (4, 0)
+  assert resume.difference(one, {**one, "a": np.float32([-0.0, 1])}) == (4, 1)
+  assert resume.difference(one, {**one, "b": jax.random.key(1)}) == (4, 1)
+
+
+@pytest.mark.thorough
+def test_a_measurement_is_scaled_up_from_its_first_to_its_last_record(accelerator):
+  epochs = importlib.import_module("_accelerator.epochs")
+  assert epochs.scaled([(10.0, 50), (12.0, 100), (20.0, 250)], 1050) == (60.0, 200)
+
+
+@pytest.mark.thorough
+def test_one_part_in_a_process_of_its_own(tmp_path):
+  path = tmp_path / "found.json"
+  command = [sys.executable, str(FOLDER / "accelerator.py"), "--quick", "--parts=group_softmax"]
+  done = subprocess.run([*command, f"--json={path}"], capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  tables = json.loads(path.read_text())["tables"]
+  assert [row[::2] for row in tables["accelerator_parts"]["rows"]] == [["group_softmax", "ok"]]
+  assert len(tables["accelerator_group_softmax"]["rows"]) == 4
