@@ -135,7 +135,7 @@ def unknown_flags(random, folder):
 
 @kind
 def arguments_that_are_no_flags(random, folder):
-  word = pick(random, ("train", "configs/softmax_digits.py", "epochs=3", "x", "-", "run.py", "digits", ""))
+  word = pick(random, ("trian", "configs/softmax_digits.py", "epochs=3", "x", "-", "run.py", "digits", ""))
   place = int(random.integers(2))
   return [word, "--config.epochs=1"] if place else ["--config.epochs=1", word]
 
