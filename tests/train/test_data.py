@@ -248,7 +248,10 @@ def put(file, raw):
 IDX_DAMAGES = {
   "missing": (lambda file: file.unlink(), "has no "),
   **{
-    f"cut at {kept}": (lambda file, kept=kept: file.write_bytes(file.read_bytes()[:kept]), "")
+    f"cut at {kept}": (
+      lambda file, kept=kept: file.write_bytes(file.read_bytes()[:kept]),
+      "truncated or damaged|does not begin as an idx file",
+    )
     for kept in (0, 3, 7, 20, -1)
   },
   "too long": (lambda file: put(file, content(file) + b"\0"), "truncated or damaged"),
