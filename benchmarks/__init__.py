@@ -1,1 +1,1 @@
-"""Measurements of jaxreg. `python -m benchmarks` runs those of speed; each also runs by itself."""
+"""Measurements of jaxreg. `python -m benchmarks` runs the measurements of speed; each also runs by itself."""

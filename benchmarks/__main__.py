@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def run(name: str, options: argparse.Namespace) -> bool:
-  """Runs one measurement and keeps what it found; False if it failed."""
+  """Runs one measurement and keeps its results; False if it failed."""
   flags = ["--quick"] if options.quick else []
   if name in PEERS:
     flags += ["--peer-python", options.peer_python]

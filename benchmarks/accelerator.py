@@ -24,7 +24,7 @@ from typing import Any
 
 from _report import Report, flags
 
-# Seconds for each part; with the look at the device less than nine minutes. The last takes what is left.
+# Seconds for each part; with the look at the device less than nine minutes. The last part takes the rest.
 PARTS = {
   "agreement": 35,
   "memory": 35,
@@ -50,7 +50,7 @@ class Ended:
   Attributes:
     seconds: its time.
     outcome: `ok`, or what went wrong, in one line.
-    found: what it had left in its file by then.
+    found: the contents of its file at the end.
   """
 
   seconds: float
@@ -68,7 +68,7 @@ def main() -> None:
   asked = options.parts.split(",")
   if unknown := set(asked) - set(PARTS):
     parser.error(f"--parts: {', '.join(sorted(unknown))} unknown; there are {', '.join(PARTS)}")
-  # So that what ends this process ends its parts, too.
+  # A signal that ends this process ends its parts, too.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   deadline = time.monotonic() + LOOK
   backend, number, kind = device()
@@ -81,7 +81,7 @@ def main() -> None:
   rows = {}
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
-    # Parts share what they compile.
+    # The parts share their compiled programs.
     environment = {"JAX_COMPILATION_CACHE_DIR": str(scratch / "compiled"), **os.environ}
     for part in PARTS:
       if part not in asked:
@@ -124,7 +124,7 @@ def device() -> tuple[str, int, str]:
 def limited(
   command: Sequence[str], path: Path, seconds: float, environment: dict[str, str] | None = None
 ) -> Ended:
-  """Runs a command that leaves JSON in `path`, and ends it with all that it started after so many seconds."""
+  """Runs a command that leaves JSON in `path`; after `seconds` ends it and all that it started."""
   began = time.monotonic()
   with tempfile.TemporaryFile("w+", errors="replace") as errors:
     process = subprocess.Popen(command, stderr=errors, env=environment, start_new_session=True)
@@ -145,7 +145,7 @@ def limited(
 
 
 def end_group(process: subprocess.Popen) -> None:
-  """Kills a process and those of its session that are still there."""
+  """Kills a process and the rest of its session."""
   with contextlib.suppress(ProcessLookupError):
     os.killpg(process.pid, signal.SIGKILL)
   process.wait()

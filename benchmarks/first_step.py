@@ -32,7 +32,7 @@ def main() -> None:
   rounds = 1 if options.quick else options.rounds
   report = Report(options.json)
   report.table("first_step", "start of ResNet-20", "to its first step, s")
-  times = {"without compiled programs": [], "with those of an earlier start": []}
+  times = {"without compiled programs": [], "with programs of an earlier start": []}
   with tempfile.TemporaryDirectory() as folder:
     scratch = Path(folder)
     write_images(scratch / "data.npz", {"train": 1024, "test": 1024})

@@ -75,7 +75,7 @@ def measure(
   rounds: int,
   seconds: float = 0.2,
 ) -> None:
-  """A row for each number of groups and form; `sizes` are those of batch, features and classes."""
+  """A row for each number of groups and form; `sizes` are batch, features and classes."""
   batch, features, classes = sizes
   keys = jax.random.split(jax.random.key(0), 3)
   arguments = (

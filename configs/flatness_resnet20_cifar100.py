@@ -7,7 +7,7 @@ probability 0.8 after the convolutions; variance and curvature in the first conv
 
 The whole set is one batch, computed in 50 parts with summed gradients: BatchNorm's moments are per part.
 Meant for an accelerator, and not run yet. The analyses are smaller than the source's: profiles, intervals and
-eigenpairs are those of the first 2000 training images, and figure 3 has the 50 largest of 2304 eigenpairs, by
+eigenpairs belong to the first 2000 training images, and figure 3 has the 50 largest of 2304 eigenpairs, by
 Lanczos. For all of them set `flatness.examples=0` and `flatness.projected_variance.eigenpairs=0`.
 `small_cifar10`: the first 100 images of CIFAR-10, 150 steps of gradient descent with
 momentum, 100 samples of each kind, 50 eigenpairs by Lanczos, for a CPU. The position of dropout, before

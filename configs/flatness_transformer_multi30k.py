@@ -6,7 +6,7 @@ Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of so
 say which attention's queries; here they are the self-attention's. Accuracy is for the next token given the
 tokens before it.
 
-The network, data and schedule are those of `transformer_multi30k`. Figure 3 has the 50 largest of 4000
+Network, data and schedule come from `transformer_multi30k`. Figure 3 has the 50 largest of 4000
 eigenpairs, by Lanczos; `flatness.projected_variance.eigenpairs=0` gives all. `small`: the first 256 pairs of
 at most 24 tokens, a vocabulary of 1000, 1000 steps with the warm-up scaled to 400, for a CPU.
 """

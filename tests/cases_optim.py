@@ -331,7 +331,7 @@ def check_masks(row):
   g, w = one(2)
   mask = {name: {"kernel": True, "bias": False} for name in SHAPES}
   tx = optax.masked(row.make(), mask)
-  if row.name in SECOND:  # what is not selected is not in grad_fn's trees either
+  if row.name in SECOND:  # a leaf that is not selected is not in grad_fn's trees either
     kept = lambda w: jax.tree.map(lambda x: 2 * x, w)
     extra = {"grad_fn": kept}
   else:

@@ -150,7 +150,7 @@ def test_unknown_field(refuses, argument, suggestion, apart):
   refuses(arguments, f"{argument.split('=')[0]}: there is no such field", suggestion)
 
 
-# The last field is wrong, with what is said of it.
+# Overrides, the last of them wrong, and a part of the message.
 REFUSED = [
   # Names.
   ("job=trian", "did you mean 'train'?"),

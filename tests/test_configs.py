@@ -105,7 +105,7 @@ def describe(config, choice):
       sizes = [size * subset.num_classes // classes for size in sizes]
     classes = subset.num_classes or classes
     return images(classes, (224, 224, 3), subset.per_class * classes or sizes[0], sizes[1], sizes[1])
-  if data.name == "tfds":  # the CIFAR sets: 50000 images, of which a part is held out
+  if data.name == "tfds":  # the CIFAR sets: 50000 images; a part is held out
     held_out = 0 if data.tfds.val else round((50000 - data.tfds.num_train) * data.tfds.validation_fraction)
     sizes = data.tfds.num_train or 50000 - held_out, held_out or 10000, 10000
     return images({"cifar10": 10, "cifar100": 100}[of], (32, 32, 3), *sizes)

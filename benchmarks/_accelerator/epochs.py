@@ -73,6 +73,6 @@ def newest(records: Path) -> int:
 
 
 def scaled(seen: list[tuple[float, int]], steps: int) -> tuple[float, int]:
-  """The seconds of so many steps, from the first and the last of those seen, and the steps between these."""
+  """The seconds of `steps` steps, from the first and the last record, and the steps between these two."""
   (first, before), (last, after) = seen[0], seen[-1]
   return first + (steps - before) * (last - first) / (after - before), after - before

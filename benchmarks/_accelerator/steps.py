@@ -1,9 +1,9 @@
-"""Training steps in three precisions: examples a second, and the share of what a matrix product reaches.
+"""Training steps in three precisions: examples a second, and the share of a matrix product's speed.
 
 `highest` and `default` are JAX's precisions of float32 products; the default is TF32 on newer GPUs, and
-products of bfloat16 on TPUs. The peak is a large matrix product in the same precision. The operations are
-those of XLA's cost analysis of the step, of the compiled program or of the one before, whichever is more:
-calls into libraries may count as none in the former.
+products of bfloat16 on TPUs. The peak is a large matrix product in the same precision. XLA's
+cost analysis counts the operations of a step before and after it compiles the step, and the greater number is
+taken: a compiled call into a library may count as no operation.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ PRECISIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A network and its data; an example counts as `tokens` of what is counted."""
+  """A network and its data; an example counts as `tokens` examples."""
 
   dataset: Callable[[], Dataset]
   batch_size: int

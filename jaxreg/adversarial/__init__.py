@@ -1,10 +1,9 @@
 """Attacks, which make inputs worse for a model: `([key,] loss_of_inputs, x, *, ...) -> x`.
 
-`fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` start at random. `vat_loss` has the
-arguments of `virtual_adversarial` and returns its penalty, `[batch]`; so does `trades_loss`, with those of
-`pgd`. `adversarial_loss` trains on the
-result; its `loss_fn` is `(params, batch, *, key) -> scalar`. These files import JAX, Optax, NumPy and the
-core only.
+`fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` start at random. Two functions return a
+penalty, `[batch]`: `vat_loss` with the arguments of `virtual_adversarial`, and `trades_loss` with `pgd`'s.
+`adversarial_loss` trains on the result; its `loss_fn` is `(params, batch, *, key) -> scalar`. These files
+import JAX, Optax, NumPy and the core only.
 
 `loss_of_inputs(x) -> [batch]` is any loss with one value per example that depends only on this example, so
 not on batch statistics. The caller closes over parameters and labels, and over the key of any noise, so that

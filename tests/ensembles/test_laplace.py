@@ -69,7 +69,7 @@ def test_batches_add_up_and_padding_does_not_count(x64, structure):
 
 
 def test_the_prediction_is_nearly_the_integral_over_a_gaussian():
-  """For two classes, of which one is certain: MacKay's approximation is right to 0.02."""
+  """For two classes, one of them certain: MacKay's approximation is right to 0.02."""
   nodes, weights = np.polynomial.hermite_e.hermegauss(80)
   for mean, var in ((0.5, 1.0), (2.0, 4.0), (-3.0, 9.0)):
     exact = (weights * oracles.sigmoid(mean + np.sqrt(var) * nodes)).sum() / weights.sum()

@@ -47,7 +47,7 @@ UNREAD = ("seed", "checkpoint")  # what the functions of a run do not depend on
 
 
 def on_devices(patch, number):
-  """From here on, runs are on so many of the devices."""
+  """From here on, runs use the first `number` devices."""
   devices = jax.devices()[:number]
   mesh = jax.make_mesh((number, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=devices)
   for module in ("run", "checks"):

@@ -244,7 +244,7 @@ def put(file, raw):
   file.write_bytes(gzip.compress(raw) if file.suffix == ".gz" else raw)
 
 
-# By what is done to a file: what is said of it.
+# By the damage to a file: the damage itself, and a part of the message.
 IDX_DAMAGES = {
   "missing": (lambda file: file.unlink(), "has no "),
   **{

@@ -173,7 +173,7 @@ def sampling_copy(finished_copy):
 
 
 def test_sampled_predictions_are_those_of_their_key(predict, images, sampling_copy):
-  """Without a key, they are those of the run's own every time."""
+  """Without a key, the run's own key gives the same predictions every time."""
   sample = train.load(sampling_copy)
   one, again, other = (np.asarray(sample(images, key=jax.random.key(seed))) for seed in (1, 1, 2))
   np.testing.assert_array_equal(one, again)

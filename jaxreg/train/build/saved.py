@@ -83,7 +83,7 @@ def restore_run(
 def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, replica: int) -> Teacher:
   """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
 
-  The inputs are divided by the scale of their source. The parameters are constants of what calls the teacher.
+  The inputs are divided by the scale of their source. The parameters are constants of the compiled caller.
 
   Raises:
     RunError: if the work directory holds nothing usable, or was trained on inputs or classes of another kind.
