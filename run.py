@@ -21,6 +21,11 @@ if __name__ == "__main__":
     if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:  # nohup ignores it
       signal.signal(each, lambda number, _: os._exit(128 + number))
 
+from jaxreg._host_memory import keep_freed_memory
+
+if __name__ == "__main__":
+  keep_freed_memory()
+
 import jax
 
 from jaxreg import train

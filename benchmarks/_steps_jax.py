@@ -3,7 +3,11 @@
 import json
 import sys
 
-from _steps import make_steps
+from jaxreg._host_memory import keep_freed_memory
+
+keep_freed_memory()  # as `run.py` does
+
+from _steps import make_steps  # noqa: E402
 
 FIELDS = {
   "MLP": ((28, 28, 1), 128, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),
