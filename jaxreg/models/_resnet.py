@@ -9,10 +9,14 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg.models._branches import BRANCH_NOISES, branch
+from jaxreg.models._convolution import convolution
 from jaxreg.typing import Array, Key
 
 _Conv = partial(
-  nn.Conv, use_bias=False, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+  nn.Conv,
+  use_bias=False,
+  kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+  conv_general_dilated=convolution,
 )
 
 
