@@ -20,6 +20,7 @@ def blocks(page):
   return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), enumerate(blocks("docs/flatness.md")))
 def test_a_snippet_runs(number, code, tmp_path, monkeypatch):
   """In a namespace and a folder of its own."""

@@ -65,9 +65,7 @@ def spectral_norm(
   fixed = jax.lax.stop_gradient(matrix)
   # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
   left, right = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()]), jax.lax.stop_gradient(u).astype(wide)
-  for _ in range(num_iters):
-    left = _unit(fixed @ right, otherwise=left)
-    right = _unit(fixed.T @ left, otherwise=right)
+  _, left, right = jax.lax.fori_loop(0, num_iters, _iterate, (fixed, left, right))
   sigma = left @ (matrix @ right)
   normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
   return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
@@ -105,6 +103,13 @@ def _check(kernel: ArrayLike, axis: int | tuple[int, ...] | None) -> tuple[Array
   if kernel.ndim < 2:
     raise ValueError(f"kernel must have shape [..., units] with an axis of inputs, got {kernel.shape}")
   return kernel, unit_axes("", kernel, axis)
+
+
+# The matrix is carried, so that the loop's body is one function, which calls outside of `jit` compile once.
+def _iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+  matrix, left, right = carry
+  left = _unit(matrix @ right, otherwise=left)
+  return matrix, left, _unit(matrix.T @ left, otherwise=right)
 
 
 def _unit(x: Array, otherwise: Array | float = 0.0) -> Array:

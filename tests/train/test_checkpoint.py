@@ -303,7 +303,11 @@ def cut_off(workdir):
 
 @pytest.mark.parametrize(
   ("damage", "start", "warned"),
-  [(damage_latest, 20, ["24"]), (cut_off, 20, []), (damage_all, 0, None)],
+  [
+    (damage_latest, 20, ["24"]),
+    (cut_off, 20, []),
+    pytest.param(damage_all, 0, None, marks=pytest.mark.thorough),
+  ],
   ids=["the latest damaged", "a save cut off", "all damaged"],
 )
 def test_a_run_goes_on_from_what_is_whole_and_ends_bitwise_equal(

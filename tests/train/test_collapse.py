@@ -53,6 +53,7 @@ def test_none_where_none_is_wanted():
   assert not warnings(*[{"accuracy": 0.1}] * 9, steps=0)
 
 
+@pytest.mark.thorough
 def test_a_run_that_cannot_learn_is_told_and_ends(tmp_path, capfd, light_runs):
   """A rate of 1e-9 learns nothing: one line, and the run goes on to its end."""
   fields = {"optimizer.learning_rate": 1e-9, "watch.steps": 10}

@@ -80,6 +80,7 @@ def test_means_intervals_and_paired_differences(compared):
     assert (compared / "figures" / figure).stat().st_size > 5000
 
 
+@pytest.mark.thorough
 def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
   before = {path: path.stat().st_mtime_ns for path in compared.rglob("results.json")}
   assert len(before) == 4

@@ -69,6 +69,7 @@ def trained(devices):
   return seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", OTHERS)
 def test_masks_and_data_order_are_bitwise_those_of_one_device(devices):
   kept = []
@@ -80,6 +81,7 @@ def test_masks_and_data_order_are_bitwise_those_of_one_device(devices):
   assert {found["layer"].any() for found in trained(1)} == {np.True_}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", OTHERS)
 def test_losses_are_those_of_one_device(devices):
   loss = lambda found: found["metrics"]["loss"][0] / found["metrics"]["loss"][1]

@@ -140,6 +140,7 @@ def test_data_on_the_host_give_the_same_bits(tmp_path, monkeypatch, devices, fie
   assert evaluated["test/nll"] == resident["test/nll"]
 
 
+@pytest.mark.thorough
 def test_a_run_traces_its_step_once(tmp_path, monkeypatch):
   """Over several dispatches, evaluations and saves: a second trace of a large model takes minutes."""
   chex.clear_trace_counter()

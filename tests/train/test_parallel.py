@@ -11,6 +11,7 @@ from jaxreg import train
 PLAIN = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "optimizer.name": "sgd"}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_figures")
 def test_pmap_trains_as_jit_does_without_noise(tmp_path):
   assert jax.device_count() == 8
@@ -68,6 +69,7 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
   np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_figures")
 def test_the_wrapping_of_a_finished_run_stays(finished_copy):
   with pytest.raises(train.RunError, match="is of a finished run: parallel was 'jit', is 'pmap'"):

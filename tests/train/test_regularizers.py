@@ -51,7 +51,15 @@ def stepped(*names, accumulate=1, axis=False):
   return jax.device_get((state.params, after.params, metrics))
 
 
-@pytest.mark.parametrize("how", [{}, {"accumulate": 4}, {"axis": True}], ids=["whole", "in parts", "devices"])
+@pytest.mark.parametrize(
+  "how",
+  [
+    {},
+    pytest.param({"accumulate": 4}, marks=pytest.mark.thorough),
+    pytest.param({"axis": True}, marks=pytest.mark.thorough),
+  ],
+  ids=["whole", "in parts", "devices"],
+)
 def test_the_penalty_is_added_once(how):
   """Beside the step without it: SGD has moved each kernel by `rate * weight * w` more, and no bias."""
   before, plain, without = stepped(**how)

@@ -71,7 +71,7 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
   assert list(manifest.good_steps(tmp_path / "run")) == [2]
 
 
-@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_step_waits_for_the_checkpoint_before_it(finished_run, tmp_path, monkeypatch, wait):
   """A kill then loses no more than the steps between two saves; beside the training, up to twice as many."""
   workdir, there = tmp_path / "run", {}

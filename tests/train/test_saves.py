@@ -64,6 +64,7 @@ def test_not_by_minutes(monkeypatch):
   assert not any(due.Minutes(0, 0).due(step) for step in range(1, 100))
 
 
+@pytest.mark.thorough
 def test_the_clock_makes_a_run_save(tmp_path):
   """As often as after each step, with a tiny part of a minute."""
   config = runs.make_config({**SELDOM, "checkpoint.every_minutes": 1e-9, "checkpoint.keep": 20})

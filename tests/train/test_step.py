@@ -75,7 +75,7 @@ def assert_same_masks(ours, theirs):
   assert kept == theirs["kept_nontarget"][0]
 
 
-@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("num_devices", [pytest.param(1, marks=pytest.mark.thorough), 8])
 def test_a_sharded_step_equals_an_unsharded_one(num_devices):
   assert jax.device_count() == 8
   mesh = jax.make_mesh(
@@ -144,6 +144,7 @@ def test_without_noise_the_parts_make_the_whole_batch(how, weights):
   assert whole[2]["loss"][1] == weights.sum() > 0
 
 
+@pytest.mark.thorough
 def test_with_noise_pmap_equals_vmap():
   state = start()
   pmapped = numbers(*parallel("pmap")(state, split(batch())))
