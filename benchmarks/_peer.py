@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 
@@ -12,13 +13,16 @@ class Peer:
   def __init__(self, python, script, *arguments, environment=None):
     threads = str(len(os.sched_getaffinity(0)))
     # Waiting threads sleep: spinning they would slow the other side down.
+    # It measures the jaxreg beside this file. Packages on PYTHONPATH are of use to the same Python only.
+    same = Path(python).resolve() == Path(sys.executable).resolve()
+    paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "") if same else ""]
     environment = {
       **os.environ,
+      "PYTHONPATH": os.pathsep.join(filter(None, paths)),
       "OMP_WAIT_POLICY": "passive",
       "OMP_NUM_THREADS": threads,
       **(environment or {}),
     }
-    environment.pop("PYTHONPATH", None)
     command = [str(python), str(Path(__file__).parent / script), *map(str, arguments)]
     self.process = subprocess.Popen(
       command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

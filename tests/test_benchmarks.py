@@ -31,6 +31,31 @@ def test_seeds_are_a_number_or_a_list():
     module._seeds("two")
 
 
+def test_a_peer_measures_the_package_of_its_checkout_and_keeps_the_path(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER.parent)
+  peer = importlib.import_module("benchmarks._peer")
+  (tmp_path / "jaxreg.py").touch()  # as an installed one
+  monkeypatch.setenv("PYTHONPATH", f"{tmp_path}")
+  script = tmp_path / "scripts" / "peer.py"
+  script.parent.mkdir()
+  script.write_text(
+    "import importlib.util, json, sys\n"
+    "for line in sys.stdin:\n"
+    "  found = importlib.util.find_spec('jaxreg').origin, sys.path\n"
+    "  print(json.dumps({'seconds': 1, 'notes': found}), flush=True)\n"
+  )
+  for python, kept in ((sys.executable, True), (tmp_path / "python", False)):
+    if not kept:
+      python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+      python.chmod(0o755)
+    one = peer.Peer(python, script)
+    one.ask("where")
+    one.close()
+    origin, path = one.notes["where"]
+    assert origin == str(FOLDER.parent / "jaxreg" / "__init__.py")
+    assert (str(tmp_path) in path) == kept
+
+
 def test_the_page_about_speed_shows_what_was_measured(monkeypatch):
   monkeypatch.syspath_prepend(FOLDER.parent)
   command = importlib.import_module("benchmarks.__main__")

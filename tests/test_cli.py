@@ -168,7 +168,17 @@ REFUSED = [
   ("precision=float16", "allowed are bfloat16, float32"),
   ("model.name=RNN model.RNN.weight_noise_per=batch", "allowed are sequence, step"),
   ("noise.names=('weight_noise','weight_noise')", "must be named once"),
-  ("augment.names=('flip','flip')", "must be named once"),
+  *(
+    (f"{field}=({name!r},{name!r})".replace(" ", ""), f"{field}: each must be named once")
+    for field, name in (
+      ("augment.names", "flip"),
+      ("augment.rand_augment.operations", "rotate"),
+      ("compare.rows", "softmax"),
+      ("flatness.analyses", "profile"),
+      ("mesh.shard", "head"),
+      ("regularizers.tying.pairs", ("a", "b")),
+    )
+  ),
   # Types.
   *((f"{field}=1.5", "int") for field in ("epochs", "replicas")),
   *((f"{field}=ten", "int") for field in ("epochs", "accumulate")),
@@ -182,6 +192,7 @@ REFUSED = [
   ("batch_size=0", "must be at least 1 and finite, got 0"),
   ("batch_size=2000", "must be at most the number of training examples, 1078, got 2000"),
   ("checkpoint.keep=1", "must be at least 2 and finite, got 1"),
+  *((f"{field}=-5", f"{field}: must be at least 0") for field in ("data.tfds.num_train", "teacher.replica")),
   ("steps=3000000000000", "must be at least 0 and at most 1e9, got 3000000000000"),
   ("epochs=900000000", "at most 1e9 steps"),
   *((f"seed={seed}", f"got {seed}") for seed in (-1, 2**32, 2**63, 2**64, 10**30)),
@@ -365,6 +376,16 @@ def test_a_work_directory_is_where_people_mean(run, calls, monkeypatch, tmp_path
   monkeypatch.setenv("HOME", str(tmp_path))
   assert run.main(["--workdir", given.format(tmp_path)]) == 0
   assert calls[0][2] == tmp_path / "a"
+
+
+def test_a_config_may_be_a_url_of_this_machine_only(run, refuses, calls, tmp_path):
+  refuses(["--config", "gs://a/mine.py"], "--config: got 'gs://a/mine.py', but only folders of this machine")
+  (tmp_path / "mine.py").write_text(
+    "from jaxreg.train import base_config\n\n\ndef get_config(argument=''):\n  return base_config()\n"
+  )
+  for given, name in ((f"file://{tmp_path}/mine.py", "mine"), (f"file:{tmp_path}/mine.py:v", "mine-v")):
+    assert run.main(["--config", given]) == 0
+    assert calls[-1][2] == Path("runs") / name
 
 
 @pytest.mark.parametrize("argument", ["../../outside", "/outside", "a/b", "..", "x" * 300, "a\x1b[2Jb"])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._leaves import wide
+from jaxreg._leaves import total, wide
 from jaxreg.optim._mahalanobis import quotient, scale_by_mahalanobis
 from jaxreg.optim._trust_region import with_learning_rate
 from jaxreg.paths import chosen, everything
@@ -28,12 +28,14 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
   No path is enumerated: a network with the weights :math:`|w|^p` maps an input of ones to the sums over all
   paths. Nothing in it is negative, so ReLUs have no effect. Biases are edges from a unit with value 1.
 
-  The powers and their products must be in the range of the parameters' dtype. In float32 with `p = 2`, the
-  weights and the product along a path must lie between about 1e-19 and 1e19. Below that range they count as
-  0; above it the norm is infinite or NaN. In float64 the range is 1e-154 to 1e154.
+  The network runs in float64, also where JAX's default is float32, because the powers leave float32's range.
+  With `p = 2`, the norm and its gradient are right if the products along all parts of all paths lie between
+  1e-154 and 1e154. Beyond, they count as 0, or the norm is infinite or NaN. TPUs have float32's range only:
+  1e-19 to 1e19.
 
   Args:
-    apply: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling.
+    apply: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling. A
+      layer that casts its inputs to a narrower dtype has the range of that dtype.
     params: its parameters, floating.
     input_shape: shape of one example, without the batch.
     p: at least 1.
@@ -55,7 +57,10 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
     2015.
   """
   check_range(p, "p", low=1)
-  return _power(_path_sum(apply, _powers(params, p), input_shape), p, inverse=True)
+  norm = lambda params, p: _power(_path_sum(apply, _powers(params, p), input_shape), p, inverse=True)
+  if isinstance(p, int | float):
+    return _in_float64(lambda params: norm(params, p), jax.tree.map(wide, params))
+  return _in_float64(lambda both: norm(*both), jax.tree.map(wide, (params, jnp.asarray(p, float))))
 
 
 def path_kappa(apply: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Params:
@@ -68,6 +73,9 @@ def path_kappa(apply: Apply, params: Params, input_shape: Sequence[int], *, p: A
   This takes one backward pass through the network at a batch of 1. Rescaling a ReLU unit by `s` divides the
   `kappa` of its incoming weights by :math:`s^2` and multiplies the `kappa` of its outgoing weights by
   :math:`s^2`.
+
+  It is computed in the parameters' dtype. In float32 with `p = 2`, the weights and the products along paths
+  must lie between about 1e-19 and 1e19.
 
   A weight used at several places, as in a convolution, is one edge per place, and the paths of these edges
   are added up. `apply` must be the network without dropout and normalisation: softmax, LayerNorm and
@@ -212,6 +220,27 @@ def path_sgd(
   """
   direction = scale_by_path(apply=apply, input_shape=input_shape, p=p, eps=eps, mask=mask)
   return with_learning_rate(direction, learning_rate)
+
+
+def _in_float64(function: Callable[[Any], Array], tree: Any) -> Array:
+  """`function(tree)`, a scalar, and its derivative: computed in float64, rounded to the dtype of `tree`."""
+  dtype = jnp.result_type(*jax.tree.leaves(tree))
+  cast = lambda tree, dtype: jax.tree.map(lambda x: x.astype(dtype), tree)
+
+  @jax.custom_jvp
+  def rounded(tree: Any) -> Array:
+    with jax.enable_x64(True):
+      return function(cast(tree, jnp.float64)).astype(dtype)
+
+  # The gradient is rounded here, because a transposition by the caller would run in float32.
+  @rounded.defjvp
+  def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    with jax.enable_x64(True):
+      gradient = cast(jax.grad(function)(cast(primals[0], jnp.float64)), dtype)
+    products = jax.tree.map(jnp.vdot, gradient, tangents[0])
+    return rounded(*primals), total(jax.tree.leaves(products))
+
+  return rounded(tree)
 
 
 def _path_sum(apply: Apply, powers: Params, input_shape: Sequence[int]) -> Array:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,6 +91,14 @@ def local_path(given: str | Path, field: str) -> Path:
     return Path(text).expanduser()
   except RuntimeError as error:
     raise RunError(f"{field}: got {text!r}, whose home folder is not known ({error})") from error
+
+
+def split_variant(path: str) -> tuple[str, str, str]:
+  """`FILE[:VARIANT]` as the file, the colon and the variant; the colon of `file://` is none."""
+  scheme = re.match(r"\w+://|file:/", path)
+  start = scheme.end() if scheme else 0
+  name, colon, variant = path[start:].partition(":")
+  return path[:start] + name, colon, variant
 
 
 def _check_depth(value: Any, left: int) -> None:

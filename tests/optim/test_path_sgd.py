@@ -150,13 +150,27 @@ def test_mask_and_refusals():
       function(nets.mlp, params, (2,), p=0.5)
 
 
-@pytest.mark.parametrize(("first", "second"), [(1e-20, 1e20), (1e-20, 1e-20), (1e20, 1e20)])
-def test_weights_beyond_the_squares_of_float32_need_float64(first, second):
-  apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
-  params = {"a": np.array([[1.0, -2.0]]) * first, "b": np.array([[3.0], [-1.0]]) * second}
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("name", ["plain", "biases", "residual"])
+def test_the_norm_and_its_gradient_hold_where_powers_leave_the_range_of_float32(name, p):
+  """By enumeration in float64; layers are in turn of the size 1e20 and 1e-20, or a last one of size 1."""
   with jax.enable_x64(True):
-    for p in (1.0, 2.0, 3.0):
-      want = (3.0**p + 2.0**p) ** (1 / p) * first * second
-      np.testing.assert_allclose(
-        path_norm(apply, jax.tree.map(jnp.asarray, params), (1,), p=p), want, rtol=1e-12
-      )
+    apply, params, paths, shape = network(name)
+  sizes = dict(zip(("in", "a", "b", "out", "Dense_0", "Dense_1"), 3 * (1e20, 1e-20)))
+  scaled = {
+    k: jax.tree.map(lambda w, k=k: np.float32(np.asarray(w) * sizes.get(k, 1.0)), w)
+    for k, w in params.items()
+  }
+  kappa, norm = nets.enumerate_kappa(scaled, paths, p)
+  slope = lambda w, k: np.sign(w) * np.float64(abs(w) / norm) ** (p - 1) * k ** (p / 2)
+  got = jax.jit(jax.value_and_grad(lambda params: path_norm(apply, params, shape, p=p)))(scaled)
+  assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype(np.float32)}
+  chex.assert_trees_all_close(got, (norm, jax.tree.map(slope, scaled, kappa)), rtol=1e-5, atol=2e-38)
+
+
+def test_the_order_of_the_norm_may_be_traced_and_derived():
+  params = {"a": jnp.array([[3.0, -4.0]])}
+  norm = lambda p: path_norm(lambda params, x: x @ params["a"], params, (1,), p=p)
+  want = lambda p: np.float64(3.0**p + 4.0**p) ** (1 / p)
+  got, slope = jax.jit(jax.value_and_grad(norm))(2.0)
+  np.testing.assert_allclose([got, slope], [5.0, (want(2.001) - want(1.999)) / 0.002], rtol=1e-5)

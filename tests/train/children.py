@@ -56,7 +56,12 @@ class Child:
     cwd: the folder in which it works.
     environment: variables for it.
     stopped_clock: whether the clock that makes saves due stands still.
+
+  Attributes:
+    took: seconds from the first line of its program to its end, once it is finished.
   """
+
+  took = 0.0
 
   def __init__(self, context, arguments, said: Path, clock: int | None = None, **options):
     self.said = said
@@ -86,6 +91,8 @@ class Child:
       self.process.kill()
       self.process.join()
       raise AssertionError(f"it hangs: {self.said.read_text()}")
+    if _begun(self.said).exists():
+      self.took = time.time() - _begun(self.said).stat().st_mtime
     return self.process.exitcode, self.said.read_text()
 
 

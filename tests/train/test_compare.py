@@ -146,7 +146,10 @@ def test_rows_and_grid():
   [
     ({"compare.rows": ()}, r"^compare\.rows: give at least one"),
     ({"compare.rows": ("sofmax",)}, r"^compare\.rows: got 'sofmax'; a row is a method"),
-    ({"compare.rows": ("softmax", "softmax")}, r"^compare\.rows: the label 'softmax' must be given once"),
+    ({"compare.rows": ("a: seed=1", "a: seed=2")}, r"^compare\.rows: the label 'a' must be given once"),
+    ({"compare.rows": ("a: seed=1 seed=2",)}, r"^compare\.rows: 'a' sets seed twice$"),
+    ({"compare.grid": ("seed=1,1",)}, r"^compare\.grid: 'seed=1,1' gives a value twice$"),
+    ({"compare.grid": ("seed=1", "seed=2")}, r"^compare\.grid: seed is given twice for all rows$"),
     ({"compare.rows": ("a/b: seed=1",)}, r"^compare\.rows: the label 'a/b'"),
     ({"compare.rows": ("a: sed=1",)}, r"^compare\.rows: there is no field sed; did you mean seed\?$"),
     ({"compare.rows": ("a: seed",)}, r"^compare\.rows: got 'seed'; give field=value$"),

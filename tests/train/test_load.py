@@ -135,7 +135,13 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
     train.evaluate(config, finished_copy)
 
 
-@pytest.mark.parametrize("checkpoint", ["newest", ""])
+@pytest.mark.parametrize("replica", [-1, 1, 0.5, "0", None])
+def test_another_replica_is_refused(finished_run, replica):
+  with pytest.raises(train.RunError, match=r"^replica: must be an integer of at least 0 and below 1, got "):
+    train.load(finished_run, replica=replica)
+
+
+@pytest.mark.parametrize("checkpoint", ["newest", "", 2.5, None, True])
 def test_another_name_of_a_checkpoint_is_refused(finished_run, checkpoint):
   with pytest.raises(train.RunError, match="must be 'latest', 'best' or a step, got "):
     train.load(finished_run, checkpoint=checkpoint)

@@ -147,6 +147,14 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path):
       log.write(1, {"train/loss": 1.0})
 
 
+def test_a_folder_in_the_place_of_the_records_is_told(tmp_path):
+  (tmp_path / "metrics.jsonl").mkdir()
+  message = r"metrics\.jsonl: cannot be written \(Is a directory\); the checkpoints are kept$"
+  with pytest.raises(train.RunError, match=message):
+    Log(tmp_path, start=0, total=10, steps_per_epoch=5)
+  assert [each.name for each in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 def test_records_of_nothing(tmp_path):
   assert read_records(tmp_path / "nowhere") == []
 

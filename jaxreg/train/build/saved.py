@@ -70,14 +70,21 @@ def restore_run(
   config = restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
   program = build(config, data)
-  if not 0 <= replica < config.replicas:
-    raise RunError(f"replica: must be at least 0 and below {config.replicas}, got {replica}")
+  if not (isinstance(replica, int) and 0 <= replica < config.replicas):
+    raise RunError(f"replica: must be an integer of at least 0 and below {config.replicas}, got {replica!r}")
   _, state = pick_and_restore(
     workdir,
     lambda: pick_step(workdir, checkpoint, config.checkpoint.best),
     lambda step: restore_state(program, workdir, step, replica, config.replicas),
   )
   return program, state, data
+
+
+def of_section(section: str, error: RunError) -> RunError:
+  """An error of `restore_run` that names the field of that section: `teacher.workdir` for `workdir`."""
+  field, colon, rest = str(error).partition(":")
+  named = colon and field in ("workdir", "checkpoint", "replica")
+  return RunError(f"{section}.{field}:{rest}" if named else f"{section}.workdir: {error}")
 
 
 def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, replica: int) -> Teacher:
@@ -91,7 +98,7 @@ def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, repl
   try:
     program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
   except RunError as error:
-    raise RunError(f"teacher: {error}") from error
+    raise of_section("teacher", error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):
     if theirs[name] != data[name]:
       raise RunError(

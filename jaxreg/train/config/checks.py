@@ -7,7 +7,6 @@ from typing import Any
 from jaxreg.train.config.choices import check_choices
 from jaxreg.train.config.conflicts import check_conflicts
 from jaxreg.train.config.fields import BEST, JOBS, PRECISIONS, SPLITS, Config, base_config, flatten
-from jaxreg.train.config.flat import SOME_OF
 from jaxreg.train.config.ranges import check_ranges
 from jaxreg.train.devices.compile import PARALLEL
 from jaxreg.train.devices.replicas import FORMS
@@ -72,9 +71,10 @@ def check(config: Config) -> None:
     if _get(config, field) not in allowed:
       raise unknown(field, _get(config, field), allowed)
   check_choices(config)
-  for field in (f"{group}.names" for group in SOME_OF):
-    if len(set(_get(config, field))) < len(_get(config, field)):
-      raise RunError(f"{field}: each must be named once, got {_get(config, field)}")
+  for field, value in flatten(config).items():
+    names = [repr(item) for item in value if not isinstance(item, int | float)] if type(value) is list else []
+    if len(set(names)) < len(names):
+      raise RunError(f"{field}: each must be named once, got {tuple(value)}")
   check_ranges(flatten(config))
   _check_augment(config.augment)
   _check_stream(config.data.stream)

@@ -15,7 +15,7 @@ from jaxreg.train.config.describe import WIDTH
 from jaxreg.train.config.fields import Config, default_config, flatten
 from jaxreg.train.config.overrides import meant
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.files import local_path
+from jaxreg.train.files import local_path, split_variant
 from jaxreg.train.lookup import look_here
 
 UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
@@ -23,7 +23,7 @@ UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 def load_file(path: str, configs: Path) -> tuple[Config, str]:
   """The configuration that `FILE[:VARIANT]` returns, and the docstring of the file."""
-  name, colon, argument = path.partition(":")
+  name, colon, argument = split_variant(path)
   places = [local_path(name, "--config")]
   if str(Path(name).parent) in (".", configs.name):  # one of ours, from any folder, also by its bare name
     places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]

@@ -37,6 +37,7 @@ def parse_rows(config: Config) -> list[Row]:
   known = flatten(config)
   rows = parse_fields(config, config.compare.rows, "compare.rows")
   lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
+  given: set[tuple[str, str]] = set()
   for entry in map(str, config.compare.grid):
     labelled = re.fullmatch(r"(.*?):\s*([\w.]+=.*)", entry)  # a value may be `module:NAME`
     label, rest = labelled.groups() if labelled else ("", entry)
@@ -44,8 +45,14 @@ def parse_rows(config: Config) -> list[Row]:
     if labelled and label not in rows:
       raise RunError(f"compare.grid: got {entry!r}; the rows are {', '.join(rows)}")
     field, values = _assignment(rest.strip(), known, "compare.grid")
+    points = [_value(value, known[field], rest, "compare.grid") for value in values.split(",")]
+    if len(set(points)) < len(points):
+      raise RunError(f"compare.grid: {entry!r} gives a value twice")
+    if (label, field) in given:
+      raise RunError(f"compare.grid: {field} is given twice for {label or 'all rows'}")
+    given.add((label, field))
     for row in [label] if labelled else rows:
-      lines[row][field] = [_value(value, known[field], rest, "compare.grid") for value in values.split(",")]
+      lines[row][field] = points
   return [
     Row(
       label,
@@ -77,6 +84,8 @@ def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str
     rows[label] = {"method.name": method or label} if not colon else {}
     for part in rest.split():
       field, value = _assignment(part, known, where)
+      if field in rows[label]:
+        raise RunError(f"{where}: {label!r} sets {field} twice")
       rows[label][field] = _value(value, known[field], part, where)
   if not rows:
     raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")

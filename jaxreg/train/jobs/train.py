@@ -14,7 +14,7 @@ from jaxreg.train.build.checks import check_devices
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_run, replicas_of
-from jaxreg.train.build.saved import make_teacher, restore_run
+from jaxreg.train.build.saved import make_teacher, of_section, restore_run
 from jaxreg.train.config.fields import Config, flatten
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
@@ -92,7 +92,7 @@ def _pretrained(program: Program, workdir: str, *, checkpoint: str, replica: int
   try:
     _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
   except RunError as error:
-    raise RunError(f"pretrained: {error}") from error
+    raise of_section("pretrained", error) from error
   return backbone_of(state, program, workdir)
 
 

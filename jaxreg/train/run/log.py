@@ -28,10 +28,17 @@ class Log:
     lines = _read_lines(workdir)
     kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
-    partial.write_text("".join(_line(record) for record in kept))
-    sync(partial)
-    partial.replace(self._file)
-    sync(workdir)
+    try:
+      partial.write_text("".join(_line(record) for record in kept))
+      sync(partial)
+      partial.replace(self._file)
+      sync(workdir)
+    except OSError as error:
+      with contextlib.suppress(OSError):
+        partial.unlink()
+      raise RunError(
+        f"{self._file}: cannot be written ({error.strerror}); the checkpoints are kept"
+      ) from error
     self._stream = open(self._file, "a", buffering=1)  # noqa: SIM115 (closed in __exit__)
     self._board = Board(workdir / "tensorboard", start=start)
     self._total, self._steps_per_epoch = total, steps_per_epoch

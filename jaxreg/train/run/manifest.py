@@ -36,7 +36,7 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     RunError: if there is no such good checkpoint.
   """
   steps = good_steps(workdir)
-  if isinstance(checkpoint, int):
+  if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
     if checkpoint not in steps:
       kept = ", ".join(map(str, sorted(steps))) or "none"
       raise RunError(f"checkpoint: {workdir} has no good one of step {checkpoint}; there is {kept}")

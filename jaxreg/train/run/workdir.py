@@ -15,7 +15,7 @@ import jaxreg
 from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.fields import default_config, flatten, relevant
 from jaxreg.train.errors import RunError, one_line, printable
-from jaxreg.train.files import make_folder, parse_table, sealed, write_json
+from jaxreg.train.files import make_folder, parse_table, sealed, split_variant, write_json
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
 
@@ -48,7 +48,7 @@ def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
 
 
 def _named(config_path: str, overrides: Mapping[str, Any], free: re.Pattern[str]) -> Path:
-  path, _, argument = config_path.partition(":")
+  path, _, argument = split_variant(config_path)
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
     name += "-compare"  # beside the run that the same config trains alone
