@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._marks import band
 
 
 def adversarial(
@@ -85,6 +86,7 @@ def _errors(axis: Axes, eps: np.ndarray, errors: Mapping[str, ArrayLike]) -> Non
     axis.plot(eps, mean, "o-", color=f"C{number}", markersize=3, label=f"{label}, {len(values)} runs")
     axis.fill_between(eps, mean - std, mean + std, color=f"C{number}", alpha=0.25, linewidth=0)
   axis.set(xlabel=r"$\epsilon$", ylabel="test error, %", ylim=(0, 100))
-  axis.legend(fontsize="small", frameon=False)
+  handles, _ = axis.get_legend_handles_labels()
+  axis.legend(handles=[*handles, band("one standard deviation")], fontsize="small", frameon=False)
   axis.grid(alpha=0.3)
   axis.spines[["top", "right"]].set_visible(False)

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._marks import stroke
 
 
 def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
@@ -30,13 +31,15 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
     both.plot(values["steps"], values["isotropic"], ":", color=color)
     least = np.asarray(values["ratio"]).min()
     ratio.plot(values["steps"], values["ratio"], color=color, label=f"{label}: least {least:.1f}")
-  both.set_ylabel(r"Tr$(H \Sigma)$ solid, Tr$(H \bar\Sigma)$ dotted")
-  ratio.set_ylabel("ratio")
+  both.set_ylabel("trace")
+  ratio.set_ylabel(r"ratio Tr$(H \Sigma)$ / Tr$(H \bar\Sigma)$")
   ratio.axhline(1, color="tab:gray", linewidth=1)
+  marks = (stroke(r"Tr$(H \Sigma)$, the noise"), stroke(r"Tr$(H \bar\Sigma)$, isotropic noise", ":"))
   for axis in (both, ratio):
     axis.set_yscale("log")
     axis.set_xlabel("training step")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize="small", frameon=False)
+    handles, _ = axis.get_legend_handles_labels()
+    axis.legend(handles=[*handles, *(marks if axis is both else ())], fontsize="small", frameon=False)
   return figure

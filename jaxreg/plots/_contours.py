@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._marks import dot, stroke
 
 
 def contours(
@@ -58,4 +59,6 @@ def contours(
   # Every second edge of the grey bands, downward from 1.
   ticks = levels[::-2]
   figure.colorbar(filled, ax=axes, ticks=ticks, label="largest class probability", shrink=0.8, pad=0.01)
+  marks = (dot("training example, in the colour of its class"), stroke("border of the class of its colour"))
+  figure.legend(handles=marks, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
   return figure

@@ -45,8 +45,9 @@ def ellipses(
     after, factors = pair(after, f"{name}: after", before.shape), pair(factors, f"{name}: factors", (2,))
     axis.plot(*before.T, color="tab:gray", linestyle="--", label="$w^*$, no penalty")
     axis.plot(*after.T, color="tab:blue", label=r"$\tilde w$, L2 penalty")
-    for start, end in zip(before[some], after[some]):
-      axis.plot(*np.stack([start, end]).T, color="tab:blue", linewidth=0.5, alpha=0.5)
+    for number, (start, end) in enumerate(zip(before[some], after[some])):
+      label = "move of a minimum" if number == 0 else "_"
+      axis.plot(*np.stack([start, end]).T, color="tab:blue", linewidth=0.5, alpha=0.5, label=label)
     for number, (direction, factor) in enumerate(zip(directions.T, factors), 1):
       color = f"C{number}"
       axis.plot(*np.stack([np.zeros(2), direction]).T, color=color, linewidth=0.8, linestyle=":")
@@ -57,5 +58,5 @@ def ellipses(
     axis.set_title(f"{name}\ntimes {left}", loc="left", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel("$w_2$")
-  figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+  figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
   return figure

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._marks import band, stroke
 
 
 def flat_minima(
@@ -55,8 +56,11 @@ def flat_minima(
   left.set(xlabel=r"$\alpha$", ylabel=r"rise of the loss at $\theta + \alpha d$")
   right.set(xlabel="training loss, without noise", ylabel="trace of its Hessian", xscale="log")
   right.set_ylim(bottom=0)
-  left.legend(fontsize="small", frameon=False)
-  right.legend(fontsize="small", frameon=False, title="end of training")
+  handles, _ = left.get_legend_handles_labels()
+  left.legend(handles=[*handles, band("one standard deviation")], fontsize="small", frameon=False)
+  handles, _ = right.get_legend_handles_labels()
+  path = stroke("a run on its way", width=0.8)
+  right.legend(handles=[*handles, path], fontsize="small", frameon=False, title="end of training")
   for axis in (left, right):
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)

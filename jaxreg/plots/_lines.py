@@ -27,8 +27,8 @@ def line(
   """Draws `convert(values)` of the metric `name`, and returns the number of records behind each point.
 
   Means over replicas, whose records also have `<name>_ci95`, get their confidence interval. With `band`,
-  means of at least 10 records get a band from the 10th to the 90th percentile. With `cross`, non-finite
-  values get a cross.
+  other means of at least 10 records get a band from the 10th to the 90th percentile. With `cross`,
+  non-finite values get a cross.
 
   Raises:
     ValueError: if a record with `name` has no epoch.
@@ -42,7 +42,7 @@ def line(
   lonely = _lonely(series.value)
   if lonely:
     drawn.set(marker="o", markersize=4, markevery=lonely)
-  if band and series.block >= MIN_BAND:
+  if band and series.block >= MIN_BAND and not any(f"{name}_ci95" in record for record in records):
     axis.fill_between(series.epoch, series.low, series.high, color=drawn.get_color(), alpha=0.2, linewidth=0)
   _confidence(axis, records, name, convert, drawn)
   if cross:
@@ -84,7 +84,9 @@ def _confidence(
   # An interval that reaches below zero has no end on a logarithmic axis, which positive lines may get. So cut
   # it a decade below the line.
   low = np.maximum(ends[0], convert(values) / 10) if (convert(values) > 0).all() else ends[0]
-  axis.fill_between(epochs, low, ends[1], color=drawn.get_color(), alpha=0.2, linewidth=0)
+  # In the blocks of the line: its ends are means of the ends.
+  below, above = average(epochs, low), average(epochs, ends[1])
+  axis.fill_between(below.epoch, below.value, above.value, color=drawn.get_color(), alpha=0.2, linewidth=0)
   drawn.set_label(f"{drawn.get_label()}, 95 % confidence")
 
 

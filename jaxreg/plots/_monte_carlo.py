@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._marks import band, bar, dot
 
 
 def monte_carlo(
@@ -38,6 +39,7 @@ def monte_carlo(
     axis.set_title(name, loc="left", fontsize="medium")
     axis.set_xlabel(xlabels[number] if number < len(xlabels) else "")
   axes[0].set_ylabel("probability of the target")
+  _key(figure)
   return figure
 
 
@@ -67,7 +69,13 @@ def predictive(examples: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
     axis.set_title(name, loc="left", fontsize="medium")
     axis.set_xlabel("class")
   axes[0].set_ylabel("probability")
+  _key(figure)
   return figure
+
+
+def _key(figure: Figure) -> None:
+  marks = (dot("mean"), bar("5th to 95th percentile"), band("density of the samples"))
+  figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
 
 
 def _violins(axis: Axes, samples: Mapping[str, ArrayLike]) -> None:

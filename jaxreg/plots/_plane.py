@@ -20,6 +20,7 @@ def quadratic(
     linewidths=0.8,
     alpha=0.7,
   )
+  axis.plot([], [], color="tab:gray", linewidth=0.8, alpha=0.7, label="contour of the loss")
   axis.plot(
     *pair(w_star, "w_star", (2,)), "*", color="black", markersize=11, label="$w^*$, no penalty", zorder=4
   )

@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import log_ticks, new_figure
+from jaxreg.plots._marks import band, stroke
 
 
 def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str = "") -> Figure:
@@ -50,5 +51,9 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel(r"loss at $\theta + \alpha d$")
-  axes[0].legend(fontsize="small", frameon=False)
+  handles, _ = axes[0].get_legend_handles_labels()
+  marks = (stroke("mean"), band("one standard deviation"), stroke("one direction", width=0.5))
+  # Below the axes: on them, six entries would cover the curves.
+  where = "outside lower center"
+  figure.legend(handles=[*handles, *marks], loc=where, ncols=5, fontsize="small", frameon=False)
   return figure

@@ -8,6 +8,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
+from jaxreg.plots._marks import band
 
 
 def sample_error(
@@ -54,5 +55,7 @@ def sample_error(
     axis.set(xlabel="samples M", ylabel=name)
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-  axes[0].legend(fontsize="small", frameon=False, title=f"{len(scaled)} runs")
+  handles, _ = axes[0].get_legend_handles_labels()
+  spread = band("one standard deviation")
+  axes[0].legend(handles=[*handles, spread], fontsize="small", frameon=False, title=f"{len(scaled)} runs")
   return figure

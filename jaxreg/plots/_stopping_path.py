@@ -55,7 +55,8 @@ def stopping_path(
   quadratic(left, hessian, w_star, low=seen.min(0) - margin, high=seen.max(0) + margin, levels=levels)
   matched = np.unique(np.linspace(0, len(descent) - 1, MAX_MATCHED).round().astype(int))
   for number in matched:
-    left.plot(*np.stack([descent[number], ridge[number]]).T, color="gray", linewidth=0.8)
+    label = "_" if number else "steps and their penalty"
+    left.plot(*np.stack([descent[number], ridge[number]]).T, color="gray", linewidth=0.8, label=label)
   for path, color, marker, name in (
     (descent, "tab:blue", "o", "gradient descent, stopped"),
     (ridge, "tab:orange", "s", r"L2 penalty, $\alpha = 1 / (\tau \epsilon)$"),

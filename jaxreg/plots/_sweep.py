@@ -8,6 +8,7 @@ from matplotlib.ticker import NullLocator
 
 from jaxreg.plots._axes import new_figure
 from jaxreg.plots._interval import interval
+from jaxreg.plots._marks import band, bar
 
 Runs = Mapping[str, Sequence[float]]
 
@@ -74,6 +75,7 @@ def sweep(
     axis.set_title(label, loc="left", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
-  handles, labels = axes[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside right center", frameon=False)
+  handles, _ = axes[0].get_legend_handles_labels()
+  marks = (bar("95 % interval"), band(f"95 % interval of {reference[0]}"))
+  figure.legend(handles=[*handles, *marks], loc="outside right center", frameon=False)
   return figure

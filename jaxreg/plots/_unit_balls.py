@@ -40,9 +40,11 @@ def unit_balls(
   for axis, (name, (edge, step)) in zip(axes, balls.items(), strict=True):
     edge, step = np.asarray(edge), np.asarray(step)
     axis.fill(*edge.T, color="C0", alpha=0.15, linewidth=0)
-    axis.plot(*edge.T, color="C0", linewidth=1)
+    axis.plot(*edge.T, color="C0", linewidth=1, label="unit ball")
     level = step + np.outer([-4 * reach, 4 * reach], across)
-    axis.plot(*level.T, color="gray", linewidth=0.8, linestyle=":")
+    axis.plot(
+      *level.T, color="gray", linewidth=0.8, linestyle=":", label="equal linearised loss, through the step"
+    )
     for vector, color, label in ((downhill, "gray", "minus the gradient"), (step, "C3", "step")):
       axis.annotate(
         "", vector, (0, 0), arrowprops={"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 0}
@@ -53,5 +55,5 @@ def unit_balls(
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
   handles, labels = axes[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+  figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small", frameon=False)
   return figure

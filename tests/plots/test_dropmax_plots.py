@@ -109,6 +109,14 @@ def test_means_of_replicas_have_a_band():
   assert any("10 ± 2 %" in line.get_label() for line in error.lines)
 
 
+def test_a_band_is_averaged_with_its_line():
+  values = {"train/nll": 2.0, "train/loss": 2.0, "train/loss_ci95": 1.0, "train/kl": 0.0}
+  (axis, *_) = draws(plots.terms([{"epoch": e / 2000, **values} for e in range(2001)], ("nll", "kl")))
+  (band,) = [x for x in axis.collections if np.ptp(x.get_paths()[0].vertices[:, 1]) == 2]
+  line = next(line for line in axis.lines if "95 %" in str(line.get_label()))
+  np.testing.assert_allclose(np.unique(band.get_paths()[0].vertices[:, 0]), line.get_xdata())
+
+
 @pytest.mark.parametrize(
   ("values", "low"), [([0.5, 0.1, -0.01, -0.5], [-0.5, -0.9, -1.01, -1.5]), ([4.0, 0.5], [3.0, 0.05])]
 )

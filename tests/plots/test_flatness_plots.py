@@ -21,7 +21,6 @@ def test_profiles_show_mean_band_and_each_direction():
     np.testing.assert_allclose(drawn[:2], losses)
     np.testing.assert_allclose(drawn[2], losses.mean(axis=0))
     np.testing.assert_allclose(drawn[5], losses.mean(axis=0) / 2)
-  assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["plain", "dropout"]
   assert [axis.get_title(loc="left") for axis in figure.axes] == ["linear scale", "log scale"]
   assert figure.axes[1].get_yscale() == "log"
   figure = plots.profiles(alphas, {"plain": 2.2 + 0.1 * losses})
@@ -84,7 +83,7 @@ def test_alignment_shows_both_traces_and_the_least_ratio():
   both, ratio = figure.axes
   np.testing.assert_array_equal([line.get_ydata() for line in both.lines], [[4, 9], [2, 3]])
   assert ratio.lines[0].get_label() == "keep 0.8: least 2.0"
-  assert ratio.get_ylabel() == "ratio"
+  assert ratio.get_ylabel().startswith("ratio Tr")
 
 
 def test_spectra_leave_rounding_out():

@@ -136,6 +136,15 @@ def test_exact_recovery_stops_early():
   assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype(np.float32)}
 
 
+def test_nearly_parallel_atoms_in_float32():
+  """0.5 % apart: the condition is about 400, so the codes are good to 400 roundings of 6e-8."""
+  rng = np.random.default_rng(0)
+  W = np.float32(rng.normal(size=(40, 1)) + 0.005 * rng.normal(size=(40, 6)))
+  xs = np.float32([W.astype(float) @ h for h in ([1.0, -2, 3, 0, 0, 0], [-3.0, 1, 2, 0, 0, 0])])
+  for x, h in zip(xs, codes(W, xs, 3)):
+    np.testing.assert_allclose(h, fitted(W.astype(float), x.astype(float), [*np.flatnonzero(h)]), atol=1e-4)
+
+
 def test_topk_at_the_edges():
   eye = np.eye(3, dtype=np.float32)
   np.testing.assert_array_equal(topk(eye, np.float32([1, -1, 1]), 2), [1, -1, 0])

@@ -90,6 +90,16 @@ def test_means_are_weighted_by_their_counts():
   assert log.records[0][1]["train/loss"] == 2.0
 
 
+def test_replicas_have_an_interval_beside_their_mean():
+  log = FakeLog()
+  recorder = Recorder(log, every=1, examples=4)
+  recorder.add(range(1, 2), {"loss": (jnp.float32([2.0, 6.0]), jnp.float32([2.0, 2.0]))})
+  recorder.flush()
+  # Of 1 and 3: Student's t with one degree of freedom, 12.7062 times the standard error, which is 1.
+  assert log.records[0][1]["train/loss"] == 2.0
+  assert log.records[0][1]["train/loss_ci95"] == pytest.approx(12.706204736)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_named_with_its_step(value):
   recorder = Recorder(FakeLog(), every=1, examples=4)

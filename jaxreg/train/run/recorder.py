@@ -4,12 +4,11 @@ import time
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxreg.train.run.collapse import CollapseGuard
 from jaxreg.train.run.finite import check_finite
 from jaxreg.train.run.log import Log, Silent
-from jaxreg.train.step.metrics import merge, summarize, to_host
+from jaxreg.train.step.metrics import averaged, merge, summarize, to_host
 
 
 class Recorder:
@@ -64,11 +63,11 @@ class Recorder:
         self.write(step)
 
   def write(self, step: int) -> None:
-    """Writes the means since the last record, if steps were made since."""
+    """Writes the means since the last record and, of several replicas, their 95 % confidence intervals."""
     if self._total is None:
       return
     of_replicas = summarize(self._total, "train")
-    values = {name: float(np.mean(runs)) for name, runs in of_replicas.items()}
+    values = averaged(of_replicas)
     if self._steps:
       values["train/examples_per_second"] = self._steps * self._examples / self._seconds
     self._log.write(step, values)

@@ -1,0 +1,59 @@
+"""Dots, bars, bands and dashes have an entry in a legend."""
+
+import numpy as np
+import pytest
+
+from jaxreg import plots
+
+TWO, LINE = np.ones((2, 2)), np.array([1.0, 2.0])
+SAMPLES = np.linspace(0, 1, 9)
+VIOLINS = {"mean", "5th to 95th percentile", "density of the samples"}
+BALL = ([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]], [0.0, 2.0])
+SPREAD = {"one standard deviation"}
+TRACES = {"steps": LINE, "trace": LINE, "isotropic": LINE, "ratio": LINE}
+
+
+def keys(figure):
+  legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
+  return {text.get_text() for legend in legends if legend is not None for text in legend.get_texts()}
+
+
+@pytest.mark.parametrize(
+  ("draw", "expected"),
+  [
+    (lambda: plots.monte_carlo({"a": {"0": SAMPLES}}), VIOLINS),
+    (lambda: plots.predictive({"a": np.stack([SAMPLES, 1 - SAMPLES], -1)}), VIOLINS),
+    (
+      lambda: plots.contours((LINE, LINE), {"a": np.eye(2)[None].repeat(2, 0)}, TWO, np.array([0, 1])),
+      {"training example, in the colour of its class", "border of the class of its colour"},
+    ),
+    (lambda: plots.profiles(LINE, {"a": TWO}), {"a", "mean", "one direction"} | SPREAD),
+    (
+      lambda: plots.alignment({"a": TRACES}),
+      {"a", r"Tr$(H \Sigma)$, the noise", r"Tr$(H \bar\Sigma)$, isotropic noise"},
+    ),
+    (lambda: plots.sample_error(LINE, {"error": (TWO, LINE)}), SPREAD),
+    (
+      lambda: plots.adversarial(
+        TWO[None], TWO[None], TWO[None], (["a"], ["b"]), LINE, {"a": TWO}, name="signs"
+      ),
+      SPREAD,
+    ),
+    (lambda: plots.flat_minima(LINE, {"a": TWO}, {"a": TWO}, {"a": TWO}), {"a run on its way"} | SPREAD),
+    (
+      lambda: plots.unit_balls({"a": BALL}, [0.0, -1.0]),
+      {"unit ball", "step", "minus the gradient", "equal linearised loss, through the step"},
+    ),
+    (lambda: plots.ellipses(TWO, np.eye(2), {"a": (TWO, LINE)}), {"move of a minimum"}),
+    (
+      lambda: plots.stopping_path(np.eye(2), LINE, TWO, TWO, LINE, {"a": LINE}),
+      {"steps and their penalty", "contour of the loss"},
+    ),
+    (
+      lambda: plots.sweep({"a": {1: {"e": LINE}}}, ("none", {"e": LINE}), {"e": ("e", 1)}, xlabel="x"),
+      {"95 % interval", "95 % interval of none"},
+    ),
+  ],
+)
+def test_every_mark_has_a_key(draw, expected):
+  assert expected <= keys(draw())
