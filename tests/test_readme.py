@@ -37,7 +37,7 @@ def test_the_readme_quotes_examples():
 
 
 def test_what_the_first_screen_adds_is_in_a_script_that_runs():
-  """The lines after the change are those of the example of a step; its last line predicts in one expression."""
+  """The lines after the change are lines of the example of a step; the last line predicts the same."""
   [diff] = re.findall(r"^```diff\n(.*?)^```$", README.partition("## ")[0], re.DOTALL | re.MULTILINE)
   *loss, prediction = [line[1:] for line in diff.splitlines() if line.startswith("+")]
   script = (ROOT / "examples/linen_step.py").read_text()

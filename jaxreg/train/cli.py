@@ -91,7 +91,7 @@ def parse(argv: list[str], configs: Path) -> Call:
     return Call(text=list_files(configs))
   path = given or str(configs / "dropmax_digits.py")
   config, doc = load_file(path, configs)
-  if job not in (None, config.job):  # what the config says anyway is no override, and names no other folder
+  if job not in (None, config.job):  # the config's own job is no override
     rest = [f"--config.job={job}", *rest]
   add_options(config, chosen(rest))
   helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]

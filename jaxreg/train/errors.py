@@ -36,6 +36,13 @@ def printable(text: str) -> str:
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def of_another_run(group: str, workdir: str, error: RunError) -> RunError:
+  """The error of restoring the run in `workdir`, which `group`, a group of fields, names."""
+  field = str(error).partition(":")[0]
+  where = f"{group}." if field in ("workdir", "checkpoint", "replica") else f"{group}.workdir: {workdir}: "
+  return RunError(f"{where}{error}")
+
+
 def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
   """An error with the given value and the allowed names; `others` ends the list of the names."""
   allowed = sorted(allowed)

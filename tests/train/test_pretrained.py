@@ -99,10 +99,10 @@ def test_averages_of_batch_norm_come_too():
   [
     (
       {"model.MLP.widths": (9,)},
-      r"pretrained.workdir: the backbone of .* is another one: its params/backbone",
+      r"pretrained.workdir: the backbone of .* is different: its params/backbone",
     ),
-    ({"pretrained.workdir": "nowhere"}, "pretrained: workdir: nowhere has no config.json"),
-    ({"pretrained.replica": 1}, "pretrained: replica: must be at least 0 and below 1, got 1"),
+    ({"pretrained.workdir": "nowhere"}, "pretrained.workdir: nowhere has no config.json"),
+    ({"pretrained.replica": 1}, "pretrained.replica: must be at least 0 and below 1, got 1"),
   ],
 )
 def test_mistakes_are_told_before_the_work_directory_is_touched(finished_run, tmp_path, fields, message):

@@ -29,7 +29,7 @@ def test_a_student_learns_from_a_run_and_predicts_without_it(finished_run, tmp_p
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"teacher.workdir": "nowhere"}, "teacher: workdir: nowhere has no config.json"),
+    ({"teacher.workdir": "nowhere"}, "teacher.workdir: nowhere has no config.json"),
     ({}, r"teacher\.workdir: goes together with distillation"),
     ({"teacher.workdir": "nowhere", "regularizers.names": ()}, r"teacher\.workdir: goes together"),
   ],

@@ -10,7 +10,7 @@ import jax
 from jaxreg.train.build.program import Teacher, build
 from jaxreg.train.config.choices import add_options, check_imports
 from jaxreg.train.config.fields import Config, base_config, flatten, relevant
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, of_another_run
 from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.manifest import pick_step
@@ -91,7 +91,7 @@ def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, repl
   try:
     program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
   except RunError as error:
-    raise RunError(f"teacher: {error}") from error
+    raise of_another_run("teacher", workdir, error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):
     if theirs[name] != data[name]:
       raise RunError(

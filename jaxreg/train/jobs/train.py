@@ -19,7 +19,7 @@ from jaxreg.train.config.fields import Config, flatten
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
-from jaxreg.train.errors import RunError, printable
+from jaxreg.train.errors import RunError, of_another_run, printable
 from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
@@ -98,7 +98,7 @@ def _pretrained(program: Program, workdir: str, *, checkpoint: str, replica: int
   try:
     _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
   except RunError as error:
-    raise RunError(f"pretrained: {error}") from error
+    raise of_another_run("pretrained", workdir, error) from error
   return backbone_of(state, program, workdir)
 
 
