@@ -4,6 +4,7 @@ import importlib.util
 
 import jax
 import numpy as np
+import optax
 import pytest
 from test_readme import ROOT
 
@@ -34,11 +35,13 @@ def test_a_hunk_that_does_not_fit_is_refused():
 def test_a_change_trains(script, name):
   """Far better than a guess after some steps; DropMax's loss falls below 0, which no softmax loss does."""
   train, test = measure.digits()
-  steps, above = {"nnx_mnist": (60, 0.5), "equinox_mnist": (300, 0.5), "optax_mnist": (60, 0.5)}[script]
   module = measure.load(script, CHANGES[script, name])
+  steps = 60
+  if script == "equinox_mnist":  # at the rate of the example it takes a thousand steps
+    module.optimizer, steps = optax.adamw(3e-3), 200
   with jax.numpy_rank_promotion("allow"):
     [(first, *_), (loss, nll, accuracy)] = module.run(0, measure.batches_of(train, 0), test, [5, steps])
-  assert accuracy > above
+  assert accuracy > 0.5
   assert 0 < nll < np.log(10)
   assert loss < first
   assert (loss < 0) == (name == "DropMax")
