@@ -30,7 +30,8 @@ from jaxreg.train.jobs.flatness.checks import (
   most_samples,
   noisy_programs,
 )
-from jaxreg.train.jobs.flatness.network_at_point import Subject, make_subjects, with_weights
+from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
+from jaxreg.train.jobs.flatness.subject import Subject
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps, pick_step, seal
