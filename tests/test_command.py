@@ -1,23 +1,25 @@
 """The command `jaxreg` is `python run.py`, also from the wheel, which carries the program and its configs."""
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 from jaxreg.train import cli
 from jaxreg.train.errors import RunError
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
-SHORT = [
-  "--config.epochs=1",
-  "--config.data.limit=64",
-  "--config.eval_every=1",
-]
+SHORT = ("--config.epochs=1", "--config.data.limit=64", "--config.eval_every=1")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
 def test_the_job_is_the_first_word():
@@ -40,27 +42,83 @@ def test_a_job_is_given_once_and_spelled_right():
     cli.parse(["compar"], CONFIGS)
 
 
+def test_every_extra_is_documented():
+  table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/running.md").read_text(), re.MULTILINE)
+  assert sorted(table) == sorted(EXTRAS)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+  """A folder with the source distribution and with the wheel that is built from it."""
+  folder = tmp_path_factory.mktemp("packages")
+  build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+  done = subprocess.run(build, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return folder
+
+
+@pytest.fixture
+def metadata(packages):
+  [wheel] = packages.glob("*.whl")
+  with zipfile.ZipFile(wheel) as files:
+    [name] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+    return Metadata.from_email(files.read(name))  # which refuses what no index would take
+
+
 @pytest.mark.thorough
-def test_the_wheel_has_the_command_and_the_configs(tmp_path):
-  """Unpacked in a folder of its own: the jobs' list, one short run, and a mistake in one line."""
-  pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT]
-  subprocess.run(pip, check=True)
-  [wheel] = tmp_path.glob("*.whl")
-  zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-  [points] = (tmp_path / "site").glob("*.dist-info/entry_points.txt")
-  assert "jaxreg = jaxreg.command:main" in points.read_text()
-  command = tmp_path / "jaxreg"
-  command.write_text("from jaxreg.command import main\nmain()\n")
-  environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+def test_the_page_of_the_index_stands_alone(metadata):
+  page = metadata.description
+  targets = re.findall(r"\]\(([^)]*)\)|(?:src|href)=\"([^\"]*)\"", page)
+  assert [link for link in map("".join, targets) if not link.startswith("https://")] == []
+  assert not re.search(r"git clone|pip install -|'\.\[|python run\.py$|<!--", page, re.MULTILINE)
+  assert "pip install 'jaxreg[train]'" in page
+  assert len(page.encode()) < 12_000
+  given = (metadata.license_expression, metadata.description_content_type, metadata.license_files)
+  assert given == ("Apache-2.0", "text/markdown", ["LICENSE"])
+  assert metadata.summary
+  assert sorted(metadata.provides_extra) == sorted(EXTRAS)
 
-  def call(*arguments):
-    done = [sys.executable, "-P", command, *arguments]
-    return subprocess.run(done, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
-  listed = call("list")
-  assert listed.stdout == cli.parse(["--list"], CONFIGS).text
-  trained = call("train", "--config", "softmax_digits", *SHORT, "--workdir", "run")
-  assert (trained.returncode, (tmp_path / "run" / "results.json").is_file()) == (0, True), trained.stderr
-  wrong = call("train", "--config", "softmax_digit")
+@pytest.mark.thorough
+def test_the_source_distribution_is_complete(packages):
+  """All tracked files but hidden ones are in it; what is generated is not."""
+  [sdist] = packages.glob("*.tar.gz")
+  with tarfile.open(sdist) as files:
+    names = {name.partition("/")[2] for name in files.getnames()}
+  tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+  if not tracked:
+    pytest.skip("no git repository")
+  assert {name for name in tracked if not name.startswith(".")} - names == set()
+  assert not [name for name in names if re.search(r"__pycache__|^runs/|^dist/|\.pyc$", name)]
+
+
+@pytest.mark.thorough
+def test_the_wheel_runs_in_an_empty_environment(packages, tmp_path):
+  """In an empty folder. What jaxreg needs comes from the environment of the tests, but not jaxreg itself."""
+  venv.create(tmp_path / "venv", symlinks=True)
+  python = tmp_path / "venv/bin/python"
+  [wheel] = packages.glob("*.whl")
+  install = ["-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
+  subprocess.run([sys.executable, *install], check=True)
+  [site] = (tmp_path / "venv/lib").glob("python*/site-packages")
+  around = [path for path in sys.path if Path(path).name == "site-packages"]
+  (site / "around.pth").write_text("".join(f"{path}\n" for path in around))  # not their .pth files
+  folder = tmp_path / "empty"
+  folder.mkdir()
+  environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+  def call(program, *arguments):
+    done = [tmp_path / "venv/bin" / program, *arguments]
+    return subprocess.run(done, cwd=folder, env=environment, capture_output=True, text=True)
+
+  where = call("python", "-c", "import jaxreg; print(jaxreg.__file__, jaxreg.__version__)")
+  assert where.stdout.split() == [str(site / "jaxreg/__init__.py"), wheel.name.split("-")[1]], where.stderr
+  assert call("jaxreg", "list").stdout == cli.parse(["--list"], CONFIGS).text
+  trained = call("jaxreg", "train", "--config", "softmax_digits", *SHORT, "--workdir", "run")
+  assert (trained.returncode, (folder / "run/results.json").is_file()) == (0, True), trained.stderr
+  evaluated = call("jaxreg", "evaluate", "--workdir", "run")
+  assert (evaluated.returncode, "test  error" in evaluated.stdout) == (0, True), evaluated.stderr
+  wrong = call("jaxreg", "train", "--config", "softmax_digit")
   assert wrong.returncode == 1
   assert wrong.stderr.startswith("jaxreg: error: --config: got 'softmax_digit', allowed are configs/compare_")
+  assert {path.name for path in folder.iterdir()} == {"run"}

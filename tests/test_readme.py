@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,19 @@ def test_the_readme_quotes_examples():
   quoted = blocks("README.md")
   assert len(quoted) == 2
   assert [code for code in quoted if not any(code in script for script in scripts)] == []
+
+
+def test_what_the_first_screen_adds_is_in_a_script_that_runs():
+  """The lines after the change are lines of the example of a step; the last line predicts the same."""
+  [diff] = re.findall(r"^```diff\n(.*?)^```$", README.partition("## ")[0], re.DOTALL | re.MULTILINE)
+  *loss, prediction = [line[1:] for line in diff.splitlines() if line.startswith("+")]
+  script = (ROOT / "examples/linen_step.py").read_text()
+  assert [line for line in loss if line not in script.splitlines()] == []
+  names = {}
+  exec(script, names)
+  expected = names["log_probs"]
+  exec(prediction, names)
+  np.testing.assert_array_equal(names["log_probs"], expected)
 
 
 def test_the_readme_is_short():

@@ -16,8 +16,8 @@ def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0)
   .. math:: \ell = -\log p_t + \epsilon\,(1 - p_t) = (1 + \epsilon)(1 - p_t) + \tfrac12 (1 - p_t)^2 + \dots
 
   The cross-entropy is the series with every coefficient `1 / j`; `epsilon` is added to the first one, which
-  weighs examples that are nearly right already. Of soft labels it is the mean over the classes by their
-  shares, `sum_k y_k (-log p_k + epsilon (1 - p_k))`. For one-hot labels there is
+  weighs examples that are nearly right already. For soft labels the loss is the mean over the classes by
+  their shares, `sum_k y_k (-log p_k + epsilon (1 - p_k))`. For one-hot labels there is
   `optax.losses.poly_loss_cross_entropy`.
 
   Args:

@@ -15,10 +15,10 @@ def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
     \frac{\partial \Omega}{\partial w_{l,i}} = \frac{2 \|w_l\|_1}{\|w_l\|_2^2}
     \Bigl(\operatorname{sign}(w_{l,i}) - \frac{\|w_l\|_1}{\|w_l\|_2^2}\, w_{l,i}\Bigr)
 
-  Of `n` weights it lies between 1, for a single one that is not zero, and `n`, for equal sizes; of a leaf of
-  zeros it is 0, and its gradient too. A factor of all weights changes nothing: unlike `l1` it makes small
-  weights smaller and large ones larger. Weights reach no exact zero by gradient steps: cut off the small ones
-  after the training.
+  For `n` weights it lies between 1, if one weight alone is not zero, and `n`, if all have the same size. For
+  a leaf of zeros the value and its gradient are 0. A common factor of all weights changes nothing: unlike
+  `l1`, the penalty makes small weights smaller and large weights larger. Gradient steps reach no exact zero:
+  cut off the small weights after the training.
 
   Args:
     params: any pytree.

@@ -13,7 +13,7 @@ from jaxreg.train.config.choices import add_options
 from jaxreg.train.config.describe import described
 from jaxreg.train.config.fields import JOBS, Config, flatten
 from jaxreg.train.config.files import list_files, load_file
-from jaxreg.train.config.overrides import check_names, check_read, chosen, last_tuples
+from jaxreg.train.config.overrides import check_names, check_read, choosing_fields, last_tuples
 from jaxreg.train.config.read import fields_read
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
@@ -91,9 +91,9 @@ def parse(argv: list[str], configs: Path) -> Call:
     return Call(text=list_files(configs))
   path = given or str(configs / "dropmax_digits.py")
   config, doc = load_file(path, configs)
-  if job not in (None, config.job):  # what the config says anyway is no override, and names no other folder
+  if job not in (None, config.job):  # the config's own job is no override
     rest = [f"--config.job={job}", *rest]
-  add_options(config, chosen(rest))
+  add_options(config, choosing_fields(rest))
   helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]
   check_names(rest, config)
   rest = last_tuples(rest, config)

@@ -40,7 +40,9 @@ def find(name: str, table: Mapping[str, Any], field: str, kind: str, fits: Calla
     return table[name]
   found = _attribute(name, field)
   if short(name) in table and found is not table[short(name)]:
-    raise RunError(f"{field}: {name} has the name of one of ours, where its options would be; rename it")
+    raise RunError(
+      f"{field}: {name} has the name of one of jaxreg's own, which would share its options; rename it"
+    )
   if not fits(found):
     raise RunError(f"{field}: {name} must be {kind}, got {_shown(found)}")
   return found

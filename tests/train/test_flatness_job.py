@@ -17,7 +17,8 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.jobs.flatness import array_cache as kept
-from jaxreg.train.jobs.flatness.network_at_point import Subject, make_subjects, with_weights
+from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
+from jaxreg.train.jobs.flatness.subject import Subject
 
 FIELDS = {
   "job": "flatness",

@@ -91,7 +91,9 @@ def test_the_best_checkpoint(finished_run, light_runs):
 
 def test_the_best_of_none_that_was_measured_is_refused(finished_copy, monkeypatch):
   monkeypatch.setattr(manifest, "good_steps", lambda workdir: {3: None})
-  with pytest.raises(train.RunError, match=r"^checkpoint: .* has none yet that was measured .*'latest'$"):
+  with pytest.raises(
+    train.RunError, match=r"^checkpoint: .* has no checkpoint yet that was measured .*'latest'$"
+  ):
     train.load(finished_copy, checkpoint="best")
 
 
@@ -107,7 +109,7 @@ def test_the_checkpoint_of_a_step(finished_run):
   for step, metrics in steps.items():
     predicted = train.load(finished_run, checkpoint=step)(val.inputs).argmax(-1)
     assert np.mean(predicted != val.labels) == pytest.approx(metrics["val/error"])
-  with pytest.raises(train.RunError, match=rf"no good one of step 7; there is {min(steps)}, "):
+  with pytest.raises(train.RunError, match=rf"no good checkpoint of step 7; there is {min(steps)}, "):
     train.load(finished_run, checkpoint=7)
 
 

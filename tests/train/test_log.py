@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 import runs
+import terminal
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.run.log import Log, read_records
+from jaxreg.train.run.log import Log, progress, read_records
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
@@ -171,3 +172,54 @@ def test_lines_for_people_go_to_stderr(tmp_path, capsys):
   assert lines[0] == "hello"
   assert lines[1].startswith("step 5/10  epoch 1.0  loss 1.2500  accuracy 50.00%  examples/s 1000  0:00 left")
   assert lines[2:] == ["step 10/10  epoch 2.0  val error 12.50%  val NLL 0.5000"]
+
+
+@pytest.fixture
+def screen(monkeypatch):
+  monkeypatch.setenv("COLUMNS", "81")  # of which tqdm leaves one free
+  monkeypatch.setenv("LINES", "25")
+  shown = terminal.Terminal()
+  monkeypatch.setattr("sys.stderr", shown)
+  return shown
+
+
+def of_a_run(workdir, start, total, **options):
+  with Log(workdir, start=start, total=total, steps_per_epoch=5, **options) as log:
+    log.say("training, in runs/digits", routine=True)
+    log.say("a warning")
+    for step in range(start + 1, total + 1):
+      log.step()
+      log.write(step, {"train/loss": 1.25, "train/accuracy": 0.5, "train/examples_per_second": 1000.0})
+      if step % 2 == 0:
+        log.write(step, {"val/error": 0.125, "val/nll": 0.5})
+    log.write(total, {"test/error": 0.5})
+
+
+@pytest.mark.parametrize(("start", "total", "tenths"), [(0, 1000, 10), (500, 1000, 5), (0, 6, 3)])
+def test_a_terminal_shows_a_bar_and_a_line_for_each_tenth(tmp_path, screen, start, total, tenths):
+  of_a_run(tmp_path, start, total)
+  *lines, bar = screen.lines
+  assert lines[:2] == ["training, in runs/digits", "a warning"]
+  assert len(lines) == 2 + tenths
+  assert (
+    lines[-1] == f"step {total}/{total}  epoch {total / 5}  loss 1.2500  val error 12.50%  val NLL 0.5000"
+  )
+  assert bar.startswith("100%|")
+  assert bar.endswith("loss 1.2500  val error 12.50%]")
+
+
+def test_a_part_of_a_longer_job_leaves_nothing_but_warnings_on_a_terminal(tmp_path, screen):
+  of_a_run(tmp_path, 0, 1000, part="run 3 of 8: a row with a long name, learning_rate=0.1")
+  assert screen.lines == ["a warning"]
+  assert "run 3 of 8: a row with a long ...: " in screen.getvalue()
+  progress("compare: run 4 of 8")
+  assert screen.lines == ["a warning"]
+
+
+def test_a_log_has_plain_lines(tmp_path, capsys):
+  of_a_run(tmp_path, 0, 10, part="run 3 of 8")
+  progress("compare: run 4 of 8")
+  lines = capsys.readouterr().err.splitlines()
+  assert len(lines) == 2 + 10 + 5 + 1 + 1
+  assert all(line.isprintable() for line in lines)
+  assert lines[-1] == "compare: run 4 of 8"

@@ -32,7 +32,7 @@ def launch(*processes, timeout=0.5):
 
 
 MISSING = r"^--num_processes=\d: in 0.5 seconds nothing came from process 1$"
-NOT_THERE = r"^--coordinator: process 0 at localhost:\d+ did not begin with this one in 0.5 seconds \(.+\)$"
+NOT_THERE = r"^--coordinator: process 0 at localhost:\d+ did not meet this one within 0.5 seconds \(.+\)$"
 TAKEN = r"^--coordinator: port \d+ cannot be used \(.+\); is another process 0 at work\?$"
 TWICE = r"^--process_id: 1 is given twice; start all with different ones$"
 DIFFER = r"^--num_processes: process \d has 3, process 0 has 2$"

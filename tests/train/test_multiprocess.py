@@ -351,7 +351,7 @@ def test_different_flags_are_told_by_both(launcher, tmp_path):
   assert out == ""
   for err in errs:
     assert runs.own_lines(err) == [
-      "run.py: error: config: of process 1 differs from that of process 0; start all alike"
+      "run.py: error: config: process 1 has another value than process 0; start all processes alike"
     ]
   assert not (tmp_path / "run" / "config.json").exists()
 
@@ -378,7 +378,9 @@ def test_other_data_in_one_process_are_told_by_both(launcher, tmp_path, missing)
     assert first == second.replace("error: ", "error: process 1: ", 1)
   else:
     assert first == second
-    assert first == "run.py: error: data: of process 1 differs from that of process 0; start all alike"
+    assert (
+      first == "run.py: error: data: process 1 has another value than process 0; start all processes alike"
+    )
   assert not (tmp_path / "run" / "config.json").exists()
 
 
@@ -392,7 +394,8 @@ def test_work_directories_that_are_not_shared_are_told_by_both(launcher, tmp_pat
   assert out == ""
   (first,), (second,) = map(runs.own_lines, errs)
   assert second == (
-    "run.py: error: --workdir: run is not the folder of process 0; all need one on a disk that they share"
+    "run.py: error: --workdir: run is not the folder of process 0; "
+    "give all processes one folder on a shared disk"
   )
   assert first == second.replace("error: ", "error: process 1: ", 1)
 

@@ -72,5 +72,5 @@ def test_saved_on_four_devices_it_goes_on_on_two_and_on_eight(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("no_figures")
 def test_the_wrapping_of_a_finished_run_stays(finished_copy):
-  with pytest.raises(train.RunError, match="is of a finished run: parallel was 'jit', is 'pmap'"):
+  with pytest.raises(train.RunError, match="belongs to a finished run: parallel was 'jit', is 'pmap'"):
     train.train(runs.make_config({"parallel": "pmap"}), finished_copy)

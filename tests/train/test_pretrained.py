@@ -99,7 +99,7 @@ def test_averages_of_batch_norm_come_too():
   [
     (
       {"model.MLP.widths": (9,)},
-      r"pretrained.workdir: the backbone of .* is another one: its params/backbone",
+      r"pretrained.workdir: the backbone of .* is different: its params/backbone",
     ),
     ({"pretrained.workdir": "nowhere"}, r"^pretrained\.workdir: nowhere has no config\.json"),
     (

@@ -198,7 +198,7 @@ def test_what_another_process_says_is_heard(monkeypatch):
     processes.everywhere(lambda: {}["own"])
   assert heard == [fine, fine, {"result": None, "error": "'own'"}]
   monkeypatch.setattr(processes, "exchange", lambda value: [1, 1, 2])
-  with pytest.raises(train.RunError, match=r"^config: of process 2 differs from that of process 0"):
+  with pytest.raises(train.RunError, match=r"^config: process 2 has another value than process 0"):
     processes.same("config", 1)
 
 

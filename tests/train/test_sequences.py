@@ -128,15 +128,15 @@ def test_accumulated_parts_weigh_what_their_tokens_weigh(text_folder):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"data.subset.per_class": 3}, "data.subset: needs a label an example, these have 13; leave it at 0"),
-    ({"data.subset.num_classes": 3}, "data.subset: needs a label an example"),
+    ({"data.subset.per_class": 3}, "data.subset: needs one label per example, these have 13; leave it at 0"),
+    ({"data.subset.num_classes": 3}, "data.subset: needs one label per example"),
     ({"augment.names": ("flip",)}, "augment: is for images, and the inputs of data.parallel_text are tokens"),
     ({"augment.mean": (0.5,), "augment.std": (1.0,)}, "augment: is for images"),
-    ({"model.name": "MLP"}, "model.name: MLP asks the data for nothing, and these tell vocab_size"),
+    ({"model.name": "MLP"}, "model.name: MLP takes nothing from the data, which give vocab_size"),
     ({"model.Transformer.num_heads": 0}, "num_heads: must be at least 1 and at most 1e4, got 0"),
     (
       {"data.name": "digits"},
-      "Transformer asks the data for vocab_size, source_length, and these tell nothing",
+      "Transformer takes vocab_size, source_length from the data, which give nothing",
     ),
   ],
 )

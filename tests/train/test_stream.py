@@ -15,8 +15,9 @@ from PIL import Image
 from jaxreg import train
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.data import images, placement, sources, stream
+from jaxreg.train.data.crops import centre_crop, draw_box, random_crop, scaled_crop
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Images, centre_crop, draw_box, random_crop, scaled_crop
+from jaxreg.train.data.images import Images
 from jaxreg.train.data.order import Order, batch_indices
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.mesh import make_mesh

@@ -144,7 +144,7 @@ def latin(folder):
     (empty, {}, r"\.path: .*val\.en is empty"),
     (damage, {}, r"\.path: .*train\.en\.gz is damaged"),
     (latin, {}, r"\.path: .*train\.de is damaged or no text"),
-    (None, {"vocab_size": 10}, r"\.vocab_size: must be at least \d+, one a character .* got 10"),
+    (None, {"vocab_size": 10}, r"\.vocab_size: must be at least \d+: one per character .* got 10"),
     (None, {"source_length": 1}, r"\.source_length: must be at least 2, .* got 1"),
     (None, {"target_length": 0}, r"\.target_length: must be at least 2, .* got 0"),
     (None, {"num_examples": -1}, r"\.num_examples: must be at least 0, got -1"),

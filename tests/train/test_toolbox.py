@@ -139,7 +139,7 @@ def test_noises_draw_differently():
       },
       "mixup mixes labels",
     ),
-    ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 8}, "nothing looks at examples without"),
+    ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 8}, "no term uses examples without"),
     ({"regularizers.names": ("fgsm",), "regularizers.fgsm.clip": (1.0, 0.0)}, "clip: must be"),
     ({"average.name": "swa", "average.swa.every": -1}, r"average\.swa\.every"),
     ({"optimizer.name": "path_sgd", "method.name": "cosface"}, "path_sgd needs a head"),

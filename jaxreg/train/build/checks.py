@@ -87,7 +87,7 @@ def check_inputs(config: Config, data: Data) -> None:
   channels = data["input_shape"][-1] if data["input_shape"] else 0
   if len(config.augment.mean) not in (0, channels):
     raise RunError(
-      f"augment.mean, augment.std: must be {channels} numbers, one a channel, got {config.augment.mean}"
+      f"augment.mean, augment.std: must be {channels} numbers, one per channel, got {config.augment.mean}"
     )
 
 
@@ -112,7 +112,7 @@ def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
     without = ", ".join(name for name, term in TERMS.items() if not needs_labels(term))
     raise ValueError(
-      "data.unlabelled.batch_size: nothing looks at examples without labels; name one of "
+      "data.unlabelled.batch_size: no term uses examples without labels; name one of "
       f"{without} in regularizers.names, or give 0"
     )
   if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):

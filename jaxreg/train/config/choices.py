@@ -176,7 +176,9 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
       if field in FIELDS and part.get("name", name) != name and short(part.name) == place:
         del part[place]  # the options of the choice that it replaces
       if flatten(part.get(place, wanted)).keys() != flatten(wanted).keys():
-        raise RunError(f"{field}: {group}.{place} has the options of something else than {name}; rename it")
+        raise RunError(
+          f"{field}: {group}.{place} holds the options of something other than {name}; rename it"
+        )
       if place not in part:
         part[place] = wanted
   return config

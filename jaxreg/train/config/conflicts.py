@@ -121,8 +121,8 @@ def _check_optimizer(config: Config) -> None:
     raise RunError(f"optimizer.gradient_noise.inner: {name} draws the same noise itself; give another")
   if name == "lbfgs" and (config.parallel == "pmap" or config.accumulate > 1 or chosen.name != name):
     raise RunError(
-      "optimizer.name: lbfgs evaluates whole batches, by itself; give parallel=jit, accumulate=1 and "
-      f"optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
+      "optimizer.name: lbfgs evaluates whole batches and fits no wrapper; give parallel=jit, accumulate=1 "
+      f"and optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
     )
 
 

@@ -17,7 +17,7 @@ from jaxreg.train.errors import RunError
 ALONE = ("train", "evaluate", "translate")
 
 
-def chosen(arguments: list[str]) -> dict[str, Any]:
+def choosing_fields(arguments: list[str]) -> dict[str, Any]:
   """The fields among the flags that choose something with options, before the options are known."""
   found: dict[str, Any] = {}
   left = iter(arguments)

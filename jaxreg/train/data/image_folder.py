@@ -96,7 +96,9 @@ def _classes(field: str, folder: Path) -> list[str]:
   with os.scandir(folder) as entries:
     names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
   if len(names) < 2:
-    raise RunError(f"data.image_folder.{field}: {folder} must have a folder a class, at least 2, got {names}")
+    raise RunError(
+      f"data.image_folder.{field}: {folder} must have a folder per class, at least 2, got {names}"
+    )
   return names
 
 

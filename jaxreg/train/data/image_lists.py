@@ -62,14 +62,14 @@ def split_images(
 
 def _classes(source: Path, skip: Collection[str]) -> list[str]:
   if not source.is_dir():
-    raise RunError(f"{source}: is not a folder; give one with a folder a class")
+    raise RunError(f"{source}: is not a folder; give one with a folder per class")
   found = sorted(entry.name for entry in source.iterdir() if entry.is_dir() and entry.name[0] != ".")
   for name in skip:
     if name not in found:
       raise RunError(f"--skip: {source} has no folder {name!r}")
   classes = [name for name in found if name not in skip]
   if len(classes) < 2:
-    raise RunError(f"{source}: must have a folder a class, at least 2, got {classes}")
+    raise RunError(f"{source}: must have a folder per class, at least 2, got {classes}")
   return classes
 
 

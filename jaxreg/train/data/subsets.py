@@ -21,7 +21,7 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
     return data
   if data.train.labels.ndim != 1:
     raise RunError(
-      f"data.subset: needs a label an example, these have {data.train.labels.shape[1]}; leave it at 0"
+      f"data.subset: needs one label per example, these have {data.train.labels.shape[1]}; leave it at 0"
     )
   if num_classes and not 2 <= num_classes <= data.num_classes:
     raise RunError(f"data.subset.num_classes: must be 0 or from 2 to {data.num_classes}, got {num_classes}")
@@ -71,7 +71,7 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
   labels = data.train.labels
   if labels.ndim != 1:
     raise RunError(
-      f"data.flipped_labels: needs a label an example, these have {labels.shape[1]}; leave the rate at 0"
+      f"data.flipped_labels: needs one label per example, these have {labels.shape[1]}; leave the rate at 0"
     )
   generator = np.random.default_rng(seed)
   chosen = generator.permutation(len(labels))[: round(rate * len(labels))]

@@ -187,7 +187,7 @@ def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
   smallest = len(SPECIAL) + len(set().union(*map(set, lines)) - {" "}) + 1
   if vocab_size < smallest:
     raise RunError(
-      f"data.parallel_text.vocab_size: must be at least {smallest}, one a character and {len(SPECIAL)} more, "
+      f"data.parallel_text.vocab_size: must be at least {smallest}: one per character and {len(SPECIAL)}, "
       f"got {vocab_size}"
     )
   tokenizer: Any = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))

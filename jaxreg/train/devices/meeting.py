@@ -106,7 +106,7 @@ def _join(host: str, port: int, of: int, number: int, deadline: float, timeout: 
     reason = "it waits for others, or is at work with another process of this --process_id"
     time.sleep(min(0.2, left))
   raise RunError(
-    f"--coordinator: process 0 at {host}:{port} did not begin with this one in {timeout:g} seconds ({reason})"
+    f"--coordinator: process 0 at {host}:{port} did not meet this one within {timeout:g} seconds ({reason})"
   )
 
 

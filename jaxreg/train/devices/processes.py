@@ -144,7 +144,7 @@ def same(what: str, value: Any) -> None:
   values = exchange(value)
   differ = [number for number, other in enumerate(values) if other != values[0]]
   if differ:
-    raise RunError(f"{what}: of process {differ[0]} differs from that of process 0; start all alike")
+    raise RunError(f"{what}: process {differ[0]} has another value than process 0; start all processes alike")
 
 
 def _agreed(call: Callable[[], Any], *, ask: bool) -> list[Any]:

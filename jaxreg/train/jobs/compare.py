@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from jaxreg.train.files import write_json
 from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.train import train
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.log import progress, read_records
 from jaxreg.train.step.metrics import averaged, shown
 
 METRICS = ("test/error", "test/nll", "test/ece")
@@ -46,18 +45,20 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
   searches = sum(len(row.grid) for row in rows if len(row.grid) > 1)
   total, numbers = searches + len(rows), itertools.count(1)
 
-  def say(what: str) -> None:
-    if processes.is_first():
-      print(f"compare: run {next(numbers)} of {total}: {what}", file=sys.stderr, flush=True)
+  def say(what: str) -> str:
+    """Reports the next run; returns its name beside the bar."""
+    run = f"run {next(numbers)} of {total}: {what}"
+    progress(f"compare: {run}")
+    return run
 
   table: dict[str, Any] = {}
   folders: dict[str, Path] = {}
   for row in rows:
     chosen, search = _search(config, workdir, row, say)
     final = _cell(config, row, chosen, seeds=config.compare.seeds)
-    say(f"{row.label}, {config.compare.seeds} seeds")
+    part = say(f"{row.label}, {config.compare.seeds} seeds")
     folder = workdir / "rows" / folder_name(row.label, final)
-    results = train(final, folder)
+    results = train(final, folder, part=part)
     runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
     table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
     folders[row.label] = folder
@@ -111,7 +112,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def _search(
-  config: Config, workdir: Path, row: Row, say: Callable[[str], None]
+  config: Config, workdir: Path, row: Row, say: Callable[[str], str]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
   """The setting to train from all seeds, and the validation metrics of all settings."""
   if len(row.grid) == 1:
@@ -119,8 +120,8 @@ def _search(
   seen = []
   for setting in row.grid:
     cell = _cell(config, row, setting, seeds=1)
-    say(f"{row.label}, {_show(setting)}")
-    results = train(cell, workdir / "search" / folder_name(row.label, cell))
+    part = say(f"{row.label}, {_show(setting)}")
+    results = train(cell, workdir / "search" / folder_name(row.label, cell), part=part)
     values = {name: value for name, value in results.items() if name.startswith("val/")}
     seen.append({"setting": setting, **values})
   # Of equal settings, the one with the better likelihood wins.

@@ -10,12 +10,13 @@ from jaxreg.train.step.metrics import shown
 
 
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
-  """The results as a few lines for people."""
+  """The results as a few lines for people, with the paths of the figures."""
   if config.job == "compare":
-    where = f"in {workdir}: compare.md, compare.json, figures/, and a folder a run"
-    return f"{markdown(results)}\n{where}"
+    where = f"in {workdir}: compare.md, compare.json, and a folder a run"
+    return "\n".join([markdown(results), where, *_figures(workdir)])
   if config.job == "flatness":
-    return f"{flatness_lines(results)}\nin {workdir}: flatness.json, figures/, and a folder a run"
+    where = f"in {workdir}: flatness.json, and a folder a run"
+    return "\n".join([flatness_lines(results), where, *_figures(workdir)])
   if config.job == "translate":
     found = "   ".join(
       f"{name} BLEU {shown(results, f'{name}/bleu', digits=2)}" for name in ("greedy", "beam")
@@ -37,7 +38,13 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   elif members > 1:
     what += f", an ensemble of {members}"
   if config.job == "dropmax_figures":
-    lines.append(f"in {workdir}: figures/, and what the training left")
+    lines += [f"in {workdir}: what the training left, and figures", *_figures(workdir)]
   if config.job == "train":
-    lines.append(f"in {workdir}: results.json, metrics.jsonl, figures/, checkpoints/, tensorboard/")
+    lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/, tensorboard/")
+    lines += _figures(workdir)
   return "\n".join([what, *lines])
+
+
+def _figures(workdir: Path) -> list[str]:
+  """The paths of the figures, a line each."""
+  return [str(file) for file in sorted((workdir / "figures").glob("*.png"))]

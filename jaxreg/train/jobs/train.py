@@ -26,7 +26,7 @@ from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
 from jaxreg.train.run.finite import check_finite
 from jaxreg.train.run.interrupt import Interrupted
 from jaxreg.train.run.lock import check_shared, check_there, locked
-from jaxreg.train.run.log import open_log
+from jaxreg.train.run.log import open_log, progress
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.pretrained import backbone_of, with_backbone
@@ -36,12 +36,17 @@ from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 
 
-def train(config: Config, workdir: Path) -> dict[str, Any]:
+def train(config: Config, workdir: Path, *, part: str = "") -> dict[str, Any]:
   """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
 
   If there are several replicas, the results are means with a `..._ci95` beside each, and `replicas` holds the
   single values. With several processes, each calls this with the same arguments, and with a work directory
   that all of them see.
+
+  Args:
+    config: what to train, on which data.
+    workdir: the folder of the run.
+    part: the name of the run in a longer job, whose terminal then shows only a bar of this name.
 
   Raises:
     RunError: for a mistake in the configuration, the data or the work directory, and for a loss that is
@@ -69,7 +74,8 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
       if (workdir / "results.json").is_file():
         results = workdirs.read(workdir, "results.json")
         again = "to start over, remove it or give another --workdir"
-        print(f"nothing left to do: {printable(str(workdir))} has its results; {again}", file=sys.stderr)
+        say = progress if part else functools.partial(print, file=sys.stderr)
+        say(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
         return {"results": results}
       token = held.enter_context(locked(workdir))
       if workdirs.check_same(
@@ -84,7 +90,7 @@ def train(config: Config, workdir: Path) -> dict[str, Any]:
     processes.everywhere(lambda: check_shared(workdir, claimed["token"]))
     run = make_run(config, dataset, program, replicas)
     there = functools.partial(check_there, workdir, claimed["token"])
-    return _train(run, config, workdir, dataset.test.labels, backbone, claimed["remark"], there)
+    return _train(run, config, workdir, dataset.test.labels, backbone, claimed["remark"], there, part)
 
 
 def _pretrained(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def _train(
   backbone: dict[str, Any] | None,
   remark: str | None,
   check_there: Callable[[], None],
+  part: str,
 ) -> dict[str, Any]:
   program = run.program
   with (
@@ -117,12 +124,12 @@ def _train(
     states = _restored(run, workdir, step) if step else _initial(run, backbone)
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
-      open_log(workdir, start=step, program=program) as log,
+      open_log(workdir, start=step, program=program, part=part) as log,
     ):
       if remark:
         log.say(remark)
       beginning = f"resuming at step {step} of" if step else "training"
-      log.say(f"{beginning} {program.num_steps} steps, in {workdir}")
+      log.say(f"{beginning} {program.num_steps} steps, in {workdir}", routine=True)
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
       values = _measure(run, states, val)
       if values is None:

@@ -146,7 +146,8 @@ def _decode_all(
     return decode(state, gather(arrays, batch)["inputs"], number)
 
   parts = []
-  with tqdm(total=len(source), desc=f"translating ({title})", unit="line", file=sys.stderr) as bar:
+  options = {"desc": f"translating ({title})", "unit": "line", "file": sys.stderr, "disable": None}
+  with tqdm(total=len(source), **options) as bar:  # on a terminal only
     for number, batch in enumerate(batches(source, batch_size, mesh)):
       parts.append(np.asarray(run(state, source.arrays, batch, jnp.uint32(number))))
       bar.update(min(len(parts[-1]), len(source) - bar.n))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 NEAR_CHANCE = 1.5  # multiple of the accuracy of a guess
-ALIKE = 0.05  # difference of retain probabilities; healthy runs reach 0.1 within their first epoch
+ALIKE = 0.05  # difference of retain probabilities; a healthy run reaches 0.1 in its first epoch
 
 
 class CollapseGuard:

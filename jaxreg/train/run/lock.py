@@ -55,7 +55,7 @@ def check_there(workdir: Path, token: str) -> None:
     there = False
   if not there:
     raise NothingToSave(
-      f"--workdir: {workdir} was removed or moved under this run; if moved, give its new place to go on"
+      f"--workdir: {workdir} was removed or moved under this run; after a move, give its new place"
     )
 
 
@@ -72,6 +72,6 @@ def check_shared(workdir: Path, token: str) -> None:
         return
     if time.monotonic() > deadline:
       raise RunError(
-        f"--workdir: {workdir} is not the folder of process 0; all need one on a disk that they share"
+        f"--workdir: {workdir} is not the folder of process 0; give all processes one folder on a shared disk"
       )
     time.sleep(0.2)

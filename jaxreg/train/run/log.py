@@ -1,4 +1,4 @@
-"""The log of a run: a progress bar or lines, `metrics.jsonl`, TensorBoard."""
+"""The log of a run: a progress bar on a terminal, lines elsewhere, `metrics.jsonl`, TensorBoard."""
 
 import contextlib
 import json
@@ -10,9 +10,11 @@ from typing import Any
 from tqdm import tqdm
 
 from jaxreg.train.devices.processes import is_first
-from jaxreg.train.errors import RunError, printable
+from jaxreg.train.errors import RunError, printable, shortened
 from jaxreg.train.files import parse_table, sealed, sync
 from jaxreg.train.run.tensorboard import Board
+
+PART_WIDTH = 30  # characters of a part's name beside its bar
 
 
 class Log:
@@ -20,9 +22,12 @@ class Log:
 
   If the log is opened again at an earlier step, it drops the records after that step, so that no record is
   there twice. The first training record after a resume is the mean over the steps since the resume.
+
+  On a terminal, a run takes less than a screen: a bar, and a line for the first evaluation in each tenth of
+  the run. A run that is `part` of a longer job has only a bar of this name, which disappears at the end.
   """
 
-  def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int):
+  def __init__(self, workdir: Path, *, start: int, total: int, steps_per_epoch: int, part: str = ""):
     self._file = workdir / "metrics.jsonl"
     # A run that continues will write its own test record, so the old one is dropped.
     lines = _read_lines(workdir)
@@ -44,9 +49,12 @@ class Log:
     self._total, self._steps_per_epoch = total, steps_per_epoch
     self._start, self._began = start, time.monotonic()
     self._said: dict[str, float] = {}
-    self._bar = None
+    self._bar, self._part, self._tenth = None, part, start * 10 // total
     if sys.stderr.isatty():
-      self._bar = tqdm(total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr)
+      options = {"desc": shortened(printable(part), PART_WIDTH) or None, "leave": not part}
+      self._bar = tqdm(
+        total=total, initial=start, unit="step", dynamic_ncols=True, file=sys.stderr, **options
+      )
     if None in lines[:-1]:  # a kill may have cut the last line
       self.say(f"{self._file}: {lines[:-1].count(None)} damaged lines are left out")
 
@@ -79,17 +87,22 @@ class Log:
     except OSError as error:
       raise RunError(f"{self._file}: cannot be written ({error}); the last checkpoint is kept") from error
     self._said |= values
-    if self._bar is not None:
-      # The bar shows the speed itself and has little room.
-      short = {name: self._said[name] for name in ("train/loss", "val/error") if name in self._said}
-      self._bar.set_postfix_str(_summary(short))
-    else:
-      head = f"step {step}/{self._total}  epoch {record['epoch']:.1f}"
+    head = f"step {step}/{self._total}  epoch {record['epoch']:.1f}"
+    if self._bar is None:
       self.say(f"{head}  {_summary(values)}{self._time_left(step)}")
+      return
+    # The bar shows the speed itself and has little room.
+    self._bar.set_postfix_str(_summary(self._said, "train/loss", "val/error"))
+    tenth = step * 10 // self._total
+    if not self._part and tenth > self._tenth and any(name.startswith("val/") for name in values):
+      self._tenth = tenth
+      self.say(f"{head}  {_summary(self._said, 'train/loss', 'val/error', 'val/nll')}")
 
-  def say(self, line: str) -> None:
-    """Shows a line to people, above the bar if there is one."""
+  def say(self, line: str, *, routine: bool = False) -> None:
+    """Shows a line to people, above the bar if there is one; a part's bar stands for a routine line."""
     line = printable(line)
+    if self._bar is not None and routine and self._part:
+      return
     if self._bar is not None:
       tqdm.write(line, file=sys.stderr)
     else:
@@ -104,11 +117,18 @@ class Log:
     return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
 
 
-def open_log(workdir: Path, *, start: int, program: Any) -> "Log | Silent":
+def open_log(workdir: Path, *, start: int, program: Any, part: str = "") -> "Log | Silent":
   """The log of a run in the first process, a silent one in the others."""
   if not is_first():
     return Silent()
-  return Log(workdir, start=start, total=program.num_steps, steps_per_epoch=program.steps_per_epoch)
+  steps_per_epoch = program.steps_per_epoch
+  return Log(workdir, start=start, total=program.num_steps, steps_per_epoch=steps_per_epoch, part=part)
+
+
+def progress(line: str) -> None:
+  """Writes a line about a part of a longer job, unless a terminal shows the bar of this part instead."""
+  if is_first() and not sys.stderr.isatty():
+    print(f"{printable(line)}\n", end="", file=sys.stderr, flush=True)
 
 
 class Silent:
@@ -126,11 +146,12 @@ class Silent:
   def write(self, step: int, values: dict[str, float]) -> None:
     pass
 
-  def say(self, line: str) -> None:
+  def say(self, line: str, *, routine: bool = False) -> None:
     pass
 
 
-def _summary(values: dict[str, float]) -> str:
+def _summary(values: dict[str, float], *names: str) -> str:
+  """The values of these names, or of all names that people read, in one line."""
   shown = {
     "train/loss": ("loss", "{:.4f}"),
     "train/accuracy": ("accuracy", "{:.2%}"),
@@ -140,7 +161,9 @@ def _summary(values: dict[str, float]) -> str:
     "test/error": ("test error", "{:.2%}"),
   }
   return "  ".join(
-    f"{label} {form.format(values[name])}" for name, (label, form) in shown.items() if name in values
+    f"{label} {form.format(values[name])}"
+    for name, (label, form) in shown.items()
+    if name in values and name in (names or shown)
   )
 
 

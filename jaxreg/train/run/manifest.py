@@ -39,14 +39,16 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
     if checkpoint not in steps:
       kept = ", ".join(map(str, sorted(steps))) or "none"
-      raise RunError(f"checkpoint: {workdir} has no good one of step {checkpoint}; there is {kept}")
+      raise RunError(f"checkpoint: {workdir} has no good checkpoint of step {checkpoint}; there is {kept}")
     return checkpoint
   if checkpoint == "best":
     measured = {step: metrics[metric] for step, metrics in steps.items() if metrics}
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))
     if steps:
-      raise RunError(f"checkpoint: {workdir} has none yet that was measured on the val split; give 'latest'")
+      raise RunError(
+        f"checkpoint: {workdir} has no checkpoint yet that was measured on the val split; give 'latest'"
+      )
   elif checkpoint != "latest":
     raise RunError(f"checkpoint: must be 'latest', 'best' or a step, got {checkpoint!r}")
   if not steps:
@@ -124,7 +126,7 @@ def _read_manifest(file: Path) -> dict[str, Any]:
   manifest = parse_table(file.read_bytes(), required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   if not isinstance(files, dict) or not (metrics is None or _are_numbers(metrics)):
-    raise ValueError("it is no table of files and metrics")
+    raise ValueError("it is not a table of files and metrics")
   return manifest
 
 

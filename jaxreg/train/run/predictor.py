@@ -74,7 +74,7 @@ def as_stored(inputs: Any, data: Mapping[str, Any]) -> Array:
     raise ValueError(f"inputs must be {stored}, as the data source stores them{floats}, got {inputs.dtype}")
   if inputs.size and not (inputs.min() >= 0 and inputs.max() <= 1):
     raise ValueError(
-      f"inputs that are floating must lie in [0, 1], divided by {scale:g}; those as stored are {stored}, "
+      f"floating inputs must lie in [0, 1], divided by {scale:g}; stored inputs are {stored}, "
       f"got values from {inputs.min():g} to {inputs.max():g}"
     )
   return jnp.asarray(inputs * scale, jnp.float32)

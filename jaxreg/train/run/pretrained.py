@@ -32,7 +32,7 @@ def backbone_of(state: TrainState, program: Program, workdir: str) -> dict[str, 
   for name in sorted({*theirs, *ours}):
     if theirs.get(name) != ours.get(name):
       raise RunError(
-        f"pretrained.workdir: the backbone of {workdir} is another one: its {name} is "
+        f"pretrained.workdir: the backbone of {workdir} is different: its {name} is "
         f"{theirs.get(name, 'missing')}, here {ours.get(name, 'missing')}; give the same model and inputs"
       )
   return jax.tree.map(np.asarray, found)

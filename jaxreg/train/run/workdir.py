@@ -91,11 +91,13 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
       raise RunError(f"epochs: {workdir} is at step {latest} already, past the {num_steps} asked for")
     other = changed.keys() == {"parallel"}
     if other and (workdir / "results.json").is_file():
-      raise RunError(f"--workdir: {workdir} is of a finished run: {_show(changed)}; give another --workdir")
+      raise RunError(
+        f"--workdir: {workdir} belongs to a finished run: {_show(changed)}; give another --workdir"
+      )
     remarks = [f"continuing under the new {'wrapping' if other else 'schedule'}: {_show(changed)}"]
     remark = "; ".join([*remarks, *filter(None, [_other_environment(workdir)])])
   elif not (workdir / "config.json").is_file() and _holds_results(workdir):
-    raise RunError(f"--workdir: {workdir} has results of something else, and no config.json; give another")
+    raise RunError(f"--workdir: {workdir} has results of another program, and no config.json; give another")
   try:
     make_folder(workdir)
     # The lock protects the files of a run at work here, which may not have saved a checkpoint yet.
@@ -153,7 +155,7 @@ def read(workdir: Path, name: str) -> Any:
   if name == "results.json":
     numbers = (value for field, value in content.items() if field != "replicas")
     if "step" not in content or not all(isinstance(value, int | float) for value in numbers):
-      raise RunError(f"workdir: {file} is damaged (it is no table of results); {hint}")
+      raise RunError(f"workdir: {file} is damaged (it is not a table of results); {hint}")
   return content
 
 

@@ -138,7 +138,7 @@ def _logit_adjustment(
     isinstance(count, int | float) and count > 0 for count in class_counts
   ):
     raise ValueError(
-      f"method.logit_adjustment.loss.class_counts must be {classes} numbers above 0, one a class, "
+      f"method.logit_adjustment.loss.class_counts must be {classes} numbers above 0, one per class, "
       f"got {class_counts}"
     )
   log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))

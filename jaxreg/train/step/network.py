@@ -50,8 +50,8 @@ def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> 
   asked = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
   if set(asked) != set(given):
     raise RunError(
-      f"model.name: {name} asks the data for {', '.join(asked) or 'nothing'}, "
-      f"and these tell {', '.join(given) or 'nothing'}; give another model.name or data.name"
+      f"model.name: {name} takes {', '.join(asked) or 'nothing'} from the data, "
+      f"which give {', '.join(given) or 'nothing'}; give another model.name or data.name"
     )
   return model(**given, **options)
 
@@ -71,7 +71,7 @@ def make_apply_fn(
   def perturbed(x: Any, kind: str, key: Key | None) -> Any:
     if key is None or not noises[kind]:
       return x
-    # The kind's name is folded into the key, so that each kind draws other numbers, also than the layers.
+    # The kind's name is folded into the key, so that other kinds and layers draw other numbers.
     key = keys.named(key, kind)
     for number, perturb in enumerate(noises[kind]):
       x = perturb(keys.numbered(key, number), x)

@@ -32,8 +32,8 @@ def make_predict_fn(
       return once(state, inputs, None, key)
     if state.model_state:
       raise ValueError(
-        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation, whose training "
-        "mode noise needs"
+        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
+        "the training mode, which changes their statistics"
       )
     draw = lambda key: once(state, inputs, *jax.random.split(key))
     return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))

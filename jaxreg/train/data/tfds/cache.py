@@ -15,7 +15,7 @@ from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.user_cache import user_cache
 
-FORMAT = 2  # to be changed when decoding gives other arrays
+FORMAT = 2  # raise it when decoding changes the arrays
 
 
 def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Callable[[], Split]) -> Split:
@@ -81,7 +81,7 @@ def _places(folder: Path) -> list[Path]:
   where = zlib.crc32(str(folder.resolve()).encode())
   home = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
   beside = folder / "jaxreg_cache"
-  # A read-only folder is not written, even by root, whom the system would let.
+  # A read-only folder stays as it is, even for root, who could write it.
   read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
   return [home] if read_only else [beside, home]
 
@@ -95,7 +95,7 @@ def _read(
     if str(arrays["fingerprint"]) != made_from:
       return None
     arrays = {name: arrays[name] for name in names}
-  except Exception:  # whatever the fault of the file, it can be made again
+  except Exception:  # whatever is wrong with the file, it can be made again
     return None
   images = arrays.get("images")
   decoded = images is None or (images.ndim == 4 and images.dtype == np.uint8)
@@ -104,7 +104,7 @@ def _read(
 
 def _write(file: Path, arrays: dict[str, np.ndarray]) -> None:
   file.parent.mkdir(parents=True, exist_ok=True)
-  # Not by `tempfile`, which ignores the umask: it says who may read the file.
+  # Not by `tempfile`: it ignores the umask, which says who may read the file.
   temporary = file.with_name(f".{file.stem}-{os.getpid()}-{os.urandom(4).hex()}")
   try:
     with open(temporary, "xb") as stream:

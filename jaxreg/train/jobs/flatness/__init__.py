@@ -1,7 +1,7 @@
 """`job = flatness`: the shape of the loss around a trained network.
 
-`job` goes through the rows, and `row` restores one run. `analyses` measures the run at the point that
-`network_at_point` describes. `checks` refuses runs that cannot be measured, `figures` draws the results, and
+`job` goes through the rows, `row` restores one run, and `network_at_point` makes its `subject`, which
+`analyses` measures. `checks` refuses runs that cannot be measured, `figures` draws the results, and
 `array_cache` keeps arrays that took long to compute.
 May import: build and all below.
 """

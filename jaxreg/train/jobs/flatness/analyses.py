@@ -10,7 +10,7 @@ import numpy as np
 from jaxreg import flatness
 from jaxreg.train import keys
 from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
-from jaxreg.train.jobs.flatness.network_at_point import Subject
+from jaxreg.train.jobs.flatness.subject import Subject
 from jaxreg.typing import Array, Key
 
 BLOCK = 250  # directions or samples between two saves

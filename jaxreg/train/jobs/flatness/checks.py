@@ -79,7 +79,7 @@ def noisy_programs(
     check(cell)
     noisy = build(cell, dataset.describe())
     if state(noisy) != state(program):
-      raise RunError(f"{where}: {label!r} makes another network of it; give noise alone")
+      raise RunError(f"{where}: {label!r} changes the network; give fields of noise alone")
     if not draws_noise(noisy, host_batch(dataset.train.take(slice(2)))):
       raise RunError(f"{where}: with {label!r} neither the network nor the method's loss draws noise")
     made[label] = (fields, noisy)

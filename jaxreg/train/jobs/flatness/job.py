@@ -1,6 +1,5 @@
 """`job = flatness`: trains or restores networks, and analyses their minima and dropout's noise at them."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from jaxreg.train.jobs.flatness.checks import check_plain, check_samples, noisy_
 from jaxreg.train.jobs.flatness.figures import make_figures
 from jaxreg.train.jobs.flatness.row import AnalysedRun
 from jaxreg.train.jobs.train import train
+from jaxreg.train.run.log import progress
 
 ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
 
@@ -41,12 +41,13 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   rows = _rows(config)
   found: dict[str, dict[str, Any]] = {}
   for number, (label, cell) in enumerate(rows.items(), 1):
-    print(f"flatness: row {number} of {len(rows)}: {label}", file=sys.stderr, flush=True)
+    part = f"row {number} of {len(rows)}: {label}"
+    progress(f"flatness: {part}")
     if config.flatness.workdir:
       folder = local_path(config.flatness.workdir, "flatness.workdir")
     else:
       folder = workdir / "rows" / folder_name(label, cell)
-      train(cell, folder)
+      train(cell, folder, part=part)
     try:
       found[label] = AnalysedRun(cell, folder, kept_in=workdir / "kept").analyse()
     except (ValueError, TypeError) as error:

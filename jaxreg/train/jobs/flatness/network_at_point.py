@@ -1,7 +1,6 @@
-"""The subject of the flatness analyses: a run's loss as a function of its parameters, over some examples."""
+"""Makes the subject of the flatness analyses from a run: its loss as a function of its parameters."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,161 +12,10 @@ from flax import linen as nn
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
+from jaxreg.train.jobs.flatness.subject import DenseLayer, Outputs, Subject
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
-
-CHUNK = 1000
-PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
-AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
-
-
-@dataclasses.dataclass(frozen=True)
-class DenseLayer:
-  """The one dense layer whose parameters are analysed; each example passes it once.
-
-  For such a layer, a few matrix products replace a pass over the examples for each parameter.
-
-  Attributes:
-    inputs: `[n, inputs]`.
-    preactivations: `[n, units]`.
-    head_fn: `(z, batch, *, key) -> [n]`, from the layer's outputs to the losses of the examples.
-    bias: whether the layer's bias is analysed, too.
-  """
-
-  inputs: Array
-  preactivations: Array
-  head_fn: Callable[..., Array]
-  bias: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-  """The network as outputs of each example, and the loss as a function of them.
-
-  Attributes:
-    outputs_fn: `(params, batch, *, key) -> [n, outputs]`.
-    outer_loss_fn: `(outputs, batch) -> scalar`.
-  """
-
-  outputs_fn: Callable[..., Array]
-  outer_loss_fn: Callable[..., Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-  """A network at one point of its training, and the parameters that are analysed.
-
-  Attributes:
-    loss_fn: `(params, batch, *, key) -> scalar`; with `key=None` nothing is dropped, and BatchNorm uses its
-      running averages.
-    params: all parameters.
-    batch: the examples, from `with_weights`.
-    where: selects the parameters that are analysed.
-    layer: the layer, if the analysed parameters belong to one dense layer; else None.
-    find_outputs: returns the network's outputs, if they are one vector for each example; else None.
-  """
-
-  loss_fn: LossFn
-  params: Params
-  batch: Batch
-  where: tuple[str, ...]
-  layer: DenseLayer | None
-  find_outputs: Callable[[], Outputs | None] = lambda: None
-
-  @property
-  def size(self) -> int:
-    """The number of parameters that are analysed."""
-    return flatness.subset(self.params, self.where).flat.size
-
-  @analysis
-  def loss(self) -> float:
-    """The mean loss over the examples, without noise."""
-    return float(self.loss_fn(self.params, self.batch, key=None))
-
-  def hessian(self) -> Array:
-    """The Hessian of the loss, `[size, size]`."""
-    if self.layer is not None:
-      return self._hessian_block(self.layer).matrix()
-    outputs = self.find_outputs()
-    if outputs is not None and self.hessian_by == "jacobians":
-      return flatness.gauss_newton_matrix(
-        outputs.outputs_fn, outputs.outer_loss_fn, self.params, self.batch, where=self.where
-      )
-    return flatness.hessian(self.loss_fn, self.params, self.batch, where=self.where)
-
-  @functools.cached_property
-  def hessian_by(self) -> str:
-    """The fastest exact way to the Hessian: `dense layer`, `jacobians` or `products`.
-
-    `jacobians` gives the Gauss-Newton matrix. It counts as the Hessian if their products with random vectors
-    agree, as in one layer of a piecewise linear network.
-    """
-    if self.layer is not None:
-      return "dense layer"
-    outputs = self.find_outputs()
-    if outputs is None:
-      return "products"
-    hessian = flatness.hvp(self.loss_fn, self.params, self.batch, where=self.where)
-    newton = flatness.gauss_newton(
-      outputs.outputs_fn, outputs.outer_loss_fn, self.params, self.batch, where=self.where
-    )
-    for number in range(PROBES):
-      vector = jax.random.normal(jax.random.key(number), (self.size,), hessian.like.dtype)
-      exact = hessian(vector)
-      if not jnp.linalg.norm(newton(vector) - exact) <= AGREEMENT * jnp.linalg.norm(exact):
-        return "products"
-    return "jacobians"
-
-  def covariance(self, key: Key, num_masks: int) -> Array:
-    """The covariance of the gradient under noise that is drawn for each example, `[size, size]`."""
-    if self.layer is None:
-      return flatness.per_example_noise_covariance(
-        self.loss_fn, self.params, self.batch, key=key, num_masks=num_masks, where=self.where
-      )
-    return self._noise_block(self.layer, key, num_masks).matrix()
-
-  def alignment(self, key: Key, num_masks: int) -> flatness.Alignment:
-    """The alignment of the Hessian with `covariance`."""
-    if self.layer is None:
-      return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_masks))
-    return flatness.hessian_variance_alignment(
-      self._hessian_block(self.layer), self._noise_block(self.layer, key, num_masks)
-    )
-
-  def intervals(self, directions: Array, factor: float) -> flatness.IntervalFlatness:
-    """The interval flatness along each row of `directions`."""
-    if self.layer is None:
-      return flatness.interval_flatness(
-        self.loss_fn, self.params, directions, self.batch, where=self.where, factor=factor
-      )
-    head_fn, z, h = self.layer.head_fn, self.layer.preactivations, self.layer.inputs
-    return flatness.dense_interval_flatness(
-      head_fn, z, h, directions, self.batch, bias=self.layer.bias, factor=factor
-    )
-
-  def gradients(self, key: Key, first: int, num: int) -> Array:
-    """Samples `first` to `first + num` of the gradient under noise, `[num, size]`."""
-    return flatness.sample_gradients(
-      self.loss_fn, self.params, self.batch, key=key, num=num, first=first, where=self.where
-    )
-
-  def _hessian_block(self, layer: DenseLayer) -> flatness.DenseBlock:
-    return flatness.dense_hessian(
-      layer.head_fn, layer.preactivations, layer.inputs, self.batch, bias=layer.bias, chunk_size=CHUNK
-    )
-
-  def _noise_block(self, layer: DenseLayer, key: Key, num_masks: int) -> flatness.DenseBlock:
-    return flatness.dense_noise_covariance(
-      layer.head_fn,
-      layer.preactivations,
-      layer.inputs,
-      self.batch,
-      key=key,
-      num_masks=num_masks,
-      bias=layer.bias,
-      chunk_size=CHUNK,
-    )
 
 
 def with_weights(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -30,8 +30,10 @@ from jaxreg.train.jobs.flatness.checks import (
   most_samples,
   noisy_programs,
 )
-from jaxreg.train.jobs.flatness.network_at_point import Subject, make_subjects, with_weights
+from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
+from jaxreg.train.jobs.flatness.subject import Subject
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps, pick_step, seal
 from jaxreg.train.run.restore import restore_state
 from jaxreg.train.step.program import Program
@@ -77,7 +79,7 @@ class AnalysedRun:
     }
     arrays: dict[str, Any] = {}
     for name in self.options.analyses:
-      print(f"flatness: {name}", file=sys.stderr, flush=True)
+      progress(f"flatness: {name}")
       arrays[name], summary[name] = getattr(self, name)(subject)
     return {"arrays": arrays, "summary": summary}
 

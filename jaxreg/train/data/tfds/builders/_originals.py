@@ -33,7 +33,7 @@ def originals(name: str, root: Path, manual_dir: str) -> Path:
 
 def _verify(file: Path, url: str, info: Any) -> None:
   if not file.is_file():
-    raise RunError(f"data.tfds.manual_dir: {file.parent} has no {file.name}; put there the file of {url}")
+    raise RunError(f"data.tfds.manual_dir: {file.parent} has no {file.name}; put the file of {url} there")
   if (checksum := _sha256(file)) != info.checksum:
     raise RunError(
       f"data.tfds.manual_dir: {file} is not the official file: its SHA-256 is {checksum}, not "
@@ -63,7 +63,7 @@ def _download(url: str, info: Any, file: Path, name: str, root: Path) -> None:
         bar.update(len(block))
     if (checksum := _sha256(partial)) != info.checksum:
       raise RunError(
-        f"data.tfds.name: what {url} sent is not the official file: its SHA-256 is {checksum}, not "
+        f"data.tfds.name: the file from {url} is not the official one: its SHA-256 is {checksum}, not "
         f"{info.checksum}; run this again, or put the file into a folder and give "
         "--config.data.tfds.manual_dir=DIR"
       )
