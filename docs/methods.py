@@ -480,10 +480,16 @@ SECTIONS: dict[str, list[Row]] = {
       NA,
     ),
     Row(
-      "Weight averaging, stochastic and exponential",
-      "averaging.swa_init .swa_update .batch_norm_statistics .ema_init .ema_update",
-      "`toolbox_digits:swa`, `toolbox_digits:ema`",
+      "Stochastic weight averaging",
+      "averaging.swa_init .swa_update .batch_norm_statistics",
+      "`toolbox_digits:swa`",
       "Izmailov et al., Averaging Weights Leads to Wider Optima, 2018",
+    ),
+    Row(
+      "Exponential moving average, whose decay warms up",
+      "averaging.ema_init .ema_update .ema_decay",
+      "`toolbox_digits:ema`, `average.ema.warmup`, `average.ema.power`",
+      "Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992",
     ),
   ],
   "Ensembles": [
