@@ -506,9 +506,11 @@ SECTIONS: dict[str, list[Row]] = {
       "Lakshminarayanan, Pritzel and Blundell, Deep Ensembles, 2017",
     ),
     Row(
-      "MC dropout: mean, variance, entropies, mutual information",
+      "MC dropout: mean, variance, entropies, mutual information; predictions by the arithmetic mean, the "
+      "geometric mean or weight scaling",
       "ensembles.mc_predict .mc_regress .uncertainty",
-      "`toolbox_digits:mc_dropout`, `evaluate.mc_samples`",
+      "`toolbox_digits:mc_dropout`, `toolbox_digits:geometric_mean`, `toolbox_digits:weight_scaling_mean`, "
+      "`evaluate.mc_samples`, `evaluate.combine`",
       "Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016",
     ),
     Row(

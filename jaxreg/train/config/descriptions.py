@@ -4,7 +4,7 @@
 """
 
 from jaxreg.train.config import fields
-from jaxreg.train.step import averages, schedule
+from jaxreg.train.step import averages, predict, schedule
 from jaxreg.train.step.methods import GROUPINGS
 
 DESCRIPTIONS = {
@@ -135,6 +135,7 @@ DESCRIPTIONS = {
   "evaluate.checkpoint": "Checkpoint to evaluate.",
   "evaluate.split": "Split to evaluate.",
   "evaluate.mc_samples": "A prediction is the mean over this many draws of the noise; 0: without noise.",
+  "evaluate.combine": "The mean over the draws of the noise; weight_scaling: no draws, and the noise's mean.",
   "compare.rows": "Rows of the comparison: methods, or 'label: field=value ...'.",
   "compare.grid": (
     "Settings to search on the validation split: 'field=value,value,...', or 'label: field=value,...'."
@@ -180,6 +181,7 @@ CHOICES = {
   "checkpoint.best": fields.BEST,
   "compare.choose": fields.BEST,
   "evaluate.split": fields.SPLITS,
+  "evaluate.combine": predict.COMBINE,
   "evaluate.checkpoint": CHECKPOINTS,
   "pretrained.checkpoint": CHECKPOINTS,
   "teacher.checkpoint": CHECKPOINTS,
