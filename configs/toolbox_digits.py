@@ -116,6 +116,7 @@ TOOLBOX = {
     for mean, number in (("geometric", 20), ("weight_scaling", 0))
   },
   "gaussian_dropout": {"model.MLP.dropout": "gaussian_dropout", "model.MLP.dropout_rate": 0.3},
+  "hidden_noise": {"model.MLP.hidden_noise_std": 0.3},
   "alpha_dropout": {
     **{"model.MLP.dropout": "alpha_dropout", "model.MLP.dropout_rate": 0.1},
     **{"model.MLP.activation": "selu", "model.MLP.initializer": "lecun"},

@@ -264,7 +264,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Gaussian noise, Gaussian dropout",
       "noise.gaussian_noise .gaussian_dropout models.GaussianNoise .GaussianDropout",
-      "`toolbox_digits:gaussian_noise`, `toolbox_digits:gaussian_dropout`",
+      "`toolbox_digits:gaussian_noise`, `toolbox_digits:gaussian_dropout`, `toolbox_digits:hidden_noise`",
       "Bishop, Training with Noise is Equivalent to Tikhonov Regularization, 1995; "
       "Srivastava et al., Dropout, 2014",
     ),
