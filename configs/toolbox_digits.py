@@ -111,7 +111,12 @@ TOOLBOX = {
   "dropconnect": _chosen("noise", "dropconnect_params", rate=0.3),
   "dropout": {"model.MLP.dropout_rate": 0.3},
   "mc_dropout": {"model.MLP.dropout_rate": 0.3, "evaluate.mc_samples": 20},
+  **{
+    f"{mean}_mean": {"model.MLP.dropout_rate": 0.3, "evaluate.combine": mean, "evaluate.mc_samples": number}
+    for mean, number in (("geometric", 20), ("weight_scaling", 0))
+  },
   "gaussian_dropout": {"model.MLP.dropout": "gaussian_dropout", "model.MLP.dropout_rate": 0.3},
+  "hidden_noise": {"model.MLP.hidden_noise_std": 0.3},
   "alpha_dropout": {
     **{"model.MLP.dropout": "alpha_dropout", "model.MLP.dropout_rate": 0.1},
     **{"model.MLP.activation": "selu", "model.MLP.initializer": "lecun"},

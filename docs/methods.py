@@ -264,7 +264,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Gaussian noise, Gaussian dropout",
       "noise.gaussian_noise .gaussian_dropout models.GaussianNoise .GaussianDropout",
-      "`toolbox_digits:gaussian_noise`, `toolbox_digits:gaussian_dropout`",
+      "`toolbox_digits:gaussian_noise`, `toolbox_digits:gaussian_dropout`, `toolbox_digits:hidden_noise`",
       "Bishop, Training with Noise is Equivalent to Tikhonov Regularization, 1995; "
       "Srivastava et al., Dropout, 2014",
     ),
@@ -480,10 +480,16 @@ SECTIONS: dict[str, list[Row]] = {
       NA,
     ),
     Row(
-      "Weight averaging, stochastic and exponential",
-      "averaging.swa_init .swa_update .batch_norm_statistics .ema_init .ema_update",
-      "`toolbox_digits:swa`, `toolbox_digits:ema`",
+      "Stochastic weight averaging",
+      "averaging.swa_init .swa_update .batch_norm_statistics",
+      "`toolbox_digits:swa`",
       "Izmailov et al., Averaging Weights Leads to Wider Optima, 2018",
+    ),
+    Row(
+      "Exponential moving average, whose decay warms up",
+      "averaging.ema_init .ema_update .ema_decay",
+      "`toolbox_digits:ema`, `average.ema.warmup`, `average.ema.power`",
+      "Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992",
     ),
   ],
   "Ensembles": [
@@ -500,9 +506,11 @@ SECTIONS: dict[str, list[Row]] = {
       "Lakshminarayanan, Pritzel and Blundell, Deep Ensembles, 2017",
     ),
     Row(
-      "MC dropout: mean, variance, entropies, mutual information",
+      "MC dropout: mean, variance, entropies, mutual information; predictions by the arithmetic mean, the "
+      "geometric mean or weight scaling",
       "ensembles.mc_predict .mc_regress .uncertainty",
-      "`toolbox_digits:mc_dropout`, `evaluate.mc_samples`",
+      "`toolbox_digits:mc_dropout`, `toolbox_digits:geometric_mean`, `toolbox_digits:weight_scaling_mean`, "
+      "`evaluate.mc_samples`, `evaluate.combine`",
       "Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016",
     ),
     Row(

@@ -1,4 +1,4 @@
-"""The exponential moving average of parameters, which starts as a plain mean."""
+"""The exponential moving average of parameters, whose decay warms up."""
 
 from __future__ import annotations
 
@@ -33,29 +33,76 @@ def ema_init(params: Params) -> EMAState:
   return EMAState(jax.tree.map(jnp.copy, wide(params)), jnp.zeros((), jnp.int32))
 
 
-def ema_update(state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ramp: bool = True) -> EMAState:
+def ema_decay(
+  number: ArrayLike, *, decay: ArrayLike = 0.999, warmup: ArrayLike = 1.0, power: ArrayLike = 1.0
+) -> Array:
+  r"""Computes the decay of one step of an average, which grows to `decay`.
+
+  .. math:: d_t = \min\Bigl(d, 1 - \Bigl(1 + \frac{t - 1}{\gamma}\Bigr)^{-p}\Bigr), \qquad t = 1, 2, \dots
+
+  `warmup` 1 and `power` 1 give the plain mean of all iterates, `d_t = 1 - 1/t`, until `t = 1 / (1 - d)`. With
+  `power` `p`, the average begins with a mean over about the last `t^p` iterates.
+
+  Args:
+    number: the number `t` of the iterate, from 1 on; any shape.
+    decay: `d` in [0, 1].
+    warmup: `gamma`, positive, in iterates: the larger it is, the slower the decay grows.
+    power: `p`, at least 0; 0 gives the newest iterate.
+
+  Returns:
+    The decays, in the shape of `number`, floating.
+
+  Raises:
+    ValueError: if `decay` is outside [0, 1], `warmup` is not positive or `power` is negative.
+
+  Example:
+    >>> ema_decay(jnp.array([1, 2, 5]), decay=0.75)
+    Array([0.  , 0.5 , 0.75], dtype=float32)
+
+  References:
+    timm 1.0.31, `ModelEmaV3`, whose `warmup_gamma` and `warmup_power` are `warmup` and `power` here.
+  """
+  check_range(decay, "decay", low=0, high=1)
+  check_range(warmup, "warmup", low=0, open_low=True)
+  check_range(power, "power", low=0)
+  before = jnp.asarray(number, jnp.result_type(float)) - 1
+  return jnp.minimum(decay, 1 - (1 + before / warmup) ** -jnp.asarray(power, before.dtype))
+
+
+def ema_update(
+  state: EMAState,
+  params: Params,
+  *,
+  decay: ArrayLike = 0.999,
+  ramp: bool = True,
+  warmup: ArrayLike = 1.0,
+  power: ArrayLike = 1.0,
+) -> EMAState:
   r"""Moves the average towards one more iterate.
 
   .. math:: \bar\theta_t = d_t \bar\theta_{t-1} + (1 - d_t) \theta_t, \qquad
-    d_t = \min\Bigl(d, 1 - \frac1t\Bigr) \text{ with the ramp, else } d, \qquad t = 1, 2, \dots
+    d_t = \texttt{ema_decay}(t) \text{ with the ramp, else } d, \qquad t = 1, 2, \dots
 
-  With the ramp, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`. It forgets
-  the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`. The step is
-  `optax.incremental_update`. `optax.ema` with its debiasing also forgets the start, but its weights fall from
-  the first iterate on. No gradient flows through.
+  With the ramp as it is, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`. It
+  forgets the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`.
+
+  The step is `optax.incremental_update`. `optax.ema` with its debiasing also forgets the start, but its
+  weights fall from the first iterate on. No gradient flows through.
 
   Args:
     state: from `ema_init` or the preceding update.
     params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
     decay: `d` in [0, 1]; may be traced, so it can follow a schedule.
-    ramp: whether to start with the plain mean.
+    ramp: whether the decay warms up.
+    warmup: as in `ema_decay`.
+    power: as in `ema_decay`.
 
   Returns:
     The new state; `state.params` are the parameters to use.
 
   Raises:
     TypeError: if a leaf is not an array.
-    ValueError: if `decay` is outside [0, 1].
+    ValueError: if `decay` is outside [0, 1], `warmup` is not positive or `power` is negative.
 
   Example:
     >>> state = ema_init(jnp.zeros(1))
@@ -69,13 +116,12 @@ def ema_update(state: EMAState, params: Params, *, decay: ArrayLike = 0.999, ram
   """
   check_range(decay, "decay", low=0, high=1)
   count = state.count + 1
-  number = count.astype(jnp.result_type(float))  # float32 otherwise, even with x64 on
-  ramped = jnp.minimum(decay, 1 - 1 / number) if ramp else jnp.asarray(decay)
+  warmed = ema_decay(count, decay=decay, warmup=warmup, power=power) if ramp else jnp.asarray(decay)
 
   def moved(old: Array, new: Array) -> Array:
     if not is_averaged(new):
       return new
-    average = optax.incremental_update(jax.lax.stop_gradient(new), old, 1 - ramped)
+    average = optax.incremental_update(jax.lax.stop_gradient(new), old, 1 - warmed)
     return jnp.asarray(average).astype(old.dtype)
 
   return EMAState(jax.tree.map(moved, state.params, wide(params)), count)

@@ -2,7 +2,7 @@
 
 from flax import linen as nn
 
-from jaxreg import noise
+from jaxreg.models._hidden_noise import ON_MAPS, ON_UNITS, check_dropout, disturbed
 from jaxreg.models._layers import flatten, initializers, max_pool
 from jaxreg.typing import Array
 
@@ -14,10 +14,15 @@ class LeNet(nn.Module):
 
   Attributes:
     dropout_rate: probability of dropping a hidden unit; 0 in the released code.
+    dropout: a function of `jaxreg.noise`: `dropout` or `gaussian_dropout` of the hidden units,
+      or `spatial_dropout` or `drop_block` of the feature maps after each pooling.
+    block_size: side of the squares of `drop_block`.
+    hidden_noise_std: standard deviation of Gaussian noise on the pooled maps and the hidden units in
+      training.
     initializer: `glorot` (the released code) or `tutorial`.
 
   Raises:
-    ValueError: if the inputs are not images or are too small.
+    ValueError: if the inputs are not images or are too small, or for an unknown `dropout`.
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.
@@ -26,6 +31,9 @@ class LeNet(nn.Module):
 
   dropout_rate: float = 0.0
   initializer: str = "glorot"
+  dropout: str = "dropout"
+  block_size: int = 3
+  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -33,10 +41,9 @@ class LeNet(nn.Module):
       raise ValueError(
         f"LeNet needs images [batch, height, width, channels] of at least 16x16, got {x.shape}"
       )
+    check_dropout(self)
     for channels in (20, 50):
       x = nn.relu(nn.Conv(channels, (5, 5), padding="VALID", **initializers(self.initializer))(x))
-      x = max_pool(x)
+      x = disturbed(self, max_pool(x), train=train, kinds=ON_MAPS)
     x = nn.relu(nn.Dense(500, **initializers(self.initializer))(flatten(x)))
-    if train and self.dropout_rate:
-      x = noise.dropout(self.make_rng("dropout"), x, rate=self.dropout_rate)
-    return x
+    return disturbed(self, x, train=train, kinds=ON_UNITS)

@@ -6,6 +6,7 @@ from flax import linen as nn
 
 from jaxreg import noise
 from jaxreg.models import _dense_layers as kinds
+from jaxreg.models._hidden_noise import noisy
 from jaxreg.models._layers import flatten, initializers
 from jaxreg.typing import Array
 
@@ -29,6 +30,7 @@ class MLP(nn.Module):
     dropout: the function of `jaxreg.noise` on the hidden units: `dropout`, `gaussian_dropout`, or with
       `activation="selu"` `alpha_dropout`.
     activation: `relu`, `selu`, `tanh` or `sigmoid`.
+    hidden_noise_std: standard deviation of Gaussian noise on the output of each hidden layer in training.
     layer: `dense`, `weight_norm` or `spectral_norm`; or `concrete_dropout` or `variational_dropout`, which
       learn the dropout of their inputs and need `penalties.learned_dropout` in the loss.
 
@@ -45,6 +47,7 @@ class MLP(nn.Module):
   dropout: str = "dropout"
   activation: str = "relu"
   layer: str = "dense"
+  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -71,6 +74,7 @@ class MLP(nn.Module):
       x = getattr(nn, self.activation)(x)
       if train and rate:
         x = getattr(noise, self.dropout)(self.make_rng("dropout"), x, rate=rate)
+      x = noisy(self, x, train=train)
     return x
 
 

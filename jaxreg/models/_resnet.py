@@ -7,9 +7,9 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxreg import noise
 from jaxreg.models._branches import BRANCH_NOISES, branch
 from jaxreg.models._convolution import convolution
+from jaxreg.models._hidden_noise import check_dropout, make_drop, noisy
 from jaxreg.typing import Array, Key
 
 _Conv = partial(
@@ -18,9 +18,6 @@ _Conv = partial(
   kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
   conv_general_dilated=convolution,
 )
-
-
-DROPOUTS = ("dropout", "spatial_dropout", "drop_block")
 
 
 class CifarResNet(nn.Module):
@@ -37,12 +34,13 @@ class CifarResNet(nn.Module):
     remat: whether to recompute each block in the backward pass: less memory, a third more arithmetic.
     dropout_rate: probability of dropping a unit, after each convolution of each block, before its BatchNorm:
       Zhang et al.'s "after the convolutional layers", as we read it. He et al. have none.
-    dropout: `dropout` of single units, or a function of `jaxreg.noise` for feature maps: `spatial_dropout` or
-      `drop_block`.
+    dropout: `dropout` or `gaussian_dropout` of single units, or a function of `jaxreg.noise` for feature
+      maps: `spatial_dropout` or `drop_block`.
     block_size: side of the squares of `drop_block`.
     branch_noise: noise on the branch that a block adds to its shortcut: `stochastic_depth`, `shake_drop`, or
       `shake_shake`, which gives each block two branches; empty for none.
     branch_rate: its probability for the last block; it grows linearly with depth.
+    hidden_noise_std: standard deviation of Gaussian noise on the output of each block in training.
 
   Raises:
     ValueError: for another depth, `dropout` or `branch_noise`, a width below 1, or inputs that are no images.
@@ -63,6 +61,7 @@ class CifarResNet(nn.Module):
   block_size: int = 3
   branch_noise: str = ""
   branch_rate: float = 0.5
+  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -70,9 +69,7 @@ class CifarResNet(nn.Module):
     if rest or n < 1:
       raise ValueError(f"depth must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
     _check_images(x, self.width, "CifarResNet")
-    for name, allowed in (("dropout", DROPOUTS), ("branch_noise", BRANCH_NOISES)):
-      if getattr(self, name) not in allowed:
-        raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+    _check_noises(self)
     norm = _batch_norm(train, self.axis_name)
     x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
     widths = [self.width, 2 * self.width, 4 * self.width]
@@ -80,15 +77,9 @@ class CifarResNet(nn.Module):
       _remat(BasicBlock, self.remat),
       norm=norm,
       projected=False,
-      drop=self._drop() if train and self.dropout_rate else None,
-      branch_noise=self.branch_noise,
-      train=train,
+      **_noise_options(self, train),
     )
-    return _stages(x, [n, n, n], widths, block, branch_rate=self.branch_rate if self.branch_noise else 0.0)
-
-  def _drop(self) -> Callable[[Key, Array], Array]:
-    options = {"drop_block": {"block_size": self.block_size}, "spatial_dropout": {"num_spatial": 2}}
-    return partial(getattr(noise, self.dropout), rate=self.dropout_rate, **options.get(self.dropout, {}))
+    return _stages(self, x, [n, n, n], widths, block, train=train)
 
 
 # Blocks per stage by depth: basic blocks, and bottlenecks.
@@ -108,9 +99,11 @@ class ResNet(nn.Module):
     stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
     axis_name: as in `CifarResNet`.
     remat: as in `CifarResNet`.
+    dropout_rate, dropout, block_size, branch_noise, branch_rate, hidden_noise_std: as in `CifarResNet`.
 
   Raises:
-    ValueError: for another depth or stem, a width below 1, or inputs that are not images.
+    ValueError: for another depth, stem, `dropout` or `branch_noise`, a width below 1, or inputs that are not
+      images.
 
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1; the strides of bottlenecks are
@@ -122,6 +115,12 @@ class ResNet(nn.Module):
   stem: Literal["cifar", "imagenet"] = "cifar"
   axis_name: str | None = None
   remat: bool = False
+  dropout_rate: float = 0.0
+  dropout: str = "dropout"
+  block_size: int = 3
+  branch_noise: str = ""
+  branch_rate: float = 0.5
+  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -131,6 +130,7 @@ class ResNet(nn.Module):
     if self.stem not in ("cifar", "imagenet"):
       raise ValueError(f"stem must be 'cifar' or 'imagenet', got {self.stem!r}")
     _check_images(x, self.width, "ResNet")
+    _check_noises(self)
     norm = _batch_norm(train, self.axis_name)
     if self.stem == "cifar":
       x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
@@ -142,7 +142,8 @@ class ResNet(nn.Module):
       block = partial(_remat(BasicBlock, self.remat), norm=norm, projected=True)
     else:
       block = partial(_remat(Bottleneck, self.remat), norm=norm)
-    return _stages(x, blocks[self.depth], widths, block)
+    block = partial(block, **_noise_options(self, train))
+    return _stages(self, x, blocks[self.depth], widths, block, train=train)
 
 
 class BasicBlock(nn.Module):
@@ -162,9 +163,9 @@ class BasicBlock(nn.Module):
     pad = [(1, 1), (1, 1)]
 
     def two_convolutions() -> Array:
-      y = self._dropped(_Conv(self.width, (3, 3), strides=self.stride, padding=pad)(x))
+      y = _dropped(self, _Conv(self.width, (3, 3), strides=self.stride, padding=pad)(x))
       y = nn.relu(self.norm()(y))
-      return self.norm()(self._dropped(_Conv(self.width, (3, 3), padding=pad)(y)))
+      return self.norm()(_dropped(self, _Conv(self.width, (3, 3), padding=pad)(y)))
 
     y = branch(self, two_convolutions, kind=self.branch_noise, rate=self.branch_rate, train=self.train)
     return nn.relu(self._shortcut(x, y) + y)
@@ -179,43 +180,71 @@ class BasicBlock(nn.Module):
         x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (more // 2, more - more // 2)))
     return x
 
-  def _dropped(self, x: Array) -> Array:
-    return x if self.drop is None else self.drop(self.make_rng("dropout"), x)
-
 
 class Bottleneck(nn.Module):
-  """1x1, 3x3 and 1x1 convolutions with BatchNorm and a shortcut: `width` channels inside, 4 `width` out."""
+  """1x1, 3x3 and 1x1 convolutions with dropout, BatchNorm and a shortcut.
+
+  There are `width` channels inside, and 4 `width` at the end.
+  """
 
   width: int
   stride: int
   norm: Any
+  drop: Callable[[Key, Array], Array] | None = None
+  branch_noise: str = ""
+  branch_rate: float = 0.0
+  train: bool = False
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
-    y = nn.relu(self.norm()(_Conv(self.width, (1, 1))(x)))
-    y = nn.relu(self.norm()(_Conv(self.width, (3, 3), strides=self.stride, padding=[(1, 1), (1, 1)])(y)))
-    y = self.norm()(_Conv(4 * self.width, (1, 1))(y))
+    pad = [(1, 1), (1, 1)]
+
+    def three_convolutions() -> Array:
+      y = nn.relu(self.norm()(_dropped(self, _Conv(self.width, (1, 1))(x))))
+      y = _dropped(self, _Conv(self.width, (3, 3), strides=self.stride, padding=pad)(y))
+      y = nn.relu(self.norm()(y))
+      return self.norm()(_dropped(self, _Conv(4 * self.width, (1, 1))(y)))
+
+    y = branch(self, three_convolutions, kind=self.branch_noise, rate=self.branch_rate, train=self.train)
     if x.shape != y.shape:
       x = self.norm()(_Conv(4 * self.width, (1, 1), strides=self.stride)(x))
     return nn.relu(x + y)
 
 
 def _stages(
+  module: Any,
   x: Array,
   blocks: Sequence[int],
   widths: Sequence[int],
   block: Callable[..., Any],
   *,
-  branch_rate: float = 0.0,
+  train: bool,
 ) -> Array:
-  done = 0
+  done, branch_rate = 0, module.branch_rate if module.branch_noise else 0.0
   for stage, (number, width) in enumerate(zip(blocks, widths)):
     for index in range(number):
       done += 1
       more = {"branch_rate": branch_rate * done / sum(blocks)} if branch_rate else {}
       # An explicit name, so that parameters have the same names with and without rematerialisation.
       x = block(width, 2 if stage and index == 0 else 1, name=f"stage{stage}_block{index}", **more)(x)
+      x = noisy(module, x, train=train)
   return x.mean(axis=(1, 2))
+
+
+def _dropped(block: Any, x: Array) -> Array:
+  return x if block.drop is None else block.drop(block.make_rng("dropout"), x)
+
+
+def _noise_options(module: Any, train: bool) -> dict[str, Any]:
+  """The fields of a block that disturb it."""
+  drop = make_drop(module) if train and module.dropout_rate else None
+  return {"drop": drop, "branch_noise": module.branch_noise, "train": train}
+
+
+def _check_noises(module: Any) -> None:
+  check_dropout(module)
+  if module.branch_noise not in BRANCH_NOISES:
+    raise ValueError(f"branch_noise must be one of {BRANCH_NOISES}, got {module.branch_noise!r}")
 
 
 def _remat(block: type[nn.Module], remat: bool) -> Callable[..., Any]:

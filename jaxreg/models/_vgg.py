@@ -4,7 +4,7 @@ from typing import Any
 
 from flax import linen as nn
 
-from jaxreg import noise
+from jaxreg.models._hidden_noise import ON_MAPS, ON_UNITS, check_dropout, disturbed, noisy
 from jaxreg.models._layers import flatten, max_pool
 from jaxreg.typing import Array
 
@@ -17,22 +17,28 @@ class VGG(nn.Module):
   """VGG-11, -13, -16 or -19: five stages of 3x3 convolutions with max-pooling, two hidden dense layers.
 
   `[batch, height, width, channels] -> [batch, hidden]`; height and width at least 32, and 224 in the source.
-  The convolutions have `width`, 2, 4, 8 and 8 `width` channels (64 to 512); dropout follows each dense layer.
-  With the head, the number of weight layers is the one in the name. Kernels start as in He et al., normal
-  with variance 2 / fan-in, and not from a trained smaller network.
+  The convolutions have `width`, 2, 4, 8 and 8 `width` channels (64 to 512). Dropout of units follows each
+  dense layer, and dropout of maps each pooling. With the head, the number of weight layers is the one in the
+  name. Kernels start as in He et al., normal with variance 2 / fan-in, and not from a trained smaller
+  network.
 
   Attributes:
     depth: 11, 13, 16 or 19.
     width: channels of the first stage.
     hidden: units of each dense layer.
     dropout_rate: probability of dropping a hidden unit.
+    dropout: a function of `jaxreg.noise`: `dropout` or `gaussian_dropout` of the hidden units,
+      or `spatial_dropout` or `drop_block` of the feature maps after each pooling.
+    block_size: side of the squares of `drop_block`.
+    hidden_noise_std: standard deviation of Gaussian noise on the pooled maps and the hidden units in
+      training.
     batch_norm: whether to normalise after each convolution, which then has no bias. The source does not
       normalise.
     axis_name: as in `CifarResNet`.
 
   Raises:
-    ValueError: for another depth, if `width` or `hidden` is below 1, or the inputs are not images or are too
-      small.
+    ValueError: for another depth or `dropout`, if `width` or `hidden` is below 1, or if the inputs are not
+      images or are too small.
 
   References:
     Simonyan & Zisserman, `Very Deep Convolutional Networks for Large-Scale Image Recognition`, 2014, table 1
@@ -45,6 +51,9 @@ class VGG(nn.Module):
   dropout_rate: float = 0.5
   batch_norm: bool = False
   axis_name: str | None = None
+  dropout: str = "dropout"
+  block_size: int = 3
+  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -53,13 +62,15 @@ class VGG(nn.Module):
     if self.hidden < 1:
       raise ValueError(f"hidden must be at least 1, got {self.hidden}")
     _check(x, self.width, "VGG", 32)
+    check_dropout(self)
     for number, factor in zip(_STAGES[self.depth], (1, 2, 4, 8, 8)):
       for _ in range(number):
         x = _convolve(self, x, factor * self.width, train)
-      x = max_pool(x)
+      x = disturbed(self, max_pool(x), train=train, kinds=ON_MAPS)
     x = flatten(x)
     for _ in range(2):
-      x = _drop(self, nn.relu(nn.Dense(self.hidden, kernel_init=_INIT)(x)), train)
+      x = nn.relu(nn.Dense(self.hidden, kernel_init=_INIT)(x))
+      x = disturbed(self, x, train=train, kinds=ON_UNITS)
     return x
 
 
@@ -75,11 +86,15 @@ class VGG9(nn.Module):
     width: channels of the first pair.
     dropout_rate: probability of dropping a unit, after each pooling; the first source's 0.8 is the
       probability of keeping one.
+    dropout: a function of `jaxreg.noise`: `dropout`, `gaussian_dropout`, `spatial_dropout` or `drop_block`.
+    block_size: side of the squares of `drop_block`.
+    hidden_noise_std: standard deviation of Gaussian noise on the pooled maps and the dense layers in
+      training.
     batch_norm: whether to normalise after each convolution, which then has no bias.
     axis_name: as in `CifarResNet`.
 
   Raises:
-    ValueError: if `width` is below 1, or the inputs are not images or are too small.
+    ValueError: if `width` is below 1, the inputs are not images or are too small, or for another `dropout`.
 
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,
@@ -91,17 +106,21 @@ class VGG9(nn.Module):
   dropout_rate: float = 0.0
   batch_norm: bool = True
   axis_name: str | None = None
+  dropout: str = "dropout"
+  block_size: int = 3
+  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
     _check(x, self.width, "VGG9", 8)
+    check_dropout(self)
     for channels in (self.width, 2 * self.width, 4 * self.width):
       for _ in range(2):
         x = _convolve(self, x, channels, train)
-      x = _drop(self, max_pool(x), train)
+      x = disturbed(self, max_pool(x), train=train)
     x = flatten(x)
     for _ in range(2):
-      x = nn.relu(nn.Dense(4 * self.width, kernel_init=_INIT)(x))
+      x = noisy(self, nn.relu(nn.Dense(4 * self.width, kernel_init=_INIT)(x)), train=train)
     return x
 
 
@@ -110,12 +129,6 @@ def _convolve(module: Any, x: Array, channels: int, train: bool) -> Array:
   if module.batch_norm:
     x = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name=module.axis_name)(x)
   return nn.relu(x)
-
-
-def _drop(module: Any, x: Array, train: bool) -> Array:
-  if not (train and module.dropout_rate):
-    return x
-  return noise.dropout(module.make_rng("dropout"), x, rate=module.dropout_rate)
 
 
 def _check(x: Array, width: int, name: str, least: int) -> None:

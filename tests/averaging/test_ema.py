@@ -42,6 +42,16 @@ def test_without_the_ramp_the_start_keeps_its_weight():
   assert state.count == 9
 
 
+def test_the_decay_warms_up_as_in_timm():
+  """Its `ModelEmaV3(decay=0.9, use_warmup=True, warmup_gamma=2, warmup_power=2/3).get_decay(number)`."""
+  number = np.array([1, 2, 3, 11, 1001])
+  want = [0.0, 0.23685717163111208, 0.3700394750525634, 0.69714656786131, 0.9]
+  np.testing.assert_allclose(averaging.ema_decay(number, decay=0.9, warmup=2.0, power=2 / 3), want, rtol=1e-6)
+  state = averaging.ema_update(averaging.ema_init(START), START, warmup=3.0)
+  got = averaging.ema_update(state, START + 4, warmup=3.0).params  # the second decay is 1 - 1 / (1 + 1/3)
+  np.testing.assert_allclose(got, START + 3, rtol=1e-6)
+
+
 def test_dtypes_and_extremes_of_the_decay():
   narrow = jnp.asarray(ITERATES, jnp.bfloat16)
   with jax.enable_x64(True):  # a state that changed its dtype could not be scanned
@@ -56,3 +66,6 @@ def test_refusals():
   state = averaging.ema_init(jnp.ones(2))
   with pytest.raises(ValueError, match="decay must lie in"):
     averaging.ema_update(state, jnp.ones(2), decay=1.5)
+  for name, options in (("warmup", {"warmup": 0.0}), ("power", {"power": -1.0})):
+    with pytest.raises(ValueError, match=f"{name} must"):
+      averaging.ema_decay(1, **options)

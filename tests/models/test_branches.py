@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from jaxreg import models
 from jaxreg.models import _resnet
+from jaxreg.models._hidden_noise import make_drop
 from jaxreg.models._resnet import BasicBlock
 
 pytestmark = pytest.mark.thorough
@@ -84,13 +85,17 @@ def test_rates_grow_with_depth(monkeypatch):
   monkeypatch.setattr(_resnet, "branch", spy)
   jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)), train=False))
   np.testing.assert_allclose(seen, [1 / 3, 2 / 3, 1])
+  seen.clear()
+  model = models.ResNet(50, width=1, branch_noise="stochastic_depth", branch_rate=0.5)
+  jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)), train=False))
+  np.testing.assert_allclose(seen, np.arange(1, 17) / 32)
 
 
 @pytest.mark.parametrize("name", ["dropout", "spatial_dropout", "drop_block"])
 def test_dropout_of_feature_maps(name):
   """Of units, of channels, of squares."""
   model = models.CifarResNet(8, width=2, dropout=name, dropout_rate=0.3, block_size=3)
-  kept = np.asarray(model._drop()(jax.random.key(3), jnp.ones((2, 12, 12, 8)))) > 0
+  kept = np.asarray(make_drop(model)(jax.random.key(3), jnp.ones((2, 12, 12, 8)))) > 0
   assert 0 < kept.mean() < 1
   whole = kept.all((1, 2)) | ~kept.any((1, 2))
   assert whole.all() == (name == "spatial_dropout")

@@ -55,17 +55,19 @@ def test_swa_of_a_run_made_longer_begins_again():
       np.testing.assert_allclose(found, np.mean([params[step - 1][name] for step in own], axis=0), rtol=1e-6)
 
 
-def test_ema_begins_with_the_plain_mean_and_then_forgets():
+@pytest.mark.parametrize(("warmup", "power"), [(1.0, 1.0), (2.0, 0.5)])
+def test_ema_begins_with_the_plain_mean_and_then_forgets(warmup, power):
   with jax.enable_x64(True):
     params = iterates(6)
-    shown = followed(averages.ema(decay=0.7), params)
+    shown = followed(averages.ema(decay=0.7, warmup=warmup, power=power), params)
   mean = {"w": np.zeros(3), "b": 0.0}
   for step, (new, found) in enumerate(zip(params, shown, strict=True), 1):
-    keep = min(0.7, 1 - 1 / step)
+    keep = min(0.7, 1 - (1 + (step - 1) / warmup) ** -power)
     mean = {name: keep * mean[name] + (1 - keep) * new[name] for name in mean}
     for name, wanted in mean.items():
       np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
-  np.testing.assert_allclose(shown[2]["w"], np.mean([p["w"] for p in params[:3]], axis=0), rtol=1e-6)
+  if warmup == 1:
+    np.testing.assert_allclose(shown[2]["w"], np.mean([p["w"] for p in params[:3]], axis=0), rtol=1e-6)
 
 
 def test_before_the_first_iterate_an_average_is_the_parameters_themselves():

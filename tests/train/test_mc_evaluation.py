@@ -8,6 +8,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import keys
 from jaxreg.train.build.program import build
+from jaxreg.train.config.checks import check
 from jaxreg.train.data import sources
 
 FIELDS = {"method.name": "softmax", "model.MLP.dropout_rate": 0.5}
@@ -22,8 +23,10 @@ def evaluated(**fields):
   return built, state, batch, jax.device_get(jax.jit(built.eval_step)(state, batch, 3))
 
 
-def test_it_is_the_mean_of_the_draws_probabilities():
-  built, state, batch, metrics = evaluated(**{"evaluate.mc_samples": 5})
+@pytest.mark.parametrize("combine", ["arithmetic", "geometric"])
+def test_it_is_the_mean_of_the_draws_probabilities(combine):
+  fields = {"evaluate.mc_samples": 5, "evaluate.combine": combine}
+  built, state, batch, metrics = evaluated(**fields)
   probs = []
   for key in jax.random.split(keys.prediction(state.key, state.step, 3), 5):
     noise_key, _ = jax.random.split(key)
@@ -32,6 +35,9 @@ def test_it_is_the_mean_of_the_draws_probabilities():
     probs.append(exps / exps.sum(axis=-1, keepdims=True))
   assert np.std(probs, axis=0).max() > 0.01
   mean = np.mean(probs, axis=0)
+  if combine == "geometric":
+    mean = np.prod(probs, axis=0) ** (1 / 5)
+    mean /= mean.sum(axis=-1, keepdims=True)
   nll = -np.log(mean[np.arange(64), batch["labels"]]).sum()
   np.testing.assert_allclose(metrics["nll"][0], nll, rtol=1e-5)
   assert metrics["error"][0] == (mean.argmax(axis=-1) != batch["labels"]).sum()
@@ -39,9 +45,15 @@ def test_it_is_the_mean_of_the_draws_probabilities():
 
 def test_without_noise_it_is_the_plain_prediction():
   silent = {"model.MLP.dropout_rate": 0.0}
-  plain = evaluated(**silent)[-1]
+  plain = evaluated(**silent, **{"evaluate.combine": "weight_scaling"})[-1]
   sampled = evaluated(**silent, **{"evaluate.mc_samples": 3})[-1]
   np.testing.assert_allclose(sampled["nll"], plain["nll"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("combine", "number"), [("geometric", 0), ("weight_scaling", 3)])
+def test_a_mean_needs_draws_and_weight_scaling_has_none(combine, number):
+  with pytest.raises(train.RunError, match=rf"evaluate\.combine: .*, got {combine} and {number}"):
+    check(runs.make_config({"evaluate.combine": combine, "evaluate.mc_samples": number}))
 
 
 def test_batch_norm_cannot_be_held():

@@ -157,7 +157,8 @@ def _assemble(
     scale=data["scale"],
     most_labels=named.most_labels(config.augment.names),
   )
-  predict_fn = make_predict_fn(apply_fn, method, options["predict"], mc_samples=config.evaluate.mc_samples)
+  draws = {"mc_samples": config.evaluate.mc_samples, "combine": config.evaluate.combine}
+  predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws)
   predict_step = make_predict_step(predict_fn)
   return Program(
     init=init,

@@ -11,7 +11,7 @@ from jaxreg.train.config.ranges import check_ranges
 from jaxreg.train.devices.compile import PARALLEL
 from jaxreg.train.devices.replicas import FORMS
 from jaxreg.train.errors import RunError, shortened, unknown
-from jaxreg.train.step import averages, optimizer, schedule
+from jaxreg.train.step import averages, optimizer, predict, schedule
 
 CHOICES = {
   "job": JOBS,
@@ -26,6 +26,7 @@ CHOICES = {
   **{f"{group}.mask": optimizer.MASKS for group in ("regularizers", "noise", "optimizer.constraints")},
   "evaluate.checkpoint": ("latest", "best"),
   "evaluate.split": SPLITS,
+  "evaluate.combine": predict.COMBINE,
   "pretrained.checkpoint": ("latest", "best"),
   "teacher.checkpoint": ("latest", "best"),
   "checkpoint.best": BEST,

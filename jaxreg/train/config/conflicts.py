@@ -20,6 +20,7 @@ def check_conflicts(config: Config) -> None:
   _check_teacher(config)
   _check_schedule(config.optimizer)
   _check_optimizer(config)
+  _check_combine(config.evaluate)
 
 
 def _check_replicas(config: Config) -> None:
@@ -123,6 +124,14 @@ def _check_optimizer(config: Config) -> None:
     raise RunError(
       "optimizer.name: lbfgs evaluates whole batches and fits no wrapper; give parallel=jit, accumulate=1 "
       f"and optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
+    )
+
+
+def _check_combine(chosen: Config) -> None:
+  if chosen.combine != "arithmetic" and bool(chosen.mc_samples) != (chosen.combine == "geometric"):
+    raise RunError(
+      "evaluate.combine: geometric needs evaluate.mc_samples above 0, and weight_scaling needs 0, "
+      f"got {chosen.combine} and {chosen.mc_samples}"
     )
 
 

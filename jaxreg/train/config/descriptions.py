@@ -4,7 +4,7 @@
 """
 
 from jaxreg.train.config import fields
-from jaxreg.train.step import averages, schedule
+from jaxreg.train.step import averages, predict, schedule
 from jaxreg.train.step.methods import GROUPINGS
 
 DESCRIPTIONS = {
@@ -79,7 +79,9 @@ DESCRIPTIONS = {
   "average.early_stopping.min_delta": "Smaller gains of the metric do not count.",
   "average.swa.start": "Fraction of the run after which the mean begins.",
   "average.swa.every": "Steps between the iterates of the mean; 0: an epoch.",
-  "average.ema.decay": "Decay of the exponential mean, per step.",
+  "average.ema.decay": "Decay of the exponential mean, per step, after its warm-up.",
+  "average.ema.warmup": "In step t the decay is at most 1 - (1 + (t - 1) / warmup) ** -power.",
+  "average.ema.power": "See `warmup`; with 1 and warmup 1, the mean begins as the plain mean.",
   "noise.names": "Noise in training: on the scaled inputs, the labels or the parameters.",
   "noise.mask": "Function of jaxreg.paths that selects the parameters with noise.",
   "pretrained.workdir": "Fine-tuning: take the backbone of the run in this work directory.",
@@ -133,6 +135,7 @@ DESCRIPTIONS = {
   "evaluate.checkpoint": "Checkpoint to evaluate.",
   "evaluate.split": "Split to evaluate.",
   "evaluate.mc_samples": "A prediction is the mean over this many draws of the noise; 0: without noise.",
+  "evaluate.combine": "The mean over the draws of the noise; weight_scaling: no draws, and the noise's mean.",
   "compare.rows": "Rows of the comparison: methods, or 'label: field=value ...'.",
   "compare.grid": (
     "Settings to search on the validation split: 'field=value,value,...', or 'label: field=value,...'."
@@ -178,6 +181,7 @@ CHOICES = {
   "checkpoint.best": fields.BEST,
   "compare.choose": fields.BEST,
   "evaluate.split": fields.SPLITS,
+  "evaluate.combine": predict.COMBINE,
   "evaluate.checkpoint": CHECKPOINTS,
   "pretrained.checkpoint": CHECKPOINTS,
   "teacher.checkpoint": CHECKPOINTS,

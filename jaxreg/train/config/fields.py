@@ -62,7 +62,9 @@ def base_config() -> Config:
   config.checkpoint = ConfigDict(
     {"every": 1, "every_steps": 0, "every_minutes": 0.0, "keep": 2, "best": "val/error", "wait": True}
   )
-  config.evaluate = ConfigDict({"checkpoint": "latest", "split": "test", "mc_samples": 0})
+  config.evaluate = ConfigDict(
+    {"checkpoint": "latest", "split": "test", "mc_samples": 0, "combine": "arithmetic"}
+  )
   config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
   config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})
   config.flatness = _flatness()

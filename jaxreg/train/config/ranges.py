@@ -51,6 +51,7 @@ RANGES = {
   "model.unbalance": "[0, inf)",
   "model.*_rate": "[0, 1]",
   "model.*.weight_noise_std": "[0, inf)",
+  "model.*.hidden_noise_std": "[0, inf)",
   "model.*.num_kept": f"[0, {SIZE}]",
   "model.*.depth": f"[1, {MANY}]",
   "model.*.num_*": f"[1, {MANY}]",

@@ -81,11 +81,12 @@ def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch:
   return Averaging(init, mean, step)
 
 
-def ema(*, decay: float = 0.999) -> Averaging:
-  """The exponential mean of the iterates; it is the plain mean for the first `1 / (1 - decay)` iterates."""
+def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Averaging:
+  """The exponential mean of the iterates; `averaging.ema_decay` says how its decay warms up."""
+  averaging.ema_decay(1, decay=decay, warmup=warmup, power=power)  # checks them before the first step
 
   def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:
-    return averaging.ema_update(state, params, decay=decay)
+    return averaging.ema_update(state, params, decay=decay, warmup=warmup, power=power)
 
   def mean(state: averaging.EMAState, params: Params) -> Params:
     return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)

@@ -12,14 +12,22 @@ from jaxreg.train.step.metrics import prediction_metrics, weighed
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
+COMBINE = ("arithmetic", "geometric", "weight_scaling")
+
 
 def make_predict_fn(
-  apply_fn: ApplyFn, method: Method, predict_options: Mapping[str, Any], *, mc_samples: int = 0
+  apply_fn: ApplyFn,
+  method: Method,
+  predict_options: Mapping[str, Any],
+  *,
+  mc_samples: int = 0,
+  combine: str = "arithmetic",
 ) -> Callable[[TrainState, Array, Key], Array]:
   """Builds `predict_fn(state, inputs, key) -> log_probs`.
 
   With `mc_samples` above 0, a prediction is the mean of the probabilities over `mc_samples` draws of the
-  training's noise.
+  training's noise: `ensembles.arithmetic` or `ensembles.geometric`, as `combine` says. With 0, or
+  `weight_scaling`, the noise has its mean value, which for dropout is the weight scaling rule.
   """
 
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
@@ -36,7 +44,8 @@ def make_predict_fn(
         "the training mode, which changes their statistics"
       )
     draw = lambda key: once(state, inputs, *jax.random.split(key))
-    return ensembles.arithmetic(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+    mean = ensembles.geometric if combine == "geometric" else ensembles.arithmetic
+    return mean(jax.lax.map(draw, jax.random.split(key, mc_samples)))
 
   return predict_fn
 

@@ -1,0 +1,56 @@
+"""Noise on hidden features, by the fields that the backbones share."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from jaxreg import noise
+from jaxreg.typing import Array, Key
+
+ON_UNITS = ("dropout", "gaussian_dropout")
+ON_MAPS = ("spatial_dropout", "drop_block")
+DROPOUTS = (*ON_UNITS, *ON_MAPS)
+
+
+def check_dropout(module: Any) -> None:
+  """Checks the field `dropout`.
+
+  Raises:
+    ValueError: if it names none of `DROPOUTS`.
+  """
+  if module.dropout not in DROPOUTS:
+    raise ValueError(f"dropout must be one of {', '.join(DROPOUTS)}, got {module.dropout!r}")
+
+
+def make_drop(module: Any) -> Callable[[Key, Array], Array]:
+  """The noise `(key, x) -> x` that `dropout`, `dropout_rate` and `block_size` describe.
+
+  A square is no larger than the map.
+  """
+  function = partial(getattr(noise, module.dropout), rate=module.dropout_rate)
+  if module.dropout == "spatial_dropout":
+    return partial(function, num_spatial=2)
+  if module.dropout == "drop_block":
+    return lambda key, x: function(key, x, block_size=min(module.block_size, *x.shape[-3:-1]))
+  return function
+
+
+def disturbed(module: Any, x: Array, *, train: bool, kinds: tuple[str, ...] = DROPOUTS) -> Array:
+  """Disturbs hidden features in training.
+
+  Args:
+    module: a Linen module with the fields `dropout`, `dropout_rate`, `block_size` and `hidden_noise_std`.
+    x: hidden features.
+    train: whether to draw.
+    kinds: the values of `dropout` that act on these features; Gaussian noise acts on all.
+  """
+  if train and module.dropout_rate and module.dropout in kinds:
+    x = make_drop(module)(module.make_rng("dropout"), x)
+  return noisy(module, x, train=train)
+
+
+def noisy(module: Any, x: Array, *, train: bool) -> Array:
+  """Adds Gaussian noise with the standard deviation `hidden_noise_std` in training."""
+  if not (train and module.hidden_noise_std):
+    return x
+  return noise.gaussian_noise(module.make_rng("dropout"), x, std=module.hidden_noise_std)
