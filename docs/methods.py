@@ -597,9 +597,9 @@ SECTIONS: dict[str, list[Row]] = {
       "Li et al., Visualizing the Loss Landscape, 2018; " + ZHANG,
     ),
     Row(
-      "Hessian, Gauss-Newton, eigenpairs, trace, spectral density",
+      "Hessian, Gauss-Newton, eigenpairs, trace, diagonal, spectral density, of every layer",
       "flatness.hvp .gauss_newton .hessian .gauss_newton_matrix .dense_hessian .materialize .top_eigenpairs "
-      ".operator_trace .spectral_density .subset .chunked",
+      ".operator_trace .operator_diagonal .spectral_density .Curvature .layerwise .subset .chunked",
       "`job=flatness`",
       "stochastic traces by matfree",
     ),

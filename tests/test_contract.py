@@ -45,6 +45,7 @@ ELSEWHERE = {
   "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
   "ensembles.laplace_variance",
   "ensembles/test_means.py": "ensembles.dropout_masks",
+  "flatness/test_any_data.py": "flatness.layerwise flatness.operator_diagonal",
   "flatness/test_chunked.py": "flatness.chunked",
   "flatness/test_curvature.py": "flatness.dense_hessian flatness.dense_interval_flatness "
   "flatness.dense_noise_covariance flatness.gauss_newton flatness.hessian flatness.hvp flatness.materialize "

@@ -16,6 +16,7 @@ from jaxreg.flatness._covariance import (
   principal_components,
   projected_variance,
 )
+from jaxreg.flatness._curvature import Curvature
 from jaxreg.flatness._dense import (
   DenseBlock,
   dense_hessian,
@@ -24,15 +25,16 @@ from jaxreg.flatness._dense import (
 )
 from jaxreg.flatness._directions import filter_normalized_direction, loss_profile, loss_surface
 from jaxreg.flatness._gauss_newton_matrix import gauss_newton_matrix
+from jaxreg.flatness._hutchinson import Estimate, operator_diagonal
 from jaxreg.flatness._interval import IntervalFlatness, interval_flatness
 from jaxreg.flatness._lanczos import (
   EigenPairs,
-  Estimate,
   SpectralDensity,
   operator_trace,
   spectral_density,
   top_eigenpairs,
 )
+from jaxreg.flatness._layerwise import Layerwise, layerwise
 from jaxreg.flatness._noise import per_example_noise_covariance
 from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessian, hvp, materialize
 from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw, broken_power_law_fit, power_law_fit
@@ -50,12 +52,14 @@ from jaxreg.flatness._theorems import (
 __all__ = [
   "Alignment",
   "BrokenPowerLaw",
+  "Curvature",
   "DenseBlock",
   "EigenPairs",
   "Estimate",
   "GaussNewton",
   "Hessian",
   "IntervalFlatness",
+  "Layerwise",
   "PowerLaw",
   "PrincipalComponents",
   "SpectralDensity",
@@ -76,11 +80,13 @@ __all__ = [
   "hessian_variance_alignment",
   "hvp",
   "interval_flatness",
+  "layerwise",
   "loewner_bounds",
   "loss_profile",
   "loss_surface",
   "materialize",
   "noise_covariance",
+  "operator_diagonal",
   "operator_trace",
   "per_example_noise_covariance",
   "power_law_fit",

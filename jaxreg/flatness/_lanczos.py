@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis, as_pytree, widened
+from jaxreg.flatness._hutchinson import Estimate, hutchinson
+from jaxreg.flatness._streamed import Streamed, iterate, replicated
 from jaxreg.flatness._subset import check_no_tree
 from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range, check_wide
 
@@ -37,13 +41,6 @@ class EigenPairs(NamedTuple):
   converged: Array
 
 
-class Estimate(NamedTuple):
-  """A stochastic estimate: its mean and the standard error of that mean."""
-
-  mean: Array
-  standard_error: Array
-
-
 class SpectralDensity(NamedTuple):
   """A density of eigenvalues that integrates to 1, with the standard error over the probes.
 
@@ -59,7 +56,7 @@ class SpectralDensity(NamedTuple):
 @analysis
 def top_eigenpairs(
   matvec: Matvec,
-  like: ArrayLike,
+  like: ArrayLike | None = None,
   *,
   key: Key,
   num: int = 1,
@@ -67,12 +64,14 @@ def top_eigenpairs(
   which: Literal["largest", "smallest", "magnitude"] = "largest",
   tol: float = 1e-3,
   check: bool = True,
+  v0: ArrayLike | None = None,
 ) -> EigenPairs:
   """Computes extremal eigenpairs of a symmetric operator by Lanczos with full reorthogonalisation.
 
   Args:
-    matvec: `[size] -> [size]`, symmetric and deterministic: the result of `hvp`, or any function.
-    like: `[size]`, an array with the shape and dtype of a vector, such as `hvp(...).like`.
+    matvec: `[size] -> [size]`, symmetric and deterministic: a `Curvature`, the result of `hvp`, or any
+      function.
+    like: `[size]`, an array with the shape and dtype of a vector; by default `matvec.like`.
     key: draws the start vector.
     num: number of pairs.
     num_matvecs: number of products, and of stored vectors; by default `3 num + 20`. Pairs that have not
@@ -80,13 +79,15 @@ def top_eigenpairs(
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: tolerance for `converged`.
     check: whether to test, by three more products, that the operator is deterministic and symmetric.
+    v0: `[size]` or `[k, size]`, a warm start, such as the eigenvectors of an earlier checkpoint. A hundredth
+      of a random vector is added, so that no eigenvector is out of reach.
 
   Returns:
     `EigenPairs`.
 
   Raises:
-    TypeError: if `like` is not floating, `key` no typed key or a count is no integer.
-    ValueError: if `num` or `num_matvecs` does not fit the size, or the operator fails the checks.
+    TypeError: if `like` is missing or not floating, `key` no typed key or a count is no integer.
+    ValueError: if `num`, `num_matvecs` or `v0` does not fit the size, or the operator fails the checks.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
@@ -108,15 +109,24 @@ def top_eigenpairs(
     raise ValueError(f"num_matvecs must lie in [num, size] = [{num}, {like.size}], got {steps}")
   start_key, check_key_ = jax.random.split(key)
   start = jax.random.normal(start_key, like.shape, like.dtype)
+  if v0 is not None:
+    start = _warm(check_wide(v0, "v0"), start)
   other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
-  pairs, products = _ritz(steps, num, which, tol, matvec, start, other)
+  ritz = _ritz_of if isinstance(matvec, Streamed) else _ritz
+  pairs, products = ritz(steps, num, which, tol, matvec, start, other)
   if other is not None:
     _check_products(rounding, start, other, *products)
   return pairs
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _ritz(steps, num, which, tol, matvec, start, other):
+def _warm(v0: Array, random: Array) -> Array:
+  if v0.shape[-1:] != random.shape or v0.ndim > 2:
+    raise ValueError(f"v0 must have shape [{random.size}] or [k, {random.size}], got {v0.shape}")
+  unit = lambda v: v / jnp.linalg.norm(v)
+  return (unit(v0.reshape(-1, random.size).sum(axis=0)) + 0.01 * unit(random)).astype(random.dtype)
+
+
+def _ritz_of(steps, num, which, tol, matvec, start, other):
   # In the same program, which computes the shared part of the products once. An operator that changes from
   # call to call changes while it is traced.
   products = None if other is None else (matvec(start), matvec(start), matvec(other))
@@ -128,14 +138,19 @@ def _ritz(steps, num, which, tol, matvec, start, other):
   # The whole residual is in the last vector of the recurrence, so no further products are needed.
   residuals = residual * jnp.abs(vectors[-1, chosen])
   ritz = vectors[:, chosen].T @ basis
+  if ritz.shape[1] > start.size:  # a sharded basis
+    ritz = ritz[:, : start.size]
   converged = residuals <= tol * jnp.abs(values).max()
   return EigenPairs(values[chosen], ritz, residuals, converged), products
+
+
+_ritz = jax.jit(_ritz_of, static_argnums=(0, 1, 2))
 
 
 @analysis
 def operator_trace(
   matvec: Matvec,
-  like: ArrayLike,
+  like: ArrayLike | None = None,
   *,
   key: Key,
   num: int = 32,
@@ -175,6 +190,10 @@ def operator_trace(
   check_count(num, "num")
   if method not in ("hutchinson", "xtrace"):
     raise ValueError(f"method must be one of hutchinson, xtrace, got {method!r}")
+  if isinstance(matvec, Streamed):
+    if method == "xtrace":
+      raise ValueError("method must be hutchinson for a Curvature, because xtrace needs compiled products")
+    return hutchinson(matvec, like, key, num)[1]
   _stochtrace()  # fails before anything is traced
   if num < 2 or (method == "xtrace" and num > like.size):
     raise ValueError(f"num must be at least 2, and for xtrace at most the size {like.size}, got {num}")
@@ -209,7 +228,7 @@ def _trace(num, method, matvec, like, key):
 @analysis
 def spectral_density(
   matvec: Matvec,
-  like: ArrayLike,
+  like: ArrayLike | None = None,
   *,
   key: Key,
   num_probes: int = 8,
@@ -263,7 +282,8 @@ def spectral_density(
       f"num_probes must be at least 2 and num_matvecs at most the size {like.size}, "
       f"got {num_probes} and {num_matvecs}"
     )
-  nodes, weights, checked = _quadrature(num_probes, num_matvecs, matvec, like, key)
+  quadrature = _quadrature_of if isinstance(matvec, Streamed) else _quadrature
+  nodes, weights, checked = quadrature(num_probes, num_matvecs, matvec, like, key)
   _check_products(rounding, *checked)
   low, high = nodes.min(), nodes.max()
   # Equal eigenvalues have no range; then their size gives the scale.
@@ -280,8 +300,7 @@ def spectral_density(
   return SpectralDensity(grid, each.mean(axis=1), each.std(axis=1, ddof=1) / math.sqrt(num_probes))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _quadrature(num_probes, num_matvecs, matvec, like, key):
+def _quadrature_of(num_probes, num_matvecs, matvec, like, key):
   starts = jax.vmap(lambda key: jax.random.normal(key, like.shape, like.dtype))(
     jax.random.split(key, num_probes)
   )
@@ -292,7 +311,14 @@ def _quadrature(num_probes, num_matvecs, matvec, like, key):
     return values, vectors[0] ** 2
 
   u, v = starts[:2]
-  return *jax.lax.map(probe, starts), (u, v, matvec(u), matvec(u), matvec(v))
+  if isinstance(matvec, Streamed):
+    each = [jnp.stack(part) for part in zip(*map(probe, starts), strict=True)]
+  else:
+    each = jax.lax.map(probe, starts)
+  return *each, (u, v, matvec(u), matvec(u), matvec(v))
+
+
+_quadrature = jax.jit(_quadrature_of, static_argnums=(0, 1))
 
 
 def _lanczos(steps: int, matvec: Matvec, start: Array) -> tuple[Array, Array, Array]:
@@ -302,46 +328,70 @@ def _lanczos(steps: int, matvec: Matvec, start: Array) -> tuple[Array, Array, Ar
   units, or with repeated eigenvalues. The residual is then rounding error. It is not orthogonal to the basis
   and must not be scaled up to a basis vector. So the recurrence restarts in a random direction; any direction
   will do.
+
+  On a mesh the basis is sharded over all devices, and its rows are filled up with zeros until they divide.
   """
-  tiny = 10 * jnp.finfo(start.dtype).eps
-  away = lambda basis, v: v - (basis @ v) @ basis
-  unit = lambda v: v / jnp.linalg.norm(v)
-
-  def step(number: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-    basis, diagonal, beside, v, scale = state
-    basis = basis.at[number].set(v)
-    w = matvec(v)
-    diagonal = diagonal.at[number].set(v @ w)
-    scale = jnp.maximum(scale, jnp.linalg.norm(w))
-    w = away(basis, away(basis, w))
-    length = jnp.linalg.norm(w)
-    done = length <= tiny * scale
-    anew = lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), number), v.shape, v.dtype)
-    v = jax.lax.cond(done, lambda: unit(away(basis, unit(away(basis, anew())))), lambda: w / length)
-    return basis, diagonal, beside.at[number].set(jnp.where(done, 0, length)), v, scale
-
-  zeros = jnp.zeros(steps, start.dtype)
-  state = (jnp.zeros((steps, start.size), start.dtype), zeros, zeros, unit(start), zeros[0])
-  basis, diagonal, beside, _, _ = jax.lax.fori_loop(0, steps, step, state)
+  mesh = matvec.mesh if isinstance(matvec, Streamed) else None
+  sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec(None, mesh.axis_names))
+  width = start.size if mesh is None else -(-start.size // mesh.size) * mesh.size
+  zeros = lambda *shape: jnp.zeros(shape, start.dtype)  # each its own, because the loop overwrites them
+  basis = jnp.zeros((steps, width), start.dtype, device=sharding)
+  state = (basis, zeros(steps), zeros(steps), start / jnp.linalg.norm(start), zeros())
+  basis, diagonal, beside, _, _ = iterate(matvec, steps, _current, _advance(sharding), state)
   tridiagonal = jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
   return basis, tridiagonal, beside[-1]
 
 
-def _operator(matvec: Matvec, like: ArrayLike) -> tuple[Matvec, Array, float]:
+def _current(number: Array, state: tuple[Array, ...]) -> Array:
+  return state[3]
+
+
+@functools.lru_cache(maxsize=8)
+def _advance(sharding: NamedSharding | None) -> Callable[..., tuple[Array, ...]]:
+  unit = lambda v: v / jnp.linalg.norm(v)
+
+  def step(number: Array, state: tuple[Array, ...], w: Array) -> tuple[Array, ...]:
+    basis, diagonal, beside, v, scale = state
+    size, spare = v.size, basis.shape[1] - v.size
+    wide = lambda v: jnp.pad(v, (0, spare)) if spare else v
+    away = lambda v: v - ((basis @ wide(v)) @ basis)[:size]
+    basis = basis.at[number].set(wide(v))
+    diagonal = diagonal.at[number].set(v @ w)
+    scale = jnp.maximum(scale, jnp.linalg.norm(w))
+    w = away(away(w))
+    length = jnp.linalg.norm(w)
+    done = length <= 10 * jnp.finfo(v.dtype).eps * scale
+    anew = lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), number), v.shape, v.dtype)
+    v = jax.lax.cond(done, lambda: unit(away(unit(away(anew())))), lambda: w / length)
+    if sharding is not None:
+      basis = jax.lax.with_sharding_constraint(basis, sharding)
+      v = replicated(v, sharding.mesh)  # type: ignore[arg-type]
+    return basis, diagonal, beside.at[number].set(jnp.where(done, 0, length)), v, scale
+
+  return step
+
+
+def _operator(matvec: Matvec, like: ArrayLike | None) -> tuple[Matvec, Array, float]:
   """Wraps the operator as an argument of compiled code, for vectors of at least float32.
 
   Returns the wrapped operator, a vector that it takes, and the relative rounding error of its products.
   """
+  if like is None:
+    like = getattr(matvec, "like", None)
+  if like is None:
+    raise TypeError("like must be a vector [size] if matvec has no attribute like, got None")
   check_no_tree(like, "like", "a vector [size], as hvp(...).like is", "flat")
   like = check_floating(like, "like")
   if like.ndim != 1 or not like.size:
     raise ValueError(f"like must be a vector [size], got shape {like.shape}")
+  # Some accelerators add in a varying order.
+  rounding, wide = 1e3 * float(jnp.finfo(like.dtype).eps), widened(like)
+  if isinstance(matvec, Streamed):
+    return matvec, wide, rounding
   matvec = as_pytree(matvec)
   shape = jnp.shape(jax.eval_shape(matvec, like))
   if shape != like.shape:
     raise ValueError(f"matvec must return shape {like.shape}, as like has, got {shape}")
-  # Some accelerators add in a varying order.
-  rounding, wide = 1e3 * float(jnp.finfo(like.dtype).eps), widened(like)
   return matvec if wide.dtype == like.dtype else Partial(_narrow_product, matvec, like), wide, rounding
 
 

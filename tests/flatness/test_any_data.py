@@ -1,0 +1,237 @@
+"""`Curvature` and `layerwise` on arrays, lists and loaders, against JAX's own dense Hessians in float64."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from jaxreg import flatness, losses
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+  with jax.enable_x64(True):
+    yield
+
+
+class Loader:
+  """Batches of unlike sizes from NumPy, in another order each time."""
+
+  def __init__(self, batch, sizes, shuffle=True):
+    edges = np.cumsum([0, *sizes])
+    self.batches = [
+      jax.tree.map(lambda x, a=a, b=b: np.asarray(x)[a:b], batch) for a, b in itertools.pairwise(edges)
+    ]
+    self.shuffle, self.passes = shuffle, 0
+
+  def __iter__(self):
+    self.passes += 1
+    return iter(self.batches[:: -1 if self.shuffle and self.passes % 2 else 1])
+
+
+def problem():
+  return nets.make_params(), nets.make_batch()
+
+
+def dense(params, batch, where):
+  """The Hessian by `jax.hessian` of the whole batch, in plain JAX."""
+  part = flatness.subset(params, where)
+  return np.asarray(
+    jax.jit(jax.hessian(lambda flat: nets.loss_fn(part.merge(flat), batch, key=None)))(part.flat)
+  )
+
+
+FORMS = {
+  "one batch": lambda batch: (batch, {}),
+  "chunks": lambda batch: (batch, {"chunk_size": 16}),
+  "NumPy": lambda batch: (jax.tree.map(np.asarray, batch), {"chunk_size": 15}),
+  "list": lambda batch: ([jax.tree.map(lambda x: x[:10], batch), jax.tree.map(lambda x: x[10:], batch)], {}),
+  "loader": lambda batch: (Loader(batch, [15, 20, 5]), {"chunk_size": 10}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_data_gives_jax_s_hessian(form):
+  params, batch = problem()
+  data, options = FORMS[form](batch)
+  curvature = flatness.Curvature(nets.loss_fn, params, data, where="Dense_2/*", **options)
+  expected = dense(params, batch, "Dense_2/*")
+  np.testing.assert_allclose(curvature.matrix(), expected, atol=1e-14)
+  np.testing.assert_allclose(curvature.diagonal().mean, np.diag(expected), atol=1e-14)
+  assert repr(curvature) == "Curvature(Hessian([15] -> [15]))"
+
+
+def test_analyses_are_numpy_s_of_the_dense_hessian():
+  """Top eigenvalues of both signs, the trace within four errors, and the mean of the density."""
+  params, batch = problem()
+  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 15, 10]), where="Dense_[12]/*")
+  values = np.linalg.eigvalsh(dense(params, batch, "Dense_[12]/*"))
+  top = curvature.top_eigenpairs(key=jax.random.key(0), num=3, num_matvecs=43)
+  np.testing.assert_allclose(top.values, values[::-1][:3], atol=1e-13)
+  assert top.vectors.shape == (3, 43)
+  trace = curvature.trace(key=jax.random.key(1), num=50)
+  assert abs(float(trace.mean) - values.sum()) < 4 * float(trace.standard_error)
+  density = curvature.density(key=jax.random.key(2), num_matvecs=20, num_probes=2)
+  assert float(density.density.sum() * (density.grid[1] - density.grid[0])) == pytest.approx(1, abs=1e-3)
+
+
+def test_hutchinson_s_diagonal_and_its_error():
+  """Var = sum of the squares beside the diagonal in a row; products compiled and on the host agree."""
+  params, batch = problem()
+  hessian = dense(params, batch, "Dense_2/*")
+  curvature = flatness.Curvature(nets.loss_fn, params, batch, where="Dense_2/*")
+  found = flatness.operator_diagonal(lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num=2000)
+  error = np.sqrt(((hessian**2).sum(axis=1) - np.diag(hessian) ** 2) / 2000)
+  np.testing.assert_allclose(found.standard_error, error, rtol=0.1)
+  assert (np.abs(found.mean - np.diag(hessian)) < 4 * error).all()
+  few = flatness.operator_diagonal(lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num=5)
+  chex.assert_trees_all_close(curvature.diagonal(key=jax.random.key(0), num=5), few, atol=1e-13)
+
+
+def test_gauss_newton_of_a_loader():
+  params, batch = problem()
+  logits = lambda params, batch, *, key: nets.second(params, batch) @ params["Dense_2"]["kernel"]
+  outer = lambda z, batch: losses.softmax_cross_entropy(z, batch["labels"]).mean()
+  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 25]), where="Dense_1/bias")
+  found = curvature.gauss_newton(logits, outer).matrix()
+  jacobian = jax.jacfwd(
+    lambda b: logits({**params, "Dense_1": {**params["Dense_1"], "bias": b}}, batch, key=None)
+  )
+  j, p = jacobian(params["Dense_1"]["bias"]), jax.nn.softmax(logits(params, batch, key=None))
+  inner = np.einsum("nk,kl->nkl", p, np.eye(3)) - np.einsum("nk,nl->nkl", p, p)
+  np.testing.assert_allclose(found, np.einsum("nkd,nkl,nle->de", j, inner, j) / 40, atol=1e-14)
+
+
+def test_a_checkpoint_compiles_nothing():
+  """Another checkpoint with its running averages, in the same program: of each batch's shape one trace."""
+  _, batch = problem()
+
+  @chex.assert_max_traces(n=1)
+  def loss_fn(params, batch, *, key, model_state):
+    z = (batch["inputs"] - model_state["mean"][None]) @ params["w"]
+    return losses.softmax_cross_entropy(z, batch["labels"]).mean()
+
+  for seed in range(3):
+    rng = np.random.default_rng(seed)
+    params, state = {"w": jnp.asarray(rng.normal(size=(5, 3)))}, {"mean": jnp.asarray(rng.normal(size=5))}
+    curvature = flatness.Curvature(loss_fn, params, [batch, batch], model_state=state)
+    top = curvature.top_eigenpairs(key=jax.random.key(0), num_matvecs=15)
+    # The softmax regression's Hessian: mean of (diag p - p p') x h h'.
+    h = np.asarray(batch["inputs"]) - np.asarray(state["mean"])
+    p = np.asarray(jax.nn.softmax(h @ np.asarray(params["w"])))
+    inner = np.einsum("nk,kl->nkl", p, np.eye(3)) - np.einsum("nk,nl->nkl", p, p)
+    hessian = np.einsum("ni,nkl,nj->ikjl", h, inner, h).reshape(15, 15) / 40
+    assert float(top.values[0]) == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-9)
+    layers = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=2)
+    assert float(layers.top_eigenvalues[0]) == pytest.approx(float(top.values[0]), rel=1e-9)
+
+
+def test_a_warm_start_needs_fewer_products():
+  """The eigenvectors of a matrix, for one that is a thousandth away."""
+  rng = np.random.default_rng(0)
+  basis, values = np.linalg.qr(rng.normal(size=(200, 200)))[0], np.linspace(0, 1, 200)
+  noise = rng.normal(size=(200, 200)) / 200
+  old, new = basis @ np.diag(values) @ basis.T, None
+  new = old + 1e-4 * (noise + noise.T)
+  true = np.linalg.eigvalsh(new)[::-1][:2]
+  errors = [
+    np.abs(
+      flatness.top_eigenpairs(
+        jax.tree_util.Partial(jnp.matmul, new),
+        jnp.zeros(200),
+        key=jax.random.key(0),
+        num=2,
+        num_matvecs=12,
+        v0=v0,
+      ).values
+      - true
+    ).max()
+    for v0 in (None, jnp.asarray(basis.T[:-3:-1]))
+  ]
+  assert errors[1] < 1e-2 * errors[0]
+  with pytest.raises(ValueError, match=r"v0 must have shape \[200\] or \[k, 200\], got \(3,\)"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(200), key=jax.random.key(0), v0=jnp.ones(3))
+
+
+@pytest.mark.thorough
+def test_sharded_over_fake_devices():
+  """43 parameters, which four devices do not divide, and a last batch that they do not divide either."""
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+  params, batch = problem()
+  found = []
+  for options in ({}, {"mesh": mesh}):
+    curvature = flatness.Curvature(
+      nets.loss_fn, params, Loader(batch, [32, 7], shuffle=False), where="Dense_[12]/*", **options
+    )
+    top = curvature.top_eigenpairs(key=jax.random.key(0), num=2, num_matvecs=12)
+    layers = flatness.layerwise(curvature, key=jax.random.key(1), num_probes=2, num_matvecs=3)
+    found.append((top, layers.top_eigenvalues, layers.traces, layers.diagonals))
+  chex.assert_trees_all_close(*found, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer_of", [None, pytest.param(str, marks=pytest.mark.thorough)])
+def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
+  params, batch = problem()
+  curvature = flatness.Curvature(nets.loss_fn, params, [batch])
+  options = {} if layer_of is None else {"layer_of": layer_of}
+  found = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=60, num_matvecs=20, **options)
+  parts = {name: f"{name}*" for name in ("Dense_0", "Dense_1", "Dense_2")}
+  if layer_of:
+    parts = {f"{name}/{leaf}": f"{name}/{leaf}" for name in parts for leaf in ("bias", "kernel")}
+  assert found.names == tuple(parts)
+  for number, where in enumerate(parts.values()):
+    block = dense(params, batch, where)
+    assert float(found.top_eigenvalues[number]) == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-4)
+    for estimate, exact in (
+      (flatness.Estimate(*(x[number] for x in found.traces)), np.trace(block)),
+      (found.diagonals[number], np.diag(block)),
+    ):
+      assert (np.abs(estimate.mean - exact) <= 5 * estimate.standard_error).all()
+
+
+def test_narrow_types_are_widened():
+  params, batch = problem()
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == np.float64 else x, (params, batch))
+  curvature = flatness.Curvature(nets.loss_fn, narrow[0], [narrow[1]], where="Dense_2/*")
+  assert curvature.like.dtype == curvature.matrix().dtype == np.float32
+  np.testing.assert_allclose(curvature.matrix(), dense(params, batch, "Dense_2/*"), atol=5e-3)
+
+
+def test_bad_arguments():
+  params, batch = problem()
+  make = lambda data, **options: flatness.Curvature(nets.loss_fn, params, data, **options)
+  for error, message, call in (
+    (
+      TypeError,
+      "data must start anew in each product, got the iterator list_iterator",
+      lambda: make(iter([batch])),
+    ),
+    (
+      TypeError,
+      "a list must have batches alike, got 2 kinds",
+      lambda: make([batch["inputs"], batch["labels"]]),
+    ),
+    (TypeError, "a list must have batches alike, got 0 kinds", lambda: make([])),
+    (ValueError, "chunk_size must be at least 1", lambda: make(batch, chunk_size=0)),
+    (ValueError, "data must have at least one batch", lambda: make(Loader(batch, []))(jnp.zeros(85))),
+    (TypeError, "call it outside of jit", lambda: jax.jit(make(batch))(jnp.zeros(85))),
+    (
+      ValueError,
+      "method must be hutchinson",
+      lambda: flatness.operator_trace(make(batch), key=jax.random.key(0), method="xtrace"),
+    ),
+    (
+      TypeError,
+      "curvature must be a Curvature",
+      lambda: flatness.layerwise(nets.loss_fn, key=jax.random.key(0)),
+    ),
+    (TypeError, "like must be a vector", lambda: flatness.operator_diagonal(lambda v: v)),
+    (TypeError, "like must be a vector", lambda: flatness.top_eigenpairs(lambda v: v, key=jax.random.key(0))),
+  ):
+    with pytest.raises(error, match=message):
+      call()
