@@ -2,9 +2,9 @@
 Exact zeros: proximal steps beside scikit-learn's lasso
 =======================================================
 
-An L1 penalty in the loss makes weights small, but hardly ever zero, because gradient steps jump over the kink.
-A proximal step puts weights exactly to zero. On a linear model this is the lasso, which scikit-learn solves
-by another algorithm: the two must agree.
+An L1 penalty in the loss makes weights small, but hardly ever zero, because gradient steps jump over the
+kink. A proximal step puts weights exactly to zero. On a linear model this is the lasso, which scikit-learn
+solves by another algorithm: the two must agree.
 """
 
 import functools
@@ -40,8 +40,9 @@ def loss_fn(params, batch, *, key):
 # Two ways to the L1 penalty
 # --------------------------
 #
-# Proximal: a plain gradient step, then ``constraints.prox_l1``, last in the chain. Subgradient: the penalty is
-# a term of the loss. Both run 2000 steps from zero; the learning rate is below 1 over the largest curvature.
+# Proximal: a plain gradient step, then ``constraints.prox_l1``, last in the chain. Subgradient: the penalty
+# is a term of the loss. Both run 20000 steps from zero; the learning rate is below 1 over the largest
+# curvature.
 
 curvature = np.linalg.eigvalsh(x.T @ x / len(x))[-1]
 rate = float(0.9 / curvature)
@@ -55,7 +56,7 @@ def descend(objective, optimizer):
     return (optax.apply_updates(params, updates), state), None
 
   params = {"kernel": jnp.zeros(10)}
-  return jax.lax.scan(step, (params, optimizer.init(params)), length=2000)[0][0]["kernel"]
+  return jax.lax.scan(step, (params, optimizer.init(params)), length=20000)[0][0]["kernel"]
 
 
 @jax.jit

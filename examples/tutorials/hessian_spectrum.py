@@ -3,8 +3,9 @@ The Hessian's spectrum during a training
 ========================================
 
 At a random start the eigenvalues of the Hessian lie on both sides of zero. As the network learns, most of
-them gather at zero, and a few large ones stand apart: about as many as there are classes. Lanczos quadrature draws
-the density of all eigenvalues from products of the Hessian with vectors. No matrix is stored.
+them gather at zero, and a few large ones stand apart: about as many as there are classes. Lanczos
+quadrature draws the density of all eigenvalues from products of the Hessian with vectors. No matrix is
+stored.
 """
 
 import jax

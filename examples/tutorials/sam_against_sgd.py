@@ -3,8 +3,8 @@ SAM against SGD, with loss surfaces
 ===================================
 
 Sharpness-aware minimisation takes the gradient a step uphill, and so prefers minima whose neighbourhood is
-low as well. Here both train the same network on digits from the same starts; then we look at the loss around the
-ends, at the largest eigenvalue of the Hessian, and at the test error.
+low as well. Here both train the same network on digits from the same starts; then we look at the loss
+around the ends, at the largest eigenvalue of the Hessian, and at the test error.
 """
 
 import jax
