@@ -13,7 +13,7 @@ def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels:
   r"""Computes the cross-entropy of a softmax whose terms are multiplied by retain probabilities.
 
   .. math:: \ell = -\log \frac{(\rho_t + \epsilon) e^{o_t}}{\sum_k (\rho_k + \epsilon) e^{o_k}}, \qquad
-    \rho = \sigma(\text{retain\_logits}), \quad \epsilon = 10^{-20}
+    \rho = \sigma(\mathrm{retain\_logits}), \quad \epsilon = 10^{-20}
 
   Nothing is sampled. Prediction uses the same softmax, `dropmax_log_probs`. The eps is DropMax's, so that
   both are one function; it changes no digit unless a `rho` is below 1e-13.

@@ -175,7 +175,7 @@ def dropmax_terms(
   .. math::
     \text{nll} &= -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}), \quad z_t = 1 \\
     \text{kl} &= -\log \rho_t + \sum_{k \ne t} \mathrm{KL}(\mathrm{Ber}(g_k) \,\|\, \mathrm{Ber}(\rho_k)) \\
-    \text{neg\_entropy} &= \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k) \\
+    \mathrm{neg\_entropy} &= \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k) \\
     \text{auxiliary} &= -\sum_k y_k \log \sigma(r_k) + (1 - y_k) \log (1 - \sigma(r_k))
 
   The entropy is maximised; the paper prints Eq. 13 without its minus signs, as its author confirmed. The

@@ -65,7 +65,7 @@ def dropmax_qp_terms(
     \text{nll} &= -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}), \quad z_t = 1, \quad
       z_k \sim \mathrm{Ber}(\rho_k) \text{ relaxed } (k \ne t) \\
     \text{kl} &= -\log \rho_t \\
-    \text{neg\_entropy} &= \gamma \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k)
+    \mathrm{neg\_entropy} &= \gamma \sum_k \rho_k \log \rho_k + (1 - \rho_k) \log (1 - \rho_k)
 
   The likelihood trains the retain probabilities through the relaxed masks; in DropMax it does not. There is
   no residual branch and no auxiliary loss. Prediction is as in DropMax, `dropmax_log_probs`. If only the last

@@ -16,7 +16,7 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, keep_prob:
   r"""Computes the cross-entropy of a softmax that drops wrong classes at random.
 
   .. math:: \ell = -\log \frac{(1 + \epsilon) e^{o_t}}{\sum_k (z_k + \epsilon) e^{o_k}}, \quad z_t = 1, \quad
-    z_k \sim \mathrm{Ber}(\text{keep\_prob}) \ (k \ne t), \quad \epsilon = 10^{-20}
+    z_k \sim \mathrm{Ber}(\mathrm{keep\_prob}) \ (k \ne t), \quad \epsilon = 10^{-20}
 
   Prediction is the plain softmax, `softmax_log_probs`.
 

@@ -12,7 +12,7 @@ from jaxreg.typing import Array, check_count, check_wide
 def omp(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int) -> Array:
   r"""Computes a code with at most `num_nonzero` entries, greedily, one atom after the other.
 
-  .. math:: \min_h \|x - W h\|^2, \quad \|h\|_0 \le \text{num\_nonzero}
+  .. math:: \min_h \|x - W h\|^2, \quad \|h\|_0 \le \mathrm{num\_nonzero}
 
   Each step adds the atom with the largest :math:`|w_i^\top r| / \|w_i\|` that is not yet in the code, where
   `r` is the residual, and refits all atoms of the code by least squares. For orthogonal atoms this reaches

@@ -12,7 +12,7 @@ from jaxreg.typing import Array, check_count, check_wide
 def topk_code(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int, strict: bool = False) -> Array:
   r"""Computes the best code with at most `num_nonzero` entries, for orthogonal atoms.
 
-  .. math:: \arg\min_{\|h\|_0 \le \text{num\_nonzero}} \|x - W h\|^2, \qquad
+  .. math:: \arg\min_{\|h\|_0 \le \mathrm{num\_nonzero}} \|x - W h\|^2, \qquad
     h_i = \frac{w_i^\top x}{\|w_i\|^2} \text{ for the largest } \frac{|w_i^\top x|}{\|w_i\|}
 
   The code is exact if the columns of `W` are orthogonal, of any length; for orthonormal columns it keeps the
@@ -23,7 +23,7 @@ def topk_code(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int, strict: 
     dictionary: `W`, `[inputs, atoms]`, floating; an atom of length 0 has the coefficient 0.
     x: `[..., inputs]`, floating.
     num_nonzero: at most the number of atoms.
-    strict: whether to use the lecture's bound, :math:`\|h\|_0 < \text{num\_nonzero}`: one entry fewer.
+    strict: whether to use the lecture's bound, :math:`\|h\|_0 < \mathrm{num\_nonzero}`: one entry fewer.
 
   Returns:
     `[..., atoms]`, float32 or wider.

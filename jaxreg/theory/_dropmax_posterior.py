@@ -109,7 +109,7 @@ def dropmax_mean_field(
     \underbrace{\mathbb{E}_q[-\log p(y \mid x, z)]}_{\text{nll}}
     + \underbrace{\mathrm{KL}(q \,\|\, p(z \mid x))}_{\text{kl}}
     = \underbrace{\mathrm{KL}(q \,\|\, p(z \mid x, y))}_{\text{gap}}
-    - \underbrace{\log p(y \mid x)}_{\text{log\_evidence}}
+    - \underbrace{\log p(y \mid x)}_{\mathrm{log\_evidence}}
 
   By the chain rule `gap` is `KL(q_t || p(z_t | x, y))` plus `g_t deviation_kept + (1 - g_t)
   deviation_dropped`. The appendix argues about the last part: some 46 nats times the probability that another

@@ -1,4 +1,6 @@
-"""The trainer behind `run.py`. Its rooms, from the top down; a room imports from those below it:
+"""The trainer behind `run.py`.
+
+Its rooms, from the top down; a room imports from those below it::
 
   cli       flags to a checked configuration
   jobs      train, evaluate, compare, translate, flatness, dropmax_figures; load

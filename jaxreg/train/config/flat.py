@@ -18,7 +18,7 @@ SHARED = {
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-  """`{"optimizer.name": "adam", ...}`."""
+  """Returns the fields by their dotted names: `{"optimizer.name": "adam", ...}`."""
   flat = {}
   for name, value in config.items():
     if isinstance(value, ConfigDict | dict):

@@ -1,0 +1,161 @@
+"""The site: `pip install -e '.[docs]' && sphinx-build -W docs docs/_build`.
+
+The pages of the reference, of the gallery and of the tutorials are written before Sphinx reads the rest;
+none of them is committed. `JAXREG_DOCS_INTERSPHINX=1` links names of JAX, Optax, Flax and others to their
+sites, which takes a network. `-D plot_gallery=0` does not run the tutorials.
+"""
+
+import ast
+import inspect
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS))
+
+import gallery  # noqa: E402
+import reference  # noqa: E402
+
+import jaxreg  # noqa: E402
+
+project = "jaxreg"
+author = "The jaxreg authors"
+copyright = author
+version = release = jaxreg.__version__
+
+extensions = [
+  "myst_parser",
+  "sphinx.ext.autodoc",
+  "sphinx.ext.napoleon",
+  "sphinx.ext.intersphinx",
+  "sphinx.ext.mathjax",
+  "sphinx-mathjax-offline",  # MathJax's files in the site, so that no page needs another host
+  "sphinx_gallery.gen_gallery",
+]
+sphinx_gallery_conf = {
+  "examples_dirs": "../examples/tutorials",
+  "gallery_dirs": "tutorials",
+  "filename_pattern": ".*",
+  "download_all_examples": False,
+  "write_computation_times": False,
+  "show_signature": False,
+  "abort_on_example_error": True,
+}
+exclude_patterns = ["_build", "**/README.*"]
+default_role = "literal"
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures, most of them of other packages
+
+html_theme = "furo"
+html_title = f"jaxreg {release}"
+html_static_path = ["_static", "figures"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+
+maximum_signature_line_length = 80
+python_display_short_literal_types = True
+autodoc_class_signature = "mixed"
+autodoc_default_options = {"member-order": "bysource"}
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+
+intersphinx_mapping = {}
+if os.environ.get("JAXREG_DOCS_INTERSPHINX"):
+  intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "jax": ("https://docs.jax.dev/en/latest", None),
+    "optax": ("https://optax.readthedocs.io/en/latest", None),
+    "flax": ("https://flax.readthedocs.io/en/latest", None),
+  }
+ELSEWHERE = re.compile(r"(?:jax|optax|flax|numpy)\.[\w.]+")
+
+ROOT_PAGES = ("CHANGELOG", "CONTRIBUTING", "SECURITY")
+
+
+class Links(SphinxTransform):
+  """Makes links of the code in a text that names something public: `losses.focal`, then `.poly_loss`."""
+
+  default_priority = 500
+
+  def apply(self) -> None:
+    parts = self.env.docname.split("/")
+    at = parts[1] if parts[0] == "reference" and len(parts) == 3 else ""
+    folder, parent = "", None
+    for literal in list(self.document.findall(nodes.literal)):
+      if isinstance(literal.parent, nodes.reference | nodes.title | addnodes.pending_xref):
+        continue
+      folder = folder if literal.parent is parent else ""
+      parent = literal.parent
+      text = literal.astext()
+      name = reference.linked(text, folder, at)
+      if name:
+        folder = name.partition(".")[0]
+      target = f"jaxreg.{name}" if name else text
+      own = at and name == f"{at}.{parts[2].removesuffix('-class')}"
+      if own or not (name or (intersphinx_mapping and ELSEWHERE.fullmatch(text))):
+        continue
+      link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=target, refexplicit=True)
+      link["refdoc"] = self.env.docname
+      literal.replace_self(link)
+      link += literal
+
+
+def ready_for_napoleon(app, what, name, obj, options, lines: list[str]) -> None:
+  """Marks titles of papers, which are in single backticks, and keeps `Returns` from being read as a type."""
+  section = ""
+  for number, line in enumerate(lines):
+    if line and not line.startswith(" "):
+      section = line
+    elif section == "References:":
+      lines[number] = re.sub(r"`([^`]+)`", r"*\1*", line)
+    elif section == "Returns:":
+      lines[number] = re.sub(r"^ +", r"\g<0>: ", line)  # an empty type: text before a colon is none
+      section = ""
+
+
+def write_root_pages() -> None:
+  """The pages at the root of the repository that belong to the site, with links from `docs/about/`."""
+  (DOCS / "about").mkdir(exist_ok=True)
+  for name in ROOT_PAGES:
+    text = (DOCS.parent / f"{name}.md").read_text()
+    text = re.sub(r"\]\((?=docs/)docs/", "](../", text)
+    text = re.sub(r"\]\((?!https?:|#|\.\./)", "](../../", text)
+    (DOCS / f"about/{name.lower()}.md").write_text(text)
+
+
+def links_to_root_pages(app, docname: str, source: list[str]) -> None:
+  up = "../" * docname.count("/")
+  for name in ROOT_PAGES:
+    source[0] = re.sub(rf"\]\((\.\./)+{name}\.md", f"]({up}about/{name.lower()}.md", source[0])
+
+
+def as_written(app, what, name, obj, options, signature, returned):
+  """A signature as the source has it, with the names of types instead of what they stand for."""
+  if what != "function":
+    return None
+  node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(obj)))).body[0]
+  if not isinstance(node, ast.FunctionDef):
+    return None
+  return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
+
+
+def setup(app) -> None:
+  write_root_pages()
+  gallery.write(DOCS)
+  reference.write(DOCS)
+  app.add_transform(Links)
+  app.connect("source-read", links_to_root_pages)
+  app.connect("autodoc-process-docstring", ready_for_napoleon, priority=100)  # before napoleon
+  app.connect("autodoc-process-signature", as_written)

@@ -1,0 +1,143 @@
+"""The pages of the reference: one for each public name, grouped by folder, and the links to them.
+
+`conf.py` writes them into `docs/reference/` before Sphinx reads the pages. A name is public if it is in the
+`__all__` of a public module of jaxreg. What a page says comes from the docstring.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import jaxreg
+
+# Names without a docstring of their own: types and tables.
+DATA = {
+  "paths.Pattern": "How leaves are selected: a glob, a regular expression or a function of the name.",
+  "train.METHODS": "The methods that `method.name` can name: a `Method` by its name.",
+  "train.Config": "A configuration: an `ml_collections.ConfigDict` with the fields of `base_config`.",
+  "typing.Array": "An array of JAX.",
+  "typing.Batch": "What a loss function is given beside the parameters: any pytree.",
+  "typing.Key": "A typed key, as `jax.random.key` makes it.",
+  "typing.Mask": "A function from parameters to a tree of booleans, such as `paths.kernels_only`.",
+  "typing.Metrics": "Metrics by name, each a sum and a count: they are merged by addition.",
+  "typing.ModelState": "The state of a model beside its parameters, such as BatchNorm's averages.",
+  "typing.Params": "Parameters: any pytree of arrays.",
+}
+
+
+@functools.cache
+def public() -> dict[str, list[str]]:
+  """The public names of each public module: `{"losses": ["arcface", ...], ...}`."""
+  return {folder: list(importlib.import_module(f"jaxreg.{folder}").__all__) for folder in jaxreg.__all__}
+
+
+def first_sentence(full: str) -> str:
+  """The first sentence or paragraph of the docstring of `losses.dropmax`."""
+  if full in DATA:
+    return DATA[full]
+  folder, _, name = full.partition(".")
+  found: Any = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+  return " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
+
+
+def pages() -> dict[str, str]:
+  """The text of each page by its path in `docs/`: `{"reference/losses/focal.rst": ...}`."""
+  found = {"reference/index.rst": _overview()}
+  for folder, names in public().items():
+    found[f"reference/{folder}/index.rst"] = _folder(folder, names)
+    for name in names:
+      found[f"reference/{folder}/{file_of(folder, name)}.rst"] = _page(folder, name)
+  return found
+
+
+def file_of(folder: str, name: str) -> str:
+  """The page of a name: `Hessian` beside `hessian` needs another one on a disk that knows no capitals."""
+  others = {other.lower() for other in public()[folder] if other != name}
+  return f"{name}-class" if name.lower() in others and name[0].isupper() else name
+
+
+def write(docs: Path) -> None:
+  """Writes the pages that changed, so that Sphinx reads only those; removes those of names that are gone."""
+  wanted = {docs / path: text for path, text in pages().items()}
+  for path in (docs / "reference").rglob("*.rst"):
+    if path not in wanted:
+      path.unlink()
+  for path, text in wanted.items():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+      path.write_text(text)
+
+
+def linked(text: str, folder: str = "", at: str = "") -> str | None:
+  """The public name that a piece of code in a text means, such as "losses.focal", or None.
+
+  Args:
+    text: the code: `losses.focal`, `jaxreg.losses.focal`, `.focal`, or on a page of the reference `focal`.
+    folder: the folder that `.focal` belongs to: that of the name before it.
+    at: the folder of the page, where its names stand alone.
+  """
+  names = public()
+  found = re.fullmatch(r"(?:jaxreg\.)?([\w.]+?)(?:\(.*\))?", text)
+  if not found:
+    return None
+  module, _, name = found[1].rpartition(".")
+  module = module or (folder if text.startswith(".") else at)
+  return f"{module}.{name}" if name in names.get(module, ()) else None
+
+
+def _overview() -> str:
+  count = lambda folder: str(len(public()[folder]))
+  rows = [(f":doc:`{folder} <{folder}/index>`", count(folder), _about(folder)) for folder in public()]
+  text = "Every public name is on one page of its own. Each module says how its functions are called."
+  table = _table(("module", "names", "what"), (15, 8, 77), rows)
+  return f"{_title('Reference')}{text}\n\n{_hidden([f'{folder}/index' for folder in public()])}\n{table}"
+
+
+def _folder(folder: str, names: list[str]) -> str:
+  text = inspect.getdoc(importlib.import_module(f"jaxreg.{folder}")) or ""
+  first, _, rest = text.partition("\n\n")
+  files = [file_of(folder, name) for name in names]
+  rows = [(f":doc:`{name} <{file}>`", first_sentence(f"{folder}.{name}")) for name, file in zip(names, files)]
+  table = _table(("name", "what it does"), (32, 68), rows)
+  top = f"{_title(f'jaxreg.{folder}')}.. py:module:: jaxreg.{folder}\n\n"
+  pages = _hidden([f"{name} <{file}>" for name, file in zip(names, files)])
+  return f"{top}{first}\n\n{table}\n{rest}\n\n{pages}"
+
+
+def _page(folder: str, name: str) -> str:
+  top = f"{_title(f'{folder}.{name}')}.. py:currentmodule:: jaxreg.{folder}\n\n"
+  if f"{folder}.{name}" in DATA:
+    value = f"\n   .. code-block:: python\n\n      {value}\n" if (value := _assignment(folder, name)) else ""
+    return f"{top}.. py:data:: {name}\n\n   {DATA[f'{folder}.{name}']}\n{value}"
+  found = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+  return f"{top}.. auto{'class' if inspect.isclass(found) else 'function'}:: jaxreg.{folder}.{name}\n"
+
+
+def _assignment(folder: str, name: str) -> str | None:
+  module = ast.parse(inspect.getsource(importlib.import_module(f"jaxreg.{folder}")))
+  nodes = [node for node in module.body if isinstance(node, ast.Assign)]
+  return next((ast.unparse(node) for node in nodes if ast.unparse(node.targets[0]) == name), None)
+
+
+def _about(folder: str) -> str:
+  doc = inspect.getdoc(importlib.import_module(f"jaxreg.{folder}")) or ""
+  return " ".join(doc.split("\n\n")[0].split())
+
+
+def _title(text: str) -> str:
+  return f"{text}\n{'=' * len(text)}\n\n"
+
+
+def _hidden(pages: list[str]) -> str:
+  return "\n".join([".. toctree::", "   :hidden:", "", *(f"   {page}" for page in pages), ""])
+
+
+def _table(head: tuple[str, ...], widths: tuple[int, ...], rows: list[tuple[str, ...]]) -> str:
+  lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {' '.join(map(str, widths))}", ""]
+  for row in (head, *rows):
+    lines += [f"   {'*' if not number else ' '} - {cell}" for number, cell in enumerate(row)]
+  return "\n".join(lines) + "\n"
