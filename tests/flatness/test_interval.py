@@ -118,7 +118,7 @@ def test_evaluations_and_first_step_are_those_seen():
   assert min(abs(t) for t in moved) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_of_a_network_against_a_dense_scan(batch_size):
   """NumPy's linear interpolation on 40 001 points; far directions take few evaluations each."""
   with X64(True):
