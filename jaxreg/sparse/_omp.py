@@ -65,10 +65,12 @@ def omp(dictionary: ArrayLike, x: ArrayLike, *, num_nonzero: int) -> Array:
     best = jnp.argmax(jax.lax.stop_gradient(score)).astype(jnp.int32)
     used = score[best] > floor
     w = jnp.where(used, W[:, best], 0)
-    # Twice: for nearly parallel atoms, one pass leaves a part due to rounding.
+    # Twice: for nearly parallel atoms, one pass leaves a part due to rounding. The second pass subtracts from
+    # what the first left, because `first + second` rounds to `first`.
     first = Q.T @ w
-    second = Q.T @ (w - Q @ first)
-    apart = w - Q @ (first + second)
+    apart = w - Q @ first
+    second = Q.T @ apart
+    apart = apart - Q @ second
     norm = jnp.sqrt(jnp.where(used, jnp.square(apart).sum(), 1))
     q = apart / norm
     Q, R = Q.at[:, i].set(q), R.at[:, i].set((first + second).at[i].set(norm))

@@ -136,6 +136,15 @@ def test_exact_recovery_stops_early():
   assert {x.dtype for x in jax.tree.leaves(shapes)} == {np.dtype(np.float32)}
 
 
+def test_nearly_parallel_atoms():
+  """Half a per cent apart, of inputs that they make: a basis that is not orthogonal is wrong by 4e-3."""
+  rng, h = np.random.default_rng(0), np.array([1, -0.5, 2, 0.7, -1.2, 1.5])
+  W = np.float32(rng.normal(size=(40, 1)) + 0.005 * rng.normal(size=(40, 6)))
+  xs = np.float32([W.astype(np.float64) @ h, W.astype(np.float64) @ h[::-1]])
+  want = [fitted(W.astype(np.float64), x.astype(np.float64), range(6)) for x in xs]
+  np.testing.assert_allclose(codes(W, xs, 6), want, atol=1e-4)
+
+
 def test_topk_at_the_edges():
   eye = np.eye(3, dtype=np.float32)
   np.testing.assert_array_equal(topk(eye, np.float32([1, -1, 1]), 2), [1, -1, 0])
