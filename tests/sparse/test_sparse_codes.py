@@ -137,7 +137,7 @@ def test_exact_recovery_stops_early():
 
 
 def test_nearly_parallel_atoms():
-  """Half a per cent apart, of inputs that they make: a basis that is not orthogonal is wrong by 4e-3."""
+  """Half a per cent apart, of inputs that they make: a basis that is not orthogonal is wrong by 3e-3."""
   rng, h = np.random.default_rng(0), np.array([1, -0.5, 2, 0.7, -1.2, 1.5])
   W = np.float32(rng.normal(size=(40, 1)) + 0.005 * rng.normal(size=(40, 6)))
   xs = np.float32([W.astype(np.float64) @ h, W.astype(np.float64) @ h[::-1]])
