@@ -90,6 +90,8 @@ def test_a_flat_direction_is_infinite_and_flagged():
     assert np.isinf(found.left[0])
     np.testing.assert_array_equal(found.crossed, [[False, True]])
     assert found.right[0] == pytest.approx(1, rel=1e-3)
+    edge = _width(lambda t: 1 + t**2, first_step=1.0, cap=1.0)  # the cap is the last distance of the search
+    np.testing.assert_allclose(edge.width, 2, rtol=1e-3)
 
 
 def test_first_crossing_from_a_small_first_step():
