@@ -150,6 +150,31 @@ def rows():
       yield pytest.param(check, row, id=f"{name}-optim.{row}", marks=mark)
 
 
+# What the sources use: a call without the option is theirs.
+OF_THE_SOURCE = {
+  "losses.large_margin": {"weight": 0.3},
+  "losses.focal": {"gamma": 2.0},
+  "losses.label_smoothing": {"smoothing": 0.1},
+  "losses.cosface": {"margin": 0.35, "scale": 64.0},
+  "losses.arcface": {"margin": 0.5, "scale": 64.0},
+  "adversarial.pgd": {"norm": "linf", "random_start": True},
+  "augment.cutmix": {"alpha": 1.0},
+  "augment.random_erasing": {"rate": 0.5, "area": (0.02, 0.4)},
+  "noise.drop_block": {"block_size": 7},
+  "optim.sam": {"rho": 0.05},
+  "optim.asam": {"rho": 0.5, "eta": 0.01},
+  "optim.gradient_noise": {"gamma": 0.55},
+  "optim.sgld": {"temperature": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_SOURCE)
+def test_defaults_are_those_of_the_source(name):
+  folder, _, function = name.partition(".")
+  options = inspect.signature(getattr(importlib.import_module(f"jaxreg.{folder}"), function)).parameters
+  assert {option: options[option].default for option in OF_THE_SOURCE[name]} == OF_THE_SOURCE[name]
+
+
 @pytest.mark.parametrize(("check", "case"), rows())
 def test_contract(check, case):
   check(case)

@@ -146,6 +146,7 @@ def run(theirs, monkeypatch):
   return module.main
 
 
+@pytest.mark.thorough
 def test_a_run_of_them_all_its_evaluation_and_its_predictions(run, theirs, capsys):
   here = ["--workdir", "here"]
   assert run([*ALL, *here]) == 0, capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_chunks_draw_different_noise():
   assert loss is flatness.chunked(noise, 2), "equal losses must be one, or everything compiles again"
 
 
-@pytest.mark.parametrize("examples", [20_000, 20_050])
+@pytest.mark.parametrize("examples", [pytest.param(20_000, marks=pytest.mark.thorough), 20_050])
 def test_memory_is_that_of_a_chunk(examples):
   """The second derivative of a wide layer over many examples; the data, 0.8 MB, are not copied either."""
 

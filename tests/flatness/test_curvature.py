@@ -42,7 +42,7 @@ def test_quadratic_form():
 
 
 @pytest.mark.parametrize("where", [WHERE, "*"])
-@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.thorough), 5])
 def test_hessian_is_jax_s(where, batch_size):
   params, batch = nets.make_params(), nets.make_batch()
   found = flatness.hessian(nets.loss_fn, params, batch, where=where, batch_size=batch_size)
@@ -147,7 +147,7 @@ def test_data_are_arguments_of_what_is_compiled():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("chunk_size", [7, 40, 100])
+@pytest.mark.parametrize("chunk_size", [7, *(pytest.param(n, marks=pytest.mark.thorough) for n in (40, 100))])
 def test_dense_hessian_is_jax_s(bias, chunk_size):
   params, batch = nets.make_params(), nets.make_batch()
   z, h = nets.second(params, batch), nets.first(params, batch)

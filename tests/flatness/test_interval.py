@@ -90,6 +90,8 @@ def test_a_flat_direction_is_infinite_and_flagged():
     assert np.isinf(found.left[0])
     np.testing.assert_array_equal(found.crossed, [[False, True]])
     assert found.right[0] == pytest.approx(1, rel=1e-3)
+    edge = _width(lambda t: 1 + t**2, first_step=1.0, cap=1.0)  # the cap is the last distance of the search
+    np.testing.assert_allclose(edge.width, 2, rtol=1e-3)
 
 
 def test_first_crossing_from_a_small_first_step():
@@ -118,7 +120,7 @@ def test_evaluations_and_first_step_are_those_seen():
   assert min(abs(t) for t in moved) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_of_a_network_against_a_dense_scan(batch_size):
   """NumPy's linear interpolation on 40 001 points; far directions take few evaluations each."""
   with X64(True):

@@ -96,7 +96,7 @@ def test_spectrum_is_biased_where_the_projected_variance_is_not():
   assert projected.max() < 1.5
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7])
+@pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 7])
 def test_per_example_covariance_agrees_with_samples_of_the_whole_gradient(chunk_size):
   """Within four standard errors of 4000 sampled full-batch gradients, entry by entry and in the trace."""
   with jax.enable_x64(True):

@@ -27,13 +27,9 @@ def parameters(backbone, classes, size):
     (models.CifarResNet(depth=20), 10, 32, 269_722),
     (models.CifarResNet(depth=32), 10, 32, 464_154),
     (models.ResNet(depth=18, stem="imagenet"), 1000, 224, 11_689_512),
-    (models.ResNet(depth=34, stem="imagenet"), 1000, 224, 21_797_672),
-    (models.ResNet(depth=50, stem="imagenet"), 1000, 224, 25_557_032),
-    pytest.param(
-      models.ResNet(depth=101, stem="imagenet"), 1000, 224, 44_549_160, marks=pytest.mark.thorough
-    ),
-    pytest.param(
-      models.ResNet(depth=152, stem="imagenet"), 1000, 224, 60_192_808, marks=pytest.mark.thorough
+    *(
+      pytest.param(models.ResNet(depth=depth, stem="imagenet"), 1000, 224, count, marks=pytest.mark.thorough)
+      for depth, count in ((34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808))
     ),
   ],
 )
@@ -47,7 +43,7 @@ def test_number_of_parameters(backbone, classes, size, count):
     (models.CifarResNet(depth=8, width=4), 32, 16),
     (models.ResNet(depth=18, width=8, stem="cifar"), 32, 64),
     (models.ResNet(depth=18, width=8, stem="imagenet"), 64, 64),
-    (models.ResNet(depth=50, width=2, stem="imagenet"), 64, 64),
+    pytest.param(models.ResNet(depth=50, width=2, stem="imagenet"), 64, 64, marks=pytest.mark.thorough),
   ],
 )
 def test_feature_shapes(backbone, size, features):
@@ -86,7 +82,9 @@ def convolved(image, kernel, stride):
   return np.stack(planes, axis=-1)[::stride, ::stride]
 
 
-@pytest.mark.parametrize(("channels", "stride"), [(8, 1), (3, 1), (8, 2)])
+@pytest.mark.parametrize(
+  ("channels", "stride"), [(8, 1), pytest.param(3, 1, marks=pytest.mark.thorough), (8, 2)]
+)
 def test_a_bottleneck_is_its_three_convolutions_and_its_shortcut(channels, stride):
   norm = functools.partial(nn.BatchNorm, use_running_average=True, momentum=0.9)
   block = _resnet.Bottleneck(width=2 * stride, stride=stride, norm=norm)

@@ -42,9 +42,10 @@ def test_number_of_parameters(batch_norm):
   [
     # The usual ImageNet models'; the source's table 2 rounds to 133, 133, 138 and 144 million.
     ({"depth": 11}, 132_863_336),
-    ({"depth": 13}, 133_047_848),
-    ({"depth": 16}, 138_357_544),
-    ({"depth": 19}, 143_667_240),
+    *(
+      pytest.param({"depth": depth}, count, marks=pytest.mark.thorough)
+      for depth, count in ((13, 133_047_848), (16, 138_357_544), (19, 143_667_240))
+    ),
   ],
 )
 def test_published_numbers_of_parameters(options, count):
@@ -68,7 +69,7 @@ VGG9_POOLS, VGG11_POOLS, VGG16_POOLS = (1, 3, 5), (0, 1, 3, 5, 7), (1, 3, 6, 9, 
   ("model", "pools", "size", "features"),
   [
     (models.VGG9(width=2), VGG9_POOLS, 8, 8),
-    (models.VGG(depth=11, width=1, hidden=6), VGG11_POOLS, 32, 6),
+    pytest.param(models.VGG(depth=11, width=1, hidden=6), VGG11_POOLS, 32, 6, marks=pytest.mark.thorough),
     pytest.param(models.VGG(depth=16, width=1, hidden=6), VGG16_POOLS, 32, 6, marks=pytest.mark.thorough),
   ],
 )
@@ -142,6 +143,7 @@ def test_dropout_follows_each_pooling():
   np.testing.assert_array_equal(model.clone(dropout_rate=0.0).apply(variables, x[:2], train=True), 1)
 
 
+@pytest.mark.thorough
 def test_dropout_of_vgg_follows_each_dense_layer():
   number, hidden = 8, 500
   model = models.VGG(depth=11, width=1, hidden=hidden)

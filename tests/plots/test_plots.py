@@ -112,6 +112,7 @@ class TestAllOverRecords:
       assert low <= 0 <= high
       assert all(low < x.get_ydata()[0] < high for x in drawn)
 
+  @pytest.mark.thorough
   def test_nothing_finite(self, plot):
     records = [
       {k: math.nan if "/" in k else v for k, v in record.items()} for record in make_records(5, test=False)
@@ -124,6 +125,7 @@ class TestAllOverRecords:
     with pytest.raises(ValueError, match=r"with train/.* must have an epoch, got record 1 with"):
       plot(records)
 
+  @pytest.mark.thorough
   def test_few_records_are_drawn_as_they_are(self, plot):
     assert plot(make_records(MAX_POINTS)).get_supxlabel() == ""
 
@@ -250,6 +252,7 @@ class TestTerms:
     shared, total, a, b = plots.terms(records, ("a", "b")).axes
     assert [axis.get_yscale() for axis in (shared, total, a, b)] == ["linear", "linear", "log", "linear"]
 
+  @pytest.mark.thorough
   @pytest.mark.parametrize("count", [0, 2, 3, 5, 7])
   def test_any_number(self, count):
     names = [f"term{i}" for i in range(count)]
@@ -345,7 +348,7 @@ class TestRetainMaps:
     names = [str(labels[i]) if i in rest else f"{labels[i]} → {log_probs[i].argmax()}" for i in expected]
     assert row_names(hard) == names
 
-  @pytest.mark.parametrize("classes", [10, 100])
+  @pytest.mark.parametrize("classes", [10, pytest.param(100, marks=pytest.mark.thorough)])
   def test_marks_are_at_truth_and_prediction(self, classes):
     retain, posterior, labels, log_probs = make_arrays(400, classes)
     _, hard, _, q, *_ = plots.retain_maps(retain, posterior, labels, log_probs).axes

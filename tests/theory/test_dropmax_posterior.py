@@ -153,6 +153,15 @@ def test_mean_field_terms_are_sums_over_masks():
       np.testing.assert_allclose(got[name][i], want[name], rtol=1e-10, atol=1e-12, err_msg=name)
 
 
+def test_a_sure_posterior_has_no_deviation_and_a_finite_gradient():
+  o, ph, _, y = random_inputs(7, ())
+  value, slope = jax.jit(jax.value_and_grad(lambda q: theory.dropmax_mean_field(o, ph, q, y)["nll_std"]))(
+    np.float32([1e4, -1e4, 1e4, -1e4, 1e4])
+  )
+  assert value == 0
+  np.testing.assert_array_equal(slope, 0)
+
+
 @pytest.mark.usefixtures("x64")
 def test_the_negative_bound_is_the_gap_less_the_evidence():
   got = mean_field(*random_inputs(5))

@@ -218,8 +218,8 @@ def test_a_step_is_saved_once(pair):
   assert runs.snapshot(pair / "checkpoints") == before
 
 
-def test_one_without_metrics_is_replaced_once_they_are_known(tmp_path):
-  """What a run saves that is stopped in an evaluation; also where it was opened again."""
+def test_one_without_metrics_is_replaced_once_they_are_known(tmp_path, monkeypatch):
+  """What a run saves that is stopped in an evaluation; while it is replaced, a kill leaves the one before."""
   with open_checkpoints(tmp_path) as saved:
     saved.save(1, make_state(1), METRICS)
     saved.save(2, make_state(2), None)
@@ -228,8 +228,12 @@ def test_one_without_metrics_is_replaced_once_they_are_known(tmp_path):
   with open_checkpoints(tmp_path) as saved:
     assert saved.latest == 2
     assert not saved.measured
+    save, there = saved._orbax.save_checkpointables_async, []
+    look = lambda *arguments, **options: there.append(good_steps(tmp_path)) or save(*arguments, **options)
+    monkeypatch.setattr(saved._orbax, "save_checkpointables_async", look)
     saved.save(2, make_state(2), METRICS)
     assert saved.measured
+  assert there == [{1: METRICS}]
   assert good_steps(tmp_path) == {1: METRICS, 2: METRICS}
   assert int(checkpoint.restore(tmp_path, 2, abstract(make_state(2))).step) == 2
 

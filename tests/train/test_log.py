@@ -48,6 +48,7 @@ def test_what_a_run_leaves_behind(finished_run):
   assert config == train.flatten(runs.make_config())
 
 
+@pytest.mark.thorough
 def test_the_figure_of_terms_has_the_regularizers(tmp_path, light_runs, monkeypatch):
   asked = []
   monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *arguments: asked.append(arguments[3]))

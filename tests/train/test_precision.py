@@ -66,7 +66,7 @@ def batch():
   }
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float32", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("model", CASES)
 def test_layers_compute_in_it(model, precision):
   built = program(model, precision)
@@ -100,6 +100,7 @@ def test_what_is_kept_and_what_is_lost_is_float32(model):
   assert mask.dtype == jnp.float32
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", CASES)
 def test_without_it_nothing_is_bfloat16(model):
   assert train.base_config().precision == "float32"

@@ -106,7 +106,7 @@ def test_an_error_after_a_state_that_is_not_finite_saves_nothing(tmp_path, monke
   assert not manifest.good_steps(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("step", "moved"), [(2, True), (6, False)])
+@pytest.mark.parametrize(("step", "moved"), [(2, True), pytest.param(6, False, marks=pytest.mark.thorough)])
 def test_a_folder_that_is_removed_or_moved_ends_the_run(tmp_path, monkeypatch, step, moved):
   """Before the first save and after it; the same command can begin anew, and a moved run goes on."""
   workdir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"

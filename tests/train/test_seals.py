@@ -127,6 +127,15 @@ def test_a_config_of_odd_values_is_damage(finished_copy, field, value):
     restore_config(train.base_config(), finished_copy)
 
 
+def test_a_field_that_is_gone_is_refused_only_if_it_was_read(monkeypatch):
+  saved = {**train.flatten(runs.make_config()), "seed": 5, "model.LeNet.gone": 1}
+  monkeypatch.setattr("jaxreg.train.run.workdir.read_config", lambda _: saved)
+  assert restore_config(train.base_config(), "there").seed == 5
+  saved["model.MLP.gone"] = 1
+  with pytest.raises(train.RunError, match=r"had a field model\.MLP\.gone"):
+    restore_config(train.base_config(), "there")
+
+
 @pytest.mark.parametrize("field", ["scale", "input_shape", "sizes"])
 def test_a_description_of_odd_data_is_damage(finished_copy, field):
   file = finished_copy / "data.json"
