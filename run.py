@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-import time
 import types
 import warnings
 from pathlib import Path
@@ -68,6 +67,7 @@ def main(argv: list[str]) -> int:
       print("\n".join(map(printable, report.split("\n"))))
     return 0
   except train.RunError as error:
+    processes.heed()
     return _fail(str(error))
   except train.Interrupted as stop:
     _ignore_signals()
@@ -77,8 +77,7 @@ def main(argv: list[str]) -> int:
       print(f"{program()}: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-    if jax.process_count() > 1:
-      time.sleep(1)  # if a process is gone, the listening thread reports it meanwhile, in better words
+    processes.heed()
     status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
     if jax.process_count() > 1:
       os._exit(status)  # without waiting for the other processes, because one may be gone
