@@ -6,10 +6,21 @@ import _signal  # pyright: ignore[reportMissingImports]
 if __name__ == "__main__":
   _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-import logging
+import io
 import os
-import signal
 import sys
+
+if __name__ == "__main__":
+  for number, name in enumerate(("stdin", "stdout", "stderr")):
+    if getattr(sys, name) is None:  # it was closed, and the next file that is opened would take its number
+      os.dup2(os.open(os.devnull, os.O_RDWR), number)
+      setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+  for stream in (sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):  # names may have characters that a terminal cannot show
+      stream.reconfigure(errors="backslashreplace")
+
+import logging
+import signal
 import types
 import warnings
 from pathlib import Path
