@@ -36,6 +36,7 @@ import jax
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.devices import processes
+from jaxreg.train.devices.mesh import check_platform
 from jaxreg.train.errors import printable, program
 from jaxreg.train.run import slurm
 from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
@@ -70,6 +71,7 @@ def main(argv: list[str]) -> int:
       peer_timeout=call.peer_timeout,
       start_timeout=call.start_timeout,
     )
+    check_platform()
     if call.config.compilation_cache:
       keep_compiled_programs()
     results = JOBS[call.config.job](call.config, call.workdir)

@@ -227,6 +227,17 @@ def test_values_that_mean_nothing(refuses, given, message):
   refuses([f"--config.{each}" for each in given], given[-1].partition("=")[0], message)
 
 
+def test_a_platform_that_is_not_there(refuses, monkeypatch):
+  def missing():
+    raise RuntimeError("Unable to initialize backend 'cuda':\nno such library")
+
+  monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+  monkeypatch.setattr(jax, "local_devices", missing)
+  refuses(
+    [], "JAX_PLATFORMS=cuda: no device can be used (Unable to initialize backend 'cuda': no such library)"
+  )
+
+
 def test_a_batch_that_the_devices_cannot_share(refuses):
   refuses(["--config.batch_size=20"], "batch_size: must be divisible by the number of devices, 8, got 20")
   refuses(
