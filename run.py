@@ -6,11 +6,21 @@ import _signal  # pyright: ignore[reportMissingImports]
 if __name__ == "__main__":
   _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-import logging
+import io
 import os
-import signal
 import sys
-import time
+
+if __name__ == "__main__":
+  for number, name in enumerate(("stdin", "stdout", "stderr")):
+    if getattr(sys, name) is None:  # it was closed, and the next file that is opened would take its number
+      os.dup2(os.open(os.devnull, os.O_RDWR), number)
+      setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+  for stream in (sys.stdout, sys.stderr):
+    if isinstance(stream, io.TextIOWrapper):  # names may have characters that a terminal cannot show
+      stream.reconfigure(errors="backslashreplace")
+
+import logging
+import signal
 import types
 import warnings
 from pathlib import Path
@@ -31,6 +41,7 @@ import jax
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.devices import processes
+from jaxreg.train.devices.mesh import check_platform
 from jaxreg.train.errors import printable, program
 from jaxreg.train.run import slurm
 from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
@@ -65,6 +76,7 @@ def main(argv: list[str]) -> int:
       peer_timeout=call.peer_timeout,
       start_timeout=call.start_timeout,
     )
+    check_platform()
     if call.config.compilation_cache:
       keep_compiled_programs()
     results = JOBS[call.config.job](call.config, call.workdir)
@@ -73,6 +85,7 @@ def main(argv: list[str]) -> int:
       print("\n".join(map(printable, report.split("\n"))))
     return 0
   except train.RunError as error:
+    processes.heed()
     return _fail(str(error))
   except train.Interrupted as stop:
     _ignore_signals()
@@ -82,8 +95,7 @@ def main(argv: list[str]) -> int:
       print(f"{program()}: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
-    if jax.process_count() > 1:
-      time.sleep(1)  # if a process is gone, the listening thread reports it meanwhile, in better words
+    processes.heed()
     status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
     if jax.process_count() > 1:
       os._exit(status)  # without waiting for the other processes, because one may be gone

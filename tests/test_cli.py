@@ -4,7 +4,9 @@ import fnmatch
 import importlib.util
 import inspect
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -223,6 +225,17 @@ REFUSED = [
 def test_values_that_mean_nothing(refuses, given, message):
   given = given.split()
   refuses([f"--config.{each}" for each in given], given[-1].partition("=")[0], message)
+
+
+def test_a_platform_that_is_not_there(refuses, monkeypatch):
+  def missing():
+    raise RuntimeError("Unable to initialize backend 'cuda':\nno such library")
+
+  monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+  monkeypatch.setattr(jax, "local_devices", missing)
+  refuses(
+    [], "JAX_PLATFORMS=cuda: no device can be used (Unable to initialize backend 'cuda': no such library)"
+  )
 
 
 def test_a_batch_that_the_devices_cannot_share(refuses):
@@ -497,6 +510,18 @@ def test_list_shows_every_config_with_its_variants(run, capsys):
     assert bool(listed) == bool(inspect.signature(module.get_config).parameters)
     for variant in listed[:: max(1, len(listed) // 3)]:
       assert module.get_config(variant).job in describe.CHOICES["job"]
+
+
+@pytest.mark.thorough
+def test_streams_that_are_closed_or_cannot_show_a_name(tmp_path):
+  (tmp_path / "\xfc.py").write_text("from jaxreg.train import base_config as get_config\n")
+  environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+  for streams, shown in (("", b"\\xfc.py"), (">&-", b""), ("<&- >&- 2>&-", b"")):
+    command = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, str(ROOT / "run.py")]
+    command += ["--help", "--config", "\xfc.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert shown in done.stdout
 
 
 def test_list_goes_on_past_a_file_that_is_no_python(tmp_path):

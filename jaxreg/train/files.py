@@ -21,6 +21,7 @@ def write_json(file: Path, value: Any) -> None:
   """Writes JSON to disk such that the file is either the old one or the new one, whatever happens."""
   make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
+  partial.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
   with open(partial, "w") as stream:
     json.dump(value, stream, indent=2)
     stream.write("\n")

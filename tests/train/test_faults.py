@@ -312,7 +312,15 @@ ODD = {
   "a pipe": None,
   "a link to itself": None,
 }
-STATE = ("config.json", "data.json", "environment.json", "metrics.jsonl", "manifests/14.json", "results.json")
+STATE = (
+  "config.json",
+  "data.json",
+  "environment.json",
+  "metrics.jsonl",
+  "manifests/14.json",
+  "results.json",
+  "lock",
+)
 
 
 def contents(folder):

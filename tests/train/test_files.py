@@ -1,5 +1,7 @@
 """Paths as people give them, names as terminals get them, and packed files that promise too much."""
 
+import contextlib
+import faulthandler
 import gzip
 import os
 import zipfile
@@ -10,8 +12,11 @@ import pytest
 from jaxreg.train.data import sources, unpack
 from jaxreg.train.data.tfds import cache as tfds_cache
 from jaxreg.train.errors import RunError, printable
-from jaxreg.train.files import local_path
+from jaxreg.train.files import local_path, write_json
 from jaxreg.train.jobs.load import load
+from jaxreg.train.run.lock import locked
+from jaxreg.train.run.manifest import good_steps
+from jaxreg.train.run.watchdog import Watchdog
 
 
 @pytest.mark.parametrize(
@@ -29,6 +34,29 @@ from jaxreg.train.jobs.load import load
 def test_a_path_is_what_people_mean(monkeypatch, given, meant):
   monkeypatch.setenv("HOME", "/home/me")
   assert str(local_path(given, "--workdir")) == meant
+
+
+@pytest.mark.parametrize("odd", ["pipe", "link", "folder"])
+def test_what_lies_in_the_place_of_a_file_is_not_waited_for_and_not_followed(tmp_path, odd):
+  """Work directories are passed on; a link in one may name any file of the user."""
+  (tmp_path / "mine").write_text("precious")
+  make = {"pipe": os.mkfifo, "link": lambda at: at.symlink_to(tmp_path / "mine"), "folder": os.mkdir}[odd]
+  (tmp_path / "manifests").mkdir()
+  (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+  for name in ("lock", "a.json.partial", "stacks-0.txt", "manifests/3.json"):
+    make(tmp_path / name)
+  with pytest.raises(RunError, match=r"^--workdir: .* cannot be locked "), locked(tmp_path):
+    pass
+  for write in (
+    lambda: write_json(tmp_path / "a.json", 1),
+    Watchdog(tmp_path / "stacks-0.txt", minutes=1).__enter__,
+  ):
+    refused = pytest.raises(OSError, match=r"directory|permitted")
+    with refused if odd == "folder" else contextlib.nullcontext():
+      write()
+  faulthandler.cancel_dump_traceback_later()
+  assert good_steps(tmp_path) == {}
+  assert (tmp_path / "mine").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

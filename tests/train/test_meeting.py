@@ -124,6 +124,23 @@ def test_one_that_is_killed_ends_the_others_at_once_with_one_line_each(three, wh
   assert ended(2) == ([1, 1], [words, words])
 
 
+def test_an_error_that_follows_from_a_loss_is_told_as_the_loss(three, monkeypatch):
+  """As that of a save, which waits for all processes."""
+  lines, ended = three
+
+  def save(*_):
+    threading.Timer(0.2, hang_up, [lines[1]]).start()
+    raise train.RunError("a checkpoint cannot be saved")
+
+  run = runs.load_run("run_for_a_loss")
+  monkeypatch.setattr(run.processes, "_lines", lines[0])
+  monkeypatch.setitem(run.JOBS, "train", save)
+  monkeypatch.setattr(run.processes, "wait_for_others", lambda: False)
+  assert run.main(["--config.epochs=1"]) == 1
+  assert "run.py: error: process 1 is gone" in ended(2)[1][-1]
+  assert lines[0]._left
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_one_that_fails_alone_ends_the_others_with_its_line(three, who):
   lines, ended = three

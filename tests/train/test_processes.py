@@ -1,21 +1,24 @@
 """How processes find each other, and how one process is as if there were no such thing."""
 
 import shutil
+import sys
 
 import jax
 import pytest
+from jax._src.clusters import ClusterEnv, cloud_tpu_cluster
+from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster
 from jax._src.clusters.ompi_cluster import OmpiCluster
 from jax._src.clusters.slurm_cluster import SlurmCluster
 
 from jaxreg import train
-from jaxreg.train.devices import processes
+from jaxreg.train.devices import launchers, processes
 from jaxreg.train.run import lock
 
 
 @pytest.fixture
 def calls(monkeypatch):
   """What `jax.distributed.initialize` was called with; an environment that says nothing."""
-  for name in (*processes.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *SLURM, *OPEN_MPI):
+  for name in (*launchers.LAUNCHERS, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *SLURM, *OPEN_MPI):
     monkeypatch.delenv(name, raising=False)
   made = Calls()
   monkeypatch.setattr(processes, "_meet", lambda *arguments, **_: made.met.append(arguments))
@@ -106,8 +109,10 @@ def test_launchers_are_noticed(calls, monkeypatch, name, several, alone):
   processes.start(None, None, None)
   assert calls == []
   monkeypatch.setenv(name, several)
-  processes.start(None, None, None)
-  assert calls == [(None, None, None)]
+  message = rf"^{name}={several}: no launcher tells where .* meet; give --coordinator, .*, or unset {name}$"
+  with pytest.raises(train.RunError, match=message):
+    processes.start(None, None, None)
+  assert calls == []
 
 
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
@@ -141,9 +146,43 @@ def test_processes_of_a_launcher_meet_as_numbered_ones_do(calls, monkeypatch, th
   assert calls.met == calls
 
 
-def test_the_environment_can_be_asked(calls):
-  processes.start(None, None, None, detect=True)
-  assert calls == [(None, None, None)]
+@pytest.fixture
+def tpu_pod(monkeypatch):
+  """The second of two hosts of the second slice of a TPU pod on GKE."""
+  hosts = {"TPU_WORKER_HOSTNAMES": "localhost,h1", "TPU_WORKER_ID": "1"}
+  slices = {"MEGASCALE_COORDINATOR_ADDRESS": "", "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}
+  for name, value in {**hosts, **slices}.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+
+
+def test_processes_of_a_tpu_pod_meet_as_numbered_ones_do(calls, tpu_pod, monkeypatch):
+  processes.start(None, None, None)
+  assert calls == calls.met == [("localhost:8482", 4, 3)]
+  monkeypatch.setattr(GkeTpuCluster, "get_process_count", lambda: 1 / 0)
+  with pytest.raises(
+    train.RunError, match=r"^--coordinator: the launcher does not tell .*\(division by zero\)$"
+  ):
+    processes.start(None, None, None)
+
+
+@pytest.mark.parametrize("moved", ["module", "function", "arguments"])
+def test_jax_itself_meets_where_its_detection_has_moved(calls, tpu_pod, monkeypatch, moved):
+  name = "auto_detect_unset_distributed_params"
+  if moved == "module":
+    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
+  elif moved == "function":
+    monkeypatch.delattr(ClusterEnv, name)
+  else:
+    monkeypatch.setattr(ClusterEnv, name, lambda: None)
+  processes.start(None, None, None)
+  assert (calls, calls.met) == ([(None, None, None)], [])
+
+
+def test_a_launcher_that_is_not_there_is_told(calls):
+  with pytest.raises(train.RunError, match=r"^--distributed: no launcher tells .* --process_id$"):
+    processes.start(None, None, None, detect=True)
+  assert calls == []
 
 
 def test_processes_that_cannot_meet_are_told(calls, monkeypatch):

@@ -1,9 +1,25 @@
 """Arranges the devices in a mesh of two axes."""
 
+import os
+
 import jax
 from jax.sharding import AxisType
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, one_line
+
+
+def check_platform() -> None:
+  """Checks that JAX finds a device, before anything is read.
+
+  Raises:
+    RunError: if it does not, as when `JAX_PLATFORMS` names a platform that is not there.
+  """
+  try:
+    jax.local_devices()
+  except RuntimeError as error:
+    given = os.environ.get("JAX_PLATFORMS")
+    where = f"JAX_PLATFORMS={given}" if given else "JAX"
+    raise RunError(f"{where}: no device can be used ({one_line(error)})") from error
 
 
 def make_mesh(model: int = 1) -> jax.sharding.Mesh:

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,18 +17,9 @@ from jaxreg.train.errors import RunError, one_line
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
 START_TIMEOUT = 50  # seconds
-JAX_START_TIMEOUT = 300  # seconds, where JAX alone knows the processes, as on TPU pods
+JAX_START_TIMEOUT = 300  # seconds, where JAX alone knows the processes
 
 _lines: Lines | None = None
-
-# Environment variables of launchers, with a test for a value that means several processes.
-LAUNCHERS: dict[str, Callable[[str], bool]] = {
-  "JAX_COORDINATOR_ADDRESS": bool,
-  "SLURM_STEP_NUM_TASKS": lambda value: int(value) > 1,
-  "OMPI_COMM_WORLD_SIZE": lambda value: int(value) > 1,
-  "TPU_WORKER_HOSTNAMES": lambda value: "," in value,
-  "TPU_PROCESS_ADDRESSES": lambda value: "," in value,
-}
 
 
 def start(
@@ -48,7 +40,7 @@ def start(
     detect: asks the environment (a TPU pod, SLURM, Open MPI, GKE), even if it shows no sign of several
       processes.
     peer_timeout: seconds without a sign of life after which a process counts as lost.
-    start_timeout: seconds within which all processes have to come; on TPU pods they have at least 300.
+    start_timeout: seconds within which all processes have to come.
 
   Raises:
     RunError: if only some of the first three arguments are given, or the processes cannot meet.
@@ -67,11 +59,15 @@ def start(
       raise RunError(f"--{name}: must be at least 1 second, got {seconds}")
   if missing and (found := launchers.detected()):
     (coordinator, num_processes, process_id), missing = found, []
+  if missing and not detect and not launchers.says_several():
+    return
+  began = time.monotonic()
+  if missing and (found := launchers.asked(start_timeout)):
+    (coordinator, num_processes, process_id), missing = found, []
   if not missing:
     _check(coordinator, num_processes, process_id)
-    _meet(coordinator, num_processes, process_id, timeout=start_timeout, silence=peer_timeout)
-  elif not detect and not any(_says_several(name, several) for name, several in LAUNCHERS.items()):
-    return
+    left = max(1, round(start_timeout - (time.monotonic() - began)))
+    _meet(coordinator, num_processes, process_id, timeout=left, silence=peer_timeout)
   try:
     jax.distributed.initialize(
       coordinator,
@@ -89,6 +85,15 @@ def leave(failure: str | None = None) -> None:
   """Tells the other processes that this one ends, and the line of its failure, if it fails."""
   if _lines is not None:
     _lines.leave(failure)
+
+
+def heed(seconds: float = 1) -> None:
+  """Waits a moment, in which the listening thread may report that another process is gone.
+
+  An error of this process may follow from the loss. The thread reports the loss, and ends the process.
+  """
+  if _lines is not None:
+    time.sleep(seconds)
 
 
 def wait_for_others() -> bool:
@@ -179,13 +184,6 @@ def _from_environment(name: str, value: int | None) -> int | None:
     return int(os.environ[name])
   except ValueError:
     raise RunError(f"{name}: must be an integer, got {os.environ[name]!r}") from None
-
-
-def _says_several(name: str, several: Callable[[str], bool]) -> bool:
-  try:
-    return name in os.environ and several(os.environ[name])
-  except ValueError:
-    return False
 
 
 def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def locked(workdir: Path) -> Iterator[str]:
   """
   with contextlib.ExitStack() as held:
     try:
-      stream = held.enter_context(open(workdir / "lock", "a"))
+      stream = held.enter_context(open(workdir / "lock", "a", opener=_no_link_or_pipe))
       fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
       token = secrets.token_hex(16)
       stream.truncate(0)
@@ -41,6 +42,11 @@ def locked(workdir: Path) -> Iterator[str]:
     except OSError as error:
       raise RunError(f"--workdir: {workdir} cannot be locked ({error}); give another") from error
     yield token
+
+
+def _no_link_or_pipe(path: str, flags: int) -> int:
+  """Opens a file, but follows no link, and does not wait at a pipe: people pass work directories on."""
+  return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def check_there(workdir: Path, token: str) -> None:

@@ -34,6 +34,7 @@ class Log:
     kept = [r for r in lines if r is not None and r["step"] <= start and "test/error" not in r]
     partial = self._file.with_name("metrics.jsonl.partial")
     try:
+      partial.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
       partial.write_text("".join(_line(record) for record in kept))
       sync(partial)
       partial.replace(self._file)

@@ -123,6 +123,8 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
 
 def _read_manifest(file: Path) -> dict[str, Any]:
   """The manifest in `file`; raises ValueError if the file is damaged or is not a manifest."""
+  if file.exists() and not file.is_file():
+    raise ValueError("it is no file")  # a pipe would be waited for
   manifest = parse_table(file.read_bytes(), required=True)
   files, metrics = manifest.get("files"), manifest.get("metrics")
   if not isinstance(files, dict) or not (metrics is None or _are_numbers(metrics)):

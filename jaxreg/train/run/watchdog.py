@@ -20,6 +20,7 @@ class Watchdog:
 
   def __enter__(self) -> "Watchdog":
     if self._seconds:
+      self._file.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
       self._stream = open(self._file, "w")
       self.alive()
     return self
