@@ -5,8 +5,8 @@
 
 Type II predicts with its logits divided by the number of groups; from the checkpoints this also makes its NLL
 without that. Prints a Markdown table of test error and both NLLs, mean and 95 % interval over the seeds, and
-writes `trends.json` and `figures/trends.png` into the folder. The second form draws the same figure again from
-the table that a page has under a heading, without the runs.
+writes `trends.json` and `figures/trends.png` into the folder. The second form draws the same figure from the
+table that a page has under a heading, without the runs.
 """
 
 import argparse

@@ -79,8 +79,8 @@ MEASURED = {
       "figure 2",
       "variance falls with interval flatness, for parameters and gradients, whatever the factor",
       "holds for the network on MNIST in all four settings, with correlations from -0.90 to -0.96, but for "
-      "gradients it is not a power law: in the setting that was tested the slope is -2.3 and, beyond a flatness "
-      "of 10.9, -5.1 (one law: p 8e-37). It does not hold among the first hundred components of a "
+      "gradients it is not a power law: in the setting that was tested the slope is -2.3 and, beyond a "
+      "flatness of 10.9, -5.1 (one law: p 8e-37). It does not hold among the first hundred components of a "
       "trajectory, which belong to its drift. For ResNet-20 on 100 images of CIFAR-10 variance falls over"
       " 20 components (slopes -6.6 and -3.0). **Opposite sign** for a small transformer, at factor 1.1 "
       "over 12 components: variance grows with flatness for gradients (slope 2.6 [0.4, 4.9]), and for its"
