@@ -1,19 +1,24 @@
 """Error and NLL of group softmax against the number of groups, from a finished `compare_group_softmax`.
 
     python benchmarks/group_softmax_trends.py runs/compare_group_softmax-digits
+    python benchmarks/group_softmax_trends.py docs/group_softmax.md --section MNIST-1K --to FILE.png
 
 Type II predicts with its logits divided by the number of groups; from the checkpoints this also makes its NLL
 without that. Prints a Markdown table of test error and both NLLs, mean and 95 % interval over the seeds, and
-writes `trends.json` and `figures/trends.png` into the folder.
+writes `trends.json` and `figures/trends.png` into the folder. The second form draws the same figure from the
+table that a page has under a heading, without the runs.
 """
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
 
 from jaxreg import plots
 from jaxreg.train import base_config, load
@@ -30,11 +35,17 @@ METRICS = {
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument("folder", type=Path)
-  folder = parser.parse_args().folder
+  parser.add_argument("folder", type=Path, help="of the comparison; or a page with its table")
+  parser.add_argument("--section", help="of the page: the start of its heading")
+  parser.add_argument("--to", type=Path, help="file of the figure that is drawn from a page")
+  arguments = parser.parse_args()
+  folder = arguments.folder
+  if arguments.section:
+    rows = rows_of(folder.read_text(), arguments.section)
+    draw(rows, f"{arguments.section}, 5 seeds").savefig(arguments.to, dpi=100)
+    return
   found = json.loads((folder / "compare.json").read_text())
   data = None
-  series: dict[str, dict[int, dict]] = {}
   for label, row in found["rows"].items():
     runs = row["runs"]
     runs["test/nll_unscaled"] = runs["test/nll"]
@@ -46,9 +57,6 @@ def main() -> None:
       runs["test/nll_unscaled"] = [
         unscaled_nll(cell, seed, data.test, scale) for seed in range(found["seeds"])
       ]
-    if label != "softmax":
-      line, _, number = label.rpartition(" ")
-      series.setdefault(line, {})[int(number)] = runs
   print("| | test error, % | NLL | NLL, not scaled |\n|---|---|---|---|")
   for label, row in found["rows"].items():
     means = averaged({name: np.asarray(row["runs"][name]) for name in METRICS})
@@ -58,9 +66,31 @@ def main() -> None:
     ]
     print(f"| {label} | {' | '.join(cells)} |")
   (folder / "trends.json").write_text(json.dumps(found["rows"]))
-  reference = "softmax", found["rows"]["softmax"]["runs"]
-  figure = plots.sweep(series, reference, METRICS, xlabel="groups", title=f"{found['seeds']} seeds")
+  figure = draw({label: row["runs"] for label, row in found["rows"].items()}, f"{found['seeds']} seeds")
   figure.savefig(folder / "figures" / "trends.png", dpi=100)
+
+
+def draw(rows: dict[str, dict], title: str) -> Figure:
+  series: dict[str, dict[int, dict]] = {}
+  for label, runs in rows.items():
+    if label != "softmax":
+      line, _, number = label.rpartition(" ")
+      series.setdefault(line, {})[int(number)] = runs
+  return plots.sweep(series, ("softmax", rows["softmax"]), METRICS, xlabel="groups", title=title)
+
+
+def rows_of(page: str, section: str) -> dict[str, dict[str, list[float]]]:
+  """By label, two values for each metric that have the mean and the 95 % interval of the section's table."""
+  (text,) = re.findall(rf"^## {re.escape(section)}.*?(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+  pattern = r"^\| (softmax|I.*?) \|" + 3 * r" ([\d.]+) ± ([\d.]+) \|" + "$"
+  rows = {}
+  for label, *numbers in re.findall(pattern, text, re.MULTILINE):
+    rows[label] = {}
+    for name, mean, half in zip(METRICS, numbers[::2], numbers[1::2]):
+      # Two values at this distance from their mean have this interval.
+      away = float(half) / stats.t.ppf(0.975, 1)
+      rows[label][name] = (np.array([float(mean) - away, float(mean) + away]) / METRICS[name][1]).tolist()
+  return rows
 
 
 def unscaled_nll(cell: Path, replica: int, split, scale: float) -> float:

@@ -12,7 +12,7 @@ hidden layer, the weights and biases between the hidden layers. The learning rat
 are ours: the source has them only in the legends of its figures, which are lost.
 
 `one_setting`: figures 2 and 3 of a single training, keep 0.9 at rate 0.5, at factor 2 and along 250 of the
-principal components. A quarter of an hour of one core; all components of the four settings take many hours.
+principal components. Seven minutes of one core; all components of the four settings take many hours.
 `first_steps`: figure 4 at the initialisation and at each tenth of the first 100 steps, three seeds.
 `profile`: figure 1a, 784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch,
 which would take days on a CPU; the profiles are of the first 10000 examples.

@@ -337,6 +337,7 @@ _TABLE = {
   ),
   "sparse/_omp.py sparse/test_sparse_codes.py": (
     ("floor = 10 *", "floor = 1e5 *", "test_exact_recovery_stops_early"),
+    ("rest - Q @ second", "w - Q @ (first + second)", "test_nearly_parallel_atoms_in_float32"),
   ),
   "sparse/_topk.py sparse/test_sparse_codes.py": (
     ("- 1 if strict", "if strict", "test_topk_is_the_best_of_all_supports"),

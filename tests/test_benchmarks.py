@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import runpy
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from jaxreg import train
 from jaxreg.train import cli
@@ -54,6 +56,21 @@ def test_a_peer_measures_the_package_of_its_checkout_and_keeps_the_path(tmp_path
     origin, path = one.notes["where"]
     assert origin == str(FOLDER.parent / "jaxreg" / "__init__.py")
     assert (str(tmp_path) in path) == kept
+
+
+def test_a_figure_from_a_page_has_the_intervals_of_its_table():
+  script = runpy.run_path(str(FOLDER / "group_softmax_trends.py"))
+  row = "| {} | 2.00 ± 0.50 | 0.075 ± 0.002 | 0.175 ± 0.004 |\n"
+  page = (
+    "## A\n" + row.format("no") + "## B: c\n" + row.format("softmax") + row.format("I random 2") + "## D\n"
+  )
+  rows = script["rows_of"](page, "B")
+  assert list(rows) == ["softmax", "I random 2"]
+  for runs, want in zip(rows["softmax"].values(), ((0.015, 0.025), (0.073, 0.077), (0.171, 0.179))):
+    np.testing.assert_allclose(stats.t.interval(0.95, 1, loc=np.mean(runs), scale=stats.sem(runs)), want)
+  assert [axis.lines[1].get_ydata()[0] for axis in script["draw"](rows, "").axes] == pytest.approx(
+    [2, 0.075, 0.175]
+  )
 
 
 def test_the_page_about_speed_shows_what_was_measured(monkeypatch):

@@ -11,7 +11,8 @@ from jaxreg.plots._interval import interval
 from jaxreg.plots._names import paper_name
 
 COLORS = ("tab:gray", "tab:blue")  # for the reference, for the others
-FAR = 5.0
+FAR = 5.0  # widths of all other rows together
+FAR_ALONE = 2.5  # for the last eighth of many rows
 
 PANELS = {
   "test/error": ("test error (%)", 100, 100),
@@ -82,14 +83,15 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
 
 
 def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
-  """The limits from the least to the largest end, without a row that is `FAR` widths above all others."""
+  """The limits from the least to the largest end, without rows far above all others."""
   lows, highs = ends[np.isfinite(ends).all(axis=1)].T
   if not len(highs):
     return 0.0, 1.0
   order = np.argsort(highs)
   low, high = lows.min(), highs[order[0]]
-  for index in order[1:]:
-    if lows[index] > high and highs[index] - low > FAR * (high - low) and high > low:
+  for left, index in zip(range(len(order) - 1, 0, -1), order[1:]):
+    far = FAR_ALONE if left <= len(order) // 8 else FAR
+    if lows[index] > high and highs[index] - low > far * (high - low) and high > low:
       break
     high = max(high, highs[index])
   margin = 0.05 * (high - low) or 0.5

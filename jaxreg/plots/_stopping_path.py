@@ -63,7 +63,7 @@ def stopping_path(
   ):
     left.plot(*path.T, color=color)
     left.plot(*path[matched].T, marker, color=color, markersize=4, label=name, zorder=3)
-  left.legend(fontsize="small", loc="upper left")
+  left.legend(fontsize="small", loc="lower right")
   for number, (name, values) in enumerate(kept.items()):
     values = pair(values, name, ratios.shape)
     right.plot(ratios, values, color=f"C{number}", label=name)

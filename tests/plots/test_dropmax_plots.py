@@ -60,6 +60,11 @@ def test_one_row_far_away_does_not_flatten_a_panel():
   assert 0.1 < nll.get_xlim()[1] < 0.5
   assert [text.get_text().strip() for text in nll.texts] == ["31"]
   assert not error.texts
+  # One of many rows may not take more than half of a panel, one of few may.
+  for number, beyond in ((8, ["16"]), (7, [])):
+    errors = [0.16, *(0.01 * i for i in range(number - 1))]
+    rows = {f"row {i}": {**near, "test/ece": [error, error]} for i, error in enumerate(errors)}
+    assert [text.get_text().strip() for text in draws(plots.comparison(rows))[2].texts] == beyond
 
 
 def test_convergence_shows_every_run():

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from contract import jit
+from scipy.special import log_expit
 
 from jaxreg import theory
 
@@ -195,20 +196,46 @@ def test_a_dropped_target_deviates_by_46_nats_times_another_kept(other):
     assert got < 1e-9
 
 
+def at_extreme_logits(o, ph, q, t):
+  """Posterior, marginals, mean field and the gap's slope in `q` of one example, from log-probabilities."""
+  masks, g, q, ph = oracles.all_masks(5), oracles.sigmoid(q), oracles.f64(q), oracles.f64(ph)
+  each = lambda a: np.where(masks > 0, log_expit(a), log_expit(-a))
+  nll, kept = -oracles.masked_log_softmax(o)[:, t], masks[:, t] > 0
+  joint, log_q, log_others = each(ph).sum(-1) - nll, each(q).sum(-1), np.delete(each(q), t, 1).sum(-1)
+  log_sum = np.logaddexp.reduce
+  weights, evidence = np.exp(log_q), log_sum(joint)
+  odds = [log_sum(joint[masks[:, k] > 0]) - log_sum(joint[masks[:, k] == 0]) for k in range(5)]
+  away = lambda half: np.exp(log_others[half]) @ (log_others - joint)[half] + log_sum(joint[half])
+  terms = {
+    "nll": weights @ nll,
+    "kl": weights @ (log_q - joint - nll),
+    "log_evidence": evidence,
+    "gap": weights @ (log_q - joint) + evidence,
+    "deviation_kept": away(kept),
+    "deviation_dropped": away(~kept),
+    "nll_std": math.sqrt(weights @ (nll - weights @ nll) ** 2),
+  }
+  return joint - evidence, np.array(odds), terms, (weights * nll) @ (masks - g) + g * (1 - g) * (q - ph)
+
+
 @pytest.mark.thorough
-def test_certain_masks_and_extreme_logits_are_finite():
+def test_certain_masks_and_values_at_extreme_logits():
   slopes = jit(jax.grad(lambda *a: sum(x.sum() for x in theory.dropmax_mean_field(*a).values()), (0, 1, 2)))
+  of_gap = jit(jax.grad(lambda q, o, ph, y: theory.dropmax_mean_field(o, ph, q, y)["gap"].sum()))
   for seed in range(3):
     rng = np.random.default_rng(seed)
     o, ph, q = rng.choice([-1e4, 0.0, 1e4], (3, 4, 5)).astype(np.float32)
     y = rng.integers(0, 5, 4)
-    for outputs in (
-      mean_field(o, ph, q, y),
-      slopes(o, ph, q, y),
-      marginals()(o, ph, y),
-      posterior()(o, ph, y),
-    ):
-      assert all(np.isfinite(x).all() for x in jax.tree.leaves(outputs))
+    assert all(np.isfinite(x).all() for x in slopes(o, ph, q, y))
+    log_posterior = np.asarray(posterior()(o, ph, y))[:, ours(5)]
+    terms = mean_field(o, ph, q, y)
+    found = log_posterior, marginals()(o, ph, y), terms, of_gap(q, o, ph, y)
+    for i, row in enumerate(zip(o, ph, q, y)):
+      want = at_extreme_logits(*row)
+      assert terms.keys() == want[2].keys()
+      got = jax.tree.map(lambda x, i=i: np.asarray(x)[i], found)
+      # Near 1e4, two neighbours in float32 are 1e-3 apart.
+      jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-2), got, want)
   o, ph, _, y = random_inputs(7)
   far, infinite = (
     mean_field(*(np.asarray(x, np.float32) for x in (o, ph, np.where(oracles.one_hot(y, 5), b, ph))), y)
