@@ -90,7 +90,7 @@ def _table(what: str, methods: list[str], rows: list[dict[str, Any]]) -> str:
   """Means and 95 % intervals; differences from the first method are taken seed by seed."""
   of = {method: {row["seed"]: row for row in rows if row["method"] == method} for method in methods}
   labels = [label for label, _, _ in COLUMNS.values()]
-  lines = [f"| {what} | seeds | " + " | ".join(labels) + f" | error less that of {methods[0]} |"]
+  lines = [f"| {what} | seeds | " + " | ".join(labels) + f" | error less {methods[0]}'s |"]
   lines.append("|---" * (len(COLUMNS) + 3) + "|")
   for method, runs in of.items():
     cells = [

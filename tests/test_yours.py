@@ -299,7 +299,7 @@ def test_rows_of_a_comparison(theirs):
       ["optimizer.constraints.names=theirs:dim"],
       "must be a function of (params, ...) or of (params, step, ...",
     ),
-    (["method.name=theirs:focal"], "theirs:focal has the name of one of ours, where its options would be"),
+    (["method.name=theirs:focal"], "theirs:focal has the name of one of jaxreg's own"),
     (["method.name=theirs:name"], "theirs:name has the name of the field method.name; rename it"),
     (["method.name=theirs:POLY", "method.POLY.loss.epsilom=1"], "did you mean method.POLY.loss.epsilon"),
     (["compare.rows=('theirs:POLI',)"], "compare.rows: method.name: the module theirs has no POLI"),

@@ -1,49 +1,53 @@
-"""A terminal of 80 columns and 24 lines that commands run on, as `pyte` draws it."""
+"""A terminal of 80 columns and 24 lines, and what stays on it, as `pyte` draws it."""
 
 import fcntl
-import io
 import os
 import pty
 import struct
 import subprocess
 import termios
+import threading
 
 import pyte
 
 
-def lines(output: bytes) -> list[str]:
-  """What stays on the terminal after this output, also above its first line."""
-  screen = pyte.HistoryScreen(80, 24, history=1000, ratio=1)
-  pyte.ByteStream(screen).feed(output)
-  above = ["".join(row[column].data for column in range(80)) for row in screen.history.top]
-  found = [line.rstrip() for line in [*above, *screen.display]]
-  while found and not found[-1]:
-    found.pop()
-  return found
+class Terminal:
+  """A context manager; `file` takes the place of `sys.stderr`, and at the end `lines` has what stays.
 
+  Attributes:
+    output: the bytes that were written.
+    lines: the lines that stay, also above the screen's first one, without empty lines at the end.
+  """
 
-class Terminal(io.StringIO):
-  """Takes the place of `sys.stdout` and `sys.stderr`."""
+  def __enter__(self) -> "Terminal":
+    self._ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    self.file, self.output = open(theirs, "w", buffering=1), b""
+    self._reader = threading.Thread(target=self._read)
+    self._reader.start()
+    return self
 
-  def isatty(self) -> bool:
-    return True
+  def _read(self) -> None:
+    try:
+      while part := os.read(self._ours, 65536):
+        self.output += part
+    except OSError:  # the other end is closed
+      pass
 
-  @property
-  def lines(self) -> list[str]:
-    return lines(self.getvalue().replace("\n", "\r\n").encode())
+  def __exit__(self, *exception: object) -> None:
+    self.file.close()
+    self._reader.join()
+    os.close(self._ours)
+    screen = pyte.HistoryScreen(80, 24, history=1000, ratio=1)
+    pyte.ByteStream(screen).feed(self.output)
+    above = ["".join(row[column].data for column in range(80)) for row in screen.history.top]
+    self.lines = [line.rstrip() for line in [*above, *screen.display]]
+    while self.lines and not self.lines[-1]:
+      self.lines.pop()
 
 
 def run(command: list, **options) -> tuple[int, list[str]]:
-  """The command's exit status, and its lines."""
-  ours, theirs = pty.openpty()
-  fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-  process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, **options)
-  os.close(theirs)
-  output = bytearray()
-  while True:
-    try:
-      output += os.read(ours, 65536)
-    except OSError:  # the other end is closed
-      break
-  os.close(ours)
-  return process.wait(), lines(bytes(output))
+  """The command's exit status, and the lines that it leaves on a terminal."""
+  with Terminal() as shown:
+    status = subprocess.call(command, stdin=shown.file, stdout=shown.file, stderr=shown.file, **options)
+  return status, shown.lines

@@ -393,11 +393,11 @@ MISTAKES = {
   "complex": ({"x_test": np.ones((12, 3), complex)}, r"x_test must be real numbers, got complex128"),
   "other shape in test": (
     {"x_test": np.ones((12, 4))},
-    r"split test: inputs are float32 \(4,\), those of train float32 \(3,\)",
+    r"split test: inputs are float32 \(4,\), in the train split float32 \(3,\)",
   ),
   "other type in test": (
     {"x_test": np.ones((12, 3), np.uint8)},
-    r"split test: inputs are uint8 \(3,\), those of train float32 \(3,\)",
+    r"split test: inputs are uint8 \(3,\), in the train split float32 \(3,\)",
   ),
   "one class": (
     {"y_train": np.zeros(40, int), "y_test": np.zeros(12, int)},

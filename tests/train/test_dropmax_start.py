@@ -8,7 +8,7 @@ from test_configs import CONFIGS
 
 from jaxreg import losses, models
 from jaxreg.train import cli
-from jaxreg.train.step import optimizer
+from jaxreg.train.step.chain import make_optimizer
 
 CONFIG_FILES = [("dropmax_cifar10", 10), ("dropmax_cifar100", 100)]
 WIDTH = 64  # of the last features
@@ -29,7 +29,7 @@ def move_of_the_residual_logits(config, classes, *, residual_kernel=1.0):
   params = jax.jit(head.init)(jax.random.key(0), features)["params"]
   params["residual"]["kernel"] *= residual_kernel
   chosen = config.optimizer
-  chain = optimizer.make_optimizer(
+  chain = make_optimizer(
     chosen.name,
     lambda step: chosen.learning_rate,
     chosen[chosen.name].to_dict(),

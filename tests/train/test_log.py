@@ -175,15 +175,6 @@ def test_lines_for_people_go_to_stderr(tmp_path, capsys):
   assert lines[2:] == ["step 10/10  epoch 2.0  val error 12.50%  val NLL 0.5000"]
 
 
-@pytest.fixture
-def screen(monkeypatch):
-  monkeypatch.setenv("COLUMNS", "81")  # of which tqdm leaves one free
-  monkeypatch.setenv("LINES", "25")
-  shown = terminal.Terminal()
-  monkeypatch.setattr("sys.stderr", shown)
-  return shown
-
-
 def of_a_run(workdir, start, total, **options):
   with Log(workdir, start=start, total=total, steps_per_epoch=5, **options) as log:
     log.say("training, in runs/digits", routine=True)
@@ -196,25 +187,27 @@ def of_a_run(workdir, start, total, **options):
     log.write(total, {"test/error": 0.5})
 
 
-@pytest.mark.parametrize(("start", "total", "tenths"), [(0, 1000, 10), (500, 1000, 5), (0, 6, 3)])
-def test_a_terminal_shows_a_bar_and_a_line_for_each_tenth(tmp_path, screen, start, total, tenths):
-  of_a_run(tmp_path, start, total)
-  *lines, bar = screen.lines
+@pytest.mark.parametrize(("start", "total", "tenths"), [(0, 60, 10), (30, 60, 5), (0, 6, 3)])
+def test_a_terminal_shows_a_bar_and_a_line_for_each_tenth(tmp_path, monkeypatch, start, total, tenths):
+  with terminal.Terminal() as shown, monkeypatch.context() as patch:
+    patch.setattr("sys.stderr", shown.file)
+    of_a_run(tmp_path, start, total)
+  *lines, bar = shown.lines
   assert lines[:2] == ["training, in runs/digits", "a warning"]
   assert len(lines) == 2 + tenths
-  assert (
-    lines[-1] == f"step {total}/{total}  epoch {total / 5}  loss 1.2500  val error 12.50%  val NLL 0.5000"
-  )
+  last = f"step {total}/{total}  epoch {total / 5}  loss 1.2500  val error 12.50%  val NLL 0.5000"
+  assert lines[-1] == last
   assert bar.startswith("100%|")
   assert bar.endswith("loss 1.2500  val error 12.50%]")
 
 
-def test_a_part_of_a_longer_job_leaves_nothing_but_warnings_on_a_terminal(tmp_path, screen):
-  of_a_run(tmp_path, 0, 1000, part="run 3 of 8: a row with a long name, learning_rate=0.1")
-  assert screen.lines == ["a warning"]
-  assert "run 3 of 8: a row with a long ...: " in screen.getvalue()
-  progress("compare: run 4 of 8")
-  assert screen.lines == ["a warning"]
+def test_a_part_of_a_longer_job_leaves_nothing_but_warnings_on_a_terminal(tmp_path, monkeypatch):
+  with terminal.Terminal() as shown, monkeypatch.context() as patch:
+    patch.setattr("sys.stderr", shown.file)
+    of_a_run(tmp_path, 0, 60, part="run 3 of 8: a row with a long name, learning_rate=0.1")
+    progress("compare: run 4 of 8")
+  assert shown.lines == ["a warning"]
+  assert b"run 3 of 8: a row with a long ...: " in shown.output
 
 
 def test_a_log_has_plain_lines(tmp_path, capsys):

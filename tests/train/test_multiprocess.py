@@ -426,7 +426,7 @@ def test_a_number_that_a_launcher_gives_twice(launcher, tmp_path, by):
   assert (status, out) == ([1, 1], "")
   for err in errs:
     (line,) = runs.own_lines(err)
-    assert re.search(r"^run\.py: error: --coordinator: process 0 at .* did not begin", line)
+    assert re.search(r"^run\.py: error: --coordinator: process 0 at .* did not meet", line)
 
 
 def test_the_clock_of_the_first_process_makes_saves_due(launcher, tmp_path):

@@ -13,8 +13,8 @@ import runs
 from jaxreg.train import RunError
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
+from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
-from jaxreg.train.step.optimizer import make_optimizer
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.step import make_train_step

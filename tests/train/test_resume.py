@@ -240,7 +240,7 @@ def test_other_data_is_refused(tmp_path):
 
 def test_checkpoints_without_a_configuration_are_not_taken_over(tmp_path):
   (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-  with pytest.raises(train.RunError, match=r"has results of something else, and no config\.json"):
+  with pytest.raises(train.RunError, match=r"has results of another program, and no config\.json"):
     train.train(runs.make_config(), tmp_path / "run")
 
 

@@ -144,7 +144,7 @@ def test_what_a_save_leaves_of_a_removed_folder_is_in_nobodys_way(tmp_path):
   assert workdirs.claim(workdir, train.flatten(config), {}, 8) is None
   shutil.rmtree(workdir)
   (workdir / "checkpoints" / "8").mkdir(parents=True)
-  with pytest.raises(train.RunError, match="has results of something else"):
+  with pytest.raises(train.RunError, match="has results of another program"):
     workdirs.claim(workdir, train.flatten(config), {}, 8)
 
 

@@ -10,7 +10,7 @@ import runs
 from jaxreg import train
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.optimizer import make_optimizer
+from jaxreg.train.step.chain import make_optimizer
 
 
 @pytest.mark.parametrize(("name", "options"), [("asam", {}), ("gsam", {"alpha": 0.0})])

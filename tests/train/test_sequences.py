@@ -156,7 +156,7 @@ def test_labels_of_sequences_are_checked():
     make(labels + np.array([[0, 0], [0, 1]]))
   with pytest.raises(train.RunError, match="label -2 at position 0, 0"):
     make(labels - 2)
-  with pytest.raises(train.RunError, match="labels are \\(1,\\), those of train \\(2,\\)"):
+  with pytest.raises(train.RunError, match="labels are \\(1,\\), in the train split \\(2,\\)"):
     Dataset(Split(tokens, labels), Split(tokens, labels[:, :1]), Split(tokens, labels), 6).checked("here")
   # Pixels have one label each.
   with pytest.raises(train.RunError, match=r"labels must be integers \[n\]"):

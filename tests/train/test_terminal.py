@@ -33,15 +33,12 @@ JOBS = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_leaves_less_than_a_screen(name, tmp_path, light_runs, monkeypatch):
-  monkeypatch.setenv("COLUMNS", "81")
-  monkeypatch.setenv("LINES", "25")
   monkeypatch.chdir(tmp_path)
-  shown = terminal.Terminal()
-  monkeypatch.setattr("sys.stderr", shown)
   job, fields = JOBS[name]
-  config = runs.make_config({**SHORT, **fields})
-  workdir = Path("run")
-  shown.write(train.report(job(config, workdir), config, workdir))
+  config, workdir = runs.make_config({**SHORT, **fields}), Path("run")
+  with terminal.Terminal() as shown, monkeypatch.context() as patch:
+    patch.setattr("sys.stderr", shown.file)
+    print(train.report(job(config, workdir), config, workdir), file=shown.file)
   assert 5 < len(shown.lines) < 24
   named = {line for line in shown.lines if line.endswith(".png")}
   assert named == {str(file.relative_to(tmp_path)) for file in (tmp_path / "run").glob("figures/*.png")}

@@ -20,11 +20,12 @@ from jaxreg.train.lookup import short
 from jaxreg.train.step import named
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.averages import make_average
+from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.network import make_apply_fn, make_backbone
 from jaxreg.train.step.objective import make_objective
-from jaxreg.train.step.optimizer import make_optimizer, step_name
+from jaxreg.train.step.optimizer import step_name
 from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.schedule import make_schedule

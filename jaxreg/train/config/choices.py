@@ -6,19 +6,19 @@ of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults com
 
 import dataclasses
 import functools
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
+from jaxreg.train.config import defaults
 from jaxreg.train.config.flat import SHARED, flatten
 from jaxreg.train.data import sources
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import check_imported, short
 from jaxreg.train.step import named, network, optimizer
-from jaxreg.train.step.methods import METHODS, Method, find_method
+from jaxreg.train.step.methods import METHODS, find_method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,81 +42,21 @@ class Choice:
     return "names" if self.several else "name"
 
 
-def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Any:
-  """The parameters of `function` that have plain defaults, as a sub-configuration."""
-  fields: Any = ConfigDict()
-  for name, parameter in inspect.signature(function).parameters.items():
-    default = parameter.default
-    if name in skip or default is inspect.Parameter.empty:
-      continue
-    if isinstance(default, bool | int | float | str) or type(default) is tuple:
-      fields[name] = default
-    elif default is None:
-      fields[name] = config_dict.placeholder(float)
-  return fields
-
-
-def _model(model: Callable[..., Any]) -> Any:
-  return options(model, skip=("parent", "name", "axis_name"))
-
-
-def _method(method: Method) -> Any:
-  return ConfigDict(
-    {
-      "head": options(method.head, skip=("parent", "name")),
-      "loss": options(method.loss, skip=("posterior_logits",)),
-      "predict": options(method.predict),
-    }
-  )
-
-
-def _augmentation(function: Callable[..., Any]) -> Any:
-  return options(function, skip=("num_classes", "value_range", "channel_axis"))
-
-
-def _on_leaves(function: Callable[..., Any]) -> Any:
-  return options(function, skip=("axis", "step", "shared_axes", "num_classes", "mask", "reference"))
-
-
-def _regularizer(function: Callable[..., Any]) -> Any:
-  if named.is_penalty(function):
-    return ConfigDict({"weight": 1e-4, "limit": 0.0, **_on_leaves(function)})
-  return ConfigDict({"weight": 1.0, **options(function)})
-
-
-# Arguments that have a field outside the options, or that only a function or an array can fill.
-GIVEN = (
-  *(
-    "learning_rate",
-    "max_learning_rate",
-    "scaling",
-    "weight_decay",
-    "weight_decay_rate",
-    "key",
-    "num_examples",
-  ),
-  *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
-)
-
-
-def _optimizer(function: Callable[..., Any]) -> Any:
-  fields = options(
-    function, skip=(*GIVEN, *(("alpha",) if function is optimizer.STEPS["p_norm_sgd"] else ()))
-  )
-  if optimizer.is_wrapper(function):
-    fields.inner = "sgd"
-  return fields
-
-
 BY_NAME = {
-  "data": Choice(sources.SOURCES, sources.find_source, options),
-  "augment": Choice(named.AUGMENTATIONS, named.find_augmentation, _augmentation, several=True),
-  "model": Choice(network.BACKBONES, network.find_backbone, _model),
-  "method": Choice(METHODS, find_method, _method),
-  "regularizers": Choice(named.CHOSEN["regularizers"], named.find_regularizer, _regularizer, several=True),
-  "noise": Choice(named.NOISES, named.find_noise, _on_leaves, several=True),
-  "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, _optimizer),
-  "optimizer.constraints": Choice(named.CONSTRAINTS, named.find_constraint, _on_leaves, several=True),
+  "data": Choice(sources.SOURCES, sources.find_source, defaults.options),
+  "augment": Choice(
+    named.AUGMENTATIONS, named.find_augmentation, defaults.augmentation_options, several=True
+  ),
+  "model": Choice(network.BACKBONES, network.find_backbone, defaults.model_options),
+  "method": Choice(METHODS, find_method, defaults.method_options),
+  "regularizers": Choice(
+    named.CHOSEN["regularizers"], named.find_regularizer, defaults.regularizer_options, several=True
+  ),
+  "noise": Choice(named.NOISES, named.find_noise, defaults.leaf_options, several=True),
+  "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, defaults.optimizer_options),
+  "optimizer.constraints": Choice(
+    named.CONSTRAINTS, named.find_constraint, defaults.leaf_options, several=True
+  ),
 }
 FIELDS = {f"{group}.{choice.field}": group for group, choice in BY_NAME.items()}
 # Fields whose entries set other fields, as 'label: field=value ...'.

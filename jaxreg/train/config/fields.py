@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from jaxreg import models
 from jaxreg.train.config.choices import add_options
-from jaxreg.train.config.choices import options as options
+from jaxreg.train.config.defaults import options
 from jaxreg.train.config.flat import chooser as chooser
 from jaxreg.train.config.flat import flatten as flatten
 from jaxreg.train.config.flat import relevant as relevant

@@ -149,11 +149,11 @@ class Dataset:
       ):
         raise RunError(
           f"{where}: inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
-          f"those of train {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
+          f"in the train split {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
         )
       if split.labels.shape[1:] != self.train.labels.shape[1:]:
         raise RunError(
-          f"{where}: labels are {split.labels.shape[1:]}, those of train {self.train.labels.shape[1:]}"
+          f"{where}: labels are {split.labels.shape[1:]}, in the train split {self.train.labels.shape[1:]}"
         )
       lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence
       wrong = (split.labels < lowest) | (split.labels >= self.num_classes)

@@ -79,7 +79,7 @@ def image_folder(
     if differ:
       where = folders["train" if differ[0] in classes["train"] else field]
       raise RunError(
-        f"data.image_folder.{field}: the classes of {folders[field]} are not those of {folders['train']}: "
+        f"data.image_folder.{field}: {folders[field]} has other classes than {folders['train']}: "
         f"only {where} has {differ[0]!r}"
       )
   splits = {field: _split(field, folder, classes["train"]) for field, folder in folders.items()}

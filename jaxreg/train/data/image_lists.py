@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
   parser.add_argument("source", type=Path)
   parser.add_argument("target", type=Path)
   parser.add_argument("--train", type=int, default=0, help="images of each class for training")
-  parser.add_argument("--test", type=int, default=0, help="or so many for testing")
+  parser.add_argument("--test", type=int, default=0, help="images of each class for testing, without --train")
   parser.add_argument("--skip", action="append", default=[], metavar="CLASS", help="a folder to leave out")
   parser.add_argument("--seed", type=int, default=0)
   try:

@@ -66,8 +66,8 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
   first = next(iter(table.values()))["runs"]
   for entry in table.values():
     entry["mean"] = averaged({name: np.asarray(runs) for name, runs in entry["runs"].items()})
-    # Every row has the same seeds, and so the same data orders: differences are taken seed by seed. The seeds
-    # of ensembles differ from those of single runs; there, any pairing is as good.
+    # Every row has the same seeds, and so the same data orders: differences are taken seed by seed. Ensembles
+    # have other seeds than single runs; there, any pairing is as good.
     entry["difference"] = averaged(
       {name: np.asarray(runs) - np.asarray(first[name]) for name, runs in entry["runs"].items()}
     )
@@ -97,7 +97,7 @@ def markdown(results: dict[str, Any]) -> str:
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
-  head = f"| {seeds} | test error, % | NLL | ECE, % | error less that of {reference}, % |"
+  head = f"| {seeds} | test error, % | NLL | ECE, % | error less {reference}'s, % |"
   lines = [head + " setting |", "|---" * 6 + "|"]
   for label, entry in rows.items():
     cells = [

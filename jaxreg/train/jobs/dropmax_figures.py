@@ -49,7 +49,7 @@ def dropmax_figures(config: Config, workdir: Path) -> dict[str, Any]:
     raise RunError(f"data.name: the figures need images, got inputs of shape {test.inputs.shape[1:]}")
   if dataset.streams():
     raise RunError(
-      "data.name: the figures need images in one array, and those of "
+      "data.name: the figures need images in one array, and the images of "
       f"{config.data.name} are decoded batch by batch"
     )
   results = train(config, workdir)

@@ -1,7 +1,6 @@
-"""Optax chains from options."""
+"""The optimizers by name: of Optax, of `jaxreg.optim`, and wrappers of another optimizer."""
 
 import functools
-import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -131,74 +130,6 @@ def is_wrapper(function: Callable[..., Any]) -> bool:
 
 def _is_step(function: Callable[..., Any]) -> bool:
   return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(function))
-
-
-def make_optimizer(
-  name: str,
-  schedule: optax.Schedule,
-  options: Mapping[str, Any],
-  *,
-  wrapper: tuple[str, Mapping[str, Any]] | None = None,
-  weight_decay: float = 0.0,
-  decoupled: bool = False,
-  mask: str = "kernels_only",
-  clip_norm: float = 0.0,
-  constraints: Mapping[str, optax.GradientTransformation] | None = None,
-  network: Mapping[str, Any] | None = None,
-) -> optax.GradientTransformationExtraArgs:
-  """Chains clipping, coupled decay, the named optimizer, decoupled decay and constraints, in that order.
-
-  Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too).
-  Decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
-  `sam`, `asam` and `gsam` move to a second point along the plain gradient; the gradient there is
-  clipped and decayed.
-
-  Args:
-    name: one of `STEPS`, or `module:NAME`.
-    schedule: the learning rate.
-    options: the keyword arguments of the optimizer.
-    wrapper: one of `WRAPPERS`, or `module:NAME`, with its keyword arguments; it wraps the optimizer.
-    weight_decay: the rate of the decay; 0 for none.
-    decoupled: whether the decay is decoupled.
-    mask: the function in `jaxreg.paths` that says which parameters decay.
-    clip_norm: the largest global norm of the gradient; 0 for no clipping.
-    constraints: transforms for the end of the chain, by name.
-    network: `apply`, `input_shape` and `num_examples`, for optimizers that take them.
-
-  Returns:
-    An Optax chain, with the named parts as keys of its state.
-
-  Raises:
-    ValueError: if an optimizer that decouples the decay itself is to have coupled decay.
-  """
-  function = find_step(name)
-  options = {key: value for key, value in options.items() if value is not None}
-  decays = getattr(paths, mask)
-  asked = inspect.signature(function).parameters
-  options |= {key: value for key, value in (network or {}).items() if key in asked}
-  own_decay = {"weight_decay", "mask"} <= asked.keys()
-  if own_decay:
-    if weight_decay and not decoupled:
-      raise ValueError(
-        f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
-      )
-    options |= {"weight_decay": weight_decay, "mask": decays}
-  rate = "max_learning_rate" if "max_learning_rate" in asked else "learning_rate"
-  step = function(**{rate: schedule(0) if name in NUMBERS else schedule}, **options)
-  chain = {}
-  if clip_norm:
-    chain["clip"] = optax.clip_by_global_norm(clip_norm)
-  if weight_decay and not decoupled:
-    chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
-  if wrapper is not None:
-    inner, (name, settings) = name, wrapper
-    if name in SHARPNESS_AWARE:
-      step, chain = optax.named_chain(*chain.items(), (short(inner), step)), {}
-    step = find_optimizer(name)(step, **settings)
-  chain[short(name)] = step
-  if weight_decay and decoupled and not own_decay:
-    chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
-  return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))
 
 
 def _entry(text: str) -> tuple[str, float]:
