@@ -39,6 +39,7 @@ from jaxreg.models._noise_layers import (
   SpatialDropout,
   StochasticDepth,
 )
+from jaxreg.models._residual_parts import LayerScale, StandardizedConv
 from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._rnn import RNN
 from jaxreg.models._transformer import Transformer, positional_encoding
@@ -69,12 +70,14 @@ __all__ = [
   "GaussianDropout",
   "GaussianNoise",
   "GroupSoftmaxHead",
+  "LayerScale",
   "LeNet",
   "NNXNoise",
   "ResNet",
   "SoftmaxHead",
   "SpatialDropout",
   "SpectralNormDense",
+  "StandardizedConv",
   "StochasticDepth",
   "TaskHeads",
   "Transformer",
