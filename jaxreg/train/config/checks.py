@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxreg.train.config.choices import check_choices
 from jaxreg.train.config.conflicts import check_conflicts
-from jaxreg.train.config.fields import BEST, JOBS, PRECISIONS, SPLITS, Config, base_config, flatten
+from jaxreg.train.config.fields import BEST, JOBS, OOD, PRECISIONS, SPLITS, Config, base_config, flatten
 from jaxreg.train.config.flat import SOME_OF
 from jaxreg.train.config.ranges import check_ranges
 from jaxreg.train.devices.compile import PARALLEL
@@ -73,7 +73,10 @@ def check(config: Config) -> None:
     if _get(config, field) not in allowed:
       raise unknown(field, _get(config, field), allowed)
   check_choices(config)
-  for field in (f"{group}.names" for group in SOME_OF):
+  for kind in config.evaluate.ood:
+    if kind not in OOD:
+      raise unknown("evaluate.ood", kind, OOD)
+  for field in ("evaluate.ood", *(f"{group}.names" for group in SOME_OF)):
     if len(set(_get(config, field))) < len(_get(config, field)):
       raise RunError(f"{field}: each must be named once, got {_get(config, field)}")
   check_ranges(flatten(config))
