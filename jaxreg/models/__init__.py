@@ -42,6 +42,7 @@ from jaxreg.models._noise_layers import (
 from jaxreg.models._residual_parts import LayerScale, StandardizedConv
 from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._rnn import RNN
+from jaxreg.models._shared_heads import CoarseTasksHead, DecodingHead
 from jaxreg.models._transformer import Transformer, positional_encoding
 from jaxreg.models._tutorial_cnn import TutorialCNN
 from jaxreg.models._vgg import VGG, VGG9
@@ -59,10 +60,12 @@ __all__ = [
   "Autoencoder",
   "CifarResNet",
   "Classifier",
+  "CoarseTasksHead",
   "ConcreteDropout",
   "ConcreteDropoutDense",
   "CosineHead",
   "DecoderHead",
+  "DecodingHead",
   "DropBlock",
   "DropConnectDense",
   "DropMaxHead",

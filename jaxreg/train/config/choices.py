@@ -63,7 +63,7 @@ def _model(model: Callable[..., Any]) -> Any:
 def _method(method: Method) -> Any:
   return ConfigDict(
     {
-      "head": options(method.head, skip=("parent", "name")),
+      "head": options(method.head, skip=("parent", "name", "input_shape")),
       "loss": options(method.loss, skip=("posterior_logits",)),
       "predict": options(method.predict),
     }
