@@ -80,6 +80,7 @@ TOOLBOX = {
           **{"regularizers.fixmatch.magnitude": 4.0, "regularizers.fixmatch.cutout_size": 2},
         },
       ),
+      ("reconstruction", 0.1, {"method.name": "autoencoder"}),
       ("pi_model", 1.0, {"model.MLP.dropout_rate": 0.3}),
       (
         "mean_teacher",
@@ -138,6 +139,8 @@ TOOLBOX = {
     name: {**SMALL_RESNET, "model.CifarResNet.branch_noise": name}
     for name in ("stochastic_depth", "shake_drop", "shake_shake")
   },
+  "layer_scale": {**SMALL_RESNET, "model.CifarResNet.layer_scale": 0.1},
+  "standardized": {**SMALL_RESNET, "model.CifarResNet.standardized": True},
   "token_dropout": {"model.name": "RNN", "model.RNN.num_kept": 7, "optimizer.learning_rate": 0.005},
   "recurrent_dropout": {
     "model.name": "RNN",
@@ -166,6 +169,10 @@ TOOLBOX = {
   "bi_tempered": {"method.name": "bi_tempered"},
   "rand_augment": {"augment.names": ("rand_augment",), "augment.rand_augment.magnitude": 4.0},
   "mixup": {"augment.names": ("mixup",)},
+  "manifold_mixup": {
+    "augment.names": ("manifold_mixup",),
+    "augment.manifold_mixup.layers": ("backbone", "backbone/Dense_1", "head"),
+  },
   "cutmix": {"augment.names": ("cutmix",)},
   "translate": {"augment.names": ("translate",), "augment.translate.max_shift": 1},
   "rotate": {"augment.names": ("rotate",)},

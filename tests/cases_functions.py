@@ -70,6 +70,12 @@ def composed(key, x):
   return both(key, {"inputs": x})["inputs"]
 
 
+def mixed_inside(key, x):
+  """One layer, the inputs."""
+  out = augment.manifold_mixup(key, {"inputs": x, "labels": x[:, 0, 0]}, layers=["first"])
+  return {"inputs": augment.mix_hidden(x, out["mixing"], layer="first"), "labels": out["labels"]}
+
+
 def hinge(w):
   """The logistic loss of examples of one class; `[batch]`."""
   return lambda x: jax.nn.softplus(-x @ w[:, 0].astype(x.dtype))
@@ -146,6 +152,7 @@ CASES = (
   same("augment.lighting", IMAGES, lit),
   augmented("mixup"),
   augmented("cutmix"),
+  *(same(f"augment.{name}", IMAGES, mixed_inside) for name in ("manifold_mixup", "mix_hidden")),
   same("augment.compose", IMAGES, composed),
   same(
     "augment.normalize",

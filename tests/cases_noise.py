@@ -17,6 +17,11 @@ STACKED = {"kernel": Input("real", "BFK", checked=False), "bias": Input("real", 
 SATURATION = -1.7580993408473766
 
 
+def _embedding(a):
+  noise = oracles.f64(jax.random.uniform(a.key, a.x.shape, a.dtype, -1, 1))
+  return a.x + 3 / np.sqrt(a.x.shape[-1] * a.x.shape[-2]) * noise
+
+
 def _normal(a, shape):
   return oracles.f64(jax.random.normal(a.key, shape, a.dtype))
 
@@ -128,6 +133,7 @@ same = functools.partial(Case, output="same")
 masked = functools.partial(same, options={"rate": 0.25}, mask=True)
 
 CASES = (
+  same("noise.embedding_noise", NOISY_SEQUENCES, _embedding, {"alpha": 3.0}),
   same("noise.gaussian_noise", NOISY, lambda a: a.x + 0.3 * _normal(a, a.x.shape), {"std": 0.3}),
   Case(
     "noise.gaussian_noise",

@@ -12,6 +12,11 @@ def _lengths(v):
   return np.sqrt((v.reshape(-1, v.shape[-1]) ** 2).sum(0))
 
 
+def _standardized(a):
+  flat = a.v.reshape(-1, a.v.shape[-1])
+  return (a.v - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
+
+
 def _weight_norm(a):
   norm = _lengths(a.v)
   return a.v * np.divide(a.g, norm, out=np.zeros_like(norm), where=norm > 0)
@@ -33,6 +38,7 @@ def _spectral_norm(a):
 
 
 CASES = (
+  Case("reparam.weight_standardization", {"v": KERNEL}, _standardized, output="same", atol=1e-4),
   Case("reparam.weight_norm", {"v": KERNEL, "g": Input("real", "K")}, _weight_norm, output="same", atol=1e-4),
   Case("reparam.weight_norm_init", {"v": KERNEL}, lambda a: _lengths(a.v), output="same"),
   Case(

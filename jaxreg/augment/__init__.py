@@ -15,6 +15,7 @@ from jaxreg.augment._cutmix import cutmix
 from jaxreg.augment._cutout import cutout, random_erasing
 from jaxreg.augment._flip import flip
 from jaxreg.augment._lighting import lighting
+from jaxreg.augment._manifold_mixup import HiddenMixing, manifold_mixup, mix_hidden
 from jaxreg.augment._mixup import mixup
 from jaxreg.augment._normalize import normalize
 from jaxreg.augment._rand_augment import rand_augment
@@ -23,11 +24,14 @@ from jaxreg.augment._scale import scale
 from jaxreg.augment._translate import pad_crop, translate
 
 __all__ = [
+  "HiddenMixing",
   "compose",
   "cutmix",
   "cutout",
   "flip",
   "lighting",
+  "manifold_mixup",
+  "mix_hidden",
   "mixup",
   "normalize",
   "pad_crop",

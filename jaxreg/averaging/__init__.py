@@ -11,10 +11,12 @@ from jaxreg.averaging._early_stopping import EarlyStoppingState, early_stopping_
 from jaxreg.averaging._ema import EMAState, ema_decay, ema_init, ema_update
 from jaxreg.averaging._mean_teacher import mean_teacher_init, mean_teacher_update
 from jaxreg.averaging._swa import SWAState, batch_norm_statistics, swa_init, swa_update
+from jaxreg.averaging._swag import SWAGState, swag_init, swag_sample, swag_update
 
 __all__ = [
   "EMAState",
   "EarlyStoppingState",
+  "SWAGState",
   "SWAState",
   "batch_norm_statistics",
   "early_stopping_init",
@@ -26,6 +28,9 @@ __all__ = [
   "mean_teacher_update",
   "swa_init",
   "swa_update",
+  "swag_init",
+  "swag_sample",
+  "swag_update",
 ]
 
 suggest_names(globals())

@@ -39,8 +39,10 @@ from jaxreg.models._noise_layers import (
   SpatialDropout,
   StochasticDepth,
 )
+from jaxreg.models._residual_parts import LayerScale, StandardizedConv
 from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._rnn import RNN
+from jaxreg.models._shared_heads import CoarseTasksHead, DecodingHead
 from jaxreg.models._transformer import Transformer, positional_encoding
 from jaxreg.models._tutorial_cnn import TutorialCNN
 from jaxreg.models._vgg import VGG, VGG9
@@ -58,10 +60,12 @@ __all__ = [
   "Autoencoder",
   "CifarResNet",
   "Classifier",
+  "CoarseTasksHead",
   "ConcreteDropout",
   "ConcreteDropoutDense",
   "CosineHead",
   "DecoderHead",
+  "DecodingHead",
   "DropBlock",
   "DropConnectDense",
   "DropMaxHead",
@@ -69,12 +73,14 @@ __all__ = [
   "GaussianDropout",
   "GaussianNoise",
   "GroupSoftmaxHead",
+  "LayerScale",
   "LeNet",
   "NNXNoise",
   "ResNet",
   "SoftmaxHead",
   "SpatialDropout",
   "SpectralNormDense",
+  "StandardizedConv",
   "StochasticDepth",
   "TaskHeads",
   "Transformer",

@@ -7,17 +7,19 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxreg import noise
 from jaxreg.models._branches import BRANCH_NOISES, branch
 from jaxreg.models._convolution import convolution
 from jaxreg.models._hidden_noise import check_dropout, make_drop, noisy
+from jaxreg.models._residual_parts import LayerScale, StandardizedConv
 from jaxreg.typing import Array, Key
 
-_Conv = partial(
-  nn.Conv,
-  use_bias=False,
-  kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
-  conv_general_dilated=convolution,
-)
+_CONV = {
+  "use_bias": False,
+  "kernel_init": nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+  "conv_general_dilated": convolution,
+}
+_Conv = partial(nn.Conv, **_CONV)
 
 
 class CifarResNet(nn.Module):
@@ -40,6 +42,9 @@ class CifarResNet(nn.Module):
     branch_noise: noise on the branch that a block adds to its shortcut: `stochastic_depth`, `shake_drop`, or
       `shake_shake`, which gives each block two branches; empty for none.
     branch_rate: its probability for the last block; it grows linearly with depth.
+    branch_schedule: how it grows, a schedule of `noise.drop_path_rates`.
+    layer_scale: if not 0, each branch ends in `LayerScale` with this initial value.
+    standardized: whether convolutions have standardised kernels, `StandardizedConv`.
     hidden_noise_std: standard deviation of Gaussian noise on the output of each block in training.
 
   Raises:
@@ -61,6 +66,9 @@ class CifarResNet(nn.Module):
   block_size: int = 3
   branch_noise: str = ""
   branch_rate: float = 0.5
+  branch_schedule: str = "linear"
+  layer_scale: float = 0.0
+  standardized: bool = False
   hidden_noise_std: float = 0.0
 
   @nn.compact
@@ -71,13 +79,13 @@ class CifarResNet(nn.Module):
     _check_images(x, self.width, "CifarResNet")
     _check_noises(self)
     norm = _batch_norm(train, self.axis_name)
-    x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
+    x = nn.relu(norm()(_conv(self)(self.width, (3, 3))(x)))
     widths = [self.width, 2 * self.width, 4 * self.width]
     block = partial(
       _remat(BasicBlock, self.remat),
       norm=norm,
       projected=False,
-      **_noise_options(self, train),
+      **_block_options(self, train),
     )
     return _stages(self, x, [n, n, n], widths, block, train=train)
 
@@ -99,7 +107,8 @@ class ResNet(nn.Module):
     stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
     axis_name: as in `CifarResNet`.
     remat: as in `CifarResNet`.
-    dropout_rate, dropout, block_size, branch_noise, branch_rate, hidden_noise_std: as in `CifarResNet`.
+    dropout_rate, dropout, block_size, branch_noise, branch_rate, branch_schedule: as in `CifarResNet`.
+    layer_scale, standardized, hidden_noise_std: as in `CifarResNet`.
 
   Raises:
     ValueError: for another depth, stem, `dropout` or `branch_noise`, a width below 1, or inputs that are not
@@ -120,6 +129,9 @@ class ResNet(nn.Module):
   block_size: int = 3
   branch_noise: str = ""
   branch_rate: float = 0.5
+  branch_schedule: str = "linear"
+  layer_scale: float = 0.0
+  standardized: bool = False
   hidden_noise_std: float = 0.0
 
   @nn.compact
@@ -133,16 +145,16 @@ class ResNet(nn.Module):
     _check_noises(self)
     norm = _batch_norm(train, self.axis_name)
     if self.stem == "cifar":
-      x = nn.relu(norm()(_Conv(self.width, (3, 3))(x)))
+      x = nn.relu(norm()(_conv(self)(self.width, (3, 3))(x)))
     else:
-      x = nn.relu(norm()(_Conv(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
+      x = nn.relu(norm()(_conv(self)(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
       x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])  # type: ignore[arg-type]
     widths = [self.width * 2**stage for stage in range(4)]
     if self.depth in _BASIC:
       block = partial(_remat(BasicBlock, self.remat), norm=norm, projected=True)
     else:
       block = partial(_remat(Bottleneck, self.remat), norm=norm)
-    block = partial(block, **_noise_options(self, train))
+    block = partial(block, **_block_options(self, train))
     return _stages(self, x, blocks[self.depth], widths, block, train=train)
 
 
@@ -157,15 +169,17 @@ class BasicBlock(nn.Module):
   branch_noise: str = ""
   branch_rate: float = 0.0
   train: bool = False
+  conv: Any = _Conv
+  layer_scale: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     pad = [(1, 1), (1, 1)]
 
     def two_convolutions() -> Array:
-      y = _dropped(self, _Conv(self.width, (3, 3), strides=self.stride, padding=pad)(x))
+      y = _dropped(self, self.conv(self.width, (3, 3), strides=self.stride, padding=pad)(x))
       y = nn.relu(self.norm()(y))
-      return self.norm()(_dropped(self, _Conv(self.width, (3, 3), padding=pad)(y)))
+      return _scaled(self, self.norm()(_dropped(self, self.conv(self.width, (3, 3), padding=pad)(y))))
 
     y = branch(self, two_convolutions, kind=self.branch_noise, rate=self.branch_rate, train=self.train)
     return nn.relu(self._shortcut(x, y) + y)
@@ -173,7 +187,7 @@ class BasicBlock(nn.Module):
   def _shortcut(self, x: Array, y: Array) -> Array:
     if x.shape != y.shape:
       if self.projected:
-        x = self.norm()(_Conv(self.width, (1, 1), strides=self.stride)(x))
+        x = self.norm()(self.conv(self.width, (1, 1), strides=self.stride)(x))
       else:
         x = x[:, :: self.stride, :: self.stride]
         more = self.width - x.shape[-1]
@@ -194,20 +208,22 @@ class Bottleneck(nn.Module):
   branch_noise: str = ""
   branch_rate: float = 0.0
   train: bool = False
+  conv: Any = _Conv
+  layer_scale: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     pad = [(1, 1), (1, 1)]
 
     def three_convolutions() -> Array:
-      y = nn.relu(self.norm()(_dropped(self, _Conv(self.width, (1, 1))(x))))
-      y = _dropped(self, _Conv(self.width, (3, 3), strides=self.stride, padding=pad)(y))
+      y = nn.relu(self.norm()(_dropped(self, self.conv(self.width, (1, 1))(x))))
+      y = _dropped(self, self.conv(self.width, (3, 3), strides=self.stride, padding=pad)(y))
       y = nn.relu(self.norm()(y))
-      return self.norm()(_dropped(self, _Conv(4 * self.width, (1, 1))(y)))
+      return _scaled(self, self.norm()(_dropped(self, self.conv(4 * self.width, (1, 1))(y))))
 
     y = branch(self, three_convolutions, kind=self.branch_noise, rate=self.branch_rate, train=self.train)
     if x.shape != y.shape:
-      x = self.norm()(_Conv(4 * self.width, (1, 1), strides=self.stride)(x))
+      x = self.norm()(self.conv(4 * self.width, (1, 1), strides=self.stride)(x))
     return nn.relu(x + y)
 
 
@@ -220,13 +236,17 @@ def _stages(
   *,
   train: bool,
 ) -> Array:
-  done, branch_rate = 0, module.branch_rate if module.branch_noise else 0.0
+  rate, schedule = module.branch_rate if module.branch_noise else 0.0, module.branch_schedule
+  rates = iter(noise.drop_path_rates(rate, sum(blocks), schedule=schedule))
   for stage, (number, width) in enumerate(zip(blocks, widths)):
     for index in range(number):
-      done += 1
-      more = {"branch_rate": branch_rate * done / sum(blocks)} if branch_rate else {}
       # An explicit name, so that parameters have the same names with and without rematerialisation.
-      x = block(width, 2 if stage and index == 0 else 1, name=f"stage{stage}_block{index}", **more)(x)
+      x = block(
+        width,
+        2 if stage and index == 0 else 1,
+        branch_rate=next(rates),
+        name=f"stage{stage}_block{index}",
+      )(x)
       x = noisy(module, x, train=train)
   return x.mean(axis=(1, 2))
 
@@ -235,10 +255,19 @@ def _dropped(block: Any, x: Array) -> Array:
   return x if block.drop is None else block.drop(block.make_rng("dropout"), x)
 
 
-def _noise_options(module: Any, train: bool) -> dict[str, Any]:
-  """The fields of a block that disturb it."""
+def _scaled(block: Any, y: Array) -> Array:
+  return LayerScale(block.layer_scale)(y) if block.layer_scale else y
+
+
+def _conv(module: Any) -> Any:
+  return partial(StandardizedConv, **_CONV) if module.standardized else _Conv
+
+
+def _block_options(module: Any, train: bool) -> dict[str, Any]:
+  """The fields of a block that its network sets."""
   drop = make_drop(module) if train and module.dropout_rate else None
-  return {"drop": drop, "branch_noise": module.branch_noise, "train": train}
+  options = {"branch_noise": module.branch_noise, "layer_scale": module.layer_scale}
+  return {"drop": drop, "train": train, "conv": _conv(module), **options}
 
 
 def _check_noises(module: Any) -> None:

@@ -32,6 +32,8 @@ class Transformer(nn.Module):
     num_heads: number of heads per attention.
     num_layers: layers of the encoder, and of the decoder.
     dropout_rate: probability of dropping.
+    embedding_noise_alpha: `alpha` of `noise.embedding_noise`, on the scaled embeddings of all tokens that are
+      not padding; 0 for none.
 
   Raises:
     TypeError: for inputs that are not integers.
@@ -50,6 +52,7 @@ class Transformer(nn.Module):
   num_heads: int = 4
   num_layers: int = 3
   dropout_rate: float = 0.0
+  embedding_noise_alpha: float = 0.0
 
   def setup(self) -> None:
     sizes = ("vocab_size", "source_length", "d_model", "d_k", "d_v", "d_ff", "num_heads", "num_layers")
@@ -101,6 +104,9 @@ class Transformer(nn.Module):
 
   def _embed(self, tokens: Array, train: bool) -> Array:
     x = self.embedding(tokens) * self.d_model**0.5
+    if train and self.embedding_noise_alpha:
+      alpha, key = self.embedding_noise_alpha, self.make_rng("dropout")
+      x = noise.embedding_noise(key, x, alpha=alpha, mask=tokens != PAD)
     x += jnp.asarray(positional_encoding(tokens.shape[1], self.d_model), x.dtype)[None]
     return _dropout(self, x, self.dropout_rate, train)
 

@@ -16,8 +16,10 @@ from jaxreg._names import suggest_names
 from jaxreg.noise._alpha_dropout import alpha_dropout
 from jaxreg.noise._concrete_dropout import concrete_dropout, concrete_dropout_kl
 from jaxreg.noise._drop_block import drop_block, drop_block_mask
+from jaxreg.noise._drop_path_rates import drop_path_rates
 from jaxreg.noise._dropconnect import dropconnect, dropconnect_moments, dropconnect_params
 from jaxreg.noise._dropout import dropout, dropout_mask, dropout_mean
+from jaxreg.noise._embedding_noise import embedding_noise
 from jaxreg.noise._gaussian_dropout import gaussian_dropout
 from jaxreg.noise._gaussian_noise import gaussian_noise
 from jaxreg.noise._label_noise import label_noise
@@ -39,12 +41,14 @@ __all__ = [
   "concrete_dropout_kl",
   "drop_block",
   "drop_block_mask",
+  "drop_path_rates",
   "dropconnect",
   "dropconnect_moments",
   "dropconnect_params",
   "dropout",
   "dropout_mask",
   "dropout_mean",
+  "embedding_noise",
   "gaussian_dropout",
   "gaussian_noise",
   "label_noise",

@@ -8,7 +8,14 @@ import JAX, Optax, NumPy and the core only.
 from jaxreg._names import suggest_names
 from jaxreg.reparam._spectral_norm import spectral_norm, spectral_norm_init
 from jaxreg.reparam._weight_norm import weight_norm, weight_norm_init
+from jaxreg.reparam._weight_standardization import weight_standardization
 
-__all__ = ["spectral_norm", "spectral_norm_init", "weight_norm", "weight_norm_init"]
+__all__ = [
+  "spectral_norm",
+  "spectral_norm_init",
+  "weight_norm",
+  "weight_norm_init",
+  "weight_standardization",
+]
 
 suggest_names(globals())

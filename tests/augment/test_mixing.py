@@ -140,3 +140,29 @@ def test_refusals(function):
     function(0, b, num_classes=6)
   with pytest.raises(TypeError, match="inputs must be uint8 or floating"):
     augment.mixup(key(), {**b, "inputs": jnp.ones((6, 2), int)}, num_classes=6)
+
+
+def test_manifold_mixup_mixes_one_layer_by_the_shares_of_the_labels():
+  b, layers = marked(), ("first", "second")
+  seen = set()
+  mix = jit(lambda key: augment.manifold_mixup(key, b, layers=layers, num_classes=6, per_example=True))
+  for seed in range(6):
+    out = mix(key(seed))
+    hidden = {name: augment.mix_hidden(b["inputs"], out["mixing"], layer=name) for name in layers}
+    moved = [name for name in layers if (hidden[name] != b["inputs"]).any()]
+    assert len(moved) == 1
+    seen |= set(moved)
+    want = 200 * np.broadcast_to(np.asarray(out["labels"])[:, None, None], b["inputs"].shape)
+    np.testing.assert_allclose(hidden[moved[0]], want, rtol=1e-5)
+  assert seen == set(layers)
+  one = augment.manifold_mixup(key(1), b, layers=["first"], num_classes=6)
+  assert len(np.unique(one["mixing"].shares["first"])) == 1  # the batch draws one share
+
+
+def test_manifold_mixup_refuses():
+  for layers in ((), ("a", "a")):
+    with pytest.raises(ValueError, match="layers must name"):
+      augment.manifold_mixup(key(), marked(), layers=layers, num_classes=6)
+  mixing = augment.manifold_mixup(key(), marked(), layers=["a"], num_classes=6)["mixing"]
+  with pytest.raises(ValueError, match="batch axis of the mixing, 6"):
+    augment.mix_hidden(jnp.zeros((3, 2)), mixing, layer="a")

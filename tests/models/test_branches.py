@@ -53,6 +53,36 @@ def test_examples_have_factors_of_their_own(kind):
     np.testing.assert_allclose(np.minimum(abs(factors), abs(factors - 2)), 0, atol=1e-2)
 
 
+def test_layer_scale_multiplies_the_branch():
+  module = block().clone(layer_scale=0.25)
+  variables = start(module)
+  plain = {group: {k: v for k, v in of.items() if k != "LayerScale_0"} for group, of in variables.items()}
+  got, want = branch_of(module, variables), branch_of(block(), plain)
+  np.testing.assert_allclose(got, want / 4, rtol=1e-3, atol=1e-4)
+
+
+def test_a_standardised_convolution():
+  """Of 1x1, which is a product with the standardised matrix."""
+  layer = models.StandardizedConv(3, (1, 1), use_bias=False)
+  variables = layer.init(jax.random.key(0), X)
+  kernel = np.asarray(variables["params"]["kernel"], np.float64)[0, 0]
+  kernel = (kernel - kernel.mean(0)) / np.sqrt(kernel.var(0) + 1e-5)
+  np.testing.assert_allclose(layer.apply(variables, X), X @ kernel, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_a_resnet_of_standardised_kernels(depth):
+  """Shapes alone: every convolution is of that kind."""
+  model = models.ResNet(depth, width=1, standardized=True, layer_scale=0.1, branch_schedule="constant")
+  make = lambda: model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)), train=False)
+  names = [
+    jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(jax.eval_shape(make)["params"])
+  ]
+  assert any("StandardizedConv" in name for name in names)
+  assert not any("'Conv_" in name for name in names)
+  assert sum("LayerScale" in name for name in names) == {18: 8, 50: 16}[depth]
+
+
 def test_shake_shake_mixes_two_branches():
   module = block("shake_shake")
   variables = start(module)

@@ -218,3 +218,15 @@ def test_sizes_below_1_are_refused(name):
   model = tiny().clone(**{name: 0})
   with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
     jax.eval_shape(lambda: model.init(jax.random.key(0), TOKENS, train=False))
+
+
+@pytest.mark.thorough
+def test_embedding_noise_is_on_every_token_but_padding():
+  """With embeddings of 0 the features of a pair of sequences without noise are equal; here they are not."""
+  model = tiny(embedding_noise_alpha=5.0)
+  run = jax.jit(lambda key, tokens: model.apply(tiny_variables(), tokens, train=True, rngs={"dropout": key}))
+  twice = jnp.concatenate([TOKENS[:1], TOKENS[:1]])
+  noisy = np.asarray(run(jax.random.key(0), twice))
+  assert (noisy[0] != noisy[1]).any()
+  padding = jnp.zeros_like(twice)  # nothing to disturb
+  np.testing.assert_array_equal(run(jax.random.key(0), padding), run(jax.random.key(1), padding))

@@ -139,3 +139,17 @@ def test_one_mask_for_a_whole_scan():
   np.testing.assert_array_equal(by_axis, noise.recurrent_dropout(jax.random.key(15), x, rate=0.5))
   with pytest.raises(ValueError, match="time_axis"):
     noise.recurrent_dropout(jax.random.key(15), x, rate=0.5, time_axis=3)
+
+
+@pytest.mark.parametrize(
+  ("schedule", "want"),
+  [
+    ("linear", [0.1, 0.2, 0.3, 0.4]),  # the source's l / L
+    ("linear_from_zero", [0, 0.4 / 3, 0.8 / 3, 0.4]),  # timm's linspace
+    ("constant", [0.4] * 4),
+  ],
+)
+def test_rates_along_a_network(schedule, want):
+  np.testing.assert_allclose(noise.drop_path_rates(0.4, 4, schedule=schedule), want)
+  with pytest.raises(ValueError, match="schedule must be one of"):
+    noise.drop_path_rates(0.4, 4, schedule="cosine")

@@ -28,6 +28,18 @@ def test_all_kept_is_the_identity():
   np.testing.assert_array_equal(noise.token_dropout(jax.random.key(2), x, num_kept=4, num_prefix=2), x)
 
 
+def test_embedding_noise_leaves_padding_alone_and_scales_by_the_tokens():
+  x, mask = np.zeros((2, 50, 40), np.float32), np.arange(50) < np.array([[50], [20]])
+  got = np.asarray(noise.embedding_noise(jax.random.key(0), x, alpha=5.0, mask=mask), np.float64)
+  assert (got[1, 20:] == 0).all()
+  for each, tokens in zip(got, (50, 20), strict=True):
+    assert 0.99 < np.abs(each).max() * np.sqrt(tokens * 40) / 5 <= 1 + 1e-6
+    assert abs((each**2).sum() - 25 / 3) < 4 * 25 * np.sqrt(4 / 45 / (tokens * 40))
+  for wrong, error in ((mask.astype(int), TypeError), (mask[:1], ValueError)):
+    with pytest.raises(error, match="mask must be"):
+      noise.embedding_noise(jax.random.key(0), x, mask=wrong)
+
+
 @pytest.mark.thorough
 def test_contract_of_the_indices():
   draw = lambda key: noise.token_dropout_indices(key, (8, 7), num_kept=3, num_prefix=1)

@@ -7,11 +7,15 @@ import jax
 import numpy as np
 import pytest
 import runs
+from sklearn.metrics import roc_auc_score
 
 from jaxreg import calibration, train
 from jaxreg.train.build.saved import restore_run
+from jaxreg.train.config.checks import check
 from jaxreg.train.data import sources
+from jaxreg.train.jobs import elsewhere
 from jaxreg.train.jobs import evaluate as job
+from jaxreg.train.jobs.report import report
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import restore as restoring
 
@@ -101,6 +105,36 @@ def test_evaluation_of_the_latest_is_that_of_training(finished_run, light_runs):
   evaluated = train.evaluate(runs.make_config({"job": "evaluate"}), finished_run)
   expected = {k: v for k, v in results(finished_run).items() if k == "step" or k.startswith("test/")}
   assert evaluated == expected
+
+
+def test_images_from_elsewhere(finished_run, light_runs):
+  """Scores by the run's own predictions; oracle: scikit-learn's area, and the sorted scores."""
+  config = runs.make_config({"job": "evaluate", "evaluate.ood": ("inverted", "rotated")})
+  evaluated = train.evaluate(config, finished_run)
+  predict, test = train.load(finished_run), sources.digits().limited(128).test.inputs
+  for kind, other in (("inverted", 16 - test), ("rotated", np.rot90(test, axes=(1, 2)))):
+    usual, strange = (1 - np.exp(np.asarray(predict(x), np.float64)).max(-1) for x in (test, other))
+    labels = np.repeat([0, 1], [len(usual), len(strange)])
+    area = roc_auc_score(labels, np.concatenate([usual, strange]))
+    assert evaluated[f"ood/{kind}/confidence_auroc"] == pytest.approx(area, abs=1e-3)
+    passing = (strange <= np.sort(usual)[int(np.ceil(0.95 * len(usual))) - 1]).mean()
+    assert evaluated[f"ood/{kind}/confidence_fpr95"] == pytest.approx(passing, abs=0.02)
+  assert "AUROC" in report(evaluated, config, finished_run)
+  with pytest.raises(train.RunError, match=r"evaluate\.ood: got 'inverse'.*did you mean 'inverted'"):
+    check(runs.make_config({"evaluate.ood": ("inverse",)}))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])
+def test_images_from_elsewhere_are_stored_as_the_data(dtype, scale):
+  inputs = np.zeros((3, 28, 28, 1), dtype)
+  for kind, make in elsewhere.KINDS.items():
+    made = make(inputs, scale)
+    assert made.dtype == dtype
+    assert made.shape[1:] == inputs.shape[1:]
+    assert 0 <= made.min() <= made.max() <= scale
+    if kind in ("noise", "digits"):
+      assert 0.05 * scale < made.mean() < 0.6 * scale
+  assert len(elsewhere._digits(inputs, scale)) == 1797
 
 
 def test_the_checkpoint_of_a_step(finished_run):

@@ -33,8 +33,8 @@ OPTIONS = {
 def fields(*names):
   return {
     "batch_size": SIZE,
-    "method.name": "softmax",
-    "model.MLP.widths": (),  # softmax regression
+    "method.name": "autoencoder",
+    "model.MLP.widths": (),  # softmax regression, and an affine decoder
     "model.MLP.dropout_rate": 0.0,
     "optimizer.name": "sgd",
     "regularizers.names": names,
@@ -68,10 +68,13 @@ def stepped():
   # Away from the small weights of the start, where predictions hardly differ.
   first = first.replace(params=jax.tree.map(lambda x: 5 * x, first.params))
   _, metrics = step(first, batch)
-  layer = first.params["head"]["classifier"]
+  layer = first.params["head"]["classes"]["classifier"]
   kernel, bias = (np.asarray(layer[name], np.float64) for name in ("kernel", "bias"))
   x = batch["inputs"].reshape(SIZE, -1) / 16.0
   found = {name: float(total / count) for name, (total, count) in metrics.items()}
+  decoder = jax.tree.map(np.float64, first.params["head"]["inputs"]["decoder"])
+  squares = np.square(x @ decoder["kernel"] + decoder["bias"] - x).sum(1) / 2
+  found["expected reconstruction"] = WEIGHT * mean(squares, weights)
   # After one update the average is the one iterate, before it was made five times as large.
   teacher = (kernel / 5, bias / 5)
   return x, labels, weights, kernel, bias, teacher, found
@@ -106,6 +109,11 @@ def test_the_loss_itself_is_of_the_examples_with_labels():
   assert found["loss"] == pytest.approx(found["nll"] + sum(found[name] for name in TERMS), rel=1e-5)
   right = (log_probs(x, kernel, bias).argmax(1) == labels).astype(float)
   assert found["accuracy"] == pytest.approx(mean(right, with_label(labels, weights)))
+
+
+def test_reconstruction_needs_no_labels():
+  found = stepped()[-1]
+  assert found["reconstruction"] == pytest.approx(found["expected reconstruction"], rel=1e-5)
 
 
 def test_fgsm():

@@ -19,16 +19,19 @@ from jaxreg.train.step.named import CONSTRAINTS, NOISES, REGULARIZERS
 # Methods with a config of their own, or in the comparisons.
 OF_OTHER_CONFIGS = (
   *("softmax", "dropmax", "dropmax_qp", "random_dropmax", "deterministic_dropmax", "deterministic_attention"),
-  *("sampled_softmax", "sparsemax", "group_softmax"),
+  *("sampled_softmax", "sparsemax", "group_softmax", "autoencoder", "multitask"),
 )
 # Of the noises, methods, augmentations and averages, what `toolbox_digits` has beside the tables.
 OTHERS = (
-  *("none", "dropout", "mc_dropout", "gaussian_dropout", "alpha_dropout", "spatial_dropout", "drop_block"),
+  *("none", "dropout", "mc_dropout", "geometric_mean", "weight_scaling_mean", "hidden_noise"),
+  *("layer_scale", "standardized"),
+  *("gaussian_dropout", "alpha_dropout", "spatial_dropout", "drop_block"),
   *("stochastic_depth", "shake_drop", "shake_shake", "token_dropout", "recurrent_dropout"),
   *("rnn_weight_noise", "concrete_dropout", "variational_dropout", "weight_norm", "spectral_norm"),
   "l2_limit",
   *(name for name in METHODS if name not in OF_OTHER_CONFIGS),
   *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
+  "manifold_mixup",
   *("early_stopping", "swa", "ema", "bagging", "deep_ensemble"),
 )
 # Named in `toolbox_digits` by the noise whose cost it is.

@@ -102,7 +102,10 @@ def _assemble(
   method, options = chosen(config, "method")
   _complete(method, options)
   backbone = make_backbone(config.model.name, chosen(config, "model")[1], data.get("model", {}))
-  model = models.Classifier(backbone, method.head(num_classes=data["num_classes"], **options["head"]))
+  given = {"num_classes": data["num_classes"]}
+  if "input_shape" in inspect.signature(method.head).parameters:
+    given["input_shape"] = tuple(data["input_shape"])
+  model = models.Classifier(backbone, method.head(**given, **options["head"]))
 
   checks.check_noises(config, data)
   noises = named.make_noises(config.noise.to_dict())

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxreg.train.config.choices import check_choices
 from jaxreg.train.config.conflicts import check_conflicts
-from jaxreg.train.config.fields import BEST, JOBS, PRECISIONS, SPLITS, Config, base_config, flatten
+from jaxreg.train.config.fields import BEST, JOBS, OOD, PRECISIONS, SPLITS, Config, base_config, flatten
 from jaxreg.train.config.ranges import check_ranges
 from jaxreg.train.devices.compile import PARALLEL
 from jaxreg.train.devices.replicas import FORMS
@@ -72,6 +72,9 @@ def check(config: Config) -> None:
     if _get(config, field) not in allowed:
       raise unknown(field, _get(config, field), allowed)
   check_choices(config)
+  for kind in config.evaluate.ood:
+    if kind not in OOD:
+      raise unknown("evaluate.ood", kind, OOD)
   for field, value in flatten(config).items():
     names = [repr(item) for item in value if not isinstance(item, int | float)] if type(value) is list else []
     if len(set(names)) < len(names):

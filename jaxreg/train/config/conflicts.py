@@ -18,6 +18,7 @@ def check_conflicts(config: Config) -> None:
   _check_mesh(config)
   _check_model(config)
   _check_teacher(config)
+  _check_mixing(config)
   _check_schedule(config.optimizer)
   _check_optimizer(config)
   _check_combine(config.evaluate)
@@ -80,6 +81,13 @@ def _check_teacher(config: Config) -> None:
     raise RunError(
       "teacher.workdir: goes together with distillation in regularizers.names, "
       f"got {config.teacher.workdir!r} and {tuple(config.regularizers.names)}"
+    )
+
+
+def _check_mixing(config: Config) -> None:
+  if "manifold_mixup" in config.augment.names and config.teacher.workdir:
+    raise RunError(
+      "augment.names: manifold_mixup mixes features of the network alone; leave it out with teacher.workdir"
     )
 
 

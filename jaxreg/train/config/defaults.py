@@ -33,7 +33,7 @@ def method_options(method: Method) -> Any:
   """The options of a method's head, loss and prediction rule."""
   return ConfigDict(
     {
-      "head": options(method.head, skip=("parent", "name")),
+      "head": options(method.head, skip=("parent", "name", "input_shape")),
       "loss": options(method.loss, skip=("posterior_logits",)),
       "predict": options(method.predict),
     }

@@ -136,6 +136,10 @@ DESCRIPTIONS = {
   "evaluate.split": "Split to evaluate.",
   "evaluate.mc_samples": "A prediction is the mean over this many draws of the noise; 0: without noise.",
   "evaluate.combine": "The mean over the draws of the noise; weight_scaling: no draws, and the noise's mean.",
+  "evaluate.ood": (
+    "Images from elsewhere that the predictions are to tell from the split's, as ('rotated', 'noise'): the "
+    "split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits."
+  ),
   "compare.rows": "Rows of the comparison: methods, or 'label: field=value ...'.",
   "compare.grid": (
     "Settings to search on the validation split: 'field=value,value,...', or 'label: field=value,...'."

@@ -20,6 +20,7 @@ Config = Any
 JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translate")
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
+OOD = ("rotated", "inverted", "noise", "digits")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
 
 
@@ -63,7 +64,7 @@ def base_config() -> Config:
     {"every": 1, "every_steps": 0, "every_minutes": 0.0, "keep": 2, "best": "val/error", "wait": True}
   )
   config.evaluate = ConfigDict(
-    {"checkpoint": "latest", "split": "test", "mc_samples": 0, "combine": "arithmetic"}
+    {"checkpoint": "latest", "split": "test", "mc_samples": 0, "combine": "arithmetic", "ood": ()}
   )
   config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
   config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})

@@ -52,6 +52,7 @@ RANGES = {
   "model.*_rate": "[0, 1]",
   "model.*.weight_noise_std": "[0, inf)",
   "model.*.hidden_noise_std": "[0, inf)",
+  "model.*.embedding_noise_alpha": "[0, inf)",
   "model.*.num_kept": f"[0, {SIZE}]",
   "model.*.depth": f"[1, {MANY}]",
   "model.*.num_*": f"[1, {MANY}]",

@@ -12,6 +12,7 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
+from jaxreg.train.jobs.elsewhere import detection
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.evaluation import make_evaluate
@@ -44,6 +45,9 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
     run.replicas.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset)
   )
   runs = make_evaluate(run.program, run.replicas, config.eval_batch_size)(run.states, source, split)
+  if config.evaluate.ood:
+    shown = (run.program, run.replicas, run.states, run.dataset, run.dataset.splits()[split])
+    runs |= detection(*shown, config.evaluate.ood, number=config.replicas, batch_size=config.eval_batch_size)
   return {"step": run.step, **averaged(runs)}
 
 

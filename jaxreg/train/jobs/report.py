@@ -1,5 +1,6 @@
 """The results of a job in a few lines for people."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
       nll = shown(results, f"{split}/nll", digits=4)
       ece = shown(results, f"{split}/ece", factor=100, digits=2)
       lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
+  for name in results:
+    if re.fullmatch(r"ood/.*_auroc", name):
+      kind, score = name.removeprefix("ood/").removesuffix("_auroc").split("/")
+      auroc, fpr = (
+        shown(results, f"ood/{kind}/{score}_{end}", factor=100, digits=1) for end in ("auroc", "fpr95")
+      )
+      lines.append(f"{kind:8} by {score:10} AUROC {auroc}%   FPR at 95 % {fpr}%")
   what = f"{config.method.name}, checkpoint of step {results['step']}"
   number, members = config.replicas // config.ensemble, config.ensemble
   if number > 1:

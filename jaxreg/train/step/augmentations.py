@@ -33,7 +33,7 @@ def make_augmentations(
   for function, options in named:
     asked = given.keys() & inspect.signature(function).parameters.keys()
     if unlabelled and "num_classes" in asked:
-      name = getattr(function, "__name__", function)
+      name = getattr(getattr(function, "func", function), "__name__", function)
       raise ValueError(f"augment.names: {name} mixes labels, and some examples have no label; leave it out")
     made.append(functools.partial(function, **options, **{key: given[key] for key in asked}))
   return made

@@ -135,6 +135,15 @@ def z_loss(key: Key, view: View) -> Array:
   return losses.z_loss(view.outputs["logits"])
 
 
+def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Array:
+  """`losses.reconstruction` of the clean inputs by the head's decoder, as in `method.name=autoencoder`."""
+  del key
+  if "reconstruction" not in view.outputs:
+    raise ValueError("regularizers.reconstruction needs a head with a decoder; give method.name=autoencoder")
+  kind: Any = likelihood
+  return losses.reconstruction(view.outputs["reconstruction"], view.inputs, likelihood=kind)
+
+
 def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
   """`losses.pseudo_label` of the loss's pass; the target is predicted from the same inputs without noise."""
   del key
@@ -207,6 +216,7 @@ TERMS: dict[str, Callable[..., Array]] = {
   "distillation": distillation,
   "entropy": entropy,
   "z_loss": z_loss,
+  "reconstruction": reconstruction,
   "pseudo_label": pseudo_label,
   "fixmatch": fixmatch,
   "l1_activity": l1_activity,

@@ -155,6 +155,43 @@ def _predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float) -
   return losses.cosine_log_probs(features, kernel, scale=scale)
 
 
+def _autoencoder(key: Key, *, logits: Array, reconstruction: Array, labels: Array) -> dict[str, Array]:
+  """The classifier's loss; the decoder's, `regularizers.reconstruction`, needs no labels."""
+  del key, reconstruction
+  return {"nll": losses.softmax_cross_entropy(logits, labels)}
+
+
+def _multitask(
+  key: Key,
+  *,
+  logits: Array,
+  task_logits: tuple[Array, ...],
+  task_labels: tuple[Array, ...],
+  log_vars: Array | None,
+  labels: Array,
+  weight: float = 1.0,
+) -> dict[str, Array]:
+  """`losses.multitask` of the classes and the coarser tasks, or with learned weights instead of `weight`."""
+  del key
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(f"labels must be integers, got {labels.dtype}")
+  each = {"nll": losses.softmax_cross_entropy(logits, labels)}
+  for number, (task, of_class) in enumerate(zip(task_logits, task_labels, strict=True)):
+    each[f"task{number}"] = losses.softmax_cross_entropy(task, of_class[labels])
+  if log_vars is None:
+    terms = losses.multitask_terms(each, {name: 1.0 if name == "nll" else weight for name in each})
+  else:
+    terms = losses.uncertainty_weighting_terms(each, dict(zip(each, log_vars, strict=True)))
+  nll = terms.pop("nll")
+  return {"nll": nll, "tasks": sum(terms.values(), start=jnp.zeros_like(nll))}
+
+
+def _predict_classes(key: Key, *, logits: Array, **_: Any) -> Array:
+  """The softmax of the classes; what else the head returns does not count."""
+  del key
+  return losses.softmax_log_probs(logits)
+
+
 def of_logits(loss: Callable[..., Array], term: str, *, soft_labels: bool = False) -> Method:
   """The method for a loss of `(logits, labels, *, ...)`: a linear head, and softmax as its prediction rule.
 
@@ -211,6 +248,8 @@ METHODS = {
     terms=("nll", "auxiliary"),
     soft_labels=True,
   ),
+  "autoencoder": Method(models.DecodingHead, _autoencoder, _predict_classes, soft_labels=True),
+  "multitask": Method(models.CoarseTasksHead, _multitask, _predict_classes, terms=("nll", "tasks")),
   "dropmax_qp": Method(
     models.AttentionHead, losses.dropmax_qp_terms, _predict_dropmax, terms=("nll", "kl", "neg_entropy")
   ),

@@ -55,6 +55,7 @@ AUGMENTATIONS: dict[str, Callable[..., Any]] = {
   "lighting": augment.lighting,
   "rand_augment": augment.rand_augment,
   "mixup": augment.mixup,
+  "manifold_mixup": functools.partial(augment.manifold_mixup, layers=("backbone", "head")),
   "cutmix": augment.cutmix,
 }
 # The tables by the group of the configuration that names their rows; a row added later is found, too.

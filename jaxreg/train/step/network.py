@@ -1,7 +1,8 @@
 """The backbone, and the one function that runs the network on inputs as the data set stores them."""
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +57,32 @@ def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> 
   return model(**given, **options)
 
 
+@contextlib.contextmanager
+def _mixed_layers(mixing: augment.HiddenMixing | None, *, whole: bool) -> Iterator[None]:
+  """Mixes the inputs of the modules that `mixing` names; `whole`: all of them must be called."""
+  if mixing is None:
+    yield
+    return
+  called = set()
+
+  def mix(function: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    name = "/".join(context.module.path)
+    if context.method_name != "__call__" or not args:
+      return function(*args, **kwargs)
+    called.add(name)
+    if name in mixing.shares:
+      args = (augment.mix_hidden(args[0], mixing, layer=name), *args[1:])
+    return function(*args, **kwargs)
+
+  with nn.intercept_methods(mix):
+    yield
+  if whole and (missing := mixing.shares.keys() - called):
+    raise ValueError(
+      f"augment.manifold_mixup.layers: there is no {', '.join(sorted(missing))}; "
+      f"the layers are {', '.join(sorted(called - {''}))}"
+    )
+
+
 def make_apply_fn(
   model: Any,
   scale: float,
@@ -65,7 +92,11 @@ def make_apply_fn(
   noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
   method: Callable[..., Any] | None = None,
 ) -> ApplyFn:
-  """The model's function `method`, by default `__call__`, on inputs as the data set stores them."""
+  """The model's function `method`, by default `__call__`, on inputs as the data set stores them.
+
+  Its argument `mixing` is the entry of that name in a batch of `augment.manifold_mixup`, whose layers are
+  names of modules, such as `backbone/Dense_1`; the inputs of these modules are mixed.
+  """
   dtype = jnp.dtype(precision)
 
   def perturbed(x: Any, kind: str, key: Key | None) -> Any:
@@ -77,7 +108,7 @@ def make_apply_fn(
       x = perturb(keys.numbered(key, number), x)
     return x
 
-  def apply_fn(params, model_state, x, *, key, train):
+  def apply_fn(params, model_state, x, *, key, train, mixing=None):
     params = perturbed(params, "params", key)
     # Parameters and BatchNorm's averages stay in float32, whatever dtype the layers compute in. Losses and
     # masks are float32 as well: they promote the outputs of the head.
@@ -89,9 +120,10 @@ def make_apply_fn(
       x = perturbed(x, "inputs", key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     mutable = list(model_state) if train else []
-    outputs, updated = model.apply(
-      {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=mutable, method=method
-    )
+    with _mixed_layers(mixing, whole=method is None):
+      outputs, updated = model.apply(
+        {"params": params, **model_state}, x, train=train, rngs=rngs, mutable=mutable, method=method
+      )
     return outputs, {**model_state, **updated}
 
   return apply_fn

@@ -65,7 +65,10 @@ def make_objective(
     for number, augment in enumerate(augmentations):
       batch = augment(keys.numbered(augment_key, number), batch)
     seen = _seen(batch)
-    outputs, model_state = apply_fn(params, state.model_state, seen.inputs, key=apply_key, train=True)
+    # Manifold mixup: every pass mixes the same hidden features.
+    mixing = {"mixing": batch["mixing"]} if "mixing" in batch else {}
+    apply = functools.partial(apply_fn, **mixing)
+    outputs, model_state = apply(params, state.model_state, seen.inputs, key=apply_key, train=True)
     values = terms_of(loss_key, seen, outputs)
     metrics = {name: weighted(value, seen.weights) for name, value in values.items()}
     count = seen.weights.sum()
@@ -73,7 +76,7 @@ def make_objective(
     for name, penalty in (penalties or {}).items():
       metrics[name] = (penalty(params, state.extras) * count, count)
     if terms:
-      view = view_of(params, state, seen, outputs, apply_key, loss_key)
+      view = view_of(params, state, seen, outputs, apply_key, loss_key, mixing)
       for name, term in terms.items():
         term_key = keys.named(augment_key, name)
         value = term.weight * term.function(term_key, view)
@@ -176,11 +179,12 @@ def _make_view_fn(
   trained_fn: Callable[[Key, Array], Array] | None,
   scale: float,
 ) -> Callable[..., View]:
-  """Builds `make_view(params, state, seen, outputs, apply_key, loss_key) -> View`, for the example terms."""
+  """Builds `make_view(params, state, seen, outputs, apply_key, loss_key, mixing)`, for the example terms."""
 
-  def make_view(params, state, seen, outputs, apply_key, loss_key) -> View:
+  def make_view(params, state, seen, outputs, apply_key, loss_key, mixing) -> View:
     def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
-      return apply_fn(params, state.model_state, x * scale, key=noise, train=noise is not None)[0]
+      train = noise is not None
+      return apply_fn(params, state.model_state, x * scale, key=noise, train=train, **mixing)[0]
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
       same_key = jax.random.clone(loss_key)
@@ -196,7 +200,7 @@ def _make_view_fn(
     if features_fn is not None:
       # This repeats the loss's pass; the compiler merges the two.
       same_key = jax.random.clone(apply_key)
-      features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True)
+      features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True, **mixing)
     teacher_fn = None
     if average is not None:
       kept = {"params": params, "model_state": state.model_state}

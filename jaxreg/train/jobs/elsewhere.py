@@ -1,0 +1,93 @@
+"""`evaluate.ood`: how well a run's predictions tell its test images from images from elsewhere."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxreg import calibration, losses
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.placement import make_source
+from jaxreg.train.data.sources import digits
+from jaxreg.train.devices.replicas import Loop, Vmap
+from jaxreg.train.errors import RunError
+from jaxreg.train.run.evaluation import outputs_over
+from jaxreg.train.step.program import Program
+
+
+def _rotated(inputs: np.ndarray, scale: float) -> np.ndarray:
+  del scale
+  if inputs.shape[1] != inputs.shape[2]:
+    raise RunError(f"evaluate.ood: rotated needs square images, got {inputs.shape[1:]}")
+  return np.rot90(inputs, axes=(1, 2)).copy()
+
+
+def _inverted(inputs: np.ndarray, scale: float) -> np.ndarray:
+  return (scale - inputs).astype(inputs.dtype)
+
+
+def _noise(inputs: np.ndarray, scale: float) -> np.ndarray:
+  drawn = np.random.default_rng(0).uniform(0, scale, inputs.shape)
+  return drawn.round().astype(inputs.dtype) if inputs.dtype == np.uint8 else drawn.astype(inputs.dtype)
+
+
+def _digits(inputs: np.ndarray, scale: float) -> np.ndarray:
+  data = digits()
+  images = np.concatenate([split.inputs for split in data.splits().values()]) / data.scale
+  resized = np.asarray(jax.image.resize(images, (len(images), *inputs.shape[1:3], 1), "linear")) * scale
+  resized = np.broadcast_to(resized, (len(images), *inputs.shape[1:]))
+  return (resized.round() if inputs.dtype == np.uint8 else resized).astype(inputs.dtype)
+
+
+KINDS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+  "rotated": _rotated,
+  "inverted": _inverted,
+  "noise": _noise,
+  "digits": _digits,
+}
+
+
+def detection(
+  program: Program,
+  replicas: Vmap | Loop,
+  states: Any,
+  dataset: Dataset,
+  split: Split,
+  kinds: Iterable[str],
+  *,
+  number: int,
+  batch_size: int,
+) -> dict[str, np.ndarray]:
+  """The AUROC of each score, and its false positives at 95 % of the split, for each kind, `[number]`.
+
+  The names are `ood/<kind>/<score>_auroc` and `_fpr95`. The scores are the confidence, the entropy and, if
+  the head returns logits, the energy. `number` is the number of replicas.
+
+  Raises:
+    RunError: if the inputs are no images in memory, or for an ensemble.
+  """
+  inputs = split.inputs
+  if not isinstance(inputs, np.ndarray) or inputs.ndim != 4 or program.ensemble > 1:
+    raise RunError("evaluate.ood: needs images [n, height, width, channels] in memory, and ensemble=1")
+  others = {kind: KINDS[kind](inputs, dataset.scale) for kind in kinds}
+  found: dict[str, list[float]] = {}
+  for replica in range(number):
+    state = replicas.pick(states, replica)
+
+    def scores(inputs: np.ndarray, state: Any = state) -> dict[str, Any]:
+      source = make_source(replicas.mesh, Split(inputs, np.zeros(len(inputs), np.int32)), resident=False)
+      outputs = outputs_over(program, replicas.mesh, state, source, batch_size)
+      log_probs = outputs["log_probs"]
+      made = {"confidence": calibration.least_confidence(log_probs), "entropy": losses.entropy(log_probs)}
+      return made | ({"energy": calibration.energy(outputs["logits"])} if "logits" in outputs else {})
+
+    usual = scores(inputs)
+    for kind, other in others.items():
+      for name, strange in scores(other).items():
+        for metric, value in (
+          ("auroc", calibration.auroc(usual[name], strange)),
+          ("fpr95", calibration.fpr_at_tpr(usual[name], strange)),
+        ):
+          found.setdefault(f"ood/{kind}/{name}_{metric}", []).append(float(value))
+  return {name: np.array(values) for name, values in found.items()}
