@@ -35,6 +35,7 @@ from jaxreg.flatness._lanczos import (
   top_eigenpairs,
 )
 from jaxreg.flatness._layerwise import Layerwise, layerwise
+from jaxreg.flatness._lazy import LazySamples, lazy_gradients, lazy_trajectory
 from jaxreg.flatness._noise import per_example_noise_covariance
 from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessian, hvp, materialize
 from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw, broken_power_law_fit, power_law_fit
@@ -60,6 +61,7 @@ __all__ = [
   "Hessian",
   "IntervalFlatness",
   "Layerwise",
+  "LazySamples",
   "PowerLaw",
   "PrincipalComponents",
   "SpectralDensity",
@@ -81,6 +83,8 @@ __all__ = [
   "hvp",
   "interval_flatness",
   "layerwise",
+  "lazy_gradients",
+  "lazy_trajectory",
   "loewner_bounds",
   "loss_profile",
   "loss_surface",
