@@ -131,6 +131,9 @@ def test_a_checkpoint_compiles_nothing():
     assert float(top.values[0]) == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-9)
     layers = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=2)
     assert float(layers.top_eigenvalues[0]) == pytest.approx(float(top.values[0]), rel=1e-9)
+  only = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=2, num_matvecs=0)
+  assert np.isnan(only.top_eigenvalues).all()
+  np.testing.assert_array_equal(only.traces, layers.traces)
 
 
 def test_a_warm_start_needs_fewer_products():
