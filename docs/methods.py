@@ -591,7 +591,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Hessian, Gauss-Newton, eigenpairs, trace, diagonal, spectral density, of every layer",
       "flatness.hvp .gauss_newton .hessian .gauss_newton_matrix .dense_hessian .materialize .top_eigenpairs "
-      ".operator_trace .operator_diagonal .spectral_density .Curvature .layerwise .subset .chunked",
+      ".operator_trace .operator_diagonal .spectral_density .layerwise .subset .chunked",
       "`job=flatness`",
       "stochastic traces by matfree",
     ),
