@@ -599,15 +599,27 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Hessian, Gauss-Newton, eigenpairs, trace, diagonal, spectral density, of every layer",
       "flatness.hvp .gauss_newton .hessian .gauss_newton_matrix .dense_hessian .materialize .top_eigenpairs "
-      ".operator_trace .operator_diagonal .spectral_density .Curvature .layerwise .subset .chunked",
+      ".operator_trace .operator_diagonal .spectral_density .layerwise .subset .chunked",
       "`job=flatness`",
       "stochastic traces by matfree",
     ),
     Row(
+      "Fisher matrix, KFAC and EKFAC, damped inverse",
+      "flatness.fisher .empirical_fisher .kfac .damped_solve",
+      ANALYSIS,
+      "Martens and Grosse, 2015; George et al., 2018",
+    ),
+    Row(
+      "Sharpness, plane of a trajectory",
+      "flatness.sam_sharpness .keskar_sharpness .trajectory_plane",
+      ANALYSIS,
+      "Foret et al., 2021; Keskar et al., 2017; Li et al., 2018",
+    ),
+    Row(
       "Noise covariance, and how it stands to curvature",
-      "flatness.sample_gradients .sample_trajectory .noise_covariance .per_example_noise_covariance "
-      ".dense_noise_covariance .principal_components .projected_variance .hessian_variance_alignment "
-      ".power_law_fit .broken_power_law_fit",
+      "flatness.sample_gradients .sample_trajectory .lazy_gradients .lazy_trajectory .noise_covariance "
+      ".per_example_noise_covariance .dense_noise_covariance .principal_components .projected_variance "
+      ".hessian_variance_alignment .power_law_fit .broken_power_law_fit",
       "`flatness_fnn_mnist`, `flatness_resnet20_cifar100`",
       "Zhang, Zhou and Xu, 2021",
     ),

@@ -54,13 +54,16 @@ ELSEWHERE = {
   "flatness.loss_surface",
   "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
   "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
+  "flatness/test_fisher.py": "flatness.damped_solve flatness.empirical_fisher flatness.fisher flatness.kfac",
   "flatness/test_gauss_newton_matrix.py": "flatness.gauss_newton_matrix",
   "flatness/test_interval.py": "flatness.interval_flatness",
   "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
+  "flatness/test_lazy.py": "flatness.lazy_gradients flatness.lazy_trajectory",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
   "flatness/test_relations.py": "flatness.hessian_variance_alignment",
   "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
   "flatness.sample_gradients flatness.sample_trajectory",
+  "flatness/test_sharpness.py": "flatness.keskar_sharpness flatness.sam_sharpness flatness.trajectory_plane",
   "flatness/test_subset.py": "flatness.subset",
   "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_layer.py": "noise.layer",

@@ -48,6 +48,15 @@ def nnx_step(it):
 equinox_step = nnx_step
 
 
+def pyhessian_readme(it):
+  """The larger eigenvalue is at least the mean of the trace; the layers' are not above it."""
+  assert it.top.converged.all()
+  assert float(it.top.values[0]) > float(it.top.values[1]) > 0
+  assert (it.layers.top_eigenvalues <= it.top.values[0] * 1.001).all()
+  assert (it.folder / "density.png").stat().st_size > 5000
+  assert it.profile.shape == (21,)
+
+
 def group_softmax(it):
   """All classes are alike, so each of the four groups guesses, and so does the whole."""
   np.testing.assert_allclose(it.loss, 4 * GUESS, rtol=1e-5)

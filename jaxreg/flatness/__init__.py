@@ -17,6 +17,7 @@ from jaxreg.flatness._covariance import (
   projected_variance,
 )
 from jaxreg.flatness._curvature import Curvature
+from jaxreg.flatness._damped_solve import Solution, damped_solve
 from jaxreg.flatness._dense import (
   DenseBlock,
   dense_hessian,
@@ -24,9 +25,11 @@ from jaxreg.flatness._dense import (
   dense_noise_covariance,
 )
 from jaxreg.flatness._directions import filter_normalized_direction, loss_profile, loss_surface
+from jaxreg.flatness._fisher import Fisher, empirical_fisher, fisher
 from jaxreg.flatness._gauss_newton_matrix import gauss_newton_matrix
 from jaxreg.flatness._hutchinson import Estimate, operator_diagonal
 from jaxreg.flatness._interval import IntervalFlatness, interval_flatness
+from jaxreg.flatness._kfac import KroneckerBlock, kfac
 from jaxreg.flatness._lanczos import (
   EigenPairs,
   SpectralDensity,
@@ -35,11 +38,13 @@ from jaxreg.flatness._lanczos import (
   top_eigenpairs,
 )
 from jaxreg.flatness._layerwise import Layerwise, layerwise
+from jaxreg.flatness._lazy import LazySamples, lazy_gradients, lazy_trajectory
 from jaxreg.flatness._noise import per_example_noise_covariance
 from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessian, hvp, materialize
 from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw, broken_power_law_fit, power_law_fit
 from jaxreg.flatness._relations import Alignment, hessian_variance_alignment
 from jaxreg.flatness._samples import sample_gradients, sample_trajectory
+from jaxreg.flatness._sharpness import keskar_sharpness, sam_sharpness
 from jaxreg.flatness._subset import Subset, subset
 from jaxreg.flatness._theorems import (
   dropout_covariance,
@@ -48,6 +53,7 @@ from jaxreg.flatness._theorems import (
   expected_dropout_loss,
   loewner_bounds,
 )
+from jaxreg.flatness._trajectory_plane import Plane, trajectory_plane
 
 __all__ = [
   "Alignment",
@@ -56,31 +62,43 @@ __all__ = [
   "DenseBlock",
   "EigenPairs",
   "Estimate",
+  "Fisher",
   "GaussNewton",
   "Hessian",
   "IntervalFlatness",
+  "KroneckerBlock",
   "Layerwise",
+  "LazySamples",
+  "Plane",
   "PowerLaw",
   "PrincipalComponents",
+  "Solution",
   "SpectralDensity",
   "Subset",
   "broken_power_law_fit",
   "chunked",
+  "damped_solve",
   "dense_hessian",
   "dense_interval_flatness",
   "dense_noise_covariance",
   "dropout_covariance",
   "dropout_covariance_exact",
   "dropout_hessian",
+  "empirical_fisher",
   "expected_dropout_loss",
   "filter_normalized_direction",
+  "fisher",
   "gauss_newton",
   "gauss_newton_matrix",
   "hessian",
   "hessian_variance_alignment",
   "hvp",
   "interval_flatness",
+  "keskar_sharpness",
+  "kfac",
   "layerwise",
+  "lazy_gradients",
+  "lazy_trajectory",
   "loewner_bounds",
   "loss_profile",
   "loss_surface",
@@ -92,11 +110,13 @@ __all__ = [
   "power_law_fit",
   "principal_components",
   "projected_variance",
+  "sam_sharpness",
   "sample_gradients",
   "sample_trajectory",
   "spectral_density",
   "subset",
   "top_eigenpairs",
+  "trajectory_plane",
 ]
 
 suggest_names(globals())

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis
 from jaxreg.flatness._interval import check_directions
+from jaxreg.flatness._lazy import LazySamples, sum_of_rows
 from jaxreg.typing import Array, check_count, check_wide
 
 
@@ -121,13 +122,14 @@ def _principal(number, centred, mean, count, tol):
 
 
 @analysis
-def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int = 0) -> Array:
+def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, *, ddof: int = 0) -> Array:
   r"""Computes the variance of samples along directions, without building their covariance.
 
   .. math:: \mathrm{Var}(v^\top S) = \frac1N \sum_j (v^\top \theta_j - \mu)^2 = v^\top \Sigma v
 
   Args:
-    samples: `[num, size]`, floating.
+    samples: `[num, size]`, floating, of which no copy is made; or samples that are drawn one at a time and
+      never together in memory, from `lazy_gradients` or `lazy_trajectory`.
     directions: `[k, size]`, one direction per row.
     ddof: as in `noise_covariance`.
 
@@ -145,14 +147,44 @@ def projected_variance(samples: ArrayLike, directions: ArrayLike, *, ddof: int =
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, definition 3.
   """
-  centred, _, count = _centred(samples, ddof)
-  directions = check_directions(directions, centred.shape[1])
-  return jnp.sum((centred @ directions.T) ** 2, axis=0) / count
+  if isinstance(samples, LazySamples):
+    _check_shape((samples.num, samples.size), ddof)
+    return _lazy_variance(samples, check_directions(directions, samples.size), samples.num - ddof)
+  samples = check_wide(samples, "samples")
+  _check_shape(samples.shape, ddof)
+  return _variance(samples, check_directions(directions, samples.shape[1]), len(samples) - ddof)
+
+
+@jax.jit
+def _variance(samples, directions, count):
+  mean = samples.mean(axis=0)
+  square = lambda rows: jnp.sum(((rows - mean[None]) @ directions.T) ** 2, axis=0)
+  return sum_of_rows(square, samples, jnp.zeros(len(directions), samples.dtype)) / count
+
+
+@jax.jit
+def _lazy_variance(samples, directions, count):
+  def add(carry, sample):
+    number, first, mean, squares = carry
+    # Relative to the first sample, because positions may be far from 0; then Welford's recurrence.
+    first = jnp.where(number == 0, sample, first)
+    along = directions @ (sample - first)
+    away = along - mean
+    mean = mean + away / (number + 1)
+    return number + 1, first, mean, squares + away * (along - mean)
+
+  zeros = jnp.zeros(len(directions), directions.dtype)
+  start = (jnp.int32(0), jnp.zeros(samples.size, directions.dtype), zeros, zeros)
+  return samples.fold(add, start)[3] / count
 
 
 def _centred(samples: ArrayLike, ddof: int) -> tuple[Array, Array, int]:
   samples = check_wide(samples, "samples")
-  if samples.ndim != 2 or samples.shape[0] - ddof < 1:
-    raise ValueError(f"samples must be [num, size] with num above ddof={ddof}, got {samples.shape}")
+  _check_shape(samples.shape, ddof)
   mean = samples.mean(axis=0)
   return samples - mean[None], mean, samples.shape[0] - ddof
+
+
+def _check_shape(shape: tuple[int, ...], ddof: int) -> None:
+  if len(shape) != 2 or shape[0] - ddof < 1:
+    raise ValueError(f"samples must be [num, size] with num above ddof={ddof}, got {shape}")

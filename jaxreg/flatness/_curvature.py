@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg.flatness._common import widened
+from jaxreg.flatness._damped_solve import Solution, damped_solve
+from jaxreg.flatness._fisher import Fisher, GivenScores, Likelihood, drawn_scores
 from jaxreg.flatness._hutchinson import Estimate, operator_diagonal
 from jaxreg.flatness._lanczos import (
   EigenPairs,
@@ -24,7 +28,7 @@ from jaxreg.flatness._lanczos import (
 from jaxreg.flatness._operators import GaussNewton, Hessian
 from jaxreg.flatness._streamed import Streamed, batches_of
 from jaxreg.flatness._subset import Where, selected
-from jaxreg.typing import Array, Batch, Key, ModelState, Params, check_count, check_loss_fn
+from jaxreg.typing import Array, Batch, Key, ModelState, Params, check_count, check_key, check_loss_fn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,10 @@ class WithState:
 
   def __call__(self, params: Params, batch: Batch, *, key: Key | None) -> Any:
     return self.function(params[0], batch, key=key, model_state=params[1])
+
+
+def _check_function(function: Callable[..., Any], name: str, has_state: bool) -> None:
+  check_loss_fn(functools.partial(function, model_state=None) if has_state else function, name)
 
 
 class Curvature(Streamed):
@@ -93,7 +101,7 @@ class Curvature(Streamed):
     chunk_size: int | None = None,
     mesh: Mesh | None = None,
   ) -> None:
-    check_loss_fn(loss_fn)
+    _check_function(loss_fn, "loss_fn", model_state is not None)
     if chunk_size is not None:
       check_count(chunk_size, "chunk_size")
     mask = selected(params, where)
@@ -119,7 +127,7 @@ class Curvature(Streamed):
     return new
 
   def _function(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    check_loss_fn(function, name)
+    _check_function(function, name, self.has_state)
     return WithState(function) if self.has_state else function
 
   def __repr__(self) -> str:
@@ -132,6 +140,32 @@ class Curvature(Streamed):
     """
     old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
     return self._of(GaussNewton(old.params, None, old.key, outputs_fn, outer_loss_fn, old.mask))
+
+  def fisher(
+    self,
+    outputs_fn: Callable[..., Array],
+    *,
+    key: Key,
+    likelihood: Likelihood = "categorical",
+    num_samples: int = 1,
+  ) -> Curvature:
+    """Returns the Monte Carlo Fisher matrix instead; the arguments are those of `fisher`.
+
+    Batch `b` gets `fold_in(key, b)`, so batches must keep their order.
+    """
+    check_key(key)
+    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
+    scores_fn = drawn_scores(likelihood, num_samples)
+    return self._of(Fisher(old.params, None, key, outputs_fn, scores_fn, old.mask))
+
+  def empirical_fisher(self, outputs_fn: Callable[..., Array], losses_fn: Callable[..., Array]) -> Curvature:
+    """Returns the empirical Fisher matrix instead; the arguments are those of `empirical_fisher`."""
+    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
+    return self._of(Fisher(old.params, None, None, outputs_fn, GivenScores(losses_fn), old.mask))
+
+  def solve(self, vector: ArrayLike, *, damping: float, **options: Any) -> Solution:
+    """Multiplies by the inverse of the damped curvature, by `damped_solve` with its options."""
+    return damped_solve(self, vector, damping=damping, **options)
 
   def top_eigenpairs(self, *, key: Key, **options: Any) -> EigenPairs:
     """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start."""

@@ -62,7 +62,8 @@ def layerwise(
     curvature: a `Curvature` of the parameters that `where` selects.
     key: draws the signs and the start vectors.
     num_probes: products for traces and diagonals, at least 2.
-    num_matvecs: products for each top eigenvalue; at most the layer's parameters are used.
+    num_matvecs: products for each top eigenvalue, at most as many as the layer has parameters; 0 leaves the
+      eigenvalues out, as NaN.
     layer_of: from the name of a parameter to its layer; by default all but the last part of the name.
 
   Returns:
@@ -70,7 +71,7 @@ def layerwise(
 
   Raises:
     TypeError: if `curvature` is no `Curvature`, `key` no typed key or a count no integer.
-    ValueError: if `num_probes` is below 2 or `num_matvecs` below 1.
+    ValueError: if `num_probes` is below 2 or `num_matvecs` below 0.
 
   Example:
     >>> loss = lambda params, x, *, key: (x * (3 * params["a"] ** 2 + params["b"] ** 2)).mean()
@@ -86,7 +87,8 @@ def layerwise(
     raise TypeError(f"curvature must be a Curvature, got {type(curvature).__name__}")
   check_key(key)
   check_count(num_probes, "num_probes")
-  check_count(num_matvecs, "num_matvecs")
+  if num_matvecs != 0:
+    check_count(num_matvecs, "num_matvecs")
   if num_probes < 2:
     raise ValueError(f"num_probes must be at least 2, got {num_probes}")
   like, taken = (
@@ -103,10 +105,12 @@ def layerwise(
   for number, layer_key in enumerate(keys):
     index = jnp.asarray(np.flatnonzero(owners == number))
     block = Block(curvature, (), None, curvature.mesh, index)
-    steps = min(num_matvecs, index.size)
-    found.append(top_eigenpairs(block, key=layer_key, num_matvecs=steps, check=False))
+    if num_matvecs:
+      steps = min(num_matvecs, index.size)
+      pair = top_eigenpairs(block, key=layer_key, num_matvecs=steps, check=False)
+      found.append((pair.values[0], pair.residuals[0]))  # without its vector
     diagonals.append(Estimate(*(x[index] for x in diagonal)))
-  values, residuals = (jnp.concatenate([getattr(pair, x) for pair in found]) for x in ("values", "residuals"))
+  values, residuals = jnp.asarray(found or [(jnp.nan, jnp.nan)] * len(names), like.dtype).T
   return Layerwise(names, values, residuals, traces, tuple(diagonals))
 
 

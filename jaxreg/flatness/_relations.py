@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.flatness._common import analysis
+from jaxreg.flatness._common import analysis, as_pytree
 from jaxreg.flatness._dense import DenseBlock
 from jaxreg.flatness._lanczos import Matvec
+from jaxreg.flatness._lazy import LazySamples, sum_of_rows
+from jaxreg.flatness._streamed import Streamed
 from jaxreg.typing import Array, check_wide
 
 
@@ -33,7 +35,7 @@ def hessian_variance_alignment(
   hessian: Array | DenseBlock | Matvec,
   covariance: ArrayLike | DenseBlock | None = None,
   *,
-  samples: ArrayLike | None = None,
+  samples: ArrayLike | LazySamples | None = None,
   hessian_trace: ArrayLike | None = None,
 ) -> Alignment:
   r"""Computes how much more curvature the noise meets than isotropic noise of the same size.
@@ -41,9 +43,11 @@ def hessian_variance_alignment(
   .. math:: T = \mathrm{Tr}(H \Sigma), \qquad \bar T = \mathrm{Tr}(H) \, \mathrm{Tr}(\Sigma) / D
 
   Args:
-    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any function that multiplies by it.
+    hessian: a matrix `[size, size]`, a `DenseBlock`, or with `samples` any function that multiplies by it,
+      such as a `Curvature`.
     covariance: `[size, size]`, or a `DenseBlock` if `hessian` is one.
-    samples: `[num, size]`, instead of a covariance, which is then never built.
+    samples: `[num, size]`, instead of a covariance, which is then never built; no copy of them is made.
+      Samples from `lazy_gradients` or `lazy_trajectory` are never together in memory.
     hessian_trace: the trace, needed if `hessian` is an operator; see `operator_trace`.
 
   Returns:
@@ -85,17 +89,71 @@ def hessian_variance_alignment(
       )
     trace, size = jnp.sum(hessian * covariance), hessian.shape[0]
     return _alignment(trace, jnp.asarray(hessian_trace), jnp.trace(covariance), size)
-  samples = check_wide(samples, "samples")
-  if samples.ndim != 2 or (is_matrix and jnp.asarray(hessian).shape != (samples.shape[1],) * 2):
-    raise ValueError(f"samples must be [num, size] with the size of hessian, got {samples.shape}")
-  centred = samples - samples.mean(axis=0, keepdims=True)
-  if is_matrix:
-    products = centred @ jnp.asarray(hessian)
+  if not isinstance(samples, LazySamples):
+    samples = check_wide(samples, "samples")
+  shape = (samples.num, samples.size) if isinstance(samples, LazySamples) else samples.shape
+  if len(shape) != 2 or (is_matrix and jnp.asarray(hessian).shape != (shape[1],) * 2):
+    raise ValueError(f"samples must be [num, size] with the size of hessian, got {shape}")
+  if isinstance(hessian, Streamed):
+    moments = _moments_on_host(hessian, samples)
   else:
-    products = jax.lax.map(hessian, centred)  # type: ignore[arg-type]
-  number, size = samples.shape
-  trace = jnp.sum(centred * products) / number
-  return _alignment(trace, jnp.asarray(hessian_trace), jnp.sum(centred**2) / number, size)
+    moments = _moments(jnp.asarray(hessian) if is_matrix else as_pytree(hessian), samples)
+  trace, noise = (moment / shape[0] for moment in moments)
+  return _alignment(trace, jnp.asarray(hessian_trace), noise, shape[1])
+
+
+@jax.jit
+def _moments(hessian, samples):
+  """The sums of `g' H g` and `g' g` over centred samples."""
+  matrix = hessian
+  if isinstance(matrix, jax.Array):
+    hessian = lambda v: v @ matrix
+  if isinstance(samples, LazySamples):
+    zeros = jnp.zeros(samples.size, jax.eval_shape(samples.next, samples.state, 0)[1].dtype)
+    start = (jnp.int32(0), zeros, zeros, zeros[0], zeros[0])
+    number, _, mean, curved, square = samples.fold(lambda c, sample: _add(c, sample, hessian), start)
+    return curved - number * (mean @ hessian(mean)), square - number * (mean @ mean)
+  mean = samples.mean(axis=0)
+
+  def both(rows):
+    centred = rows - mean[None]
+    products = centred @ matrix if isinstance(matrix, jax.Array) else jax.lax.map(hessian, centred)
+    return jnp.stack([jnp.sum(centred * products), jnp.sum(centred**2)])
+
+  return sum_of_rows(both, samples, jnp.zeros(2, samples.dtype), rows=16)
+
+
+def _add(carry, sample, hessian):
+  # Relative to the first sample, because positions may be far from 0.
+  number, first, mean, curved, square = carry
+  first = jnp.where(number == 0, sample, first)
+  away = sample - first
+  mean = mean + (away - mean) / (number + 1)
+  return number + 1, first, mean, curved + away @ hessian(away), square + away @ away
+
+
+def _moments_on_host(hessian, samples):
+  first = mean = curved = square = None
+  for number, sample in enumerate(_rows(samples)):
+    first = sample if first is None else first
+    away = sample - first
+    mean = away if mean is None else mean + (away - mean) / (number + 1)
+    curved, square = (curved or 0) + away @ hessian(away), (square or 0) + away @ away
+  count = number + 1
+  return curved - count * (mean @ hessian(mean)), square - count * (mean @ mean)
+
+
+def _rows(samples):
+  if not isinstance(samples, LazySamples):
+    yield from samples
+    return
+  state = samples.state
+  for number in range(samples.num):
+    state, sample = _next(samples, state, number)
+    yield sample
+
+
+_next = jax.jit(lambda samples, state, number: samples.next(state, number))
 
 
 def _alignment(trace: Array, curvature: Array, noise: Array, size: int) -> Alignment:

@@ -11,6 +11,7 @@ from jaxreg.plots._comparison import comparison
 from jaxreg.plots._contours import contours
 from jaxreg.plots._convergence import convergence
 from jaxreg.plots._curves import curves
+from jaxreg.plots._density import density
 from jaxreg.plots._descent_paths import descent_paths
 from jaxreg.plots._diagnostics import diagnostics
 from jaxreg.plots._ellipses import ellipses
@@ -20,6 +21,7 @@ from jaxreg.plots._first_steps import first_steps
 from jaxreg.plots._flat_minima import flat_minima
 from jaxreg.plots._gradients import gradients
 from jaxreg.plots._landscape import final_losses, stationary_points
+from jaxreg.plots._layerwise import layerwise
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._names import paper_name
 from jaxreg.plots._penalty_contours import penalty_contours
@@ -31,6 +33,7 @@ from jaxreg.plots._retain_maps import retain_maps
 from jaxreg.plots._sample_error import sample_error
 from jaxreg.plots._spectra import spectra
 from jaxreg.plots._stopping_path import stopping_path
+from jaxreg.plots._surface import surface
 from jaxreg.plots._sweep import sweep
 from jaxreg.plots._terms import terms
 from jaxreg.plots._unit_balls import unit_balls
@@ -42,6 +45,7 @@ __all__ = [
   "contours",
   "convergence",
   "curves",
+  "density",
   "descent_paths",
   "diagnostics",
   "ellipses",
@@ -51,6 +55,7 @@ __all__ = [
   "first_steps",
   "flat_minima",
   "gradients",
+  "layerwise",
   "monte_carlo",
   "paper_name",
   "penalty_contours",
@@ -64,6 +69,7 @@ __all__ = [
   "spectra",
   "stationary_points",
   "stopping_path",
+  "surface",
   "sweep",
   "terms",
   "unit_balls",

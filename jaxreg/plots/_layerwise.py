@@ -1,0 +1,44 @@
+"""The curvature of every layer of a network."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from jaxreg.plots._axes import new_figure
+
+
+def layerwise(found: Any, *, title: str = "") -> Figure:
+  """Draws the top eigenvalue and the trace of each layer, the trace with two standard errors.
+
+  Args:
+    found: the result of `flatness.layerwise`: its `names`, `top_eigenvalues` and `traces` are drawn.
+    title: above the figure.
+
+  Returns:
+    A figure with a panel for each of the two that has finite values; layers stand from top to bottom.
+
+  Raises:
+    ValueError: if there is no layer, or no finite value.
+
+  References:
+    Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
+  """
+  values = np.asarray(found.top_eigenvalues, float)
+  traces, errors = (np.asarray(part, float) for part in found.traces)
+  panels = [("top eigenvalue", values, None), ("trace", traces, 2 * errors)]
+  panels = [panel for panel in panels if np.isfinite(panel[1]).any()]
+  if not panels:
+    raise ValueError(f"found must have finite values of at least one layer, got {len(found.names)} layers")
+  figure = new_figure(3.6 * len(panels) + 1.4, 0.24 * len(found.names) + 1.4, title)
+  axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  places = np.arange(len(found.names))
+  for number, (axis, (label, numbers, spread)) in enumerate(zip(axes, panels, strict=True)):
+    axis.barh(places, numbers, xerr=spread, color=f"C{number}", height=0.7, error_kw={"linewidth": 1})
+    axis.axvline(0, color="black", linewidth=0.6)
+    axis.set(xlabel=label)
+    axis.grid(alpha=0.3, axis="x")
+    axis.spines[["top", "right"]].set_visible(False)
+  axes[0].set_yticks(places, found.names, fontsize="small")
+  axes[0].invert_yaxis()
+  return figure
