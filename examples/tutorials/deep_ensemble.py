@@ -23,9 +23,9 @@ from jaxreg import calibration, ensembles, losses
 #
 # Write everything for one network: how it begins, what it computes, how it trains.
 
-x, y = make_moons(400, noise=0.25, random_state=0)
+x, y = make_moons(500, noise=0.3, random_state=0)
 x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
-train, test = (x[:100], y[:100]), (x[100:], y[100:])
+train, test = (x[:200], y[:200]), (x[200:], y[200:])
 
 
 def init(key, sizes=(2, 32, 32, 2)):
@@ -40,7 +40,7 @@ def logits_fn(params, x):
   return x @ params[-1][0] + params[-1][1]
 
 
-def fit(params, x, y, steps=600):
+def fit(params, x, y, steps=150):
   optimizer = optax.adam(1e-2)
 
   def step(carry, _):
