@@ -104,7 +104,9 @@ def _folder(folder: str, names: list[str]) -> str:
   rows = [(f":doc:`{name} <{file}>`", first_sentence(f"{folder}.{name}")) for name, file in zip(names, files)]
   table = _table(("name", "what it does"), (32, 68), rows)
   top = f"{_title(f'jaxreg.{folder}')}.. py:module:: jaxreg.{folder}\n\n"
-  return f"{top}{first}\n\n{table}\n{rest}\n\n{_hidden([f'{name} <{file}>' for name, file in zip(names, files)])}"
+  return (
+    f"{top}{first}\n\n{table}\n{rest}\n\n{_hidden([f'{name} <{file}>' for name, file in zip(names, files)])}"
+  )
 
 
 def _page(folder: str, name: str) -> str:

@@ -91,7 +91,8 @@ print(f"test NLL of the ensemble: {nll(ensemble.mean_log_probs):.3f} nats")
 # ------------------------
 #
 # The entropy of the mean prediction has two parts. Between the moons the members agree that it is a toss: the
-# expected entropy is large. Away from the data they disagree: the mutual information is large.
+# expected entropy is large. Below and at the upper right each member draws the boundary elsewhere, so they
+# disagree: the mutual information is large. In the other corners all members are sure, without any data.
 
 side = np.linspace(-3, 4, 90), np.linspace(-2.5, 3, 70)
 grid = np.stack(np.meshgrid(*side), -1).reshape(-1, 2).astype(np.float32)
