@@ -10,7 +10,7 @@ import pytest
 from jaxreg.train import cli
 
 ROOT = Path(__file__).resolve().parent.parent
-GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
+GUIDES = [ROOT / "docs/index.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 OWN = "my_things:"  # objects of a module that the reader writes; see test_yours.py
 
 

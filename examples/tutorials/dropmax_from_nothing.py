@@ -142,6 +142,8 @@ for name, colour in (("softmax", "C0"), ("DropMax", "C1")):
   last = errors[:, -1]
   print(f"{name}: test error {last.mean():.2f} % ({last.min():.2f} to {last.max():.2f})")
 left.set(xlabel="step", ylabel="test error (%), mean and range of 3 seeds", yscale="log")
+left.set_yticks([2, 5, 10, 20, 50], labels=["2", "5", "10", "20", "50"], minor=False)
+left.minorticks_off()
 left.legend()
 
 retain = jax.nn.sigmoid(outputs(params, test[0])[1])

@@ -37,15 +37,15 @@ inputs, targets = jnp.asarray(x, jnp.float32)[:, None], jnp.asarray(y, jnp.float
 def apply_fn(params, x, *, key, rate=0.1):
   hidden = x
   for number, (kernel, bias) in enumerate(params[:-1]):
-    hidden = jnp.tanh(hidden @ kernel + bias)
+    hidden = jax.nn.relu(hidden @ kernel + bias)
     hidden = noise.dropout(None if key is None else jax.random.fold_in(key, number), hidden, rate=rate)
   return (hidden @ params[-1][0] + params[-1][1])[:, 0]
 
 
-def init(key, sizes=(1, 64, 64, 1)):
+def init(key, sizes=(1, 100, 100, 1)):
   shapes = list(itertools.pairwise(sizes))
   keys = jax.random.split(key, len(shapes))
-  return [(jax.random.normal(k, s) * s[0] ** -0.5, jnp.zeros(s[1])) for k, s in zip(keys, shapes)]
+  return [(jax.random.normal(k, s) * (2 / s[0]) ** 0.5, jnp.zeros(s[1])) for k, s in zip(keys, shapes)]
 
 
 @jax.jit

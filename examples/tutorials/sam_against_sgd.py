@@ -7,6 +7,8 @@ low as well. Here both train the same network on digits from the same starts; th
 around the ends, at the largest eigenvalue of the Hessian, and at the test error.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -96,26 +98,51 @@ for name, rows in table.items():
 # The loss around the ends
 # ------------------------
 #
-# A plane through each end, along the same two random directions. Each direction has the length of the filters
-# of the network it moves, so that a network with larger weights does not look flatter for that alone.
+# A plane through each end. Above, along two random directions, each as long as the filters of the network
+# that it moves, so that a network with larger weights does not look flatter for that alone. Below, along
+# the two sharpest directions of each network itself, the eigenvectors of its Hessian.
+#
+# The random planes hardly differ: among 2410 directions, two random ones miss the few that are sharp.
+# Along its sharpest directions the end of SAM is the wider one. A picture of random directions alone
+# would hide that.
 
-alphas = jnp.linspace(-1, 1, 17)
 
-
-def surface(params):
+def random_plane(params):
   keys = jax.random.split(jax.random.key(3), 2)
-  one, two = (flatness.filter_normalized_direction(key, params, granularity="filter") for key in keys)
-  return flatness.loss_surface(loss_fn, params, (one, two), alphas, alphas, train)
+  return tuple(flatness.filter_normalized_direction(key, params, granularity="filter") for key in keys)
 
 
-surfaces = {name: np.asarray(jax.jit(surface)(pick(members, 0))) for name, members in ends.items()}
+def sharpest_plane(params):
+  hessian = flatness.hvp(loss_fn, params, train)
+  pairs = flatness.top_eigenpairs(hessian, hessian.like, key=jax.random.key(2), num=2, check=False)
+  empty = flatness.subset(jax.tree.map(jnp.zeros_like, params))
+  return tuple(empty.merge(vector) for vector in pairs.vectors)
 
-fig, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
+
+PLANES = {
+  "random": (random_plane, jnp.linspace(-1, 1, 17)),
+  "sharpest": (sharpest_plane, jnp.linspace(-5, 5, 17)),
+}
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def surface(params, plane):
+  directions, alphas = PLANES[plane]
+  return flatness.loss_surface(loss_fn, params, directions(params), alphas, alphas, train)
+
+
+surfaces = {
+  (plane, name): np.asarray(surface(pick(members, 0), plane))
+  for plane in PLANES
+  for name, members in ends.items()
+}
+
+fig, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
 levels = np.geomspace(1e-3, 10, 21)
-for axis, (name, values) in zip(axes, surfaces.items()):
+for axis, ((plane, name), values) in zip(axes.flat, surfaces.items()):
+  alphas = PLANES[plane][1]
   image = axis.contourf(alphas, alphas, values, levels, norm="log", cmap="viridis", extend="both")
   axis.contour(alphas, alphas, values, [0.1, 1.0], colors="w", linewidths=1)
-  axis.set(title=f"{name}, start 0", xlabel="first direction")
-axes[0].set_ylabel("second direction")
+  axis.set_title(f"{name}, {plane} directions")
 fig.colorbar(image, ax=axes, label="training loss; white: 0.1 and 1", ticks=[1e-3, 1e-2, 0.1, 1, 10])
 plt.show()
