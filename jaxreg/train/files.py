@@ -1,5 +1,6 @@
 """Writes files that stay whole, whatever happens meanwhile, and reads files with a check for damage."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -22,12 +23,17 @@ def write_json(file: Path, value: Any) -> None:
   make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
   partial.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
-  with open(partial, "w") as stream:
-    json.dump(value, stream, indent=2)
-    stream.write("\n")
-    stream.flush()
-    os.fsync(stream.fileno())
-  os.replace(partial, file)
+  try:
+    with open(partial, "w") as stream:
+      json.dump(value, stream, indent=2)
+      stream.write("\n")
+      stream.flush()
+      os.fsync(stream.fileno())
+    os.replace(partial, file)
+  except OSError:
+    with contextlib.suppress(OSError):
+      partial.unlink()
+    raise
   sync(file.parent)
 
 

@@ -324,7 +324,7 @@ STATE = (
 
 
 def contents(folder):
-  return {path: content for path, (_, content) in runs.snapshot(folder).items()}
+  return {path: content for path, (_, content) in runs.snapshot(folder).items() if path != "lock"}
 
 
 def make_odd(file, how):

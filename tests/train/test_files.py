@@ -55,6 +55,10 @@ def test_what_lies_in_the_place_of_a_file_is_not_waited_for_and_not_followed(tmp
     with refused if odd == "folder" else contextlib.nullcontext():
       write()
   faulthandler.cancel_dump_traceback_later()
+  (tmp_path / "b.json").mkdir()
+  with pytest.raises(IsADirectoryError):
+    write_json(tmp_path / "b.json", 1)
+  assert not (tmp_path / "b.json.partial").exists()
   assert good_steps(tmp_path) == {}
   assert (tmp_path / "mine").read_text() == "precious"
 

@@ -141,7 +141,8 @@ def test_the_checkpoint_of_a_step(finished_run):
   steps = manifest.good_steps(finished_run)
   val = sources.digits().limited(128).val
   for step, metrics in steps.items():
-    predicted = train.load(finished_run, checkpoint=step)(val.inputs).argmax(-1)
+    predict = train.load(finished_run, checkpoint=np.int64(step), replica=np.int32(0))
+    predicted = predict(val.inputs).argmax(-1)
     assert np.mean(predicted != val.labels) == pytest.approx(metrics["val/error"])
   with pytest.raises(train.RunError, match=rf"no good checkpoint of step 7; there is {min(steps)}, "):
     train.load(finished_run, checkpoint=7)

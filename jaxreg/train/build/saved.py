@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 
@@ -70,7 +70,7 @@ def restore_run(
   config = restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
   program = build(config, data)
-  if not (isinstance(replica, int) and 0 <= replica < config.replicas):
+  if not (isinstance(replica, SupportsIndex) and 0 <= int(replica) < config.replicas):
     raise RunError(f"replica: must be an integer of at least 0 and below {config.replicas}, got {replica!r}")
   _, state = pick_and_restore(
     workdir,

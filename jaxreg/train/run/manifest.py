@@ -8,7 +8,7 @@ import hashlib
 import shutil
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import digest, parse_table, sealed, sync_all, write_json
@@ -36,7 +36,8 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
     RunError: if there is no such good checkpoint.
   """
   steps = good_steps(workdir)
-  if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
+  if isinstance(checkpoint, SupportsIndex) and not isinstance(checkpoint, bool):
+    checkpoint = int(checkpoint)
     if checkpoint not in steps:
       kept = ", ".join(map(str, sorted(steps))) or "none"
       raise RunError(f"checkpoint: {workdir} has no good checkpoint of step {checkpoint}; there is {kept}")
