@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def draw(rows: dict[str, dict], title: str) -> Figure:
-  series: dict[str, dict[int, dict]] = {}
+  series: dict[str, dict[float, dict]] = {}
   for label, runs in rows.items():
     if label != "softmax":
       line, _, number = label.rpartition(" ")

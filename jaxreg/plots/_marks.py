@@ -23,6 +23,6 @@ def band(label: str) -> Patch:
   return Patch(color=GREY, alpha=0.25, linewidth=0, label=label)
 
 
-def stroke(label: str, style: str = "-", *, width: float = 1.5) -> Line2D:
+def stroke(label: str, style: Any = "-", *, width: float = 1.5) -> Line2D:
   """A line, solid or dashed."""
   return Line2D([], [], color=GREY, linestyle=style, linewidth=width, label=label)
