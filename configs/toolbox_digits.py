@@ -168,6 +168,12 @@ TOOLBOX = {
   },
   "bi_tempered": {"method.name": "bi_tempered"},
   "rand_augment": {"augment.names": ("rand_augment",), "augment.rand_augment.magnitude": 4.0},
+  "trivial_augment": {"augment.names": ("trivial_augment",)},
+  "random_resized_crop": {
+    "augment.names": ("random_resized_crop",),
+    "augment.random_resized_crop.area": (0.6, 1.0),
+  },
+  "color_jitter": {"augment.names": ("color_jitter",)},
   "mixup": {"augment.names": ("mixup",)},
   "manifold_mixup": {
     "augment.names": ("manifold_mixup",),

@@ -162,20 +162,20 @@ SECTIONS: dict[str, list[Row]] = {
       "Labelled and unlabelled examples in one batch, with any of these, `losses.reconstruction` or "
       "`adversarial.vat_loss`",
       "losses.semi_supervised",
-      "as a function; `data.unlabelled.batch_size`",
+      "`autoencoder_digits:semi_supervised`, `data.unlabelled.batch_size`",
       NA,
     ),
     Row(
       "Autoencoders, denoising, tied; a decoder beside a classifier",
-      "losses.reconstruction models.Autoencoder .DecoderHead",
-      ALONE,
+      "losses.reconstruction models.Autoencoder .DecoderHead .DecodingHead",
+      "`autoencoder_digits`, `toolbox_digits:reconstruction`, `method.name=autoencoder`",
       "Vincent et al., Denoising Autoencoders, 2008",
     ),
     Row(
       "Several tasks, with given or learned weights",
       "losses.multitask .multitask_terms .uncertainty_weighting .uncertainty_weighting_terms "
-      "models.TaskHeads",
-      ALONE,
+      "models.TaskHeads .CoarseTasksHead",
+      "`multitask_digits`, `method.name=multitask`",
       "Caruana, Multitask Learning, 1997; Kendall, Gal and Cipolla, Using Uncertainty to Weigh Losses, 2018",
     ),
   ],
@@ -241,6 +241,12 @@ SECTIONS: dict[str, list[Row]] = {
       "Parikh and Boyd, Proximal Algorithms, 2014",
     ),
     Row(
+      "FISTA with backtracking, for losses without noise",
+      "constraints.fista",
+      "`examples/lasso.py`",
+      "Beck and Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm, 2009",
+    ),
+    Row(
       "Max-norm and other norms per unit",
       "constraints.project .apply_updates_and_project .max_norm .unit_norm .min_max_norm",
       "`toolbox_digits:max_norm`, `toolbox_digits:unit_norm`, `toolbox_digits:min_max_norm`",
@@ -269,6 +275,12 @@ SECTIONS: dict[str, list[Row]] = {
       "Srivastava et al., Dropout, 2014",
     ),
     Row(
+      "Noise on embeddings (NEFTune)",
+      "noise.embedding_noise",
+      "`model.Transformer.embedding_noise_alpha`",
+      "Jain et al., NEFTune, 2023",
+    ),
+    Row(
       "DropConnect",
       "noise.dropconnect .dropconnect_moments .dropconnect_params models.DropConnectDense",
       "`toolbox_digits:dropconnect`",
@@ -282,8 +294,8 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "Stochastic depth",
-      "noise.stochastic_depth models.StochasticDepth",
-      "`toolbox_digits:stochastic_depth`",
+      "noise.stochastic_depth .drop_path_rates models.StochasticDepth",
+      "`toolbox_digits:stochastic_depth`, `model.CifarResNet.branch_schedule`",
       "Huang et al., Deep Networks with Stochastic Depth, 2016",
     ),
     Row(
@@ -346,6 +358,18 @@ SECTIONS: dict[str, list[Row]] = {
       "`toolbox_digits:weight_norm`, `toolbox_digits:spectral_norm`",
       "Salimans and Kingma, Weight Normalization, 2016; Miyato et al., Spectral Normalization, 2018",
     ),
+    Row(
+      "Weight standardisation",
+      "reparam.weight_standardization models.StandardizedConv",
+      "`toolbox_digits:standardized`, `model.CifarResNet.standardized`, `model.ResNet.standardized`",
+      "Qiao et al., Weight Standardization, 2019",
+    ),
+    Row(
+      "LayerScale",
+      "models.LayerScale",
+      "`toolbox_digits:layer_scale`, `model.CifarResNet.layer_scale`, `model.ResNet.layer_scale`",
+      "Touvron et al., Going deeper with Image Transformers, 2021",
+    ),
   ],
   "Augmentation": [
     Row(
@@ -377,6 +401,24 @@ SECTIONS: dict[str, list[Row]] = {
       "augment.mixup .cutmix",
       "`toolbox_digits:mixup`, `toolbox_digits:cutmix`",
       "Zhang et al., mixup, 2018; Yun et al., CutMix, 2019",
+    ),
+    Row(
+      "Random resized crop, colour jitter",
+      "augment.random_resized_crop .color_jitter",
+      "`toolbox_digits:random_resized_crop`, `toolbox_digits:color_jitter`",
+      "Szegedy et al., Going Deeper with Convolutions, 2015; Howard, 2013",
+    ),
+    Row(
+      "TrivialAugment",
+      "augment.trivial_augment",
+      "`toolbox_digits:trivial_augment`",
+      "Müller and Hutter, TrivialAugment, 2021",
+    ),
+    Row(
+      "Manifold mixup",
+      "augment.manifold_mixup .mix_hidden",
+      "`toolbox_digits:manifold_mixup`, `augment.manifold_mixup.layers`",
+      "Verma et al., Manifold Mixup, 2019",
     ),
     Row(
       "RandAugment, several in a row",
@@ -486,6 +528,12 @@ SECTIONS: dict[str, list[Row]] = {
       "Izmailov et al., Averaging Weights Leads to Wider Optima, 2018",
     ),
     Row(
+      "SWAG: a Gaussian of the iterates",
+      "averaging.swag_init .swag_update .swag_sample",
+      "`examples/swag.py`",
+      "Maddox et al., A Simple Baseline for Bayesian Uncertainty, 2019",
+    ),
+    Row(
       "Exponential moving average, whose decay warms up",
       "averaging.ema_init .ema_update .ema_decay",
       "`toolbox_digits:ema`, `average.ema.warmup`, `average.ema.power`",
@@ -549,7 +597,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Examples from elsewhere: confidence, entropy (`losses.entropy`), energy; AUROC, FPR at 95 % TPR",
       "calibration.least_confidence .energy .auroc .fpr_at_tpr",
-      ALONE,
+      "`evaluate.ood`",
       "Hendrycks and Gimpel, A Baseline, 2017; Liu et al., Energy-based Out-of-distribution Detection, 2020",
     ),
   ],

@@ -124,7 +124,8 @@ def describe(config, choice):
   assert data.name == "idx"
   mnist = functools.partial(images, 10, (28, 28, 1))
   if subset.per_class:
-    return {**mnist(subset.num_classes * subset.per_class, 1000, 2000), "num_classes": subset.num_classes}
+    found = {**mnist(subset.num_classes * subset.per_class, 1000, 2000), "num_classes": subset.num_classes}
+    return found | {"sizes": {**found["sizes"], "unlabelled": 50000 * bool(data.unlabelled.batch_size)}}
   if choice.startswith("flatness_"):
     return mnist(data.idx.num_train or 55000, 5000, 10000)
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]

@@ -40,7 +40,9 @@ FOLDERS = (
 # What no case calls: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
 # array to map over. Each is tested in the file named, under its own transformations where they apply.
 ELSEWHERE = {
+  "averaging/test_swag.py": "averaging.swag_init averaging.swag_sample averaging.swag_update",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
+  "constraints/test_fista.py": "constraints.fista",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
   "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
   "ensembles.laplace_variance",
@@ -66,6 +68,7 @@ ELSEWHERE = {
   "flatness/test_sharpness.py": "flatness.keskar_sharpness flatness.sam_sharpness flatness.trajectory_plane",
   "flatness/test_subset.py": "flatness.subset",
   "noise/test_label_noise.py": "noise.label_noise",
+  "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
   "noise/test_token_dropout.py": "noise.token_dropout_indices",

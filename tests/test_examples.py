@@ -36,6 +36,11 @@ def any_model(it):
   is_a_distribution(it.log_probs)
 
 
+def lasso(it):
+  assert it.objective(it.accelerated.params) <= it.objective(it.weights) + 1e-6
+  assert (it.accelerated.params == 0).sum() >= 5
+
+
 def linen_step(it):
   is_a_distribution(it.log_probs)
   assert 0 < it.nll < GUESS
@@ -90,6 +95,11 @@ def ensemble(it):
   assert it.logits.shape == (5, 8, 10)
   mean = np.logaddexp.reduce(log_softmax(it.logits), axis=0) - np.log(5)
   np.testing.assert_allclose(it.log_probs, mean, rtol=1e-4)
+
+
+def swag(it):
+  is_a_distribution(it.mean)
+  assert it.spread.max() > 0.01
 
 
 def training_step(it):

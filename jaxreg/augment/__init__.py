@@ -10,6 +10,7 @@ floating) is kept. Mixing makes the labels soft, `[batch, classes]`; other augme
 """
 
 from jaxreg._names import suggest_names
+from jaxreg.augment._color_jitter import color_jitter
 from jaxreg.augment._compose import compose
 from jaxreg.augment._cutmix import cutmix
 from jaxreg.augment._cutout import cutout, random_erasing
@@ -19,12 +20,15 @@ from jaxreg.augment._manifold_mixup import HiddenMixing, manifold_mixup, mix_hid
 from jaxreg.augment._mixup import mixup
 from jaxreg.augment._normalize import normalize
 from jaxreg.augment._rand_augment import rand_augment
+from jaxreg.augment._random_resized_crop import random_resized_crop
 from jaxreg.augment._rotate import rotate
 from jaxreg.augment._scale import scale
 from jaxreg.augment._translate import pad_crop, translate
+from jaxreg.augment._trivial_augment import trivial_augment
 
 __all__ = [
   "HiddenMixing",
+  "color_jitter",
   "compose",
   "cutmix",
   "cutout",
@@ -37,9 +41,11 @@ __all__ = [
   "pad_crop",
   "rand_augment",
   "random_erasing",
+  "random_resized_crop",
   "rotate",
   "scale",
   "translate",
+  "trivial_augment",
 ]
 
 suggest_names(globals())

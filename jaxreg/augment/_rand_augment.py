@@ -57,7 +57,8 @@ def rand_augment(
     batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through: labels
       are assumed to survive every operation, so leave out operations that change them.
     num_ops: at least 1; static.
-    magnitude: in [0, 10], for every operation; `autocontrast` and `equalize` ignore it.
+    magnitude: in [0, 10], for every operation, or `[num_ops, batch]`; `autocontrast` and `equalize` ignore
+      it.
     operations: names to draw from; a name that appears twice is drawn twice as often.
     fill: value of pixels from outside the image.
     value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.

@@ -94,6 +94,7 @@ DESCRIPTIONS = {
   "method.group_softmax.predict.logit_scale": "Factor of the logits before the softmax of the prediction.",
   "method.logit_adjustment.loss.class_counts": "Training examples of each class.",
   "method.logit_adjustment.loss.strength": "Factor of the log-frequencies that are added to the logits.",
+  "method.multitask.loss.weight": "Weight of each further task, unless the head learns the weights.",
   "method.group_softmax.loss.form": "How the loss is computed; auto chooses by the sizes.",
   "method.group_softmax.loss.grouping": "The rule that assigns features to groups.",
   "method.group_softmax.loss.kind": (

@@ -1,7 +1,7 @@
 """FixMatch on MNIST with 100 labels: a weakly moved image teaches its strongly changed view.
 
-Command: python run.py --config configs/fixmatch_mnist.py --config.data.idx.path=DIR
-         python run.py --config configs/fixmatch_mnist.py:labels_only --config.data.idx.path=DIR
+Command: python run.py --config configs/softmax_fixmatch_mnist.py --config.data.idx.path=DIR
+         python run.py --config configs/softmax_fixmatch_mnist.py:labels_only --config.data.idx.path=DIR
 Source: Sohn et al., `FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence`, 2020.
 
 Ten images of each class have their label, and 128 of the other images join each batch without. The network is
@@ -20,14 +20,14 @@ def get_config(name: str = "fixmatch") -> Config:
     raise unknown("argument", name, VARIANTS)
   config = softmax_digits()
   config.data.name = "idx"
-  config.data.subset.per_class = 10
+  config.data.subset.num_classes = config.data.subset.per_class = 10
   config.model.name = "LeNet"
   config.optimizer.weight_decay.rate = 5e-4
   config.optimizer.schedule.name = "cosine"
   config.augment.names = ("translate",)
   config.augment.translate.max_shift = 2
-  config.batch_size = 32
-  config.steps = 2000
+  config.batch_size = 50
+  config.epochs = 1000
   config.eval_every = config.checkpoint.every = 100
   if name == "fixmatch":
     config.data.unlabelled.batch_size = 128

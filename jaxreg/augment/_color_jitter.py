@@ -1,0 +1,72 @@
+"""Random changes of brightness, contrast and saturation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg.augment import _photometric
+from jaxreg.augment._images import images, with_images
+from jaxreg.augment._mixing import narrowed
+from jaxreg.typing import Key, check_key, check_range, key_first
+
+
+@key_first
+def color_jitter(
+  key: Key,
+  batch: Mapping[str, Any],
+  *,
+  brightness: ArrayLike = 0.4,
+  contrast: ArrayLike = 0.4,
+  saturation: ArrayLike = 0.4,
+  value_range: tuple[float, float] | None = None,
+  channel_axis: int = -1,
+) -> dict[str, Any]:
+  r"""Changes the brightness, then the contrast, then the saturation of each image by random factors.
+
+  .. math:: x \leftarrow \operatorname{clip}(p + f (x - p)), \qquad f \sim \mathcal U(1 - s, 1 + s)
+
+  The plain image `p` is black for brightness, the mean grey for contrast, and the grey image for saturation.
+  torchvision draws the order, too, and changes the hue.
+
+  Args:
+    key: one draw of `[3, batch]`.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
+    brightness: `s`, in [0, 1].
+    contrast: `s`, in [0, 1].
+    saturation: `s`, in [0, 1]; without effect on images of one channel.
+    value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
+    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
+
+  Returns:
+    The batch with changed inputs, of the same shape and dtype.
+
+  Raises:
+    TypeError: if `key` is not a typed key, or the inputs are neither uint8 nor floating.
+    ValueError: if the inputs are not images, or a strength is outside [0, 1].
+
+  Example:
+    >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}
+    >>> color_jitter(jax.random.key(0), batch, brightness=0.0)["inputs"].ravel()
+    Array([0.5, 0.5, 0.5], dtype=float32)
+
+  References:
+    Howard, `Some Improvements on Deep Convolutional Neural Network Based Image Classification`, 2013.
+  """
+  x = images(batch, channel_axis)
+  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
+    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
+  check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
+  wide = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) - low) / (high - low)
+  drawn = jax.random.uniform(check_key(key), (3, x.shape[0]), wide.dtype, -1, 1)
+  strengths = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+  changes = (_photometric.brightness, _photometric.contrast, _photometric.color)
+  for change, (name, strength), by in zip(changes, strengths.items(), drawn, strict=True):
+    check_range(strength, name, low=0, high=1)
+    wide = change(wide, jnp.asarray(strength, wide.dtype) * by / _photometric.CHANGE)
+  return with_images(batch, narrowed(wide * (high - low) + low, x.dtype), channel_axis)
