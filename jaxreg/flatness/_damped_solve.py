@@ -89,9 +89,11 @@ def _on_host(matvec, vector, damping, tol, max_products):
   # JAX's own cg traces its products.
   from scipy.sparse.linalg import LinearOperator, cg
 
-  damped = lambda v: matvec(jnp.asarray(v, vector.dtype)) + damping * jnp.asarray(v, vector.dtype)
-  operator = LinearOperator(
-    (vector.size,) * 2, matvec=lambda v: np.asarray(damped(v.reshape(-1))), dtype=np.dtype(vector.dtype)
-  )
+  def damped(v):
+    v = jnp.asarray(v, vector.dtype).reshape(-1)
+    return matvec(v) + damping * v
+
+  product = lambda v: np.asarray(damped(v))
+  operator = LinearOperator((vector.size,) * 2, matvec=product, dtype=vector.dtype)  # type: ignore
   x = jnp.asarray(cg(operator, np.asarray(vector), rtol=tol, maxiter=max_products)[0], vector.dtype)
   return x, vector - damped(x)

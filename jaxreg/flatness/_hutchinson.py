@@ -102,7 +102,7 @@ _exact = jax.jit(_exact_of)
 
 def _sign(number: Array, state: tuple[Any, ...]) -> Array:
   mean, key = state[0], state[-1]
-  return jax.random.rademacher(jax.random.fold_in(same(key), number), mean.shape, mean.dtype)
+  return jax.random.rademacher(jax.random.fold_in(jax.random.clone(key), number), mean.shape, mean.dtype)
 
 
 def _add_probe(number: Array, state: tuple[Any, ...], product: Array) -> tuple[Any, ...]:

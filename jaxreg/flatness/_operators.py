@@ -210,7 +210,7 @@ def _materialize(batch_size, operator):
   return (matrix + matrix.T) / 2
 
 
-def _short(operator: Hessian | GaussNewton) -> str:
+def _short(operator: Any) -> str:
   """The repr without the values of parameters and data, which may be millions."""
   leaves = zip(jax.tree.leaves(operator.params), operator.mask)
   size = sum(math.prod(jnp.shape(leaf)) for leaf, taken in leaves if taken)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,8 @@ def hessian_variance_alignment(
   if isinstance(hessian, Streamed):
     moments = _moments_on_host(hessian, samples)
   else:
-    moments = _moments(jnp.asarray(hessian) if is_matrix else as_pytree(hessian), samples)
+    operator: Any = hessian
+    moments = _moments(jnp.asarray(operator) if is_matrix else as_pytree(operator), samples)
   trace, noise = (moment / shape[0] for moment in moments)
   return _alignment(trace, jnp.asarray(hessian_trace), noise, shape[1])
 
@@ -133,19 +135,20 @@ def _add(carry, sample, hessian):
 
 
 def _moments_on_host(hessian, samples):
-  first = mean = curved = square = None
-  for number, sample in enumerate(_rows(samples)):
-    first = sample if first is None else first
-    away = sample - first
-    mean = away if mean is None else mean + (away - mean) / (number + 1)
-    curved, square = (curved or 0) + away @ hessian(away), (square or 0) + away @ away
-  count = number + 1
-  return curved - count * (mean @ hessian(mean)), square - count * (mean @ mean)
+  count, mean, curved, square = 0, 0.0, 0.0, 0.0
+  rows = _rows(samples)
+  first = next(rows)
+  for sample in itertools.chain([first], rows):
+    count, away = count + 1, sample - first
+    mean = mean + (away - mean) / count
+    curved, square = curved + away @ hessian(away), square + away @ away
+  return curved - count * (mean @ hessian(mean)), square - count * (mean @ mean)  # type: ignore[operator]
 
 
 def _rows(samples):
   if not isinstance(samples, LazySamples):
-    yield from samples
+    # To iterate over an array copies a hundred rows at once.
+    yield from (jax.lax.dynamic_index_in_dim(samples, n, keepdims=False) for n in range(len(samples)))
     return
   state = samples.state
   for number in range(samples.num):
