@@ -58,9 +58,9 @@ def advance(params, steps):
 @jax.jit
 def spectrum(params):
   hessian = flatness.hvp(loss_fn, params, batch)
-  key = jax.random.key(1)
-  top = flatness.top_eigenpairs(hessian, hessian.like, key=key, num=12, check=False)
-  return flatness.spectral_density(hessian, hessian.like, key=key, num_probes=4, num_matvecs=60), top
+  first, second = jax.random.split(jax.random.key(1))
+  top = flatness.top_eigenpairs(hessian, hessian.like, key=first, num=12, check=False)
+  return flatness.spectral_density(hessian, hessian.like, key=second, num_probes=4, num_matvecs=60), top
 
 
 found = {}

@@ -121,7 +121,7 @@ def sharpest_plane(params):
 
 PLANES = {
   "random": (random_plane, jnp.linspace(-1, 1, 17)),
-  "sharpest": (sharpest_plane, jnp.linspace(-5, 5, 17)),
+  "sharpest": (sharpest_plane, jnp.linspace(-1.6, 1.6, 17)),
 }
 
 
