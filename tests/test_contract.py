@@ -40,6 +40,7 @@ FOLDERS = (
 # What no case calls: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
 # array to map over. Each is tested in the file named, under its own transformations where they apply.
 ELSEWHERE = {
+  "averaging/test_ema.py": "averaging.ema_decay",
   "averaging/test_swag.py": "averaging.swag_init averaging.swag_sample averaging.swag_update",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
   "constraints/test_fista.py": "constraints.fista",
