@@ -324,7 +324,9 @@ STATE = (
 
 
 def contents(folder):
-  return {path: content for path, (_, content) in runs.snapshot(folder).items() if path != "lock"}
+  """Without what each run that opens the folder writes: its token, and a file of TensorBoard's."""
+  found = runs.snapshot(folder).items()
+  return {path: content for path, (_, content) in found if path.split("/")[0] not in ("lock", "tensorboard")}
 
 
 def make_odd(file, how):
