@@ -217,10 +217,17 @@ SECTIONS: dict[str, list[Figure]] = {
       "flatness",
     ),
     Figure(
-      "flatness_fnn_mnist_gradients",
+      "flatness_fnn_mnist_one_setting_variance_flatness",
       f"{RUN}flatness_fnn_mnist.py:one_setting{DATA}",
-      "The gradients of one setting, with two fitted slopes. A test rejects a single line; the relation "
+      "One setting, with two fitted slopes where a test rejects a single line. For gradients the relation "
       "becomes steeper where the loss is flatter.",
+      "flatness",
+    ),
+    Figure(
+      "flatness_fnn_mnist_one_setting_projected_variance",
+      f"{RUN}flatness_fnn_mnist.py:one_setting{DATA}",
+      "The variance along the Hessian's eigenvectors over their eigenvalues, in the same setting. Here, too, "
+      "a test rejects a single line.",
       "flatness",
     ),
     Figure(

@@ -151,7 +151,7 @@ _TABLE = {
     ),
   ),
   "flatness/_covariance.py flatness/test_samples.py": (
-    ("axis=0) / count", "axis=0) / (count - 1)", "test_covariance_and_projected_variance"),
+    ("samples.dtype)) / count", "samples.dtype)) / (count - 1)", "test_covariance_and_projected_variance"),
     (
       "centred @ centred.T / count",
       "centred @ centred.T / samples",
@@ -393,8 +393,8 @@ _TABLE = {
     ("inverted=False", "inverted=True", "test_noise_is_in_training_only_and_where_it_should_be"),
   ),
   "averaging/_ema.py averaging/test_ema.py": (
-    ("- 1 / number", "- 1 / (1 + number)", "test_the_plain_mean_first_then_an_exponential_one"),
-    ("old, 1 - ramped", "old, ramped", "test_without_the_ramp_the_start_keeps_its_weight"),
+    ("jnp.result_type(float)) - 1", "jnp.result_type(float))", "test_the_plain_mean_first_then_an_exponential_one"),
+    ("old, 1 - warmed", "old, warmed", "test_without_the_ramp_the_start_keeps_its_weight"),
   ),
   "optim/_averages.py optim/test_adaptive.py": (
     ("else 1 - jnp.asarray(decay", "else jnp.asarray(decay", "test_rmsprop_and_adam"),

@@ -425,7 +425,8 @@ WRONG_TYPES = {
 
 
 @pytest.mark.parametrize("line", WRONG_TYPES)
-def test_values_of_wrong_types_in_a_config_are_named(refuses, tmp_path, line):
+def test_values_of_wrong_types_in_a_config_are_named(refuses, tmp_path, monkeypatch, line):
+  monkeypatch.setattr("sys.dont_write_bytecode", True)  # of a module beside the config
   (tmp_path / "mine.py").write_text(
     f"from jaxreg.train import base_config\n\n\ndef get_config():\n  config = base_config()\n  {line}\n"
     "  return config\n"

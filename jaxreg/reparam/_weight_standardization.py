@@ -54,4 +54,7 @@ def _one(name: str, v: ArrayLike, eps: float, axis: Axis) -> Array:
   if v.ndim < 2:
     raise ValueError(f"{where} must have shape [..., units] with at least one axis of inputs, got {v.shape}")
   wide = v.astype(jnp.promote_types(v.dtype, jnp.float32))
-  return jax.nn.standardize(wide, axis=unit_axes(name, v, axis), epsilon=eps).astype(v.dtype)
+  axes = unit_axes(name, v, axis)
+  # Centred first: if all weights of a unit are equal, `eps` would enlarge the rounding of their mean.
+  centred = wide - wide.mean(axes, keepdims=True)
+  return jax.nn.standardize(centred, axis=axes, epsilon=eps).astype(v.dtype)

@@ -56,7 +56,9 @@ def test_predictions_are_deterministic_and_by_example(finished_run, predict, ima
 def test_floats_that_are_scaled_already(predict, images):
   """Digits are stored as 0 to 16."""
   np.testing.assert_array_equal(predict(images / 16.0), predict(images))
-  with pytest.raises(ValueError, match=r"floating must lie in \[0, 1\], divided by 16; .* from 0 to 16"):
+  with pytest.raises(
+    ValueError, match=r"floating inputs must lie in \[0, 1\], divided by 16; .* from 0 to 16"
+  ):
     predict(images.astype(np.float32))
   with pytest.raises(ValueError, match=r"uint8, as the data source stores them, or floating .* got int64"):
     predict(images.astype(np.int64))

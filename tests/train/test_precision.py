@@ -122,7 +122,7 @@ def test_losses_and_predictions_begin_by_widening(method):
   state, key, labels = built.abstract, jax.random.key(0), np.zeros(16, np.int32)
   forward = functools.partial(built.apply_fn, key=key, train=True)
   outputs, _ = jax.eval_shape(forward, state.params, state.model_state, batch()["inputs"])
-  assert {str(x.dtype) for x in outputs.values()} == {"bfloat16"}
+  assert {str(x.dtype) for x in jax.tree.leaves(outputs)} == {"bfloat16"}
   for function in (
     lambda outputs: built.method.loss(key, labels=labels, **outputs, **options),
     lambda outputs: built.method.predict(key, **outputs, **built.predict_options),

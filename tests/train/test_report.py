@@ -41,7 +41,7 @@ def test_table_of_a_comparison():
     "small": {"mean": mean, "difference": less, "setting": small},
   }
   assert markdown({"seeds": 2, "rows": rows}).splitlines() == [
-    "| 2 seeds | test error, % | NLL | ECE, % | error less that of plain, % | setting |",
+    "| 2 seeds | test error, % | NLL | ECE, % | error less plain's, % | setting |",
     "|---|---|---|---|---|---|",
     "| plain | 5.00 ± 1.00 | 0.250 | 1.20 |  |  |",
     "| small | 5.00 ± 1.00 | 0.250 | 1.20 | -1.00 ± 0.20 | learning_rate 0.03, dropout_rate 0.5 |",

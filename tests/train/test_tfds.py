@@ -484,7 +484,12 @@ def test_what_was_downloaded_is_verified_and_used(monkeypatch, tmp_path, data_di
 
   monkeypatch.setattr(requests, "get", get)
   options = {"name": "mnist", "data_dir": str(tmp_path / "tfds")}
-  fails("SHA-256", "what https://storage.googleapis.com/cvdf-datasets/mnist/", "run this again", **options)
+  fails(
+    "SHA-256",
+    "the file from https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "run this again",
+    **options,
+  )
   assert not list((tmp_path / "tfds").rglob("*.gz*"))
   assert len(sources.tfds(**options).test) == 100
   assert len(asked) == 5
