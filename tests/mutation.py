@@ -393,7 +393,11 @@ _TABLE = {
     ("inverted=False", "inverted=True", "test_noise_is_in_training_only_and_where_it_should_be"),
   ),
   "averaging/_ema.py averaging/test_ema.py": (
-    ("jnp.result_type(float)) - 1", "jnp.result_type(float))", "test_the_plain_mean_first_then_an_exponential_one"),
+    (
+      "jnp.result_type(float)) - 1",
+      "jnp.result_type(float))",
+      "test_the_plain_mean_first_then_an_exponential_one",
+    ),
     ("old, 1 - warmed", "old, warmed", "test_without_the_ramp_the_start_keeps_its_weight"),
   ),
   "optim/_averages.py optim/test_adaptive.py": (

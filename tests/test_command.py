@@ -120,5 +120,5 @@ def test_the_wheel_runs_in_an_empty_environment(packages, tmp_path):
   assert (evaluated.returncode, "test  error" in evaluated.stdout) == (0, True), evaluated.stderr
   wrong = call("jaxreg", "train", "--config", "softmax_digit")
   assert wrong.returncode == 1
-  assert wrong.stderr.startswith("jaxreg: error: --config: got 'softmax_digit', allowed are configs/compare_")
+  assert wrong.stderr.startswith("jaxreg: error: --config: got 'softmax_digit', allowed are configs/")
   assert {path.name for path in folder.iterdir()} == {"run"}

@@ -179,7 +179,7 @@ def test_sharded_over_fake_devices():
   chex.assert_trees_all_close(*found, atol=1e-10)
 
 
-@pytest.mark.parametrize("layer_of", [None, pytest.param(str, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("layer_of", [None, pytest.param(str, marks=pytest.mark.slow)])
 def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
   params, batch = problem()
   curvature = flatness.Curvature(nets.loss_fn, params, [batch])

@@ -31,6 +31,7 @@ def main(monkeypatch):
     (jax.distributed, "initialize"),
   ):
     monkeypatch.setattr(where, name, accepted)
+  monkeypatch.setattr("sys.dont_write_bytecode", True)  # of a configuration, beside it
   before = jax.config.jax_compilation_cache_dir
   yield runs.load_run("run_for_fuzzing").main
   jax.config.update("jax_compilation_cache_dir", before)

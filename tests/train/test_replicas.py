@@ -59,7 +59,9 @@ def test_a_replica_is_the_run_of_its_seed(single, tmp_path, form):
   kernels = state["params"]["head"]["classifier"]["kernel"]
   assert np.abs(kernels[0] - kernels[1]).max() > 0.1
   for wrong in (3, -1):
-    with pytest.raises(train.RunError, match=rf"^replica: must be at least 0 and below 3, got {wrong}$"):
+    with pytest.raises(
+      train.RunError, match=rf"^replica: must be an integer of at least 0 and below 3, got {wrong}$"
+    ):
       train.load(workdir, replica=wrong)
 
 

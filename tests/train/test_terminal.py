@@ -30,8 +30,13 @@ JOBS = {
 }
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=pytest.mark.thorough if name == "replicas" else pytest.mark.slow)
+    for name in JOBS
+  ],
+)
 def test_a_job_leaves_less_than_a_screen(name, tmp_path, light_runs, monkeypatch):
   monkeypatch.chdir(tmp_path)
   job, fields = JOBS[name]

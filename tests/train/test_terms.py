@@ -223,7 +223,12 @@ def test_a_limit_has_a_multiplier():
   """From 0 it climbs by the learning rate times what the penalty is over its limit."""
   rate, limit = 0.1, 2.0
   config = runs.make_config(
-    {**fields("l2", "l2_sp"), "regularizers.l2.limit": limit, "regularizers.dual_learning_rate": rate}
+    {
+      **fields("l2", "l2_sp"),
+      "method.name": "softmax",
+      "regularizers.l2.limit": limit,
+      "regularizers.dual_learning_rate": rate,
+    }
   )
   built = build(config, sources.digits().describe())
   batch = runs.digits_batch(SIZE)
