@@ -227,15 +227,24 @@ def test_values_that_mean_nothing(refuses, given, message):
   refuses([f"--config.{each}" for each in given], given[-1].partition("=")[0], message)
 
 
-def test_a_platform_that_is_not_there(refuses, monkeypatch):
+@pytest.mark.parametrize(
+  ("error", "reason"),
+  [
+    (RuntimeError("No backend:\nno library"), "No backend: no library"),
+    (AssertionError(), "it is not installed"),
+  ],
+)
+def test_a_platform_that_is_not_there(refuses, monkeypatch, error, reason):
   def missing():
-    raise RuntimeError("Unable to initialize backend 'cuda':\nno such library")
+    raise error
 
   monkeypatch.setenv("JAX_PLATFORMS", "cuda")
   monkeypatch.setattr(jax, "local_devices", missing)
-  refuses(
-    [], "JAX_PLATFORMS=cuda: no device can be used (Unable to initialize backend 'cuda': no such library)"
-  )
+  refuses([], f"JAX_PLATFORMS=cuda: no device can be used ({reason})")
+
+
+def test_a_work_directory_that_is_no_text(refuses):
+  refuses(["--workdir", "a\udcff"], r"--workdir: a\udcff is no text in UTF-8, and no checkpoint can be saved")
 
 
 def test_a_batch_that_the_devices_cannot_share(refuses):

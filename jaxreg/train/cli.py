@@ -123,6 +123,8 @@ def parse(argv: list[str], configs: Path) -> Call:
     shown = fields if "--helpfull" in helps else fields_read(config)
     return Call(text=f"{USAGE}\n{path}\n{doc}\n\n{described(fields, shown)}\n")
   workdir = local_path(values.workdir, "--workdir") if values.workdir else default_workdir(path, overrides)
+  if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
+    raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
   if config.job in ("evaluate", "translate") and not given:
     config = restore_config(config, workdir, overrides)
   check(config)

@@ -16,10 +16,11 @@ def check_platform() -> None:
   """
   try:
     jax.local_devices()
-  except RuntimeError as error:
+  except (RuntimeError, AssertionError) as error:  # without a message, if the platform is not installed
     given = os.environ.get("JAX_PLATFORMS")
     where = f"JAX_PLATFORMS={given}" if given else "JAX"
-    raise RunError(f"{where}: no device can be used ({one_line(error)})") from error
+    reason = one_line(error) if str(error) else "it is not installed"
+    raise RunError(f"{where}: no device can be used ({reason})") from error
 
 
 def make_mesh(model: int = 1) -> jax.sharding.Mesh:
