@@ -55,6 +55,7 @@ def no_network(monkeypatch, tmp_path):
     monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv(name.lower(), raising=False)
   monkeypatch.setenv("HOME", str(tmp_path / "home"))
+  monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
 
 @pytest.fixture
