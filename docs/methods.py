@@ -403,7 +403,7 @@ SECTIONS: dict[str, list[Row]] = {
       "Zhang et al., mixup, 2018; Yun et al., CutMix, 2019",
     ),
     Row(
-      "Random resized crop, colour jitter",
+      "Random resized crop; jitter of brightness, contrast, saturation and hue",
       "augment.random_resized_crop .color_jitter",
       "`toolbox_digits:random_resized_crop`, `toolbox_digits:color_jitter`",
       "Szegedy et al., Going Deeper with Convolutions, 2015; Howard, 2013",
@@ -413,6 +413,18 @@ SECTIONS: dict[str, list[Row]] = {
       "augment.trivial_augment",
       "`toolbox_digits:trivial_augment`",
       "Müller and Hutter, TrivialAugment, 2021",
+    ),
+    Row(
+      "AutoAugment: the policies of CIFAR-10, ImageNet and SVHN, or your own",
+      "augment.auto_augment",
+      "`toolbox_digits:auto_augment`, `augment.auto_augment.policy`",
+      "Cubuk et al., AutoAugment, 2019",
+    ),
+    Row(
+      "AugMix, and its Jensen-Shannon term for two views",
+      "augment.augmix losses.jensen_shannon",
+      "`toolbox_digits:augmix`, `regularizers.augmix.weight`; `augment.names=('augmix',)`",
+      "Hendrycks et al., AugMix, 2020",
     ),
     Row(
       "Manifold mixup",

@@ -31,7 +31,7 @@ OTHERS = (
   "l2_limit",
   *(name for name in METHODS if name not in OF_OTHER_CONFIGS),
   *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
-  *("manifold_mixup", "trivial_augment", "random_resized_crop", "color_jitter"),
+  *("manifold_mixup", "trivial_augment", "auto_augment", "random_resized_crop", "color_jitter"),
   *("early_stopping", "swa", "ema", "bagging", "deep_ensemble"),
 )
 # Named in `toolbox_digits` by the noise whose cost it is.

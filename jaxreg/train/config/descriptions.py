@@ -71,6 +71,10 @@ DESCRIPTIONS = {
   "regularizers.fixmatch.magnitude": "RandAugment's magnitude, in [0, 10].",
   "regularizers.fixmatch.cutout_size": "Side of the gray square of the strong view in pixels; 0: none.",
   "regularizers.fixmatch.threshold": "How sure the weak view's prediction must be, in [0, 1].",
+  "regularizers.augmix.num_chains": "Chains of operations that each view mixes.",
+  "regularizers.augmix.num_ops": "The most operations of a chain.",
+  "regularizers.augmix.severity": "The largest magnitude of an operation, in [0.1, 10].",
+  "regularizers.augmix.alpha": "Parameter of the Dirichlet and beta distributions of the mixtures.",
   "average.name": (
     "The parameters that predict: none, the last ones; early_stopping, the ones with the best "
     "checkpoint.best; swa, their mean over the end of the run; ema, their exponential mean."
@@ -198,6 +202,7 @@ CHOICES = {
     ("noise.mask", "regularizers.mask", "optimizer.constraints.mask", "optimizer.weight_decay.mask"), MASKS
   ),
   "average.name": averages.AVERAGES,
+  "augment.auto_augment.policy": ("cifar10", "imagenet", "svhn"),
   "optimizer.schedule.name": schedule.SCHEDULES,
   "flatness.analyses": ("profile", "variance_flatness", "projected_variance", "alignment"),
 }

@@ -54,6 +54,8 @@ AUGMENTATIONS: dict[str, Callable[..., Any]] = {
   "random_erasing": augment.random_erasing,
   "lighting": augment.lighting,
   "rand_augment": augment.rand_augment,
+  "auto_augment": augment.auto_augment,
+  "augmix": augment.augmix,
   "trivial_augment": augment.trivial_augment,
   "random_resized_crop": augment.random_resized_crop,
   "color_jitter": augment.color_jitter,
