@@ -98,6 +98,7 @@ TOOLBOX = {
   },
   "early_stopping": {"average.name": "early_stopping", "epochs": 100, "eval_every": 2},
   "swa": {"average.name": "swa"},
+  "swag": {"average.name": "swag", "average.swag.start": 0.3},
   "ema": {"average.name": "ema"},
   "bagging": {"ensemble": 5, "replicas": 5, "data.bootstrap": True},
   "deep_ensemble": {"ensemble": 5, "replicas": 5},

@@ -540,9 +540,9 @@ SECTIONS: dict[str, list[Row]] = {
       "Izmailov et al., Averaging Weights Leads to Wider Optima, 2018",
     ),
     Row(
-      "SWAG: a Gaussian of the iterates",
+      "SWAG: a Gaussian of the iterates, and predictions by its draws",
       "averaging.swag_init .swag_update .swag_sample",
-      "`examples/swag.py`",
+      "`toolbox_digits:swag`, `average.name=swag`; `examples/swag.py`",
       "Maddox et al., A Simple Baseline for Bayesian Uncertainty, 2019",
     ),
     Row(

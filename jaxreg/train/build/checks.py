@@ -127,7 +127,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
   Raises:
     ValueError: if they do not fit.
   """
-  if has_statistics and config.average.name in ("swa", "ema"):
+  if has_statistics and config.average.name in ("swa", "swag", "ema"):
     raise ValueError(
       "average.name: the network's statistics, as of BatchNorm, do not fit averaged parameters; give none or "
       f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"

@@ -161,7 +161,7 @@ def _assemble(
     scale=data["scale"],
     most_labels=named.most_labels(config.augment.names),
   )
-  draws = {"mc_samples": config.evaluate.mc_samples, "combine": config.evaluate.combine}
+  draws = {"mc_samples": config.evaluate.mc_samples, "combine": config.evaluate.combine, "extras": extras}
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws)
   predict_step = make_predict_step(predict_fn)
   return Program(

@@ -22,6 +22,7 @@ def check_conflicts(config: Config) -> None:
   _check_schedule(config.optimizer)
   _check_optimizer(config)
   _check_combine(config.evaluate)
+  _check_average(config)
 
 
 def _check_replicas(config: Config) -> None:
@@ -140,6 +141,14 @@ def _check_combine(chosen: Config) -> None:
     raise RunError(
       "evaluate.combine: geometric needs evaluate.mc_samples above 0, and weight_scaling needs 0, "
       f"got {chosen.combine} and {chosen.mc_samples}"
+    )
+
+
+def _check_average(config: Config) -> None:
+  if config.average.name == "swag" and config.evaluate.mc_samples:
+    raise RunError(
+      "evaluate.mc_samples: swag draws parameters, and its predictions have no other noise; give 0, or "
+      f"another average.name, got {config.evaluate.mc_samples}"
     )
 
 
