@@ -242,8 +242,8 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "FISTA with backtracking, for losses without noise",
-      "constraints.fista",
-      "`examples/lasso.py`",
+      "constraints.fista optim.fista",
+      "`optimizers_digits:fista`, on the whole training set at once; `examples/lasso.py`",
       "Beck and Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm, 2009",
     ),
     Row(
@@ -346,7 +346,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Weight scaling",
       "noise.scale_weights",
-      ALONE,
+      "`toolbox_digits:weight_scaling_mean`, or `evaluate.combine=weight_scaling`",
       "Hinton et al., Improving neural networks by preventing co-adaptation, 2012",
     ),
   ],
@@ -556,7 +556,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Arithmetic and geometric means, all masks of dropout, bagging",
       "ensembles.arithmetic .geometric .dropout_masks .mask_probs .bag_predict .bootstrap_indices",
-      "as a function; `toolbox_digits:bagging`",
+      "`toolbox_digits:bagging`, `toolbox_digits:geometric_mean`; all masks as a function",
       "Breiman, Bagging Predictors, 1996; Hinton et al., Improving neural networks, 2012",
     ),
     Row(

@@ -59,6 +59,11 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
       f"batch_size: must be at most the number of training examples, {sizes['train']}, "
       f"got {config.batch_size}"
     )
+  if step_name(config.optimizer) == "fista" and config.batch_size != sizes["train"]:
+    raise RunError(
+      "batch_size: must be the number of training examples with optimizer.name=fista, whose steps need one "
+      f"loss, {sizes['train']}, got {config.batch_size}"
+    )
   unlabelled, rest = config.data.unlabelled.batch_size, sizes.get("unlabelled", 0)
   if unlabelled > rest:
     raise RunError(

@@ -193,6 +193,22 @@ def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, op
   return made
 
 
+def make_prox(options: Options) -> Callable[[Params, Any], Params]:
+  """The named proximal steps and projections, in order, for an optimizer that calls them itself."""
+  made = []
+  for name in options["names"]:
+    function = find_constraint(name)
+    steps = takes(function, "params", "step")
+    made.append((_masked(function, options[short(name)], options["mask"]), steps))
+
+  def prox(params: Params, step: Any) -> Params:
+    for function, steps in made:
+      params = function(params, step) if steps else function(params)
+    return params
+
+  return prox
+
+
 def make_noises(options: Options) -> dict[str, list[Callable[[Key, Any], Any]]]:
   """The named noises, functions `(key, x) -> x`, by what they perturb: `inputs`, `params` or `labels`."""
   made: dict[str, list[Callable[[Key, Any], Any]]] = {"inputs": [], "params": [], "labels": []}
