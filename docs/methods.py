@@ -148,7 +148,8 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Entropy minimisation, pseudo-labels; FixMatch is `losses.pseudo_label` of two views",
       "losses.entropy .pseudo_label",
-      "`toolbox_digits:entropy`, `toolbox_digits:pseudo_label`, `toolbox_digits:fixmatch`",
+      "`toolbox_digits:entropy`, `toolbox_digits:pseudo_label`, `toolbox_digits:fixmatch`, "
+      "`softmax_fixmatch_mnist`",
       "Grandvalet and Bengio, 2004; Lee, Pseudo-Label, 2013; Sohn et al., FixMatch, 2020",
     ),
     Row(

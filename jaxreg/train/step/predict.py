@@ -43,10 +43,11 @@ def make_predict_fn(
 
   def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
     if drawn is not None and "average" in state.extras:
+      draw_params = drawn
 
       def of_a_draw(key: Key) -> Array:
         for_params, for_rule = jax.random.split(key)
-        return once(drawn(state, for_params), inputs, None, for_rule)
+        return once(draw_params(state, for_params), inputs, None, for_rule)
 
       return ensembles.arithmetic(jax.lax.map(of_a_draw, jax.random.split(key, samples)))
     if not mc_samples:
