@@ -29,8 +29,8 @@ def jensen_shannon(log_probs: ArrayLike) -> Array:
     ValueError: if they have fewer than two axes.
 
   Example:
-    >>> jensen_shannon(jnp.log(jnp.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]])))  # log(2) / 2
-    Array(0.34657362, dtype=float32)
+    >>> jensen_shannon(jnp.log(jnp.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]))).round(4)  # log(2) / 2
+    Array(0.3466, dtype=float32)
 
   References:
     Hendrycks et al., `AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty`, 2020,
