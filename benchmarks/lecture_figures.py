@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import _lecture_closed_forms as closed_forms
+import _lecture_curves as curves
 import _lecture_minima as minima
 import _lecture_networks as networks
 
@@ -19,6 +20,8 @@ FIGURES = {
   "early_stopping": closed_forms.early_stopping,
   "ellipses": closed_forms.ellipses,
   "ensemble": networks.ensemble,
+  "learning_curves": curves.learning_curves,
+  "gradient_variance": curves.gradient_variance,
 }
 ON_MNIST = {
   "fgsm": networks.fgsm,

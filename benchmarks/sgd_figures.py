@@ -106,6 +106,24 @@ def stationary(seed: int, *, starts: int, hidden: int, iterations: int) -> tuple
   return losses[found], indices[found]
 
 
+def small_index_fit(
+  losses: np.ndarray, indices: np.ndarray, power: float, *, most: float
+) -> tuple[float, float, float]:
+  """The `a`, the `c` and the root mean square error of `index = a (loss / c - 1)^power` above the loss `c`.
+
+  Least squares over the points with an index of at most `most`: `c` from a grid, `a` in closed form.
+  """
+  small = indices <= most
+  x, y = losses[small], indices[small]
+  best = (0.0, 0.0, np.inf)
+  for c in np.linspace(x.min(), np.quantile(x, 0.9), 400):
+    basis = np.maximum(x / c - 1, 0) ** power
+    a = float(basis @ y / max(basis @ basis, 1e-300))
+    error = float(np.sqrt(np.mean((a * basis - y) ** 2)))
+    best = min(best, (a, float(c), error), key=lambda found: found[2])
+  return best
+
+
 def widths(seed: int, *, sizes: tuple[int, ...], trials: int, steps: int) -> tuple[dict, dict]:
   """Training losses and errors at the end of many trials, by the width of the hidden layer."""
   rng = np.random.default_rng(seed)
@@ -164,8 +182,14 @@ def draw_index():
   with jax.enable_x64(True):
     losses, indices = stationary(0, starts=800, hidden=4, iterations=300)
   print(f"{losses.size} stationary points, correlation {np.corrcoef(losses, indices)[0, 1]:.2f}")
+  fits = {}
+  for power, name in ((1.5, "3/2"), (1.0, "1")):
+    a, c, error = small_index_fit(losses, indices, power, most=0.15)
+    print(f"index = {a:.3f} (loss / {c:.3f} - 1)^{power}: root mean square error {error:.4f}")
+    at = np.linspace(losses.min(), losses[indices <= 0.15].max(), 200)
+    fits[f"power {name}, fitted up to 0.15"] = at, a * np.maximum(at / c - 1, 0) ** power
   return "sgd_index", plots.stationary_points(
-    losses, indices, title=f"{losses.size} stationary points of a 4-4-1 network"
+    losses, indices, fits=fits, title=f"{losses.size} stationary points of a 4-4-1 network"
   )
 
 

@@ -148,7 +148,8 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Entropy minimisation, pseudo-labels; FixMatch is `losses.pseudo_label` of two views",
       "losses.entropy .pseudo_label",
-      "`toolbox_digits:entropy`, `toolbox_digits:pseudo_label`, `toolbox_digits:fixmatch`",
+      "`toolbox_digits:entropy`, `toolbox_digits:pseudo_label`, `toolbox_digits:fixmatch`, "
+      "`softmax_fixmatch_mnist`",
       "Grandvalet and Bengio, 2004; Lee, Pseudo-Label, 2013; Sohn et al., FixMatch, 2020",
     ),
     Row(
@@ -242,8 +243,8 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "FISTA with backtracking, for losses without noise",
-      "constraints.fista",
-      "`examples/lasso.py`",
+      "constraints.fista optim.fista",
+      "`optimizers_digits:fista`, on the whole training set at once; `examples/lasso.py`",
       "Beck and Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm, 2009",
     ),
     Row(
@@ -346,7 +347,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Weight scaling",
       "noise.scale_weights",
-      ALONE,
+      "`toolbox_digits:weight_scaling_mean`, or `evaluate.combine=weight_scaling`",
       "Hinton et al., Improving neural networks by preventing co-adaptation, 2012",
     ),
   ],
@@ -403,7 +404,7 @@ SECTIONS: dict[str, list[Row]] = {
       "Zhang et al., mixup, 2018; Yun et al., CutMix, 2019",
     ),
     Row(
-      "Random resized crop, colour jitter",
+      "Random resized crop; jitter of brightness, contrast, saturation and hue",
       "augment.random_resized_crop .color_jitter",
       "`toolbox_digits:random_resized_crop`, `toolbox_digits:color_jitter`",
       "Szegedy et al., Going Deeper with Convolutions, 2015; Howard, 2013",
@@ -413,6 +414,18 @@ SECTIONS: dict[str, list[Row]] = {
       "augment.trivial_augment",
       "`toolbox_digits:trivial_augment`",
       "Müller and Hutter, TrivialAugment, 2021",
+    ),
+    Row(
+      "AutoAugment: the policies of CIFAR-10, ImageNet and SVHN, or your own",
+      "augment.auto_augment",
+      "`toolbox_digits:auto_augment`, `augment.auto_augment.policy`",
+      "Cubuk et al., AutoAugment, 2019",
+    ),
+    Row(
+      "AugMix, and its Jensen-Shannon term for two views",
+      "augment.augmix losses.jensen_shannon",
+      "`toolbox_digits:augmix`, `regularizers.augmix.weight`; `augment.names=('augmix',)`",
+      "Hendrycks et al., AugMix, 2020",
     ),
     Row(
       "Manifold mixup",
@@ -528,9 +541,9 @@ SECTIONS: dict[str, list[Row]] = {
       "Izmailov et al., Averaging Weights Leads to Wider Optima, 2018",
     ),
     Row(
-      "SWAG: a Gaussian of the iterates",
+      "SWAG: a Gaussian of the iterates, and predictions by its draws",
       "averaging.swag_init .swag_update .swag_sample",
-      "`examples/swag.py`",
+      "`toolbox_digits:swag`, `average.name=swag`; `examples/swag.py`",
       "Maddox et al., A Simple Baseline for Bayesian Uncertainty, 2019",
     ),
     Row(
@@ -544,7 +557,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Arithmetic and geometric means, all masks of dropout, bagging",
       "ensembles.arithmetic .geometric .dropout_masks .mask_probs .bag_predict .bootstrap_indices",
-      "as a function; `toolbox_digits:bagging`",
+      "`toolbox_digits:bagging`, `toolbox_digits:geometric_mean`; all masks as a function",
       "Breiman, Bagging Predictors, 1996; Hinton et al., Improving neural networks, 2012",
     ),
     Row(

@@ -150,6 +150,8 @@ CASES = (
   augmented("random_erasing"),
   augmented("rand_augment", value_range=(-8.0, 8.0)),
   augmented("trivial_augment", value_range=(-8.0, 8.0)),
+  augmented("auto_augment", value_range=(-8.0, 8.0)),
+  augmented("augmix", value_range=(-8.0, 8.0)),
   augmented("color_jitter", value_range=(-8.0, 8.0)),
   augmented("random_resized_crop", area=(0.3, 1.0)),
   same("augment.lighting", IMAGES, lit),

@@ -102,6 +102,13 @@ def _r_drop(a):
   ) / 2
 
 
+def _jensen_shannon(a):
+  """The entropy of the mean minus the mean entropy, the other way of writing it."""
+  entropy = lambda p: -(p * np.log(p)).sum(-1)
+  p = np.exp(a.log_probs)
+  return entropy(p.mean(-2)) - entropy(p).mean(-1)
+
+
 def _distillation(a, temperature):
   p, q = oracles.softmax(a.teacher_logits / temperature), oracles.softmax(a.logits / temperature)
   return temperature**2 * (p * (np.log(p) - np.log(q))).sum(-1)
@@ -166,6 +173,7 @@ HARD = (
   ),
   Case("losses.bi_tempered", LABELLED, lambda a: bi_tempered(a.logits, a.labels, 0.8, 1.3)),
   Case("losses.r_drop", {"log_probs": LOG_PROBS, "other_log_probs": LOG_PROBS}, _r_drop, atol=1e-4),
+  Case("losses.jensen_shannon", {"log_probs": Input("log_prob", "BFK")}, _jensen_shannon, atol=1e-4),
   Case(
     "losses.consistency",
     {"logits": SCORES, "other_logits": SCORES},

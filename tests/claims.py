@@ -36,6 +36,19 @@ MEASURED = {
     ),
     (
       "Stationary Points in High Dimensions",
+      "small indices grow as (loss / c - 1)^(3/2) above a critical loss c (Pennington and Bahri, 2017)",
+      "not decided by the same points: up to an index of 0.15, the power 3/2 and a straight line leave root "
+      "mean square errors of 0.0252 and 0.0251 (docs/sgd.md)",
+    ),
+    (
+      "expected loss and its estimate from a batch",
+      "dropout raises the variance of the stochastic gradient",
+      "holds for networks 64-128-10 on digits, 5 runs: masks multiply the variance of one example's gradient "
+      "by 2.12 ± 0.03 at the start, and a training with dropout ends with 2.87 ± 0.15 times the variance "
+      "(docs/lecture.md)",
+    ),
+    (
+      "Stationary Points in High Dimensions",
       "with growing width, the losses of many trials approach each other, and the training error reaches 0",
       "holds from 8 units on, for two spirals and 200 trials: with 2, 4, 6, 8, 12 and 32 units, the losses' "
       "standard deviations are 0.023, 0.059, 0.090, 0.035, 0.00027 and 0.00006, and 0, 0, 26, 94, 100 and "
@@ -63,6 +76,13 @@ MEASURED = {
     ),
   ],
   "regularization": [
+    (
+      "early stopping",
+      "the training loss falls on, and the validation loss turns up",
+      "holds for networks 64-128-10 on digits, a fifth of the labels drawn anew, 5 runs: from the copy that "
+      "is kept to the end, the training NLL falls from 0.67 ± 0.09 to 0.16 ± 0.01, and the validation NLL "
+      "grows from 0.34 ± 0.02 to 0.46 ± 0.02 (docs/lecture.md)",
+    ),
     (
       "noise robustness",
       "weight noise leads to flat minima",

@@ -44,6 +44,7 @@ ELSEWHERE = {
   "averaging/test_swag.py": "averaging.swag_init averaging.swag_sample averaging.swag_update",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
   "constraints/test_fista.py": "constraints.fista",
+  "optim/test_fista_optimizer.py": "optim.fista",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
   "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
   "ensembles.laplace_variance",

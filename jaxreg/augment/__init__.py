@@ -10,6 +10,8 @@ floating) is kept. Mixing makes the labels soft, `[batch, classes]`; other augme
 """
 
 from jaxreg._names import suggest_names
+from jaxreg.augment._augmix import augmix
+from jaxreg.augment._auto_augment import auto_augment
 from jaxreg.augment._color_jitter import color_jitter
 from jaxreg.augment._compose import compose
 from jaxreg.augment._cutmix import cutmix
@@ -28,6 +30,8 @@ from jaxreg.augment._trivial_augment import trivial_augment
 
 __all__ = [
   "HiddenMixing",
+  "augmix",
+  "auto_augment",
   "color_jitter",
   "compose",
   "cutmix",

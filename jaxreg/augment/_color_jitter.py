@@ -1,4 +1,4 @@
-"""Random changes of brightness, contrast and saturation."""
+"""Random changes of brightness, contrast, saturation and hue."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg.augment import _photometric
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._operations import check_pixels
 from jaxreg.typing import Key, check_key, check_range, key_first
 
 
@@ -23,22 +24,24 @@ def color_jitter(
   brightness: ArrayLike = 0.4,
   contrast: ArrayLike = 0.4,
   saturation: ArrayLike = 0.4,
+  hue: ArrayLike = 0.0,
   value_range: tuple[float, float] | None = None,
   channel_axis: int = -1,
 ) -> dict[str, Any]:
-  r"""Changes the brightness, then the contrast, then the saturation of each image by random factors.
+  r"""Changes the brightness, then the contrast, the saturation and the hue of each image at random.
 
   .. math:: x \leftarrow \operatorname{clip}(p + f (x - p)), \qquad f \sim \mathcal U(1 - s, 1 + s)
 
   The plain image `p` is black for brightness, the mean grey for contrast, and the grey image for saturation.
-  torchvision draws the order, too, and changes the hue.
+  The hue turns by :math:`\mathcal U(-s, s)` of a round. torchvision draws the order, too.
 
   Args:
-    key: one draw of `[3, batch]`.
+    key: one draw of `[4, batch]`.
     batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
     brightness: `s`, in [0, 1].
     contrast: `s`, in [0, 1].
     saturation: `s`, in [0, 1]; without effect on images of one channel.
+    hue: `s`, in [0, 0.5]; without effect except on images of three channels.
     value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
@@ -47,7 +50,7 @@ def color_jitter(
 
   Raises:
     TypeError: if `key` is not a typed key, or the inputs are neither uint8 nor floating.
-    ValueError: if the inputs are not images, or a strength is outside [0, 1].
+    ValueError: if the inputs are not images, or a strength is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}
@@ -58,15 +61,14 @@ def color_jitter(
     Howard, `Some Improvements on Deep Convolutional Neural Network Based Image Classification`, 2013.
   """
   x = images(batch, channel_axis)
-  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
-    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
-  low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
-  check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
+  low, high = check_pixels(x, value_range)
   wide = (x.astype(jnp.promote_types(x.dtype, jnp.float32)) - low) / (high - low)
-  drawn = jax.random.uniform(check_key(key), (3, x.shape[0]), wide.dtype, -1, 1)
+  drawn = jax.random.uniform(check_key(key), (4, x.shape[0]), wide.dtype, -1, 1)
   strengths = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
   changes = (_photometric.brightness, _photometric.contrast, _photometric.color)
-  for change, (name, strength), by in zip(changes, strengths.items(), drawn, strict=True):
+  for change, (name, strength), by in zip(changes, strengths.items(), drawn[:3], strict=True):
     check_range(strength, name, low=0, high=1)
     wide = change(wide, jnp.asarray(strength, wide.dtype) * by / _photometric.CHANGE)
+  check_range(hue, "hue", low=0, high=0.5)
+  wide = _photometric.hue(wide, jnp.asarray(hue, wide.dtype) * drawn[3])
   return with_images(batch, narrowed(wide * (high - low) + low, x.dtype), channel_axis)

@@ -1,7 +1,7 @@
 """Operations that change pixel values but not positions: `(x, level) -> x`, values in [0, 1].
 
 `x` is `[batch, height, width, channels]`, floating, and `level` `[batch]` in [-1, 1]. A level of 0 changes
-nothing; an operation without a direction takes the absolute level.
+nothing, unless the operation says otherwise; an operation without a direction takes the absolute level.
 """
 
 import jax
@@ -49,6 +49,30 @@ def equalize(x: Array, level: Array) -> Array:
   spread = jnp.minimum((step // 2 + darker) // jnp.maximum(step, 1), 255)
   equal = jnp.where(step > 0, spread, values).reshape(batch, channels, height, width)
   return jnp.moveaxis(equal, 1, -1).astype(x.dtype) / 255
+
+
+def hue(x: Array, turn: Array) -> Array:
+  """Turns the hue by `turn` rounds at the same saturation and value; only images of three channels change."""
+  if x.shape[-1] != 3:
+    return x
+  red, green, blue = (x[..., channel] for channel in range(3))
+  value = x.max(axis=-1)
+  chroma = value - x.min(axis=-1)
+  # In sixths of a round. Grey has no hue, and its chroma of 0 makes any hue do.
+  some = jnp.where(chroma > 0, chroma, 1)
+  sixths = jnp.where(value == green, 2 + (blue - red) / some, 4 + (red - green) / some)
+  sixths = jnp.where(value == red, (green - blue) / some, sixths) + 6 * turn[:, None, None]
+  # Each channel falls short of the value by the chroma, or by a part of it, near the hue opposite to its own.
+  apart = jnp.mod(sixths[..., None] + jnp.asarray([5, 3, 1], x.dtype)[None, None, None], 6)
+  short = jnp.clip(jnp.minimum(apart, 4 - apart), 0, 1)
+  turned = value[..., None] - chroma[..., None] * short
+  return jnp.where(turn[:, None, None, None] == 0, x, turned)
+
+
+def invert(x: Array, level: Array) -> Array:
+  """Mirrors the values, whatever the level."""
+  del level
+  return 1 - x
 
 
 def posterize(x: Array, level: Array) -> Array:

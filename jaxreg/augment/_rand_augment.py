@@ -9,21 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.augment import _photometric
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
-from jaxreg.augment._rotate import rotations
-from jaxreg.augment._warp import warped
-from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
-
-# At the largest magnitude: degrees, tangent of the shear angle, fraction of the side.
-DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
-GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-PHOTOMETRIC = (
-  *("autocontrast", "brightness", "color", "contrast"),
-  *("equalize", "posterize", "sharpness", "solarize"),
-)
-OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
+from jaxreg.augment._operations import ALL, OPERATIONS, changed, check_operations, check_pixels
+from jaxreg.typing import Key, check_count, check_key, check_range, key_first
 
 
 @key_first
@@ -81,51 +70,15 @@ def rand_augment(
     Cubuk et al., `RandAugment: Practical Automated Data Augmentation with a Reduced Search Space`, 2020.
   """
   x = images(batch, channel_axis)
-  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
-    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  low, high = check_pixels(x, value_range)
   check_count(num_ops, "num_ops")
   check_range(magnitude, "magnitude", low=0, high=10)
-  unknown = [name for name in operations if name not in OPERATIONS]
-  if unknown or not operations:
-    raise ValueError(f"operations must be among {', '.join(OPERATIONS)}, got {unknown or 'none'}")
-  low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
-  check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
+  check_operations(operations)
 
   for_choice, for_sign = jax.random.split(check_key(key))
   shape, dtype = (num_ops, x.shape[0]), jnp.promote_types(x.dtype, jnp.float32)
-  numbers = jnp.asarray([OPERATIONS.index(name) for name in operations])
+  numbers = jnp.asarray([ALL.index(name) for name in operations])
   chosen = numbers[jax.random.randint(for_choice, shape, 0, len(operations))]
   level = jax.random.rademacher(for_sign, shape, dtype) * (jnp.asarray(magnitude, dtype) / 10)
-
-  wide = (x.astype(dtype) - low) / (high - low)
-  for which, by in zip(chosen, level):
-    for name in sorted(set(operations) & set(PHOTOMETRIC)):
-      mine = (which == OPERATIONS.index(name))[:, None, None, None]
-      wide = jnp.where(mine, getattr(_photometric, name)(wide, by), wide)
-  wide = wide * (high - low) + low
-  if set(operations) & set(GEOMETRIC):
-    wide = warped(wide, *_composed(chosen, level, x.shape[1:3]), fill=fill)
-  return with_images(batch, narrowed(wide, x.dtype), channel_axis)
-
-
-def _composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-  """Composes the operations, in order, into the matrices and shifts that `warped` takes."""
-  matrices = jnp.broadcast_to(jnp.eye(2, dtype=level.dtype), (level.shape[1], 2, 2))
-  shifts = jnp.zeros((level.shape[1], 2), level.dtype)
-  for which, by in zip(chosen, level):
-    matrix, shift = _affine(which, by, sizes)
-    # The later map gives the positions at which the earlier map is evaluated.
-    shifts = shifts + jnp.einsum("bij,bj->bi", matrices, shift)
-    matrices = jnp.einsum("bij,bjk->bik", matrices, matrix)
-  return matrices, shifts
-
-
-def _affine(which: Array, by: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
-  """The map of one operation per image, on rows and columns; identity if it is not geometric."""
-  of = lambda name, amount: jnp.where(which == OPERATIONS.index(name), amount * by, 0)
-  still, shear_x, shear_y = 1 + jnp.zeros_like(by), of("shear_x", SHEAR), of("shear_y", SHEAR)
-  shear = jnp.stack([jnp.stack([still, shear_y], -1), jnp.stack([shear_x, still], -1)], -2)
-  # At most one of the two is not the identity.
-  matrix = jnp.einsum("bij,bjk->bik", rotations(of("rotate", DEGREES)), shear)
-  rows, columns = of("translate_y", SHIFT * sizes[0]), of("translate_x", SHIFT * sizes[1])
-  return matrix, jnp.stack([rows, columns], -1)
+  out = changed(x, chosen, level, operations, fill=fill, value_range=(low, high))
+  return with_images(batch, narrowed(out, x.dtype), channel_axis)

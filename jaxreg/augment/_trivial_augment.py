@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from jaxreg.augment._images import images
-from jaxreg.augment._rand_augment import OPERATIONS, rand_augment
+from jaxreg.augment._operations import OPERATIONS
+from jaxreg.augment._rand_augment import rand_augment
 from jaxreg.typing import Key, check_key, key_first
 
 

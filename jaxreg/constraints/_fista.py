@@ -38,8 +38,8 @@ def fista(
     t_{k+1} = \frac{1 + \sqrt{1 + 4 t_k^2}}2
 
   The step size `s` shrinks until the quadratic model of the smooth loss `f` at `y_k`, with curvature `1 / s`,
-  bounds `f` at `x_k`; it never grows again. `proximal` is the transform for
-  stochastic gradients.
+  bounds `f` at `x_k`; it never grows again. `optim.fista` makes the same steps as an optimizer; `proximal` is
+  the transform for stochastic gradients.
 
   Args:
     loss_fn: the smooth part, `params -> scalar`, without noise.
@@ -73,28 +73,47 @@ def fista(
   check_range(step, "step", low=0, open_low=True)
   check_range(shrink, "shrink", low=0, high=1, open_low=True)
   check_range(1 - shrink, "1 - shrink", low=0, open_low=True)
-  tree = optax.tree
 
   def one(carry: Any, _: None) -> tuple[Any, Array]:
     x, y, t, size = carry
     loss, gradient = jax.value_and_grad(loss_fn)(y)
-    # Near the solution the two sides differ by the rounding errors of the loss alone.
-    slack = 8 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
-
-    def moved(size: Array) -> Params:
-      return prox(tree.add_scale(y, -size, gradient), size)
-
-    def too_long(size: Array) -> Array:
-      change = tree.sub(moved(size), y)
-      bound = loss + tree.vdot(gradient, change) + tree.norm(change, squared=True) / (2 * size)
-      return (loss_fn(moved(size)) > bound + slack) & (size > jnp.finfo(loss.dtype).tiny / shrink)
-
-    size = jax.lax.while_loop(too_long, lambda size: size * shrink, size)
-    new = moved(size)
-    after = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
-    return (new, tree.add_scale(new, (t - 1) / after, tree.sub(new, x)), after, size), loss
+    new, size = backtracked(loss_fn, loss, gradient, y, prox, size, shrink)
+    t, momentum = next_momentum(t)
+    return (new, optax.tree.add_scale(new, momentum, optax.tree.sub(new, x)), t, size), loss
 
   dtype = jax.eval_shape(loss_fn, params).dtype
   start = (params, params, jnp.ones((), dtype), jnp.asarray(step, dtype))
   (x, _, _, size), losses = jax.lax.scan(one, start, None, length=num_steps)
   return FistaResult(x, size, losses)
+
+
+def backtracked(
+  loss_fn: Callable[[Params], Array],
+  loss: Array,
+  gradient: Params,
+  y: Params,
+  prox: Prox,
+  size: Array,
+  shrink: float,
+) -> tuple[Params, Array]:
+  """The proximal step from `y`, and its size: the first from `size` on whose quadratic model is a bound."""
+  tree = optax.tree
+  # Near the solution the two sides differ by the rounding errors of the loss alone.
+  slack = 8 * jnp.finfo(loss.dtype).eps * jnp.abs(loss)
+
+  def moved(size: Array) -> Params:
+    return prox(tree.add_scale(y, -size, gradient), size)
+
+  def too_long(size: Array) -> Array:
+    change = tree.sub(moved(size), y)
+    bound = loss + tree.vdot(gradient, change) + tree.norm(change, squared=True) / (2 * size)
+    return (loss_fn(moved(size)) > bound + slack) & (size > jnp.finfo(loss.dtype).tiny / shrink)
+
+  size = jax.lax.while_loop(too_long, lambda size: size * shrink, size)
+  return moved(size), size
+
+
+def next_momentum(t: Array) -> tuple[Array, Array]:
+  """The next `t` of the sequence, and the momentum of the step after the one that had `t`."""
+  after = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
+  return after, (t - 1) / after

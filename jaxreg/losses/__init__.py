@@ -42,6 +42,7 @@ from jaxreg.losses._group_softmax_scores import (
   random_scores,
   rival_scores,
 )
+from jaxreg.losses._jensen_shannon import jensen_shannon
 from jaxreg.losses._label_smoothing import label_smoothing
 from jaxreg.losses._large_margin import large_margin
 from jaxreg.losses._logit_adjustment import logit_adjustment
@@ -93,6 +94,7 @@ __all__ = [
   "group_softmax_and_logits",
   "group_softmax_log_probs",
   "interleaved_scores",
+  "jensen_shannon",
   "label_smoothing",
   "large_margin",
   "logit_adjustment",

@@ -16,6 +16,7 @@ from jaxreg.optim._adaptive import (
 )
 from jaxreg.optim._asam import asam
 from jaxreg.optim._averages import Average
+from jaxreg.optim._fista import FistaState, fista
 from jaxreg.optim._gradient_noise import gradient_noise
 from jaxreg.optim._gsam import gsam
 from jaxreg.optim._layer_decay import layer_decay
@@ -30,6 +31,7 @@ from jaxreg.optim._trust_region import TrustRegionState, scale_by_trust_region, 
 __all__ = [
   "AdaptiveState",
   "Average",
+  "FistaState",
   "ReparameterizeState",
   "SgldState",
   "TrustRegionState",
@@ -38,6 +40,7 @@ __all__ = [
   "exact_adagrad",
   "exact_adam",
   "exact_rmsprop",
+  "fista",
   "gradient_noise",
   "gsam",
   "layer_decay",

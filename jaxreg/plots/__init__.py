@@ -31,6 +31,7 @@ from jaxreg.plots._regression_band import regression_band
 from jaxreg.plots._reliability import reliability
 from jaxreg.plots._retain_maps import retain_maps
 from jaxreg.plots._sample_error import sample_error
+from jaxreg.plots._seed_curves import seed_curves
 from jaxreg.plots._spectra import spectra
 from jaxreg.plots._stopping_path import stopping_path
 from jaxreg.plots._surface import surface
@@ -66,6 +67,7 @@ __all__ = [
   "reliability",
   "retain_maps",
   "sample_error",
+  "seed_curves",
   "spectra",
   "stationary_points",
   "stopping_path",

@@ -9,13 +9,21 @@ from numpy.typing import ArrayLike
 from jaxreg.plots._axes import new_figure
 
 
-def stationary_points(losses: ArrayLike, indices: ArrayLike, *, bins: int = 8, title: str = "") -> Figure:
+def stationary_points(
+  losses: ArrayLike,
+  indices: ArrayLike,
+  *,
+  bins: int = 8,
+  fits: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+  title: str = "",
+) -> Figure:
   """Draws the index of stationary points against their loss, with the mean over bins of equal size.
 
   Args:
     losses: `[n]`.
     indices: `[n]`, the fractions of negative eigenvalues.
     bins: largest number of bins.
+    fits: curves by label, losses and indices, such as a relation that was fitted.
     title: above the figure.
 
   Returns:
@@ -37,6 +45,8 @@ def stationary_points(losses: ArrayLike, indices: ArrayLike, *, bins: int = 8, t
   groups = [group for group in np.array_split(np.argsort(losses), bins) if group.size]
   means = np.array([(losses[group].mean(), indices[group].mean()) for group in groups])
   axis.plot(*means.T, "s-", color="C3", markersize=5, label=f"means of {len(groups)} groups")
+  for number, (label, curve) in enumerate((fits or {}).items()):
+    axis.plot(*curve, color="black", linestyle=("-", "--", ":")[number % 3], linewidth=1.2, label=label)
   axis.set(xlabel="loss at the stationary point", ylabel="index")
   axis.set_ylim(bottom=-0.01)
   axis.spines[["top", "right"]].set_visible(False)

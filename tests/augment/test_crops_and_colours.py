@@ -1,4 +1,6 @@
-"""Random resized crops of ramps, colour jitter against Pillow, TrivialAugment's magnitudes."""
+"""Random resized crops of ramps, colour jitter against Pillow and colorsys, TrivialAugment's magnitudes."""
+
+import colorsys
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +38,7 @@ def test_one_change_of_colour_is_pillow_s(name, pillow):
   strengths = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, name: 0.5}
   key = jax.random.key(3)
   got = augment.color_jitter(jax.random.clone(key), {"inputs": x}, **strengths)["inputs"]
-  drawn = np.asarray(jax.random.uniform(key, (3, 5), minval=-1, maxval=1))
+  drawn = np.asarray(jax.random.uniform(key, (4, 5), minval=-1, maxval=1))
   for image, out, by in zip(x, got, drawn[list(strengths).index(name)], strict=True):
     want = getattr(ImageEnhance, pillow)(Image.fromarray(image)).enhance(float(1 + 0.5 * by))
     assert abs(np.asarray(want, int) - np.asarray(out, int)).max() <= 2  # Pillow rounds the grey, and down
@@ -47,11 +49,30 @@ def test_contrast_moves_from_the_mean_grey():
   none = {"brightness": 0.0, "saturation": 0.0}
   key = jax.random.key(1)
   got = augment.color_jitter(jax.random.clone(key), {"inputs": x}, contrast=0.9, **none)["inputs"]
-  factor = 1 + 0.9 * np.asarray(jax.random.uniform(key, (3, 4), minval=-1, maxval=1))[1]
+  factor = 1 + 0.9 * np.asarray(jax.random.uniform(key, (4, 4), minval=-1, maxval=1))[1]
   mean = x.mean((1, 2), keepdims=True)
   np.testing.assert_allclose(got, mean + factor[:, None, None, None] * (x - mean), rtol=1e-4)
   with pytest.raises(ValueError, match="contrast must"):
     augment.color_jitter(jax.random.key(0), {"inputs": x}, contrast=1.5)
+
+
+def test_hue_turns_as_colorsys_has_it():
+  """Also for grey, black, white and pure colours; images of one channel stay as they are."""
+  x = np.random.default_rng(0).uniform(0, 1, (6, 4, 5, 3)).astype(np.float32)
+  x[:, 0] = [[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [1, 0, 0], [0, 0, 1]]
+  none, key = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0}, jax.random.key(4)
+  turns = 0.5 * np.asarray(jax.random.uniform(key, (4, 6), minval=-1, maxval=1))[3]
+  jitter = jax.jit(lambda x: augment.color_jitter(jax.random.clone(key), {"inputs": x}, hue=0.5, **none))
+  got = np.asarray(jitter(x)["inputs"])
+  for image, out, turn in zip(x, got, turns, strict=True):
+    for pixel, changed in zip(image.reshape(-1, 3), out.reshape(-1, 3), strict=True):
+      h, s, v = colorsys.rgb_to_hsv(*pixel.astype(float))
+      np.testing.assert_allclose(changed, colorsys.hsv_to_rgb((h + turn) % 1, s, v), atol=2e-6)
+  assert abs(turns).max() > 0.3
+  assert abs(got - x).max() > 0.3
+  np.testing.assert_allclose(jitter(x[..., :1])["inputs"], x[..., :1], atol=1e-6)
+  with pytest.raises(ValueError, match="hue must lie in"):
+    augment.color_jitter(jax.random.key(0), {"inputs": x}, hue=0.6)
 
 
 def test_trivial_augment_draws_a_magnitude_for_each_image():

@@ -10,7 +10,7 @@ from contract import jit
 from PIL import Image, ImageEnhance, ImageOps
 
 from jaxreg import augment
-from jaxreg.augment._rand_augment import GEOMETRIC, PHOTOMETRIC
+from jaxreg.augment._operations import GEOMETRIC, PHOTOMETRIC
 
 
 def key(seed=0):

@@ -153,3 +153,18 @@ def test_flat_minima_show_means_and_every_run():
     plots.flat_minima(alphas, both(rise), both(losses), {"plain": traces})
   with pytest.raises(ValueError, match=r"plain must be \[runs, 3\]"):
     plots.flat_minima(alphas, both(rise[:, 1:]), both(losses), both(traces))
+
+
+def test_curves_of_runs_have_their_spread_and_marks():
+  values = {"one": [[1.0, 2.0], [3.0, 2.0]], "other": [[4.0, 4.0]]}
+  (axis,) = plots.seed_curves([0, 10], values, ylabel="NLL", marks={"stop": 5.0}, log=True).axes
+  found = labelled(axis)
+  np.testing.assert_array_equal(found["one"], [[0, 2], [10, 2]])
+  np.testing.assert_array_equal(found["stop"][:, 0], 5)
+  band = axis.collections[0].get_paths()[0].vertices
+  np.testing.assert_allclose(np.unique(band[band[:, 0] == 0, 1]), [2 - np.sqrt(2), 2 + np.sqrt(2)])
+  assert (axis.get_yscale(), axis.get_ylabel()) == ("log", "NLL")
+  with pytest.raises(ValueError, match="values must have at least one label"):
+    plots.seed_curves([0, 10], {}, ylabel="NLL")
+  with pytest.raises(ValueError, match="one must have shape"):
+    plots.seed_curves([0, 10], {"one": [[1.0]]}, ylabel="NLL")

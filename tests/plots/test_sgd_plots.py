@@ -61,8 +61,18 @@ def test_stationary_points_of_a_tiny_net(script):
   assert all(np.isfinite(x).all() and x.shape == (3,) for x in (*losses.values(), *errors.values()))
 
 
+def test_the_relation_of_small_indices_is_found_again(script):
+  losses = np.linspace(0.1, 1, 60)
+  indices = 0.2 * np.maximum(losses / 0.3 - 1, 0) ** 1.5
+  a, c, error = script.small_index_fit(losses, indices, 1.5, most=0.15)
+  np.testing.assert_allclose([a, c], [0.2, 0.3], rtol=0.02)
+  assert error < 1e-3 < script.small_index_fit(losses, indices, 1.0, most=0.15)[2]
+
+
 def test_landscape_figures():
-  figure = plots.stationary_points([0.1, 0.2, 0.3, 0.4], [0.0, 0.1, 0.2, 0.5], bins=2)
+  fits = {"a fit": ([0.1, 0.4], [0.0, 0.5])}
+  figure = plots.stationary_points([0.1, 0.2, 0.3, 0.4], [0.0, 0.1, 0.2, 0.5], bins=2, fits=fits)
+  np.testing.assert_allclose(figure.axes[0].lines[2].get_xydata(), [[0.1, 0.0], [0.4, 0.5]])
   np.testing.assert_allclose(figure.axes[0].lines[1].get_xydata(), [[0.15, 0.05], [0.35, 0.35]])
   figure = plots.final_losses(
     {"2 units": [0.1, 0.3], "4 units": [0.0, 0.0]}, {"2 units": [0.5, 0], "4 units": [0, 0]}

@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 import runs
 
 from jaxreg import train
+from jaxreg.averaging import swag_sample
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.run.log import read_records
 from jaxreg.train.step import averages
@@ -53,6 +55,57 @@ def test_swa_of_a_run_made_longer_begins_again():
       state = (shorter if step <= 10 else longer).step(state, leaf, jnp.int32(step))
     for name, found in longer.params(state, params[-1]).items():
       np.testing.assert_allclose(found, np.mean([params[step - 1][name] for step in own], axis=0), rtol=1e-6)
+
+
+def test_swag_has_the_iterates_of_swa_and_draws_around_their_mean():
+  """Before the first iterate, a draw is the parameters themselves."""
+  params = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+  average = averages.swag(rank=2, samples=3, start=0.5, every=2, num_steps=12, steps_per_epoch=4)
+
+  def run(start, params):
+    state = average.init(start)
+    step = lambda state, new: (average.step(state, new[0], new[1]), None)
+    after, _ = jax.lax.scan(step, state, (params, jnp.arange(1, 13)))
+    draw = jax.vmap(lambda key: average.draw(key, after, start))
+    first = average.draw(jax.random.key(0), state, start)
+    return first, average.params(after, start), draw(jax.random.split(jax.random.key(1), 4000))
+
+  first, mean, draws = jax.jit(run)(jnp.full(3, 9.0), params)
+  np.testing.assert_array_equal(first, 9)
+  taken = params[[7, 9, 11]].astype(np.float64)  # after step 6, every second
+  np.testing.assert_allclose(mean, taken.mean(0), rtol=1e-6)
+  # Half of the variance from the diagonal, half from the last two deviations to the mean of their time.
+  means = np.cumsum(taken, 0) / np.arange(1, 4)[:, None]
+  spread = np.sqrt(taken.var(0) / 2 + ((taken - means)[1:] ** 2).sum(0) / 2)
+  np.testing.assert_allclose(np.asarray(draws).std(0), spread, rtol=4 / np.sqrt(2 * 4000))
+  assert (abs(np.asarray(draws).mean(0) - taken.mean(0)) < 4 * spread / np.sqrt(4000)).all()
+
+
+@pytest.mark.thorough
+def test_a_run_with_swag_predicts_the_mean_over_its_draws(tmp_path, light_runs):
+  """Of softmax regression, whose oracle is NumPy; along the training, the live parameters are evaluated."""
+  fields = {**SMALL, "model.MLP.widths": (), "epochs": 4, "average.swag.every": 1, "average.swag.start": 0.4}
+  swag = {"average.name": "swag", "average.swag.samples": 5, "average.swag.scale": 3.0}
+  train.train(runs.make_config(fields), tmp_path / "plain")
+  train.train(runs.make_config({**fields, **swag}), tmp_path / "run")
+  recorded = [
+    [r["val/nll"] for r in read_records(tmp_path / name) if "val/nll" in r] for name in ("plain", "run")
+  ]
+  assert recorded[0][:3] == recorded[1][:3]
+
+  data, key = load_data(runs.make_config(fields)), jax.random.key(9)
+  x = data.test.inputs.reshape(len(data.test.inputs), -1) / data.scale
+  extras = jax.tree.map(lambda leaf: leaf[0], runs.final_state(tmp_path / "run")["extras"])
+  state = extras["average"][0]
+  assert state.count == 10  # of 16 steps, those after the first 6
+  p = []
+  for one in jax.random.split(key, 5):
+    w = swag_sample(jax.random.split(one)[0], state, scale=3.0)["params"]["head"]["classifier"]
+    logits = x @ np.asarray(w["kernel"], np.float64) + np.asarray(w["bias"], np.float64)
+    p.append(oracles.softmax(logits))
+  assert np.std(p, axis=0).max() > 0.01
+  got = train.load(tmp_path / "run")(data.test.inputs, key=jax.random.clone(key))
+  np.testing.assert_allclose(np.exp(got), np.mean(p, axis=0), atol=2e-6)
 
 
 @pytest.mark.parametrize(("warmup", "power"), [(1.0, 1.0), (2.0, 0.5)])
@@ -143,8 +196,9 @@ def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form
   [
     {"average.name": "ema", "regularizers.names": ("l2", "l2_sp"), "regularizers.l2.limit": 1.0},
     {"average.name": "swa", "average.swa.start": 0.2, "average.swa.every": 3},
+    {"average.name": "swag", "average.swag.start": 0.2, "average.swag.every": 3, "average.swag.rank": 3},
   ],
-  ids=["ema, a multiplier and a reference", "swa"],
+  ids=["ema, a multiplier and a reference", "swa", "swag"],
 )
 def test_what_is_kept_beside_the_parameters_resumes_bitwise(tmp_path, monkeypatch, fields):
   config = runs.make_config({**SMALL, **fields})

@@ -441,6 +441,8 @@ CONFLICTS = [
   ),
   ({"optimizer.name": "lbfgs", "optimizer.clip_norm": 1.0}, "lbfgs searches along the loss itself"),
   ({"optimizer.name": "sam", "optimizer.sam.inner": "lbfgs"}, "optimizer.name=lbfgs, got jit, 1 and sam"),
+  ({"optimizer.name": "fista", "augment.names": ("flip",)}, "fista searches along a loss without noise"),
+  ({"optimizer.name": "sam", "optimizer.sam.inner": "fista"}, "optimizer.name=fista, got jit, 1 and sam"),
   ({"optimizer.name": "polyak_sgd", "optimizer.clip_norm": 1.0}, "polyak_sgd compares the loss"),
   (
     {"optimizer.name": "sam", "optimizer.sam.inner": "polyak_sgd"},

@@ -31,8 +31,8 @@ OTHERS = (
   "l2_limit",
   *(name for name in METHODS if name not in OF_OTHER_CONFIGS),
   *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
-  *("manifold_mixup", "trivial_augment", "random_resized_crop", "color_jitter"),
-  *("early_stopping", "swa", "ema", "bagging", "deep_ensemble"),
+  *("manifold_mixup", "trivial_augment", "auto_augment", "random_resized_crop", "color_jitter"),
+  *("early_stopping", "swa", "swag", "ema", "bagging", "deep_ensemble"),
 )
 # Named in `toolbox_digits` by the noise whose cost it is.
 TABLES = [name for name in (*REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES) if name != "learned_dropout"]
@@ -124,6 +124,8 @@ def test_noises_draw_differently():
     ({"regularizers.names": ("fgsn",)}, r"regularizers\.names: got 'fgsn'.*did you mean 'fgsm'"),
     ({"regularizers.names": ("mean_teacher",)}, r"average\.name=ema"),
     ({"average.name": "swa", "average.swa.start": 1.0}, r"average\.swa\.start must lie in"),
+    ({"average.name": "swag", "average.swag.rank": 1}, r"average\.swag\.rank: must be at least 2"),
+    ({"average.name": "swag", "evaluate.mc_samples": 5}, "swag draws parameters"),
     ({"average.name": "early_stopping", "average.early_stopping.patience": 0}, "patience"),
     ({"average.name": "swa", "model.name": "CifarResNet"}, r"average\.name: .* statistics, as of BatchNorm"),
     ({"ensemble": 2, "replicas": 3}, "ensemble: must divide replicas"),

@@ -1,16 +1,19 @@
-"""FixMatch's term: which view teaches, which one learns, and what the loss is of them."""
+"""FixMatch's term: which view teaches, which one learns, and their loss; AugMix's three views."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxreg.train.step import example_terms as terms
 
 BATCH, SIDE, CLASSES = 6, 8, 3
 
 
-def _seen(threshold, **options):
-  """The term, and the calls of the network: `(inputs, noise, outputs)`, a linear one with a dropped pixel."""
+def _viewed():
+  """A view, the images in it, and the calls of its linear network: `(inputs, noise, outputs)`."""
   rng = np.random.default_rng(0)
   images = jnp.asarray(rng.uniform(0.1, 0.9, (BATCH, SIDE, SIDE, 1)), jnp.float32)
   kernel = jnp.asarray(0.2 * rng.normal(size=(SIDE * SIDE, CLASSES)), jnp.float32)
@@ -24,10 +27,16 @@ def _seen(threshold, **options):
   view = terms.View(
     images, jnp.ones(BATCH), jnp.zeros((BATCH, CLASSES)), None, noise, lambda x, key: x, log_probs_fn, None
   )
+  return view, images, calls
+
+
+def _seen(threshold, **options):
+  """The term, and what its two passes saw and gave."""
+  view, images, calls = _viewed()
   values = terms.fixmatch(jax.random.key(1), view, threshold=threshold, **options)
   by_noise = {key is None: (x, outputs) for x, key, outputs in calls}
   assert len(calls) == 2
-  assert {key is None or bool(key == noise) for _, key, _ in calls} == {True}
+  assert {key is None or bool(key == view.noise) for _, key, _ in calls} == {True}
   (weak, taught), (strong, learned) = by_noise[True], by_noise[False]
   return np.asarray(values), images, weak, np.asarray(taught), np.asarray(strong), np.asarray(learned)
 
@@ -51,3 +60,18 @@ def test_strength_is_the_options():
   np.testing.assert_array_equal(plain, _seen(0.0, cutout_size=0)[4])
   assert (plain != _seen(0.0, cutout_size=0, magnitude=1.0)[4]).any()
   assert (plain != _seen(0.0, cutout_size=0, num_ops=1)[4]).any()
+
+
+@pytest.mark.thorough
+def test_augmix_compares_the_loss_s_pass_with_two_mixtures():
+  view, images, calls = _viewed()
+  log_probs = jax.nn.log_softmax(jnp.asarray(np.random.default_rng(1).normal(size=(BATCH, CLASSES))))
+  values = terms.augmix(jax.random.key(1), dataclasses.replace(view, log_probs=log_probs), severity=9.0)
+  assert len(calls) == 2
+  assert all(bool(key == view.noise) for _, key, _ in calls)
+  (one, _, first), (other, _, second) = calls
+  for left, right in ((images, one), (images, other), (one, other)):
+    assert (np.abs(left - right).max(axis=(1, 2, 3)) > 1e-3).mean() > 0.5
+  p = np.exp(np.asarray([log_probs, first, second], np.float64))
+  wanted = (p * np.log(p / p.mean(0))).sum(-1).mean(0)
+  np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-6)

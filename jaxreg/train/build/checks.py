@@ -59,6 +59,11 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
       f"batch_size: must be at most the number of training examples, {sizes['train']}, "
       f"got {config.batch_size}"
     )
+  if step_name(config.optimizer) == "fista" and config.batch_size != sizes["train"]:
+    raise RunError(
+      "batch_size: must be the number of training examples with optimizer.name=fista, whose steps need one "
+      f"loss, {sizes['train']}, got {config.batch_size}"
+    )
   unlabelled, rest = config.data.unlabelled.batch_size, sizes.get("unlabelled", 0)
   if unlabelled > rest:
     raise RunError(
@@ -127,7 +132,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
   Raises:
     ValueError: if they do not fit.
   """
-  if has_statistics and config.average.name in ("swa", "ema"):
+  if has_statistics and config.average.name in ("swa", "swag", "ema"):
     raise ValueError(
       "average.name: the network's statistics, as of BatchNorm, do not fit averaged parameters; give none or "
       f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"

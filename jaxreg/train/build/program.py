@@ -161,7 +161,7 @@ def _assemble(
     scale=data["scale"],
     most_labels=named.most_labels(config.augment.names),
   )
-  draws = {"mc_samples": config.evaluate.mc_samples, "combine": config.evaluate.combine}
+  draws = {"mc_samples": config.evaluate.mc_samples, "combine": config.evaluate.combine, "extras": extras}
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws)
   predict_step = make_predict_step(predict_fn)
   return Program(
@@ -201,17 +201,20 @@ def _optimizer(
   if name != options.name:
     wrapping = chosen(config, "optimizer")[1]
     wrapper = (options.name, {key: value for key, value in wrapping.items() if key != "inner"})
+  step, step_options = chosen(config, "optimizer", name)
+  constraints, takes_prox = options.constraints.to_dict(), "prox" in inspect.signature(step).parameters
   return make_optimizer(
     name,
     schedule,
-    chosen(config, "optimizer", name)[1],
+    step_options,
     wrapper=wrapper,
     weight_decay=options.weight_decay.rate,
     decoupled=options.weight_decay.decoupled,
     mask=options.weight_decay.mask,
     clip_norm=options.clip_norm,
-    constraints=named.make_constraints(options.constraints.to_dict(), schedule),
+    constraints={} if takes_prox else named.make_constraints(constraints, schedule),
     network={
+      "prox": named.make_prox(constraints),
       "apply": lambda params, x: model.apply({"params": params}, x, train=False),
       "input_shape": data["input_shape"],
       "num_examples": data["sizes"]["train"],

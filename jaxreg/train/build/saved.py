@@ -104,7 +104,7 @@ def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, repl
       raise RunError(
         f"teacher.workdir: {workdir} was trained with {name} {theirs[name]}, and here it is {data[name]}"
       )
-  # On the host, so that the constants are bound to no device.
+  # On the host, so that the constants are bound to no device. SWAG's teacher is its mean: no draws a step.
   state = jax.device_get(state.replace(key=None, opt_state=(), extras={}))
 
   def teacher(key: Key, inputs: Array) -> Array:

@@ -22,6 +22,7 @@ def check_conflicts(config: Config) -> None:
   _check_schedule(config.optimizer)
   _check_optimizer(config)
   _check_combine(config.evaluate)
+  _check_average(config)
 
 
 def _check_replicas(config: Config) -> None:
@@ -112,6 +113,13 @@ def _check_optimizer(config: Config) -> None:
       "optimizer.name: lbfgs searches along the loss itself, which weight_decay, clip_norm and constraints "
       "would change; leave them at 0, or give regularizers.names=('l2',)"
     )
+  if name == "fista" and (
+    chosen.weight_decay.rate or chosen.clip_norm or config.noise.names or config.augment.names
+  ):
+    raise RunError(
+      "optimizer.name: fista searches along a loss without noise, which weight_decay, clip_norm, noise.names "
+      "and augment.names would change; leave them out, or give regularizers.names=('l2',)"
+    )
   coupled = chosen.weight_decay.rate and not chosen.weight_decay.decoupled
   changes = chosen.name in (*optimizer.SHARPNESS_AWARE, "gradient_noise")
   if name == "polyak_sgd" and (chosen.clip_norm or coupled or changes):
@@ -128,10 +136,11 @@ def _check_optimizer(config: Config) -> None:
     )
   if chosen.name == "gradient_noise" and name in ("noisy_sgd", "sgld"):
     raise RunError(f"optimizer.gradient_noise.inner: {name} draws the same noise itself; give another")
-  if name == "lbfgs" and (config.parallel == "pmap" or config.accumulate > 1 or chosen.name != name):
+  searches = name in ("lbfgs", "fista")
+  if searches and (config.parallel == "pmap" or config.accumulate > 1 or chosen.name != name):
     raise RunError(
-      "optimizer.name: lbfgs evaluates whole batches and fits no wrapper; give parallel=jit, accumulate=1 "
-      f"and optimizer.name=lbfgs, got {config.parallel}, {config.accumulate} and {chosen.name}"
+      f"optimizer.name: {name} evaluates whole batches and fits no wrapper; give parallel=jit, accumulate=1 "
+      f"and optimizer.name={name}, got {config.parallel}, {config.accumulate} and {chosen.name}"
     )
 
 
@@ -140,6 +149,14 @@ def _check_combine(chosen: Config) -> None:
     raise RunError(
       "evaluate.combine: geometric needs evaluate.mc_samples above 0, and weight_scaling needs 0, "
       f"got {chosen.combine} and {chosen.mc_samples}"
+    )
+
+
+def _check_average(config: Config) -> None:
+  if config.average.name == "swag" and config.evaluate.mc_samples:
+    raise RunError(
+      "evaluate.mc_samples: swag draws parameters, and its predictions have no other noise; give 0, or "
+      f"another average.name, got {config.evaluate.mc_samples}"
     )
 
 

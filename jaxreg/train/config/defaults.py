@@ -67,6 +67,7 @@ GIVEN = (
     "weight_decay_rate",
     "key",
     "num_examples",
+    "prox",
   ),
   *("mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype"),
 )

@@ -71,14 +71,24 @@ DESCRIPTIONS = {
   "regularizers.fixmatch.magnitude": "RandAugment's magnitude, in [0, 10].",
   "regularizers.fixmatch.cutout_size": "Side of the gray square of the strong view in pixels; 0: none.",
   "regularizers.fixmatch.threshold": "How sure the weak view's prediction must be, in [0, 1].",
+  "regularizers.augmix.num_chains": "Chains of operations that each view mixes.",
+  "regularizers.augmix.num_ops": "The most operations of a chain.",
+  "regularizers.augmix.severity": "The largest magnitude of an operation, in [0.1, 10].",
+  "regularizers.augmix.alpha": "Parameter of the Dirichlet and beta distributions of the mixtures.",
   "average.name": (
     "The parameters that predict: none, the last ones; early_stopping, the ones with the best "
-    "checkpoint.best; swa, their mean over the end of the run; ema, their exponential mean."
+    "checkpoint.best; swa, their mean over the end of the run; swag, draws from a Gaussian of the same "
+    "iterates; ema, their exponential mean."
   ),
   "average.early_stopping.patience": "The run ends after this many evaluations without a better one.",
   "average.early_stopping.min_delta": "Smaller gains of the metric do not count.",
   "average.swa.start": "Fraction of the run after which the mean begins.",
   "average.swa.every": "Steps between the iterates of the mean; 0: an epoch.",
+  "average.swag.start": "Fraction of the run after which iterates are collected.",
+  "average.swag.every": "Steps between the iterates; 0: an epoch.",
+  "average.swag.rank": "How many of the last iterates give the covariance beside its diagonal.",
+  "average.swag.samples": "Draws of the parameters that a prediction averages over.",
+  "average.swag.scale": "Factor of the covariance.",
   "average.ema.decay": "Decay of the exponential mean, per step, after its warm-up.",
   "average.ema.warmup": "In step t the decay is at most 1 - (1 + (t - 1) / warmup) ** -power.",
   "average.ema.power": "See `warmup`; with 1 and warmup 1, the mean begins as the plain mean.",
@@ -198,6 +208,7 @@ CHOICES = {
     ("noise.mask", "regularizers.mask", "optimizer.constraints.mask", "optimizer.weight_decay.mask"), MASKS
   ),
   "average.name": averages.AVERAGES,
+  "augment.auto_augment.policy": ("cifar10", "imagenet", "svhn"),
   "optimizer.schedule.name": schedule.SCHEDULES,
   "flatness.analyses": ("profile", "variance_flatness", "projected_variance", "alignment"),
 }

@@ -30,7 +30,8 @@ def make_sums(
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:
-    return program.predicting(state) if final or program.extras.average.along else state
+    # Without its extras, a state predicts with the live parameters, and not with draws around their average.
+    return program.predicting(state) if final or program.extras.average.along else state.replace(extras={})
 
   def alone(final: bool) -> Callable[..., Any]:
     return replicas.make_each(

@@ -1,6 +1,7 @@
-"""The parameters that predict: the last ones, the best copy, or a mean over the training."""
+"""The parameters that predict: the last ones, the best copy, a mean over the training, or draws around it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import averaging
-from jaxreg.typing import Array, Params, check_count, check_range
+from jaxreg.typing import Array, Key, Params, check_count, check_range
 
-AVERAGES = ("none", "early_stopping", "swa", "ema")
+AVERAGES = ("none", "early_stopping", "swa", "swag", "ema")
 
 
 def _keep(state: Any, *_: Any) -> Any:
@@ -28,6 +29,8 @@ class Averaging:
     evaluated: `(state, metric, params) -> state`, after each evaluation on the validation split, or None.
     stopped: `state -> bool`, whether the training is over.
     along: whether evaluations during the training use the parameters that `params` gives, too.
+    draw: `(key, state, params) -> params`, a draw of the parameters for predictions, or None.
+    samples: how many draws a prediction is the mean over, where there is a `draw`.
   """
 
   init: Callable[[Params], Any] = lambda params: ()
@@ -36,6 +39,8 @@ class Averaging:
   evaluated: Callable[[Any, Array, Params], Any] | None = None
   stopped: Callable[[Any], Array] | None = None
   along: bool = True
+  draw: Callable[[Key, Any, Params], Params] | None = None
+  samples: int = 0
 
 
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
@@ -54,31 +59,62 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
   """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on."""
+  collecting = _collecting("swa", start, every, num_steps, steps_per_epoch)
+  return Averaging(*collecting(averaging.swa_init, averaging.swa_update))
+
+
+def swag(
+  *,
+  start: float = 0.75,
+  every: int = 0,
+  rank: int = 20,
+  samples: int = 30,
+  scale: float = 1.0,
+  num_steps: int,
+  steps_per_epoch: int,
+) -> Averaging:
+  """A Gaussian of the iterates that `swa` averages; a prediction is the mean over `samples` draws from it."""
+  # Checked here, so that an error does not wait for the last evaluation.
+  check_count(samples, "samples")
+  check_range(scale, "scale", low=0)
+  collecting = _collecting("swag", start, every, num_steps, steps_per_epoch)
+  init, mean, step = collecting(functools.partial(averaging.swag_init, rank=rank), averaging.swag_update)
+
+  def draw(key: Key, kept: tuple[averaging.SWAGState, Array], params: Params) -> Params:
+    # Before the first iterate, the parameters themselves: all deviations are 0.
+    state = kept[0]._replace(params=mean(kept, params))
+    drawn = averaging.swag_sample(key, state, scale=scale)
+    return jax.tree.map(lambda new, old: new.astype(old.dtype), drawn, params)
+
+  return Averaging(init, mean, step, along=False, draw=draw, samples=samples)
+
+
+def _collecting(
+  name: str, start: float, every: int, num_steps: int, steps_per_epoch: int
+) -> Callable[..., tuple[Any, Any, Any]]:
+  """Builds `(init, update) -> (init, params, step)` for a state with the mean and the count of iterates."""
   if not 0 <= start < 1:
-    raise ValueError(f"average.swa.start must lie in [0, 1), got {start}")
+    raise ValueError(f"average.{name}.start must lie in [0, 1), got {start}")
   if every < 0:
-    raise ValueError(f"average.swa.every must be at least 0, got {every}")
+    raise ValueError(f"average.{name}.every must be at least 0, got {every}")
   first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
-  def init(params: Params) -> tuple[averaging.SWAState, Array]:
-    return averaging.swa_init(params), jnp.int32(num_steps)
+  def collecting(init: Callable[[Params], Any], update: Callable[[Any, Params], Any]) -> tuple[Any, Any, Any]:
+    def step(kept: tuple[Any, Array], params: Params, number: Array) -> tuple[Any, Array]:
+      state, length = kept
+      # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
+      state = jax.lax.cond(length == num_steps, _keep, functools.partial(jax.tree.map, jnp.zeros_like), state)
+      # Counted back from the end, so that the last iterate is always in the mean.
+      takes = (number > first) & ((num_steps - number) % period == 0)
+      return jax.lax.cond(takes, update, _keep, state, params), jnp.int32(num_steps)
 
-  def step(
-    kept: tuple[averaging.SWAState, Array], params: Params, number: Array
-  ) -> tuple[averaging.SWAState, Array]:
-    state, length = kept
-    # A run that was made longer starts its mean again: the old mean covers the end of the shorter run.
-    own = (length == num_steps) & (number > first)
-    state = jax.tree.map(lambda x: jnp.where(own, x, 0), state)
-    # Counted back from the end, so that the last iterate is always in the mean.
-    takes = (number > first) & ((num_steps - number) % period == 0)
-    return jax.lax.cond(takes, averaging.swa_update, _keep, state, params), jnp.int32(num_steps)
+    def mean(kept: tuple[Any, Array], params: Params) -> Params:
+      state, _ = kept
+      return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.params, params)
 
-  def mean(kept: tuple[averaging.SWAState, Array], params: Params) -> Params:
-    state, _ = kept
-    return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.params, params)
+    return lambda params: (init(params), jnp.int32(num_steps)), mean, step
 
-  return Averaging(init, mean, step)
+  return collecting
 
 
 def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Averaging:
@@ -98,6 +134,6 @@ def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: 
   """The average called `name`; `none` predicts with the parameters themselves."""
   if name == "none":
     return Averaging()
-  if name == "swa":
+  if name in ("swa", "swag"):
     options |= {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
-  return {"early_stopping": early_stopping, "swa": swa, "ema": ema}[name](**options)
+  return {"early_stopping": early_stopping, "swa": swa, "swag": swag, "ema": ema}[name](**options)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxreg import adversarial, augment, losses, penalties
 from jaxreg.typing import Array, Key
@@ -176,6 +177,25 @@ def fixmatch(
   )
 
 
+def augmix(
+  key: Key,
+  view: View,
+  *,
+  num_chains: int = 3,
+  num_ops: int = 3,
+  severity: float = 3.0,
+  alpha: float = 1.0,
+) -> Array:
+  """`losses.jensen_shannon` of the loss's pass and of two views of its images by `augment.augmix`.
+
+  The source's weight is 12. All passes have the noise of the loss's pass.
+  """
+  options: Any = {"num_chains": num_chains, "num_ops": num_ops, "severity": severity, "alpha": alpha}
+  mixed = [augment.augmix(own, {"inputs": view.inputs}, **options) for own in jax.random.split(key)]
+  others = [view.log_probs_fn(batch["inputs"], view.same_noise) for batch in mixed]
+  return losses.jensen_shannon(jnp.stack([view.log_probs, *others], axis=-2))
+
+
 def l1_activity(key: Key, view: View) -> Array:
   """`penalties.l1_activity` of the features."""
   del key
@@ -219,6 +239,7 @@ TERMS: dict[str, Callable[..., Array]] = {
   "reconstruction": reconstruction,
   "pseudo_label": pseudo_label,
   "fixmatch": fixmatch,
+  "augmix": augmix,
   "l1_activity": l1_activity,
   "kl_sparsity": kl_sparsity,
   "jacobian_penalty": jacobian_penalty,

@@ -54,6 +54,8 @@ AUGMENTATIONS: dict[str, Callable[..., Any]] = {
   "random_erasing": augment.random_erasing,
   "lighting": augment.lighting,
   "rand_augment": augment.rand_augment,
+  "auto_augment": augment.auto_augment,
+  "augmix": augment.augmix,
   "trivial_augment": augment.trivial_augment,
   "random_resized_crop": augment.random_resized_crop,
   "color_jitter": augment.color_jitter,
@@ -189,6 +191,22 @@ def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, op
     else:
       made[short(name)] = constraints.project(_masked(function, own, options["mask"]))
   return made
+
+
+def make_prox(options: Options) -> Callable[[Params, Any], Params]:
+  """The named proximal steps and projections, in order, for an optimizer that calls them itself."""
+  made = []
+  for name in options["names"]:
+    function = find_constraint(name)
+    steps = takes(function, "params", "step")
+    made.append((_masked(function, options[short(name)], options["mask"]), steps))
+
+  def prox(params: Params, step: Any) -> Params:
+    for function, steps in made:
+      params = function(params, step) if steps else function(params)
+    return params
+
+  return prox
 
 
 def make_noises(options: Options) -> dict[str, list[Callable[[Key, Any], Any]]]:

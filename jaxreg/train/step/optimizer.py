@@ -23,7 +23,7 @@ ALIASES = (
 # Functions of `jaxreg.optim`.
 OURS = (
   *("exact_adagrad", "exact_rmsprop", "exact_adam", "adaptive", "trust_region", "p_norm_sgd", "path_sgd"),
-  "sgld",
+  *("sgld", "fista"),
 )
 MASKS = ("kernels_only", "no_branches", "everything")
 
@@ -96,7 +96,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 SHARPNESS_AWARE = ("sam", "asam", "gsam")
 OPTIMIZERS = ChainMap(WRAPPERS, STEPS)  # both tables, with rows added later
 # Optimizers whose learning rate is one number: the schedule's value at step 0.
-NUMBERS = ("polyak_sgd", "rprop", "sm3")
+NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
 
 
 def step_name(chosen: Mapping[str, Any]) -> str:

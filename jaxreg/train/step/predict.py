@@ -9,6 +9,7 @@ from jaxreg import ensembles
 from jaxreg.train import keys
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import prediction_metrics, weighed
+from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
@@ -22,13 +23,18 @@ def make_predict_fn(
   *,
   mc_samples: int = 0,
   combine: str = "arithmetic",
+  extras: Extras | None = None,
 ) -> Callable[[TrainState, Array, Key], Array]:
   """Builds `predict_fn(state, inputs, key) -> log_probs`.
 
   With `mc_samples` above 0, a prediction is the mean of the probabilities over `mc_samples` draws of the
   training's noise: `ensembles.arithmetic` or `ensembles.geometric`, as `combine` says. With 0, or
   `weight_scaling`, the noise has its mean value, which for dropout is the weight scaling rule.
+
+  Where the average of `extras` draws parameters, as SWAG does, a prediction is the mean of the probabilities
+  over its draws. A state without an average predicts with its own parameters.
   """
+  drawn, samples = (None, 0) if extras is None else (extras.draw, extras.average.samples)
 
   def once(state: TrainState, inputs: Array, noise_key: Key | None, key: Key) -> Array:
     noisy = noise_key is not None
@@ -36,6 +42,14 @@ def make_predict_fn(
     return method.predict(key, **outputs, **predict_options)
 
   def predict_fn(state: TrainState, inputs: Array, key: Key) -> Array:
+    if drawn is not None and "average" in state.extras:
+      draw_params = drawn
+
+      def of_a_draw(key: Key) -> Array:
+        for_params, for_rule = jax.random.split(key)
+        return once(draw_params(state, for_params), inputs, None, for_rule)
+
+      return ensembles.arithmetic(jax.lax.map(of_a_draw, jax.random.split(key, samples)))
     if not mc_samples:
       return once(state, inputs, None, key)
     if state.model_state:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxreg import constraints
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Array, ModelState, Params
+from jaxreg.typing import Array, Key, ModelState, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +83,18 @@ class Extras:
       return state.replace(extras={**state.extras, "average": average})
 
     return evaluated
+
+  @property
+  def draw(self) -> Callable[[TrainState, Key], TrainState] | None:
+    """`(state, key) -> state`, a draw of the parameters for predictions; None where they are not drawn."""
+    drawn = self.average.draw
+    if drawn is None:
+      return None
+
+    def draw(state: TrainState, key: Key) -> TrainState:
+      return state.replace(**drawn(key, state.extras["average"], _variables(state.params, state.model_state)))
+
+    return draw
 
   def predicting(self, state: TrainState) -> TrainState:
     """The state with the parameters, and BatchNorm's statistics, for predictions."""

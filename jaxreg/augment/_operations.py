@@ -1,0 +1,107 @@
+"""The operations that RandAugment, AutoAugment and AugMix draw from, applied to a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import jax.numpy as jnp
+
+from jaxreg.augment import _photometric
+from jaxreg.augment._rotate import rotations
+from jaxreg.augment._warp import warped
+from jaxreg.typing import Array, check_range
+
+# At level 1: degrees, tangent of the shear angle, fraction of the side.
+DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+PHOTOMETRIC = (
+  *("autocontrast", "brightness", "color", "contrast"),
+  *("equalize", "posterize", "sharpness", "solarize"),
+)
+# RandAugment's list; AutoAugment's policies invert, too.
+OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
+ALL = (*OPERATIONS, "invert")
+
+
+def check_pixels(x: Array, value_range: tuple[float, float] | None) -> tuple[float, float]:
+  """Returns the least and the largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
+
+  Raises:
+    TypeError: if the images are neither uint8 nor floating.
+    ValueError: if the range is empty.
+  """
+  if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
+    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
+  low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
+  check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
+  return low, high
+
+
+def check_operations(operations: Collection[str], allowed: tuple[str, ...] = OPERATIONS) -> None:
+  """Checks that at least one operation is named, and that all names are known.
+
+  Raises:
+    ValueError: if not.
+  """
+  unknown = [name for name in operations if name not in allowed]
+  if unknown or not operations:
+    raise ValueError(f"operations must be among {', '.join(allowed)}, got {unknown or 'none'}")
+
+
+def changed(
+  x: Array,
+  chosen: Array,
+  level: Array,
+  operations: Collection[str],
+  *,
+  fill: float,
+  value_range: tuple[float, float],
+) -> Array:
+  """Applies operations to each image: first the photometric ones, then all geometric ones at once.
+
+  Args:
+    x: images `[batch, height, width, channels]`.
+    chosen: indices into `ALL`, `[number, batch]`, in the order of application.
+    level: `[number, batch]`, in [-1, 1]; 0 changes nothing.
+    operations: the names that may be chosen.
+    fill: value of pixels from outside the image.
+    value_range: the least and the largest value of a pixel.
+
+  Returns:
+    Images in at least float32.
+  """
+  low, high = value_range
+  dtype = jnp.promote_types(x.dtype, jnp.float32)
+  level = level.astype(dtype)
+  wide = (x.astype(dtype) - low) / (high - low)
+  for which, by in zip(chosen, level):
+    for name in sorted(set(operations) & {*PHOTOMETRIC, "invert"}):
+      mine = (which == ALL.index(name))[:, None, None, None]
+      wide = jnp.where(mine, getattr(_photometric, name)(wide, by), wide)
+  wide = wide * (high - low) + low
+  if set(operations) & set(GEOMETRIC):
+    wide = warped(wide, *_composed(chosen, level, x.shape[1:3]), fill=fill)
+  return wide
+
+
+def _composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+  """Composes the operations, in order, into the matrices and shifts that `warped` takes."""
+  matrices = jnp.broadcast_to(jnp.eye(2, dtype=level.dtype), (level.shape[1], 2, 2))
+  shifts = jnp.zeros((level.shape[1], 2), level.dtype)
+  for which, by in zip(chosen, level):
+    matrix, shift = _affine(which, by, sizes)
+    # The later map gives the positions at which the earlier map is evaluated.
+    shifts = shifts + jnp.einsum("bij,bj->bi", matrices, shift)
+    matrices = jnp.einsum("bij,bjk->bik", matrices, matrix)
+  return matrices, shifts
+
+
+def _affine(which: Array, by: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+  """The map of one operation per image, on rows and columns; identity if it is not geometric."""
+  of = lambda name, amount: jnp.where(which == ALL.index(name), amount * by, 0)
+  still, shear_x, shear_y = 1 + jnp.zeros_like(by), of("shear_x", SHEAR), of("shear_y", SHEAR)
+  shear = jnp.stack([jnp.stack([still, shear_y], -1), jnp.stack([shear_x, still], -1)], -2)
+  # At most one of the two is not the identity.
+  matrix = jnp.einsum("bij,bjk->bik", rotations(of("rotate", DEGREES)), shear)
+  rows, columns = of("translate_y", SHIFT * sizes[0]), of("translate_x", SHIFT * sizes[1])
+  return matrix, jnp.stack([rows, columns], -1)
