@@ -10,14 +10,14 @@ import pytest
 from test_contract import CASES, ELSEWHERE
 
 from jaxreg.train.step.methods import METHODS
-from jaxreg.train.step.named import REGULARIZERS
+from jaxreg.train.step.tables import REGULARIZERS
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = "".join(path.read_text() for path in (ROOT / "configs").glob("*.py"))
 PAGE = (ROOT / "docs/methods.md").read_text()
 TABLES = {
   "losses": ("step/methods.py: METHODS", METHODS),
-  "penalties": ("step/named.py: REGULARIZERS", REGULARIZERS),
+  "penalties": ("step/tables.py: REGULARIZERS", REGULARIZERS),
 }
 FIRST = {"losses": ("logits", "labels"), "penalties": ("params",)}
 TESTED = {case.function for case in CASES} | set(" ".join(ELSEWHERE.values()).split())

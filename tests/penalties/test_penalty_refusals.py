@@ -9,7 +9,7 @@ import pytest
 from jaxreg import penalties
 from jaxreg.paths import everything
 from jaxreg.train.lookup import parameters
-from jaxreg.train.step.named import REGULARIZERS
+from jaxreg.train.step.tables import REGULARIZERS
 
 ON_PARAMS = {name: penalty for name, penalty in REGULARIZERS.items() if "mask" in parameters(penalty)}
 ON_PARAMS["l2_sp"] = functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))})

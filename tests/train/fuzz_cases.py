@@ -20,7 +20,7 @@ from jaxreg.train.config.describe import allowed
 from jaxreg.train.config.flat import chooser
 from jaxreg.train.files import sealed
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.step import named as toolbox
+from jaxreg.train.step import tables
 
 Random = np.random.Generator
 Arguments = list[str]
@@ -257,7 +257,7 @@ def unknown_names(random, folder):
 
 @kind
 def unknown_names_in_lists(random, folder):
-  known = {"augment": toolbox.AUGMENTATIONS, **toolbox.CHOSEN}
+  known = {"augment": tables.AUGMENTATIONS, **tables.CHOSEN}
   group = pick(random, known)
   good = pick(random, known[group])
   bad = pick(random, (misspelt(random, good, known[group]), "", "None"))

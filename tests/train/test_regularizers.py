@@ -11,7 +11,7 @@ import runs
 
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.named import REGULARIZERS
+from jaxreg.train.step.tables import REGULARIZERS
 
 SIZE, RATE, WEIGHT = 32, 0.5, 0.3
 PAIRS = {"regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),)}

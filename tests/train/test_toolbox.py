@@ -14,7 +14,7 @@ from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 from jaxreg.train.step.methods import METHODS
-from jaxreg.train.step.named import CONSTRAINTS, NOISES, REGULARIZERS
+from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS
 
 # Methods with a config of their own, or in the comparisons.
 OF_OTHER_CONFIGS = (

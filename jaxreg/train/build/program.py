@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax.errors import FlaxError
 
 from jaxreg import models
 from jaxreg.train.build import checks
+from jaxreg.train.build.optimizer import build_optimizer
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.fields import Config, flatten, relevant
@@ -20,12 +20,10 @@ from jaxreg.train.lookup import short
 from jaxreg.train.step import named
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.averages import make_average
-from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.network import make_apply_fn, make_backbone
 from jaxreg.train.step.objective import make_objective
-from jaxreg.train.step.optimizer import step_name
 from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.schedule import make_schedule
@@ -121,7 +119,7 @@ def _assemble(
     **length,
     **rates.get(rates.name, {}),
   )
-  optimizer = _optimizer(config, data, model, schedule)
+  optimizer = build_optimizer(config, data, model, schedule)
 
   regularizers = config.regularizers.to_dict()
   average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
@@ -190,36 +188,6 @@ def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
   parameters = inspect.signature(method.predict).parameters.items()
   needed = [name for name, parameter in parameters if parameter.default is inspect.Parameter.empty]
   options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
-
-
-def _optimizer(
-  config: Config, data: Data, model: models.Classifier, schedule: optax.Schedule
-) -> optax.GradientTransformationExtraArgs:
-  """The optimizer, alone or within a wrapper, with decay, clipping and constraints."""
-  options = config.optimizer
-  name, wrapper = step_name(options), None
-  if name != options.name:
-    wrapping = chosen(config, "optimizer")[1]
-    wrapper = (options.name, {key: value for key, value in wrapping.items() if key != "inner"})
-  step, step_options = chosen(config, "optimizer", name)
-  constraints, takes_prox = options.constraints.to_dict(), "prox" in inspect.signature(step).parameters
-  return make_optimizer(
-    name,
-    schedule,
-    step_options,
-    wrapper=wrapper,
-    weight_decay=options.weight_decay.rate,
-    decoupled=options.weight_decay.decoupled,
-    mask=options.weight_decay.mask,
-    clip_norm=options.clip_norm,
-    constraints={} if takes_prox else named.make_constraints(constraints, schedule),
-    network={
-      "prox": named.make_prox(constraints),
-      "apply": lambda params, x: model.apply({"params": params}, x, train=False),
-      "input_shape": data["input_shape"],
-      "num_examples": data["sizes"]["train"],
-    },
-  )
 
 
 def _trace(program: Program, data: Data, batch_size: int) -> None:

@@ -17,7 +17,7 @@ from jaxreg.train.config.flat import SHARED, flatten
 from jaxreg.train.data import sources
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import check_imported, short
-from jaxreg.train.step import named, network, optimizer
+from jaxreg.train.step import named, network, optimizer, tables
 from jaxreg.train.step.methods import METHODS, find_method
 
 
@@ -45,17 +45,17 @@ class Choice:
 BY_NAME = {
   "data": Choice(sources.SOURCES, sources.find_source, defaults.options),
   "augment": Choice(
-    named.AUGMENTATIONS, named.find_augmentation, defaults.augmentation_options, several=True
+    tables.AUGMENTATIONS, named.find_augmentation, defaults.augmentation_options, several=True
   ),
   "model": Choice(network.BACKBONES, network.find_backbone, defaults.model_options),
   "method": Choice(METHODS, find_method, defaults.method_options),
   "regularizers": Choice(
-    named.CHOSEN["regularizers"], named.find_regularizer, defaults.regularizer_options, several=True
+    tables.CHOSEN["regularizers"], named.find_regularizer, defaults.regularizer_options, several=True
   ),
-  "noise": Choice(named.NOISES, named.find_noise, defaults.leaf_options, several=True),
+  "noise": Choice(tables.NOISES, named.find_noise, defaults.leaf_options, several=True),
   "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, defaults.optimizer_options),
   "optimizer.constraints": Choice(
-    named.CONSTRAINTS, named.find_constraint, defaults.leaf_options, several=True
+    tables.CONSTRAINTS, named.find_constraint, defaults.leaf_options, several=True
   ),
 }
 FIELDS = {f"{group}.{choice.field}": group for group, choice in BY_NAME.items()}

@@ -5,7 +5,7 @@
 
 from jaxreg.train.config import fields
 from jaxreg.train.step import averages, predict, schedule
-from jaxreg.train.step.methods import GROUPINGS
+from jaxreg.train.step.rules import GROUPINGS
 
 DESCRIPTIONS = {
   "job": "What to do.",

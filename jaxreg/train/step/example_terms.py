@@ -4,97 +4,16 @@ Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not 
 that need no labels count the examples without a label, too.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxreg import adversarial, augment, losses, penalties
+from jaxreg import augment, losses, penalties
+from jaxreg.train.step.adversarial_terms import fgsm, pgd, trades, virtual_adversarial
+from jaxreg.train.step.view import View
 from jaxreg.typing import Array, Key
-
-
-@dataclasses.dataclass(frozen=True)
-class View:
-  """Everything that a term may ask of the network, at the parameters of the step.
-
-  Attributes:
-    inputs: `[batch, ...]`, floating, scaled.
-    weights: `[batch]`, the weights of all examples, with a label or without.
-    log_probs: `[batch, classes]`, from the pass that the loss sees.
-    features: `[batch, ...]`, the input of the head in the same pass.
-    noise: the key of the pass that the loss sees; None for a model with BatchNorm, because its training mode
-      would mix the examples of the batch.
-    loss_fn: `(inputs, noise) -> [batch]`, the method's loss; `noise=None` gives the loss in evaluation mode.
-    log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
-    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, without noise
-      and without gradient; None if the run averages no parameters.
-    trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
-      key is for predictions that draw. None if no run is given.
-    outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
-  """
-
-  inputs: Array
-  weights: Array
-  log_probs: Array
-  features: Any
-  noise: Key | None
-  loss_fn: Callable[[Array, Key | None], Array]
-  log_probs_fn: Callable[[Array, Key | None], Array]
-  teacher_fn: Callable[[Array], Array] | None
-  trained_fn: Callable[[Key, Array], Array] | None = None
-  outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  @property
-  def same_noise(self) -> Key | None:
-    """The key of the noise in the loss's pass, cloned: its second use is intended."""
-    return None if self.noise is None else jax.random.clone(self.noise)
-
-
-def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
-  """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
-  del key
-  moved = adversarial.fgsm(lambda x: view.loss_fn(x, None), view.inputs, eps=eps, clip=_bounds(clip))
-  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
-
-
-def pgd(
-  key: Key,
-  view: View,
-  *,
-  eps: float = 0.1,
-  step_size: float = 0.025,
-  num_steps: int = 7,
-  norm: str = "linf",
-  clip: tuple[float, ...] = (),
-) -> Array:
-  """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
-  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
-  moved = adversarial.pgd(key, lambda x: view.loss_fn(x, None), view.inputs, **options, clip=_bounds(clip))
-  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
-
-
-def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: int = 1) -> Array:
-  """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
-  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
-  return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
-
-
-def trades(
-  key: Key,
-  view: View,
-  *,
-  eps: float = 0.1,
-  step_size: float = 0.025,
-  num_steps: int = 10,
-  norm: str = "linf",
-  clip: tuple[float, ...] = (),
-) -> Array:
-  """`adversarial.trades_loss`; all passes have the noise of the loss's pass."""
-  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
-  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
-  return adversarial.trades_loss(key, log_probs_fn, view.inputs, **options, clip=_bounds(clip))
 
 
 def r_drop(key: Key, view: View) -> Array:
@@ -254,11 +173,3 @@ def needs_labels(term: Callable[..., Array]) -> bool:
   """
   ours = {function: name in OF_LABELS for name, function in TERMS.items()}
   return getattr(term, "needs_labels", ours.get(term, True))
-
-
-def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
-  if not clip:
-    return None
-  if len(clip) != 2 or not clip[0] < clip[1]:
-    raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
-  return clip[0], clip[1]

@@ -2,73 +2,18 @@
 
 import dataclasses
 import functools
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import optax
 
-from jaxreg import augment, constraints, noise, paths, penalties
+from jaxreg import constraints, paths
 from jaxreg.train.lookup import find, parameters, short, takes
-from jaxreg.train.step import example_terms as terms
+from jaxreg.train.step import example_terms
 from jaxreg.train.step.side_state import Dual
+from jaxreg.train.step.tables import AUGMENTATIONS, CHOSEN, CONSTRAINTS, NOISES
+from jaxreg.train.step.view import View
 from jaxreg.typing import Array, Key, Params
-
-# The functions by name. `partial` gives a default to each option that has none in the function's signature.
-REGULARIZERS: dict[str, Callable[..., Any]] = {
-  "l2": penalties.l2,
-  "l1": penalties.l1,
-  "elastic_net": functools.partial(penalties.elastic_net, ratio=0.5),
-  "group_lasso": penalties.group_lasso,
-  "hoyer": penalties.hoyer,
-  "orthogonality": penalties.orthogonality,
-  "gaussian_prior": functools.partial(penalties.gaussian_prior, precision=1.0),
-  "laplace_prior": functools.partial(penalties.laplace_prior, rate=1.0),
-  "tying": functools.partial(penalties.tying, pairs=()),
-  "l2_sp": penalties.l2_sp,
-  "learned_dropout": penalties.learned_dropout,
-}
-CONSTRAINTS: dict[str, Callable[..., Any]] = {
-  "max_norm": functools.partial(constraints.max_norm, limit=3.0),
-  "unit_norm": constraints.unit_norm,
-  "min_max_norm": functools.partial(constraints.min_max_norm, low=0.5, high=3.0),
-  "prox_l1": functools.partial(constraints.prox_l1, weight=1e-4),
-  "prox_elastic_net": functools.partial(constraints.prox_elastic_net, weight=1e-4, ratio=0.5),
-  "prox_group_lasso": functools.partial(constraints.prox_group_lasso, weight=1e-4),
-  "prox_l0": functools.partial(constraints.prox_l0, weight=1e-4),
-  "prox_non_negative": constraints.prox_non_negative,
-}
-NOISES: dict[str, Callable[..., Any]] = {
-  "gaussian_noise": functools.partial(noise.gaussian_noise, std=0.1),
-  "weight_noise": functools.partial(noise.weight_noise, std=0.01),
-  "dropconnect_params": functools.partial(noise.dropconnect_params, rate=0.5),
-  "label_noise": functools.partial(noise.label_noise, rate=0.1),
-}
-AUGMENTATIONS: dict[str, Callable[..., Any]] = {
-  "pad_crop": augment.pad_crop,
-  "flip": augment.flip,
-  "translate": augment.translate,
-  "rotate": augment.rotate,
-  "scale": augment.scale,
-  "cutout": augment.cutout,
-  "random_erasing": augment.random_erasing,
-  "lighting": augment.lighting,
-  "rand_augment": augment.rand_augment,
-  "auto_augment": augment.auto_augment,
-  "augmix": augment.augmix,
-  "trivial_augment": augment.trivial_augment,
-  "random_resized_crop": augment.random_resized_crop,
-  "color_jitter": augment.color_jitter,
-  "mixup": augment.mixup,
-  "manifold_mixup": functools.partial(augment.manifold_mixup, layers=("backbone", "head")),
-  "cutmix": augment.cutmix,
-}
-# The tables by the group of the configuration that names their rows; a row added later is found, too.
-CHOSEN: dict[str, Mapping[str, Callable[..., Any]]] = {
-  "regularizers": ChainMap(terms.TERMS, REGULARIZERS),
-  "noise": NOISES,
-  "optimizer.constraints": CONSTRAINTS,
-}
 
 Options = Mapping[str, Any]
 
@@ -122,9 +67,9 @@ def find_augmentation(name: str) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-  """A row of `terms.TERMS` with its options; it adds `weight * function(key, view)` to the loss."""
+  """A row of `example_terms.TERMS` with its options; it adds `weight * function(key, view)` to the loss."""
 
-  function: Callable[[Key, terms.View], Array]
+  function: Callable[[Key, View], Array]
   weight: float
   needs_labels: bool
 
@@ -159,7 +104,7 @@ def make_terms(options: Options) -> dict[str, Term]:
   """The named regularizers that look at examples, with their weights and options."""
 
   def make(term: Callable[..., Array], weight: float, **rest: Any) -> Term:
-    return Term(functools.partial(term, **rest), weight, terms.needs_labels(term))
+    return Term(functools.partial(term, **rest), weight, example_terms.needs_labels(term))
 
   found = {name: find_regularizer(name) for name in options["names"]}
   return {

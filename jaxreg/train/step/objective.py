@@ -3,17 +3,17 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg.train import keys
 from jaxreg.train.step.averages import Averaging
-from jaxreg.train.step.example_terms import View
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.named import Term
+from jaxreg.train.step.view import Seen, make_view_fn, seen_part
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
 
 
@@ -48,7 +48,7 @@ def make_objective(
   Every term is a metric, and the loss is the sum of the terms.
   """
   terms_of = functools.partial(_method_terms, method, loss_options, most_labels)
-  view_of = _make_view_fn(
+  view_of = make_view_fn(
     apply_fn,
     method,
     predict_options,
@@ -64,7 +64,7 @@ def make_objective(
     apply_key, loss_key, predict_key, augment_key = keys.streams(key)
     for number, augment in enumerate(augmentations):
       batch = augment(keys.numbered(augment_key, number), batch)
-    seen = _seen(batch)
+    seen = seen_part(batch)
     # Manifold mixup: every pass mixes the same hidden features.
     mixing = {"mixing": batch["mixing"]} if "mixing" in batch else {}
     apply = functools.partial(apply_fn, **mixing)
@@ -98,49 +98,12 @@ def make_objective(
   return objective
 
 
-class _Seen(NamedTuple):
-  """The part of a batch that the loss sees.
-
-  Attributes:
-    inputs: 0 for an example whose weights are all 0.
-    labels: integers `[batch]`; in a mixed batch probabilities `[batch, classes]`.
-    weights: 0 also for examples without a label.
-    all_weights: the weights of all examples, with a label or without.
-  """
-
-  inputs: Array
-  labels: Array
-  weights: Array
-  all_weights: Array
-
-  @property
-  def mixed(self) -> bool:
-    return jnp.issubdtype(self.labels.dtype, jnp.floating)
-
-  @property
-  def first_labels(self) -> Array:
-    """The class with the largest share."""
-    return self.labels.argmax(axis=-1) if self.mixed else self.labels
-
-
-def _seen(batch: Batch) -> _Seen:
-  labels = batch["labels"]
-  # An example of weight 0 may hold anything, even NaN; 0 * NaN must not reach the gradient.
-  weights = all_weights = batch["weights"]
-  if not jnp.issubdtype(labels.dtype, jnp.floating):
-    weights = jnp.where(labels >= 0, weights, 0)
-    labels = jnp.where(weights != 0, labels, 0)
-  present = (all_weights != 0).any(axis=tuple(range(1, all_weights.ndim)))
-  inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, batch["inputs"].ndim))), batch["inputs"], 0)
-  return _Seen(inputs, labels, weights, all_weights)
-
-
 def _method_terms(
   method: Method,
   options: Mapping[str, Any],
   most_labels: int | None,
   key: Key,
-  seen: _Seen,
+  seen: Seen,
   outputs: Mapping[str, Any],
 ) -> dict[str, Array]:
   """The terms of the method's loss for each example, `[batch]`; one draw serves all classes of an example."""
@@ -161,62 +124,8 @@ def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callab
   known = inspect.signature(function).parameters
   options = {name: value for name, value in loss_options.items() if name in known}
 
-  def diagnose(key: Key, seen: _Seen, outputs: Mapping[str, Any]) -> dict[str, Any]:
+  def diagnose(key: Key, seen: Seen, outputs: Mapping[str, Any]) -> dict[str, Any]:
     values = function(key, labels=seen.first_labels, **outputs, **options)
     return {name: weighted(value, seen.weights) for name, value in values.items()}
 
   return diagnose
-
-
-def _make_view_fn(
-  apply_fn: ApplyFn,
-  method: Method,
-  predict_options: Mapping[str, Any],
-  terms_of: Callable[[Key, _Seen, Mapping[str, Any]], dict[str, Array]],
-  *,
-  features_fn: ApplyFn | None,
-  average: Averaging | None,
-  trained_fn: Callable[[Key, Array], Array] | None,
-  scale: float,
-) -> Callable[..., View]:
-  """Builds `make_view(params, state, seen, outputs, apply_key, loss_key, mixing)`, for the example terms."""
-
-  def make_view(params, state, seen, outputs, apply_key, loss_key, mixing) -> View:
-    def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
-      train = noise is not None
-      return apply_fn(params, state.model_state, x * scale, key=noise, train=train, **mixing)[0]
-
-    def loss_fn(x: Array, noise: Key | None) -> Array:
-      same_key = jax.random.clone(loss_key)
-      values = terms_of(same_key, seen, outputs_fn(params, x, noise))
-      return sum(values.values(), start=jnp.zeros(()))
-
-    def log_probs_fn(x: Array, noise: Key | None, params: Params = params) -> Array:
-      # A random prediction rule draws with the loss's key.
-      same_key = jax.random.clone(loss_key)
-      return method.predict(same_key, **outputs_fn(params, x, noise), **predict_options)
-
-    features = None
-    if features_fn is not None:
-      # This repeats the loss's pass; the compiler merges the two.
-      same_key = jax.random.clone(apply_key)
-      features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True, **mixing)
-    teacher_fn = None
-    if average is not None:
-      kept = {"params": params, "model_state": state.model_state}
-      teacher = average.params(state.extras["average"], kept)["params"]
-      teacher_fn = lambda x: jax.lax.stop_gradient(log_probs_fn(x, None, teacher))
-    return View(
-      inputs=seen.inputs / scale,
-      weights=seen.all_weights,
-      log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
-      features=features,
-      outputs=outputs,
-      noise=None if state.model_state else jax.random.clone(apply_key),
-      loss_fn=loss_fn,
-      log_probs_fn=log_probs_fn,
-      teacher_fn=teacher_fn,
-      trained_fn=trained_fn,
-    )
-
-  return make_view

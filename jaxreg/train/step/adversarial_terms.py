@@ -1,0 +1,62 @@
+"""Example terms that train at inputs moved against the network: FGSM, PGD, VAT and TRADES."""
+
+from typing import Any
+
+import jax
+
+from jaxreg import adversarial
+from jaxreg.train.step.view import View
+from jaxreg.typing import Array, Key
+
+
+def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
+  """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
+  del key
+  moved = adversarial.fgsm(lambda x: view.loss_fn(x, None), view.inputs, eps=eps, clip=_bounds(clip))
+  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+
+
+def pgd(
+  key: Key,
+  view: View,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 7,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """The loss at the inputs that `adversarial.pgd` finds for the network without noise."""
+  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  moved = adversarial.pgd(key, lambda x: view.loss_fn(x, None), view.inputs, **options, clip=_bounds(clip))
+  return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
+
+
+def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: int = 1) -> Array:
+  """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
+  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
+  return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
+
+
+def trades(
+  key: Key,
+  view: View,
+  *,
+  eps: float = 0.1,
+  step_size: float = 0.025,
+  num_steps: int = 10,
+  norm: str = "linf",
+  clip: tuple[float, ...] = (),
+) -> Array:
+  """`adversarial.trades_loss`; all passes have the noise of the loss's pass."""
+  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
+  options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
+  return adversarial.trades_loss(key, log_probs_fn, view.inputs, **options, clip=_bounds(clip))
+
+
+def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:
+  if not clip:
+    return None
+  if len(clip) != 2 or not clip[0] < clip[1]:
+    raise ValueError(f"clip must be () or the least and the largest input, got {clip}")
+  return clip[0], clip[1]

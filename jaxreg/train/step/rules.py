@@ -1,0 +1,164 @@
+"""The losses and the prediction rules of the methods: functions of a key and of outputs by name."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxreg import losses
+from jaxreg.typing import Array, Key
+
+
+def single(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
+  """A deterministic loss as the one term of an objective."""
+
+  @functools.wraps(loss)
+  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+    del key
+    return {name: loss(**arguments)}
+
+  return terms
+
+
+def drawn(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
+  """A random loss as the one term of an objective."""
+
+  @functools.wraps(loss)
+  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+    return {name: loss(key, **arguments)}
+
+  return terms
+
+
+def keyless(loss_terms: Callable[..., dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+  """Deterministic terms as the terms of an objective: a function that ignores its key."""
+
+  @functools.wraps(loss_terms)
+  def terms(key: Key, **arguments: Any) -> dict[str, Array]:
+    del key
+    return loss_terms(**arguments)
+
+  return terms
+
+
+def predict_softmax(key: Key, *, logits: Array) -> Array:
+  del key
+  return losses.softmax_log_probs(logits)
+
+
+def predict_dropmax(
+  key: Key, *, logits: Array, retain_logits: Array, num_samples: int = 0, **_: Any
+) -> Array:
+  """The prediction under the expected mask, or the mean over `num_samples` sampled masks if it is not 0."""
+  if num_samples == 0:
+    return losses.dropmax_log_probs(logits, retain_logits)
+  return losses.dropmax_monte_carlo_log_probs(key, logits, retain_logits, num_samples=num_samples)
+
+
+def predict_gated(key: Key, *, logits: Array, retain_logits: Array) -> Array:
+  del key
+  return losses.dropmax_log_probs(logits, retain_logits)
+
+
+def predict_sparsemax(key: Key, *, logits: Array) -> Array:
+  del key
+  return losses.sparsemax_log_probs(logits)
+
+
+GROUPINGS = ("discriminative", "random", "fixed", "interleaved", "posterior", "rival")
+
+
+def group_softmax(
+  key: Key,
+  *,
+  num_groups: int = 8,
+  kind: str = "I",
+  power: float | None = None,
+  grouping: str = "discriminative",
+  form: str = "auto",
+  **arguments: Any,
+) -> dict[str, Array]:
+  """The term of `losses.group_softmax`; `grouping` names the rule, and the random rule gets the key."""
+  if grouping not in GROUPINGS:
+    raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
+  rule = getattr(losses, f"{grouping}_scores")
+  if grouping == "random":
+    rule = functools.partial(rule, key)
+  options: Any = {"num_groups": num_groups, "kind": kind, "power": power, "form": form}
+  return {"group_softmax": losses.group_softmax(**arguments, **options, grouping=rule)}
+
+
+def predict_group_softmax(
+  key: Key, *, features: Array, kernel: Array, bias: Array, logit_scale: float = 1.0
+) -> Array:
+  del key
+  # Products of bfloat16 numbers are exact in float32, so they are summed in float32.
+  logits = jnp.matmul(features, kernel, preferred_element_type=jnp.float32) + bias[None, :].astype(
+    jnp.float32
+  )
+  return losses.group_softmax_log_probs(logits, logit_scale=logit_scale)
+
+
+def logit_adjustment(
+  key: Key, *, logits: Array, labels: Array, class_counts: tuple[float, ...] = (), strength: float = 1.0
+) -> dict[str, Array]:
+  """`losses.logit_adjustment` with the prior of the training set's class counts."""
+  del key
+  classes = logits.shape[-1]
+  if len(class_counts) != classes or not all(
+    isinstance(count, int | float) and count > 0 for count in class_counts
+  ):
+    raise ValueError(
+      f"method.logit_adjustment.loss.class_counts must be {classes} numbers above 0, one per class, "
+      f"got {class_counts}"
+    )
+  log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))
+  return {"nll": losses.logit_adjustment(logits, labels, log_prior, strength=strength)}
+
+
+def predict_bi_tempered(key: Key, *, logits: Array, t2: float) -> Array:
+  del key
+  return losses.bi_tempered_log_probs(logits, t2=t2)
+
+
+def predict_cosine(key: Key, *, features: Array, kernel: Array, scale: float) -> Array:
+  del key
+  return losses.cosine_log_probs(features, kernel, scale=scale)
+
+
+def autoencoder(key: Key, *, logits: Array, reconstruction: Array, labels: Array) -> dict[str, Array]:
+  """The classifier's loss; the decoder's, `regularizers.reconstruction`, needs no labels."""
+  del key, reconstruction
+  return {"nll": losses.softmax_cross_entropy(logits, labels)}
+
+
+def multitask(
+  key: Key,
+  *,
+  logits: Array,
+  task_logits: tuple[Array, ...],
+  task_labels: tuple[Array, ...],
+  log_vars: Array | None,
+  labels: Array,
+  weight: float = 1.0,
+) -> dict[str, Array]:
+  """`losses.multitask` of the classes and the coarser tasks, or with learned weights instead of `weight`."""
+  del key
+  if not jnp.issubdtype(labels.dtype, jnp.integer):
+    raise TypeError(f"labels must be integers, got {labels.dtype}")
+  each = {"nll": losses.softmax_cross_entropy(logits, labels)}
+  for number, (task, of_class) in enumerate(zip(task_logits, task_labels, strict=True)):
+    each[f"task{number}"] = losses.softmax_cross_entropy(task, of_class[labels])
+  if log_vars is None:
+    terms = losses.multitask_terms(each, {name: 1.0 if name == "nll" else weight for name in each})
+  else:
+    terms = losses.uncertainty_weighting_terms(each, dict(zip(each, log_vars, strict=True)))
+  nll = terms.pop("nll")
+  return {"nll": nll, "tasks": sum(terms.values(), start=jnp.zeros_like(nll))}
+
+
+def predict_classes(key: Key, *, logits: Array, **_: Any) -> Array:
+  """The softmax of the classes; what else the head returns does not count."""
+  del key
+  return losses.softmax_log_probs(logits)
