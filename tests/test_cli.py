@@ -174,7 +174,6 @@ REFUSED = [
     (f"{field}=({name!r},{name!r})".replace(" ", ""), f"{field}: each must be named once")
     for field, name in (
       ("augment.names", "flip"),
-      ("augment.rand_augment.operations", "rotate"),
       ("compare.rows", "softmax"),
       ("flatness.analyses", "profile"),
       ("mesh.shard", "head"),
@@ -225,6 +224,14 @@ REFUSED = [
 def test_values_that_mean_nothing(refuses, given, message):
   given = given.split()
   refuses([f"--config.{each}" for each in given], given[-1].partition("=")[0], message)
+
+
+@pytest.mark.parametrize("name", ["rand_augment", "trivial_augment"])
+def test_an_operation_that_is_named_twice_is_drawn_twice_as_often(run, calls, name):
+  """As the functions say: a weighting, and no slip as in other fields."""
+  given = [f"augment.names=({name!r},)", f"augment.{name}.operations=('rotate','rotate','identity')"]
+  assert run.main([f"--config.{each}" for each in given]) == 0
+  assert calls[0][1].augment[name].operations == ("rotate", "rotate", "identity")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ class Child:
     while self.process.is_alive() and not _begun(self.said).exists():  # it is no program yet
       time.sleep(0.005)
     if self.process.is_alive():
-      os.kill(self.process.pid, number)
+      with contextlib.suppress(ProcessLookupError):  # it has ended since
+        os.kill(self.process.pid, number)
 
   def finish(self, timeout: float = 120) -> tuple[int, str]:
     """The exit status and what was said on stderr."""

@@ -1,6 +1,7 @@
 """Checks that need the configuration alone: of single fields here, of several fields in `conflicts`."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +35,9 @@ CHOICES = {
   "flatness.checkpoint": ("latest", "best"),
   "flatness.profile.granularity": ("layer", "filter"),
 }
+
+# Fields in which a name that appears twice counts twice.
+WEIGHTED = re.compile(r"augment\.\w+\.operations$")
 
 KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "a text", list: "a tuple"}
 
@@ -77,7 +81,7 @@ def check(config: Config) -> None:
       raise unknown("evaluate.ood", kind, OOD)
   for field, value in flatten(config).items():
     names = [repr(item) for item in value if not isinstance(item, int | float)] if type(value) is list else []
-    if len(set(names)) < len(names):
+    if len(set(names)) < len(names) and not WEIGHTED.match(field):
       raise RunError(f"{field}: each must be named once, got {tuple(value)}")
   check_ranges(flatten(config))
   _check_augment(config.augment)
