@@ -41,7 +41,7 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               a process without a sign of life for this time counts as lost, and
               the others stop; default 100
   --start_timeout SECONDS
-              the time within which all processes have to come; default 50
+              the time within which all processes have to come; default 45
   --config.method.name=MODULE:NAME
               a method of yours: the object NAME of the Python module MODULE, as
               my_package.my_module:POLY; its options are --config.method.NAME.*.

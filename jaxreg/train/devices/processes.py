@@ -16,7 +16,7 @@ from jaxreg.train.devices.meeting import Lines, meet
 from jaxreg.train.errors import RunError, one_line
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
-START_TIMEOUT = 50  # seconds
+START_TIMEOUT = 45  # seconds
 JAX_START_TIMEOUT = 300  # seconds, where JAX alone knows the processes
 
 _lines: Lines | None = None
