@@ -62,7 +62,7 @@ def test_the_times_are_handed_on(monkeypatch):
   monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **options: made.append(options))
   processes.start("host:1", 2, 1)
   processes.start("host:1", 2, 1, peer_timeout=7, start_timeout=400)
-  assert met == [(50, 100), (400, 7)]
+  assert met == [(45, 100), (400, 7)]
   assert [options["heartbeat_timeout_seconds"] for options in made] == [100, 7]
   assert [options["initialization_timeout"] for options in made] == [300, 400]
   for name in ("peer_timeout", "start_timeout"):
