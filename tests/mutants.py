@@ -39,7 +39,7 @@ SHARED = (
 SHARED += (
   "sklearn.datasets matplotlib.pyplot orbax.checkpoint grain tensorflow_datasets tensorboardX PIL.Image"
 )
-CAP = 120.0  # seconds of processor time of the tests of one mutant, the cheapest first
+CAP = 120.0  # seconds of processor time of the tests of one mutant: those of its name, then the cheapest
 
 
 def import_shared() -> None:
@@ -163,8 +163,11 @@ def read_map() -> dict[str, dict]:
   return {row["file"]: row for row in map(json.loads, MAP.read_text().splitlines())}
 
 
-def seen_by(mutant: mutate.Mutant, table: dict[str, dict]) -> tuple[list[str], float]:
-  """The tests that call the mutant's function, the cheapest file first, and what they cost together."""
+def seen_by(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> tuple[list[str], float]:
+  """The tests that call the mutant's function, and what they cost together.
+
+  Those that name the mutant's file come first, then the cheapest file.
+  """
   exact = f"{mutant.file}:{mutant.scope}"
   functions = {name for row in table.values() for names in row["calls"].values() for name in names}
   inside = exact in functions
@@ -180,9 +183,11 @@ def seen_by(mutant: mutate.Mutant, table: dict[str, dict]) -> tuple[list[str], f
     if tests:
       files[file] = sorted(tests)
   ordered = sorted(files.values(), key=lambda tests: sum(cost for cost, _ in tests[:10]))
+  stem = pathlib.Path(mutant.file).stem.strip("_")
+  pairs = sorted((pair for tests in ordered for pair in tests), key=lambda pair: stem not in pair[1])
   chosen, total = [], 0.0
-  for cost, test in (pair for tests in ordered for pair in tests):
-    if total + cost > CAP and chosen:
+  for cost, test in pairs:
+    if total + cost > cap and chosen:
       break
     chosen.append(test)
     total += cost
@@ -202,9 +207,9 @@ def sample(files: str, count: int, seed: int) -> list[mutate.Mutant]:
   return [rng.choice(lines[place]) for place in places[:count]]
 
 
-def run(mutant: mutate.Mutant, table: dict[str, dict]) -> dict:
+def run(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> dict:
   text = (ROOT / mutant.file).read_text()
-  tests, cost = seen_by(mutant, table)
+  tests, cost = seen_by(mutant, table, cap)
   row = {**mutant.__dict__, "name": mutant.name, "tests": len(tests), "cost": round(cost, 1)}
   if not tests:
     return {**row, "result": "not called"}
@@ -215,15 +220,17 @@ def run(mutant: mutate.Mutant, table: dict[str, dict]) -> dict:
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
     return pytest_main(["-x", *files], [Chosen(tests)])
 
-  start = time.monotonic()
+  used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+  start, before = time.monotonic(), used()
   with tempfile.TemporaryDirectory() as folder:
     output = pathlib.Path(folder) / "output"
-    status = forked(child, 60 + 3 * cost, output)
+    status = forked(child, 30 + 3 * cost, output)
     lines = output.read_text(errors="replace").splitlines() if output.exists() else []
   # 1: a test failed; 2: a file could not be imported.
   result = {0: "survived", 1: "killed", 2: "killed", 124: "killed"}.get(status, f"status {status}")
   by = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "time" if status == 124 else "")
-  return {**row, "result": result, "by": by[:160], "seconds": round(time.monotonic() - start, 1)}
+  took = {"seconds": round(time.monotonic() - start, 1), "processor": round(used() - before, 1)}
+  return {**row, "result": result, "by": by[:160], **took}
 
 
 def report(record: pathlib.Path) -> None:
@@ -251,6 +258,7 @@ def main() -> None:
   parser.add_argument("--tests", default="*", help="with --map: a pattern of test files")
   parser.add_argument("--sample", type=int, default=400)
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--cap", type=float, default=CAP, help="processor seconds of the tests of one mutant")
   parser.add_argument("--files", default="*", help="a pattern of source files, such as jaxreg/train/*")
   parser.add_argument("--only", default="*", help="a pattern of source files: which of the sample to run now")
   parser.add_argument("--record", type=pathlib.Path)
@@ -270,7 +278,7 @@ def main() -> None:
     done = {json.loads(line)["name"] for line in flags.record.read_text().splitlines()}
   for mutant in sample(flags.files, flags.sample, flags.seed):
     if mutant.name not in done and fnmatch.fnmatch(mutant.file, flags.only):
-      row = run(mutant, table)
+      row = run(mutant, table, flags.cap)
       with flags.record.open("a") as out:
         out.write(json.dumps(row) + "\n")
       print(row["result"], row["name"], row.get("seconds"), row.get("by", ""), flush=True)

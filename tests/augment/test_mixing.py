@@ -163,6 +163,8 @@ def test_manifold_mixup_refuses():
   for layers in ((), ("a", "a")):
     with pytest.raises(ValueError, match="layers must name"):
       augment.manifold_mixup(key(), marked(), layers=layers, num_classes=6)
+  with pytest.raises(ValueError, match="alpha must lie in"):
+    augment.manifold_mixup(key(), marked(), layers=["a"], num_classes=6, alpha=0.0)
   mixing = augment.manifold_mixup(key(), marked(), layers=["a"], num_classes=6)["mixing"]
   with pytest.raises(ValueError, match="batch axis of the mixing, 6"):
     augment.mix_hidden(jnp.zeros((3, 2)), mixing, layer="a")

@@ -49,7 +49,11 @@ def test_a_tree_in_float32_and_refusals():
   np.testing.assert_allclose(result.params["w"], want, atol=1e-3)
   assert result.losses.shape == (100,)
   assert result.params["b"] == 0
-  for options, match in (({"shrink": 1.0}, "1 - shrink must"), ({"step": 0.0}, "step must")):
+  for options, match in (
+    ({"shrink": 1.0}, "1 - shrink must"),
+    ({"shrink": 0.0}, "shrink must"),
+    ({"step": 0.0}, "step must"),
+  ):
     with pytest.raises(ValueError, match=match):
       fista(loss, start, functools.partial(prox_l1, weight=1.0), **options)
   with pytest.raises(TypeError, match="prox must"):

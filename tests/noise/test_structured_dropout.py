@@ -46,7 +46,7 @@ def test_spatial_axes_by_number():
   got = np.asarray(noise.spatial_dropout(jax.random.key(5), x, rate=0.5, num_spatial=3))
   np.testing.assert_array_equal(got, np.broadcast_to(got[:, :1, :1, :1], got.shape))
   with pytest.raises(ValueError, match="3 spatial axes"):
-    noise.spatial_dropout(jax.random.key(5), jnp.ones((2, 3, 4)), rate=0.5, num_spatial=3)
+    noise.spatial_dropout(jax.random.key(5), jnp.ones((3, 4, 5)), rate=0.5, num_spatial=3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, (2, 3)])

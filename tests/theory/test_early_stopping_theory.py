@@ -101,5 +101,7 @@ def test_dtypes_and_refusals():
     theory.early_stopping_alpha(learning_rate=0.1, steps=0)
   with pytest.raises(ValueError, match="alpha must lie in"):
     theory.early_stopping_steps(learning_rate=0.1, alpha=0.0)
+  with pytest.raises(ValueError, match="steps must lie in"):
+    theory.gd_filter(jnp.ones(2), learning_rate=0.1, steps=-1)
   with pytest.raises(TypeError, match="eigvals must be floating"):
     theory.gd_filter(jnp.ones(2, jnp.int32), learning_rate=0.1, steps=1)

@@ -118,7 +118,7 @@ def test_an_added_file_or_an_unreadable_manifest_is_noticed(pair, change):
 
 
 def test_a_flipped_bit_of_the_manifest_never_goes_unnoticed(pair):
-  """At any byte: either the checkpoint is not used, or what the manifest says is unchanged."""
+  """At each third byte: either the checkpoint is not used, or what the manifest says is unchanged."""
   shutil.rmtree(pair / "checkpoints" / "10")
   manifest = pair / "manifests" / "20.json"
   original, good = manifest.read_bytes(), good_steps(pair)
@@ -126,7 +126,7 @@ def test_a_flipped_bit_of_the_manifest_never_goes_unnoticed(pair):
   lines = original.decode().splitlines()
   random = np.random.default_rng(0)
   wrong, noticed = [], 0
-  for position in range(len(original)):
+  for position in range(0, len(original), 3):
     runs.flip(manifest, position, bit=int(random.integers(8)))
     try:
       found = good_steps(pair)
@@ -137,7 +137,7 @@ def test_a_flipped_bit_of_the_manifest_never_goes_unnoticed(pair):
     elif found != good:
       wrong.append((position, lines[original[:position].count(b"\n")].strip(), found))
     manifest.write_bytes(original)
-  assert noticed > 500
+  assert noticed > 170
   assert wrong == []
 
 
