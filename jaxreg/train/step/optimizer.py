@@ -23,7 +23,8 @@ ALIASES = (
 # Functions of `jaxreg.optim`.
 OURS = (
   *("exact_adagrad", "exact_rmsprop", "exact_adam", "adaptive", "trust_region", "p_norm_sgd", "path_sgd"),
-  *("sgld", "fista"),
+  "sgld",
+  "fista",
 )
 MASKS = ("kernels_only", "no_branches", "everything")
 
