@@ -2,13 +2,14 @@
 
     python benchmarks/dropmax_classes.py --recipes dropmax_cub200 --steps 400 --seeds 3
 
-The recipes are those of `configs/`, network, rate, decay and batch included, but not their data: a class is
-a smooth random picture of 32x32 pixels, and an image is its picture, shifted, under noise. `dropmax_cifar100`
-has ResNet-20 in place of its ResNet-32. Prints the mean training accuracy over the last 50 steps, of softmax
-and of DropMax, with and without clipping. What has run is not run again. Further flags go to `run.py`.
+Each recipe is a configuration in `configs/`, with its network, rate, decay and batch, but with other data: a
+class is a smooth random picture of 32x32 pixels, and an image is its picture, shifted, under noise.
+`dropmax_cifar100` has ResNet-20 in place of its ResNet-32. Prints the mean training accuracy over the last 50
+steps. What has run is not run again. Further flags go to `run.py`.
 """
 
 import argparse
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -36,26 +37,26 @@ def main() -> None:
   arguments.out.mkdir(parents=True, exist_ok=True)
   print("| recipe | classes | method | clip_norm | training accuracy, last 50 steps |")
   print("|---|---|---|---|---|")
-  for recipe in arguments.recipes.split(","):
-    data = _images(CLASSES[recipe], arguments.out)
-    for method in arguments.methods.split(","):
-      for clip_norm in arguments.clip.split(","):
-        seen = []
-        for seed in range(arguments.seeds):
-          workdir = arguments.out / f"{recipe}-{method}-{clip_norm}-{arguments.steps}-{seed}"
-          command = [sys.executable, ROOT / "run.py", "--config", ROOT / f"configs/{recipe}.py"]
-          command += ["--workdir", workdir, "--config.data.name=npz", f"--config.data.npz.path={data}"]
-          command += [
-            "--config.data.npz.scale=255",
-            f"--config.method.name={method}",
-            f"--config.seed={seed}",
-          ]
-          command += [f"--config.steps={arguments.steps}", f"--config.optimizer.clip_norm={clip_norm}"]
-          command += ["--config.log_every=10", "--config.checkpoint.every=1000", "--config.eval_every=1000"]
-          subprocess.run([*map(str, command), *FLAGS.get(recipe, []), *flags], check=True, stdout=sys.stderr)
-          records = [record for record in read_records(workdir) if "train/accuracy" in record]
-          seen.append(np.mean([record["train/accuracy"] for record in records[-5:]]))
-        print(f"| {recipe} | {CLASSES[recipe]} | {method} | {clip_norm} | {_interval(seen)} |", flush=True)
+  chosen = (arguments.recipes.split(","), arguments.methods.split(","), arguments.clip.split(","))
+  for recipe, method, clip_norm in itertools.product(*chosen):
+    own = [f"--config.method.name={method}", f"--config.optimizer.clip_norm={clip_norm}", *flags]
+    name = f"{recipe}-{method}-{clip_norm}"
+    seen = [
+      _accuracy(recipe, name, arguments, [*own, f"--config.seed={n}"], n) for n in range(arguments.seeds)
+    ]
+    print(f"| {recipe} | {CLASSES[recipe]} | {method} | {clip_norm} | {_interval(seen)} |", flush=True)
+
+
+def _accuracy(recipe: str, name: str, arguments: argparse.Namespace, flags: list[str], seed: int) -> float:
+  """The mean training accuracy of a run's last 50 steps."""
+  workdir = arguments.out / f"{name}-{arguments.steps}-{seed}"
+  command = [sys.executable, ROOT / "run.py", "--config", ROOT / f"configs/{recipe}.py", "--workdir", workdir]
+  command += ["--config.data.name=npz", "--config.data.npz.scale=255", f"--config.steps={arguments.steps}"]
+  command += [f"--config.data.npz.path={_images(CLASSES[recipe], arguments.out)}", "--config.log_every=10"]
+  command += ["--config.checkpoint.every=1000", "--config.eval_every=1000", *FLAGS.get(recipe, []), *flags]
+  subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+  records = [record for record in read_records(workdir) if "train/accuracy" in record]
+  return float(np.mean([record["train/accuracy"] for record in records[-5:]]))
 
 
 def _images(classes: int, out: Path) -> Path:

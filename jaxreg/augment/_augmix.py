@@ -38,9 +38,9 @@ def augmix(
     w \sim \operatorname{Dirichlet}(\alpha), \quad m \sim \operatorname{Beta}(\alpha, \alpha)
 
   Each chain `c_i` has 1 to `num_ops` operations of `rand_augment`, all counts equally likely, each operation
-  with a magnitude from :math:`\mathcal U(0.1, s)`. The ranges are those of `rand_augment`; the released code
-  shifts by at most a third of a side, and keeps at most 4 bits. `losses.jensen_shannon` compares the
-  predictions for an image and for two such views.
+  with a magnitude from :math:`\mathcal U(0.1, s)`. Operations have the ranges that `rand_augment` gives them;
+  the released code shifts by at most a third of a side, and keeps at most 4 bits. `losses.jensen_shannon`
+  compares the predictions for an image and for two such views.
 
   Args:
     key: draws of `[num_ops, num_chains, batch]` operations, magnitudes and signs, of `[num_chains, batch]`

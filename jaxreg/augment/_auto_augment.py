@@ -39,7 +39,7 @@ def auto_augment(
     key: three draws: sub-policies `[batch]`, chances and signs `[operations, batch]`.
     batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
     policy: `cifar10`, `imagenet`, `svhn`, or your own sub-policies: tuples `(operation, probability,
-      magnitude)`, in each the same number. The operations are those of `rand_augment`, and `invert`.
+      magnitude)`, in each the same number. `rand_augment` lists the operations; `invert` is one more.
     fill: value of pixels from outside the image.
     value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
