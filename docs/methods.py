@@ -638,7 +638,7 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "VGG",
-      "models.VGG .VGG9",
+      "models.VGG .VGG9 .Airbench",
       "`flatness_vgg9_cifar10`; `model.name`",
       f"Simonyan and Zisserman, Very Deep Convolutional Networks, 2014; {ZHANG}",
     ),

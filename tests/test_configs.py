@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs.toolbox_digits import TOOLBOX
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
 from jaxreg.train.build import checks
@@ -27,6 +28,7 @@ ARGUMENTS = {
   "dropmax_figures.py": [None, "digits", "mnist1k"],
   "compare_dropmax_cifar10.py": [None, "small", "remedies"],
   "compare_dropmax_mnist1k.py": [None, "appendix"],
+  "compare_fast_cifar10.py": [None, "small"],
   "compare_dropmax_mnist5k.py": [None, "appendix"],
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
   "compare_group_softmax_subsets.py": ["classes2", "images300"],
@@ -156,7 +158,7 @@ def test_the_full_step_can_be_built(choice, override):
   # method, the model; of an analysis, the analysis.
   first = "transformer" if config.model.name == "Transformer" else config.method.name
   first = "flatness" if config.job == "flatness" else first
-  first = next((name for name in ("toolbox", "optimizers", "image_folder") if name in choice), first)
+  first = next((name for name in ("toolbox", "optimizers", "image_folder", "fast") if name in choice), first)
   assert override or choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   checks.check_inputs(config, data)
@@ -191,6 +193,27 @@ def check_program(config, data):
   assert len(jax.tree.leaves(after.params)) >= 5
   evaluated = jax.eval_shape(program.eval_step, state, batch, 0)
   assert {"error", "nll", "brier", "ece"} == set(evaluated)
+
+
+# Fields of another network, or of data that the batch of this test has not; means without BatchNorm.
+ELSEWHERE = [
+  *("swa", "swag"),
+  *(
+    name
+    for name, fields in TOOLBOX.items()
+    if re.search(r"model\.|data\.|teacher\.|layers|pairs", str(fields))
+  ),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in TOOLBOX if name not in ELSEWHERE])
+def test_the_regularizers_of_the_toolbox_run_on_the_fast_recipe(name):
+  config = parse("fast_cifar10.py").copy_and_resolve_references()
+  config.model.Airbench.widths = (2, 2, 2)
+  config.update_from_flattened_dict(TOOLBOX[name])
+  train.check(config)
+  check_program(config, describe(config, "fast_cifar10.py"))
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ only.
 
 from typing import TYPE_CHECKING, Any
 
+from jaxreg.models._airbench import Airbench
 from jaxreg.models._autoencoder import Autoencoder
 from jaxreg.models._classifier import Classifier
 from jaxreg.models._decode import beam_decode, greedy_decode
@@ -55,6 +56,7 @@ __all__ = [
   "RNN",
   "VGG",
   "VGG9",
+  "Airbench",
   "AlphaDropout",
   "AttentionHead",
   "Autoencoder",

@@ -114,6 +114,7 @@ def final_state(workdir, step=None, build=build):
       "key": jax.random.key_data(state.key),
       "params": state.params,
       "opt_state": state.opt_state,
+      "model_state": state.model_state,
       "extras": state.extras,
     }
   )

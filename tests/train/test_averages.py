@@ -12,6 +12,8 @@ from jaxreg.averaging import swag_sample
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.run.log import read_records
 from jaxreg.train.step import averages
+from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.view import make_view_fn, seen_part
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
 
@@ -188,6 +190,44 @@ def test_an_ensemble_predicts_the_mean_of_its_members(tmp_path, light_runs, form
     assert results["replicas"]["test/nll"][ensemble] == pytest.approx(nll, rel=1e-5)
     error = (mean.argmax(1) != data.test.labels).mean()
     assert results["replicas"]["test/error"][ensemble] == pytest.approx(error)
+
+
+def test_the_averaged_teacher_has_the_averaged_statistics():
+  """A network whose logits are `x (w + s)`, with a parameter `w` and a statistic `s`."""
+
+  def apply_fn(params, model_state, x, *, key, train):
+    return {"logits": x @ (params["w"] + model_state["s"])}, model_state
+
+  rng = np.random.default_rng(0)
+  x, old, new = rng.normal(size=(5, 4)), rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 4, 3))
+  average = averages.ema(decay=1.0)
+  variables = lambda pair: {"params": {"w": pair[0]}, "model_state": {"s": pair[1]}}
+  with jax.enable_x64(True):
+    kept = average.init(variables(old))
+    for number, pair in enumerate((old, new), 1):
+      kept = average.step(kept, variables(pair), number)
+    state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
+    options = {"features_fn": None, "average": average, "trained_fn": None, "scale": 2.0}
+    make_view = make_view_fn(apply_fn, train.METHODS["softmax"], {}, lambda *_: {}, **options)
+    seen = seen_part({"inputs": x, "labels": np.zeros(5, int), "weights": np.ones(5)})
+    keys = [jax.random.key(number) for number in range(2)]
+    view = make_view(state.params, state, seen, {"logits": x}, *keys, {})
+    got = view.teacher_fn(x / 2)
+  np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
+
+
+@pytest.mark.thorough
+def test_ema_averages_the_statistics_of_batch_norm_too(tmp_path):
+  """One batch an epoch; the decay of 1 makes it the plain mean of the saved iterates."""
+  fields = {"model.name": "CifarResNet", "model.CifarResNet.depth": 8, "model.CifarResNet.width": 2}
+  fields |= {"average.name": "ema", "average.ema.decay": 1.0, "data.limit": 64, "epochs": 3, "batch_size": 64}
+  train.train(runs.make_config({**SMALL, **fields, "checkpoint.keep": 5}), tmp_path / "run")
+  saved = [runs.final_state(tmp_path / "run", step) for step in (1, 2, 3)]
+  kept = saved[-1]["extras"]["average"]
+  for part in ("params", "model_state"):
+    each = [jax.tree.leaves(state[part]) for state in saved]
+    for found, *leaves in zip(jax.tree.leaves(kept.params[part]), *each, strict=True):
+      np.testing.assert_allclose(found, np.mean(np.float64(leaves), axis=0), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.slow

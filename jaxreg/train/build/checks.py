@@ -127,15 +127,16 @@ def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
 def check_state(config: Config, data: Data, method: Method, *, has_statistics: bool) -> None:
   """Checks that the average and the optimizer fit the network and its head.
 
-  Averages of parameters and `path_sgd` need a network without statistics (such as BatchNorm's) in its state.
+  `swa`, `swag` and `path_sgd` need a network without statistics (such as BatchNorm's) in its state. `ema`
+  averages the statistics as well: they are moving averages themselves.
 
   Raises:
     ValueError: if they do not fit.
   """
-  if has_statistics and config.average.name in ("swa", "swag", "ema"):
+  if has_statistics and config.average.name in ("swa", "swag"):
     raise ValueError(
-      "average.name: the network's statistics, as of BatchNorm, do not fit averaged parameters; give none or "
-      f"early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
+      "average.name: the network's statistics, as of BatchNorm, do not fit averaged parameters; give none, "
+      f"ema or early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
     )
   if step_name(config.optimizer) != "path_sgd":
     return

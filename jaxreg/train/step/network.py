@@ -26,6 +26,7 @@ BACKBONES: dict[str, type[nn.Module]] = {
   "ResNet": models.ResNet,
   "VGG": models.VGG,
   "VGG9": models.VGG9,
+  "Airbench": models.Airbench,
   "Transformer": models.Transformer,
 }
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.methods import Method
-from jaxreg.typing import ApplyFn, Array, Batch, Key, Params
+from jaxreg.typing import ApplyFn, Array, Batch, Key
 
 
 class Seen(NamedTuple):
@@ -101,19 +101,22 @@ def make_view_fn(
   """Builds `make_view(params, state, seen, outputs, apply_key, loss_key, mixing)`, for the example terms."""
 
   def make_view(params, state, seen, outputs, apply_key, loss_key, mixing) -> View:
-    def outputs_fn(params: Params, x: Array, noise: Key | None) -> Any:
+    live = {"params": params, "model_state": state.model_state}
+
+    def outputs_fn(x: Array, noise: Key | None, variables: Mapping[str, Any] = live) -> Any:
       train = noise is not None
-      return apply_fn(params, state.model_state, x * scale, key=noise, train=train, **mixing)[0]
+      params, model_state = variables["params"], variables["model_state"]
+      return apply_fn(params, model_state, x * scale, key=noise, train=train, **mixing)[0]
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
       same_key = jax.random.clone(loss_key)
-      values = terms_of(same_key, seen, outputs_fn(params, x, noise))
+      values = terms_of(same_key, seen, outputs_fn(x, noise))
       return sum(values.values(), start=jnp.zeros(()))
 
-    def log_probs_fn(x: Array, noise: Key | None, params: Params = params) -> Array:
+    def log_probs_fn(x: Array, noise: Key | None, variables: Mapping[str, Any] = live) -> Array:
       # A random prediction rule draws with the loss's key.
       same_key = jax.random.clone(loss_key)
-      return method.predict(same_key, **outputs_fn(params, x, noise), **predict_options)
+      return method.predict(same_key, **outputs_fn(x, noise, variables), **predict_options)
 
     features = None
     if features_fn is not None:
@@ -122,8 +125,7 @@ def make_view_fn(
       features, _ = features_fn(params, state.model_state, seen.inputs, key=same_key, train=True, **mixing)
     teacher_fn = None
     if average is not None:
-      kept = {"params": params, "model_state": state.model_state}
-      teacher = average.params(state.extras["average"], kept)["params"]
+      teacher = average.params(state.extras["average"], live)
       teacher_fn = lambda x: jax.lax.stop_gradient(log_probs_fn(x, None, teacher))
     return View(
       inputs=seen.inputs / scale,

@@ -1,0 +1,100 @@
+"""The fast CIFAR-10 network against convolutions by SciPy, and its published size."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import signal
+
+from jaxreg import models
+
+KEYS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+
+
+def random_variables(model, x, seed=0):
+  random = np.random.default_rng(seed)
+  abstract = jax.eval_shape(lambda: model.init(KEYS, x, train=False))
+  variables = jax.tree.map(lambda leaf: (random.normal(size=leaf.shape) * 0.4).astype(np.float32), abstract)
+  return {**variables, "batch_stats": jax.tree.map(abs, variables["batch_stats"])}
+
+
+def correlate(images, kernel, mode):
+  channels = range(kernel.shape[2])
+  one = lambda image, k: sum(signal.correlate2d(image[..., c], k[..., c], mode=mode) for c in channels)
+  return np.stack([np.stack([one(image, k) for k in np.moveaxis(kernel, -1, 0)], -1) for image in images])
+
+
+def test_it_is_the_layers_in_their_order():
+  model = models.Airbench(widths=(3, 4))
+  x = np.random.default_rng(1).normal(size=(2, 9, 10, 3))
+  variables = random_variables(model, x.astype(np.float32))
+  got = jax.jit(functools.partial(model.apply, train=False))(variables, x.astype(np.float32))
+  weights = jax.tree.map(lambda leaf: leaf.astype(np.float64), variables)
+  params, stats = weights["params"], weights["batch_stats"]
+  relu = lambda h: np.maximum(h, 0)
+
+  def normalise(h, number):
+    name = f"BatchNorm_{number}"
+    assert params[name].keys() == {"bias"}
+    return (h - stats[name]["mean"]) / np.sqrt(stats[name]["var"] + 1e-5) + params[name]["bias"]
+
+  h = relu(correlate(x, params["Conv_0"]["kernel"], "valid"))
+  assert h.shape == (2, 8, 9, 24)
+  for block in range(2):
+    h = correlate(h, params[f"Conv_{2 * block + 1}"]["kernel"], "same")
+    even = h[:, : h.shape[1] // 2 * 2, : h.shape[2] // 2 * 2]
+    h = np.max([even[:, i::2, j::2] for i in range(2) for j in range(2)], axis=0)
+    h = relu(normalise(h, 2 * block))
+    h = relu(normalise(correlate(h, params[f"Conv_{2 * block + 2}"]["kernel"], "same"), 2 * block + 1))
+  np.testing.assert_allclose(got, h.max((1, 2)), rtol=1e-4, atol=1e-5 * h.max())
+  assert got.shape == (2, 4)
+  assert (np.asarray(got) > 0).any()
+
+
+def test_published_number_of_parameters():
+  model = models.Classifier(models.Airbench(), models.SoftmaxHead(10))
+  x = jnp.zeros((1, 32, 32, 3))
+  params = jax.eval_shape(lambda: model.init(KEYS, x, train=False))["params"]
+  # The source's 1.97 million; its first layer has 24 biases, which we have not, and its head none.
+  pairs = [(24, 64), (64, 64), (64, 256), (256, 256), (256, 256), (256, 256)]
+  expected = 2 * 2 * 3 * 24 + sum(9 * a * b + b for a, b in pairs) + 256 * 10 + 10
+  assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
+  assert round(expected / 1e6, 2) == 1.97
+
+
+@pytest.mark.parametrize("kind", ["spatial_dropout", "gaussian_noise"])
+def test_noise_follows_each_block(kind):
+  """With weights of 0 only the noise after the last block is seen; if it drops all, nothing is."""
+  noisy = kind == "gaussian_noise"
+  model = models.Airbench(widths=(2, 300))
+  x = np.ones((4, 6, 6, 3), np.float32)
+  variables = random_variables(model, x)
+  apply = lambda model, variables: model.apply(variables, x, train=True, rngs=KEYS, mutable=["batch_stats"])[
+    0
+  ]
+  if noisy:
+    zeros = jax.tree.map(np.zeros_like, variables)
+    got = np.asarray(apply(model.clone(hidden_noise_std=0.3), zeros))
+    assert abs(got.mean()) < 4 * 0.3 / np.sqrt(got.size)
+    assert abs(got.std() - 0.3) < 4 * 0.3 / np.sqrt(2 * got.size)
+  else:
+    got = apply(model.clone(dropout=kind, dropout_rate=1.0), variables)
+    np.testing.assert_array_equal(got, 0)
+    assert np.asarray(apply(model, variables)).any()
+
+
+@pytest.mark.parametrize(
+  ("options", "shape", "message"),
+  [
+    ({"widths": ()}, (1, 32, 32, 3), r"widths must be numbers of at least 1, got \(\)"),
+    ({"widths": (4, 0)}, (1, 32, 32, 3), r"widths must be numbers of at least 1, got \(4, 0\)"),
+    ({"dropout": "drop"}, (1, 32, 32, 3), "dropout must be one of dropout, .*, got 'drop'"),
+    ({}, (1, 3072), r"Airbench needs images .*got \(1, 3072\)"),
+    ({}, (1, 32, 8, 3), r"at least 9x9, got \(1, 32, 8, 3\)"),
+  ],
+)
+def test_refusals(options, shape, message):
+  with pytest.raises(ValueError, match=message):
+    jax.eval_shape(lambda: models.Airbench(**options).init(KEYS, jnp.zeros(shape), train=True))
