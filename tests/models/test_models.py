@@ -194,6 +194,16 @@ def test_the_default_initialisations():
   assert models.TutorialCNN().initializer == "tutorial"
 
 
+QUIET = (models.Airbench(), CIFAR(8), models.LeNet(), models.MLP(), models.ResNet(18), VGG9())
+
+
+@pytest.mark.parametrize("model", QUIET, ids=lambda model: type(model).__name__)
+def test_without_options_a_network_draws_no_noise(model):
+  """Drawing would need the key `dropout`."""
+  init = lambda key: model.init({"params": key}, jnp.zeros((1, 32, 32, 3)), train=True)
+  assert jax.eval_shape(init, jax.random.key(0))["params"]
+
+
 @functools.cache
 def head_weights():
   random = np.random.default_rng(0)
