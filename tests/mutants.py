@@ -3,6 +3,8 @@
     python tests/mutants.py --map                                     which test runs which function; once
     python tests/mutants.py --sample 400 --seed 0 --record FILE       one JSON row a mutant; resumes
     python tests/mutants.py --report FILE
+    python tests/mutants.py --map --thorough                          the same with the thorough tests:
+    python tests/mutants.py --sample 400 --seed 0 --thorough --again FILE --record OTHER    of the survivors
 
 A mutant lives in the memory of a forked process: no file changes, and several samples may run at once. A test
 can see a mutant if it calls the function around it. What a test's own subprocess imports is not mutated.
@@ -31,7 +33,8 @@ from importlib.machinery import PathFinder, SourceFileLoader
 import mutate
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MAP = ROOT / ".cache" / "mutants" / "map.jsonl"
+MAPS = ROOT / ".cache" / "mutants"  # a map of each set of tests
+SETS = {"default": [], "thorough": ["-m", "not slow and not multiprocess"]}
 # Imported once, before the forks. Nothing here may start JAX's devices, or import jaxreg.
 SHARED = (
   "jax.test_util flax.nnx optax chex hypothesis.extra.numpy pytest ml_collections equinox scipy.optimize "
@@ -135,10 +138,11 @@ def pytest_main(arguments: list[str], plugins: list[object]) -> int:
   return int(pytest.main(["-q", "-p", "no:cacheprovider", "--tb=line", "-W", "ignore", *arguments], plugins))
 
 
-def measure_map(only: str) -> None:
+def measure_map(only: str, chosen: str) -> None:
   """A row for each test file: what each of its tests costs and calls. Resumes."""
-  MAP.parent.mkdir(parents=True, exist_ok=True)
-  known = {json.loads(line)["file"] for line in MAP.read_text().splitlines()} if MAP.exists() else set()
+  place = MAPS / f"{chosen}.jsonl"
+  place.parent.mkdir(parents=True, exist_ok=True)
+  known = {json.loads(line)["file"] for line in place.read_text().splitlines()} if place.exists() else set()
   mark = lambda name: ast.parse(f"__import__('builtins')._called.add({name!r})").body[0]
   for path in sorted((ROOT / "tests").rglob("test_*.py")):
     file = str(path.relative_to(ROOT))
@@ -149,18 +153,18 @@ def measure_map(only: str) -> None:
       builtins.__dict__["_called"] = set()
       sys.meta_path.insert(0, Changed(lambda name, text: mutate.marked(text, name, mark)))
       watch = Watch()
-      status = pytest_main([file], [watch])
+      status = pytest_main([*SETS[chosen], file], [watch])
       row = {"file": file, "status": status, "common": sorted(watch.common), "tests": watch.rows}
-      with MAP.open("a") as out:
+      with place.open("a") as out:
         out.write(json.dumps(row) + "\n")
       return status
 
-    status = forked(child, 900, MAP.with_suffix(".log"))
+    status = forked(child, 900, place.with_suffix(".log"))
     print(file, status, flush=True)
 
 
-def read_map() -> dict[str, dict]:
-  return {row["file"]: row for row in map(json.loads, MAP.read_text().splitlines())}
+def read_rows(file: pathlib.Path) -> list[dict]:
+  return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def seen_by(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> tuple[list[str], float]:
@@ -207,7 +211,7 @@ def sample(files: str, count: int, seed: int) -> list[mutate.Mutant]:
   return [rng.choice(lines[place]) for place in places[:count]]
 
 
-def run(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> dict:
+def run(mutant: mutate.Mutant, table: dict[str, dict], cap: float, chosen: str) -> dict:
   text = (ROOT / mutant.file).read_text()
   tests, cost = seen_by(mutant, table, cap)
   row = {**mutant.__dict__, "name": mutant.name, "tests": len(tests), "cost": round(cost, 1)}
@@ -218,7 +222,7 @@ def run(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> dict:
   def child() -> int:
     sys.meta_path.insert(0, Changed(lambda name, _: tree if name == mutant.file else None))
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    return pytest_main(["-x", *files], [Chosen(tests)])
+    return pytest_main(["-x", *SETS[chosen], *files], [Chosen(tests)])
 
   used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
   start, before = time.monotonic(), used()
@@ -235,7 +239,7 @@ def run(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> dict:
 
 def report(record: pathlib.Path) -> None:
   """Counts by folder, then the survivors. A row may get an `equivalent` with the reason, by hand."""
-  rows = [json.loads(line) for line in record.read_text().splitlines()]
+  rows = read_rows(record)
   counts = collections.defaultdict(collections.Counter)
   for row in rows:
     result = "equivalent" if row.get("equivalent") else row["result"]
@@ -261,6 +265,10 @@ def main() -> None:
   parser.add_argument("--cap", type=float, default=CAP, help="processor seconds of the tests of one mutant")
   parser.add_argument("--files", default="*", help="a pattern of source files, such as jaxreg/train/*")
   parser.add_argument("--only", default="*", help="a pattern of source files: which of the sample to run now")
+  parser.add_argument("--thorough", action="store_true", help="with the thorough tests, too")
+  parser.add_argument(
+    "--again", type=pathlib.Path, help="a record: only the mutants that it has not as killed"
+  )
   parser.add_argument("--record", type=pathlib.Path)
   parser.add_argument("--report", type=pathlib.Path)
   flags = parser.parse_args()
@@ -268,17 +276,18 @@ def main() -> None:
     return report(flags.report)
   os.chdir(ROOT)
   import_shared()
+  chosen = "thorough" if flags.thorough else "default"
   if flags.map:
-    return measure_map(flags.tests)
-  table = read_map()
+    return measure_map(flags.tests, chosen)
+  table = {row["file"]: row for row in read_rows(MAPS / f"{chosen}.jsonl")}
   for row in table.values():
     row["calls"] = {test: set(names) for test, (_, names) in row["tests"].items()}
-  done = set()
-  if flags.record.exists():
-    done = {json.loads(line)["name"] for line in flags.record.read_text().splitlines()}
+  done = {row["name"] for row in read_rows(flags.record)} if flags.record.exists() else set()
+  if flags.again:
+    done |= {row["name"] for row in read_rows(flags.again) if row["result"] == "killed"}
   for mutant in sample(flags.files, flags.sample, flags.seed):
     if mutant.name not in done and fnmatch.fnmatch(mutant.file, flags.only):
-      row = run(mutant, table, flags.cap)
+      row = run(mutant, table, flags.cap, chosen)
       with flags.record.open("a") as out:
         out.write(json.dumps(row) + "\n")
       print(row["result"], row["name"], row.get("seconds"), row.get("by", ""), flush=True)
