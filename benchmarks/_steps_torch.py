@@ -10,6 +10,7 @@ import sys
 
 import torch
 from _clock import now
+from _convolutions import BATCH, NAME, shapes
 from torch import nn
 from torch.nn import functional as F
 
@@ -81,7 +82,25 @@ class Side:
     return loss.item(), (logits.argmax(1) == labels).float().mean().item()
 
 
+class Convolutions:
+  """Each convolution of ResNet-20 with both gradients; the images need none."""
+
+  def __init__(self):
+    self.layers = []
+    for side, inputs, width, stride in shapes():
+      draw = lambda *shape: torch.randn(*shape).to(memory_format=torch.channels_last)
+      x, kernel = draw(BATCH, inputs, side, side), draw(width, inputs, 3, 3)
+      wanted = [kernel.requires_grad_()] + ([x.requires_grad_()] if inputs > 3 else [])
+      out = draw(BATCH, width, side // stride, side // stride)
+      self.layers.append((x, kernel, stride, wanted, out))
+
+  def step(self):
+    for x, kernel, stride, wanted, out in self.layers:
+      torch.autograd.grad(F.conv2d(x, kernel, stride=stride, padding=1), wanted, out)
+
+
 SIDES = {
+  NAME: Convolutions,
   "MLP": lambda: Side(mlp, (1, 28, 28), 128, False),
   "LeNet": lambda: Side(lenet, (1, 28, 28), 50, False),
   "ResNet-20": lambda: Side(resnet20, (3, 32, 32), 128, True),

@@ -3,7 +3,8 @@
     python benchmarks/steps.py [--rounds 7] [--networks MLP,LeNet,ResNet-20] [--peer-python PYTHON]
       [--other-python PYTHON]
 
-The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). Every contestant is a process of
+The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
+alone, with their gradients, are a floor of its step. Every contestant is a process of
 its own, and they run in turn. `--peer-python` is a Python with PyTorch. One device for each core is
 `JAX_NUM_CPU_DEVICES`. Our side keeps freed memory, as `run.py` does; one contestant leaves that to glibc.
 """
@@ -12,6 +13,7 @@ import os
 import subprocess
 import sys
 
+from _convolutions import NAME
 from _peer import Peer
 from _report import Report, flags, milliseconds, ratios, spread
 from _steps import alternate
@@ -21,7 +23,7 @@ UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the 
 
 def main() -> None:
   parser = flags(__doc__, rounds=7)
-  parser.add_argument("--networks", default="MLP,LeNet,ResNet-20")
+  parser.add_argument("--networks", default=f"MLP,LeNet,ResNet-20,{NAME}")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   parser.add_argument("--other-python", help="a second Python with what jaxreg needs: one more contestant")
   options = parser.parse_args()
@@ -48,7 +50,9 @@ def main() -> None:
   first = next(iter(peers))
   report.table("steps", "network", "contestant", "ms a step", f"time of {first}'s")
   for network in options.networks.split(","):
-    runs = {name: peer.stepper(network) for name, peer in peers.items()}
+    # The floor is of one device, and keeps nothing from call to call.
+    left_out = ("devices", "memory") if network == NAME else ()
+    runs = {name: peer.stepper(network) for name, peer in peers.items() if not name.endswith(left_out)}
     times = alternate(runs, rounds=rounds, seconds=seconds)
     for name, values in times.items():
       cells = spread(milliseconds(values), ".1f"), spread(ratios(values, times[first]))
