@@ -231,7 +231,9 @@ def run(mutant: mutate.Mutant, table: dict[str, dict], cap: float, chosen: str) 
     status = forked(child, 30 + 3 * cost, output)
     lines = output.read_text(errors="replace").splitlines() if output.exists() else []
   # 1: a test failed; 2 and 4: a file could not be imported.
-  result = {0: "survived", 1: "killed", 2: "killed", 4: "killed", 124: "killed"}.get(status, f"status {status}")
+  result = {0: "survived", 1: "killed", 2: "killed", 4: "killed", 124: "killed"}.get(
+    status, f"status {status}"
+  )
   by = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "time" if status == 124 else "")
   took = {"seconds": round(time.monotonic() - start, 1), "processor": round(used() - before, 1)}
   return {**row, "result": result, "by": by[:160], **took}

@@ -15,6 +15,7 @@ from jaxreg.train.step.tables import REGULARIZERS
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = "".join(path.read_text() for path in (ROOT / "configs").glob("*.py"))
 PAGE = (ROOT / "docs/methods.md").read_text()
+DEFAULTS = (ROOT / "tests/defaults.txt").read_text()
 TABLES = {
   "losses": ("step/methods.py: METHODS", METHODS),
   "penalties": ("step/tables.py: REGULARIZERS", REGULARIZERS),
@@ -42,6 +43,8 @@ def missing(folder, function):
     yield f"tests/cases_{folder}.py: a Case with an oracle in NumPy"
   if f"`{folder}.{name}`" not in PAGE:
     yield "docs/methods.py: a row, and then run it"
+  if (function.args.defaults or any(function.args.kw_defaults)) and f"{folder}.{name}:" not in DEFAULTS:
+    yield "tests/defaults.txt: run tests/test_defaults.py"
   if arguments[: len(FIRST[folder])] != FIRST[folder]:
     return  # what the trainer reaches in another way
   if name not in table:
