@@ -1,0 +1,46 @@
+"""Arguments that functions refuse, a row each, where no contract and no other test looks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxreg import constraints, ensembles, flatness, optim, theory
+
+X, KEY = np.ones((3, 2), np.float32), jax.random.key(0)
+loss = lambda params, batch, *, key: (batch @ params).sum()
+
+
+@pytest.mark.parametrize(
+  ("call", "error", "message"),
+  [
+    (lambda: optim.sam(optax.sgd(0.1), rho=-0.1), ValueError, "rho must lie in"),
+    (lambda: optim.reparameterize(0.1, jnp.sinh, jnp.arcsinh), TypeError, "inner must be an Optax transform"),
+    (lambda: theory.l2_solution(2.0 * np.eye(2), np.ones(2, int), alpha=1.0), TypeError, "w_star must be"),
+    (lambda: constraints.dual_init(multiplier=np.ones(2)), ValueError, r"multiplier must have shape \(\)"),
+    (
+      lambda: ensembles.laplace_curvature(X, X, weights=np.ones(4, np.float32)),
+      ValueError,
+      r"weights must have shape \(3,\)",
+    ),
+    (
+      lambda: flatness.gauss_newton(lambda params: params, lambda out, batch: out.sum(), X[0], X),
+      TypeError,
+      "outputs_fn must take",
+    ),
+    (
+      lambda: flatness.operator_diagonal(lambda v: v, num=4, key=jnp.zeros(2, jnp.uint32), like=X[0]),
+      TypeError,
+      "key must be a typed key",
+    ),
+    (
+      lambda: flatness.layerwise(flatness.Curvature(loss, X[0], X), key=KEY, num_matvecs=-1),
+      ValueError,
+      "num_matvecs must be at least 1",
+    ),
+  ],
+)
+def test_the_argument_is_named(call, error, message):
+  with pytest.raises(error, match=message):
+    call()
