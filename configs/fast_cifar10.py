@@ -22,7 +22,7 @@ def get_config() -> Config:
   config.augment.mean = (0.4914, 0.4822, 0.4465)
   config.augment.std = (0.2470, 0.2435, 0.2616)
   config.model.name = "Airbench"
-  config.model.Airbench.widths = (64, 128, 128)
+  config.model.Airbench.widths = (64, 128, 256)
   config.method.name = "softmax"
   config.optimizer.name = "sgd"
   config.optimizer.sgd.momentum = 0.9
