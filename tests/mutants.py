@@ -22,6 +22,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import sys
@@ -170,7 +171,8 @@ def read_rows(file: pathlib.Path) -> list[dict]:
 def seen_by(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> tuple[list[str], float]:
   """The tests that call the mutant's function, and what they cost together.
 
-  Those that name the mutant's file come first, then the cheapest file.
+  Those come first that call a function of the changed line that few tests call; then those that name the
+  mutant's file, then the cheapest file.
   """
   exact = f"{mutant.file}:{mutant.scope}"
   functions = {name for row in table.values() for names in row["calls"].values() for name in names}
@@ -188,7 +190,13 @@ def seen_by(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> tuple[
       files[file] = sorted(tests)
   ordered = sorted(files.values(), key=lambda tests: sum(cost for cost, _ in tests[:10]))
   stem = pathlib.Path(mutant.file).stem.strip("_")
-  pairs = sorted((pair for tests in ordered for pair in tests), key=lambda pair: stem not in pair[1])
+  words = set(re.findall(r"\w+", mutant.old))
+  meant = {name for name in functions if re.split(r"[:.]", name)[-1] in words}
+  called = {test: names & meant for row in table.values() for test, names in row["calls"].items()}
+  number = collections.Counter(name for names in called.values() for name in names)
+  fewest = lambda test: min((number[name] for name in called[test]), default=len(called))
+  place = lambda pair: (fewest(pair[1]), stem not in pair[1])
+  pairs = sorted((pair for tests in ordered for pair in tests), key=place)
   chosen, total = [], 0.0
   for cost, test in pairs:
     if total + cost > cap and chosen:
