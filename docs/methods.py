@@ -591,19 +591,19 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "MCE, adaptive and classwise ECE, reliability",
       "calibration.mce .adaptive_bins .classwise_ece .classwise_bins .reliability",
-      ALONE,
+      "`evaluate.measures`",
       "Nixon et al., Measuring Calibration in Deep Learning, 2019",
     ),
     Row(
       "Temperature scaling",
       "calibration.fit_temperature .temper",
-      ALONE,
+      "`evaluate.measures`",
       "Guo et al., On Calibration of Modern Neural Networks, 2017",
     ),
     Row(
       "Conformal prediction sets: split, and adaptive (APS)",
       "calibration.conformal_threshold .conformal_scores .aps_scores",
-      ALONE,
+      "`evaluate.measures`",
       "Sadinle, Lei and Wasserman, Least Ambiguous Set-Valued Classifiers, 2019; "
       "Romano, Sesia and Candes, Classification with Valid and Adaptive Coverage, 2020",
     ),

@@ -84,6 +84,11 @@ def bootstrap(seed: int) -> Key:
   return named(jax.random.key(seed), "bootstrap")
 
 
+def prediction_sets(split: str) -> Key:
+  """The key for the random scores of prediction sets on a split; calibration and test have different ones."""
+  return named(jax.random.key(0), split)
+
+
 def permutation(seed: int, epoch: int) -> np.random.Generator:
   """The generator of the order of the training examples in an epoch."""
   return np.random.Generator(np.random.Philox(key=[seed, epoch]))

@@ -5,15 +5,18 @@ import shutil
 
 import jax
 import numpy as np
+import oracles
 import pytest
 import runs
+from scipy import optimize, special
 from sklearn.metrics import roc_auc_score
 
 from jaxreg import calibration, train
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.config.checks import check
+from jaxreg.train.config.fields import MEASURES
 from jaxreg.train.data import sources
-from jaxreg.train.jobs import elsewhere
+from jaxreg.train.jobs import elsewhere, measures
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.jobs.report import report
 from jaxreg.train.run import checkpoint, manifest
@@ -124,6 +127,62 @@ def test_images_from_elsewhere(finished_run, light_runs):
   assert "AUROC" in report(evaluated, config, finished_run)
   with pytest.raises(train.RunError, match=r"evaluate\.ood: got 'inverse'.*did you mean 'inverted'"):
     check(runs.make_config({"evaluate.ood": ("inverse",)}))
+
+
+def test_further_measures(finished_run, light_runs):
+  """Oracles: NumPy on the run's own predictions; SciPy for the temperature; sorted scores for the sets."""
+  names = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps")
+  config = runs.make_config({"job": "evaluate", "evaluate.measures": names, "evaluate.alpha": 0.2})
+  found = train.evaluate(config, finished_run)
+  predict, data = train.load(finished_run), sources.digits().limited(128)
+  splits = {"test": data.test, "val": data.val}
+  log_p = {name: np.asarray(predict(split.inputs), np.float64) for name, split in splits.items()}
+  p, labels = np.exp(log_p["test"]), data.test.labels
+  of = lambda log_p, labels: -log_p[np.arange(len(labels)), labels]
+  bins = oracles.ece_bins(log_p["test"], labels, np.ones(len(labels)), 15)
+  gaps = np.abs(bins["correct"] - bins["confidence"]) / np.maximum(bins["count"], 1)
+  assert found["test/mce"] == pytest.approx(gaps.max(), rel=1e-4)
+  order, classwise = np.argsort(p.max(-1), kind="stable"), 0
+  sure, right = p.max(-1)[order], (p.argmax(-1) == labels)[order]
+  place = np.floor(15 * (np.arange(len(p)) + 0.5) / len(p))
+  adaptive = sum(abs((sure - right)[place == each].sum()) for each in range(15)) / len(p)
+  assert found["test/adaptive_ece"] == pytest.approx(adaptive, rel=1e-4)
+  for one in range(10):
+    index = np.clip(np.ceil(p[:, one] * 15) - 1, 0, 14)
+    gap = [abs((p[:, one] - (labels == one))[index == each].sum()) for each in range(15)]
+    classwise += sum(gap) / len(p) / 10
+  assert found["test/classwise_ece"] == pytest.approx(classwise, rel=1e-4)
+  tempered = lambda name, t: special.log_softmax(log_p[name] / t, axis=-1)
+  loss = lambda t: of(tempered("val", t), data.val.labels).mean()
+  best = optimize.minimize_scalar(loss, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-9}).x
+  assert found["test/temperature"] == pytest.approx(best, rel=1e-3)
+  assert found["test/tempered_nll"] == pytest.approx(of(tempered("test", best), labels).mean(), rel=1e-4)
+  worst = np.sort(1 - np.exp(-of(log_p["val"], data.val.labels)))
+  sets = 1 - p <= worst[int(np.ceil(0.8 * (len(worst) + 1))) - 1] + 1e-6
+  assert found["test/conformal_size"] == pytest.approx(sets.sum(-1).mean(), abs=0.02)
+  assert found["test/conformal_coverage"] == pytest.approx(sets[np.arange(len(p)), labels].mean(), abs=0.02)
+  assert abs(found["test/aps_coverage"] - 0.8) < 4 * np.sqrt(0.8 * 0.2 * (1 / len(p) + 1 / len(worst)))
+  told = report(found, config, finished_run)
+  assert all(word in told for word in ("MCE", "adaptive ECE", "at temperature", "conformal sets", "aps sets"))
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    ({"evaluate.measures": ("mcee",)}, r"evaluate\.measures: got 'mcee'.*did you mean 'mce'"),
+    (
+      {"evaluate.measures": ("aps",), "evaluate.split": "val"},
+      "aps learns from a validation split of its own",
+    ),
+  ],
+)
+def test_measures_that_are_refused(finished_run, light_runs, fields, message):
+  with pytest.raises(train.RunError, match=message):
+    train.evaluate(runs.make_config({"job": "evaluate", **fields}), finished_run)
+
+
+def test_every_measure_has_a_name():
+  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT} == {*MEASURES}
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])

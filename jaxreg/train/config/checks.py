@@ -7,7 +7,17 @@ from typing import Any
 
 from jaxreg.train.config.choices import check_choices
 from jaxreg.train.config.conflicts import check_conflicts
-from jaxreg.train.config.fields import BEST, JOBS, OOD, PRECISIONS, SPLITS, Config, base_config, flatten
+from jaxreg.train.config.fields import (
+  BEST,
+  JOBS,
+  MEASURES,
+  OOD,
+  PRECISIONS,
+  SPLITS,
+  Config,
+  base_config,
+  flatten,
+)
 from jaxreg.train.config.ranges import check_ranges
 from jaxreg.train.devices.compile import PARALLEL
 from jaxreg.train.devices.replicas import FORMS
@@ -76,9 +86,10 @@ def check(config: Config) -> None:
     if _get(config, field) not in allowed:
       raise unknown(field, _get(config, field), allowed)
   check_choices(config)
-  for kind in config.evaluate.ood:
-    if kind not in OOD:
-      raise unknown("evaluate.ood", kind, OOD)
+  for field, allowed in (("ood", OOD), ("measures", MEASURES)):
+    for name in config.evaluate[field]:
+      if name not in allowed:
+        raise unknown(f"evaluate.{field}", name, allowed)
   for field, value in flatten(config).items():
     names = [repr(item) for item in value if not isinstance(item, int | float)] if type(value) is list else []
     if len(set(names)) < len(names) and not WEIGHTED.match(field):

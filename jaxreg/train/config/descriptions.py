@@ -151,6 +151,11 @@ DESCRIPTIONS = {
     "Images from elsewhere that the predictions are to tell from the split's, as ('rotated', 'noise'): the "
     "split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits."
   ),
+  "evaluate.measures": (
+    "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; temperature, "
+    "conformal or aps, which learn from the validation split."
+  ),
+  "evaluate.alpha": "How often a conformal prediction set may miss the label.",
   "compare.rows": "Rows of the comparison: methods, or 'label: field=value ...'.",
   "compare.grid": (
     "Settings to search on the validation split: 'field=value,value,...', or 'label: field=value,...'."

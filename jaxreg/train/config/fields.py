@@ -21,6 +21,7 @@ JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translat
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
 OOD = ("rotated", "inverted", "noise", "digits")
+MEASURES = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
 
 
@@ -64,7 +65,15 @@ def base_config() -> Config:
     {"every": 1, "every_steps": 0, "every_minutes": 0.0, "keep": 2, "best": "val/error", "wait": True}
   )
   config.evaluate = ConfigDict(
-    {"checkpoint": "latest", "split": "test", "mc_samples": 0, "combine": "arithmetic", "ood": ()}
+    {
+      "checkpoint": "latest",
+      "split": "test",
+      "mc_samples": 0,
+      "combine": "arithmetic",
+      "ood": (),
+      "measures": (),
+      "alpha": 0.1,
+    }
   )
   config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
   config.compare = ConfigDict({"rows": ("softmax", "dropmax"), "grid": (), "seeds": 5, "choose": "val/error"})

@@ -34,6 +34,7 @@ RANGES = {
   "checkpoint.keep": "[2, inf)",  # a single one could be lost while the next is being written
   "compare.seeds": f"[1, {MANY}]",
   "evaluate.mc_samples": f"[0, {SIZE}]",
+  "evaluate.alpha": "[0, 1]",
   "translate.beam_size": f"[1, {MANY}]",
   "translate.length_penalty": "[0, inf)",
   "data.limit": "[0, inf)",

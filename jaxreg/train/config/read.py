@@ -12,6 +12,7 @@ BY_JOB = ("compare", "flatness", "translate")
 
 IF_GIVEN = {
   "data.flipped_labels.seed": "data.flipped_labels.rate",
+  "evaluate.alpha": "evaluate.measures",
   "mesh.min_size": "mesh.shard",
   "noise.mask": "noise.names",
   "optimizer.constraints.mask": "optimizer.constraints.names",

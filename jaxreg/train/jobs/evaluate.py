@@ -13,6 +13,7 @@ from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.jobs.elsewhere import detection
+from jaxreg.train.jobs.measures import further_measures
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.evaluation import make_evaluate
@@ -41,13 +42,16 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
   """
   run = restore_states(config, workdir)
   split = config.evaluate.split
-  source = make_source(
-    run.replicas.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset)
-  )
+  resident = is_resident(config, run.dataset)
+  source = make_source(run.replicas.mesh, run.dataset.splits()[split], resident=resident)
   runs = make_evaluate(run.program, run.replicas, config.eval_batch_size)(run.states, source, split)
+  shown = (run.program, run.replicas, run.states, run.dataset)
+  sizes = {"number": config.replicas, "batch_size": config.eval_batch_size}
+  if names := config.evaluate.measures:
+    options = {"resident": resident, "alpha": config.evaluate.alpha}
+    runs |= further_measures(*shown, split, names, **sizes, **options)
   if config.evaluate.ood:
-    shown = (run.program, run.replicas, run.states, run.dataset, run.dataset.splits()[split])
-    runs |= detection(*shown, config.evaluate.ood, number=config.replicas, batch_size=config.eval_batch_size)
+    runs |= detection(*shown, run.dataset.splits()[split], config.evaluate.ood, **sizes)
   return {"step": run.step, **averaged(runs)}
 
 

@@ -31,6 +31,7 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
       nll = shown(results, f"{split}/nll", digits=4)
       ece = shown(results, f"{split}/ece", factor=100, digits=2)
       lines.append(f"{split:5} error {error}%   NLL {nll}   ECE {ece}%")
+      lines += _further(results, split)
   for name in results:
     if re.fullmatch(r"ood/.*_auroc", name):
       kind, score = name.removeprefix("ood/").removesuffix("_auroc").split("/")
@@ -51,6 +52,25 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
     lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/, tensorboard/")
     lines += _figures(workdir)
   return "\n".join([what, *lines])
+
+
+def _further(results: dict[str, Any], split: str) -> list[str]:
+  """Lines on `evaluate.measures`."""
+  lines, indent = [], " " * 6
+  percent = lambda name: f"{shown(results, f'{split}/{name}', factor=100, digits=2)}%"
+  if errors := [name for name in ("mce", "adaptive_ece", "classwise_ece") if f"{split}/{name}" in results]:
+    told = [f"{name.replace('_ece', ' ECE').replace('mce', 'MCE')} {percent(name)}" for name in errors]
+    lines.append(indent + "   ".join(told))
+  if f"{split}/temperature" in results:
+    temperature, nll = (
+      shown(results, f"{split}/{name}", digits=4) for name in ("temperature", "tempered_nll")
+    )
+    lines.append(f"{indent}at temperature {temperature}: NLL {nll}   ECE {percent('tempered_ece')}")
+  for name in ("conformal", "aps"):
+    if f"{split}/{name}_size" in results:
+      size = shown(results, f"{split}/{name}_size", digits=3)
+      lines.append(f"{indent}{name} sets: {size} classes, with the label in {percent(f'{name}_coverage')}")
+  return lines
 
 
 def _figures(workdir: Path) -> list[str]:

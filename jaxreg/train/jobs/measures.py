@@ -1,0 +1,132 @@
+"""`evaluate.measures`: more about a run's probabilities than error, NLL, Brier score and ECE."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxreg import calibration
+from jaxreg.train import keys
+from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.data.placement import make_source
+from jaxreg.train.devices.replicas import Loop, Vmap
+from jaxreg.train.errors import RunError
+from jaxreg.train.run.evaluation import outputs_over
+from jaxreg.train.step.program import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+  """The log-probabilities `[n, classes]` of a run for a split with these labels `[n]`; `key` is for draws."""
+
+  log_probs: np.ndarray
+  labels: np.ndarray
+  key: Any
+
+
+def _mce(shown: Predicted) -> dict[str, Any]:
+  return {"mce": calibration.mce(calibration.ece_bins(shown.log_probs, shown.labels))}
+
+
+def _adaptive_ece(shown: Predicted) -> dict[str, Any]:
+  return {"adaptive_ece": calibration.ece(calibration.adaptive_bins(shown.log_probs, shown.labels))}
+
+
+def _classwise_ece(shown: Predicted) -> dict[str, Any]:
+  bins = calibration.classwise_bins(shown.log_probs, shown.labels)
+  return {"classwise_ece": calibration.classwise_ece(bins)}
+
+
+def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  del alpha
+  temperature = calibration.fit_temperature(held_out.log_probs, held_out.labels)
+  tempered = calibration.temper(shown.log_probs, temperature=temperature)
+  total, count = calibration.nll(tempered, shown.labels)
+  ece = calibration.ece(calibration.ece_bins(tempered, shown.labels))
+  return {"temperature": temperature, "tempered_nll": total / count, "tempered_ece": ece}
+
+
+def _conformal(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  scores = calibration.conformal_scores
+  return _sets("conformal", scores(shown.log_probs), shown, scores(held_out.log_probs), held_out, alpha)
+
+
+def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  ours, theirs = (calibration.aps_scores(each.key, each.log_probs) for each in (shown, held_out))
+  return _sets("aps", ours, shown, theirs, held_out, alpha)
+
+
+def _sets(
+  name: str, ours: Any, shown: Predicted, theirs: Any, held_out: Predicted, alpha: float
+) -> dict[str, Any]:
+  """How often the sets hold the label, and their mean number of classes."""
+  sets = np.asarray(ours <= calibration.conformal_threshold(theirs, held_out.labels, alpha=alpha))
+  covered = sets[np.arange(len(sets)), shown.labels]
+  return {f"{name}_coverage": covered.mean(), f"{name}_size": sets.sum(axis=-1).mean()}
+
+
+OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
+  "mce": _mce,
+  "adaptive_ece": _adaptive_ece,
+  "classwise_ece": _classwise_ece,
+}
+# These learn one number from the validation split.
+HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
+  "temperature": _temperature,
+  "conformal": _conformal,
+  "aps": _aps,
+}
+
+
+def further_measures(
+  program: Program,
+  replicas: Vmap | Loop,
+  states: Any,
+  dataset: Dataset,
+  split: str,
+  names: Iterable[str],
+  *,
+  number: int,
+  batch_size: int,
+  resident: bool,
+  alpha: float,
+) -> dict[str, np.ndarray]:
+  """The measures with these names on a split, `[number]` each, as `<split>/<measure>`.
+
+  `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
+  sets that hold the label, which is to be `1 - alpha`, and their mean size. `number` is the number of
+  replicas; `resident` as in `make_source`.
+
+  Raises:
+    RunError: for sequences, for an ensemble, or if the validation split would measure itself.
+  """
+  wanted = {"val": dataset.val, split: dataset.splits()[split]}
+  if program.ensemble > 1 or wanted[split].labels.ndim > 1:
+    raise RunError("evaluate.measures: needs one label an example, and ensemble=1")
+  learns = [name for name in names if name in HELD_OUT]
+  if learns and (split == "val" or dataset.val is dataset.test):
+    raise RunError(
+      f"evaluate.measures: {', '.join(learns)} learns from a validation split of its own, "
+      f"and evaluate.split must be another, got {split}"
+    )
+  found: dict[str, list[float]] = {}
+  for replica in range(number):
+    state = replicas.pick(states, replica)
+
+    def predicted(name: str, state: Any = state) -> Predicted:
+      source = make_source(replicas.mesh, wanted[name], resident=resident)
+      outputs = outputs_over(program, replicas.mesh, state, source, batch_size)
+      return Predicted(outputs["log_probs"], wanted[name].labels, keys.prediction_sets(name))
+
+    shown = predicted(split)
+    held_out = predicted("val") if learns else shown
+    for name in names:
+      if name in HELD_OUT:
+        values = HELD_OUT[name](shown, held_out, alpha)
+      else:
+        values = OF_THE_SPLIT[name](shown)
+      for measure, value in jax.device_get(values).items():
+        found.setdefault(f"{split}/{measure}", []).append(float(value))
+  return {name: np.array(values) for name, values in found.items()}
