@@ -3,12 +3,16 @@
 Command: python run.py --config configs/fast_cifar10.py
          (any regularizer by its flag: --config.regularizers.names="('z_loss',)")
 Source: Jordan, `94% on CIFAR-10 in 3.29 Seconds on a Single GPU`, 2024, in its spirit: the layers of its
-network, half as wide in the last two blocks, pad-and-crop and flips, Nesterov momentum, and a learning rate
-that rises and falls.
+network, half as wide in the second block, pad-and-crop and flips, Nesterov momentum, and a learning rate that
+rises and falls.
 
 Ours is plainer: batches of 128, a cosine instead of two lines, weight decay on the kernels only, a first
 layer that is learned. It has none of the source's label smoothing, averaging and test-time crops, so that the
 effect of a regularizer can be seen. `compare_fast_cifar10` compares eight.
+
+One run on 45 000 images (JPEG): 85.8 % test accuracy in 34 minutes on 2 cores, with JAX_NUM_CPU_DEVICES=2, a
+device for each core; with one device the steps take half as long again. The source's 94 % need its other
+ingredients.
 """
 
 from jaxreg.train import Config, base_config
