@@ -4,9 +4,9 @@
       [--other-python PYTHON]
 
 The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
-alone, with their gradients, are a floor of its step. Every contestant is a process of
-its own, and they run in turn. `--peer-python` is a Python with PyTorch. One device for each core is
-`JAX_NUM_CPU_DEVICES`. Our side keeps freed memory, as `run.py` does; one contestant leaves that to glibc.
+alone, with their gradients, are a floor of its step. Every contestant is a process of its own, and they run
+in turn. `--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side
+keeps freed memory, as `run.py` does; one contestant leaves that to glibc.
 """
 
 import os

@@ -13,7 +13,7 @@ class Airbench(nn.Module):
 
   `[batch, height, width, channels] -> [batch, widths[-1]]`; height and width at least `2**len(widths) + 1`.
   Each 3x3 convolution is followed by BatchNorm without a scale, as the source has it. So early a pooling
-  halves the work: at the source's widths a forward pass on a 32x32 image takes 0.12 billion
+  about halves the work: at the source's widths a forward pass on a 32x32 image takes 0.12 billion
   multiplications.
 
   Ours differs from the source: the first kernel is learned and starts at random, where the source's whitens
@@ -33,7 +33,7 @@ class Airbench(nn.Module):
       or for another `dropout`.
 
   References:
-    Jordan, `94% on CIFAR-10 in 3.29 Seconds on a Single GPU`, 2024, section 2.
+    Jordan, `94% on CIFAR-10 in 3.29 Seconds on a Single GPU`, 2024, and its released code.
   """
 
   widths: tuple[int, ...] = (64, 256, 256)

@@ -1,4 +1,4 @@
-"""The fast CIFAR-10 network against convolutions by SciPy, and its published size."""
+"""The fast CIFAR-10 network against convolutions by SciPy, and its size."""
 
 import functools
 
@@ -53,11 +53,11 @@ def test_it_is_the_layers_in_their_order():
   assert (np.asarray(got) > 0).any()
 
 
-def test_published_number_of_parameters():
+def test_number_of_parameters():
   model = models.Classifier(models.Airbench(), models.SoftmaxHead(10))
   x = jnp.zeros((1, 32, 32, 3))
   params = jax.eval_shape(lambda: model.init(KEYS, x, train=False))["params"]
-  # The source's 1.97 million; its first layer has 24 biases, which we have not, and its head none.
+  # The released network has 24 biases in its first layer, which we have not, and none in its head.
   pairs = [(24, 64), (64, 64), (64, 256), (256, 256), (256, 256), (256, 256)]
   expected = 2 * 2 * 3 * 24 + sum(9 * a * b + b for a, b in pairs) + 256 * 10 + 10
   assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
