@@ -195,23 +195,25 @@ def check_program(config, data):
   assert {"error", "nll", "brier", "ece"} == set(evaluated)
 
 
-# Fields of another network, or of data that the batch of this test has not; means without BatchNorm.
-ELSEWHERE = [
-  *("swa", "swag"),
-  *(
-    name
-    for name, fields in TOOLBOX.items()
-    if re.search(r"model\.|data\.|teacher\.|layers|pairs", str(fields))
-  ),
-]
+def shared_toolbox():
+  """What any network can take of the toolbox: entries of one group together, such as all penalties."""
+  groups = {}
+  for name, fields in TOOLBOX.items():
+    # Fields of another network, or of data that the batch of this test has not; means without BatchNorm.
+    if name not in ("swa", "swag") and not re.search(r"model\.|data\.|teacher\.|layers|pairs", str(fields)):
+      names = next((field for field in fields if field.endswith(".names")), "")
+      group = groups.setdefault(names or name, {})
+      found = (*group.get(names, ()), *fields.get(names, ()))
+      group |= {**fields, **({names: tuple(dict.fromkeys(found))} if names else {})}
+  return groups
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in TOOLBOX if name not in ELSEWHERE])
-def test_the_regularizers_of_the_toolbox_run_on_the_fast_recipe(name):
+@pytest.mark.parametrize(("name", "fields"), shared_toolbox().items())
+def test_the_toolbox_runs_on_the_fast_recipe(name, fields):
   config = parse("fast_cifar10.py").copy_and_resolve_references()
   config.model.Airbench.widths = (2, 2, 2)
-  config.update_from_flattened_dict(TOOLBOX[name])
+  config.update_from_flattened_dict(fields)
   train.check(config)
   check_program(config, describe(config, "fast_cifar10.py"))
 
