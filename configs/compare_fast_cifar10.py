@@ -4,8 +4,8 @@ Command: python run.py --config configs/compare_fast_cifar10.py
 Source: Jordan, `94% on CIFAR-10 in 3.29 Seconds on a Single GPU`, 2024, for the bed (see `fast_cifar10`);
 the rows and their strengths are ours, and not searched.
 
-Differences are taken seed by seed. Pad-and-crop and flips are in every row. 27 runs as long as the one of
-`fast_cifar10`; SAM's steps take twice as long.
+Differences are taken seed by seed. Pad-and-crop and flips are in every row. There are 27 runs, each as
+long as a run of `fast_cifar10`; SAM's steps take twice as long. Only the first steps of each row were run.
 `small`: 3600 images for training and 400 for validation, 20 epochs; give a set of 4000 images, or
   --config.data.tfds.train='train[:8%]'.
 """

@@ -11,8 +11,8 @@ layer that is learned. It has none of the source's label smoothing, averaging an
 effect of a regularizer can be seen. `compare_fast_cifar10` compares eight.
 
 One run on 45 000 images (JPEG): 85.8 % test accuracy in 34 minutes on 2 cores, with JAX_NUM_CPU_DEVICES=2, a
-device for each core; with one device the steps take half as long again. The source's 94 % need its other
-ingredients; the product of its learning rate and weight decay, per epoch, is also four times ours.
+device for each core; with one device the steps take half as long again. The source's recipe
+reaches 94 %.
 """
 
 from jaxreg.train import Config, base_config

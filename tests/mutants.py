@@ -171,8 +171,8 @@ def read_rows(file: pathlib.Path) -> list[dict]:
 def seen_by(mutant: mutate.Mutant, table: dict[str, dict], cap: float) -> tuple[list[str], float]:
   """The tests that call the mutant's function, and what they cost together.
 
-  Those come first that call a function of the changed line that few tests call; then those that name the
-  mutant's file, then the cheapest file.
+  First come tests that call a rarely tested function of the changed line, then tests that name the mutant's
+  file, then the cheapest file.
   """
   exact = f"{mutant.file}:{mutant.scope}"
   functions = {name for row in table.values() for names in row["calls"].values() for name in names}

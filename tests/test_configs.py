@@ -196,7 +196,7 @@ def check_program(config, data):
 
 
 def shared_toolbox():
-  """What any network can take of the toolbox: entries of one group together, such as all penalties."""
+  """The entries of the toolbox that fit any network; a group, such as all penalties, is one entry."""
   groups = {}
   for name, fields in TOOLBOX.items():
     # Fields of another network, or of data that the batch of this test has not; means without BatchNorm.

@@ -1,7 +1,9 @@
 """Getting a trained model back."""
 
+import dataclasses
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -157,6 +159,8 @@ def test_further_measures(finished_run, light_runs):
   best = optimize.minimize_scalar(loss, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-9}).x
   assert found["test/temperature"] == pytest.approx(best, rel=1e-3)
   assert found["test/tempered_nll"] == pytest.approx(of(tempered("test", best), labels).mean(), rel=1e-4)
+  bins = oracles.ece_bins(tempered("test", best), labels, np.ones(len(labels)), 15)
+  assert found["test/tempered_ece"] == pytest.approx(oracles.ece(bins), abs=0.01)
   worst = np.sort(1 - np.exp(-of(log_p["val"], data.val.labels)))
   sets = 1 - p <= worst[int(np.ceil(0.8 * (len(worst) + 1))) - 1] + 1e-6
   assert found["test/conformal_size"] == pytest.approx(sets.sum(-1).mean(), abs=0.02)
@@ -172,13 +176,23 @@ def test_further_measures(finished_run, light_runs):
     ({"evaluate.measures": ("mcee",)}, r"evaluate\.measures: got 'mcee'.*did you mean 'mce'"),
     (
       {"evaluate.measures": ("aps",), "evaluate.split": "val"},
-      "aps learns from a validation split of its own",
+      "aps learns from the validation split, which must have other examples than evaluate.split=val",
     ),
   ],
 )
 def test_measures_that_are_refused(finished_run, light_runs, fields, message):
   with pytest.raises(train.RunError, match=message):
     train.evaluate(runs.make_config({"job": "evaluate", **fields}), finished_run)
+
+
+def test_a_test_split_that_is_the_validation_split_is_refused():
+  """Some set-ups hold nothing out, and read the same images as both."""
+  data = sources.digits()
+  same = dataclasses.replace(data, val=dataclasses.replace(data.test))
+  program = types.SimpleNamespace(ensemble=1)
+  options = {"number": 1, "batch_size": 8, "resident": True, "alpha": 0.1}
+  with pytest.raises(train.RunError, match="conformal learns from the validation split.*split=test"):
+    measures.further_measures(program, None, None, same, "test", ("mce", "conformal"), **options)
 
 
 def test_every_measure_has_a_name():

@@ -100,16 +100,20 @@ def further_measures(
   replicas; `resident` as in `make_source`.
 
   Raises:
-    RunError: for sequences, for an ensemble, or if the validation split would measure itself.
+    RunError: for sequences, for an ensemble, or if the validation split is the split to measure.
   """
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
   if program.ensemble > 1 or wanted[split].labels.ndim > 1:
-    raise RunError("evaluate.measures: needs one label an example, and ensemble=1")
-  learns = [name for name in names if name in HELD_OUT]
-  if learns and (split == "val" or dataset.val is dataset.test):
     raise RunError(
-      f"evaluate.measures: {', '.join(learns)} learns from a validation split of its own, "
-      f"and evaluate.split must be another, got {split}"
+      "evaluate.measures: needs labels [n] and ensemble=1, "
+      f"got labels {wanted[split].labels.shape} and ensemble={program.ensemble}"
+    )
+  learns = [name for name in names if name in HELD_OUT]
+  # Two splits may be the same examples, read twice.
+  if learns and np.array_equal(wanted["val"].labels, wanted[split].labels):
+    raise RunError(
+      f"evaluate.measures: {', '.join(learns)} learns from the validation split, which must have other "
+      f"examples than evaluate.split={split}"
     )
   found: dict[str, list[float]] = {}
   for replica in range(number):

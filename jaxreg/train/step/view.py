@@ -63,8 +63,8 @@ class View:
       would mix the examples of the batch.
     loss_fn: `(inputs, noise) -> [batch]`, the method's loss; `noise=None` gives the loss in evaluation mode.
     log_probs_fn: `(inputs, noise) -> [batch, classes]`, likewise.
-    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters, without noise
-      and without gradient; None if the run averages no parameters.
+    teacher_fn: `inputs -> [batch, classes]`, log-probabilities under the averaged parameters and statistics,
+      without noise and without gradient; None if the run averages no parameters.
     trained_fn: `(key, inputs) -> [batch, classes]`, log-probabilities of a trained run, without gradient; the
       key is for predictions that draw. None if no run is given.
     outputs: what the head returns in the loss's pass, by name, such as `logits` `[batch, classes]`.
