@@ -191,7 +191,7 @@ def test_a_test_split_that_is_the_validation_split_is_refused():
   same = dataclasses.replace(data, val=dataclasses.replace(data.test))
   program = types.SimpleNamespace(ensemble=1)
   options = {"number": 1, "batch_size": 8, "resident": True, "alpha": 0.1}
-  with pytest.raises(train.RunError, match="conformal learns from the validation split.*split=test"):
+  with pytest.raises(train.RunError, match=r"conformal learns from the validation split.*split=test"):
     measures.further_measures(program, None, None, same, "test", ("mce", "conformal"), **options)
 
 
