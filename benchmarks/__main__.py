@@ -4,10 +4,10 @@
 
 Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `benchmarks/results.json` when
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
-tables of `docs/speed.md` are made again from that file; `--render` does only that. `--quick` takes a few
-minutes, shows that everything runs, and writes neither. PyTorch is that of `--peer-python`;
-`--other-python` shows the training step under other versions of Python and JAX. `accelerator` is for a GPU or
-a TPU, and runs only if it is named.
+tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file; `--render` does only that.
+`--quick` takes a few minutes, shows that everything runs, and writes neither. PyTorch is that of
+`--peer-python`; `--other-python` shows the training step under other versions of Python and JAX. Two run only
+if they are named: `accelerator`, for a GPU or a TPU, and `toolbox`, the steps of all regularizers.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results.json"
-PAGE = FOLDER.parent / "docs" / "speed.md"
+PAGES = tuple(FOLDER.parent / "docs" / f"{name}.md" for name in ("speed", "toolbox"))
 NAMES = (
   "steps",
   "dropmax_overhead",
@@ -37,7 +37,7 @@ NAMES = (
   "import_time",
   "flatness",
 )
-NAMED = ("accelerator",)  # those that run only if they are named
+NAMED = ("accelerator", "toolbox")  # those that run only if they are named
 PEERS = ("steps", "flatness")  # those that run PyTorch too
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 # <!-- table NAME --> ... <!-- end -->
@@ -51,7 +51,7 @@ def main() -> int:
     "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument(
-    "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES + NAMED)}; all but the last without one"
+    "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES + NAMED)}; without one all but the last two"
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make the tables of the page again")
@@ -65,7 +65,9 @@ def main() -> int:
     if not run(name, options):
       failed.append(name)
   if RESULTS.is_file() and not options.quick:
-    PAGE.write_text(render(PAGE.read_text(), json.loads(RESULTS.read_text())))
+    results = json.loads(RESULTS.read_text())
+    for page in PAGES:
+      page.write_text(render(page.read_text(), results))
   if failed:
     print(f"failed: {', '.join(failed)}", file=sys.stderr)
   return bool(failed)

@@ -1,6 +1,7 @@
 """What the benchmarks of the training step share: the trainer's own compiled step on made-up examples."""
 
 import collections
+import dataclasses
 import math
 import statistics
 import time
@@ -62,8 +63,11 @@ class Steps:
     config = train.base_config()
     config.update_from_flattened_dict({"batch_size": batch_size, "replicas": replicas, **fields})
     train.check(config)
+    unlabelled = config.data.unlabelled.batch_size
+    if unlabelled:
+      dataset = dataclasses.replace(dataset, unlabelled=dataset.train)
     program, mesh = build(config, dataset.describe()), make_mesh()
-    source = make_source(mesh, dataset.train, resident=True)
+    source = make_source(mesh, dataset.training(), resident=True)
     form_of = make_replicas(
       mesh, form, number=replicas, params=program.abstract.params, parallel=config.parallel
     )
@@ -71,8 +75,10 @@ class Steps:
     init = jax.jit(jax.vmap(program.init), out_shardings=form_of.stacked_layout)
     self.state = form_of.unpack(init(np.arange(replicas, dtype=np.uint32)))
     self.arrays, self.size, self.ahead = source.arrays, size, ahead
-    shape = (replicas, size, batch_size) if size > 1 else (replicas, batch_size)
-    indices = np.random.default_rng(1).integers(0, len(dataset.train), shape, np.int32)
+    shape = (replicas, size) if size > 1 else (replicas,)
+    draw = lambda number: np.random.default_rng(1).integers(0, len(dataset.train), (*shape, number), np.int32)
+    # Labelled examples first, as the trainer's batches have them.
+    indices = np.concatenate([draw(batch_size), len(dataset.train) + draw(unlabelled)], axis=-1)
     self.batch = place(source.batch(indices))
 
   def compiled(self) -> tuple[jax.stages.Lowered, jax.stages.Compiled]:

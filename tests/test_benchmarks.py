@@ -73,10 +73,12 @@ def test_a_figure_from_a_page_has_the_intervals_of_its_table():
   )
 
 
-def test_the_page_about_speed_shows_what_was_measured(monkeypatch):
+@pytest.mark.parametrize("name", ["speed", "toolbox"])
+def test_the_pages_show_what_was_measured(monkeypatch, name):
   monkeypatch.syspath_prepend(FOLDER.parent)
   command = importlib.import_module("benchmarks.__main__")
-  page, results = command.PAGE.read_text(), json.loads(command.RESULTS.read_text())
+  (page,) = (path.read_text() for path in command.PAGES if path.stem == name)
+  results = json.loads(command.RESULTS.read_text())
   assert command.render(page, results) == page, "`python -m benchmarks --render` makes it again"
   asked = {name for _, name, _ in command.TABLE.findall(page)}
   made = {table for found in results.values() for table in found["tables"]}

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy import signal
 
+from configs.fast_cifar10 import get_config
 from jaxreg import models
 from jaxreg.models import _airbench
+from jaxreg.train.build.dataset import load_data
 
 KEYS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
 
@@ -37,10 +39,10 @@ def test_it_is_the_layers_in_their_order():
   relu = lambda h: np.maximum(h, 0)
 
   def normalise(h, number):
-    name = f"BatchNorm_{number}"
-    assert params[name].keys() == {"bias"}
-    return (h - stats[name]["mean"]) / np.sqrt(stats[name]["var"] + 1e-5) + params[name]["bias"]
+    at = stats[f"BatchNorm_{number}"]
+    return (h - at["mean"]) / np.sqrt(at["var"] + 1e-5) + 8 * params[f"FastBias_{number}"]["bias"]
 
+  assert not any(name.startswith("BatchNorm") for name in params), "no scales, and the biases are ours"
   h = relu(correlate(x, params["Conv_0"]["kernel"], "valid"))
   assert h.shape == (2, 8, 9, 24)
   for block in range(2):
@@ -49,7 +51,7 @@ def test_it_is_the_layers_in_their_order():
     h = np.max([even[:, i::2, j::2] for i in range(2) for j in range(2)], axis=0)
     h = relu(normalise(h, 2 * block))
     h = relu(normalise(correlate(h, params[f"Conv_{2 * block + 2}"]["kernel"], "same"), 2 * block + 1))
-  np.testing.assert_allclose(got, h.max((1, 2)), rtol=1e-4, atol=1e-5 * h.max())
+  np.testing.assert_allclose(got, h.max((1, 2)) / 9, rtol=1e-4, atol=1e-5 * h.max())
   assert got.shape == (2, 4)
   assert (np.asarray(got) > 0).any()
 
@@ -65,6 +67,46 @@ def test_number_of_parameters():
   assert round(expected / 1e6, 2) == 1.97
 
 
+def initial(**options):
+  model = models.Airbench(**options)
+  return model.init(KEYS, jnp.zeros((1, 32, 32, 3)), train=False)["params"]
+
+
+def test_kernels_start_as_the_identity():
+  params = initial(widths=(30, 12))
+  assert params.keys() >= {f"FastBias_{number}" for number in range(4)}
+  x = np.random.default_rng(0).normal(size=(1, 5, 6, 30))
+  for number, (inputs, outputs) in enumerate([(24, 30), (30, 30), (30, 12), (12, 12)], 1):
+    kernel = np.asarray(params[f"Conv_{number}"]["kernel"], np.float64)
+    assert kernel.shape == (3, 3, inputs, outputs)
+    kept = min(inputs, outputs)
+    got = correlate(x[..., :inputs], kernel, "same")[..., :kept]
+    np.testing.assert_array_equal(got, x[..., :kept])
+  rest, bound = np.asarray(params["Conv_1"]["kernel"])[..., 24:], 1 / np.sqrt(9 * 24)
+  assert np.abs(rest).max() <= bound
+  # Of n uniform numbers: the mean of their squares is bound^2 / 3, with standard deviation bound^2 sqrt(4 / 45 n).
+  assert abs((rest**2).mean() / bound**2 - 1 / 3) < 4 * np.sqrt(4 / 45 / rest.size)
+
+
+def test_whitened_filters_on_photographs(data_dir):
+  config = get_config()
+  config.data.tfds.data_dir = str(data_dir / "tfds")
+  images = load_data(config).train.inputs[np.arange(500)]
+  x = (images / 255 - config.augment.mean) / config.augment.std
+  kernel = np.asarray(initial(whitened=True)["Conv_0"]["kernel"], np.float64)
+  patches = np.stack([x[:, i : i + 31, j : j + 31] for i in (0, 1) for j in (0, 1)], axis=3).reshape(-1, 12)
+  responses = patches @ kernel.reshape(12, 24)
+  np.testing.assert_allclose(responses[:, 12:], -responses[:, :12])
+  covariance = responses[:, :12].T @ responses[:, :12] / len(patches)
+  # Only for the finest colours counts what is added to the variances.
+  assert ((0.5 < covariance.diagonal()) & (covariance.diagonal() < 1.15)).all()
+  assert (covariance.diagonal() > 0.85).sum() >= 8
+  correlations = covariance / np.sqrt(np.outer(covariance.diagonal(), covariance.diagonal()))
+  assert np.abs(correlations - np.eye(12)).max() < 0.4
+  plain = patches.T @ patches / len(patches)
+  assert np.linalg.cond(covariance) < np.linalg.cond(plain) / 1000
+
+
 def test_noise_follows_each_block(monkeypatch):
   """With weights of 0, only the noise after the last block is in the features."""
   disturbed, seen = _airbench.disturbed, []
@@ -74,7 +116,7 @@ def test_noise_follows_each_block(monkeypatch):
     return disturbed(module, x, train=train)
 
   monkeypatch.setattr(_airbench, "disturbed", recorded)
-  model = models.Airbench(widths=(2, 300), hidden_noise_std=0.3)
+  model = models.Airbench(widths=(2, 300), hidden_noise_std=0.3, scale=1.0)
   x = np.ones((4, 6, 6, 3), np.float32)
   zeros = jax.tree.map(np.zeros_like, random_variables(model, x))
   seen.clear()
@@ -90,6 +132,7 @@ def test_noise_follows_each_block(monkeypatch):
     ({"widths": ()}, (1, 32, 32, 3), r"widths must be numbers of at least 1, got \(\)"),
     ({"widths": (4, 0)}, (1, 32, 32, 3), r"widths must be numbers of at least 1, got \(4, 0\)"),
     ({"dropout": "drop"}, (1, 32, 32, 3), "dropout must be one of dropout, .*, got 'drop'"),
+    ({"whitened": True}, (1, 32, 32, 1), r"whitened filters need .* three channels, got \(1, 32, 32, 1\)"),
     ({}, (1, 3072), r"Airbench needs images .*got \(1, 3072\)"),
     ({}, (1, 32, 8, 3), r"at least 9x9, got \(1, 32, 8, 3\)"),
   ],
