@@ -577,7 +577,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Last-layer Laplace approximation: dense and Kronecker-factored, probit prediction",
       "ensembles.laplace_curvature .laplace_posterior .laplace_variance .probit_log_probs",
-      ALONE,
+      "`evaluate.measures`",
       "MacKay, 1992; Ritter, Botev and Barber, 2018; Daxberger et al., Laplace Redux, 2021",
     ),
   ],

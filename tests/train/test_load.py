@@ -173,6 +173,7 @@ def test_further_measures(finished_run, light_runs):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
+    ({"evaluate.measures": ("laplace",)}, "softmax of one linear layer, .* got dropmax"),
     ({"evaluate.measures": ("mcee",)}, r"evaluate\.measures: got 'mcee'.*did you mean 'mce'"),
     (
       {"evaluate.measures": ("aps",), "evaluate.split": "val"},
@@ -195,8 +196,50 @@ def test_a_test_split_that_is_the_validation_split_is_refused():
     measures.further_measures(program, None, None, same, "test", ("mce", "conformal"), **options)
 
 
+def test_laplace_of_the_last_layer(tmp_path):
+  """Oracle: NumPy with the whole covariance of the weights, from the run's parameters."""
+  fields = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0, "epochs": 3}
+  trained = runs.make_config(fields)
+  train.train(trained, tmp_path)
+  names = {"evaluate.measures": ("laplace",), "job": "evaluate"}
+  found = train.evaluate(runs.make_config({**fields, **names}), tmp_path)
+  _, state, _ = restore_run(tmp_path, "latest", 0)
+  to_64 = lambda layer: (np.asarray(layer["kernel"], np.float64), np.asarray(layer["bias"], np.float64))
+  hidden, last = to_64(state.params["backbone"]["Dense_0"]), to_64(state.params["head"]["classifier"])
+
+  def layer(split):
+    h = np.maximum(split.inputs.reshape(len(split), -1) / 16 @ hidden[0] + hidden[1], 0)
+    return np.append(h, np.ones((len(h), 1)), axis=1), h @ last[0] + last[1]
+
+  data = sources.digits().limited(128)
+  features, logits = layer(data.train)
+  p = special.softmax(logits, axis=-1)
+  of_classes = (np.einsum("nk,kl->nkl", p, np.eye(10)) - np.einsum("nk,nl->nkl", p, p)).mean(0)
+  hessian = np.kron(features.T @ features, of_classes)
+
+  def predict(split, precision):
+    phi, z = layer(split)
+    covariance = np.linalg.inv(hessian + precision * np.eye(len(hessian))).reshape(9, 10, 9, 10)
+    variance = np.einsum("ni,nj,ikjk->nk", phi, phi, covariance)
+    return special.log_softmax(z / np.sqrt(1 + np.pi / 8 * variance), axis=-1)
+
+  def nll(split, precision):
+    return -predict(split, precision)[np.arange(len(split)), split.labels].mean()
+
+  precisions = 10.0 ** np.arange(-2, 4.1, 0.5)
+  best = min(precisions, key=lambda precision: nll(data.val, precision))
+  assert precisions[0] < best
+  assert found["test/laplace_precision"] == pytest.approx(best)
+  assert found["test/laplace_nll"] == pytest.approx(nll(data.test, best), rel=1e-4)
+  log_probs = predict(data.test, best)
+  assert found["test/laplace_error"] == np.mean(log_probs.argmax(-1) != data.test.labels)
+  bins = oracles.ece_bins(log_probs, data.test.labels, np.ones(128), 15)
+  assert found["test/laplace_ece"] == pytest.approx(oracles.ece(bins), abs=0.01)
+  assert "by Laplace" in report(found, trained, tmp_path)
+
+
 def test_every_measure_has_a_name():
-  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT} == {*MEASURES}
+  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT, "laplace"} == {*MEASURES}
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])

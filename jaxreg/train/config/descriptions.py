@@ -153,7 +153,7 @@ DESCRIPTIONS = {
   ),
   "evaluate.measures": (
     "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; temperature, "
-    "conformal or aps, which learn from the validation split."
+    "conformal, aps or laplace (of the last layer), which learn from the validation split."
   ),
   "evaluate.alpha": "How often a conformal prediction set may miss the label.",
   "compare.rows": "Rows of the comparison: methods, or 'label: field=value ...'.",

@@ -21,7 +21,7 @@ JOBS = ("train", "evaluate", "compare", "dropmax_figures", "flatness", "translat
 SPLITS = ("train", "val", "test")
 PRECISIONS = ("float32", "bfloat16")
 OOD = ("rotated", "inverted", "noise", "digits")
-MEASURES = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps")
+MEASURES = ("mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps", "laplace")
 BEST = ("val/error", "val/nll", "val/brier", "val/ece")
 
 

@@ -13,6 +13,7 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
 from jaxreg.train.run.evaluation import outputs_over
 from jaxreg.train.step.program import Program
 
@@ -96,11 +97,12 @@ def further_measures(
   """The measures with these names on a split, `[number]` each, as `<split>/<measure>`.
 
   `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
-  sets that hold the label, which is to be `1 - alpha`, and their mean size. `number` is the number of
-  replicas; `resident` as in `make_source`.
+  sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
+  `laplace_measures`. `number` is the number of replicas; `resident` as in `make_source`.
 
   Raises:
-    RunError: for sequences, for an ensemble, or if the validation split is the split to measure.
+    RunError: for sequences, for an ensemble, if the validation split is the split to measure, or if
+      `laplace` finds no softmax of one linear layer.
   """
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
   if program.ensemble > 1 or wanted[split].labels.ndim > 1:
@@ -108,26 +110,31 @@ def further_measures(
       "evaluate.measures: needs labels [n] and ensemble=1, "
       f"got labels {wanted[split].labels.shape} and ensemble={program.ensemble}"
     )
-  learns = [name for name in names if name in HELD_OUT]
+  learns = [name for name in names if name in HELD_OUT or name == "laplace"]
   # Two splits may be the same examples, read twice.
   if learns and np.array_equal(wanted["val"].labels, wanted[split].labels):
     raise RunError(
       f"evaluate.measures: {', '.join(learns)} learns from the validation split, which must have other "
       f"examples than evaluate.split={split}"
     )
+  source = lambda one: make_source(replicas.mesh, one, resident=resident)
+  if "laplace" in learns:
+    check_last_layer(program)
+    sources = {"train": source(dataset.train), "val": source(wanted["val"]), "shown": source(wanted[split])}
   found: dict[str, list[float]] = {}
   for replica in range(number):
     state = replicas.pick(states, replica)
 
     def predicted(name: str, state: Any = state) -> Predicted:
-      source = make_source(replicas.mesh, wanted[name], resident=resident)
-      outputs = outputs_over(program, replicas.mesh, state, source, batch_size)
+      outputs = outputs_over(program, replicas.mesh, state, source(wanted[name]), batch_size)
       return Predicted(outputs["log_probs"], wanted[name].labels, keys.prediction_sets(name))
 
     shown = predicted(split)
     held_out = predicted("val") if learns else shown
     for name in names:
-      if name in HELD_OUT:
+      if name == "laplace":
+        values = laplace_measures(program, replicas.mesh, state, sources, batch_size)
+      elif name in HELD_OUT:
         values = HELD_OUT[name](shown, held_out, alpha)
       else:
         values = OF_THE_SPLIT[name](shown)

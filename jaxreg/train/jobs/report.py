@@ -66,6 +66,9 @@ def _further(results: dict[str, Any], split: str) -> list[str]:
       shown(results, f"{split}/{name}", digits=4) for name in ("temperature", "tempered_nll")
     )
     lines.append(f"{indent}at temperature {temperature}: NLL {nll}   ECE {percent('tempered_ece')}")
+  if f"{split}/laplace_nll" in results:
+    told = f"NLL {shown(results, f'{split}/laplace_nll', digits=4)}   ECE {percent('laplace_ece')}"
+    lines.append(f"{indent}by Laplace: error {percent('laplace_error')}   {told}")
   for name in ("conformal", "aps"):
     if f"{split}/{name}_size" in results:
       size = shown(results, f"{split}/{name}_size", digits=3)

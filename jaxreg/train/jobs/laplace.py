@@ -1,0 +1,101 @@
+"""`evaluate.measures=('laplace',)`: how sure a trained softmax is of its last layer's weights."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxreg import calibration, ensembles, models
+from jaxreg.train.data.placement import Source, gather
+from jaxreg.train.errors import RunError
+from jaxreg.train.run.evaluation import batches
+from jaxreg.train.step import rules
+from jaxreg.train.step.program import Program
+from jaxreg.train.step.state import TrainState
+
+PRECISIONS = np.logspace(-2, 4, 13)
+
+
+def check_last_layer(program: Program) -> None:
+  """Checks that the run's predictions are the softmax of one linear layer.
+
+  Raises:
+    RunError: if they are not.
+  """
+  head, rule = program.model.head, program.method.predict
+  if not isinstance(head, models.SoftmaxHead) or rule is not rules.predict_softmax:
+    raise RunError(
+      "evaluate.measures: laplace needs the softmax of one linear layer, as method.name=softmax has it, "
+      f"got {program.name}"
+    )
+
+
+def laplace_measures(
+  program: Program, mesh: jax.sharding.Mesh, state: TrainState, sources: dict[str, Source], batch_size: int
+) -> dict[str, Any]:
+  """The error, NLL and ECE of predictions under the posterior of the last layer, and the prior's precision.
+
+  The posterior is `ensembles.laplace_posterior` with Kronecker factors of the training examples, without
+  augmentation. Of the `PRECISIONS` it takes the one with the lowest NLL on the validation split.
+
+  Args:
+    sources: `train`, `val`, and `shown`, the split to measure.
+  """
+  last_layer = _make_last_layer(program, mesh)
+  state = program.predicting(state)
+  batches_of = lambda name: (
+    last_layer(state, sources[name].arrays, batch) for batch in batches(sources[name], batch_size, mesh)
+  )
+  curvature = jax.jit(functools.partial(ensembles.laplace_curvature, structure="kronecker"))
+  sums = [curvature(features, logits, weights=weights) for features, logits, weights in batches_of("train")]
+  total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
+  layer = {name: _joined(batches_of(name), len(sources[name])) for name in ("val", "shown")}
+
+  def predicted(name: str, precision: float) -> Any:
+    features, logits = layer[name]
+    posterior = ensembles.laplace_posterior(total, precision=precision)
+    return ensembles.probit_log_probs(logits, ensembles.laplace_variance(posterior, features))
+
+  def nll(name: str, precision: float) -> float:
+    loss, count = calibration.nll(predicted(name, precision), sources[name].split.labels)
+    return float(loss / count)
+
+  precision = min(map(float, PRECISIONS), key=lambda precision: nll("val", precision))
+  log_probs, labels = predicted("shown", precision), sources["shown"].split.labels
+  return {
+    "laplace_precision": precision,
+    "laplace_error": np.mean(np.argmax(log_probs, axis=-1) != labels),
+    "laplace_nll": nll("shown", precision),
+    "laplace_ece": calibration.ece(calibration.ece_bins(log_probs, labels)),
+  }
+
+
+def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Any:
+  """Compiles `(state, arrays, batch) -> (features, logits, weights)`; the last feature is 1, for the bias."""
+
+  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+  def last_layer(state, arrays, batch):
+    batch, seen = gather(arrays, batch), []
+
+    def keep_inputs(function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+      if context.module.path == ("head", "classifier") and context.method_name == "__call__":
+        seen.append(args[0])
+      return function(*args, **kwargs)
+
+    with nn.intercept_methods(keep_inputs):
+      outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
+    (features,) = seen
+    return jnp.pad(features, ((0, 0), (0, 1)), constant_values=1), outputs["logits"], batch["weights"]
+
+  return last_layer
+
+
+def _joined(parts: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
+  """The features and logits of `number` examples, without padding, on the host."""
+  features, logits, _ = zip(*jax.device_get(list(parts)), strict=True)
+  return np.concatenate(features)[:number], np.concatenate(logits)[:number]
