@@ -14,8 +14,10 @@ import numpy as np
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
-# How many group logits `gather` holds at a time, how many rows it adds in one pass over them, how many
-# partial sums it keeps of a sum over the classes, and how many terms it adds to each in one pass.
+# How many residuals `gather` keeps for the backward pass at most, how many group logits it holds at a time, how
+# many rows it adds in one pass over them, how many partial sums it keeps of a sum over the classes, and how
+# many terms it adds to each in one pass.
+KEPT = 2**24
 CHUNK = 2**21
 UNROLL = 8
 LANES = 16
@@ -105,38 +107,47 @@ def gather(
   sizes: tuple[int, ...],
   power: float,
 ) -> tuple[Array, Array]:
-  """Sums the kernel rows of each example's groups, and recomputes the sums in the backward pass.
+  """Sums the kernel rows of each example's groups: the arithmetic of the softmax, whatever `G` is, for CPUs.
 
-  The arithmetic of the softmax and a third more, whatever `G` is, but not as matrix products: for CPUs. Keeps
-  the groups.
+  Not as matrix products. Keeps the residuals, `batch * G * C`; more than `KEPT` are computed again in the
+  backward pass, which is a third more of arithmetic.
   """
-  return _gather_forward(features, kernel, bias, labels, groups, sizes, power)[0]
+  return _gather_parts(features, kernel, bias, labels, groups, sizes, power, keep=False)[0]
 
 
-def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
-  wide = _wide(features)
+def _gather_parts(features, kernel, bias, labels, groups, sizes, power, *, keep):
+  """The result, and the residuals if they are to be kept."""
 
   def chunk(part):
     x, y, o = part
     logits = _gathered_logits(x, kernel, bias, o, sizes)
     labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
     loss = softmax_cross_entropy(power * logits, labels)
-    return loss.sum(axis=1) / power, logits.sum(axis=1)
+    result = loss.sum(axis=1) / power, logits.sum(axis=1)
+    return result, _residual(power * logits, labels) if keep else ()
 
-  loss, logits = jax.lax.map(chunk, _chunks(kernel, sizes, wide, labels, _order(groups)))
+  parts = _chunks(kernel, sizes, _wide(features), labels, _order(groups))
+  (loss, logits), residuals = jax.lax.map(chunk, parts)
   join = lambda x: x.reshape(-1, *x.shape[2:])[: len(features)]
-  return (join(loss), join(logits)), (features, kernel, bias, labels, groups)
+  return (join(loss), join(logits)), residuals
+
+
+def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
+  keep = len(features) * len(sizes) * kernel.shape[1] <= KEPT
+  result, residuals = _gather_parts(features, kernel, bias, labels, groups, sizes, power, keep=keep)
+  return result, (features, kernel, bias, labels, groups, residuals)
 
 
 def _gather_backward(sizes, power, kept, cotangents):
-  features, kernel, bias, labels, groups = kept
+  features, kernel, bias, labels, groups, residuals = kept
   wide = _wide(features)
 
   def chunk(total, part):
-    x, y, g, o, cotangent = part
-    logits = _gathered_logits(x, kernel, bias, o, sizes)
-    labels = jnp.broadcast_to(y[:, None], logits.shape[:-1])
-    residual = cotangent[:, None, None] * _residual(power * logits, labels)
+    x, y, g, o, cotangent, *residual = part
+    if not residual:
+      logits = _gathered_logits(x, kernel, bias, o, sizes)
+      residual = (_residual(power * logits, jnp.broadcast_to(y[:, None], logits.shape[:-1])),)
+    residual = cotangent[:, None, None] * residual[0]
     d_features = _gathered_products(residual, kernel, g)
 
     def examples(number, d_kernel):
@@ -148,9 +159,10 @@ def _gather_backward(sizes, power, kept, cotangents):
 
   start = _zeros(features, *kernel.shape), _zeros(features, len(sizes), kernel.shape[1])
   parts = _chunks(kernel, sizes, wide, labels, groups, _order(groups), cotangents[0])
+  parts += (residuals,) if len(residuals) else ()
   (d_kernel, d_shares), d_features = jax.lax.scan(chunk, start, parts)
   d_features = d_features.reshape(-1, features.shape[1])[: len(features)]
-  return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
+  return _cotangents(kept[:-1], d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
 
 
 gather.defvjp(_gather_forward, _gather_backward)
