@@ -51,7 +51,10 @@ def main() -> int:
     "python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument(
-    "names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES + NAMED)}; without one all but the last two"
+    "names",
+    nargs="*",
+    metavar="NAME",
+    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last two",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make the tables of the page again")

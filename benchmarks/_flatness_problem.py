@@ -56,17 +56,17 @@ def layer(params, batch):
   return dense(params["Dense_1"], inputs), inputs
 
 
-def make_convolutions(examples):
-  """A residual ReLU network and made-up images; the first convolution of its block has 2304 weights."""
+def make_convolutions(examples, channels=16):
+  """A residual ReLU network and made-up images; with 16 channels, a kernel of its block has 2304 weights."""
   generator = np.random.default_rng(0)
   kernel = lambda *shape: jnp.asarray(
     generator.normal(size=shape) * np.sqrt(2 / np.prod(shape[:-1])), jnp.float32
   )
   params = {
-    "stem": kernel(3, 3, 3, 16),
-    "first": kernel(3, 3, 16, 16),
-    "second": kernel(3, 3, 16, 16),
-    "last": kernel(16, CLASSES),
+    "stem": kernel(3, 3, 3, channels),
+    "first": kernel(3, 3, channels, channels),
+    "second": kernel(3, 3, channels, channels),
+    "last": kernel(channels, CLASSES),
   }
   images = jnp.asarray(generator.normal(size=(examples, 16, 16, 3)), jnp.float32)
   return params, {"inputs": images, "labels": jnp.asarray(generator.integers(CLASSES, size=examples))}

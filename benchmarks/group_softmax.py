@@ -20,6 +20,7 @@ from _report import Report, flags, milliseconds, ratios, short, spread
 from _steps import alternate
 
 from jaxreg import losses
+from jaxreg.losses import _group_softmax_forms as parts_of
 from jaxreg.losses._group_softmax import _form
 
 BATCH, FEATURES, CLASSES = 256, 2048, 1000
@@ -61,7 +62,58 @@ def main() -> None:
     dtype=options.dtype,
     rounds=options.rounds,
   )
+  measure_parts(report, [8] if options.quick else [8, 64], rounds=options.rounds)
   report.close()
+
+
+def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds: float = 0.2) -> None:
+  """What `gather` is made of, each part alone; on a batch that is one part of it."""
+  x, kernel, bias, labels = make_arguments((BATCH, FEATURES, CLASSES), "float32")
+  report.table("group_softmax_parts", "part of `gather`", *(f"{number} groups" for number in groups))
+  rows: dict[str, list[str]] = {}
+  for number in groups:
+    scores = functools.partial(losses.discriminative_scores, num_groups=number)
+    sorts = functools.partial(_sorts, scores, number)
+    (of, order), sizes = jax.jit(sorts)(x, kernel, bias, labels), (FEATURES // number,) * number
+    logits = jnp.zeros((BATCH, number, CLASSES))
+    repeated = jnp.broadcast_to(labels[:, None], logits.shape[:-1])
+    passes = {
+      "the groups: scores and two sorts": (sorts, (x, kernel, bias, labels)),
+      "the sums of kernel rows": (
+        functools.partial(parts_of._gathered_logits, sizes=sizes),
+        (x, kernel, bias, order),
+      ),
+      "the softmaxes and their residuals": (
+        lambda z, y: (losses.softmax_cross_entropy(z, y), parts_of._residual(z, y)),
+        (logits, repeated),
+      ),
+      "the gradient of the features": (parts_of._gathered_products, (logits, kernel, of)),
+      "the gradient of the kernel": (parts_of._add_outer, (kernel, x, logits, of)),
+    }
+    runs = {name: timed(jax.jit(f).lower(*a).compile(), a) for name, (f, a) in passes.items()}
+    head = timed(compiled(softmax_head, (x, kernel, bias, labels)), (x, kernel, bias, labels))
+    times = alternate({"softmax": head, **runs}, rounds=rounds, seconds=seconds)
+    for name in passes:
+      rows.setdefault(name, []).append(spread(ratios(times[name], times["softmax"])))
+  for name, cells in rows.items():
+    report.row(name, *cells)
+
+
+def _sorts(scores, number, *head):
+  groups = losses.feature_groups(scores(*head), num_groups=number)
+  return groups, parts_of._order(groups)
+
+
+def make_arguments(sizes: tuple[int, int, int], dtype: str) -> tuple[jax.Array, ...]:
+  """Features, kernel, bias and labels for a batch, features and classes of these `sizes`."""
+  batch, features, classes = sizes
+  keys = jax.random.split(jax.random.key(0), 3)
+  return (
+    jax.random.normal(keys[0], (batch, features), dtype),
+    jax.random.normal(keys[1], (features, classes), dtype) / 50,
+    jnp.zeros(classes, dtype),
+    jax.random.randint(keys[2], (batch,), 0, classes),
+  )
 
 
 def measure(
@@ -77,13 +129,7 @@ def measure(
 ) -> None:
   """A row for each number of groups and form; `sizes` are batch, features and classes."""
   batch, features, classes = sizes
-  keys = jax.random.split(jax.random.key(0), 3)
-  arguments = (
-    jax.random.normal(keys[0], (batch, features), dtype),
-    jax.random.normal(keys[1], (features, classes), dtype) / 50,
-    jnp.zeros(classes, dtype),
-    jax.random.randint(keys[2], (batch,), 0, classes),
-  )
+  arguments = make_arguments(sizes, dtype)
   columns = "time of a softmax head's", "temporary, MiB", "kept, MB", "`auto` takes"
   report.table("group_softmax", "groups", "form", "ms", *columns)
   head = compiled(softmax_head, arguments)

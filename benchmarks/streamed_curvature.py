@@ -1,9 +1,10 @@
 """Curvature of a ResNet-18 of 10 million parameters on streamed images: time and peak memory.
 
-python benchmarks/streamed_curvature.py [--examples 10000] [--size 32] [--batch 16] [--products 20]
-  [--probes 8]
+python benchmarks/streamed_curvature.py [--examples 10000] [--size 32] [--stem cifar|imagenet] [--batch 16]
+  [--products 20] [--probes 8]
 
-The loader makes each batch when it is asked for: no data are in memory. The script computes the top 5
+The stem `imagenet` halves the sides twice before the first block, so a product takes a twentieth of the
+arithmetic of `cifar`, with the same parameters but for those of the stem itself. The loader makes each batch when it is asked for: no data are in memory. The script computes the top 5
 eigenvalues and the traces of all layers, and prints what they took. With fewer examples it prints what all
 10000 would take: the products of the analyses times the measured time of an example. Memory depends on the
 batch, not on the number of examples.
@@ -41,15 +42,15 @@ class Images:
       yield x, rng.integers(CLASSES, size=examples)
 
 
-net = models.ResNet(depth=18, width=61, stem="cifar")
+def make_loss_fn(net):
+  def loss_fn(params, batch, *, key, model_state):
+    features = net.apply({"params": params["net"], **model_state}, batch[0], train=False)
+    return losses.softmax_cross_entropy(features @ params["head"]["kernel"], batch[1]).mean()
+
+  return loss_fn
 
 
-def loss_fn(params, batch, *, key, model_state):
-  features = net.apply({"params": params["net"], **model_state}, batch[0], train=False)
-  return losses.softmax_cross_entropy(features @ params["head"]["kernel"], batch[1]).mean()
-
-
-def network(size):
+def make_weights(net, size):
   """Weights by He's rule: to compile the initialisation would take longer."""
   shapes = jax.eval_shape(
     lambda key: net.init(key, jnp.zeros((1, size, size, 3)), train=False), jax.random.key(0)
@@ -90,13 +91,15 @@ def main():
   parser = flags(__doc__, rounds=1)
   for name, default in (("examples", 10000), ("size", 32), ("batch", 16), ("products", 20), ("probes", 8)):
     parser.add_argument(f"--{name}", type=int, default=default)
+  parser.add_argument("--stem", choices=("cifar", "imagenet"), default="cifar")
   options = parser.parse_args()
   examples, size, products = (
     (64, 8, 6) if options.quick else (options.examples, options.size, options.products)
   )
-  params, state = network(size)
+  net = models.ResNet(depth=18, width=61, stem=options.stem)
+  params, state = make_weights(net, size)
   data = Images(examples, size, options.batch)
-  curvature = flatness.Curvature(loss_fn, params, data, model_state=state)
+  curvature = flatness.Curvature(make_loss_fn(net), params, data, model_state=state)
   vector = jnp.ones_like(curvature.like)
   print(f"{vector.size} parameters, {examples} images of {size} x {size}, start {peak():.2f} GiB", flush=True)
   timed("first product, with compilation", lambda: curvature(vector))

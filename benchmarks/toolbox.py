@@ -8,7 +8,6 @@ comparison chose, in turn with the step of the first row. Steps of an ensemble t
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,14 @@ from typing import Any
 from _report import Report, flags, ratios, spread
 from _steps import Steps, alternate, made_up
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # for `configs`
-
-from configs.compare_toolbox_mnist1k import get_config
 from jaxreg.train.config.fields import flatten
+from jaxreg.train.config.files import load_file
 from jaxreg.train.config.rows import parse_rows
 from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.step.metrics import shown
 
-RECORD = ROOT / "benchmarks" / "records" / "compare_toolbox_mnist1k.json"
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+RECORD = Path(__file__).resolve().parent / "records" / "compare_toolbox_mnist1k.json"
 
 
 def main() -> None:
@@ -34,10 +31,11 @@ def main() -> None:
   options = parser.parse_args()
   rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
   found = json.loads(options.record.read_text())
-  config = get_config()
-  rows = {row.label: row.fields for row in parse_rows(config)}
-  if missing := sorted(rows.keys() ^ found["rows"].keys()):
-    parser.error(f"{options.record} has other rows than the configuration: {', '.join(missing)}")
+  config, _ = load_file("compare_toolbox_mnist1k.py", CONFIGS)
+  fields_of = {row.label: row.fields for row in parse_rows(config)}
+  if unknown := sorted(found["rows"].keys() - fields_of.keys()):
+    parser.error(f"{options.record} has rows that the configuration has not: {', '.join(unknown)}")
+  rows = {label: fields_of[label] for label in found["rows"]}
   report = Report(options.json)
   report.table(
     "toolbox",
@@ -56,7 +54,8 @@ def main() -> None:
     fields = rows[label] | entry["setting"]
     steps = {first: steps[first], label: make_step(config, label, fields)} if label != first else steps
     times = alternate(steps, rounds=rounds, seconds=seconds)
-    report.row(label, *cells(entry, first=label == first), spread(ratios(times[label], times[first])), numbers=times)
+    over = spread(ratios(times[label], times[first]))
+    report.row(label, *cells(entry, first=label == first), over, numbers=times)
   report.close()
 
 

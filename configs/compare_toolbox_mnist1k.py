@@ -15,6 +15,7 @@ labels is changed to another class, with six of the rows. DIR has the idx files.
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
 
+
 def _regularizer(name: str, *fields: str) -> str:
   return " ".join((f"regularizers.names=('{name}',)", *(f"regularizers.{name}.{field}" for field in fields)))
 

@@ -14,9 +14,9 @@ import numpy as np
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
-# How many residuals `gather` keeps for the backward pass at most, how many group logits it holds at a time, how
-# many rows it adds in one pass over them, how many partial sums it keeps of a sum over the classes, and how
-# many terms it adds to each in one pass.
+# How many residuals `gather` keeps for the backward pass at most, how many group logits it holds at a time,
+# how many rows it adds in one pass over them, how many partial sums it keeps of a sum over the classes, and
+# how many terms it adds to each in one pass.
 KEPT = 2**24
 CHUNK = 2**21
 UNROLL = 8
@@ -149,13 +149,7 @@ def _gather_backward(sizes, power, kept, cotangents):
       residual = (_residual(power * logits, jnp.broadcast_to(y[:, None], logits.shape[:-1])),)
     residual = cotangent[:, None, None] * residual[0]
     d_features = _gathered_products(residual, kernel, g)
-
-    def examples(number, d_kernel):
-      at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, keepdims=False)
-      return d_kernel + sum(at(x, k)[:, None] * _rows(at(residual, k), at(g, k)) for k in range(UNROLL))
-
-    d_kernel = jax.lax.fori_loop(0, len(x) // UNROLL, examples, total[0])
-    return (d_kernel, total[1] + residual.sum(axis=0)), d_features
+    return (_add_outer(total[0], x, residual, g), total[1] + residual.sum(axis=0)), d_features
 
   start = _zeros(features, *kernel.shape), _zeros(features, len(sizes), kernel.shape[1])
   parts = _chunks(kernel, sizes, wide, labels, groups, _order(groups), cotangents[0])
@@ -228,6 +222,16 @@ def _gathered_products(residual: Array, kernel: Array, groups: Array) -> Array:
     return (sums @ ones).T
 
   return jax.lax.map(examples, (residual, groups)).reshape(chunk, -1)
+
+
+def _add_outer(d_kernel: Array, x: Array, residual: Array, groups: Array) -> Array:
+  """Adds to `d_kernel` `[D, C]` each example's features times the residuals of the groups they are in."""
+
+  def examples(number, total):
+    at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, keepdims=False)
+    return total + sum(at(x, k)[:, None] * _rows(at(residual, k), at(groups, k)) for k in range(UNROLL))
+
+  return jax.lax.fori_loop(0, len(x) // UNROLL, examples, d_kernel)
 
 
 def _chunks(kernel: Array, sizes: tuple[int, ...], *arrays: Array) -> Any:
