@@ -3,11 +3,11 @@
 python benchmarks/streamed_curvature.py [--examples 10000] [--size 32] [--stem cifar|imagenet] [--batch 16]
   [--products 20] [--probes 8]
 
-The stem `imagenet` halves the sides twice before the first block, so a product takes a twentieth of the
-arithmetic of `cifar`, with the same parameters but for those of the stem itself. The loader makes each batch when it is asked for: no data are in memory. The script computes the top 5
-eigenvalues and the traces of all layers, and prints what they took. With fewer examples it prints what all
-10000 would take: the products of the analyses times the measured time of an example. Memory depends on the
-batch, not on the number of examples.
+The stem `imagenet` halves the sides twice before the first block: a product takes a twentieth of the
+arithmetic of `cifar`, with the same parameters but for the stem's. The loader makes each batch when it is
+asked for: no data are in memory. The script computes the top 5 eigenvalues and the traces of all layers, and
+prints what they took. With fewer examples it prints what all 10000 would take: the products of the analyses
+times the measured time of an example. Memory depends on the batch, not on the number of examples.
 """
 
 import resource
