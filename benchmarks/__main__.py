@@ -1,4 +1,4 @@
-"""Runs the measurements of speed one after another, and writes their tables into the page about speed.
+"""Runs the measurements of speed one after another, and writes their tables into two pages of the docs.
 
     python -m benchmarks [NAME ...] [--quick] [--peer-python PYTHON] [--other-python PYTHON]
 
@@ -57,7 +57,7 @@ def main() -> int:
     help=f"of {', '.join(NAMES + NAMED)}; without one all but the last two",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
-  parser.add_argument("--render", action="store_true", help="only make the tables of the page again")
+  parser.add_argument("--render", action="store_true", help="only make the tables of the pages again")
   parser.add_argument("--peer-python", default=sys.executable, help="a Python with PyTorch")
   parser.add_argument("--other-python", help="another Python with what jaxreg needs")
   options = parser.parse_args()

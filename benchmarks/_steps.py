@@ -65,7 +65,8 @@ class Steps:
     train.check(config)
     unlabelled = config.data.unlabelled.batch_size
     if unlabelled:
-      dataset = dataclasses.replace(dataset, unlabelled=dataset.train)
+      hidden = Split(dataset.train.inputs, np.full(len(dataset.train), -1))
+      dataset = dataclasses.replace(dataset, unlabelled=hidden)
     program, mesh = build(config, dataset.describe()), make_mesh()
     source = make_source(mesh, dataset.training(), resident=True)
     form_of = make_replicas(

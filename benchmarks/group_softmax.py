@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds: float = 0.2) -> None:
-  """What `gather` is made of, each part alone; on a batch that is one part of it."""
+  """What `gather` is made of, each part alone, over the whole batch at once."""
   x, kernel, bias, labels = make_arguments((BATCH, FEATURES, CLASSES), "float32")
   report.table("group_softmax_parts", "part of `gather`", *(f"{number} groups" for number in groups))
   rows: dict[str, list[str]] = {}

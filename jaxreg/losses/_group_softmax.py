@@ -53,10 +53,11 @@ def group_softmax(
   `form` chooses the computation. `scan`: one masked matrix product per group. `gather`: sums of kernel rows,
   the same number for any `G`; only the softmaxes grow in number. Both have a custom gradient, and neither
   supports forward mode. `scan` keeps only the groups and recomputes the logits; `gather` keeps a number for
-  each logit, `batch * G * classes`, and recomputes more than 2^24 (64 MiB). `dense`: all groups at once by
-  plain autodiff. `auto`: on a CPU `gather` from 16 groups on, or from 8 if there are 256 classes, where a
-  group has 4 features or more. Otherwise `dense` if its residuals, `batch * G * (features + classes)`
-  numbers, are at most 2^23 (32 MiB in float32), and `scan` if they are more.
+  each logit, `batch * G * classes`; above 2^24 numbers (64 MiB) it keeps none and recomputes them. `dense`:
+  all groups at once by plain autodiff. `auto`: on a CPU `gather` from 16 groups on, or from 8 if there are
+  256 classes, where a group has 4 features or more. Otherwise `dense` if its residuals,
+  `batch * G * (features + classes)` numbers, are at most 2^23 (32 MiB in float32), and `scan` if they are
+  more.
 
   Args:
     features: `x`, `[..., features]`, floating.

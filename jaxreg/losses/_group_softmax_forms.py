@@ -14,14 +14,11 @@ import numpy as np
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
-# How many residuals `gather` keeps for the backward pass at most, how many group logits it holds at a time,
-# how many rows it adds in one pass over them, how many partial sums it keeps of a sum over the classes, and
-# how many terms it adds to each in one pass.
-KEPT = 2**24
-CHUNK = 2**21
-UNROLL = 8
-LANES = 16
-PARTS = 64
+KEPT = 2**24  # residuals that `gather` keeps for the backward pass at most; under `vmap`, for each call
+CHUNK = 2**21  # group logits that it holds at a time
+UNROLL = 8  # rows that it adds in one pass over them
+LANES = 16  # partial sums of a sum over the classes
+PARTS = 64  # terms that it adds to each of them in one pass
 
 
 def dense(
@@ -107,10 +104,10 @@ def gather(
   sizes: tuple[int, ...],
   power: float,
 ) -> tuple[Array, Array]:
-  """Sums the kernel rows of each example's groups: the arithmetic of the softmax, whatever `G` is, for CPUs.
+  """Sums the kernel rows of each example's groups: for CPUs, since these sums are no matrix products.
 
-  Not as matrix products. Keeps the residuals, `batch * G * C`; more than `KEPT` are computed again in the
-  backward pass, which is a third more of arithmetic.
+  The arithmetic of the softmax, whatever `G` is. Keeps `batch * G * C` residuals. If they are more than
+  `KEPT`, it computes them again in the backward pass, which adds a third to the arithmetic.
   """
   return _gather_parts(features, kernel, bias, labels, groups, sizes, power, keep=False)[0]
 
@@ -156,7 +153,7 @@ def _gather_backward(sizes, power, kept, cotangents):
   parts += (residuals,) if len(residuals) else ()
   (d_kernel, d_shares), d_features = jax.lax.scan(chunk, start, parts)
   d_features = d_features.reshape(-1, features.shape[1])[: len(features)]
-  return _cotangents(kept[:-1], d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
+  return _cotangents(kept, d_features, d_kernel, _fractions(sizes, d_shares.dtype) @ d_shares)
 
 
 gather.defvjp(_gather_forward, _gather_backward)

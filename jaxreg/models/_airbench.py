@@ -24,11 +24,12 @@ class Airbench(nn.Module):
 
   `[batch, height, width, channels] -> [batch, widths[-1]]`; height and width at least `2**len(widths) + 1`.
   Each 3x3 convolution starts as the identity where it can, and is followed by BatchNorm without a scale,
-  whose bias learns 64 times as fast as the kernels, all as in the source. So early a pooling about halves
-  the work: at the source's widths a forward pass on a 32x32 image takes 0.12 billion multiplications.
+  whose bias has 64 times the learning rate of SGD, as in the source. So early a pooling about halves the
+  work: at the source's widths a forward pass on a 32x32 image takes 0.12 billion multiplications.
 
   Ours differs from the source: ReLU replaces GELU, which takes longer on a CPU; the factor of the logits is
-  one of the features, since heads are ours; whitened filters are fixed numbers, and are learned.
+  one of the features, since heads are ours, and have a bias; the first convolution has none. Whitened
+  filters start as fixed numbers, which the source computes from its data and keeps.
 
   Attributes:
     widths: channels of each block; the source's airbench94 has (64, 256, 256).
@@ -38,8 +39,9 @@ class Airbench(nn.Module):
     hidden_noise_std: standard deviation of Gaussian noise after each block in training.
     axis_name: as in `CifarResNet`.
     scale: factor of the features; the source's is 1/9.
-    whitened: whether the first kernel starts with filters that are nearly uncorrelated, and of variance 1, on
-      standardised CIFAR-10, and their negatives; else it starts at random. It needs three channels.
+    whitened: whether the first kernel starts with filters whose outputs on standardised CIFAR-10 have little
+      correlation and a variance of about 1, and with their negatives; else it starts at random. It needs
+      three channels.
 
   Raises:
     ValueError: if `widths` is empty or has a number below 1, if the inputs are not images or are too small,
@@ -113,7 +115,7 @@ class FastBias(nn.Module):
 
 
 def _identity(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-  """The channels themselves, as far as they go; the other kernels are uniform up to 1 / sqrt(fan-in)."""
+  """Copies each input channel to an output channel; further kernels are uniform up to 1 / sqrt(fan-in)."""
   *_, inputs, outputs = shape
   bound = 1 / math.sqrt(math.prod(shape[:-1]))
   drawn = jax.random.uniform(key, shape, dtype, -bound, bound)

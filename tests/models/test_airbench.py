@@ -84,7 +84,7 @@ def test_kernels_start_as_the_identity():
     np.testing.assert_array_equal(got, x[..., :kept])
   rest, bound = np.asarray(params["Conv_1"]["kernel"])[..., 24:], 1 / np.sqrt(9 * 24)
   assert np.abs(rest).max() <= bound
-  # The squares of n uniform numbers have the mean bound^2 / 3, and it the deviation bound^2 sqrt(4 / 45 n).
+  # The mean of the squares of n such numbers is bound^2 / 3, with the deviation bound^2 sqrt(4 / 45 n).
   assert abs((rest**2).mean() / bound**2 - 1 / 3) < 4 * np.sqrt(4 / 45 / rest.size)
 
 
@@ -98,7 +98,7 @@ def test_whitened_filters_on_photographs(data_dir):
   responses = patches @ kernel.reshape(12, 24)
   np.testing.assert_allclose(responses[:, 12:], -responses[:, :12])
   covariance = responses[:, :12].T @ responses[:, :12] / len(patches)
-  # Only for the finest colours counts what is added to the variances.
+  # What is added to the variances counts for the finest colours only.
   assert ((covariance.diagonal() > 0.5) & (covariance.diagonal() < 1.15)).all()
   assert (covariance.diagonal() > 0.85).sum() >= 8
   correlations = covariance / np.sqrt(np.outer(covariance.diagonal(), covariance.diagonal()))

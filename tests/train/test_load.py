@@ -13,16 +13,17 @@ import runs
 from scipy import optimize, special
 from sklearn.metrics import roc_auc_score
 
-from jaxreg import calibration, train
+from jaxreg import calibration, models, train
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import MEASURES
 from jaxreg.train.data import sources
-from jaxreg.train.jobs import elsewhere, measures
+from jaxreg.train.jobs import elsewhere, laplace, measures
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.jobs.report import report
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import restore as restoring
+from jaxreg.train.step.methods import METHODS
 
 # The package's attribute of that name is the function.
 
@@ -236,6 +237,18 @@ def test_laplace_of_the_last_layer(tmp_path):
   bins = oracles.ece_bins(log_probs, data.test.labels, np.ones(128), 15)
   assert found["test/laplace_ece"] == pytest.approx(oracles.ece(bins), abs=0.01)
   assert "by Laplace" in report(found, trained, tmp_path)
+
+
+def test_laplace_of_weights_that_are_drawn_is_refused():
+  program = types.SimpleNamespace(
+    extras=types.SimpleNamespace(draw=lambda state, key: state),
+    model=models.Classifier(models.MLP(), models.SoftmaxHead(3)),
+    method=METHODS["softmax"],
+  )
+  with pytest.raises(train.RunError, match=r"laplace needs one set of weights, but average\.name draws"):
+    laplace.check_last_layer(program)
+  program.extras.draw = None
+  laplace.check_last_layer(program)
 
 
 def test_every_measure_has_a_name():

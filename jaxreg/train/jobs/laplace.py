@@ -22,12 +22,14 @@ PRECISIONS = np.logspace(-2, 4, 13)
 
 
 def check_last_layer(program: Program) -> None:
-  """Checks that the run's predictions are the softmax of one linear layer.
+  """Checks that the run's predictions are the softmax of one linear layer of one set of weights.
 
   Raises:
     RunError: if they are not.
   """
   head, rule = program.model.head, program.method.predict
+  if program.extras.draw is not None:
+    raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
   if not isinstance(head, models.SoftmaxHead) or rule is not rules.predict_softmax:
     raise RunError(
       "evaluate.measures: laplace needs the softmax of one linear layer, as method.name=softmax has it, "
@@ -41,7 +43,7 @@ def laplace_measures(
   """The error, NLL and ECE of predictions under the posterior of the last layer, and the prior's precision.
 
   The posterior is `ensembles.laplace_posterior` with Kronecker factors of the training examples, without
-  augmentation. Of the `PRECISIONS` it takes the one with the lowest NLL on the validation split.
+  augmentation or noise. It takes the precision of `PRECISIONS` with the lowest NLL on the validation split.
 
   Args:
     sources: `train`, `val`, and `shown`, the split to measure.
@@ -52,25 +54,27 @@ def laplace_measures(
     last_layer(state, sources[name].arrays, batch) for batch in batches(sources[name], batch_size, mesh)
   )
   curvature = jax.jit(functools.partial(ensembles.laplace_curvature, structure="kronecker"))
-  sums = [curvature(features, logits, weights=weights) for features, logits, weights in batches_of("train")]
+  sums = (curvature(features, logits, weights=weights) for features, logits, weights in batches_of("train"))
   total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
   layer = {name: _joined(batches_of(name), len(sources[name])) for name in ("val", "shown")}
+  # The directions are the same for every precision, so they are computed once.
+  of_1 = ensembles.laplace_posterior(total, precision=1.0)
 
   def predicted(name: str, precision: float) -> Any:
     features, logits = layer[name]
-    posterior = ensembles.laplace_posterior(total, precision=precision)
+    posterior = of_1._replace(variances=1 / (1 / of_1.variances - 1 + precision))
     return ensembles.probit_log_probs(logits, ensembles.laplace_variance(posterior, features))
 
-  def nll(name: str, precision: float) -> float:
-    loss, count = calibration.nll(predicted(name, precision), sources[name].split.labels)
+  def nll(log_probs: Any, name: str) -> float:
+    loss, count = calibration.nll(log_probs, sources[name].split.labels)
     return float(loss / count)
 
-  precision = min(map(float, PRECISIONS), key=lambda precision: nll("val", precision))
+  precision = min(map(float, PRECISIONS), key=lambda precision: nll(predicted("val", precision), "val"))
   log_probs, labels = predicted("shown", precision), sources["shown"].split.labels
   return {
     "laplace_precision": precision,
     "laplace_error": np.mean(np.argmax(log_probs, axis=-1) != labels),
-    "laplace_nll": nll("shown", precision),
+    "laplace_nll": nll(log_probs, "shown"),
     "laplace_ece": calibration.ece(calibration.ece_bins(log_probs, labels)),
   }
 

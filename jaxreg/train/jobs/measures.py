@@ -1,6 +1,7 @@
 """`evaluate.measures`: more about a run's probabilities than error, NLL, Brier score and ECE."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -125,19 +126,18 @@ def further_measures(
   for replica in range(number):
     state = replicas.pick(states, replica)
 
+    @functools.cache
     def predicted(name: str, state: Any = state) -> Predicted:
       outputs = outputs_over(program, replicas.mesh, state, source(wanted[name]), batch_size)
       return Predicted(outputs["log_probs"], wanted[name].labels, keys.prediction_sets(name))
 
-    shown = predicted(split)
-    held_out = predicted("val") if learns else shown
     for name in names:
       if name == "laplace":
         values = laplace_measures(program, replicas.mesh, state, sources, batch_size)
       elif name in HELD_OUT:
-        values = HELD_OUT[name](shown, held_out, alpha)
+        values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:
-        values = OF_THE_SPLIT[name](shown)
+        values = OF_THE_SPLIT[name](predicted(split))
       for measure, value in jax.device_get(values).items():
         found.setdefault(f"{split}/{measure}", []).append(float(value))
   return {name: np.array(values) for name, values in found.items()}
