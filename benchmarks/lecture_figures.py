@@ -14,6 +14,7 @@ import _lecture_closed_forms as closed_forms
 import _lecture_curves as curves
 import _lecture_minima as minima
 import _lecture_networks as networks
+import _lecture_sizes as sizes
 
 FIGURES = {
   "penalties": closed_forms.penalties,
@@ -28,6 +29,7 @@ ON_MNIST = {
   "autoencoder": networks.autoencoder,
   "mc_samples": networks.mc_samples,
   "weight_noise": minima.weight_noise,
+  "network_sizes": sizes.network_sizes,
 }
 OUT = Path(__file__).resolve().parent.parent / "docs/figures"
 

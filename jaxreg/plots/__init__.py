@@ -24,6 +24,7 @@ from jaxreg.plots._landscape import final_losses, stationary_points
 from jaxreg.plots._layerwise import layerwise
 from jaxreg.plots._monte_carlo import monte_carlo, predictive
 from jaxreg.plots._names import paper_name
+from jaxreg.plots._network_sizes import network_sizes
 from jaxreg.plots._penalty_contours import penalty_contours
 from jaxreg.plots._power_laws import power_laws
 from jaxreg.plots._profiles import profiles
@@ -58,6 +59,7 @@ __all__ = [
   "gradients",
   "layerwise",
   "monte_carlo",
+  "network_sizes",
   "paper_name",
   "penalty_contours",
   "power_laws",

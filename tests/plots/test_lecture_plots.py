@@ -155,6 +155,27 @@ def test_flat_minima_show_means_and_every_run():
     plots.flat_minima(alphas, both(rise[:, 1:]), both(losses), both(traces))
 
 
+def test_network_sizes_show_means_and_every_run():
+  train, test = np.array([[0.1, 0.3], [0.0, 0.0]]), np.array([[0.2, 0.4], [0.1, 0.1]])
+  losses = np.array([[1.0, 1.0], [0.1, 10.0]])
+  left, right = plots.network_sizes([4, 8], train, test, losses).axes
+  np.testing.assert_allclose(labelled(left)["training images"], [[4, 20], [8, 0]])
+  np.testing.assert_allclose(labelled(left)["test images"], [[4, 30], [8, 10]])
+  band = left.collections[0].get_paths()[0].vertices
+  np.testing.assert_allclose(
+    np.unique(band[band[:, 0] == 4, 1]), 20 + 100 * np.sqrt(0.02) * np.array([-1, 1])
+  )
+  assert left.get_xscale() == right.get_xscale() == "log"
+  for patch, values in zip(right.patches, losses, strict=True):
+    x, heights = patch.get_xy().T
+    assert heights.max() == (2 if values[0] == values[1] else 1)
+    assert x.min() <= values.min()
+    assert values.max() <= x.max()
+  for wrong in ((np.array([4]), train, test, losses), ([4, 8], train[:, :1], test, losses)):
+    with pytest.raises(ValueError, match=r"units must be \[sizes\], .* got"):
+      plots.network_sizes(*wrong)
+
+
 def test_curves_of_runs_have_their_spread_and_marks():
   values = {"one": [[1.0, 2.0], [3.0, 2.0]], "other": [[4.0, 4.0]]}
   (axis,) = plots.seed_curves([0, 10], values, ylabel="NLL", marks={"stop": 5.0}, log=True).axes
