@@ -23,10 +23,8 @@ def network_sizes(folder: str) -> Figure:
     params = last(train(loss_fn, params, examples, **options, name=f"{units} units"))
     (train_error, _), (test_error, test_loss) = (_measure(params, split) for split in (examples, test))
     measured.append((train_error, test_error, test_loss))
-    shown = spread(100 * train_error, " %", 3), spread(100 * test_error, " %"), spread(test_loss, "", 3)
-    print(
-      f"  {units} units: training error {shown[0]}, test error {shown[1]}, test loss {shown[2]}", flush=True
-    )
+    print(f"  {units} units: training error {spread(100 * train_error, ' %', 3)},")
+    print(f"    test error {spread(100 * test_error, ' %')}, loss {spread(test_loss, '', 3)}", flush=True)
   title = f"{RUNS} runs of each size, {IMAGES} images of MNIST, 14 x 14 pixels"
   return plots.network_sizes(UNITS, *np.array(measured).swapaxes(0, 1), title=title)
 

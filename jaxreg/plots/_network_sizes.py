@@ -58,7 +58,7 @@ def network_sizes(
   bins = np.geomspace(losses.min(), losses.max() * (1 + 1e-9), 61)
   for number, (size, values) in enumerate(zip(units, losses, strict=True)):
     color = f"C{number}"
-    right.hist(values, bins, histtype="stepfilled", color=color, alpha=0.6, label=f"{size} hidden units")
+    right.hist(values, bins, histtype="stepfilled", color=color, alpha=0.6, label=f"{size} units")
   right.set(xlabel="test loss at the end", ylabel=f"runs of {losses.shape[1]}", xscale="log")
   right.legend(fontsize="small", frameon=False)
   for axis in (left, right):
