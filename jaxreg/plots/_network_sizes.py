@@ -60,6 +60,10 @@ def network_sizes(
     color = f"C{number}"
     right.hist(values, bins, histtype="stepfilled", color=color, alpha=0.6, label=f"{size} units")
   right.set(xlabel="test loss at the end", ylabel=f"runs of {losses.shape[1]}", xscale="log")
+  ticks = [digit * 10.0**power for power in range(-9, 9) for digit in (1, 2, 5)]
+  inside = [tick for tick in ticks if losses.min() <= tick <= losses.max()]
+  right.set_xticks(inside, [f"{tick:g}" for tick in inside])
+  right.minorticks_off()
   right.legend(fontsize="small", frameon=False)
   for axis in (left, right):
     axis.grid(alpha=0.3)
