@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxreg.plots._axes import new_figure
-from jaxreg.plots._marks import band
+from jaxreg.plots._marks import band, dot, stroke
 
 
 def network_sizes(
@@ -16,13 +16,13 @@ def network_sizes(
   *,
   title: str = "",
 ) -> Figure:
-  """Draws training and test error over the size of a network, and histograms of the test losses of its runs.
+  """Draws training and test error over the size of a network, and where its runs end.
 
   Args:
     units: the sizes, increasing, `[sizes]`.
     train_errors: in [0, 1], `[sizes, runs]`: a line for the mean over runs, a band of one standard deviation.
     test_errors: likewise, of the same shape.
-    test_losses: of the same shape, positive; a histogram for each size.
+    test_losses: of the same shape, positive; a dot for each run.
     title: above the figure.
 
   Returns:
@@ -55,16 +55,17 @@ def network_sizes(
   left.set_ylim(bottom=0)
   handles, _ = left.get_legend_handles_labels()
   left.legend(handles=[*handles, band("one standard deviation")], fontsize="small", frameon=False)
-  bins = np.geomspace(losses.min(), losses.max() * (1 + 1e-9), 61)
-  for number, (size, values) in enumerate(zip(units, losses, strict=True)):
-    color = f"C{number}"
-    right.hist(values, bins, histtype="stepfilled", color=color, alpha=0.6, label=f"{size} units")
-  right.set(xlabel="test loss at the end", ylabel=f"runs of {losses.shape[1]}", xscale="log")
+  spread = np.linspace(-0.3, 0.3, losses.shape[1])  # so that runs that end alike do not hide each other
+  for place, values in enumerate(losses):
+    right.plot(values, place + spread, "o", color="C1", alpha=0.5, markersize=3, markeredgewidth=0)
+    right.plot([values.mean()] * 2, [place - 0.4, place + 0.4], color="black")
+  right.set(xlabel="test loss at the end", ylabel="hidden units", xscale="log")
+  right.set_yticks(range(len(units)), units)
   ticks = [digit * 10.0**power for power in range(-9, 9) for digit in (1, 2, 5)]
   inside = [tick for tick in ticks if losses.min() <= tick <= losses.max()]
   right.set_xticks(inside, [f"{tick:g}" for tick in inside])
   right.minorticks_off()
-  right.legend(fontsize="small", frameon=False)
+  right.legend(handles=[dot("one run"), stroke("mean")], fontsize="small", frameon=False)
   for axis in (left, right):
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)

@@ -166,11 +166,13 @@ def test_network_sizes_show_means_and_every_run():
     np.unique(band[band[:, 0] == 4, 1]), 20 + 100 * np.sqrt(0.02) * np.array([-1, 1])
   )
   assert left.get_xscale() == right.get_xscale() == "log"
-  for patch, values in zip(right.patches, losses, strict=True):
-    x, heights = patch.get_xy().T
-    assert heights.max() == (2 if values[0] == values[1] else 1)
-    assert x.min() <= values.min()
-    assert values.max() <= x.max()
+  runs, means = right.lines[::2], right.lines[1::2]
+  for place, (run, mean) in enumerate(zip(runs, means, strict=True)):
+    np.testing.assert_array_equal(run.get_xdata(), losses[place])
+    assert np.abs(run.get_ydata() - place).max() < 0.5
+    np.testing.assert_allclose(mean.get_xdata(), losses[place].mean())
+  assert [label.get_text() for label in right.get_yticklabels()] == ["4", "8"]
+  assert [label.get_text() for label in right.get_xticklabels()] == ["0.1", "0.2", "0.5", "1", "2", "5", "10"]
   for wrong in ((np.array([4]), train, test, losses), ([4, 8], train[:, :1], test, losses)):
     with pytest.raises(ValueError, match=r"units must be \[sizes\], .* got"):
       plots.network_sizes(*wrong)

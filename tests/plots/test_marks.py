@@ -42,7 +42,7 @@ def keys(figure):
     (lambda: plots.flat_minima(LINE, {"a": TWO}, {"a": TWO}, {"a": TWO}), {"a run on its way"} | SPREAD),
     (
       lambda: plots.network_sizes([1, 2], TWO, TWO, 1 + TWO),
-      {"training images", "test images", "one standard deviation", "1 units", "2 units"},
+      {"training images", "test images", "one standard deviation", "one run", "mean"},
     ),
     (
       lambda: plots.unit_balls({"a": BALL}, [0.0, -1.0]),
