@@ -3,12 +3,11 @@
     python benchmarks/toolbox.py [--rounds 5] [--record benchmarks/records/compare_toolbox_mnist1k.json]
 
 The errors are those of a finished comparison, `configs/compare_toolbox_mnist1k.py`: the record is its
-`compare.json`. The times are measured here: the trainer's compiled step of each row, at the setting that the
-comparison chose, in turn with the step of the first row. Steps of an ensemble train all its members.
+`compare.json`. The times are measured here: the trainer's compiled step of each row, at the middle one of its
+strengths, in turn with the step of the first row. Steps of an ensemble train all its members.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from _steps import Steps, alternate, made_up
 
 from jaxreg.train.config.fields import flatten
 from jaxreg.train.config.files import load_file
-from jaxreg.train.config.rows import parse_rows
+from jaxreg.train.config.rows import Row, parse_rows
 from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.step.metrics import shown
 
@@ -30,38 +29,33 @@ def main() -> None:
   parser.add_argument("--record", type=Path, default=RECORD, help="the `compare.json` of the comparison")
   options = parser.parse_args()
   rounds, seconds = (2, 0.1) if options.quick else (options.rounds, 0.5)
-  found = json.loads(options.record.read_text())
+  if not options.record.is_file():
+    parser.error(f"--record: there is no {options.record}; it is the compare.json of a finished comparison")
   config, _ = load_file("compare_toolbox_mnist1k.py", CONFIGS)
-  fields_of = {row.label: row.fields for row in parse_rows(config)}
-  if unknown := sorted(found["rows"].keys() - fields_of.keys()):
-    parser.error(f"{options.record} has rows that the configuration has not: {', '.join(unknown)}")
-  rows = {label: fields_of[label] for label in found["rows"]}
-  report = Report(options.json)
-  report.table(
-    "toolbox",
-    f"{found['seeds']} seeds",
-    "test error, %",
-    "NLL",
-    "ECE, %",
-    "error less none's, %",
-    "setting",
-    "step over none's",
-  )
-  first, *_ = rows
-  steps = {first: make_step(config, first, rows[first])}
-  for label in list(rows)[:4] if options.quick else rows:
-    entry = found["rows"][label]
-    fields = rows[label] | entry["setting"]
-    steps = {first: steps[first], label: make_step(config, label, fields)} if label != first else steps
-    times = alternate(steps, rounds=rounds, seconds=seconds)
-    over = spread(ratios(times[label], times[first]))
-    report.row(label, *cells(entry, first=label == first), over, numbers=times)
+  rows = parse_rows(config)[:4] if options.quick else parse_rows(config)
+  none = make_step(config, rows[0])
+  times: dict[str, dict[str, list[float]]] = {rows[0].label: {}}
+  for number, row in enumerate(rows[1:], start=2):
+    steps = {"none": none, "row": make_step(config, row)}
+    times[row.label] = alternate(steps, rounds=rounds, seconds=seconds)
+    print(f"{number} of {len(rows)}: {row.label}", flush=True)
+  tell(Report(options.json), json.loads(options.record.read_text()), times)
+
+
+def tell(report: Report, found: dict[str, Any], times: dict[str, dict[str, list[float]]]) -> None:
+  """Writes a row for each that has both an entry in the record and times."""
+  columns = "test error, %", "NLL", "ECE, %", "error less none's, %", "setting", "step over none's"
+  report.table("toolbox", f"{found['seeds']} seeds", *columns)
+  for label, of in times.items():
+    if entry := found["rows"].get(label):
+      over = spread(ratios(of["row"], of["none"])) if of else ""
+      report.row(label, *cells(entry, first=not of), over, numbers=of)
   report.close()
 
 
-def make_step(config: Any, label: str, fields: Mapping[str, Any]) -> Steps:
+def make_step(config: Any, row: Row) -> Steps:
   """The compiled step of one run of a row."""
-  cell = make_cell(config, label, fields, seeds=1)
+  cell = make_cell(config, row.label, {**row.fields, **row.grid[len(row.grid) // 2]}, seeds=1)
   return Steps(made_up((28, 28, 1)), cell.batch_size, flatten(cell), replicas=cell.replicas)
 
 
