@@ -18,8 +18,8 @@ The paper's test error for 1K (confirmed by its poster): softmax 7.09 %, DropMax
 figures are not confirmed.
 Ours for `1k`, weight decay searched, 5 seeds, mean and 95 % interval (`compare_dropmax_mnist1k`): test error
 4.54 ± 0.28 % with softmax and 3.61 ± 0.13 % with DropMax. One to two minutes a run on 2 cores.
-For `5k`, 3 seeds (`compare_dropmax_mnist5k`): 1.86 ± 0.04 % and 1.40 ± 0.24 %. For `1k-appendix`, one seed:
-4.19 % and 3.00 %, half an hour a run on one core.
+For `5k`, 3 seeds (`compare_dropmax_mnist5k`): 1.86 ± 0.04 % and 1.40 ± 0.24 %. For `1k-appendix`, 3 seeds,
+3.87 ± 0.70 % and 3.11 ± 0.26 %, half an hour a seed on one core.
 """
 
 from jaxreg.train import Config, base_config
