@@ -50,8 +50,8 @@ SECTIONS: dict[str, list[Figure]] = {
     Figure(
       "compare_toolbox_mnist1k",
       f"{RUN}compare_toolbox_mnist1k.py{DATA}",
-      "No regularizer and nineteen others on 1000 images of MNIST, five seeds each. VAT and FGSM lower the "
-      "error most; label smoothing has by far the largest ECE.",
+      "Eighty regularizers beside none on 1000 images of MNIST, five seeds each. Shifts, FixMatch and VAT "
+      "lower the error most; the confidence penalty has by far the largest ECE.",
       "toolbox",
     ),
     Figure(
