@@ -13,7 +13,8 @@ minutes each on one core. The same command resumes after an interruption. Two co
 
 `appendix`: softmax and DropMax on the schedule of appendix C (`dropmax_mnist:1k-appendix`: 2000 epochs,
 40 000 steps, batches of 50), the weight decay searched in {0, 1e-5, 1e-4, 1e-3}, three seeds. 14 runs, half
-an hour a seed on one core. Run so far: all seeds at 1e-4 (3.87 ± 0.70 and 3.11 ± 0.26 %), nothing of the search.
+an hour a seed on one core. Run so far: all seeds at 1e-4 (3.87 ± 0.70 and 3.11 ± 0.26 %); the search
+was not run.
 """
 
 from configs.dropmax_mnist import get_config as dropmax_mnist
