@@ -158,7 +158,7 @@ def markdown(table: dict[str, Any]) -> str:
 def caption(name: str, found: dict[str, Any]) -> str:
   machine, versions = found["machine"], found["versions"]
   device = f"{found['device']}, " if "device" in found else ""
-  cores = f"{machine['cores']} cores of {machine['processor']}"
+  cores = f"{machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['processor']}"
   return (
     f"`python -m benchmarks {name}`, {found['date']}: {device}{cores}, Python {versions['python']},\n"
     f"jax {versions['jax']}."

@@ -2,7 +2,7 @@
 
     python benchmarks/toolbox.py [--rounds 5] [--record benchmarks/records/compare_toolbox_mnist1k.json]
 
-The errors are those of a finished comparison, `configs/compare_toolbox_mnist1k.py`: the record is its
+The errors come from a finished comparison, `configs/compare_toolbox_mnist1k.py`: the record is its
 `compare.json`. The times are measured here: the trainer's compiled step of each row, at the middle one of its
 strengths, in turn with the step of the first row. Steps of an ensemble train all its members.
 """

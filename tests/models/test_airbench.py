@@ -98,7 +98,7 @@ def test_whitened_filters_on_photographs(data_dir):
   responses = patches @ kernel.reshape(12, 24)
   np.testing.assert_allclose(responses[:, 12:], -responses[:, :12])
   covariance = responses[:, :12].T @ responses[:, :12] / len(patches)
-  # What is added to the variances counts for the finest colours only.
+  # The number that is added to the variances counts for the finest colours only.
   assert ((covariance.diagonal() > 0.5) & (covariance.diagonal() < 1.15)).all()
   assert (covariance.diagonal() > 0.85).sum() >= 8
   correlations = covariance / np.sqrt(np.outer(covariance.diagonal(), covariance.diagonal()))
