@@ -374,9 +374,9 @@ SECTIONS: dict[str, list[Row]] = {
   ],
   "Augmentation": [
     Row(
-      "Pad-crop, translate, flip",
+      "Pad-crop, translate, flip; predictions by the mean with the mirror image",
       "augment.pad_crop .translate .flip",
-      "`dropmax_cifar10`, `dropmax_cifar100`, `toolbox_digits:translate`",
+      "`dropmax_cifar10`, `dropmax_cifar100`, `toolbox_digits:translate`, `evaluate.mirror`",
       "He et al., Deep Residual Learning, 2016",
     ),
     Row(

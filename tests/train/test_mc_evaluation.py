@@ -50,6 +50,24 @@ def test_without_noise_it_is_the_plain_prediction():
   np.testing.assert_allclose(sampled["nll"], plain["nll"], rtol=1e-5)
 
 
+def test_mirror_is_the_mean_with_the_mirror_images():
+  built, state, batch, metrics = evaluated(**{"evaluate.mirror": True})
+  exps = []
+  for inputs in (batch["inputs"], np.flip(batch["inputs"], axis=2)):
+    outputs, _ = built.apply_fn(state.params, {}, inputs, key=None, train=False)
+    exps.append(np.exp(np.asarray(outputs["logits"], np.float64)))
+  probs = sum(x / x.sum(axis=-1, keepdims=True) for x in exps) / 2
+  nll = -np.log(probs[np.arange(64), batch["labels"]]).sum()
+  np.testing.assert_allclose(metrics["nll"][0], nll, rtol=1e-5)
+  assert abs(nll / evaluated()[-1]["nll"][0] - 1) > 1e-4
+
+
+def test_mirror_needs_images():
+  data = {**sources.digits().describe(), "input_shape": [64]}
+  with pytest.raises(train.RunError, match=r"evaluate\.mirror: is for images, .* has shape \(64,\); give F"):
+    build(runs.make_config({**FIELDS, "evaluate.mirror": True}), data)
+
+
 @pytest.mark.parametrize(("combine", "number"), [("geometric", 0), ("weight_scaling", 3)])
 def test_a_mean_needs_draws_and_weight_scaling_has_none(combine, number):
   with pytest.raises(train.RunError, match=rf"evaluate\.combine: .*, got {combine} and {number}"):

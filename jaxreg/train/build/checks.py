@@ -80,7 +80,7 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_inputs(config: Config, data: Data) -> None:
-  """Checks that the augmentations fit the inputs.
+  """Checks that the augmentations and `evaluate.mirror` fit the inputs.
 
   Raises:
     RunError: if they do not.
@@ -88,6 +88,11 @@ def check_inputs(config: Config, data: Data) -> None:
   if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
     raise RunError(
       f"augment: is for images, and the inputs of data.{config.data.name} are tokens; leave it empty"
+    )
+  if config.evaluate.mirror and (is_tokens(data["input_dtype"]) or len(data["input_shape"]) != 3):
+    raise RunError(
+      f"evaluate.mirror: is for images, and an input of data.{config.data.name} has shape "
+      f"{tuple(data['input_shape'])}; give False"
     )
   channels = data["input_shape"][-1] if data["input_shape"] else 0
   if len(config.augment.mean) not in (0, channels):

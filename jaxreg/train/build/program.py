@@ -159,8 +159,8 @@ def _assemble(
     scale=data["scale"],
     most_labels=named.most_labels(config.augment.names),
   )
-  draws = {"mc_samples": config.evaluate.mc_samples, "combine": config.evaluate.combine, "extras": extras}
-  predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws)
+  draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
+  predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws, extras=extras)
   predict_step = make_predict_step(predict_fn)
   return Program(
     init=init,

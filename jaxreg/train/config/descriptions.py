@@ -147,6 +147,7 @@ DESCRIPTIONS = {
   "evaluate.split": "Split to evaluate.",
   "evaluate.mc_samples": "A prediction is the mean over this many draws of the noise; 0: without noise.",
   "evaluate.combine": "The mean over the draws of the noise; weight_scaling: no draws, and the noise's mean.",
+  "evaluate.mirror": "A prediction is the mean of the probabilities of an image and of its mirror image.",
   "evaluate.ood": (
     "Images from elsewhere that the predictions are to tell from the split's, as ('rotated', 'noise'): the "
     "split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits."

@@ -70,6 +70,7 @@ def base_config() -> Config:
       "split": "test",
       "mc_samples": 0,
       "combine": "arithmetic",
+      "mirror": False,
       "ood": (),
       "measures": (),
       "alpha": 0.1,

@@ -44,7 +44,7 @@ def _is_read(field: str, flat: Mapping[str, Any]) -> bool:
   if group in BY_JOB and group != flat["job"]:
     return False
   if group == "evaluate" and flat["job"] in ("compare", "flatness", "train"):
-    return field in ("evaluate.mc_samples", "evaluate.combine")
+    return field in ("evaluate.mc_samples", "evaluate.combine", "evaluate.mirror")
   if field.startswith("data.stream."):
     name = flat["data.name"]
     return name == "image_folder" or bool(flat.get(f"data.{name}.stream"))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxreg import ensembles
 from jaxreg.train import keys
@@ -23,6 +24,7 @@ def make_predict_fn(
   *,
   mc_samples: int = 0,
   combine: str = "arithmetic",
+  mirror: bool = False,
   extras: Extras | None = None,
 ) -> Callable[[TrainState, Array, Key], Array]:
   """Builds `predict_fn(state, inputs, key) -> log_probs`.
@@ -33,6 +35,9 @@ def make_predict_fn(
 
   Where the average of `extras` draws parameters, as SWAG does, a prediction is the mean of the probabilities
   over its draws. A state without an average predicts with its own parameters.
+
+  With `mirror`, the inputs are images, `[batch, height, width, channels]`. A prediction is the mean of the
+  probabilities of an image and of its mirror image, by the same draws.
   """
   drawn, samples = (None, 0) if extras is None else (extras.draw, extras.average.samples)
 
@@ -61,7 +66,10 @@ def make_predict_fn(
     mean = ensembles.geometric if combine == "geometric" else ensembles.arithmetic
     return mean(jax.lax.map(draw, jax.random.split(key, mc_samples)))
 
-  return predict_fn
+  def of_both(state: TrainState, inputs: Array, key: Key) -> Array:
+    return ensembles.arithmetic(jnp.stack([predict_fn(state, x, key) for x in (inputs, inputs[:, :, ::-1])]))
+
+  return of_both if mirror else predict_fn
 
 
 def make_predict_step(
