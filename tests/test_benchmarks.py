@@ -111,6 +111,15 @@ def test_a_measurement_that_does_not_exist_is_one_line(monkeypatch, capsys):
   assert "there is no measurement step; there are steps, dropmax_overhead" in capsys.readouterr().err
 
 
+def test_the_density_of_known_eigenvalues_integrates_to_their_weights(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER)
+  smooth = importlib.import_module("pyhessian_readme").smooth
+  values, weights, grid = np.array([0.0, 2.0]), np.array([0.25, 0.75]), np.linspace(-1, 3, 4001)
+  density = smooth(values, weights, grid, 0.1)
+  np.testing.assert_allclose(density, stats.norm(values, 0.1).pdf(grid[:, None]) @ weights, rtol=1e-12)
+  np.testing.assert_allclose(density.sum() * (grid[1] - grid[0]), 1, rtol=1e-6)
+
+
 def test_the_accelerator_is_measured_only_if_it_is_named(monkeypatch):
   monkeypatch.syspath_prepend(FOLDER.parent)
   command, ran = importlib.import_module("benchmarks.__main__"), []
@@ -154,6 +163,25 @@ def test_a_part_ends_with_what_it_started(accelerator):
     accelerator.end_group(process)
     assert process.stdout.read() == b"", "it ends when `sleep` does, too"
   assert time.monotonic() - began < 50
+
+
+def test_the_table_of_the_toolbox_is_the_record_and_the_ratio_of_the_times(monkeypatch):
+  monkeypatch.syspath_prepend(FOLDER)
+  module = importlib.import_module("toolbox")
+  found = json.loads(module.RECORD.read_text())
+  report = importlib.import_module("_report").Report(None)
+  times = {"none": {}, "dropout": {"none": [1.0, 2.0], "row": [1.5, 2.6]}, "not in the record": {}}
+  module.tell(report, found, times)
+  first, second = report.tables["toolbox"]["rows"]
+  runs = [100 * np.array(found["rows"][label]["runs"]["test/error"]) for label in ("none", "dropout")]
+
+  def cell(runs):
+    half = stats.t.ppf(0.975, len(runs) - 1) * stats.sem(runs)
+    return f"{runs.mean():.2f} ± {half:.2f}"
+
+  assert [first[0], first[1], first[4], first[6]] == ["none", cell(runs[0]), "", ""]
+  assert [second[0], second[1], second[4]] == ["dropout", cell(runs[1]), cell(runs[1] - runs[0])]
+  assert second[5:] == ["dropout_rate 0.5", "1.40 (1.30 to 1.50)"]
 
 
 def test_parts_share_the_time_and_the_rest_goes_on(accelerator, tmp_path, monkeypatch):
