@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -75,7 +76,8 @@ def top_eigenpairs(
     key: draws the start vector.
     num: number of pairs.
     num_matvecs: number of products, and of stored vectors; by default `3 num + 20`. Pairs that have not
-      converged by then are marked.
+      converged by then are marked. By default, and without `v0`, a `Curvature` makes no further products when
+      all pairs have converged.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: tolerance for `converged`.
     check: whether to test, by three more products, that the operator is deterministic and symmetric.
@@ -112,8 +114,11 @@ def top_eigenpairs(
   if v0 is not None:
     start = _warm(check_wide(v0, "v0"), start)
   other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
-  ritz = _ritz_of if isinstance(matvec, Streamed) else _ritz
-  pairs, products = ritz(steps, num, which, tol, matvec, start, other)
+  if isinstance(matvec, Streamed):
+    enough = _Converged(num, which, tol) if num_matvecs is None and v0 is None else None
+    pairs, products = _ritz_of(steps, num, which, tol, matvec, start, other, enough)
+  else:
+    pairs, products = _ritz(steps, num, which, tol, matvec, start, other)
   if other is not None and products is not None:
     _check_products(rounding, start, other, *products)
   return pairs
@@ -126,25 +131,59 @@ def _warm(v0: Array, random: Array) -> Array:
   return (unit(v0.reshape(-1, random.size).sum(axis=0)) + 0.01 * unit(random)).astype(random.dtype)
 
 
-def _ritz_of(steps, num, which, tol, matvec, start, other):
+def _ritz_of(steps, num, which, tol, matvec, start, other, enough=None):
   # In the same program, which computes the shared part of the products once. An operator that changes from
   # call to call changes while it is traced.
   products = None if other is None else (matvec(start), matvec(start), matvec(other))
 
-  basis, tridiagonal, residual = _lanczos(steps, matvec, start)
-  values, vectors = jnp.linalg.eigh(tridiagonal)
-  rank = {"largest": -values, "smallest": values, "magnitude": -jnp.abs(values)}[which]
-  chosen = jnp.argsort(rank)[:num]
-  # The whole residual is in the last vector of the recurrence, so no further products are needed.
-  residuals = residual * jnp.abs(vectors[-1, chosen])
-  ritz = vectors[:, chosen].T @ basis
+  basis, tridiagonal, residual = _lanczos(steps, matvec, start, enough)
+  found = enough and enough.found
+  values, vectors, residuals, converged = found or _chosen(num, which, tol, tridiagonal, residual, jnp)
+  ritz = vectors.T @ basis
   if ritz.shape[1] > start.size:  # a sharded basis
     ritz = ritz[:, : start.size]
-  converged = residuals <= tol * jnp.abs(values).max()
-  return EigenPairs(values[chosen], ritz, residuals, converged), products
+  return EigenPairs(values, ritz, residuals, converged), products
 
 
 _ritz = jax.jit(_ritz_of, static_argnums=(0, 1, 2))
+
+
+def _chosen(num, which, tol, tridiagonal, residual, numpy):
+  """Values, vectors in the basis, residuals and whether they are small, of the first `num` Ritz pairs."""
+  values, vectors = numpy.linalg.eigh(tridiagonal)
+  rank = {"largest": -values, "smallest": values, "magnitude": -numpy.abs(values)}[which]
+  chosen = numpy.argsort(rank)[:num]
+  # The whole residual is in the last vector of the recurrence, so no further products are needed.
+  residuals = residual * numpy.abs(vectors[-1, chosen])
+  return values[chosen], vectors[:, chosen], residuals, residuals <= tol * numpy.abs(values).max()
+
+
+@dataclasses.dataclass
+class _Converged:
+  """Whether the first `num` pairs have converged after `taken` products; if so, `found` has them.
+
+  It is on the host, where numbers of products compile nothing. A warm start may hide a larger eigenvalue for
+  long, and so may a space that is exhausted: there it must not be asked, or says no.
+  """
+
+  num: int
+  which: str
+  tol: float
+  found: tuple[Array, ...] | None = None
+
+  def __call__(self, taken: int, state: tuple[Array, ...]) -> bool:
+    basis, diagonal, beside = state[:3]
+    within, below = np.asarray(diagonal)[:taken], np.asarray(beside)[:taken]
+    if taken < self.num or not below.all():
+      return False
+    tridiagonal = np.diag(within) + np.diag(below[:-1], 1) + np.diag(below[:-1], -1)
+    chosen = _chosen(self.num, self.which, self.tol, tridiagonal, below[-1], np)
+    values, vectors, residuals, converged = chosen
+    if not converged.all():
+      return False
+    rest = np.zeros((len(basis) - taken, self.num), vectors.dtype)  # the basis has no vectors there yet
+    self.found = tuple(map(jnp.asarray, (values, np.concatenate([vectors, rest]), residuals, converged)))
+    return True
 
 
 @analysis
@@ -321,7 +360,9 @@ def _quadrature_of(num_probes, num_matvecs, matvec, like, key):
 _quadrature = jax.jit(_quadrature_of, static_argnums=(0, 1))
 
 
-def _lanczos(steps: int, matvec: Matvec, start: Array) -> tuple[Array, Array, Array]:
+def _lanczos(
+  steps: int, matvec: Matvec, start: Array, enough: Callable[[int, Any], bool] | None = None
+) -> tuple[Array, Array, Array]:
   """Returns the basis `[steps, size]`, the tridiagonal matrix in it, and the norm of the final residual.
 
   The recurrence may exhaust the space that `start` reaches before the last step: with low rank, as from dead
@@ -337,7 +378,7 @@ def _lanczos(steps: int, matvec: Matvec, start: Array) -> tuple[Array, Array, Ar
   zeros = lambda *shape: jnp.zeros(shape, start.dtype)  # each its own, because the loop overwrites them
   basis = jnp.zeros((steps, width), start.dtype, device=sharding)
   state = (basis, zeros(steps), zeros(steps), start / jnp.linalg.norm(start), zeros())
-  basis, diagonal, beside, _, _ = iterate(matvec, steps, _current, _advance(sharding), state)
+  basis, diagonal, beside, _, _ = iterate(matvec, steps, _current, _advance(sharding), state, enough)
   tridiagonal = jnp.diag(diagonal) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
   return basis, tridiagonal, beside[-1]
 

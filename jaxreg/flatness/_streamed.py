@@ -85,16 +85,20 @@ def iterate(
   vector_of: Callable[[Array, Any], Array],
   step: Callable[[Array, Any, Array], Any],
   state: Any,
+  enough: Callable[[int, Any], bool] | None = None,
 ) -> Any:
   """Computes `state = step(number, state, matvec(vector_of(number, state)))` for each number below `count`.
 
   The loop is compiled, or on the host if the products are. There, `step` and `vector_of` must be functions of
-  a module or their `Partial`, so that they are compiled once.
+  a module or their `Partial`, so that they are compiled once, and the loop ends when `enough` of the number
+  of products and the state is true.
   """
   if not isinstance(matvec, Streamed):
     return jax.lax.fori_loop(0, count, lambda n, s: step(n, s, matvec(vector_of(n, s))), state)
   for number in range(count):
     state = _step(step, number, state, matvec(_vector(vector_of, number, state)))
+    if enough is not None and enough(number + 1, state):
+      break
   return state
 
 

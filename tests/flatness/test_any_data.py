@@ -163,6 +163,54 @@ def test_a_warm_start_needs_fewer_products():
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(200), key=jax.random.key(0), v0=jnp.ones(3))
 
 
+class Passes:
+  """One batch, and the number of times that it was read: once a product."""
+
+  def __init__(self, batch):
+    self.batch, self.number = batch, 0
+
+  def __iter__(self):
+    self.number += 1
+    yield self.batch
+
+
+def of_a_diagonal(values):
+  """A `Curvature` with these eigenvalues, and its data."""
+  data = Passes(jnp.asarray(values)[None])
+  return flatness.Curvature(
+    lambda params, x, *, key: 0.5 * (x * params[None] ** 2).sum(), jnp.zeros(len(values)), data
+  ), data
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
+def test_a_curvature_ends_when_all_pairs_have_converged(which):
+  values = np.concatenate([[-90, -60, -30, 40, 70, 100], np.linspace(-1, 1, 194)])
+  rank = {"largest": -values, "smallest": values, "magnitude": -np.abs(values)}[which]
+  want = values[np.argsort(rank)[:3]]
+  curvature, data = of_a_diagonal(values)
+  found = curvature.top_eigenpairs(key=jax.random.key(0), num=3, which=which, check=False)
+  assert data.number < 15, "29 without an end"
+  np.testing.assert_allclose(found.values, want, rtol=1e-5)
+  assert found.converged.all()
+  vectors = np.asarray(found.vectors)
+  residuals = np.linalg.norm(vectors * values - np.asarray(found.values)[:, None] * vectors, axis=1)
+  np.testing.assert_allclose(residuals, found.residuals, rtol=1e-2, atol=1e-8)
+  assert residuals.max() <= 1e-3 * 100
+  np.testing.assert_allclose(vectors @ vectors.T, np.eye(3), atol=1e-10)
+  for options in ({"num_matvecs": 29}, {"v0": found.vectors}):
+    data.number = 0
+    curvature.top_eigenpairs(key=jax.random.key(0), num=3, which=which, check=False, **options)
+    assert data.number == 29
+
+
+def test_an_exhausted_space_is_not_the_end():
+  """Both copies of the largest eigenvalue, of which the first space holds one."""
+  values = np.array([5.0, 5, 3, 1] + 40 * [0])
+  curvature, _ = of_a_diagonal(values)
+  found = curvature.top_eigenpairs(key=jax.random.key(0), num=2)
+  np.testing.assert_allclose(found.values, [5, 5], rtol=1e-6)
+
+
 @pytest.mark.thorough
 def test_sharded_over_fake_devices():
   """43 parameters, which four devices do not divide, and a last batch that they do not divide either."""
