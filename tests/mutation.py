@@ -202,7 +202,7 @@ _TABLE = {
   "flatness/_lanczos.py flatness/test_lanczos.py": (
     ("ddof=1) / math.sqrt(num_probes)", "ddof=1)", "test_standard_error_of_the_density"),
     (
-      "residuals <= tol * jnp.abs(values).max()",
+      "residuals <= tol * numpy.abs(values).max()",
       "residuals <= tol",
       "test_residuals_are_true_and_say_what_has_not_converged",
     ),
