@@ -100,7 +100,7 @@ def hessian_index(
   if method == "dense":
     values = jnp.linalg.eigvalsh(materialize(operator))
     negative, zero = _counts(values, tolerance, jnp.full(values.shape, 1 / values.size, values.dtype))
-    return HessianIndex(negative, zero, jnp.zeros_like(negative))
+    return HessianIndex(negative, zero, 0 * negative)  # NaN if that is
   if method != "lanczos":
     raise ValueError(f"method must be dense or lanczos, got {method!r}")
   if key is None:

@@ -62,7 +62,7 @@ def test_a_hessian_that_is_not_finite_has_no_index(bad):
   h = np.diag([1.0, bad, 2.0])
   dense = theory.hessian_index(quadratic, jnp.zeros(3), h)
   lanczos = theory.hessian_index(quadratic, jnp.zeros(3), h, method="lanczos", key=jax.random.key(0))
-  assert np.isnan([*dense[:2], *lanczos]).all()
+  assert np.isnan([*dense, *lanczos]).all()
 
 
 def test_the_standard_error_is_that_of_a_mean_over_probes(x64):
