@@ -54,7 +54,8 @@ class Curvature(Streamed):
   over batches and products is on the host: nothing but one batch need fit in memory beside a few vectors, and
   convolutions keep their threads on a CPU. So it cannot be called inside `jit`; `hvp` can.
 
-  Another checkpoint of the same network compiles nothing anew if `loss_fn` is the same function.
+  Another checkpoint of the same network compiles nothing anew if `loss_fn` is the same function. If the data
+  are one batch, its activations are computed once for all products, and stay in memory with the object.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over the examples; with `model_state` it also takes

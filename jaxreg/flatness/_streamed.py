@@ -56,6 +56,8 @@ class Streamed:
       raise TypeError(
         "products with a Curvature run on the host: call it outside of jit, grad, vmap and scan"
       )
+    if (only := self.only_batch) is not None:
+      return _apply(self.mesh, only, vector)
     like = self.like
     total, count = jnp.zeros_like(like), 0
     for number, batch in enumerate(self.batches()):
@@ -71,12 +73,41 @@ class Streamed:
     """Returns the operator of one batch."""
     return dataclasses.replace(self.operator, batch=batch, key=same(self.operator.key))
 
+  @functools.cached_property
+  def only_batch(self) -> Any:
+    """The operator of data that are one batch in memory, as `_linear` returns it; else None."""
+    if not (isinstance(self.data, list) and len(self.data) == 1):
+      return None
+    size = num_examples(self.data[0])
+    if not 0 < size <= (self.chunk_size or size):
+      return None
+    return _linear(self.of_batch(placed(self.data[0], self.mesh)))
+
+
+def _numbered(operator: Any, number: Array | int) -> Any:
+  """The operator of a batch, with the batch's key."""
+  key = None if operator.key is None else jax.random.fold_in(operator.key, number)
+  return dataclasses.replace(operator, batch=widened(operator.batch), key=key)
+
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add(mesh: Mesh | None, total: Array, vector: Array, size: Array, number: Array, operator: Any) -> Array:
-  key = None if operator.key is None else jax.random.fold_in(operator.key, number)
-  operator = dataclasses.replace(operator, batch=widened(operator.batch), key=key)
-  return replicated(total + operator(vector) * size, mesh)
+  return replicated(total + _numbered(operator, number)(vector) * size, mesh)
+
+
+@jax.jit
+def _linear(operator: Any) -> Callable[[Array], Array]:
+  """Computes what all products share, such as activations and gradients; the rest is a function of a vector.
+
+  The operator is linear, so this function is the operator.
+  """
+  operator = _numbered(operator, 0)
+  return jax.linearize(operator, jnp.zeros_like(operator.like))[1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _apply(mesh: Mesh | None, linear: Callable[[Array], Array], vector: Array) -> Array:
+  return replicated(linear(vector), mesh)
 
 
 def iterate(

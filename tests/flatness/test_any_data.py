@@ -66,6 +66,30 @@ def test_every_form_of_data_gives_jax_s_hessian(form):
   assert repr(curvature) == "Curvature(Hessian([15] -> [15]))"
 
 
+def test_the_only_batch_is_evaluated_once():
+  """The products of one batch share its activations, which need no second look at the images."""
+  params, batch = nets.make_params(), nets.make_batch()
+  looks = []
+
+  def looked_at(x):
+    return jax.pure_callback(
+      lambda x: looks.append(1) or np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x
+    )
+
+  def loss_fn(params, batch, *, key):
+    return nets.loss_fn(params, jax.tree.map(looked_at, batch), key=None)
+
+  curvature = flatness.Curvature(loss_fn, params, batch)
+  vectors = np.random.default_rng(0).normal(size=(3, curvature.like.size))
+  products = np.stack([curvature(vector) for vector in vectors])
+  once = len(looks)
+  assert once == len(jax.tree.leaves(batch))
+  np.testing.assert_allclose(products, vectors @ dense(params, batch, "*"), atol=1e-12)
+  parts = flatness.Curvature(loss_fn, params, batch, chunk_size=20)
+  np.testing.assert_allclose(np.stack([parts(vector) for vector in vectors]), products, atol=1e-12)
+  assert len(looks) > 3 * once  # two chunks, in each product
+
+
 def test_analyses_are_numpy_s_of_the_dense_hessian():
   """Top eigenvalues of both signs, the trace within four errors, and the mean of the density."""
   params, batch = problem()
