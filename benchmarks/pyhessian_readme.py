@@ -85,10 +85,10 @@ class Ours:
     return many
 
   def top_1(self, curvature, key):
-    return curvature.top_eigenpairs(key=key, num=1).values
+    return curvature.top_eigenpairs(key=key, num=1, until_converged=True).values
 
   def top_5(self, curvature, key):
-    return curvature.top_eigenpairs(key=key, num=5).values
+    return curvature.top_eigenpairs(key=key, num=5, until_converged=True).values
 
   def trace(self, curvature, key):
     return curvature.trace(key=key).mean

@@ -374,9 +374,9 @@ SECTIONS: dict[str, list[Row]] = {
   ],
   "Augmentation": [
     Row(
-      "Pad-crop, translate, flip; predictions by the mean with the mirror image",
+      "Pad-crop, translate, flip",
       "augment.pad_crop .translate .flip",
-      "`dropmax_cifar10`, `dropmax_cifar100`, `toolbox_digits:translate`, `evaluate.mirror`",
+      "`dropmax_cifar10`, `dropmax_cifar100`, `toolbox_digits:translate`",
       "He et al., Deep Residual Learning, 2016",
     ),
     Row(
@@ -557,7 +557,7 @@ SECTIONS: dict[str, list[Row]] = {
     Row(
       "Arithmetic and geometric means, all masks of dropout, bagging",
       "ensembles.arithmetic .geometric .dropout_masks .mask_probs .bag_predict .bootstrap_indices",
-      "`toolbox_digits:bagging`, `toolbox_digits:geometric_mean`; all masks as a function",
+      "`toolbox_digits:bagging`, `toolbox_digits:geometric_mean`, `evaluate.mirror`; all masks as a function",
       "Breiman, Bagging Predictors, 1996; Hinton et al., Improving neural networks, 2012",
     ),
     Row(

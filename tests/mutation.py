@@ -207,6 +207,13 @@ _TABLE = {
       "test_residuals_are_true_and_say_what_has_not_converged",
     ),
   ),
+  "flatness/_streamed.py flatness/test_any_data.py": (
+    (
+      "jax.random.fold_in(operator.key, number)",
+      "operator.key",
+      "test_noise_of_a_batch_is_that_of_its_number",
+    ),
+  ),
   "train/jobs/flatness/analyses.py flatness/test_job_tables.py": (
     ("/ 2 - at(0.0)", "/ 2", "test_rises_are_above_the_loss_at_the_parameters"),
     (

@@ -51,11 +51,13 @@ class Curvature(Streamed):
   .. math:: H = \frac1n \sum_b n_b \nabla^2 L_b
 
   It composes `hvp`, `top_eigenpairs`, `operator_trace`, `operator_diagonal` and `spectral_density`. Its loop
-  over batches and products is on the host: nothing but one batch need fit in memory beside a few vectors, and
-  convolutions keep their threads on a CPU. So it cannot be called inside `jit`; `hvp` can.
+  over batches and products is on the host: nothing but one batch and its activations need fit in memory
+  beside a few vectors, and convolutions keep their threads on a CPU. So it cannot be called inside `jit`;
+  `hvp` can.
 
   Another checkpoint of the same network compiles nothing anew if `loss_fn` is the same function. If the data
-  are one batch, its activations are computed once for all products, and stay in memory with the object.
+  are one batch, its activations are computed once for all products, and stay in memory with the object; with
+  a `chunk_size` below the size of the batch they do not.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, a mean over the examples; with `model_state` it also takes

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg.flatness._common import analysis, same, widened
-from jaxreg.flatness._operators import _short, _vector
+from jaxreg.flatness._operators import _short, as_vector
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, Params, check_count, check_key, check_loss_fn
 
@@ -46,7 +46,7 @@ class Fisher:
   def __call__(self, vector: Array) -> Array:
     part = split(self.params, self.mask)
     outputs = lambda flat: self.outputs_fn(part.merge(flat), self.batch, key=None)
-    value, tangent = jax.jvp(outputs, (part.flat,), (_vector(vector, part.flat),))
+    value, tangent = jax.jvp(outputs, (part.flat,), (as_vector(vector, part.flat),))
     scores = self.scores_fn(value, self.batch, same(self.key))
     axes = tuple(range(2, scores.ndim))
     along = jnp.sum(scores * tangent[None], axis=axes, keepdims=True)

@@ -66,6 +66,7 @@ def top_eigenpairs(
   tol: float = 1e-3,
   check: bool = True,
   v0: ArrayLike | None = None,
+  until_converged: bool = False,
 ) -> EigenPairs:
   """Computes extremal eigenpairs of a symmetric operator by Lanczos with full reorthogonalisation.
 
@@ -76,20 +77,23 @@ def top_eigenpairs(
     key: draws the start vector.
     num: number of pairs.
     num_matvecs: number of products, and of stored vectors; by default `3 num + 20`. Pairs that have not
-      converged by then are marked. By default, and without `v0`, a `Curvature` makes no further products when
-      all pairs have converged.
+      converged by then are marked.
     which: `largest` and `smallest` by sign, `magnitude` by absolute value.
     tol: tolerance for `converged`.
     check: whether to test, by three more products, that the operator is deterministic and symmetric.
     v0: `[size]` or `[k, size]`, a warm start, such as the eigenvectors of an earlier checkpoint. A hundredth
       of a random vector is added, so that no eigenvector is out of reach.
+    until_converged: of a `Curvature` only: whether to end the products before `num_matvecs` when the residual
+      of each pair is at most `tol` times its own eigenvalue. Of an eigenvalue that occurs twice, the second
+      copy takes more products than that and may be missed.
 
   Returns:
     `EigenPairs`.
 
   Raises:
     TypeError: if `like` is missing or not floating, `key` no typed key or a count is no integer.
-    ValueError: if `num`, `num_matvecs` or `v0` does not fit the size, or the operator fails the checks.
+    ValueError: if `num`, `num_matvecs` or `v0` does not fit the size, the operator fails the checks, or
+      `until_converged` is given for compiled products or with `v0`.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v
@@ -111,11 +115,18 @@ def top_eigenpairs(
     raise ValueError(f"num_matvecs must lie in [num, size] = [{num}, {like.size}], got {steps}")
   start_key, check_key_ = jax.random.split(key)
   start = jax.random.normal(start_key, like.shape, like.dtype)
+  if until_converged and not isinstance(matvec, Streamed):
+    raise ValueError(
+      "until_converged must be False unless matvec is a Curvature: compiled products do not end"
+    )
+  if until_converged and v0 is not None:
+    # Such a start may hide a larger eigenvalue until its own pairs have converged.
+    raise ValueError("until_converged must be False with v0, got True")
   if v0 is not None:
     start = _warm(check_wide(v0, "v0"), start)
   other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
   if isinstance(matvec, Streamed):
-    enough = _Converged(num, which, tol) if num_matvecs is None and v0 is None else None
+    enough = _Converged(num, which, tol) if until_converged else None
     pairs, products = _ritz_of(steps, num, which, tol, matvec, start, other, enough)
   else:
     pairs, products = _ritz(steps, num, which, tol, matvec, start, other)
@@ -162,8 +173,8 @@ def _chosen(num, which, tol, tridiagonal, residual, numpy):
 class _Converged:
   """Whether the first `num` pairs have converged after `taken` products; if so, `found` has them.
 
-  It is on the host, where numbers of products compile nothing. A warm start may hide a larger eigenvalue for
-  long, and so may a space that is exhausted: there it must not be asked, or says no.
+  It computes in NumPy, because JAX would compile a program for each number of products. It says no after the
+  recurrence has exhausted a space, which may lack a larger eigenvalue, and for numbers that are not finite.
   """
 
   num: int
@@ -174,12 +185,12 @@ class _Converged:
   def __call__(self, taken: int, state: tuple[Array, ...]) -> bool:
     basis, diagonal, beside = state[:3]
     within, below = np.asarray(diagonal)[:taken], np.asarray(beside)[:taken]
-    if taken < self.num or not below.all():
+    if taken < self.num or not below.all() or not np.isfinite([within, below]).all():
       return False
     tridiagonal = np.diag(within) + np.diag(below[:-1], 1) + np.diag(below[:-1], -1)
     chosen = _chosen(self.num, self.which, self.tol, tridiagonal, below[-1], np)
     values, vectors, residuals, converged = chosen
-    if not converged.all():
+    if (residuals > self.tol * np.abs(values)).any():
       return False
     rest = np.zeros((len(basis) - taken, self.num), vectors.dtype)  # the basis has no vectors there yet
     self.found = tuple(map(jnp.asarray, (values, np.concatenate([vectors, rest]), residuals, converged)))

@@ -39,7 +39,7 @@ class Hessian:
   def __call__(self, vector: Array) -> Array:
     part = split(self.params, self.mask)
     gradient = jax.grad(lambda flat: scalar_loss(self.loss_fn, part.merge(flat), self.batch, self.key))
-    return jax.jvp(gradient, (part.flat,), (_vector(vector, part.flat),))[1]
+    return jax.jvp(gradient, (part.flat,), (as_vector(vector, part.flat),))[1]
 
 
 @partial(
@@ -70,7 +70,7 @@ class GaussNewton:
   def __call__(self, vector: Array) -> Array:
     part = split(self.params, self.mask)
     outputs = lambda flat: self.outputs_fn(part.merge(flat), self.batch, key=same(self.key))
-    value, tangent = jax.jvp(outputs, (part.flat,), (_vector(vector, part.flat),))
+    value, tangent = jax.jvp(outputs, (part.flat,), (as_vector(vector, part.flat),))
     gradient = jax.grad(lambda value: self.outer_loss_fn(value, self.batch))
     curved = jax.jvp(gradient, (value,), (tangent,))[1]
     return jax.vjp(outputs, part.flat)[1](curved)[0]
@@ -217,7 +217,8 @@ def _short(operator: Any) -> str:
   return f"{type(operator).__name__}([{size}] -> [{size}])"
 
 
-def _vector(vector: Array, like: Array) -> Array:
+def as_vector(vector: Array, like: Array) -> Array:
+  """The vector in the dtype of `like`, whose shape it must have."""
   check_no_tree(vector, "vector", f"a vector of shape {like.shape}", "flat")
   if jnp.shape(vector) != like.shape:
     raise ValueError(f"vector must have shape {like.shape}, got {jnp.shape(vector)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxreg.flatness._chunked import num_examples
 from jaxreg.flatness._common import same, widened
+from jaxreg.flatness._operators import as_vector
 from jaxreg.typing import Array, Batch
 
 
@@ -23,7 +25,8 @@ class Streamed:
   """A linear operator that is the mean of one operator over batches, weighted by their examples.
 
   The loop is on the host: it needs the memory of one batch, takes batches from anywhere, and on a CPU it
-  keeps the threads of convolutions, which a compiled loop loses.
+  keeps the threads of convolutions, which a compiled loop loses. Of data that are one batch in a list, it
+  keeps what all products share, such as activations; a `chunk_size` below the batch's size prevents that.
 
   Attributes:
     operator: as from `hvp`, without a batch.
@@ -56,9 +59,10 @@ class Streamed:
       raise TypeError(
         "products with a Curvature run on the host: call it outside of jit, grad, vmap and scan"
       )
+    like = self.like
+    vector = as_vector(vector, like)
     if (only := self.only_batch) is not None:
       return _apply(self.mesh, only, vector)
-    like = self.like
     total, count = jnp.zeros_like(like), 0
     for number, batch in enumerate(self.batches()):
       size = num_examples(batch)
@@ -78,8 +82,7 @@ class Streamed:
     """The operator of data that are one batch in memory, as `_linear` returns it; else None."""
     if not (isinstance(self.data, list) and len(self.data) == 1):
       return None
-    size = num_examples(self.data[0])
-    if not 0 < size <= (self.chunk_size or size):
+    if num_examples(self.data[0]) > (self.chunk_size or math.inf):
       return None
     return _linear(self.of_batch(placed(self.data[0], self.mesh)))
 

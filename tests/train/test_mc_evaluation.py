@@ -74,6 +74,11 @@ def test_a_mean_needs_draws_and_weight_scaling_has_none(combine, number):
     check(runs.make_config({"evaluate.combine": combine, "evaluate.mc_samples": number}))
 
 
+def test_laplace_is_of_the_image_alone():
+  with pytest.raises(train.RunError, match=r"evaluate\.mirror: must be False with the measure laplace"):
+    check(runs.make_config({"evaluate.mirror": True, "evaluate.measures": ("laplace",)}))
+
+
 def test_batch_norm_cannot_be_held():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
   data = {**sources.digits().describe(), "input_shape": [32, 32, 3]}

@@ -150,6 +150,10 @@ def _check_combine(chosen: Config) -> None:
       "evaluate.combine: geometric needs evaluate.mc_samples above 0, and weight_scaling needs 0, "
       f"got {chosen.combine} and {chosen.mc_samples}"
     )
+  if chosen.mirror and "laplace" in chosen.measures:
+    raise RunError(
+      "evaluate.mirror: must be False with the measure laplace, which needs a linear layer, got True"
+    )
 
 
 def _check_average(config: Config) -> None:

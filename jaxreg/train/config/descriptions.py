@@ -150,7 +150,8 @@ DESCRIPTIONS = {
   "evaluate.mirror": "A prediction is the mean of the probabilities of an image and of its mirror image.",
   "evaluate.ood": (
     "Images from elsewhere that the predictions are to tell from the split's, as ('rotated', 'noise'): the "
-    "split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits."
+    "split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits. The energy is that of the "
+    "image alone, even with evaluate.mirror."
   ),
   "evaluate.measures": (
     "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; temperature, "
