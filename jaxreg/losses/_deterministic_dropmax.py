@@ -36,6 +36,9 @@ def deterministic_dropmax(
   Example:
     >>> deterministic_dropmax(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
     (4,)
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic DropMax`.
   """
   terms = deterministic_dropmax_terms(logits, retain_logits, labels, auxiliary_weight=auxiliary_weight)
   return terms["nll"] + terms["auxiliary"]

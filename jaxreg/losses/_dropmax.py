@@ -109,7 +109,10 @@ def dropmax(
   auxiliary_weight: float | Array = 1.0,
   class_reduction: Literal["sum", "mean"] = "sum",
 ) -> Array:
-  """Computes the DropMax loss: the sum of `dropmax_terms`, which has the formulas.
+  r"""Computes the DropMax loss: the sum of `dropmax_terms`, which has the formula of each term.
+
+  .. math:: -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}) + \mathrm{KL}(q \,\|\, p) - H(\rho)
+    + \text{auxiliary}, \qquad z \sim q(z \mid x, y)
 
   The loss is normally negative late in training: the entropy term has the floor `-log 2` per class.
 
@@ -136,6 +139,9 @@ def dropmax(
     >>> o = ph = rh = jnp.zeros((4, 10))
     >>> dropmax(jax.random.key(0), o, ph, rh, jnp.zeros(4, int)).shape
     (4,)
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Eq. 5, 11 and 13.
   """
   terms = dropmax_terms(
     key,

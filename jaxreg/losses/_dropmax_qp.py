@@ -42,6 +42,9 @@ def dropmax_qp(
   Example:
     >>> dropmax_qp(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
     (4,)
+
+  References:
+    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `DropMax (q = p)`.
   """
   options = {"temperature": temperature, "num_samples": num_samples, "entropy_weight": entropy_weight}
   terms = dropmax_qp_terms(key, logits, retain_logits, labels, **options)
