@@ -6,8 +6,9 @@ Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
 tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file; `--render` does only that.
 `--quick` takes a few minutes, shows that everything runs, and writes neither. PyTorch is that of
-`--peer-python`; `--other-python` shows the training step under other versions of Python and JAX. Two run only
-if they are named: `accelerator`, for a GPU or a TPU, and `toolbox`, the steps of all regularizers.
+`--peer-python`; `--other-python` shows the training step under other versions of Python and JAX. Three run only
+if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, and
+`pyhessian_readme`.
 """
 
 import argparse
@@ -37,8 +38,8 @@ NAMES = (
   "import_time",
   "flatness",
 )
-NAMED = ("accelerator", "toolbox")  # those that run only if they are named
-PEERS = ("steps", "flatness")  # those that run PyTorch too
+NAMED = ("accelerator", "toolbox", "pyhessian_readme")  # those that run only if they are named
+PEERS = ("steps", "flatness", "pyhessian_readme")  # those that run PyTorch too
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 # <!-- table NAME --> ... <!-- end -->
 TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -54,7 +55,7 @@ def main() -> int:
     "names",
     nargs="*",
     metavar="NAME",
-    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last two",
+    help=f"of {', '.join(NAMES + NAMED)}; without one all but the last three",
   )
   parser.add_argument("--quick", action="store_true", help="little of everything: only to see that it runs")
   parser.add_argument("--render", action="store_true", help="only make the tables of the pages again")
