@@ -6,8 +6,8 @@ Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
 tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file; `--render` does only that.
 `--quick` takes a few minutes, shows that everything runs, and writes neither. PyTorch is that of
-`--peer-python`; `--other-python` shows the training step under other versions of Python and JAX. Three run only
-if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, and
+`--peer-python`; `--other-python` shows the training step under other versions of Python and JAX. Three run
+only if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, and
 `pyhessian_readme`.
 """
 

@@ -5,9 +5,9 @@
 A residual ReLU network with 1448 weights, trained a little on made-up images of 16x16; all of its weights
 count. PyHessian runs as in its README, with its own limits and tolerances, in a process of its own; its
 density, here of two probes on both sides, calls `torch.eig`, which PyTorch has removed: the peer puts it back
-by `torch.linalg.eigh`. Ours takes only the products that PyHessian's errors ask for: 14 a probe of the density,
-where PyHessian takes 100, and eigenvalues until their residuals are below 3 %. Both sides start from the
-pixels. Compiling is not timed: another checkpoint compiles nothing. Errors are against all eigenvalues of the
+by `torch.linalg.eigh`. Ours takes only the products that PyHessian's errors ask for: 14 a probe of the
+density, where PyHessian takes 100, and eigenvalues until their residuals are below 3 %. Both sides start from
+the pixels. Compiling is not timed: another checkpoint compiles nothing. Errors are against all eigenvalues of the
 Hessian in float64: of eigenvalues the largest relative one, of the density half the integral of the
 difference. An error is the median over the rounds, each with random numbers of its own.
 """

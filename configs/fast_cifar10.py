@@ -3,16 +3,16 @@
 Command: python run.py --config configs/fast_cifar10.py
          (any regularizer by its flag: --config.regularizers.names="('z_loss',)")
 Source: Jordan, `94% on CIFAR-10 in 3.29 Seconds on a Single GPU`, 2024, in its spirit: its network and start,
-shifts by 2 and flips, label smoothing, Nesterov momentum, a strong weight decay, and a learning rate that rises
-and falls.
+shifts by 2 and flips, label smoothing, Nesterov momentum, a strong weight decay, and a learning rate that
+rises and falls.
 
 Ours is plainer: batches of 128, a cosine instead of two lines, weight decay on the kernels only, one mirror
 image instead of the source's crops at test time, and no averaging. `compare_fast_cifar10` compares eight
 regularizers on this network without label smoothing.
 
-JAX_NUM_CPU_DEVICES=2, one run on 49 000 images, stored as JPEG of quality 75 with halved colours: 90.3 % test
-accuracy (training accuracy 96.9 %) after 44 minutes on 2 cores. The source's recipe reaches 94 % on the images
-as published. Label smoothing costs calibration: the expected calibration error is 19.3 %.
+JAX_NUM_CPU_DEVICES=2, one run on 49 000 images, stored as JPEG of quality 75 with halved colours: 90.3 %
+test accuracy (training accuracy 96.9 %) after 44 minutes on 2 cores. The source's recipe reaches 94 % on the
+images as published. Label smoothing costs calibration: the expected calibration error is 19.3 %.
 """
 
 from jaxreg.train import Config, base_config
