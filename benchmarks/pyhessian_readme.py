@@ -7,8 +7,8 @@ count. PyHessian runs as in its README, with its own limits and tolerances, in a
 density, here of two probes on both sides, calls `torch.eig`, which PyTorch has removed: the peer puts it back
 by `torch.linalg.eigh`. Ours takes only the products that PyHessian's errors ask for: 14 a probe of the
 density, where PyHessian takes 100, and eigenvalues until their residuals are below 3 %. Both sides start from
-the pixels. Compiling is not timed: another checkpoint compiles nothing. Errors are against all eigenvalues of the
-Hessian in float64: of eigenvalues the largest relative one, of the density half the integral of the
+the pixels. Compiling is not timed: another checkpoint compiles nothing. Errors are against all eigenvalues of
+the Hessian in float64: of eigenvalues the largest relative one, of the density half the integral of the
 difference. An error is the median over the rounds, each with random numbers of its own.
 """
 
