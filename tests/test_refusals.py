@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreg import constraints, ensembles, flatness, optim, theory
+from jaxreg import adversarial, constraints, ensembles, flatness, noise, optim, theory
 
 X, KEY = np.ones((3, 2), np.float32), jax.random.key(0)
 loss = lambda params, batch, *, key: (batch @ params).sum()
@@ -38,6 +38,32 @@ loss = lambda params, batch, *, key: (batch @ params).sum()
       lambda: flatness.layerwise(flatness.Curvature(loss, X[0], X), key=KEY, num_matvecs=-1),
       ValueError,
       "num_matvecs must be at least 1",
+    ),
+    (
+      lambda: flatness.Curvature(loss, X[0], X).fisher(lambda *_: X, key=jnp.zeros(2, jnp.uint32)),
+      TypeError,
+      "key must be a typed key",
+    ),
+    (
+      lambda: flatness.per_example_noise_covariance(loss, X[0], X, key=KEY, num_masks=0),
+      ValueError,
+      "num_masks must be",
+    ),
+    (
+      lambda: constraints.fista(lambda params: (params**2).sum(), X, lambda v, step: v, num_steps=0),
+      ValueError,
+      "num_steps must be",
+    ),
+    (
+      lambda: optim.scale_by_path(apply=lambda params, x: x @ params, input_shape=(2,), eps=-1.0),
+      ValueError,
+      "eps must lie in",
+    ),
+    (lambda: noise.drop_block_mask(KEY, (4, 4, 1), rate=0.1, block_size=0), ValueError, "block_size must be"),
+    (
+      lambda: adversarial.vat_loss(KEY, lambda x: jax.nn.log_softmax(x), np.float32(1), eps=0.1),
+      ValueError,
+      "x must have a batch axis",
     ),
   ],
 )

@@ -124,6 +124,12 @@ def test_default_is_fifteen_bins():
   assert calibration.ece_bins(log_probs, labels)["count"].shape == (15,)
 
 
+def test_float32_stays_float32(x64):
+  log_probs = np.log(np.full((2, 3), 1 / 3, np.float32))
+  for function in (calibration.nll, calibration.brier):
+    assert {value.dtype for value in function(log_probs, np.zeros(2, int))} == {jnp.dtype("float32")}
+
+
 def test_brier_bounds():
   """0 for certain and right, 2 for certain and wrong."""
   log_probs = np.log(np.array([[1.0, 1e-30], [1.0, 1e-30]], np.float32))

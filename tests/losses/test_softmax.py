@@ -92,3 +92,9 @@ def test_a_known_label_out_of_range_is_refused_and_a_traced_one_gives_nan(labels
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got (3|-1)"):
       losses.softmax_cross_entropy(logits, known)
   assert np.isnan(jax.jit(losses.softmax_cross_entropy)(logits, jnp.asarray(labels))).any()
+
+
+def test_z_loss_is_over_the_last_axis():
+  logits = np.random.default_rng(0).normal(size=(2, 3, 4))
+  want = np.log(np.exp(logits).sum(axis=-1)) ** 2
+  np.testing.assert_allclose(losses.z_loss(logits.astype(np.float32)), want, rtol=1e-5)

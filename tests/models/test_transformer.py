@@ -230,3 +230,11 @@ def test_embedding_noise_is_on_every_token_but_padding():
   assert (noisy[0] != noisy[1]).any()
   padding = jnp.zeros_like(twice)  # nothing to disturb
   np.testing.assert_array_equal(run(jax.random.key(0), padding), run(jax.random.key(1), padding))
+
+
+def test_embeddings_start_with_the_variance_of_one_over_their_length():
+  model = models.Transformer(vocab_size=500, source_length=SOURCE, **{**TINY, "d_model": 40})
+  params = jax.jit(functools.partial(model.init, train=False))(jax.random.key(0), TOKENS)["params"]
+  squares = np.square(np.asarray(params["embedding"]["embedding"], np.float64))
+  # The mean of the squares of n normal numbers has the relative deviation sqrt(2 / n).
+  assert abs(40 * squares.mean() - 1) < 4 * np.sqrt(2 / squares.size)

@@ -48,6 +48,7 @@ def test_contract_of_the_indices():
   np.testing.assert_array_equal(jax.jit(draw)(jax.random.key(5)), eager)
   assert (draw(jax.random.key(6)) != eager).any()
   np.testing.assert_array_equal(draw(None), np.tile(np.arange(7), (8, 1)))
+  assert noise.token_dropout_indices(jax.random.key(5), (8, 7), num_kept=2).shape == (8, 2)
   keys = jax.random.split(jax.random.key(7), 3)
   several = jax.vmap(draw)(jax.random.clone(keys))
   for i in range(3):

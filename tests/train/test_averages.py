@@ -212,7 +212,8 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     seen = seen_part({"inputs": x, "labels": np.zeros(5, int), "weights": np.ones(5)})
     keys = [jax.random.key(number) for number in range(2)]
     view = make_view(state.params, state, seen, {"logits": x}, *keys, {})
-    got = view.teacher_fn(x / 2)
+    np.testing.assert_array_equal(view.inputs, x / 2)
+    got = view.teacher_fn(view.inputs)
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
 
 
