@@ -19,7 +19,7 @@ SATURATION = -1.7580993408473766
 
 def _embedding(a):
   noise = oracles.f64(jax.random.uniform(a.key, a.x.shape, a.dtype, -1, 1))
-  return a.x + 3 / np.sqrt(a.x.shape[-1] * a.x.shape[-2]) * noise
+  return a.x + 0.5 / np.sqrt(a.x.shape[-1] * a.x.shape[-2]) * noise
 
 
 def _normal(a, shape):
@@ -133,7 +133,7 @@ same = functools.partial(Case, output="same")
 masked = functools.partial(same, options={"rate": 0.25}, mask=True)
 
 CASES = (
-  same("noise.embedding_noise", NOISY_SEQUENCES, _embedding, {"alpha": 3.0}),
+  same("noise.embedding_noise", NOISY_SEQUENCES, _embedding, {"alpha": 0.5}),
   same("noise.gaussian_noise", NOISY, lambda a: a.x + 0.3 * _normal(a, a.x.shape), {"std": 0.3}),
   Case(
     "noise.gaussian_noise",

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxreg import adversarial, constraints, ensembles, flatness, noise, optim, theory
+from jaxreg import adversarial, constraints, ensembles, flatness, losses, noise, optim, theory
 
 X, KEY = np.ones((3, 2), np.float32), jax.random.key(0)
 loss = lambda params, batch, *, key: (batch @ params).sum()
@@ -65,6 +65,9 @@ loss = lambda params, batch, *, key: (batch @ params).sum()
       ValueError,
       "x must have a batch axis",
     ),
+    (lambda: flatness.power_law_fit(X[:, 0], X[:, 1], confidence=0.0), ValueError, "confidence must lie in"),
+    (lambda: noise.drop_path_rates(0.5, 0), ValueError, "number must be at least 1"),
+    (lambda: losses.pseudo_label(np.ones((3, 2), int), X), TypeError, "logits must be floating"),
   ],
 )
 def test_the_argument_is_named(call, error, message):

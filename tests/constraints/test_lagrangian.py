@@ -88,6 +88,8 @@ def test_a_step_of_ascent():
   fall = dual_step(state, 2.0, bound=4.0, learning_rate=0.1)
   floor = dual_step(state, 0.0, bound=40.0, learning_rate=0.1)
   np.testing.assert_allclose([rise.multiplier, fall.multiplier, floor.multiplier], [0.6, 0.3, 0.0], rtol=1e-6)
+  stepped = lambda penalty: dual_step(dual_init(0.5), penalty, bound=4.0, learning_rate=0.25).multiplier
+  assert jax.grad(stepped)(5.0) == 0  # the multiplier is a constant to the parameters
 
 
 def test_the_gradient_reaches_the_parameters_and_not_the_multiplier(x64):

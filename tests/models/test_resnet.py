@@ -202,3 +202,14 @@ def test_without_dropout_the_residual_network_is_the_same_and_needs_no_key():
   assert np.isfinite(apply()[0]).all()
   with pytest.raises(Exception, match="dropout"):
     dropped_resnet(dropout_rate=0.5)[1]()
+
+
+def test_convolutions_start_by_the_rule_of_he_for_their_outputs():
+  model = models.ResNet(18, width=8)
+  initial = jax.jit(functools.partial(model.init, train=False))(jax.random.key(0), np.ones((1, 8, 8, 3), "f"))
+  kernels = [leaf for leaf in jax.tree.leaves(initial["params"]) if leaf.ndim == 4]
+  assert len(kernels) == 1 + 16 + 3
+  for kernel in kernels:
+    outputs = kernel.shape[0] * kernel.shape[1] * kernel.shape[3]
+    # The mean of the squares of n normal numbers has the relative deviation sqrt(2 / n).
+    assert abs(outputs / 2 * np.square(kernel).mean() - 1) < 5 * np.sqrt(2 / kernel.size)
