@@ -3,6 +3,7 @@
 Command: python run.py --config configs/flatness_fnn_mnist.py --config.data.idx.path=DIR
          python run.py --config configs/flatness_fnn_mnist.py:one_setting --config.data.idx.path=DIR
          python run.py --config configs/flatness_fnn_mnist.py:first_steps --config.data.idx.path=DIR
+         python run.py --config configs/flatness_fnn_mnist.py:between_layers --config.data.idx.path=DIR
          python run.py --config configs/flatness_fnn_mnist.py:profile --config.data.idx.path=DIR
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise structure`,
 2021, appendix A. Its "dropout rate" is the probability of keeping a unit.
@@ -11,17 +12,26 @@ Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of so
 hidden layer, the weights and biases between the hidden layers. The learning rates and the numbers of steps
 are ours: the source has them only in the legends of its figures, which are lost.
 
-`one_setting`: figures 2 and 3 of a single training, keep 0.9 at rate 0.5, at factor 2 and along 250 of the
-principal components. Seven minutes of one core; all components of the four settings take many hours.
+`one_setting`: figures 2 and 3 of keep 0.9 at rate 0.5, three seeds, at factor 2 and along 250 of the
+principal components. Seven minutes of one core a seed; all components of the four settings take many hours.
 `first_steps`: figure 4 at the initialisation and at each tenth of the first 100 steps, three seeds.
+`between_layers`: figure 4 as section 7 of the source has it, where the appendix differs: noise between the
+hidden layers, and their 2500 weights without the biases. The initialisation and 20 points of the whole
+training, three seeds.
 `profile`: figure 1a, 784-1024-1024-10 with Adam at 1e-4 on mini-batches of 100 instead of the full batch,
 which would take days on a CPU; the profiles are of the first 10000 examples.
 """
 
+from collections.abc import Callable
+
 from jaxreg.train import Config, base_config
 
+KEEP_PROBS = (0.8, 0.9)
 STEPS = {0.2: 4000, 0.5: 2000}
-VARIANTS = ("noise", "one_setting", "first_steps", "profile")
+SEEDS = range(3)
+# A checkpoint after one step at a rate at which no float32 changes has the initial parameters.
+START = "optimizer.learning_rate=1e-30 epochs=1 checkpoint.every=1"
+VARIANTS = ("noise", "one_setting", "first_steps", "between_layers", "profile")
 
 
 def get_config(figure: str = "noise") -> Config:
@@ -34,26 +44,24 @@ def get_config(figure: str = "noise") -> Config:
     _noise(config)
   elif figure == "one_setting":
     _noise(config)
-    config.flatness.rows = tuple(row for row in config.flatness.rows if row.startswith("keep 0.9, lr 0.5"))
+    setting = next(row for row in config.flatness.rows if row.startswith("keep 0.9, lr 0.5"))
+    fields = setting.partition(": ")[2]
+    config.flatness.rows = tuple(f"seed {seed}: seed={seed} {fields}" for seed in SEEDS)
     config.flatness.variance_flatness.factors = (2.0,)
     config.flatness.variance_flatness.directions = 250
   elif figure == "first_steps":
-    _noise(config)
-    config.flatness.analyses = ("alignment",)
-    # A checkpoint after one step at a rate at which no float32 changes has the initial parameters.
-    start, length = (
-      "optimizer.learning_rate=1e-30 epochs=1 checkpoint.every=1",
-      "epochs=100 eval_every=100 checkpoint.every=10",
-    )
-    config.flatness.rows = tuple(
-      row
-      for seed in range(3)
-      for row in (
-        f"start, seed {seed}: seed={seed} {start}",
-        *(f"lr {lr}, seed {seed}: seed={seed} optimizer.learning_rate={lr} {length}" for lr in STEPS),
-      )
-    )
+    _alignments(config, lambda lr: "epochs=100 eval_every=100 checkpoint.every=10")
     config.checkpoint.keep = 10
+  elif figure == "between_layers":
+    _alignments(
+      config, lambda lr: f"epochs={STEPS[lr]} eval_every={STEPS[lr]} checkpoint.every={STEPS[lr] // 20}"
+    )
+    config.checkpoint.keep = 20
+    config.flatness.where = ("backbone/Dense_1/kernel",)
+    config.flatness.alignment.noises = tuple(
+      f"keep {p}: model.MLP.dropout_rates=({1 - p:.1g},0.0)" for p in KEEP_PROBS
+    )
+    config.flatness.alignment.num_masks = 2
   elif figure == "profile":
     _profile(config)
   else:
@@ -72,14 +80,28 @@ def _noise(config: Config) -> None:
   config.flatness.analyses = ("variance_flatness", "projected_variance")
   config.flatness.variance_flatness.factors = (1.5, 2.0, 2.718281828, 3.0)
   keep = lambda p: f"model.MLP.dropout_rates=(0.0,{1 - p:.1g})"
-  config.flatness.alignment.noises = tuple(f"keep {p}: {keep(p)}" for p in (0.8, 0.9))
+  config.flatness.alignment.noises = tuple(f"keep {p}: {keep(p)}" for p in KEEP_PROBS)
   length = lambda lr: (
     f"optimizer.learning_rate={lr} epochs={STEPS[lr]} eval_every={STEPS[lr] // 10} "
     f"checkpoint.every={STEPS[lr] // 40} checkpoint.keep=40"
   )
   config.flatness.rows = (
-    *(f"keep {p}, lr {lr}: {keep(p)} {length(lr)}" for p in (0.8, 0.9) for lr in STEPS),
+    *(f"keep {p}, lr {lr}: {keep(p)} {length(lr)}" for p in KEEP_PROBS for lr in STEPS),
     *(f"no dropout, lr {lr}: {length(lr)} flatness.analyses=('alignment',)" for lr in STEPS),
+  )
+
+
+def _alignments(config: Config, length: Callable[[float], str]) -> None:
+  """Figure 4 alone: trainings without dropout, from their initialisation on, three seeds."""
+  _noise(config)
+  config.flatness.analyses = ("alignment",)
+  config.flatness.rows = tuple(
+    row
+    for seed in SEEDS
+    for row in (
+      f"start, seed {seed}: seed={seed} {START}",
+      *(f"lr {lr}, seed {seed}: seed={seed} optimizer.learning_rate={lr} {length(lr)}" for lr in STEPS),
+    )
   )
 
 
