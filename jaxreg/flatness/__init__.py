@@ -26,6 +26,7 @@ from jaxreg.flatness._dense import (
 )
 from jaxreg.flatness._directions import filter_normalized_direction, loss_profile, loss_surface
 from jaxreg.flatness._fisher import Fisher, empirical_fisher, fisher
+from jaxreg.flatness._gauss_newton_diagonal import gauss_newton_diagonal
 from jaxreg.flatness._gauss_newton_matrix import gauss_newton_matrix
 from jaxreg.flatness._hutchinson import Estimate, operator_diagonal
 from jaxreg.flatness._interval import IntervalFlatness, interval_flatness
@@ -89,6 +90,7 @@ __all__ = [
   "filter_normalized_direction",
   "fisher",
   "gauss_newton",
+  "gauss_newton_diagonal",
   "gauss_newton_matrix",
   "hessian",
   "hessian_variance_alignment",

@@ -14,9 +14,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.flatness._common import widened
+from jaxreg.flatness._chunked import num_examples
+from jaxreg.flatness._common import analysis, widened
 from jaxreg.flatness._damped_solve import Solution, damped_solve
 from jaxreg.flatness._fisher import Fisher, GivenScores, Likelihood, drawn_scores
+from jaxreg.flatness._gauss_newton_diagonal import diagonal
 from jaxreg.flatness._hutchinson import Estimate, operator_diagonal
 from jaxreg.flatness._lanczos import (
   EigenPairs,
@@ -144,6 +146,25 @@ class Curvature(Streamed):
     old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
     return self._of(GaussNewton(old.params, None, old.key, outputs_fn, outer_loss_fn, old.mask))
 
+  @analysis
+  def gauss_newton_diagonal(
+    self, outputs_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]
+  ) -> Array:
+    """Computes the diagonal of the Gauss-Newton matrix exactly, by `gauss_newton_diagonal`, batch by batch.
+
+    With `model_state`, `outputs_fn` takes it too.
+    """
+    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
+    total, count = jnp.zeros_like(self.like), 0
+    for batch in self.batches():
+      found = diagonal(outputs_fn, outer_loss_fn, old.mask, old.params, widened(batch))
+      # As in a product: the host reads the next batch while the devices compute this one, and no further.
+      total = jax.block_until_ready(total) + found * num_examples(batch)
+      count += num_examples(batch)
+    if not count:
+      raise ValueError("data must have at least one batch each time it is iterated, got none")
+    return total / count
+
   def fisher(
     self,
     outputs_fn: Callable[..., Array],
@@ -174,9 +195,9 @@ class Curvature(Streamed):
     """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start."""
     return top_eigenpairs(self, key=key, **options)
 
-  def trace(self, *, key: Key, num: int = 32) -> Estimate:
-    """Estimates the trace by `operator_trace`."""
-    return operator_trace(self, key=key, num=num)
+  def trace(self, *, key: Key, **options: Any) -> Estimate:
+    """Estimates the trace by `operator_trace`, with its options."""
+    return operator_trace(self, key=key, **options)
 
   def diagonal(self, *, key: Key | None = None, num: int = 32) -> Estimate:
     """Estimates the diagonal by `operator_diagonal`, or without a key computes it exactly."""

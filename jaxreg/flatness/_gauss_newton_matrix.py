@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxreg.flatness._chunked import dealt, num_examples
 from jaxreg.flatness._common import analysis, same, widened
+from jaxreg.flatness._pulled import outer_hessians, pulled, unit_outputs
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, Params, check_count, check_loss_fn
 
@@ -39,8 +40,8 @@ def gauss_newton_matrix(
   sees every example once.
 
   Args:
-    outputs_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with
-      batches of one example; nothing may couple examples.
+    outputs_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with batches of
+      some examples or of one; nothing may couple examples.
     outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples.
     params: any pytree.
     batch: `n` examples along the leading axis of its leaves.
@@ -68,43 +69,43 @@ def gauss_newton_matrix(
   check_loss_fn(outputs_fn, "outputs_fn")
   check_count(chunk_size, "chunk_size")
   mask, params, batch = selected(params, where), widened(params), widened(batch)
-  chunk_size = min(chunk_size, num_examples(batch))
-  return _matrix(outputs_fn, outer_loss_fn, mask, chunk_size, params, batch, same(key))
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _matrix(outputs_fn, outer_loss_fn, mask, chunk_size, params, batch, key):
-  part, size = split(params, mask), num_examples(batch)
+  size = num_examples(batch)
+  chunk_size = min(chunk_size, size)
   chunks, rest = divmod(size, chunk_size)
-
-  def jacobian(example: Batch, number: Array) -> tuple[Array, Array]:
-    one = jax.tree.map(lambda x: x[None], example)
-    of_example = None if key is None else jax.random.fold_in(key, number)
-    z, pull = jax.vjp(lambda flat: outputs_fn(part.merge(flat), one, key=of_example), part.flat)
-    if jnp.ndim(z) < 1 or len(z) != 1:
-      raise ValueError(f"outputs_fn must return the outputs [1, ...] of one example, got {jnp.shape(z)}")
-    return z[0], jax.vmap(lambda unit: pull(unit)[0])(_units(z))
-
-  def block(examples: Batch, numbers: Array) -> Array:
-    z, jacobians = jax.vmap(jacobian)(examples, numbers)
-    gradient = jax.grad(lambda z: outer_loss_fn(z, examples))
-    column = lambda unit: jax.jvp(gradient, (z,), (jnp.broadcast_to(unit, z.shape),))[1]
-    curvature = jax.vmap(column, out_axes=1)(_units(z[:1])).reshape(len(z), z[0].size, z[0].size)
-    curved = jnp.einsum("nkc,ncd->nkd", curvature, jacobians)
-    flat = lambda x: x.reshape(-1, part.flat.size)
-    # A mean over the chunk, of a sum over all.
-    return flat(jacobians).T @ flat(curved) * (len(z) / size)
-
-  def add(total: Array, number: Array) -> tuple[Array, None]:
-    examples = jax.tree.map(lambda x: dealt(x, chunks, chunk_size, number), batch)
-    return total + block(examples, number + chunks * jnp.arange(chunk_size)), None
-
-  total, _ = jax.lax.scan(add, jnp.zeros((part.flat.size,) * 2, part.flat.dtype), jnp.arange(chunks))
+  batch = jax.tree.map(jnp.asarray, batch)
+  add = partial(_add, outputs_fn, outer_loss_fn, mask, chunks, chunk_size)
+  like = split(params, mask).flat
+  total = jnp.zeros((like.size, like.size), like.dtype)
+  if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((params, batch, key))):
+    total = jax.lax.fori_loop(0, chunks, lambda n, total: add(total, n, params, batch, key), total)
+  else:  # a loop on the host, because on a CPU XLA runs convolutions in a compiled loop many times slower
+    for number in range(chunks):
+      total = jax.block_until_ready(add(total, number, params, batch, key))
   if rest:
-    total = total + block(jax.tree.map(lambda x: x[size - rest :], batch), jnp.arange(size - rest, size))
+    last = jax.tree.map(lambda x: x[size - rest :], batch)
+    total = total + _block(outputs_fn, outer_loss_fn, mask, params, last, key, size - rest, 1, rest / size)
   return (total + total.T) / 2
 
 
-def _units(z: Array) -> Any:
-  """All unit vectors of the shape of `z`: `[z.size, *z.shape]`."""
-  return jnp.eye(z.size, dtype=z.dtype).reshape(-1, *z.shape)
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
+def _add(outputs_fn, outer_loss_fn, mask, chunks, chunk_size, total, number, params, batch, key):
+  """Adds the chunk of a number."""
+  chunk = jax.tree.map(lambda x: dealt(x, chunks, chunk_size, number), batch)
+  weight = chunk_size / num_examples(batch)
+  return total + _block(outputs_fn, outer_loss_fn, mask, params, chunk, key, number, chunks, weight)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _block(outputs_fn, outer_loss_fn, mask, params, examples, key, first, stride, weight):
+  """The matrix of some examples, whose numbers are `first, first + stride, ...`."""
+  key_of = None if key is None else lambda number: jax.random.fold_in(same(key), first + stride * number)
+  units = lambda z: jnp.broadcast_to(unit_outputs(z)[None], (len(z), *unit_outputs(z).shape))
+  found = pulled(outputs_fn, mask, params, examples, units, key_of)
+  rows = lambda x: x.reshape(*x.shape[:2], -1)
+  parts = {n: rows(jnp.einsum("ntk,nrtu->nrku", *layer)) for n, layer in found.layers.items()}
+  parts |= {number: rows(each) for number, each in found.others.items()}
+  jacobians = jnp.concatenate([parts[number] for number in sorted(parts)], axis=2)
+  curvature = outer_hessians(lambda z: outer_loss_fn(z, examples), found.outputs)
+  curved = jnp.einsum("nkc,ncd->nkd", curvature, jacobians)
+  flat = lambda x: x.reshape(-1, x.shape[-1])
+  return flat(jacobians).T @ flat(curved) * weight

@@ -18,15 +18,21 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled, rematerialised and
 
 
 def tapped(
-  function: Callable[[list[Array]], Array], leaves: list[Array], kernels: dict[int, str]
+  function: Callable[[list[Array]], Array],
+  leaves: list[Array],
+  kernels: dict[int, str],
+  *,
+  skip_others: bool = False,
 ) -> Callable[[dict[int, Array]], tuple[Array, dict[int, Array], dict[int, Array]]]:
   """Traces a function of leaves, and adds taps to the outputs of the layers whose kernels are named.
 
   Returns a function from the taps to the function's value, the layers' inputs `[n, positions, inputs]` and
-  their outputs. A missing tap is 0; the gradient in a tap is that in the layer's output.
+  their outputs. A missing tap is 0; the gradient in a tap is that in the layer's output. With `skip_others`,
+  what is no kernel of one layer has no inputs and outputs there.
 
   Raises:
-    ValueError: if a kernel is not used by exactly one matrix product or convolution, as `[..., in, out]`.
+    ValueError: unless `skip_others`, if a kernel is not used by exactly one matrix product or convolution, as
+      `[..., in, out]`.
   """
   traced = jax.make_jaxpr(function)(leaves)
   where = {traced.jaxpr.invars[number]: number for number in kernels}
@@ -34,23 +40,34 @@ def tapped(
   def run(taps: dict[int, Array]) -> tuple[Array, dict[int, Array], dict[int, Array]]:
     inputs: dict[int, Array] = {}
     outputs: dict[int, Array] = {}
+    others: set[int] = set()
+
+    def other(number: int, why: str) -> None:
+      if not skip_others:
+        raise ValueError(f"where: {kernels[number]} {why}")
+      others.add(number)
 
     def layer(number: int, eqn: Any, values: list[Array], result: Array) -> Array:
       if number in inputs:
-        raise ValueError(f"where: {kernels[number]} must be used by one layer once, but is used again")
-      inputs[number] = _inputs(eqn, values, kernels[number])
-      outputs[number] = result
-      return result + taps[number] if number in taps else result
+        other(number, "must be used by one layer once, but is used again")
+      elif why := _unlike_a_layer(eqn, values):
+        other(number, why)
+      else:
+        inputs[number], outputs[number] = _inputs(eqn, values), result
+        return result + taps[number] if number in taps else result
+      return result
 
-    value = _run(traced, leaves, where, kernels, layer)[0]
-    if missing := [name for number, name in kernels.items() if number not in inputs]:
-      raise ValueError(f"where: {missing[0]} is the kernel of no matrix product or convolution")
-    return value, inputs, outputs
+    value = _run(traced, leaves, where, layer, other)[0]
+    for number in kernels:
+      if number not in inputs:
+        other(number, "is the kernel of no matrix product or convolution")
+    of_layers = lambda found: {number: x for number, x in found.items() if number not in others}
+    return value, of_layers(inputs), of_layers(outputs)
 
   return run
 
 
-def _run(traced: Any, args: Any, where: Any, kernels: Any, layer: Any) -> list[Any]:
+def _run(traced: Any, args: Any, where: Any, layer: Any, other: Any) -> list[Any]:
   jaxpr, consts = traced.jaxpr, traced.consts
   values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
   where = dict(where)  # from a variable to the number of the kernel that it holds
@@ -61,10 +78,12 @@ def _run(traced: Any, args: Any, where: Any, kernels: Any, layer: Any) -> list[A
       place: where[x] for place, x in enumerate(eqn.invars) if not isinstance(x, Literal) and x in where
     }
     name, inner = eqn.primitive.name, next((eqn.params[key] for key in _INNER if key in eqn.params), None)
-    if held and isinstance(inner, ClosedJaxpr | Jaxpr):
+    if name == "stop_gradient":  # its result is a constant, not the kernel
+      held = {}
+    if held and name != "scan" and isinstance(inner, ClosedJaxpr | Jaxpr):
       inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
       found = _run(
-        inner, taken, {inner.jaxpr.invars[place]: number for place, number in held.items()}, kernels, layer
+        inner, taken, {inner.jaxpr.invars[place]: number for place, number in held.items()}, layer, other
       )
     else:
       # Older versions of JAX return the functions beside the parameters.
@@ -76,32 +95,37 @@ def _run(traced: Any, args: Any, where: Any, kernels: Any, layer: Any) -> list[A
         where[eqn.outvars[0]] = held[0]
       elif held and name in ("dot_general", "conv_general_dilated") and list(held) == [1]:
         found = [layer(held[1], eqn, taken, found[0])]
-      elif held:
-        raise ValueError(
-          f"where: {kernels[next(iter(held.values()))]} must be the right side of a matrix product or a "
-          f"convolution, [..., in, out], but is used by {name}"
-        )
+      else:
+        right = "must be the right side of a matrix product or a convolution, [..., in, out]"
+        for number in held.values():
+          other(number, f"{right}, but is used by {name}")
     values.update(zip(eqn.outvars, found, strict=True))
   return [read(x) for x in jaxpr.outvars]
 
 
-def _inputs(eqn: Any, values: list[Array], name: str) -> Array:
-  """The inputs of a layer `[n, positions, inputs]`; for a convolution patches, in the order of its kernel."""
+def _unlike_a_layer(eqn: Any, values: list[Array]) -> str:
+  """Says what a matrix product or convolution lacks to be a layer with a kernel, or nothing."""
   x, kernel = values
   if eqn.primitive.name == "dot_general":
     (contracted, rows), batched = eqn.params["dimension_numbers"]
-    if (
-      tuple(contracted) != (x.ndim - 1,) or tuple(rows) != (0,) or kernel.ndim != 2 or any(map(len, batched))
-    ):
-      raise ValueError(f"where: {name} must be a kernel [in, out] that multiplies the last axis of its input")
-    return x.reshape(len(x), -1, x.shape[-1])
+    last = tuple(contracted) == (x.ndim - 1,) and tuple(rows) == (0,) and not any(map(len, batched))
+    good = x.ndim > 1 and kernel.ndim == 2 and last
+    return "" if good else "must be a kernel [in, out] that multiplies the last axis of its input"
   numbers, spatial = eqn.params["dimension_numbers"], kernel.ndim - 2
   straight = (0, spatial + 1, *range(1, spatial + 1))  # [n, ..., channels]
   layout = (kernel.ndim - 1, kernel.ndim - 2, *range(spatial))  # [..., in, out]
   if (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec) != (straight, layout, straight):
-    raise ValueError(f"where: {name} must be a kernel [..., in, out] on images [n, ..., channels]")
-  if eqn.params["feature_group_count"] != 1 or eqn.params["batch_group_count"] != 1:
-    raise ValueError(f"where: {name} must be the kernel of a convolution without groups")
+    return "must be a kernel [..., in, out] on images [n, ..., channels]"
+  grouped = eqn.params["feature_group_count"] != 1 or eqn.params["batch_group_count"] != 1
+  return "must be the kernel of a convolution without groups" if grouped else ""
+
+
+def _inputs(eqn: Any, values: list[Array]) -> Array:
+  """The inputs of a layer `[n, positions, inputs]`; for a convolution patches, in the order of its kernel."""
+  x, kernel = values
+  if eqn.primitive.name == "dot_general":
+    return x.reshape(len(x), -1, x.shape[-1])
+  spatial = kernel.ndim - 2
   patches = jax.lax.conv_general_dilated_patches(
     x,
     kernel.shape[:spatial],
@@ -109,7 +133,7 @@ def _inputs(eqn: Any, values: list[Array], name: str) -> Array:
     eqn.params["padding"],
     lhs_dilation=eqn.params["lhs_dilation"],
     rhs_dilation=eqn.params["rhs_dilation"],
-    dimension_numbers=numbers,
+    dimension_numbers=eqn.params["dimension_numbers"],
   )
   inputs = patches.reshape(len(x), -1, x.shape[-1], math.prod(kernel.shape[:spatial]))
   return jnp.swapaxes(inputs, 2, 3).reshape(len(x), inputs.shape[1], -1)

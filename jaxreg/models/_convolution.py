@@ -17,7 +17,7 @@ def convolution(x: Array, kernel: Array, *arguments: Any, **options: Any) -> Arr
   there we divide the input by a one that XLA cannot see through.
   """
   if jax.default_backend() == "cpu":
-    first = lax.stop_gradient(kernel[(0,) * kernel.ndim])
+    first = lax.stop_gradient(kernel)[(0,) * kernel.ndim]
     one = jnp.exp(jnp.fmin(jnp.abs(first), 0))
     x = x / one.astype(x.dtype)
   return lax.conv_general_dilated(x, kernel, *arguments, **options)

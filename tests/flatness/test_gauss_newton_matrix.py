@@ -114,7 +114,7 @@ def test_bad_arguments():
     (
       {},
       lambda params, batch, *, key: params["last"],
-      r"outputs_fn must return the outputs \[1, ...\] of one",
+      r"outputs_fn must return the outputs \[5, ...\], got",
     ),
     ({"where": "none"}, _outputs(jnp.tanh), "where: 'none' selects no parameter"),
   ):

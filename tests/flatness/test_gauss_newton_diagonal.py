@@ -1,0 +1,153 @@
+"""The exact diagonal of the Gauss-Newton matrix against JAX's dense Hessians and Jacobians, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import flatness, losses
+
+CHANNELS, CLASSES, EXAMPLES = 2, 3, 5
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _conv(x, kernel):
+  return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def outputs_fn(params, batch, *, key, activation=jax.nn.relu):
+  """Convolution, normalisation by constants, a dense layer at each position, pooling, a dense layer."""
+  x = _conv(batch["x"], params["conv"]["kernel"]) + params["conv"]["bias"][None, None, None]
+  x = (x - 0.1) * params["norm"]["scale"][None, None, None]
+  x = activation(x) @ params["positions"]["kernel"]
+  return activation(x).mean(axis=(1, 2)) @ params["last"]["kernel"] + params["last"]["bias"][None]
+
+
+def outer(logits, batch):
+  return losses.softmax_cross_entropy(logits, batch["y"]).mean()
+
+
+def problem(side=6):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(rng.normal(size=shape) / 2)
+  params = {
+    "conv": {"kernel": draw(3, 3, 2, CHANNELS), "bias": draw(CHANNELS)},
+    "norm": {"scale": 1 + draw(CHANNELS)},
+    "positions": {"kernel": draw(CHANNELS, 4)},
+    "last": {"kernel": draw(4, CLASSES), "bias": draw(CLASSES)},
+  }
+  return params, {"x": draw(EXAMPLES, side, side, 2), "y": jnp.arange(EXAMPLES) % CLASSES}
+
+
+def expected(outputs_fn, params, batch, where="*"):
+  """The diagonal of J' A J, from JAX's dense Jacobian of the whole batch."""
+  part = flatness.subset(params, where)
+  outputs = lambda flat: outputs_fn(part.merge(flat), batch, key=None)
+  jacobian, probs = jax.jit(jax.jacfwd(outputs))(part.flat), jax.nn.softmax(outputs(part.flat))
+  inner = jnp.einsum("nk,kl->nkl", probs, jnp.eye(probs.shape[1])) - jnp.einsum("nk,nl->nkl", probs, probs)
+  return np.asarray(jnp.einsum("nkd,nkl,nld->d", jacobian, inner, jacobian)) / len(probs)
+
+
+@pytest.mark.parametrize("side", [4, 6])
+def test_of_a_relu_network_it_is_the_diagonal_of_the_hessian(side):
+  """A layer with few positions is summed by pairs of them, one with many by outputs."""
+  params, batch = problem(side)
+  part = flatness.subset(params)
+  loss = lambda flat: outer(outputs_fn(part.merge(flat), batch, key=None), batch)
+  hessian = np.asarray(jax.jit(jax.hessian(loss))(part.flat))
+  found = flatness.gauss_newton_diagonal(outputs_fn, outer, params, batch)
+  np.testing.assert_allclose(found, np.diag(hessian), atol=1e-14)
+  assert np.abs(hessian - np.diag(found)).max() > 1e-3
+
+
+def test_of_a_smooth_network_it_is_that_of_the_jacobians():
+  params, batch = problem()
+  smooth = lambda params, batch, *, key: outputs_fn(params, batch, key=key, activation=jnp.tanh)
+  found = flatness.gauss_newton_diagonal(smooth, outer, params, batch)
+  np.testing.assert_allclose(found, expected(smooth, params, batch), atol=1e-15)
+
+
+def test_few_examples_at_once_change_nothing(monkeypatch):
+  """Two of five examples at once, with one left over."""
+  params, batch = problem()
+  monkeypatch.setattr("jaxreg.flatness._gauss_newton_diagonal._ENTRIES", 2 * CLASSES * 18 * CHANNELS)
+  few = lambda params, batch, *, key: outputs_fn(params, batch, key=key)  # is compiled anew
+  found = flatness.gauss_newton_diagonal(few, outer, params, batch, where="conv/kernel")
+  np.testing.assert_allclose(found, expected(outputs_fn, params, batch, "conv/kernel"), atol=1e-15)
+
+
+def _twice(params, x, *, key):
+  return jnp.tanh(x @ params["w"]) @ params["w"]
+
+
+def _transposed(params, x, *, key):
+  return jnp.tanh(x @ params["w"].T)
+
+
+def _in_a_loop(params, x, *, key):
+  return jax.lax.scan(lambda h, _: (jnp.tanh(h @ params["w"]), None), x, length=2)[0]
+
+
+def _on_a_vector(params, x, *, key):
+  return jax.vmap(lambda x: jnp.tanh(x @ params["w"]))(x)
+
+
+@pytest.mark.parametrize("function", [_twice, _transposed, _in_a_loop, _on_a_vector])
+def test_parameters_that_are_no_kernel_of_one_layer(function):
+  rng = np.random.default_rng(0)
+  params, x = {"w": jnp.asarray(rng.normal(size=(3, 3)))}, jnp.asarray(rng.normal(size=(4, 3)))
+  of_first = lambda z, x: losses.softmax_cross_entropy(z, jnp.zeros(len(z), int)).mean()
+  found = flatness.gauss_newton_diagonal(function, of_first, params, x)
+  np.testing.assert_allclose(found, expected(function, params, x), atol=1e-15)
+
+
+def test_a_loss_that_is_not_convex_counts_with_its_sign():
+  outputs = lambda params, x, *, key: x * params[None]
+  concave = lambda z, x: -(z**2).sum(axis=1).mean()
+  x = jnp.array([[1.0, 2.0], [3.0, 4.0]])
+  found = flatness.gauss_newton_diagonal(outputs, concave, jnp.ones(2), x)
+  np.testing.assert_allclose(found, -2 * np.array([(1 + 9) / 2, (4 + 16) / 2]))
+
+
+def test_batch_by_batch_with_the_running_averages_as_arguments():
+  params, batch = problem()
+  norm = params.pop("norm")
+  with_state = lambda params, batch, *, key, model_state: outputs_fn(
+    {**params, "norm": model_state}, batch, key=key
+  )
+  loss_fn = lambda params, batch, *, key, model_state: outer(
+    with_state(params, batch, key=key, model_state=model_state), batch
+  )
+  batches = [jax.tree.map(lambda x: x[:3], batch), jax.tree.map(lambda x: x[3:], batch)]
+  curvature = flatness.Curvature(loss_fn, params, batches, where="*/kernel", model_state=norm)
+  found = curvature.gauss_newton_diagonal(with_state, outer)
+  whole = lambda params, batch, *, key: with_state(params, batch, key=key, model_state=norm)
+  np.testing.assert_allclose(found, expected(whole, params, batch, "*/kernel"), atol=1e-15)
+
+
+def test_bad_arguments():
+  params, batch = problem()
+  for outputs, where, message in (
+    (lambda params, batch, *, key: params["last"]["kernel"], "*", r"must return the outputs \[5, ...\], got"),
+    (outputs_fn, "none", "where: 'none' selects no parameter"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      flatness.gauss_newton_diagonal(outputs, outer, params, batch, where=where)
+  with pytest.raises(TypeError, match="outputs_fn must"):
+    flatness.gauss_newton_diagonal(lambda params, batch: 0, outer, params, batch)
+  empty = flatness.Curvature(lambda p, x, *, key: (x * p).sum(), jnp.ones(1), iter_nothing())
+  with pytest.raises(ValueError, match="data must have at least one batch"):
+    empty.gauss_newton_diagonal(lambda p, x, *, key: x * p, lambda z, x: z.sum())
+
+
+def iter_nothing():
+  class Nothing:
+    def __iter__(self):
+      return iter(())
+
+  return Nothing()
