@@ -41,6 +41,7 @@ from jaxreg.flatness._lanczos import (
 from jaxreg.flatness._layerwise import Layerwise, layerwise
 from jaxreg.flatness._lazy import LazySamples, lazy_gradients, lazy_trajectory
 from jaxreg.flatness._noise import per_example_noise_covariance
+from jaxreg.flatness._noise_by_parts import sample_noise_by_parts
 from jaxreg.flatness._operators import GaussNewton, Hessian, gauss_newton, hessian, hvp, materialize
 from jaxreg.flatness._power_law import BrokenPowerLaw, PowerLaw, broken_power_law_fit, power_law_fit
 from jaxreg.flatness._relations import Alignment, hessian_variance_alignment
@@ -114,6 +115,7 @@ __all__ = [
   "projected_variance",
   "sam_sharpness",
   "sample_gradients",
+  "sample_noise_by_parts",
   "sample_trajectory",
   "spectral_density",
   "subset",

@@ -20,7 +20,7 @@ def per_example_noise_covariance(
   key: Key,
   num_masks: int = 2,
   where: Where = "*",
-  chunk_size: int = 1,
+  chunk_size: int = 64,
 ) -> Array:
   r"""Estimates the covariance of the full-batch gradient under noise that is independent between examples.
 
@@ -29,7 +29,7 @@ def per_example_noise_covariance(
   A few draws give an unbiased estimate of each example's covariance, and the sum averages over the data set.
   There is no loop over samples of the whole gradient, and the rank is not limited by their number. For noise
   after a dense layer, `dense_noise_covariance` is much faster. This function is not for noise that examples
-  share, or for layers that couple examples.
+  share, or for layers that couple examples: for those see `sample_noise_by_parts`.
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; called with batches of one example.
@@ -38,7 +38,7 @@ def per_example_noise_covariance(
     key: a typed key.
     num_masks: draws per example, at least 2.
     where: the parameters that count.
-    chunk_size: examples at once; 1 is fastest on a CPU.
+    chunk_size: examples at once, whose draws are in memory, `[chunk_size, num_masks, size]`.
 
   Returns:
     `[size, size]`, float32 or wider.
@@ -70,6 +70,7 @@ def per_example_noise_covariance(
 def _covariance(loss_fn, mask, num_masks, chunk_size, params, batch, key):
   part = split(params, mask)
   examples = num_examples(batch)
+  chunk_size = min(chunk_size, examples)
   chunks = -(-examples // chunk_size)
   # Examples of weight 0 fill up the last chunk.
   index = jnp.arange(chunks * chunk_size).reshape(chunks, chunk_size)

@@ -153,7 +153,7 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
 
 
 @pytest.mark.thorough
-def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed):
+def test_noise_before_the_layer_is_drawn_the_generic_way_and_so_is_another_subset(analysed):
   """What the shortcut takes for fixed, the layer's inputs, must be."""
   workdir, _ = analysed
   for where in (("backbone/*",), ("backbone/Dense_1/bias",)):
@@ -163,8 +163,18 @@ def test_noise_before_the_layer_or_another_subset_goes_the_generic_way(analysed)
   data = load_data(runs.make_config(FIELDS))
   noisy = build(runs.make_config({**FIELDS, "model.MLP.dropout_rates": (0.5, 0.0)}), data.describe())
   batch = with_weights({"inputs": data.train.inputs, "labels": data.train.labels.astype(np.int32)})
-  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_1/*",))(state).layer is None
-  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).layer is not None
+  before = make_subjects(noisy, state.params, batch, ("backbone/Dense_1/*",))(state)
+  assert not before.layer.all_noise
+  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).layer.all_noise
+  hessian, covariance = before.hessian(), before.covariance(jax.random.key(0), 8)
+  expected = flatness.hessian(before.loss_fn, before.params, before.batch, where=before.where)
+  np.testing.assert_allclose(hessian, expected, atol=1e-5 * float(np.abs(expected).max()))
+  expected = flatness.per_example_noise_covariance(
+    before.loss_fn, before.params, before.batch, key=jax.random.key(0), num_masks=8, where=before.where
+  )
+  np.testing.assert_array_equal(covariance, expected)
+  aligned = before.alignment(jax.random.key(0), 8)
+  assert float(aligned.trace) == pytest.approx(np.trace(hessian @ covariance), rel=1e-4)
 
 
 @pytest.mark.thorough

@@ -171,6 +171,10 @@ DESCRIPTIONS = {
   "flatness.analyses": "Analyses to run.",
   "flatness.where": "Names of the parameters to analyse.",
   "flatness.examples": "Training examples that the loss is over, the first ones; 0: all.",
+  "flatness.parts": (
+    "Parts of the examples with noise and BatchNorm's moments of their own, from which gradient samples are "
+    "made; 1: samples are of the whole gradient."
+  ),
   "flatness.seed": "Seed of the noise, of the isotropic control and of Lanczos' start.",
   "flatness.profile.directions": "Number of random directions.",
   "flatness.profile.points": "Points along each direction.",

@@ -122,6 +122,7 @@ def _flatness() -> Config:
       "analyses": ("profile",),
       "where": ("*",),
       "examples": 0,
+      "parts": 1,
       "seed": 0,
     }
   )

@@ -106,6 +106,7 @@ RANGES = {
   "optimizer.lbfgs.memory_size": f"[1, {MANY}]",
   "*.replica": "[0, inf)",
   "flatness.examples": "[0, inf)",
+  "flatness.parts": f"[1, {SIZE}]",
   "flatness.seed": "[0, inf)",
   "flatness.profile.directions": f"[1, {SIZE}]",
   "flatness.profile.points": f"[3, {SIZE}]",

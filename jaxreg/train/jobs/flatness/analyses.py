@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import flatness
+from jaxreg.flatness._noise_by_parts import pooled
 from jaxreg.train import keys
 from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
 from jaxreg.train.jobs.flatness.subject import Subject
@@ -51,7 +52,12 @@ def factor_name(factor: float) -> str:
 
 
 def gradient_samples(subject: Subject, kept: Kept, key: Key, num: int) -> np.ndarray:
-  """Gradients under noise at the subject's parameters, `[num, size]`."""
+  """Gradients under noise at the subject's parameters, or the noise of their parts: `num` rows or more."""
+  if subject.parts > 1:
+    # The mean of the draws of a part counts as one of them.
+    draws = -(-num // subject.parts) + 1
+    of_parts = lambda first, number: {"samples": subject.part_gradients(jax.random.clone(key), first, number)}
+    return np.asarray(pooled(kept.blocks("part-gradients", draws, of_parts, size=4)["samples"]))
   block = lambda first, number: {"samples": subject.gradients(jax.random.clone(key), first, number)}
   return kept.blocks("gradients", num, block, size=BLOCK)["samples"]
 
@@ -112,15 +118,14 @@ def _padded(rows: np.ndarray) -> Array:
 def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict[str, np.ndarray]:
   """Spectra of the covariance: from all samples, from a third of them, and without the bias of samples."""
   few = samples[: max(2, len(samples) // 3)]
+  found = {f"{len(each)} gradients": np.asarray(_principal(each).variances) for each in (few, samples)}
+  if subject.parts > 1 or subject.coupled:
+    return found
   exact = kept.arrays(
     "covariance",
     lambda: {"values": jnp.linalg.eigvalsh(subject.covariance(jax.random.clone(key), MASKS))[::-1]},
   )
-  return {
-    f"{len(few)} gradients": np.asarray(_principal(few).variances),
-    f"{len(samples)} gradients": np.asarray(_principal(samples).variances),
-    "drawn for each example": exact["values"],
-  }
+  return {**found, "drawn for each example": exact["values"]}
 
 
 def projected_variance(
@@ -137,8 +142,7 @@ def projected_variance(
       values, vectors = np.linalg.eigh(np.asarray(subject.hessian(), np.float64))
       pairs = {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
       return pairs | {"by": subject.hessian_by}
-    operator = flatness.hvp(subject.loss_fn, subject.params, subject.batch, where=subject.where)
-    found = flatness.top_eigenpairs(operator, operator.like, key=key, num=eigenpairs)
+    found = subject.curvature.top_eigenpairs(key=key, num=eigenpairs)
     pairs = {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
     return pairs | {"by": "lanczos"}
 

@@ -64,6 +64,22 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
     )
 
 
+def check_parts(program: Program, options: Any, dataset: Dataset) -> None:
+  """Checks that the examples divide into `flatness.parts`, and that noise is not drawn for coupled examples.
+
+  Raises:
+    RunError: for parts that are unequal, or for noise of single examples that BatchNorm couples.
+  """
+  examples = len(dataset.train.take(slice(options.examples or None)))
+  if examples % options.parts:
+    raise RunError(f"flatness.parts: must divide the {examples} examples, got {options.parts}")
+  if program.abstract.model_state and options.parts == 1 and "alignment" in options.analyses:
+    raise RunError(
+      "flatness.parts: must be above 1, got 1: alignment draws the noise of each part, and BatchNorm couples "
+      "the examples; give the number of examples over the batch size"
+    )
+
+
 def noisy_programs(
   config: Config, run: Config, program: Program, dataset: Dataset
 ) -> dict[str, tuple[dict[str, Any], Program]]:

@@ -16,7 +16,7 @@ from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import local_path, write_json
 from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.flatness.analyses import rises
-from jaxreg.train.jobs.flatness.checks import check_plain, check_samples, noisy_programs
+from jaxreg.train.jobs.flatness.checks import check_parts, check_plain, check_samples, noisy_programs
 from jaxreg.train.jobs.flatness.figures import make_figures
 from jaxreg.train.jobs.flatness.row import AnalysedRun
 from jaxreg.train.jobs.train import train
@@ -93,6 +93,7 @@ def _check_row(cell: Config) -> None:
   if "alignment" in options.analyses:
     noisy_programs(cell, cell, program, dataset)
   # The best checkpoint may be any checkpoint, so its step is taken as 0.
+  check_parts(program, options, dataset)
   check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
 
 

@@ -42,7 +42,7 @@ def draws_noise(program: Program, batch: Batch) -> bool:
 
 
 def make_subjects(
-  program: Program, params: Params, batch: Batch, where: tuple[str, ...]
+  program: Program, params: Params, batch: Batch, where: tuple[str, ...], parts: int = 1
 ) -> Callable[[TrainState], Subject]:
   """Builds `state -> Subject`; all states share the compiled functions.
 
@@ -99,19 +99,19 @@ def make_subjects(
     (inputs, preactivations), noisy = calls[0], []
     with nn.intercept_methods(_recording(path, noisy)):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=jax.random.key(0), train=True)
-    # If there is noise before the layer, or BatchNorm, `head_fn` cannot reproduce the training's noise.
-    if state.model_state or not bool((noisy[0][0] == inputs).all()):
-      return None
+    all_noise = not state.model_state and bool((noisy[0][0] == inputs).all())
     # A pytree, so that the parameters do not become constants of the compiled function.
     head = jax.tree_util.Partial(examples_fn, state.params, state.model_state)
-    return DenseLayer(inputs, preactivations, head, bias)
+    return DenseLayer(inputs, preactivations, head, bias, all_noise)
 
   def subject(state: TrainState) -> Subject:
     loss_fn, outputs = plain, plain_outputs
     if state.model_state:
       loss_fn = loss_with(state.model_state)
       outputs = functools.cache(lambda: outputs_with(state.model_state))
-    return Subject(loss_fn, state.params, batch, where, layer_at(state), outputs)
+    return Subject(
+      loss_fn, state.params, batch, where, layer_at(state), outputs, parts, bool(state.model_state)
+    )
 
   return subject
 

@@ -23,6 +23,7 @@ from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import Kept
 from jaxreg.train.jobs.flatness.checks import (
+  check_parts,
   check_plain,
   check_samples,
   check_vary,
@@ -56,6 +57,7 @@ class AnalysedRun:
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
     check_samples(self.program, options, self.dataset, self.step)
+    check_parts(self.program, options, self.dataset)
     aligned = "alignment" in options.analyses
     self.noisy = noisy_programs(config, self.run, self.program, self.dataset) if aligned else {}
     self.mesh = make_mesh()
@@ -64,6 +66,8 @@ class AnalysedRun:
     # Saved arrays belong to these parameters, examples and draws.
     saved = [str(folder.resolve()), self.step, seal(folder, self.step), options.replica]
     identity = [*saved, len(self.split), self.where, options.seed]
+    if options.parts > 1:
+      identity.append(options.parts)
     self.kept = kept_in / f"{folder.name}-{_name(identity)}"
 
   def analyse(self) -> dict[str, Any]:
@@ -84,7 +88,8 @@ class AnalysedRun:
     return {"arrays": arrays, "summary": summary}
 
   def subject(self, program: Program, state: TrainState) -> Subject:
-    return make_subjects(program, state.params, self.batch(), self.where)(self.placed(state))
+    parts = self.options.parts
+    return make_subjects(program, state.params, self.batch(), self.where, parts)(self.placed(state))
 
   def batch(self) -> dict[str, Any]:
     """The examples: a slice on each device if they divide evenly, else a copy."""
@@ -200,7 +205,7 @@ class AnalysedRun:
     steps = sorted(good_steps(self.folder))
     series, summary = {}, {}
     for label, (fields, program) in self.noisy.items():
-      subjects = make_subjects(program, subject.params, self.batch(), self.where)
+      subjects = make_subjects(program, subject.params, self.batch(), self.where, subject.parts)
       kept = Kept(self.kept / f"alignment-{_name(options)}")
 
       def at(step: int, subjects: Any = subjects) -> dict[str, Any]:

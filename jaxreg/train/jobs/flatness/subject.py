@@ -9,9 +9,11 @@ import jax.numpy as jnp
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
+from jaxreg.flatness._noise_by_parts import gradients_of_parts
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
-CHUNK = 1000
+CHUNK = 1000  # examples of a dense layer at once
+AT_ONCE = 250  # examples of a product at once
 PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
 AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
 
@@ -27,12 +29,14 @@ class DenseLayer:
     preactivations: `[n, units]`.
     head_fn: `(z, batch, *, key) -> [n]`, from the layer's outputs to the losses of the examples.
     bias: whether the layer's bias is analysed, too.
+    all_noise: whether `head_fn` draws all noise: there is none before the layer, and no BatchNorm.
   """
 
   inputs: Array
   preactivations: Array
   head_fn: Callable[..., Array]
   bias: bool
+  all_noise: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Subject:
     where: selects the parameters that are analysed.
     layer: the layer, if the analysed parameters belong to one dense layer; else None.
     find_outputs: returns the network's outputs, if they are one vector for each example; else None.
+    parts: the parts of the examples of whose gradients noise is sampled; 1 for whole gradients.
+    coupled: whether the training couples the examples, as by BatchNorm.
   """
 
   loss_fn: LossFn
@@ -68,6 +74,13 @@ class Subject:
   where: tuple[str, ...]
   layer: DenseLayer | None
   find_outputs: Callable[[], Outputs | None] = lambda: None
+  parts: int = 1
+  coupled: bool = False
+
+  @functools.cached_property
+  def curvature(self) -> flatness.Curvature:
+    """The Hessian as products."""
+    return flatness.Curvature(self.loss_fn, self.params, self.batch, where=self.where, chunk_size=AT_ONCE)
 
   @property
   def size(self) -> int:
@@ -102,10 +115,8 @@ class Subject:
     outputs = self.find_outputs()
     if outputs is None:
       return "products"
-    hessian = flatness.hvp(self.loss_fn, self.params, self.batch, where=self.where)
-    newton = flatness.gauss_newton(
-      outputs.outputs_fn, outputs.outer_loss_fn, self.params, self.batch, where=self.where
-    )
+    hessian = self.curvature
+    newton = hessian.gauss_newton(outputs.outputs_fn, outputs.outer_loss_fn)
     for number in range(PROBES):
       vector = jax.random.normal(jax.random.key(number), (self.size,), hessian.like.dtype)
       exact = hessian(vector)
@@ -114,8 +125,13 @@ class Subject:
     return "jacobians"
 
   def covariance(self, key: Key, num_masks: int) -> Array:
-    """The covariance of the gradient under noise that is drawn for each example, `[size, size]`."""
-    if self.layer is None:
+    """The covariance of the gradient under noise that is drawn for each example or part, `[size, size]`."""
+    if self.parts > 1:
+      noise = flatness.sample_noise_by_parts(
+        self.loss_fn, self.params, self.in_parts, key=key, num=num_masks, where=self.where
+      )
+      return noise.T @ noise / len(noise)
+    if self.layer is None or not self.layer.all_noise:
       return flatness.per_example_noise_covariance(
         self.loss_fn, self.params, self.batch, key=key, num_masks=num_masks, where=self.where
       )
@@ -123,7 +139,7 @@ class Subject:
 
   def alignment(self, key: Key, num_masks: int) -> flatness.Alignment:
     """The alignment of the Hessian with `covariance`."""
-    if self.layer is None:
+    if self.layer is None or not self.layer.all_noise or self.parts > 1:
       return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_masks))
     return flatness.hessian_variance_alignment(
       self._hessian_block(self.layer), self._noise_block(self.layer, key, num_masks)
@@ -145,6 +161,15 @@ class Subject:
     return flatness.sample_gradients(
       self.loss_fn, self.params, self.batch, key=key, num=num, first=first, where=self.where
     )
+
+  @functools.cached_property
+  def in_parts(self) -> list[Batch]:
+    """The examples as equal batches, each with every `parts`-th example."""
+    return [jax.tree.map(lambda x, j=j: x[j :: self.parts], self.batch) for j in range(self.parts)]
+
+  def part_gradients(self, key: Key, first: int, num: int) -> Array:
+    """Draws `first` to `first + num` of the gradient of each part, `[num, parts, size]`."""
+    return gradients_of_parts(self.loss_fn, self.params, self.in_parts, key, first, num, self.where)
 
   def _hessian_block(self, layer: DenseLayer) -> flatness.DenseBlock:
     return flatness.dense_hessian(
