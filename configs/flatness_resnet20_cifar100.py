@@ -45,7 +45,7 @@ def get_config(variant: str = "paper") -> Config:
     config.flatness.examples = 2000
     config.flatness.parts = 2  # of 1000 images, as in the training
   elif variant == "cifar10":
-    config.data.tfds.num_train = 4000
+    config.data.tfds.num_train, config.data.tfds.val = 4000, "test"
     config.batch_size, config.epochs = 125, 40
     config.optimizer.learning_rate = 0.05
     config.optimizer.sgd.momentum = 0.9

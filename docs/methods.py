@@ -659,8 +659,9 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "Hessian, Gauss-Newton, eigenpairs, trace, diagonal, spectral density, of every layer",
-      "flatness.hvp .gauss_newton .hessian .gauss_newton_matrix .dense_hessian .materialize .top_eigenpairs "
-      ".operator_trace .operator_diagonal .spectral_density .layerwise .subset .chunked",
+      "flatness.hvp .gauss_newton .hessian .gauss_newton_matrix .gauss_newton_diagonal .dense_hessian "
+      ".materialize .top_eigenpairs .operator_trace .operator_diagonal .spectral_density .layerwise .subset "
+      ".chunked",
       "`job=flatness`",
       "stochastic traces by matfree",
     ),
@@ -678,9 +679,9 @@ SECTIONS: dict[str, list[Row]] = {
     ),
     Row(
       "Noise covariance, and how it stands to curvature",
-      "flatness.sample_gradients .sample_trajectory .lazy_gradients .lazy_trajectory .noise_covariance "
-      ".per_example_noise_covariance .dense_noise_covariance .principal_components .projected_variance "
-      ".hessian_variance_alignment .power_law_fit .broken_power_law_fit",
+      "flatness.sample_gradients .sample_noise_by_parts .sample_trajectory .lazy_gradients .lazy_trajectory "
+      ".noise_covariance .per_example_noise_covariance .dense_noise_covariance .principal_components "
+      ".projected_variance .hessian_variance_alignment .power_law_fit .broken_power_law_fit",
       "`flatness_fnn_mnist`, `flatness_resnet20_cifar100`",
       "Zhang, Zhou and Xu, 2021",
     ),

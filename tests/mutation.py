@@ -185,8 +185,8 @@ _TABLE = {
     ("key=same(self.key)", "key=jax.random.key(0)", "test_the_key_reaches_the_noise"),
   ),
   "flatness/_gauss_newton_matrix.py flatness/test_gauss_newton_matrix.py": (
-    ("* (len(z) / size)", "/ 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
-    ("jax.random.fold_in(key, number)", "key", "test_each_example_draws_its_own_noise"),
+    ("chunk_size / num_examples(batch)", "1 / 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
+    ("first + stride * number", "0", "test_each_example_draws_its_own_noise"),
   ),
   "flatness/_subset.py flatness/test_subset.py": (
     ('"flax.BatchStat", ', "", "test_running_averages_are_no_parameters[nnx]"),

@@ -59,10 +59,12 @@ ELSEWHERE = {
   "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
   "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
   "flatness/test_fisher.py": "flatness.damped_solve flatness.empirical_fisher flatness.fisher flatness.kfac",
+  "flatness/test_gauss_newton_diagonal.py": "flatness.gauss_newton_diagonal",
   "flatness/test_gauss_newton_matrix.py": "flatness.gauss_newton_matrix",
   "flatness/test_interval.py": "flatness.interval_flatness",
   "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
   "flatness/test_lazy.py": "flatness.lazy_gradients flatness.lazy_trajectory",
+  "flatness/test_noise_by_parts.py": "flatness.sample_noise_by_parts",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
   "flatness/test_relations.py": "flatness.hessian_variance_alignment",
   "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "

@@ -34,6 +34,10 @@ def _units(params, x):
   return hidden * params["Dense_2"]["kernel"][:, 0], params["Dense_2"]["bias"][0]
 
 
+def _squares(z, b):
+  return (z**2).sum()
+
+
 def _on_loss(function, **options):
   return lambda p, b: function(nets.loss_fn, p, b, where=WHERE, **options)
 
@@ -61,14 +65,17 @@ def _on_units(function, **options):
 
 ANALYSES = {
   "hvp": lambda p, b: flatness.hvp(nets.loss_fn, p, b, where=WHERE)(jnp.ones(SIZE)),
-  "gauss_newton": lambda p, b: flatness.gauss_newton(_outputs, lambda z, b: (z**2).sum(), p, b, where=WHERE)(
-    jnp.ones(SIZE)
-  ),
+  "gauss_newton": lambda p, b: flatness.gauss_newton(_outputs, _squares, p, b, where=WHERE)(jnp.ones(SIZE)),
+  "gauss_newton_matrix": lambda p, b: flatness.gauss_newton_matrix(_outputs, _squares, p, b, where=WHERE),
+  "gauss_newton_diagonal": lambda p, b: flatness.gauss_newton_diagonal(_outputs, _squares, p, b, where=WHERE),
   "hessian": _on_loss(flatness.hessian),
   "loss_profile": lambda p, b: flatness.loss_profile(nets.loss_fn, p, p, jnp.ones(2), b),
   "loss_surface": lambda p, b: flatness.loss_surface(nets.loss_fn, p, (p, p), jnp.ones(2), jnp.ones(2), b),
   "interval_flatness": lambda p, b: flatness.interval_flatness(nets.loss_fn, p, ROWS, b, where=WHERE),
   "sample_gradients": lambda p, b: flatness.sample_gradients(nets.loss_fn, p, b, key=_key(), num=2),
+  "sample_noise_by_parts": lambda p, b: flatness.sample_noise_by_parts(
+    nets.loss_fn, p, [b], key=_key(), num=2
+  ),
   "sample_trajectory": lambda p, b: flatness.sample_trajectory(
     _step, p, b, key=_key(), num=2, params_of=lambda p: p
   ),
