@@ -219,8 +219,8 @@ SECTIONS: dict[str, list[Figure]] = {
     Figure(
       "flatness_fnn_mnist_one_setting_variance_flatness",
       f"{RUN}flatness_fnn_mnist.py:one_setting{DATA}",
-      "One setting, with two fitted slopes where a test rejects a single line. For gradients the relation "
-      "becomes steeper where the loss is flatter.",
+      "One setting with three seeds, and two fitted slopes where a test rejects a single line. For gradients "
+      "the relation becomes steeper where the loss is flatter.",
       "flatness",
     ),
     Figure(

@@ -32,7 +32,7 @@ ARGUMENTS = {
   "compare_dropmax_mnist5k.py": [None, "appendix"],
   "compare_dropmax_mnist1k_variations.py": ["background", "rotation"],
   "compare_group_softmax_subsets.py": ["classes2", "images300"],
-  "flatness_fnn_mnist.py": [None, "one_setting", "first_steps", "between_layers", "profile"],
+  "flatness_fnn_mnist.py": [None, "one_setting", "first_steps", "alignment", "profile"],
   "flatness_resnet20_cifar100.py": [None, "cifar10", "small_cifar10"],
   "flatness_transformer_multi30k.py": [None, "small"],
   "flatness_vgg9_cifar10.py": [None, "minibatch"],
