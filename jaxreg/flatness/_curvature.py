@@ -195,9 +195,9 @@ class Curvature(Streamed):
     """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start."""
     return top_eigenpairs(self, key=key, **options)
 
-  def trace(self, *, key: Key, **options: Any) -> Estimate:
-    """Estimates the trace by `operator_trace`, with its options."""
-    return operator_trace(self, key=key, **options)
+  def trace(self, *, key: Key, num: int = 32) -> Estimate:
+    """Estimates the trace by `operator_trace`; `gauss_newton_diagonal` may give it exactly."""
+    return operator_trace(self, key=key, num=num)
 
   def diagonal(self, *, key: Key | None = None, num: int = 32) -> Estimate:
     """Estimates the diagonal by `operator_diagonal`, or without a key computes it exactly."""

@@ -82,8 +82,23 @@ def test_alignment_shows_both_traces_and_the_least_ratio():
   figure = plots.alignment({"keep 0.8": values})
   both, ratio = figure.axes
   np.testing.assert_array_equal([line.get_ydata() for line in both.lines], [[4, 9], [2, 3]])
-  assert ratio.lines[0].get_label() == "keep 0.8: least 2.0"
+  assert ratio.lines[0].get_label() == "keep 0.8: ratio at least 2.0"
   assert ratio.get_ylabel().startswith("ratio Tr")
+
+
+def test_seeds_of_an_alignment_share_a_colour_and_a_key():
+  values = lambda *ratio: {name: ratio for name in ("steps", "trace", "isotropic", "ratio")}
+  series = {
+    "lr 1, seed 0, keep 0.8": values(3.0, 4.0),
+    "lr 1, seed 1, keep 0.8": values(2.0),
+    "lr 2": values(5.0),
+  }
+  figure = plots.alignment(series)
+  first, second, other, _ = figure.axes[1].lines
+  assert first.get_color() == second.get_color() != other.get_color()
+  assert second.get_marker() == "o"  # a single point is seen
+  texts = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert texts[:2] == ["lr 1, keep 0.8, 2 seeds: ratio at least 2.0", "lr 2: ratio at least 5.0"]
 
 
 def test_spectra_leave_rounding_out():

@@ -30,7 +30,7 @@ def keys(figure):
     (lambda: plots.profiles(LINE, {"a": TWO}), {"a", "mean", "one direction"} | SPREAD),
     (
       lambda: plots.alignment({"a": TRACES}),
-      {"a", r"Tr$(H \Sigma)$, the noise", r"Tr$(H \bar\Sigma)$, isotropic noise"},
+      {"a: ratio at least 1.0", r"Tr$(H \Sigma)$, the noise", r"Tr$(H \bar\Sigma)$, isotropic noise"},
     ),
     (lambda: plots.sample_error(LINE, {"error": (TWO, LINE)}), SPREAD),
     (
