@@ -241,7 +241,7 @@ SECTIONS: dict[str, list[Figure]] = {
       "flatness_fnn_mnist_alignment",
       f"{RUN}flatness_fnn_mnist.py:alignment{DATA}",
       "Trace of Hessian times noise covariance along trainings with three seeds, and its ratio to that of "
-      "isotropic noise: at least 15 at the initialisation, and at least 56 at every later point.",
+      "isotropic noise. The ratio is at least 15 at the initialisation, and 56 at every later point.",
       "flatness",
     ),
     Figure(

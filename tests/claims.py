@@ -138,7 +138,8 @@ MEASURED = {
       "holds for the network on MNIST in all four settings, with correlations from -0.90 to -0.96, but for "
       "gradients it is not a power law: in the setting that was tested with three seeds the slope is -2.3 to "
       "-2.4 and, beyond a flatness of 11 to 13, -5.3 to -6.6 (one law: p below 1e-43). It does not hold "
-      "among the first hundred components of a trajectory, which belong to its drift. For ResNet-20 on 100 images of CIFAR-10 variance falls over"
+      "among the first hundred components of a trajectory, which belong to its drift. For ResNet-20 on 100 "
+      "images of CIFAR-10 variance falls over"
       " 20 components (slopes -6.6 and -3.0). **Opposite sign** for a small transformer, at factor 1.1 "
       "over 12 components: variance grows with flatness for gradients (slope 2.6 [0.4, 4.9]), and for its"
       " trajectory there is no clear sign (14 [-29, 58]); at factor 2 nothing can be fitted. VGG-9: not "
@@ -152,8 +153,8 @@ MEASURED = {
       " 0.44, over 50 of 2304 eigenpairs. For a small transformer it grows for gradients (0.72), but "
       "parameters show no relation (0.06 [-0.07, 0.18]). On MNIST it is not a power: in the setting that was "
       "tested with three seeds the slope for gradients is 0.54 to 0.58 and then 0.86 to 0.88 (one law: p "
-      "below 1e-241), and for parameters 0.61 to 0.69 and then, along the sharpest directions, -0.25 to -0.05 "
-      "(p below 1e-21). VGG-9: not measured (docs/flatness.md)",
+      "below 1e-241), and for parameters 0.61 to 0.69 and then, along the sharpest directions, -0.25 to "
+      "-0.05 (p below 1e-21). VGG-9: not measured (docs/flatness.md)",
     ),
     (
       "figure 4",
