@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, losses
+from jaxreg.flatness._pulled import pulled
+from jaxreg.models._convolution import convolution
 
 CHANNELS, CLASSES, EXAMPLES = 2, 3, 5
 
@@ -79,6 +81,19 @@ def test_few_examples_at_once_change_nothing(monkeypatch):
   few = lambda params, batch, *, key: outputs_fn(params, batch, key=key)  # is compiled anew
   found = flatness.gauss_newton_diagonal(few, outer, params, batch, where="conv/kernel")
   np.testing.assert_allclose(found, expected(outputs_fn, params, batch, "conv/kernel"), atol=1e-15)
+
+
+def test_the_models_own_convolution_counts_as_a_layer():
+  """It divides its input by a one that it makes of the kernel, which is no use of the kernel."""
+  params, x = {"w": problem()[0]["conv"]["kernel"]}, problem()[1]["x"]
+  numbers = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+  outputs = lambda params, x, *, key: convolution(x, params["w"], (1, 1), "SAME", **numbers).sum(axis=(1, 2))
+  found = pulled(outputs, (True,), params, x, lambda z: jnp.broadcast_to(jnp.eye(CHANNELS), (EXAMPLES, 2, 2)))
+  inputs, gradients = found.layers[0]
+  assert not found.others
+  jacobian = jnp.einsum("ntk,nrtu->nrku", inputs, gradients).reshape(EXAMPLES, CHANNELS, -1)
+  expected = jax.jacfwd(lambda w: outputs({"w": w}, x, key=None))(params["w"]).reshape(jacobian.shape)
+  np.testing.assert_allclose(jacobian, expected, atol=1e-14)
 
 
 def _twice(params, x, *, key):
