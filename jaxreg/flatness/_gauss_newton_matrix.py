@@ -41,7 +41,7 @@ def gauss_newton_matrix(
 
   Args:
     outputs_fn: `(params, batch, *, key) -> [n, ...]`, the outputs of each example, called with batches of
-      some examples or of one; nothing may couple examples.
+      some examples or of one; nothing may couple examples, and layers keep them on the leading axis.
     outer_loss_fn: `(outputs, batch) -> scalar`, a mean over the examples.
     params: any pytree.
     batch: `n` examples along the leading axis of its leaves.

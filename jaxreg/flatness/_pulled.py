@@ -39,9 +39,10 @@ def pulled(
 ) -> Pulled:
   """Multiplies Jacobians from the left by `columns_of(outputs)`, `[n, r, *outputs]`.
 
-  Kernels of dense and convolutional layers get a pass of all examples at once; XLA would make a convolution
-  in groups of the gradients in them. All other leaves get a pass of each example, batched by `vmap`. Noise,
-  with `key_of` from the number of an example to its key, makes all leaves such.
+  Kernels of dense and convolutional layers, whose inputs have the examples on the leading axis, get a pass of
+  all examples at once; XLA would make a convolution in groups of the gradients in them. All other leaves get
+  a pass of each example, batched by `vmap`. Noise, with `key_of` from the number of an example to its key,
+  makes all leaves such.
 
   Raises:
     ValueError: if `outputs_fn` does not return the outputs of each example.
@@ -64,6 +65,8 @@ def pulled(
     z, inputs, made = run({})
     _check_outputs(z, n)
     columns = columns_of(z)
+    # An input with another leading axis, such as all tokens, does not tell the examples apart.
+    made = {number: x for number, x in made.items() if len(inputs[number]) == n}
     if made:
       taps = {number: jnp.zeros_like(x) for number, x in made.items()}
       pull = jax.vjp(lambda taps: run(taps)[0], taps)[1]

@@ -112,7 +112,12 @@ def _on_a_vector(params, x, *, key):
   return jax.vmap(lambda x: jnp.tanh(x @ params["w"]))(x)
 
 
-@pytest.mark.parametrize("function", [_twice, _transposed, _in_a_loop, _on_a_vector])
+def _on_tokens(params, x, *, key):
+  tokens = jnp.stack([x, 2 * x], axis=1).reshape(-1, 3)  # all tokens of all examples
+  return jnp.tanh(tokens @ params["w"]).reshape(len(x), 2, 3).sum(axis=1)
+
+
+@pytest.mark.parametrize("function", [_twice, _transposed, _in_a_loop, _on_a_vector, _on_tokens])
 def test_parameters_that_are_no_kernel_of_one_layer(function):
   rng = np.random.default_rng(0)
   params, x = {"w": jnp.asarray(rng.normal(size=(3, 3)))}, jnp.asarray(rng.normal(size=(4, 3)))
