@@ -98,7 +98,8 @@ def _squares(scales: Array, h: Array, g: Array) -> Array:
 
   def some(scales: Array, h: Array, g: Array) -> Array:
     if not by_pairs:
-      return jnp.einsum("nr,nrku->ku", scales, jnp.einsum("ntk,nrtu->nrku", h, g) ** 2)
+      gradients = jnp.einsum("ntk,ntx->nkx", h, jnp.swapaxes(g, 1, 2).reshape(len(g), positions, -1))
+      return jnp.einsum("nr,nkru->ku", scales, gradients.reshape(len(g), k, factors, units) ** 2)
     # The square of a sum over positions is a sum over their pairs, so one matrix product gives all examples'.
     weights = jnp.where(first == second, 1, 2).astype(h.dtype)
     outer = jnp.einsum("p,nr,nrpu,nrpu->npu", weights, scales, g[:, :, first], g[:, :, second])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -125,15 +126,25 @@ def _inputs(eqn: Any, values: list[Array]) -> Array:
   x, kernel = values
   if eqn.primitive.name == "dot_general":
     return x.reshape(len(x), -1, x.shape[-1])
-  spatial = kernel.ndim - 2
-  patches = jax.lax.conv_general_dilated_patches(
-    x,
-    kernel.shape[:spatial],
-    eqn.params["window_strides"],
-    eqn.params["padding"],
-    lhs_dilation=eqn.params["lhs_dilation"],
-    rhs_dilation=eqn.params["rhs_dilation"],
-    dimension_numbers=eqn.params["dimension_numbers"],
-  )
-  inputs = patches.reshape(len(x), -1, x.shape[-1], math.prod(kernel.shape[:spatial]))
-  return jnp.swapaxes(inputs, 2, 3).reshape(len(x), inputs.shape[1], -1)
+  # Slices of the padded images, which take a fraction of the time of `conv_general_dilated_patches`.
+  sides, params = kernel.shape[:-2], eqn.params
+  padding = [(*pair, dilation - 1) for pair, dilation in zip(params["padding"], params["lhs_dilation"])]
+  padded = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+  spans = [(side - 1) * dilation + 1 for side, dilation in zip(sides, params["rhs_dilation"])]
+  outputs = [
+    (length - span) // stride + 1
+    for length, span, stride in zip(padded.shape[1:-1], spans, params["window_strides"])
+  ]
+
+  def at(offsets: tuple[int, ...]) -> Array:
+    starts = [offset * dilation for offset, dilation in zip(offsets, params["rhs_dilation"])]
+    ends = [
+      start + (number - 1) * stride + 1
+      for start, number, stride in zip(starts, outputs, params["window_strides"])
+    ]
+    return jax.lax.slice(
+      padded, (0, *starts, 0), (len(x), *ends, x.shape[-1]), (1, *params["window_strides"], 1)
+    )
+
+  patches = jnp.stack([at(offsets) for offsets in itertools.product(*map(range, sides))], axis=-2)
+  return patches.reshape(len(x), math.prod(outputs), -1)

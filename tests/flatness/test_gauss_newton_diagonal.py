@@ -83,11 +83,22 @@ def test_few_examples_at_once_change_nothing(monkeypatch):
   np.testing.assert_allclose(found, expected(outputs_fn, params, batch, "conv/kernel"), atol=1e-15)
 
 
-def test_the_models_own_convolution_counts_as_a_layer():
+@pytest.mark.parametrize(
+  ("strides", "padding", "dilations"),
+  [
+    ((1, 1), "SAME", {}),
+    ((2, 1), "VALID", {}),
+    ((1, 2), [(0, 2), (-1, 1)], {"rhs_dilation": (2, 1)}),
+    ((1, 1), "SAME", {"lhs_dilation": (2, 1)}),
+  ],
+)
+def test_the_models_own_convolution_counts_as_a_layer(strides, padding, dilations):
   """It divides its input by a one that it makes of the kernel, which is no use of the kernel."""
   params, x = {"w": problem()[0]["conv"]["kernel"]}, problem()[1]["x"]
-  numbers = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-  outputs = lambda params, x, *, key: convolution(x, params["w"], (1, 1), "SAME", **numbers).sum(axis=(1, 2))
+  options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), **dilations}
+  outputs = lambda params, x, *, key: jnp.tanh(convolution(x, params["w"], strides, padding, **options)).sum(
+    (1, 2)
+  )
   found = pulled(outputs, (True,), params, x, lambda z: jnp.broadcast_to(jnp.eye(CHANNELS), (EXAMPLES, 2, 2)))
   inputs, gradients = found.layers[0]
   assert not found.others
