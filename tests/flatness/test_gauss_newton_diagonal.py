@@ -89,7 +89,7 @@ def test_few_examples_at_once_change_nothing(monkeypatch):
     ((1, 1), "SAME", {}),
     ((2, 1), "VALID", {}),
     ((1, 2), [(0, 2), (-1, 1)], {"rhs_dilation": (2, 1)}),
-    ((1, 1), "SAME", {"lhs_dilation": (2, 1)}),
+    ((1, 1), [(1, 1), (1, 1)], {"lhs_dilation": (2, 1)}),
   ],
 )
 def test_the_models_own_convolution_counts_as_a_layer(strides, padding, dilations):
