@@ -196,9 +196,9 @@ SECTIONS: dict[str, list[Figure]] = {
     ),
     Figure(
       "flatness_resnet20_cifar10_profile",
-      f"{RUN}flatness_resnet20_cifar100.py:small_cifar10",
-      "The same for ResNet-20 on 100 images of CIFAR-10. With dropout it is flatter along every direction, "
-      "and far from fitting its images.",
+      f"{RUN}flatness_resnet20_cifar100.py:cifar10",
+      "The same for ResNet-20 on 4000 images of CIFAR-10. Far from the minimum it is flatter with dropout "
+      "along every direction. Close to it the network without dropout has the lower loss.",
       "flatness",
     ),
     Figure(
@@ -260,9 +260,9 @@ SECTIONS: dict[str, list[Figure]] = {
     ),
     Figure(
       "flatness_resnet20_cifar10_projected_variance",
-      f"{RUN}flatness_resnet20_cifar100.py:small_cifar10",
-      "Noise over curvature for the same convolution, 50 eigenvectors. Both kinds of noise grow with the "
-      "curvature; the isotropic control does not.",
+      f"{RUN}flatness_resnet20_cifar100.py:cifar10",
+      "Noise over curvature for the same convolution, all eigenvectors of the Hessian over 4000 images. Both "
+      "kinds of noise grow with the curvature; the isotropic control does not.",
       "flatness",
     ),
     Figure(
