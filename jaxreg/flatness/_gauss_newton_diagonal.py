@@ -61,7 +61,7 @@ def gauss_newton_diagonal(
     Array([2., 8.], dtype=float32)
 
   References:
-    Dangel, Kunstner and Hennig, `BackPACK: Packing more into Backprop`, 2020, section 2.3.
+    Dangel, Kunstner and Hennig, `BackPACK: Packing more into Backprop`, 2020.
   """
   check_loss_fn(outputs_fn, "outputs_fn")
   num_examples(batch)

@@ -98,7 +98,8 @@ def _add(outputs_fn, outer_loss_fn, mask, chunks, chunk_size, total, number, par
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _block(outputs_fn, outer_loss_fn, mask, params, examples, key, first, stride, weight):
   """The matrix of some examples, whose numbers are `first, first + stride, ...`."""
-  key_of = None if key is None else lambda number: jax.random.fold_in(same(key), first + stride * number)
+  kept = same(key)
+  key_of = None if kept is None else lambda number: jax.random.fold_in(kept, first + stride * number)
   units = lambda z: jnp.broadcast_to(unit_outputs(z)[None], (len(z), *unit_outputs(z).shape))
   found = pulled(outputs_fn, mask, params, examples, units, key_of)
   rows = lambda x: x.reshape(*x.shape[:2], -1)

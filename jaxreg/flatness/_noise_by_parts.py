@@ -42,7 +42,7 @@ def sample_noise_by_parts(
     where: the parameters to keep the gradients of.
 
   Returns:
-    `[num * parts, size]`, ordered by draws: each `parts` rows in a row have one of each part.
+    `[num * parts, size]`, ordered by draws: `m` consecutive rows have one sample of each part.
 
   Raises:
     TypeError: if `key` is no typed key, `num` no integer or a selected leaf not floating.

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, losses
+from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness import analyses
+from jaxreg.train.jobs.flatness.checks import check_parts
 from jaxreg.train.jobs.flatness.job import _compare_profiles
 from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
 from jaxreg.train.jobs.flatness.row import AnalysedRun
@@ -102,3 +104,16 @@ def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activat
   part = flatness.subset(params, "first")
   expected = jax.hessian(lambda flat: subject.loss_fn(part.merge(flat), subject.batch, key=None))(part.flat)
   np.testing.assert_allclose(subject.hessian(), expected, atol=1e-5 * float(np.abs(expected).max()))
+
+
+def test_batch_norm_couples_the_examples_so_an_alignment_needs_parts():
+  program = SimpleNamespace(abstract=SimpleNamespace(model_state={"mean": 0.0}))
+  dataset = SimpleNamespace(train=SimpleNamespace(take=lambda chosen: range(12)[chosen]))
+  options = lambda **fields: SimpleNamespace(
+    **{"examples": 0, "parts": 1, "analyses": ("alignment",), **fields}
+  )
+  for fields in ({"parts": 4}, {"analyses": ("variance_flatness",)}, {"examples": 6, "parts": 3}):
+    check_parts(program, options(**fields), dataset)
+  for fields, message in (({}, "be above 1, got 1"), ({"examples": 6, "parts": 4}, "divide the 6 examples")):
+    with pytest.raises(RunError, match=f"flatness.parts: must {message}"):
+      check_parts(program, options(**fields), dataset)

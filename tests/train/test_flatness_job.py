@@ -16,6 +16,7 @@ from jaxreg import flatness, train
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_run
+from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness import array_cache as kept
 from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
 from jaxreg.train.jobs.flatness.subject import Subject
@@ -178,6 +179,23 @@ def test_noise_before_the_layer_is_drawn_the_generic_way_and_so_is_another_subse
 
 
 @pytest.mark.thorough
+def test_the_noise_of_parts_is_that_of_their_examples(analysed, tmp_path):
+  """Without layers that couple examples, parts are an estimate of the same covariance."""
+  workdir, _ = analysed
+  whole, _, folder = _subject(workdir, "dropout", ("backbone/Dense_1/*",))
+  program, state, _ = restore_run(folder, "latest", 0)
+  subject = make_subjects(program, state.params, whole.batch, whole.where, 8)(state)
+  samples = analyses.gradient_samples(subject, kept.Kept(tmp_path), jax.random.key(0), 1000)
+  assert samples.shape == (8 * 126, subject.size)
+  expected = np.asarray(whole.covariance(jax.random.key(1), 200))
+  for found in (samples.T @ samples / len(samples), subject.covariance(jax.random.key(2), 126)):
+    assert np.trace(found) == pytest.approx(np.trace(expected), rel=0.1)
+    assert np.linalg.norm(found - expected) < 0.2 * np.linalg.norm(expected)
+  spectra = analyses.spectra(subject, kept.Kept(tmp_path), jax.random.key(3), samples)
+  assert list(spectra) == ["336 gradients", "1008 gradients"]
+
+
+@pytest.mark.thorough
 def test_the_trajectory_goes_on_as_the_training_would(analysed, tmp_path):
   """Its samples are the parameters of a longer run of the same thing."""
   workdir, _ = analysed
@@ -239,6 +257,7 @@ def noises(entry):
     ({"flatness.rows": ("a:",)}, "row 'a': .*loss draws noise, and variance_flatness, projected_"),
     ({"optimizer.schedule.name": "cosine"}, "for 30 steps more, from step 8 on, .* rate comes to 0"),
     ({"optimizer.schedule.name": "cosine", "flatness.checkpoint": "best"}, "from step 0 on, .* comes to 0"),
+    ({"flatness.parts": 3}, r"flatness\.parts: must divide the 128 examples, got 3"),
     ({"flatness.replica": 1}, r"flatness\.replica: must be below 1, got 1"),
     ({"average.name": "ema"}, r"at runs with average\.name=none"),
     ({"data.bootstrap": True}, r"data\.bootstrap=False"),

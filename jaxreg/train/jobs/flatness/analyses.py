@@ -57,7 +57,8 @@ def gradient_samples(subject: Subject, kept: Kept, key: Key, num: int) -> np.nda
     # The mean of the draws of a part counts as one of them.
     draws = -(-num // subject.parts) + 1
     of_parts = lambda first, number: {"samples": subject.part_gradients(jax.random.clone(key), first, number)}
-    return np.asarray(pooled(kept.blocks("part-gradients", draws, of_parts, size=4)["samples"]))
+    drawn = kept.blocks("part-gradients", draws, of_parts, size=4)["samples"]
+    return np.asarray(pooled(jnp.asarray(drawn)))
   block = lambda first, number: {"samples": subject.gradients(jax.random.clone(key), first, number)}
   return kept.blocks("gradients", num, block, size=BLOCK)["samples"]
 

@@ -92,8 +92,8 @@ def _check_row(cell: Config) -> None:
   selected(program.abstract.params, tuple(options.where))
   if "alignment" in options.analyses:
     noisy_programs(cell, cell, program, dataset)
-  # The best checkpoint may be any checkpoint, so its step is taken as 0.
   check_parts(program, options, dataset)
+  # The best checkpoint may be any checkpoint, so its step is taken as 0.
   check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
 
 
