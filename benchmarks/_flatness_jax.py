@@ -55,11 +55,11 @@ class Side:
   def convolution(self, examples):
     """The block of a convolution by Jacobians, and the function that makes its first rows by products."""
     params, batch = self.kept("convolutions", lambda: make_convolutions(examples))
-    product = flatness.hvp(convolution_loss, params, batch, where="first")
-    rows = jax.jit(lambda product, units: jax.lax.map(product, units))
-    unit = lambda number: jnp.eye(number, product.like.size)
+    # On the host: in a compiled loop, XLA runs convolutions on a CPU many times slower.
+    product = flatness.Curvature(convolution_loss, params, batch, where="first")
+    rows = lambda number: jnp.stack([product(unit) for unit in jnp.eye(number, product.like.size)])
     whole = lambda: flatness.gauss_newton_matrix(logits, outer_loss, params, batch, where="first")
-    return whole, lambda number: rows(product, unit(number)), product.like.size
+    return whole, rows, product.like.size
 
   def noise_block(self, masks, seed=0):
     return noise_block(self.params, self.batch, jax.random.key(seed), masks)
