@@ -31,9 +31,9 @@ def gauss_newton_diagonal(
   .. math:: \operatorname{diag}(G) = \sum_i \sum_r a_{ir} (J_i^\top u_{ir})^2, \qquad
     \nabla_{z_i}^2 L = \sum_r a_{ir} u_{ir} u_{ir}^\top
 
-  Its sum is the trace. If the network is piecewise linear in each of its layers, as a ReLU network with
-  convolutions, pooling and BatchNorm's running averages is, then diagonal and trace are those of the Hessian
-  of all parameters: within a layer the two matrices are the same.
+  Its sum is the trace. If the network is piecewise linear in each of its layers, the Hessian of all
+  parameters has the same diagonal and trace: within a layer the two matrices are equal. ReLU networks with
+  convolutions, pooling and BatchNorm's running averages are such networks.
 
   The gradients of each example in the kernel of a dense or convolutional layer come from the layer's inputs
   and the gradients in its outputs, and are never together in memory. Other parameters, such as biases and

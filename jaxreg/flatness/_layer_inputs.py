@@ -29,7 +29,7 @@ def tapped(
 
   Returns a function from the taps to the function's value, the layers' inputs `[n, positions, inputs]` and
   their outputs. A missing tap is 0; the gradient in a tap is that in the layer's output. With `skip_others`,
-  what is no kernel of one layer has no inputs and outputs there.
+  a leaf that is not the kernel of exactly one layer is left out of both.
 
   Raises:
     ValueError: unless `skip_others`, if a kernel is not used by exactly one matrix product or convolution, as

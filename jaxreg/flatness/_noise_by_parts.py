@@ -28,7 +28,7 @@ def sample_noise_by_parts(
   The gradient is :math:`\frac1m \sum_j g_j`, and its covariance a sum over the parts. So the mean of
   :math:`s s^\top` over all `m K` samples is an unbiased estimate of it, from `K` passes over the data: about
   as good as from `m (K - 1)` samples of the whole gradient, which take `m (K - 1)` passes. Parts may be the
-  parts of an accumulated batch, in each of which BatchNorm has its own moments.
+  parts of an accumulated batch: BatchNorm then has moments of each part.
 
   The loop is on the host: on a CPU, XLA computes the gradient of a convolution in a compiled loop many times
   slower.
