@@ -28,7 +28,7 @@ from jaxreg.flatness._lanczos import (
   top_eigenpairs,
 )
 from jaxreg.flatness._operators import GaussNewton, Hessian
-from jaxreg.flatness._streamed import Streamed, batches_of
+from jaxreg.flatness._streamed import Streamed, automatic, batches_of
 from jaxreg.flatness._subset import Where, selected
 from jaxreg.typing import Array, Batch, Key, ModelState, Params, check_count, check_key, check_loss_fn
 
@@ -72,8 +72,8 @@ class Curvature(Streamed):
     key: for noise, which is then fixed; batch `b` gets `fold_in(key, b)`, so batches must keep their order.
     model_state: running averages and the like: constants that are arguments of the compiled code.
     chunk_size: the most examples at once; by default a whole batch.
-    mesh: a mesh with automatic axes. The examples of a batch, if they divide, and the basis of
-      `top_eigenpairs` are sharded over all its devices.
+    mesh: the examples of a batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its
+      devices. Its axes count as automatic, also those that `jax.make_mesh` makes explicit.
 
   Raises:
     TypeError: if a selected leaf is not floating, `loss_fn` takes no `key`, or `data` is an iterator or a
@@ -116,6 +116,7 @@ class Curvature(Streamed):
       mask += (False,) * len(jax.tree.leaves(model_state))
     params = widened(params)
     if mesh is not None:
+      mesh = automatic(mesh)
       params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     operator = Hessian(params, None, key, loss_fn, mask)
     self._set(operator, batches_of(data), chunk_size, mesh, tuple(names), has_state)

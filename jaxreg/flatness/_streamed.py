@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxreg.flatness._chunked import num_examples
 from jaxreg.flatness._common import same, widened
@@ -62,7 +62,7 @@ class Streamed:
     like = self.like
     vector = as_vector(vector, like)
     if (only := self.only_batch) is not None:
-      return _apply(self.mesh, only, vector)
+      return self.finished(_apply(self.mesh, only, vector))
     total, count = jnp.zeros_like(like), 0
     for number, batch in enumerate(self.batches()):
       size = num_examples(batch)
@@ -72,6 +72,10 @@ class Streamed:
     if not count:
       raise ValueError("data must have at least one batch each time it is iterated, got none")
     return total / count
+
+  def finished(self, value: Any) -> Any:
+    """Waits for a program over several devices: on a CPU two that run at once may wait for each other."""
+    return value if self.mesh is None else jax.block_until_ready(value)
 
   def of_batch(self, batch: Batch) -> Any:
     """Returns the operator of one batch."""
@@ -130,7 +134,7 @@ def iterate(
   if not isinstance(matvec, Streamed):
     return jax.lax.fori_loop(0, count, lambda n, s: step(n, s, matvec(vector_of(n, s))), state)
   for number in range(count):
-    state = _step(step, number, state, matvec(_vector(vector_of, number, state)))
+    state = matvec.finished(_step(step, number, state, matvec(_vector(vector_of, number, state))))
     if enough is not None and enough(number + 1, state):
       break
   return state
@@ -140,6 +144,11 @@ _step = jax.jit(
   lambda step, number, state, product: step(number, state, product), static_argnums=0, donate_argnums=2
 )
 _vector = jax.jit(lambda vector_of, number, state: vector_of(number, state), static_argnums=0)
+
+
+def automatic(mesh: Mesh) -> Mesh:
+  """The same devices, with axes along which XLA chooses the sharding of every intermediate value."""
+  return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
 
 
 def placed(batch: Batch, mesh: Mesh | None) -> Batch:

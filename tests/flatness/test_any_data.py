@@ -260,8 +260,11 @@ def test_a_hessian_that_is_not_finite(options):
 
 @pytest.mark.thorough
 def test_sharded_over_fake_devices():
-  """43 parameters, which four devices do not divide, and a last batch that they do not divide either."""
-  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+  """43 parameters, which four devices do not divide, and a last batch that they do not divide either.
+
+  The mesh has explicit axes, as `jax.make_mesh` makes them unless it is told otherwise.
+  """
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
   params, batch = problem()
   found = []
   for options in ({}, {"mesh": mesh}):
@@ -279,6 +282,31 @@ def test_sharded_over_fake_devices():
   )
   np.testing.assert_allclose(whole, dense(params, batch, "Dense_[12]/*") @ vector, atol=1e-10)
   np.testing.assert_allclose(parts, whole, atol=1e-10)
+
+
+@pytest.mark.thorough
+def test_convolutions_over_fake_devices():
+  """Two programs with convolutions that run at once on a CPU wait for each other without end."""
+  with jax.enable_x64(False):
+    draw = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
+    params = [draw(0, 3, 3, 3, 8) / 5, draw(1, 3, 3, 8, 8) / 8, draw(2, 8, 10)]
+    batch = draw(3, 200, 16, 16, 3), jnp.arange(200) % 10
+
+    def loss(params, batch, *, key):
+      x, labels = batch
+      for kernel in params[:2]:
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dimensions))
+      return losses.softmax_cross_entropy(x.mean(axis=(1, 2)) @ params[2], labels).mean()
+
+    mesh = jax.make_mesh((8,), ("data",))
+    found = [
+      flatness.Curvature(loss, params, batch, mesh=mesh).top_eigenpairs(
+        key=jax.random.key(0), num=2, num_matvecs=20, check=False
+      )
+      for mesh in (None, mesh)
+    ]
+  np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layer_of", [None, pytest.param(str, marks=pytest.mark.slow)])
