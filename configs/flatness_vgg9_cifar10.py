@@ -12,8 +12,8 @@ On 2 cores a step takes more than 18 s, or 7 s with 64 devices of 32 images (22 
 JAX_NUM_CPU_DEVICES=64 before the command.
 
 `minibatch`: for a CPU, the first 1024 images, mini-batches of 64 and 25 epochs, with a learning rate of 0.02
-after an epoch of warm-up: at 0.1 small batches diverge in their first steps and stay near chance. Profiles of
-21 points, on the first 512 images.
+after an epoch of warm-up: at 0.1 small batches diverge in their first steps and stay near chance. Profiles on
+the first 512 images.
 """
 
 from jaxreg.train import Config, base_config
@@ -48,8 +48,8 @@ def get_config(variant: str = "paper") -> Config:
     config.batch_size, config.epochs = 64, 25
     config.optimizer.learning_rate = 0.02
     config.optimizer.schedule.warmup_epochs = 1.0
-    config.flatness.profile.points = 21
     config.flatness.examples = 512
+  config.flatness.profile.points = 21
   config.flatness.profile.granularity = "filter"
   config.flatness.rows = ("no dropout:", "keep 0.8: model.VGG9.dropout_rate=0.2")
   config.eval_every = config.checkpoint.every = config.epochs // 5
