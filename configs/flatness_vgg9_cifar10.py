@@ -9,8 +9,8 @@ As in the source, every step uses all 2048 images, and so do BatchNorm's moments
 with its BatchNorm (see `models.VGG9`) and the warm-up over 50 epochs are ours: with a rate of 0.1 from the
 first step the loss rises to 168, and after 45 epochs the accuracy is 13 %.
 On 2 cores a step takes more than 18 s, or 10 s with 64 devices of 32 images each:
-JAX_NUM_CPU_DEVICES=64 MALLOC_ARENA_TEST=8 before the command. Without the second setting a step takes 7 s, but
-the memory that the run keeps grows to 24 GB.
+JAX_NUM_CPU_DEVICES=64 MALLOC_ARENA_TEST=8 before the command. Without the second a step takes 7 s, but the
+memory that the run keeps grows to 24 GB.
 
 `minibatch`: for a CPU, the first 1024 images, mini-batches of 64 and 25 epochs, with a learning rate of 0.02
 after an epoch of warm-up: at 0.1 small batches diverge in their first steps and stay near chance. Profiles on

@@ -190,8 +190,8 @@ SECTIONS: dict[str, list[Figure]] = {
     Figure(
       "flatness_vgg9_cifar10_profile",
       f"{RUN}flatness_vgg9_cifar10.py",
-      "The same for VGG-9 on 2048 images of CIFAR-10, the paper's size. At a distance of 1 the network with "
-      "dropout is flatter along two of five directions.",
+      "The same for VGG-9 on 2048 images of CIFAR-10, the paper's size. With dropout it is not flatter, but "
+      "it hardly learned.",
       "flatness",
     ),
     Figure(
