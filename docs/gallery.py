@@ -191,7 +191,7 @@ SECTIONS: dict[str, list[Figure]] = {
       "flatness_vgg9_cifar10_profile",
       f"{RUN}flatness_vgg9_cifar10.py",
       "The same for VGG-9 on 2048 images of CIFAR-10, the paper's size. With dropout it is not flatter, but "
-      "it hardly learned.",
+      "it fits its images badly.",
       "flatness",
     ),
     Figure(

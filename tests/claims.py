@@ -128,9 +128,9 @@ MEASURED = {
       "holds for a small transformer along each of 5 directions (rise at 0.5: 3.8 against 6.0); for "
       "ResNet-20 on 4000 images of CIFAR-10 at 0.5 along 4 of 5 directions (6.5 ± 2.0 against 10.2 ± 5.4) "
       "and at 1 along each, but not close to the minimum; **not** for VGG-9 at the paper's size, at 0.5 "
-      "along 1 of 5 (8.7 ± 4.4 against 5.8 ± 2.1), but with dropout it hardly learned; for the network on "
-      "MNIST not at 0.5 (0.0072 against 0.0070), but at 1 along each direction. One seed each; ResNet-20 and "
-      "the transformer are far below the paper's size (docs/flatness.md)",
+      "along 1 of 5 (8.7 ± 4.4 against 5.8 ± 2.1), but with dropout it fits its images badly; for the "
+      "network on MNIST not at 0.5 (0.0072 against 0.0070), but at 1 along each direction. One seed each; "
+      "ResNet-20 and the transformer are far below the paper's size (docs/flatness.md)",
     ),
     (
       "figure 2",

@@ -71,7 +71,7 @@ class Streamed:
       count += size
     if not count:
       raise ValueError("data must have at least one batch each time it is iterated, got none")
-    return total / count
+    return self.finished(total / count)
 
   def finished(self, value: Any) -> Any:
     """Waits for a program over several devices: on a CPU two that run at once may wait for each other."""
@@ -88,7 +88,7 @@ class Streamed:
       return None
     if num_examples(self.data[0]) > (self.chunk_size or math.inf):
       return None
-    return _linear(self.of_batch(placed(self.data[0], self.mesh)))
+    return self.finished(_linear(self.of_batch(placed(self.data[0], self.mesh))))
 
 
 def _numbered(operator: Any, number: Array | int) -> Any:
