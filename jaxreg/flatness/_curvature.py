@@ -73,7 +73,8 @@ class Curvature(Streamed):
     model_state: running averages and the like: constants that are arguments of the compiled code.
     chunk_size: the most examples at once; by default a whole batch.
     mesh: the examples of a batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its
-      devices. Its axes count as automatic, also those that `jax.make_mesh` makes explicit.
+      devices. Its axes count as automatic, even if `jax.make_mesh` made them explicit. On simulated devices
+      of a CPU set `NPROC=32` in the environment, else `gauss_newton_diagonal` can wait without end.
 
   Raises:
     TypeError: if a selected leaf is not floating, `loss_fn` takes no `key`, or `data` is an iterator or a
@@ -158,7 +159,7 @@ class Curvature(Streamed):
     old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
     total, count = jnp.zeros_like(self.like), 0
     for batch in self.batches():
-      found = diagonal(outputs_fn, outer_loss_fn, old.mask, old.params, widened(batch))
+      found = self.finished(diagonal(outputs_fn, outer_loss_fn, old.mask, old.params, widened(batch)))
       # As in a product: the host reads the next batch while the devices compute this one, and no further.
       total = jax.block_until_ready(total) + found * num_examples(batch)
       count += num_examples(batch)
