@@ -336,6 +336,23 @@ def test_where_nothing_varies_is_told_before_the_analyses(on_a_file):
     analyse(**sampled)
 
 
+def test_each_direction_is_measured_once_and_saved_soon(tmp_path):
+  """A direction of a whole network may take a minute, so a block has few."""
+  blocks = []
+
+  def intervals(directions, factor):
+    blocks.append(len(directions))
+    one = jnp.ones(len(directions))
+    return flatness.IntervalFlatness(one, one, one, jnp.ones((len(directions), 2), bool), one, one)
+
+  samples = {"gradients": np.random.default_rng(0).normal(size=(40, 30))}
+  subject = SimpleNamespace(layer=None, intervals=intervals)
+  options = {"factors": (2.0,), "directions": 25}
+  found = analyses.variance_flatness(subject, kept.Kept(tmp_path), samples, **options)["gradients"]
+  assert blocks == [10, 10, 5]
+  assert found["width"].shape == (1, 25)
+
+
 def test_blocks_go_on_where_they_were(tmp_path):
   calls = []
 
@@ -348,6 +365,9 @@ def test_blocks_go_on_where_they_were(tmp_path):
   store = kept.Kept(tmp_path)
   with pytest.raises(KeyboardInterrupt):
     store.blocks("numbers", 7, compute, size=2)
+  other = store.blocks("numbers", 7, lambda first, number: {"x": np.arange(first, first + number)}, size=3)
+  np.testing.assert_array_equal(other["x"], np.arange(7))  # blocks of two sizes do not mix
+  (tmp_path / "numbers.npz").unlink()
   np.testing.assert_array_equal(store.blocks("numbers", 7, compute, size=2)["x"], np.arange(7))
   assert calls == [0, 2, 4, 4, 6]
   assert [path.name for path in tmp_path.iterdir()] == ["numbers.npz"]

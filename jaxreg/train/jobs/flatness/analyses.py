@@ -12,9 +12,10 @@ from jaxreg.flatness._noise_by_parts import pooled
 from jaxreg.train import keys
 from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
 from jaxreg.train.jobs.flatness.subject import Subject
-from jaxreg.typing import Array, Key
+from jaxreg.typing import Key
 
-BLOCK = 250  # directions or samples between two saves
+BLOCK = 250  # samples, or directions in a dense layer, between two saves
+FEW = 10  # the same for directions in a whole network, each of which takes some twenty passes over the data
 RISES = (0.5, 1.0)  # distances at which the rise of a profile is reported
 MASKS = 32  # draws for each example, for a covariance without the bias of few samples
 
@@ -84,6 +85,7 @@ def variance_flatness(
   evenly spaced ones are measured; 0 for all.
   """
   found = {}
+  size = FEW if subject.layer is None else BLOCK
   for kind, each in samples.items():
     parts = _principal(each)
     rank = int(parts.rank)
@@ -95,10 +97,10 @@ def variance_flatness(
     for factor in factors:
 
       def block(first: int, number: int, rows: np.ndarray = rows, factor: float = factor) -> dict[str, Any]:
-        found = subject.intervals(_padded(rows[first : first + number]), factor)
-        return {name: value[:number] for name, value in found._asdict().items()}
+        directions = jnp.asarray(rows[first : first + number], jnp.float32)
+        return subject.intervals(directions, factor)._asdict()
 
-      by_factor.append(kept.blocks(f"{kind}-{factor_name(factor)}", len(rows), block, size=BLOCK))
+      by_factor.append(kept.blocks(f"{kind}-{factor_name(factor)}", len(rows), block, size=size))
     stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
     found[kind] = {"variances": np.asarray(parts.variances)[chosen], **stacked}
   return found
@@ -108,12 +110,6 @@ def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
   """Principal components in float64: float32 has no digits left for the noise beside a trajectory's drift."""
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
     return jax.device_get(flatness.principal_components(jnp.asarray(samples, jnp.float64)))
-
-
-def _padded(rows: np.ndarray) -> Array:
-  """The rows as a block of the one compiled size; copies of the last row fill it up."""
-  missing = BLOCK - len(rows)
-  return jnp.asarray(np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]), jnp.float32)
 
 
 def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict[str, np.ndarray]:

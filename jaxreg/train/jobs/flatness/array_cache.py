@@ -41,18 +41,18 @@ class Kept:
 
     Each block is saved until all are there.
     """
-    starts = range(0, total, size)
+    # A block of another size is another one.
+    blocks = {f"{name}-{start}+{size}": (start, min(size, total - start)) for start in range(0, total, size)}
 
     def join() -> Mapping[str, Any]:
       parts = []
-      for start in tqdm(starts, desc=name, unit="block", leave=False, disable=None):
-        number = min(size, total - start)
-        parts.append(self.arrays(f"{name}-{start}", lambda start=start, n=number: compute(start, n)))
+      for block, rows in tqdm(blocks.items(), desc=name, unit="block", leave=False, disable=None):
+        parts.append(self.arrays(block, lambda rows=rows: compute(*rows)))
       return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
     joined = self.arrays(name, join)
-    for start in starts:
-      (self.folder / f"{name}-{start}.npz").unlink(missing_ok=True)
+    for block in blocks:
+      (self.folder / f"{block}.npz").unlink(missing_ok=True)
     return joined
 
 

@@ -13,7 +13,7 @@ from jaxreg.flatness._noise_by_parts import gradients_of_parts
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
 CHUNK = 1000  # examples of a dense layer at once
-AT_ONCE = 250  # examples of a product at once
+AT_ONCE = 250  # examples of a loss or a product at once
 PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
 AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
 
@@ -148,8 +148,9 @@ class Subject:
   def intervals(self, directions: Array, factor: float) -> flatness.IntervalFlatness:
     """The interval flatness along each row of `directions`."""
     if self.layer is None:
+      loss_fn = flatness.chunked(self.loss_fn, AT_ONCE)  # on a CPU also faster than all examples at once
       return flatness.interval_flatness(
-        self.loss_fn, self.params, directions, self.batch, where=self.where, factor=factor
+        loss_fn, self.params, directions, self.batch, where=self.where, factor=factor
       )
     head_fn, z, h = self.layer.head_fn, self.layer.preactivations, self.layer.inputs
     return flatness.dense_interval_flatness(
