@@ -1,7 +1,8 @@
 """Parts common to all analyses: full precision, functions as arguments, fixed noise."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -62,6 +63,29 @@ def same(key: Key | None) -> Key | None:
   return None if key is None else jax.random.clone(check_key(key))
 
 
+@contextlib.contextmanager
+def _explained(batch: Batch, key: Key | None, noisy: str) -> Iterator[None]:
+  """Raises a TypeError of one line where a function fails without a key, or on a list of batches."""
+  try:
+    yield
+  except (TypeError, AttributeError, LookupError, ValueError) as error:
+    if key is None and "PRNG key" in str(error):
+      raise TypeError(noisy) from error
+    if is_list_of_batches(batch) and ONE_BATCH not in str(error):
+      raise TypeError(f"batch must be one batch, got a list of {len(batch)}; {ONE_BATCH}") from error
+    raise
+
+
+def outputs_of(outputs_fn: Callable[..., Any], params: Params, batch: Batch, key: Key | None = None) -> Any:
+  """Computes the outputs, with the same noise in every call.
+
+  Raises:
+    TypeError: if `outputs_fn` needs a key and gets None, or it fails on a list of batches.
+  """
+  with _explained(batch, key, "outputs_fn must draw no noise when it gets key=None"):
+    return outputs_fn(params, batch, key=same(key))
+
+
 def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
   """Computes the loss, with the same noise in every call.
 
@@ -71,14 +95,8 @@ def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) 
     ValueError: if the loss is no scalar.
   """
   check_loss_fn(loss_fn)
-  try:
+  with _explained(batch, key, "key must be given, because loss_fn draws noise, got None"):
     loss = loss_fn(params, batch, key=same(key))
-  except (TypeError, AttributeError, LookupError) as error:
-    if key is None and "PRNG key" in str(error):
-      raise TypeError("key must be given, because loss_fn draws noise, got None") from error
-    if is_list_of_batches(batch):
-      raise TypeError(f"batch must be one batch, got a list of {len(batch)}; {ONE_BATCH}") from error
-    raise
   shapes = jax.tree.map(jnp.shape, loss)
   if shapes != ():
     raise ValueError(f"loss_fn must return a scalar, a mean over the examples, got shape {shapes}")

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from jaxreg.flatness._common import analysis, as_pytree
 from jaxreg.flatness._streamed import Streamed
+from jaxreg.flatness._subset import check_no_tree
 from jaxreg.typing import Array, check_count, check_range, check_wide
 
 
@@ -64,6 +65,7 @@ def damped_solve(
   References:
     Martens, `Deep Learning via Hessian-free Optimization`, 2010.
   """
+  check_no_tree(vector, "vector", "[size]", "flat")
   vector = check_wide(vector, "vector")
   if vector.ndim != 1:
     raise ValueError(f"vector must be [size], got {vector.shape}")

@@ -10,7 +10,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis, same, widened
+from jaxreg.flatness._common import analysis, outputs_of, same, widened
 from jaxreg.flatness._operators import _short, as_vector
 from jaxreg.flatness._subset import Where, selected, split
 from jaxreg.typing import Array, Batch, Key, Params, check_count, check_key, check_loss_fn
@@ -45,7 +45,7 @@ class Fisher:
   @analysis
   def __call__(self, vector: Array) -> Array:
     part = split(self.params, self.mask)
-    outputs = lambda flat: self.outputs_fn(part.merge(flat), self.batch, key=None)
+    outputs = lambda flat: outputs_of(self.outputs_fn, part.merge(flat), self.batch)
     value, tangent = jax.jvp(outputs, (part.flat,), (as_vector(vector, part.flat),))
     scores = self.scores_fn(value, self.batch, same(self.key))
     axes = tuple(range(2, scores.ndim))
@@ -83,7 +83,8 @@ def fisher(
   Raises:
     TypeError: if a selected leaf is not floating, `outputs_fn` takes no `key`, `key` is no typed key or
       `num_samples` no integer.
-    ValueError: for another likelihood, or if `where` selects nothing.
+    ValueError: for another likelihood, if `where` selects nothing, or in a product if the outputs of
+      `categorical` have no axis of classes.
 
   Example:
     >>> outputs = lambda params, x, *, key: x @ params
@@ -158,6 +159,8 @@ class DrawnScores:
   def __call__(self, outputs: Array, batch: Batch, key: Key) -> Array:
     if self.likelihood == "normal":
       return jax.random.normal(key, (self.num_samples, *outputs.shape), outputs.dtype)
+    if outputs.ndim < 2:
+      raise ValueError(f"outputs_fn must return [n, ..., classes] for categorical, got {outputs.shape}")
     labels = jax.random.categorical(key, outputs, shape=(self.num_samples, *outputs.shape[:-1]))
     chosen = jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
     return jax.nn.softmax(outputs)[None] - chosen

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from jaxreg import paths
 from jaxreg.flatness._chunked import num_examples
-from jaxreg.flatness._common import analysis, same, widened
+from jaxreg.flatness._common import analysis, outputs_of, same, widened
 from jaxreg.flatness._fisher import GivenScores, Likelihood, drawn_scores
-from jaxreg.flatness._layer_inputs import tapped
+from jaxreg.flatness._layer_inputs import of_examples, tapped
 from jaxreg.flatness._subset import Where, selected
 from jaxreg.typing import Array, Batch, Key, Params, check_key, check_loss_fn, check_range
 
@@ -111,7 +111,8 @@ def kfac(
 
   Raises:
     TypeError: if a selected leaf is not floating, `outputs_fn` takes no `key`, or `key` is no typed key.
-    ValueError: if `where` selects nothing, or a kernel that no layer uses once.
+    ValueError: if `where` selects nothing, a kernel that no layer uses once, or the kernel of a layer whose
+      input has no examples on its leading axis, such as all tokens of all examples.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[2.0]])}}
@@ -140,9 +141,13 @@ def kfac(
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _blocks(outputs_fn, scores_fn, kernels, beside, corrected, params, batch, key):
   leaves, tree = jax.tree.flatten(params)
-  function = lambda leaves: outputs_fn(jax.tree.unflatten(tree, leaves), batch, key=None)
-  run = tapped(function, leaves, dict(kernels))
+  function = lambda leaves, batch: outputs_of(outputs_fn, jax.tree.unflatten(tree, leaves), batch)
+  run = tapped(lambda leaves: function(leaves, batch), leaves, dict(kernels))
   value, inputs, outputs = run({})
+  alike = of_examples(function, leaves, dict(kernels), batch)
+  for number, name in kernels:
+    if number not in alike:
+      raise ValueError(f"where: the layer of {name} must have the examples on the leading axis of its input")
   taps = {number: jnp.zeros_like(x) for number, x in outputs.items()}
   pull = jax.vjp(lambda taps: run(taps)[0], taps)[1]
   scores = scores_fn(value, batch, None if key is None else same(key))

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 # JAX 0.12 has one class under both names, and its types export one of them.
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal  # pyright: ignore[reportPrivateImportUsage]
 
-from jaxreg.typing import Array
+from jaxreg.flatness._chunked import num_examples
+from jaxreg.typing import Array, Batch
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled, rematerialised and custom functions
 
@@ -66,6 +67,27 @@ def tapped(
     return value, of_layers(inputs), of_layers(outputs)
 
   return run
+
+
+def of_examples(
+  outputs: Callable[[list[Array], Batch], Array], leaves: list[Array], kernels: dict[int, str], batch: Batch
+) -> set[int]:
+  """The kernels whose layers' inputs have the examples on the leading axis: its length is their number.
+
+  A length may equal the number of examples by chance, so another number of examples is traced, too.
+  """
+  size = num_examples(batch)
+
+  def lengths(size: int) -> dict[int, int]:
+    some = jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype), batch)
+    inputs_of = lambda leaves, some: tapped(
+      lambda leaves: outputs(leaves, some), leaves, kernels, skip_others=True
+    )({})[1]
+    return {number: len(x) for number, x in jax.eval_shape(inputs_of, leaves, some).items()}
+
+  other = 1 if size > 1 else 2
+  found, again = lengths(size), lengths(other)
+  return {number for number in found if found[number] == size and again.get(number) == other}
 
 
 def _run(traced: Any, args: Any, where: Any, layer: Any, other: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis, same, scalar_loss, widened
+from jaxreg.flatness._common import analysis, outputs_of, scalar_loss, widened
 from jaxreg.flatness._subset import Where, check_no_tree, selected, split
 from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_loss_fn
 
@@ -69,7 +69,7 @@ class GaussNewton:
   @analysis
   def __call__(self, vector: Array) -> Array:
     part = split(self.params, self.mask)
-    outputs = lambda flat: self.outputs_fn(part.merge(flat), self.batch, key=same(self.key))
+    outputs = lambda flat: outputs_of(self.outputs_fn, part.merge(flat), self.batch, self.key)
     value, tangent = jax.jvp(outputs, (part.flat,), (as_vector(vector, part.flat),))
     gradient = jax.grad(lambda value: self.outer_loss_fn(value, self.batch))
     curved = jax.jvp(gradient, (value,), (tangent,))[1]

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from jaxreg import paths
 from jaxreg.flatness._chunked import num_examples
-from jaxreg.flatness._layer_inputs import tapped
+from jaxreg.flatness._common import outputs_of
+from jaxreg.flatness._layer_inputs import of_examples, tapped
 from jaxreg.typing import Array, Batch, Key, Params
 
 
@@ -50,7 +51,7 @@ def pulled(
   leaves, tree = jax.tree.flatten(params)
   names, n = paths.leaf_names(params), num_examples(batch)
   taken = [number for number, chosen in enumerate(mask) if chosen]
-  outputs = lambda leaves, batch, key: outputs_fn(jax.tree.unflatten(tree, leaves), batch, key=key)
+  outputs = lambda leaves, batch, key: outputs_of(outputs_fn, jax.tree.unflatten(tree, leaves), batch, key)
 
   def of_example(leaves: list[Array], example: Batch, number: Array) -> Array:
     one = jax.tree.map(lambda x: x[None], example)
@@ -66,7 +67,8 @@ def pulled(
     _check_outputs(z, n)
     columns = columns_of(z)
     # An input with another leading axis, such as all tokens, does not tell the examples apart.
-    made = {number: x for number, x in made.items() if len(inputs[number]) == n}
+    alike = of_examples(lambda leaves, batch: outputs(leaves, batch, None), leaves, kernels, batch)
+    made = {number: x for number, x in made.items() if number in alike}
     if made:
       taps = {number: jnp.zeros_like(x) for number, x in made.items()}
       pull = jax.vjp(lambda taps: run(taps)[0], taps)[1]

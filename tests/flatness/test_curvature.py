@@ -1,4 +1,5 @@
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -383,3 +384,28 @@ def test_several_batches_are_refused(batches, error, message):
   loss = flatness.chunked(lambda params, batch, *, key: (batch["inputs"] @ params).mean(), 10)
   with pytest.raises(error, match=message):
     flatness.hessian(loss, jnp.ones(nets.INPUTS), batches(nets.make_batch()))
+
+
+def test_a_list_of_batches_is_told_by_every_function_that_takes_one():
+  """Whatever error the network has on it: here the list unpacks into other things than inputs and labels."""
+  params, one = jnp.ones((2, 2)), (jnp.ones((4, 2)), jnp.zeros(4, int))
+  key = jax.random.key(0)
+
+  def outputs(params, batch, *, key):
+    x, _ = batch
+    return x @ params
+
+  outer = lambda z, batch: losses.softmax_cross_entropy(z, batch[1]).mean()
+  loss = lambda params, batch, *, key: outer(outputs(params, batch, key=key), batch)
+  calls = (
+    lambda batch: flatness.hvp(loss, params, batch)(jnp.ones(4)),
+    lambda batch: flatness.gauss_newton(outputs, outer, params, batch)(jnp.ones(4)),
+    lambda batch: flatness.gauss_newton_matrix(outputs, outer, params, batch),
+    lambda batch: flatness.gauss_newton_diagonal(outputs, outer, params, batch),
+    lambda batch: flatness.fisher(outputs, params, batch, key=key)(jnp.ones(4)),
+    lambda batch: flatness.kfac(outputs, params, batch, key=key, where="*"),
+    lambda batch: flatness.loss_profile(loss, params, params, jnp.ones(1), batch),
+  )
+  for call, number in itertools.product(calls, (2, 3)):
+    with pytest.raises(TypeError, match=f"batch must be one batch, got a list of {number}; join all"):
+      call([one] * number)

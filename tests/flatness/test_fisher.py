@@ -154,6 +154,20 @@ def test_bad_arguments():
     ),
     ("a/kernel must be the right side", lambda: kfac(lambda p, x, *, key: x @ p["a"]["kernel"].T)),
     ("a/kernel is the kernel of no", lambda: kfac(lambda p, x, *, key: x)),
+    (
+      "the layer of a/kernel must have the examples on the leading axis",  # here all tokens of all examples
+      lambda: kfac(lambda p, x, *, key: (jnp.stack([x, x], 1).reshape(-1, 2) @ p["a"]["kernel"])[::2]),
+    ),
+    (
+      "the layer of a/kernel must have the examples on the leading axis",  # as many rows, by chance
+      lambda: kfac(lambda p, x, *, key: x @ (jnp.ones((3, 2)) @ p["a"]["kernel"]).T),
+    ),
+    (
+      r"outputs_fn must return \[n, ..., classes\] for categorical, got \(10,\)",
+      lambda: flatness.fisher(
+        lambda p, b, *, key: logits_fn(p, b, key=key)[:, 0], params, batch, key=jax.random.key(0)
+      )(jnp.ones(79)),
+    ),
     ("damping must", lambda: flatness.damped_solve(lambda v: v, jnp.ones(2), damping=-1.0)),
     (
       r"losses_fn must return \(10,\)",
@@ -162,3 +176,8 @@ def test_bad_arguments():
   ):
     with pytest.raises(ValueError, match=message):
       call()
+  with pytest.raises(TypeError, match=r"vector must be \[size\], got a tree"):
+    flatness.damped_solve(lambda v: v, ones, damping=1.0)
+  noisy = lambda p, x, *, key: x @ p["a"]["kernel"] + jax.random.normal(key, (3, 2))
+  with pytest.raises(TypeError, match="outputs_fn must draw no noise when it gets key=None"):
+    kfac(noisy)

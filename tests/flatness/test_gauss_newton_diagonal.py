@@ -128,13 +128,22 @@ def _on_tokens(params, x, *, key):
   return jnp.tanh(tokens @ params["w"]).reshape(len(x), 2, 3).sum(axis=1)
 
 
-@pytest.mark.parametrize("function", [_twice, _transposed, _in_a_loop, _on_a_vector, _on_tokens])
+def _to_prototypes(params, x, *, key):
+  """The layer's inputs are as many as the examples, and none of them."""
+  return x @ (jnp.cos(jnp.arange(12.0).reshape(4, 3)) @ params["w"]).T
+
+
+@pytest.mark.parametrize(
+  "function", [_twice, _transposed, _in_a_loop, _on_a_vector, _on_tokens, _to_prototypes]
+)
 def test_parameters_that_are_no_kernel_of_one_layer(function):
   rng = np.random.default_rng(0)
   params, x = {"w": jnp.asarray(rng.normal(size=(3, 3)))}, jnp.asarray(rng.normal(size=(4, 3)))
   of_first = lambda z, x: losses.softmax_cross_entropy(z, jnp.zeros(len(z), int)).mean()
   found = flatness.gauss_newton_diagonal(function, of_first, params, x)
   np.testing.assert_allclose(found, expected(function, params, x), atol=1e-15)
+  matrix = flatness.gauss_newton_matrix(function, of_first, params, x)
+  np.testing.assert_allclose(jnp.diag(matrix), found, atol=1e-15)
 
 
 def test_a_loss_that_is_not_convex_counts_with_its_sign():
