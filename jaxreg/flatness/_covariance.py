@@ -164,6 +164,8 @@ def _variance(samples, directions, count):
 
 @jax.jit
 def _lazy_variance(samples, directions, count):
+  directions = directions.astype(jnp.promote_types(directions.dtype, samples.dtype))
+
   def add(carry, sample):
     number, first, mean, squares = carry
     # Relative to the first sample, because positions may be far from 0; then Welford's recurrence.

@@ -40,8 +40,14 @@ class LazySamples:
     return f"LazySamples([{self.num}, {self.size}])"
 
   def next(self, state: Any, number: Array) -> tuple[Any, Array]:
-    """Returns the next state, and the sample of a number `[size]`."""
-    return self.following(state, self.batch, jax.random.fold_in(self.key, number))
+    """Returns the next state, and the sample of a number `[size]`, in float32 or wider."""
+    state, sample = self.following(state, self.batch, jax.random.fold_in(self.key, number))
+    return state, widened(sample)
+
+  @property
+  def dtype(self) -> Any:
+    """The dtype of a sample."""
+    return jax.eval_shape(self.next, self.state, 0)[1].dtype
 
   def fold(self, add: Callable[[Any, Array], Any], carry: Any) -> Any:
     """Adds one sample after the other to a carry, in compiled code."""

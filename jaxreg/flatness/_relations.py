@@ -111,8 +111,9 @@ def _moments(hessian, samples):
   if isinstance(matrix, jax.Array):
     hessian = lambda v: v @ matrix
   if isinstance(samples, LazySamples):
-    zeros = jnp.zeros(samples.size, jax.eval_shape(samples.next, samples.state, 0)[1].dtype)
-    start = (jnp.int32(0), zeros, zeros, zeros[0], zeros[0])
+    zeros = jnp.zeros(samples.size, samples.dtype)
+    start = (jnp.int32(0), zeros, zeros, jax.eval_shape(lambda v: v @ hessian(v), zeros), zeros[0])
+    start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), start)
     number, _, mean, curved, square = samples.fold(lambda c, sample: _add(c, sample, hessian), start)
     return curved - number * (mean @ hessian(mean)), square - number * (mean @ mean)
   mean = samples.mean(axis=0)

@@ -54,6 +54,21 @@ def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
       np.testing.assert_allclose(found, (trace, isotropic, trace / isotropic), rtol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_samples_and_operators_of_other_types(dtype):
+  """The walk is in a narrow type, which its steps of 1/4 do not exceed; the sums are in a wider one."""
+  quarter = lambda state, batch, *, key: state + jax.random.rademacher(key, state.shape, dtype) / 4
+  walk = (quarter, jnp.arange(20, dtype=dtype) / 2, None)
+  options = {"key": KEY, "num": NUM, "params_of": lambda state: state}
+  samples, lazy = flatness.sample_trajectory(*walk, **options)[1], flatness.lazy_trajectory(*walk, **options)
+  covariance, hessian = np.cov(np.asarray(samples, np.float64).T, ddof=0), np.diag(np.arange(1.0, 21))
+  np.testing.assert_allclose(flatness.projected_variance(lazy, np.eye(20)), np.diag(covariance), rtol=1e-4)
+  for operator in (jnp.asarray(hessian), jnp.asarray(hessian, jnp.float32), lambda v: hessian @ v):
+    found = flatness.hessian_variance_alignment(operator, samples=lazy, hessian_trace=210.0)
+    np.testing.assert_allclose(found.trace, np.trace(hessian @ covariance), rtol=1e-4)
+    np.testing.assert_allclose(found.isotropic, 210 * np.trace(covariance) / 20, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
   "use",
   [
