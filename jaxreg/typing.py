@@ -256,25 +256,25 @@ def loss_and_aux(value: Any, has_aux: bool) -> tuple[Array, Any]:
   return check_floating(loss, "the value of loss_fn", shape=()), aux
 
 
-def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn") -> None:
-  """Checks that `loss_fn` can be called as `LossFn` says.
+def check_loss_fn(loss_fn: Callable[..., Any], name: str = "loss_fn", also: tuple[str, ...] = ()) -> None:
+  """Checks that `loss_fn` can be called as `LossFn` says, and with the keywords `also`.
 
   Raises:
-    TypeError: if it is no function, or does not take `(params, batch, *, key)`.
+    TypeError: if it is no function, or does not take `(params, batch, *, key)` and `also`.
   """
+  form = f"({', '.join(('params', 'batch', '*', 'key', *also))})"
   if not callable(loss_fn):
-    raise TypeError(f"{name} must be a function (params, batch, *, key), got {one_line(loss_fn)}")
+    raise TypeError(f"{name} must be a function {form}, got {one_line(loss_fn)}")
   try:
     # A wrapper may take arguments that the wrapped function does not.
     signature = inspect.signature(loss_fn, follow_wrapped=not inspect.isfunction(loss_fn))
   except ValueError:  # some built-in functions have no signature
     return
   try:
-    signature.bind(None, None, key=None)
+    signature.bind(None, None, key=None, **dict.fromkeys(also))
   except TypeError as error:
     raise TypeError(
-      f"{name} must take (params, batch, *, key), even if it ignores key, got the signature {signature}: "
-      f"{error}"
+      f"{name} must take {form}, even if it ignores key, got the signature {signature}: {error}"
     ) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +29,17 @@ from jaxreg.flatness._lanczos import (
 from jaxreg.flatness._operators import GaussNewton, Hessian
 from jaxreg.flatness._streamed import Streamed, automatic, batches_of
 from jaxreg.flatness._subset import Where, selected
-from jaxreg.typing import Array, Batch, Key, ModelState, Params, check_count, check_key, check_loss_fn
+from jaxreg.typing import (
+  Array,
+  Batch,
+  Key,
+  ModelState,
+  Params,
+  check_count,
+  check_key,
+  check_loss_fn,
+  one_line,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +53,7 @@ class WithState:
 
 
 def _check_function(function: Callable[..., Any], name: str, has_state: bool) -> None:
-  check_loss_fn(functools.partial(function, model_state=None) if has_state else function, name)
+  check_loss_fn(function, name, also=("model_state",) if has_state else ())
 
 
 class Curvature(Streamed):
@@ -67,7 +76,7 @@ class Curvature(Streamed):
     params: any pytree; float16 and bfloat16 are widened to float32.
     data: a tuple, a dict or an array is one batch, with examples along the leading axis of its leaves. A list
       has batches. So has any other iterable that starts anew, such as a loader, with the same examples each
-      time; their order may change. Batches may be NumPy arrays.
+      time; their order may change. Batches may be NumPy arrays or PyTorch tensors.
     where: the parameters that count, as in `subset`; the others are constant.
     key: for noise, which is then fixed; batch `b` gets `fold_in(key, b)`, so batches must keep their order.
     model_state: running averages and the like: constants that are arguments of the compiled code.
@@ -77,8 +86,8 @@ class Curvature(Streamed):
       of a CPU set `NPROC=32` in the environment, else `gauss_newton_diagonal` can wait without end.
 
   Raises:
-    TypeError: if a selected leaf is not floating, `loss_fn` takes no `key`, or `data` is an iterator or a
-      list of unlike items.
+    TypeError: if a selected leaf is not floating, `loss_fn` does not take its arguments, `mesh` is no mesh,
+      or `data` is an iterator or a list of unlike items.
     ValueError: if `where` selects nothing, or `chunk_size` is below 1.
 
   Example:
@@ -117,6 +126,8 @@ class Curvature(Streamed):
       mask += (False,) * len(jax.tree.leaves(model_state))
     params = widened(params)
     if mesh is not None:
+      if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh must be a jax.sharding.Mesh, got {one_line(mesh)}")
       mesh = automatic(mesh)
       params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     operator = Hessian(params, None, key, loss_fn, mask)

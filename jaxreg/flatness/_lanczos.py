@@ -111,6 +111,8 @@ def top_eigenpairs(
   check_count(steps, "num_matvecs")
   if which not in ("largest", "smallest", "magnitude"):
     raise ValueError(f"which must be one of largest, smallest, magnitude, got {which!r}")
+  if num > like.size:
+    raise ValueError(f"num must be at most the size {like.size}, got {num}")
   if not num <= steps <= like.size:
     raise ValueError(f"num_matvecs must lie in [num, size] = [{num}, {like.size}], got {steps}")
   start_key, check_key_ = jax.random.split(key)
@@ -123,7 +125,7 @@ def top_eigenpairs(
     # Such a start may hide a larger eigenvalue until its own pairs have converged.
     raise ValueError("until_converged must be False with v0, got True")
   if v0 is not None:
-    start = _warm(check_wide(v0, "v0"), start)
+    start = _warm(_start(v0, like), start)
   other = jax.random.normal(check_key_, like.shape, like.dtype) if check else None
   if isinstance(matvec, Streamed):
     enough = _Converged(num, which, tol) if until_converged else None
@@ -135,9 +137,19 @@ def top_eigenpairs(
   return pairs
 
 
+def _start(v0: ArrayLike, like: Array) -> Array:
+  """A warm start `[size]` or `[k, size]`, checked."""
+  check_no_tree(v0, "v0", f"[{like.size}] or [k, {like.size}]", "flat")
+  v0 = check_wide(v0, "v0")
+  if v0.shape[-1:] != like.shape or v0.ndim > 2:
+    raise ValueError(f"v0 must have shape [{like.size}] or [k, {like.size}], got {v0.shape}")
+  length = jnp.linalg.norm(v0.reshape(-1, like.size).sum(axis=0))
+  if not isinstance(length, Tracer) and not 0 < length < math.inf:
+    raise ValueError(f"v0 must have rows whose sum is finite and not 0, got one of norm {float(length)}")
+  return v0
+
+
 def _warm(v0: Array, random: Array) -> Array:
-  if v0.shape[-1:] != random.shape or v0.ndim > 2:
-    raise ValueError(f"v0 must have shape [{random.size}] or [k, {random.size}], got {v0.shape}")
   unit = lambda v: v / jnp.linalg.norm(v)
   return (unit(v0.reshape(-1, random.size).sum(axis=0)) + 0.01 * unit(random)).astype(random.dtype)
 

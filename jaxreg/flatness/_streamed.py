@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -153,6 +154,7 @@ def automatic(mesh: Mesh) -> Mesh:
 
 def placed(batch: Batch, mesh: Mesh | None) -> Batch:
   """Shards a batch over the devices of a mesh; one that does not divide goes to all of them."""
+  batch = jax.tree.map(_array, batch)
   if mesh is None:
     return batch
   divides = num_examples(batch) % mesh.size == 0
@@ -162,6 +164,12 @@ def placed(batch: Batch, mesh: Mesh | None) -> Batch:
 def replicated(x: Array, mesh: Mesh | None) -> Array:
   """Keeps a value of compiled code whole on every device."""
   return x if mesh is None else jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec()))
+
+
+def _array(x: Any) -> Any:
+  """PyTorch's tensors and the like as NumPy arrays, without a copy."""
+  known = isinstance(x, jax.Array | np.ndarray) or not hasattr(x, "__array__")
+  return x if known else np.asarray(x)
 
 
 def _rows(x: Any, first: int, size: int) -> Any:
@@ -184,7 +192,7 @@ def batches_of(data: Any) -> Iterable[Batch]:
     kinds = {
       (
         jax.tree.structure(batch),
-        tuple((jnp.shape(x)[1:], jnp.result_type(x)) for x in jax.tree.leaves(batch)),
+        tuple((jnp.shape(x)[1:], jnp.result_type(_array(x))) for x in jax.tree.leaves(batch)),
       )
       for batch in data
     }

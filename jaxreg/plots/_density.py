@@ -22,12 +22,15 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
     A figure of one axis.
 
   Raises:
+    TypeError: if `densities` is no mapping.
     ValueError: if there is nothing to draw, or the arrays of a density differ in shape.
 
   References:
     Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue
     Density`, 2019.
   """
+  if not isinstance(densities, Mapping):
+    raise TypeError(f"densities must be a dict from labels to densities, got {type(densities).__name__}")
   if not densities:
     raise ValueError("densities must have at least one entry, got none")
   figure = new_figure(5.6, 3.8, title)

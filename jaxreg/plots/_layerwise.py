@@ -19,11 +19,14 @@ def layerwise(found: Any, *, title: str = "") -> Figure:
     A figure with a panel for each of the two that has finite values; layers stand from top to bottom.
 
   Raises:
+    TypeError: if `found` is something else.
     ValueError: if there is no layer, or no finite value.
 
   References:
     Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
   """
+  if not hasattr(found, "top_eigenvalues"):
+    raise TypeError(f"found must be the result of flatness.layerwise, got {type(found).__name__}")
   values = np.asarray(found.top_eigenvalues, float)
   traces, errors = (np.asarray(part, float) for part in found.traces)
   panels = [("top eigenvalue", values, None), ("trace", traces, 2 * errors)]

@@ -47,11 +47,26 @@ def dense(params, batch, where):
   )
 
 
+class Tensor:
+  """What an array of another framework has: a shape, slices, and NumPy's view of it."""
+
+  def __init__(self, values):
+    self.values, self.shape = np.asarray(values), values.shape
+
+  def __getitem__(self, rows):
+    return Tensor(self.values[rows])
+
+  def __array__(self, dtype=None, copy=None):
+    return self.values
+
+
 FORMS = {
   "one batch": lambda batch: (batch, {}),
   "chunks": lambda batch: (batch, {"chunk_size": 16}),
   "NumPy": lambda batch: (jax.tree.map(np.asarray, batch), {"chunk_size": 15}),
   "list": lambda batch: ([jax.tree.map(lambda x: x[:10], batch), jax.tree.map(lambda x: x[10:], batch)], {}),
+  "tensors": lambda batch: (jax.tree.map(Tensor, batch), {"chunk_size": 15}),
+  "list of tensors": lambda batch: ([jax.tree.map(Tensor, batch)], {}),
   "loader": lambda batch: (Loader(batch, [15, 20, 5]), {"chunk_size": 10}),
 }
 
@@ -388,7 +403,28 @@ def test_bad_arguments():
       lambda: make([batch["inputs"], batch["labels"]]),
     ),
     (TypeError, "a list must have batches alike, got 0 kinds", lambda: make([])),
+    (TypeError, r"mesh must be a jax.sharding.Mesh, got 'data'", lambda: make(batch, mesh="data")),
+    (
+      TypeError,
+      r"loss_fn must take \(params, batch, \*, key, model_state\)",
+      lambda: make(batch, model_state={"mean": jnp.zeros(2)}),
+    ),
     (ValueError, "chunk_size must be at least 1", lambda: make(batch, chunk_size=0)),
+    (
+      ValueError,
+      "v0 must have rows whose sum is finite and not 0, got one of norm 0.0",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), v0=jnp.zeros(79)),
+    ),
+    (
+      TypeError,
+      r"v0 must be \[79\] or \[k, 79\], got a tree",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), v0=params),
+    ),
+    (
+      ValueError,
+      "num must be at most the size 79, got 100",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), num=100),
+    ),
     (ValueError, "data must have at least one batch", lambda: make(Loader(batch, []))(jnp.zeros(79))),
     (TypeError, "call it outside of jit", lambda: jax.jit(make(batch))(jnp.zeros(79))),
     (

@@ -62,9 +62,14 @@ def test_trajectory_plane_is_numpy_s():
   np.testing.assert_allclose(plane.explained, values[:2] ** 2 / (values**2).sum(), rtol=1e-12)
   np.testing.assert_allclose(plane.coordinates, (path - path[-1]) @ found.T, atol=1e-12)
   assert not plane.directions[0]["still"].any()
+  np.testing.assert_array_equal(
+    flatness.trajectory_plane(iter(points), where="w").coordinates, plane.coordinates
+  )
   for few, message in (
     (points[:2], "at least three trees"),
     ([jnp.ones(1)] * 3, "at least two parameters"),
+    ([jnp.ones(2)] * 3, "points must be finite and differ"),
+    ([jnp.ones(2), jnp.zeros(2), jnp.ones(3)], "another structure or shape at index 2"),
   ):
     with pytest.raises(ValueError, match=message):
       flatness.trajectory_plane(few)

@@ -17,6 +17,8 @@ def test_density_has_a_line_and_a_band():
   for wrong, message in (({}, "at least one entry"), ({"a": (grid, values, 0)}, r"a must be three arrays")):
     with pytest.raises(ValueError, match=message):
       plots.density(wrong)
+  with pytest.raises(TypeError, match="densities must be a dict from labels to densities, got ndarray"):
+    plots.density(grid)
 
 
 def test_layers_have_a_bar_in_each_panel():
@@ -27,6 +29,8 @@ def test_layers_have_a_bar_in_each_panel():
   assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b"]
   only = plots.layerwise(found._replace(top_eigenvalues=np.full(2, np.nan)))
   assert [axis.get_xlabel() for axis in only.axes] == ["trace"]
+  with pytest.raises(TypeError, match=r"found must be the result of flatness\.layerwise, got dict"):
+    plots.layerwise({"a": found})
   with pytest.raises(ValueError, match="finite values of at least one layer, got 0 layers"):
     plots.layerwise(
       flatness.Layerwise((), np.zeros(0), np.zeros(0), flatness.Estimate(*np.zeros((2, 0))), ())
