@@ -182,7 +182,21 @@ _TABLE = {
     ),
   ),
   "flatness/_operators.py flatness/test_curvature.py": (
-    ("key=same(self.key)", "key=jax.random.key(0)", "test_the_key_reaches_the_noise"),
+    (
+      "part.merge(flat), self.batch, self.key)",
+      "part.merge(flat), self.batch, jax.random.key(0))",
+      "test_the_key_reaches_the_noise",
+    ),
+  ),
+  "flatness/_layer_inputs.py flatness/test_gauss_newton_diagonal.py": (
+    (
+      "again.get(number) == other",
+      "again",
+      "test_parameters_that_are_no_kernel_of_one_layer[_to_prototypes]",
+    ),
+  ),
+  "flatness/_lazy.py flatness/test_lazy.py": (
+    ("widened(sample)", "sample", "test_samples_and_operators_of_other_types[bfloat16]"),
   ),
   "flatness/_gauss_newton_matrix.py flatness/test_gauss_newton_matrix.py": (
     ("chunk_size / num_examples(batch)", "1 / 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
