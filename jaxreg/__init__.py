@@ -14,11 +14,9 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `augment`: `(key, batch, *, ...) -> batch`
 - `adversarial`: `([key,] loss_of_inputs, x, *, ...) -> x`; `pgd` and `vat_loss` take a key, `fgsm` none
 - `calibration`: NLL, Brier score and ECE as sums that merge by addition; temperature
-- `sparse`: sparse codes of a dictionary
 - `symmetry`: permuted and rescaled units, changes of coordinates, checks of invariance
 - `flatness`: loss profiles, curvature and noise covariances of any model
 - `reparam`: weights as functions of trained parameters: weight and spectral normalisation
-- `theory`: closed forms and exact enumerations, for analysis and as oracles
 - `paths`: parameters by name, weight-decay masks
 - `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
 
@@ -37,7 +35,7 @@ Conventions:
   means no noise. The attacks of `adversarial` take `loss_of_inputs`, `x -> [batch]`.
 - A `batch` is any pytree, which is only passed to the loss. Functions that read it (`augment`,
   `adversarial_loss`) need a mapping with `inputs` and, for mixing, `labels`.
-- `params` are any pytree; `mask` and `where` choose leaves by their names in `paths`.
+- `params` are any pytree; `mask` says which leaves, as `paths` explains: globs, a tree or a function.
 """
 
 import importlib
@@ -60,9 +58,7 @@ __all__ = [
   "penalties",
   "plots",
   "reparam",
-  "sparse",
   "symmetry",
-  "theory",
   "train",
   "typing",
 ]
@@ -75,8 +71,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
       if name not in ("models", "plots", "train") or (error.name or "").startswith("jaxreg"):
         raise
-      message = f"jaxreg.{name} needs {error.name}: pip install 'jaxreg[train]'"
-      raise ModuleNotFoundError(message, name=error.name, path=error.path) from error
+      from jaxreg._extras import needs
+
+      raise needs(f"jaxreg.{name}", error) from error
   raise AttributeError(f"module 'jaxreg' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.typing import Array, Mask, Params, check_floating
+from jaxreg._checks import check_floating
+from jaxreg.typing import Array, Mask, Params
 
 
 def wide(x: ArrayLike) -> Array:
@@ -20,11 +21,7 @@ def wide(x: ArrayLike) -> Array:
 
 
 def selected(params: Params, mask: Mask) -> list[tuple[str, Array]]:
-  """Returns names and values, in at least float32, of the leaves that `mask` selects.
-
-  Raises:
-    TypeError: if one of them is not floating.
-  """
+  """Returns names and values, in at least float32, of the leaves that `mask` selects."""
   leaves = zip(paths.leaf_names(params), jax.tree.leaves(params), paths.chosen(params, mask))
   return [(name, wide(floating(leaf, name))) for name, leaf, taken in leaves if taken]
 
@@ -50,11 +47,7 @@ def map_selected(function: Callable[[str, Array], Array], params: Params, mask: 
 
 
 def unit_axes(name: str, x: Array, axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
-  """Returns the axes of one unit's incoming weights: given, or inferred from name and rank.
-
-  Raises:
-    ValueError: if a given axis is not an axis of `x`.
-  """
+  """Returns the axes of one unit's incoming weights: given, or inferred from name and rank."""
   if axis is None:
     return paths.incoming_axes(name, x.ndim)
   axes = (axis,) if isinstance(axis, int) else tuple(axis)

@@ -9,9 +9,14 @@ The last part of a name determines the layout of a leaf, unless an argument does
   is the scale of a normalisation.
 
 So `kernels_only`, the usual default mask, takes the first two kinds, and the third if it has two axes or
-more. `incoming_axes`, the default of `axis`, and `unit_axis` use the same names. Give `mask` (`everything`,
-`select`) and `axis` for leaves with another name or layout. Examples are PyTorch's transposed convolutions,
-`[in, out, ...]`, and the scale of a LayerNorm over several axes, which is called `weight` but is no kernel.
+more. `incoming_axes`, the default of `axis`, and `unit_axis` use the same names. Give `mask` and `axis` for
+leaves with another name or layout. Examples are PyTorch's transposed convolutions, `[in, out, ...]`, and the
+scale of a LayerNorm over several axes, which is called `weight` but is no kernel.
+
+An argument `mask` selects parameters. It is a glob on the whole name (`*/kernel`; `*` also crosses slashes,
+so `*` selects all), a compiled regular expression that is searched for, or several of these. It can also be a
+tree of bools like the parameters, as for Optax, or a function from the parameters to such a tree:
+`kernels_only`, or `functools.partial(select, exclude="head/*")`.
 """
 
 import fnmatch
@@ -23,10 +28,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxreg.typing import one_line
+from jaxreg._checks import check_no_function, one_line
+from jaxreg.typing import Mask
 
 __all__ = [
-  "Pattern",
   "everything",
   "incoming_axes",
   "kernels_only",
@@ -111,61 +116,6 @@ def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
   return jax.tree_util.tree_map_with_path(label, tree)
 
 
-def chosen(params: Any, mask: Any) -> list[bool]:
-  """Returns which leaves a mask selects, in flattening order.
-
-  Args:
-    params: any pytree.
-    mask: a tree of bools with the structure of `params`, or a function from `params` to one. An Equinox
-      module of bools counts as a tree, although it can be called.
-
-  Raises:
-    TypeError: if it is a name, or selects a leaf that is a function.
-    ValueError: if it has another structure, or selects nothing, which would otherwise go unnoticed.
-
-  Example:
-    >>> chosen({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, kernels_only)
-    [False, True]
-  """
-  if isinstance(mask, str):
-    raise TypeError(
-      f"mask must be a tree of bools or a function that returns one, got {mask!r}; "
-      f"paths.select(params, {mask!r}) selects by name"
-    )
-  tree = mask(params) if _is_function(mask) else mask
-  if jax.tree.structure(tree) != jax.tree.structure(params):
-    raise ValueError(
-      "mask must be a tree of bools with the structure of params, or a function that returns one, "
-      f"got {_difference(tree, params)}"
-    )
-  taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
-  if not any(taken):
-    found = _listed(params)
-    usual = (
-      ". kernels_only, the usual default, takes leaves named kernel or embedding, and those named weight "
-      "that have two axes or more; for others give mask=paths.everything or mask=paths.select(params, name)"
-    )
-    hint = usual if mask is kernels_only else ""
-    raise ValueError(f"mask selects no parameter of params; {found}{hint}")
-  for name, leaf, one in zip(leaf_names(params), jax.tree.leaves(params), taken, strict=True):
-    if one:
-      check_no_function(leaf, name)
-  return taken
-
-
-def check_no_function(leaf: Any, name: str) -> None:
-  """Checks that a leaf is no function: Equinox models hold activation functions as leaves.
-
-  Raises:
-    TypeError: if `leaf` is a function.
-  """
-  if callable(leaf):
-    raise TypeError(
-      f"params/{name} must be an array, got a function: keep only the arrays, in Equinox with "
-      "eqx.filter(model, eqx.is_array) or eqx.partition(model, eqx.is_array)[0]"
-    )
-
-
 def everything(params: Any) -> Any:
   """Returns the mask that is true everywhere."""
   return select(params)
@@ -187,6 +137,52 @@ def kernels_only(params: Any) -> Any:
     return last in ("kernel", "embedding") or (last in UNITS_FIRST and np.ndim(leaf) > 1)
 
   return jax.tree_util.tree_map_with_path(taken, params)
+
+
+def chosen(params: Any, mask: Mask, *, default: Mask = kernels_only) -> list[bool]:
+  """Returns which leaves a `mask` selects, in flattening order: every argument `mask` is read here.
+
+  Args:
+    params: any pytree.
+    mask: a glob or regular expression on the leaves' names, or a tuple or list of these, each of which must
+      match a leaf; a tree of bools with the structure of `params`; or a function from `params` to such a
+      tree. An Equinox module of bools counts as a tree, although it can be called.
+    default: the mask that None stands for.
+
+  Raises:
+    TypeError: if a selected leaf is a function.
+    ValueError: if the mask has another structure, or it or one of its patterns selects nothing.
+
+  Example:
+    >>> params = {"Dense_0": {"kernel": 1.0, "bias": 2.0}}
+    >>> chosen(params, None), chosen(params, ("*/bias", "*/kernel"))
+    ([False, True], [True, True])
+  """
+  mask = default if mask is None else mask
+  if _is_patterns(mask):
+    for pattern in _alternatives(mask):
+      if not any(jax.tree.leaves(select(params, pattern))):
+        raise ValueError(f"mask: {pattern!r} selects no parameter; {_listed(params)}")
+    tree = select(params, mask)
+  else:
+    tree = mask(params) if _is_function(mask) else mask
+  if jax.tree.structure(tree) != jax.tree.structure(params):
+    raise ValueError(
+      "mask must be globs, a tree of bools with the structure of params, or a function that returns one, "
+      f"got {_difference(tree, params)}"
+    )
+  taken = [bool(leaf) for leaf in jax.tree.leaves(tree)]
+  if not any(taken):
+    usual = (
+      ". kernels_only, the usual default, takes leaves named kernel or embedding, and those named weight "
+      'that have two axes or more; for others give mask="*" or globs'
+    )
+    hint = usual if mask is kernels_only else ""
+    raise ValueError(f"mask selects no parameter of params; {_listed(params)}{hint}")
+  for name, leaf, one in zip(leaf_names(params), jax.tree.leaves(params), taken, strict=True):
+    if one:
+      check_no_function(leaf, name)
+  return taken
 
 
 def incoming_axes(name: str, ndim: int) -> tuple[int, ...]:
@@ -251,6 +247,12 @@ def no_branches(params: Any) -> Any:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.
   """
   return select(params, exclude=re.compile(r"(^|/)(prior|residual)/(kernel|bias)$"))
+
+
+def _is_patterns(mask: Any) -> bool:
+  """Whether a mask is a pattern or several; an empty tuple is a tree, of no parameters."""
+  several = mask if isinstance(mask, tuple | list) and mask else (mask,)
+  return all(isinstance(one, str | re.Pattern) for one in several)
 
 
 def _is_function(mask: Any) -> bool:

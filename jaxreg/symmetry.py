@@ -1,7 +1,7 @@
 """Changes of parameters that keep a network's function, and other coordinates for parameters.
 
 `incoming` names a layer's own leaves: its kernel, bias and normalisation scale. `outgoing` names the kernels
-that read the layer. Patterns are as in `paths.select`.
+that read the layer. Both are masks, as `jaxreg.paths` explains them.
 
 The name of a leaf determines the axis of its units, as for the penalties (`paths.unit_axis`). A Flax kernel
 is `[..., in, out]`: its own units are on the last axis, the units that it reads on the axis before. A leaf
@@ -13,7 +13,7 @@ alters the function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,10 +25,10 @@ from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.typing import Array, Params, check_floating, check_range, check_wide
+from jaxreg._checks import check_floating, check_range, check_wide
+from jaxreg.typing import Array, Mask, Params
 
 __all__ = [
-  "Coordinates",
   "check_invariance",
   "elementwise_coordinates",
   "invariance_error",
@@ -37,8 +37,6 @@ __all__ = [
   "rescale_normalized",
   "rescale_units",
 ]
-
-Where = paths.Pattern | Iterable[paths.Pattern]
 
 
 class Coordinates(NamedTuple):
@@ -53,7 +51,7 @@ class Coordinates(NamedTuple):
   inverse: Callable[[Params], Params]
 
 
-def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, outgoing: Where) -> Params:
+def permute_units(params: Params, permutation: ArrayLike, *, incoming: Mask, outgoing: Mask) -> Params:
   """Reorders the hidden units of a layer, or the channels of a convolution; the function stays the same.
 
   With `n` units there are `n!` orders, and as many minima for the same network.
@@ -68,8 +66,8 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, ou
     A pytree like `params`.
 
   Raises:
-    TypeError: if `permutation` does not hold integers.
-    ValueError: if a known `permutation` is none, or a leaf has another number of units.
+    TypeError: for a `permutation` that is not of integers.
+    ValueError: for a known `permutation` that is none, or a leaf with another number of units.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
@@ -89,7 +87,7 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Where, ou
   return _on_units(params, order.size, incoming, outgoing, take, take)
 
 
-def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoing: Where) -> Params:
+def rescale_units(params: Params, scales: ArrayLike, *, incoming: Mask, outgoing: Mask) -> Params:
   r"""Multiplies each unit's incoming weights and divides its outgoing ones; keeps a ReLU network's function.
 
   .. math:: s > 0: \quad \operatorname{ReLU}(s x) = s \operatorname{ReLU}(x), \qquad
@@ -109,8 +107,8 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoin
     A pytree like `params`, with the same dtypes.
 
   Raises:
-    TypeError: if `scales` are not floating.
-    ValueError: if a known scale is not above 0, or a leaf has another number of units.
+    TypeError: for `scales` that are not floating.
+    ValueError: for a known scale that is not above 0, or a leaf with another number of units.
 
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
@@ -128,7 +126,7 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Where, outgoin
   return _on_units(params, scales.size, incoming, outgoing, times, over)
 
 
-def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) -> Params:
+def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Mask) -> Params:
   r"""Multiplies each unit's kernel in front of a normalisation; nothing else has to change.
 
   .. math:: f(s w) = f(w), \qquad \nabla f(s w) = \nabla f(w) / s, \qquad \langle w, \nabla f(w) \rangle = 0
@@ -158,7 +156,7 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) ->
     Reparameterization.
   """
   scales = _scales(scales, number=True)
-  chosen = paths.chosen(params, paths.select(params, incoming))
+  chosen = paths.chosen(params, incoming)
   leaves, tree = jax.tree.flatten(params)
 
   def times(name: str, x: Array) -> Array:
@@ -169,52 +167,49 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Where) ->
   return jax.tree.unflatten(tree, [times(name, x) if taken else x for name, x, taken in rows])
 
 
-def invariance_error(apply: Callable[..., Any], params: Params, other: Params, *inputs: Any) -> Array:
+def invariance_error(apply_fn: Callable[..., Any], params: Params, other: Params, *inputs: Any) -> Array:
   """Computes how much the outputs of two sets of parameters differ, relative to the largest output.
 
   Args:
-    apply: `(params, *inputs) -> outputs`, any pytree.
+    apply_fn: `(params, *inputs) -> outputs`, any pytree.
     params, other: the parameters to compare.
-    *inputs: inputs of `apply`.
+    *inputs: inputs of `apply_fn`.
 
   Returns:
     A scalar, float32 or wider.
 
   Raises:
-    TypeError: if the outputs are not floating.
+    TypeError: for outputs that are not floating.
 
   Example:
     >>> invariance_error(lambda w, x: w * x, 2.0, 3.0, jnp.array([1.0, -4.0]))
     Array(0.5, dtype=float32)
   """
-  first, second = (
-    [check_wide(out, "outputs") for out in jax.tree.leaves(apply(each, *inputs))] for each in (params, other)
-  )
+  outputs = lambda each: [check_wide(out, "outputs") for out in jax.tree.leaves(apply_fn(each, *inputs))]
+  first, second = outputs(params), outputs(other)
   largest = jnp.stack([jnp.abs(out).max(initial=0) for out in first]).max()
   gap = jnp.stack([jnp.abs(a - b).max(initial=0) for a, b in zip(first, second, strict=True)]).max()
   return gap / jnp.where(largest > 0, largest, 1)
 
 
 def check_invariance(
-  apply: Callable[..., Any], params: Params, other: Params, *inputs: Any, tolerance: float = 1e-5
+  apply_fn: Callable[..., Any], params: Params, other: Params, *inputs: Any, tol: float = 1e-5
 ) -> None:
   """Checks that two sets of parameters give the same function on these inputs.
 
   Args:
-    apply, params, other, inputs: as for `invariance_error`.
-    tolerance: the largest difference, relative to the largest output.
+    apply_fn, params, other, inputs: as for `invariance_error`.
+    tol: the largest difference, relative to the largest output.
 
   Raises:
-    ValueError: if the outputs differ by more, or are not finite.
+    ValueError: for outputs that differ by more or are not finite.
 
   Example:
     >>> check_invariance(lambda w, x: jax.nn.relu(w[0] * x) * w[1], (2.0, 3.0), (6.0, 1.0), jnp.arange(3.0))
   """
-  error = float(invariance_error(apply, params, other, *inputs))
-  if not error <= tolerance:
-    raise ValueError(
-      f"outputs must agree to {tolerance:g} of the largest output, got a gap of {error:.3g} of it"
-    )
+  error = float(invariance_error(apply_fn, params, other, *inputs))
+  if not error <= tol:
+    raise ValueError(f"outputs must agree to {tol:g} of the largest output, got a gap of {error:.3g} of it")
 
 
 def linear_coordinates(matrix: ArrayLike) -> Coordinates:
@@ -227,8 +222,8 @@ def linear_coordinates(matrix: ArrayLike) -> Coordinates:
     `Coordinates`.
 
   Raises:
-    TypeError: if `matrix` is not floating.
-    ValueError: if it is not square.
+    TypeError: for a `matrix` that is not floating.
+    ValueError: for a `matrix` that is not square.
 
   Example:
     >>> forward, inverse = linear_coordinates(jnp.array([[0.0, 2.0], [1.0, 0.0]]))
@@ -267,8 +262,8 @@ def elementwise_coordinates(
     `Coordinates`.
 
   Raises:
-    TypeError: if one is not a function.
-    ValueError: if `inverse` does not undo `forward` at -1, 0.5 and 2; NaN, as from a logarithm, is accepted.
+    TypeError: for an argument that is no function.
+    ValueError: for an `inverse` that does not undo `forward` at -1, 0.5 and 2, unless it gives NaN there.
 
   Example:
     >>> import optax
@@ -302,14 +297,14 @@ def _scales(scales: ArrayLike, *, number: bool = False) -> Array:
 def _on_units(
   params: Params,
   units: int,
-  incoming: Where,
-  outgoing: Where,
+  incoming: Mask,
+  outgoing: Mask,
   enter: Callable[[Array, int], Array],
   leave: Callable[[Array, int], Array],
 ) -> Params:
   leaves, tree = jax.tree.flatten(params)
-  into = paths.chosen(params, paths.select(params, incoming))
-  out = paths.chosen(params, paths.select(params, outgoing))
+  into = paths.chosen(params, incoming)
+  out = paths.chosen(params, outgoing)
   new = []
   for name, x, comes, goes in zip(paths.leaf_names(params), leaves, into, out, strict=True):
     first = paths.unit_axis(name, jnp.shape(x)) == 0

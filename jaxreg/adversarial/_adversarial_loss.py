@@ -10,17 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import (
-  Array,
-  Key,
-  LossFn,
-  Params,
-  check_batch,
-  check_floating,
-  check_loss_fn,
-  check_range,
-  loss_and_aux,
-)
+from jaxreg._checks import check_batch, check_floating, check_loss_fn, check_option, loss_and_aux
+from jaxreg.typing import Array, Key, LossFn, Params
 
 
 def adversarial_loss(
@@ -56,9 +47,7 @@ def adversarial_loss(
     A function of the signature of `loss_fn`; its value is float32 or wider.
 
   Raises:
-    TypeError: if `attack` is not a function, or `loss_fn` or `attacked_fn` does not take these arguments; in
-      a call, if the loss is a tuple or not floating, or `has_aux` is set and it is no pair.
-    ValueError: if `mix` is outside [0, 1]; in a call, if the loss is no scalar.
+    TypeError: if a function does not take these arguments; in a call, if the loss is no floating scalar.
 
   Example:
     >>> loss_fn = lambda w, batch, *, key: jax.nn.softplus(-batch["inputs"] @ w).mean()
@@ -75,9 +64,7 @@ def adversarial_loss(
   check_loss_fn(loss_fn)
   if attacked_fn is not None:
     check_loss_fn(attacked_fn, "attacked_fn")
-  if not callable(attack):
-    raise TypeError(f"attack must be a function, got {attack!r}")
-  check_range(mix, "mix", low=0, high=1)
+  check_option(mix, "mix", (), low=0, high=1)
   draws = next(iter(inspect.signature(attack).parameters), None) == "key"
 
   def mixed(params: Params, batch: Mapping[str, Any], *, key: Key | None = None) -> Any:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_option
 from jaxreg._scaled import norm, scaled
-from jaxreg.typing import Array, check_floating
+from jaxreg.typing import Array
 
 LossOfInputs = Callable[[Array], Array]
 Bounds = tuple[float, float] | None
@@ -24,6 +25,13 @@ def batched(x: ArrayLike) -> Array:
 
 def wide(x: Array) -> Array:
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def per_example(value: ArrayLike, name: str, x: Array) -> Array:
+  """A length of at least 0, a scalar or `[batch]`, ready for arithmetic with `x`."""
+  check_option(value, name, x.shape[:1], low=0)
+  value = jnp.asarray(value, wide(x).dtype)
+  return value.reshape(-1, *[1] * (x.ndim - 1)) if value.ndim else value
 
 
 def input_gradient(loss_of_inputs: LossOfInputs, x: Array) -> Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.adversarial._common import Bounds, LossOfInputs, batched, input_gradient, perturbed
-from jaxreg.typing import Array, check_range
+from jaxreg.adversarial._common import Bounds, LossOfInputs, batched, input_gradient, per_example, perturbed
+from jaxreg.typing import Array
 
 
 def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bounds = None) -> Array:
@@ -22,15 +22,11 @@ def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bo
     loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
       parameters, labels and the key of its noise.
     x: `[batch, ...]`, floating.
-    eps: at least 0, in units of `x`; .007 in the paper's figure.
+    eps: a scalar or `[batch]`, at least 0, in units of `x`; .007 in the paper's figure.
     clip: the least and largest value that an input may have, applied last.
 
   Returns:
     `x'`, with the shape and dtype of `x`; unmoved where the gradient is 0.
-
-  Raises:
-    TypeError: if `x` is not floating.
-    ValueError: if `loss_of_inputs` does not return `[batch]` or `eps` is negative.
 
   Example:
     >>> w, y = jnp.array([1.0, -2.0]), jnp.array([1.0])
@@ -43,5 +39,5 @@ def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bo
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
   x = batched(x)
-  check_range(eps, "eps", low=0)
-  return perturbed(x, jnp.sign(input_gradient(loss_of_inputs, x)) * eps, clip)
+  radius = per_example(eps, "eps", x)
+  return perturbed(x, jnp.sign(input_gradient(loss_of_inputs, x)) * radius, clip)

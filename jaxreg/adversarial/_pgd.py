@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_choice, check_count, check_key, key_first
 from jaxreg.adversarial._common import (
   Bounds,
   LossOfInputs,
   batched,
   input_gradient,
   lengths,
+  per_example,
   perturbed,
   unit,
   wide,
 )
-from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
+from jaxreg.typing import Array, Key
 
 Norm = Literal["linf", "l2", "l1"]
 
@@ -51,8 +53,8 @@ def pgd(
     loss_of_inputs: `x -> [batch]`, any loss in which examples do not depend on each other; it closes over
       parameters, labels and the key of its noise.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
-    eps: radius of the ball, at least 0, in units of `x`.
-    step_size: at least 0; a few times `eps / num_steps`.
+    eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`.
+    step_size: a scalar or `[batch]`, at least 0; a few times `eps / num_steps`.
     num_steps: at least 1; static.
     norm: `linf`, `l2` or `l1`, over all axes of an example.
     random_start: whether the first point is uniform in the ball instead of `x`.
@@ -61,11 +63,6 @@ def pgd(
 
   Returns:
     `x + delta`, of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` is not floating, `num_steps` is no integer, or `key` is needed and not a typed key.
-    ValueError: for another `norm`, a negative `eps` or `step_size`, or if `loss_of_inputs` does not return
-      `[batch]`.
 
   Example:
     >>> loss = lambda x: x @ jnp.array([3.0, 4.0])
@@ -77,12 +74,9 @@ def pgd(
     Madry et al., `Towards Deep Learning Models Resistant to Adversarial Attacks`, 2018, section 2.1.
   """
   x = batched(x)
-  check_range(eps, "eps", low=0)
-  check_range(step_size, "step_size", low=0)
+  radius, rate = per_example(eps, "eps", x), per_example(step_size, "step_size", x)
   check_count(num_steps, "num_steps")
-  if norm not in ("linf", "l2", "l1"):
-    raise ValueError(f"norm must be 'linf', 'l2' or 'l1', got {norm!r}")
-  radius, rate = jnp.asarray(eps, wide(x).dtype), jnp.asarray(step_size, wide(x).dtype)
+  check_choice(norm, "norm", ("linf", "l2", "l1"))
   rate = -rate if targeted else rate
 
   def inside(delta: Array) -> Array:
@@ -115,17 +109,13 @@ def _project(delta: Array, radius: Array, norm: Norm) -> Array:
   if norm == "l2":
     return unit(delta) * jnp.minimum(lengths(delta), radius)
   # Optax divides by the radius, which may be 0.
-  divisor = jnp.where(radius > 0, radius, 1)
-  ball = lambda d: optax.projections.projection_l1_ball(d, divisor)
-  return jnp.where(radius > 0, jax.vmap(ball)(delta), 0)
+  divisors = jnp.broadcast_to(jnp.where(radius > 0, radius, 1).ravel(), delta.shape[:1])
+  return jnp.where(radius > 0, jax.vmap(optax.projections.projection_l1_ball)(delta, divisors), 0)
 
 
-def _uniform(key: Key | None, x: Array, norm: Norm) -> Array:
+def _uniform(key: Any, x: Array, norm: Norm) -> Array:
   """A uniform point of the unit ball for each example."""
-  if key is None:
-    raise TypeError("key must be a typed key for a random start, got None")
-  check_key(key)
-  dtype = wide(x).dtype
+  key, dtype = check_key(key), wide(x).dtype
   if norm == "linf":
     return jax.random.uniform(key, x.shape, dtype, -1, 1)
   batch, size = x.shape[0], x[:1].size

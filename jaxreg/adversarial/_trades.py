@@ -7,10 +7,11 @@ from collections.abc import Callable
 import jax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, key_first
 from jaxreg.adversarial._common import Bounds, batched, wide
 from jaxreg.adversarial._pgd import Norm, pgd
 from jaxreg.adversarial._vat import divergence, predicted
-from jaxreg.typing import Array, Key, check_key, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -37,18 +38,14 @@ def trades_loss(
     key: one draw of the start for all examples.
     log_probs_fn: as in `virtual_adversarial`.
     x: `[batch, ...]`, floating; inside `clip`, if that is given.
-    eps: radius of the ball, at least 0, in units of `x`; 8 / 255 in the paper for CIFAR-10.
-    step_size: of the attack, at least 0; 2 / 255 there.
+    eps: radius of the ball, a scalar or `[batch]`, at least 0, in units of `x`; 8 / 255 in the paper.
+    step_size: of the attack, a scalar or `[batch]`, at least 0; 2 / 255 there.
     num_steps: of the attack, at least 1; static.
     norm: `linf`, `l2` or `l1`, over all axes of an example.
     clip: the least and largest value that an input may have.
 
   Returns:
     `[batch]`, in nats, float32 or wider; summed over the axes between batch and classes.
-
-  Raises:
-    TypeError: if `x` is not floating, `key` not a typed key or `num_steps` no integer.
-    ValueError: for another `norm`, a negative `eps` or `step_size`, or log-probabilities that do not fit `x`.
 
   Example:
     >>> log_probs = lambda x: jax.nn.log_softmax(x @ jnp.array([[3.0, -3.0], [0.0, 0.0]]))

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.adversarial._common import batched, unit, wide
-from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first
+from jaxreg._checks import check_count, check_key, check_log_probs, key_first
+from jaxreg.adversarial._common import batched, per_example, unit, wide
+from jaxreg.typing import Array, Key
 
 
 @key_first
 def virtual_adversarial(
-  key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_iters: int = 1
+  key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_steps: int = 1
 ) -> Array:
   r"""Moves each input by `eps` along the direction that changes the prediction most, to second order.
 
@@ -30,15 +31,11 @@ def virtual_adversarial(
     log_probs_fn: `x -> [batch, ..., classes]`, log-probabilities that depend only on the example's own input;
       it closes over parameters and the key of its noise. There are no labels: the model is its own teacher.
     x: `[batch, ...]`, floating.
-    eps: the Euclidean norm of an example's move, at least 0, in units of `x`.
-    num_iters: at least 1; static.
+    eps: the Euclidean norm of an example's move, a scalar or `[batch]`, at least 0, in units of `x`.
+    num_steps: at least 1; static.
 
   Returns:
     `x'`, of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` is not floating, `key` not a typed key or `num_iters` no integer.
-    ValueError: if `eps` is negative, `num_iters` below 1 or the log-probabilities do not fit `x`.
 
   Example:
     >>> log_probs = lambda x: jax.nn.log_softmax(x @ jnp.array([[3.0, -3.0], [0.0, 0.0]]))
@@ -51,14 +48,14 @@ def virtual_adversarial(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
   x = batched(x)
-  check_range(eps, "eps", low=0)
-  check_count(num_iters, "num_iters")
-  return _move(check_key(key), log_probs_fn, x, _clean(log_probs_fn, x), eps, num_iters)
+  radius = per_example(eps, "eps", x)
+  check_count(num_steps, "num_steps")
+  return _move(check_key(key), log_probs_fn, x, _clean(log_probs_fn, x), radius, num_steps)
 
 
 @key_first
 def vat_loss(
-  key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_iters: int = 1
+  key: Key, log_probs_fn: Callable[[Array], Array], x: ArrayLike, *, eps: ArrayLike, num_steps: int = 1
 ) -> Array:
   r"""Computes how far the prediction moves at `virtual_adversarial` inputs: a penalty without labels.
 
@@ -67,14 +64,10 @@ def vat_loss(
   The first argument, the target, and `x' - x` are constants to differentiation.
 
   Args:
-    key, log_probs_fn, x, eps, num_iters: as in `virtual_adversarial`.
+    key, log_probs_fn, x, eps, num_steps: as in `virtual_adversarial`.
 
   Returns:
     `[batch]`, in nats, float32 or wider; summed over the axes between batch and classes.
-
-  Raises:
-    TypeError: if `x` is not floating, `key` not a typed key or `num_iters` no integer.
-    ValueError: if `eps` is negative, `num_iters` below 1 or the log-probabilities do not fit `x`.
 
   Example:
     >>> log_probs = lambda x: jax.nn.log_softmax(x @ jnp.array([[3.0, -3.0], [0.0, 0.0]]))
@@ -85,14 +78,15 @@ def vat_loss(
     Miyato et al., `Virtual Adversarial Training`, 2018.
   """
   x = batched(x)
-  check_range(eps, "eps", low=0)
-  check_count(num_iters, "num_iters")
+  radius = per_example(eps, "eps", x)
+  check_count(num_steps, "num_steps")
   clean = _clean(log_probs_fn, x)
-  return divergence(clean, wide(log_probs_fn(_move(check_key(key), log_probs_fn, x, clean, eps, num_iters))))
+  moved = _move(check_key(key), log_probs_fn, x, clean, radius, num_steps)
+  return divergence(clean, wide(log_probs_fn(moved)))
 
 
 def _move(
-  key: Key, log_probs_fn: Callable[[Array], Array], x: Array, clean: Array, eps: ArrayLike, num_iters: int
+  key: Key, log_probs_fn: Callable[[Array], Array], x: Array, clean: Array, radius: Array, num_steps: int
 ) -> Array:
   gradient = jax.grad(lambda x: divergence(clean, wide(log_probs_fn(x))).sum())
 
@@ -101,8 +95,8 @@ def _move(
     return unit(wide(jax.lax.stop_gradient(product)), otherwise=d)
 
   start = unit(jax.random.normal(key, x.shape, wide(x).dtype))
-  direction = jax.lax.fori_loop(0, num_iters, iterate, start)
-  return (wide(x) + eps * direction).astype(x.dtype)
+  direction = jax.lax.fori_loop(0, num_steps, iterate, start)
+  return (wide(x) + radius * direction).astype(x.dtype)
 
 
 def _clean(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
@@ -110,18 +104,14 @@ def _clean(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
 
 
 def predicted(log_probs_fn: Callable[[Array], Array], x: Array) -> Array:
-  """The log-probabilities of the inputs, in at least float32.
-
-  Raises:
-    ValueError: if they do not fit the inputs.
-  """
+  """The log-probabilities of the inputs, in at least float32."""
   clean = log_probs_fn(x)
   if clean.ndim < 2 or clean.shape[0] != x.shape[0]:
     raise ValueError(
       f"log_probs_fn must give [batch, ..., classes] for a batch of {x.shape[0]}, got {clean.shape}; "
       "adversarial_loss needs an attacked_fn that returns log-probabilities to use vat as its attack"
     )
-  return wide(clean)
+  return check_log_probs(clean, "the values of log_probs_fn")
 
 
 def divergence(log_p: Array, log_q: Array) -> Array:

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, narrowed
 from jaxreg.augment._operations import ALL, GEOMETRIC, changed, check_operations, check_pixels
-from jaxreg.typing import Key, check_count, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 # Without the operations that a benchmark of corrupted images measures.
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
@@ -58,10 +59,6 @@ def augmix(
   Returns:
     The batch with changed inputs, of the same shape and dtype.
 
-  Raises:
-    TypeError: if `key` is not a typed key, a count no integer, or the inputs neither uint8 nor floating.
-    ValueError: if the inputs are not images, a number is out of range, or an operation is unknown.
-
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}
     >>> augmix(jax.random.key(0), batch, operations=["identity"])["inputs"].ravel()
@@ -76,7 +73,7 @@ def augmix(
   check_count(num_chains, "num_chains")
   check_count(num_ops, "num_ops")
   check_range(severity, "severity", low=0.1, high=10)
-  check_range(alpha, "alpha", low=0, open_low=True)
+  check_option(alpha, "alpha", (), low=0, open_low=True)
   check_operations(operations)
 
   for_choice, for_size, for_sign, for_length, for_weights, for_share = jax.random.split(check_key(key), 6)

@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
 from jaxreg.augment._operations import ALL, changed, check_operations, check_pixels
 from jaxreg.augment._policies import POLICIES, SubPolicy
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -46,10 +47,6 @@ def auto_augment(
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key, or the inputs are neither uint8 nor floating.
-    ValueError: if the inputs are not images, the policy is unknown, or a number in it is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}

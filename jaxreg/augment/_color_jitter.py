@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment import _photometric
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
 from jaxreg.augment._operations import check_pixels
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -47,10 +48,6 @@ def color_jitter(
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key, or the inputs are neither uint8 nor floating.
-    ValueError: if the inputs are not images, or a strength is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_option, key_first
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -45,11 +46,6 @@ def cutmix(
   Returns:
     The batch with mixed images of the same dtype and labels `[batch, classes]`.
 
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images, `alpha` is not above 0, `num_classes` is missing or a known
-      label is out of range.
-
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 8, 8, 1)), "labels": jnp.array([0, 1])}
     >>> mix = lambda key, batch: cutmix(key, batch, num_classes=10)
@@ -60,7 +56,7 @@ def cutmix(
     Yun et al., `CutMix: Regularization Strategy to Train Strong Classifiers`, 2019, section 3.1.
   """
   x, labels = images(batch, channel_axis), soft_labels(batch, num_classes)
-  check_range(alpha, "alpha", low=0, open_low=True)
+  check_option(alpha, "alpha", (), low=0, open_low=True)
   number, height, width, _ = x.shape
   keys = jax.random.split(check_key(key), 3)
   side = jnp.sqrt(1 - beta(keys[0], alpha, number))

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_option, check_range, key_first
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -30,10 +31,6 @@ def cutout(
 
   Returns:
     The batch with holes in its inputs, of the same dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images or `size` is negative.
 
   Example:
     >>> batch = {"inputs": jnp.ones((1, 1, 4, 1))}
@@ -83,10 +80,6 @@ def random_erasing(
   Returns:
     The batch with holes in its inputs, of the same dtype.
 
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images or `rate`, `area` or `max_aspect` are out of range.
-
   Example:
     >>> batch = {"inputs": jnp.ones((1, 4, 4, 1))}
     >>> erase = lambda key: random_erasing(key, batch, rate=1.0, area=(0.25, 0.25), max_aspect=1.0)
@@ -97,7 +90,7 @@ def random_erasing(
     Zhong et al., `Random Erasing Data Augmentation`, 2020, section 3.2.
   """
   x = images(batch, channel_axis)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
   if len(area) != 2:
     raise ValueError(f"area must be a pair, the least and the largest area, got {area}")
   check_range(area[0], "area[0]", low=0, high=1)

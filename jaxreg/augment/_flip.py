@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_option, key_first
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -28,16 +29,15 @@ def flip(
   Returns:
     The batch with flipped inputs, of the same dtype.
 
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images or `rate` is outside [0, 1].
-
   Example:
     >>> batch = {"inputs": jnp.arange(3.0).reshape(1, 1, 3, 1)}
     >>> flip(jax.random.key(0), batch, rate=1.0)["inputs"].ravel()
     Array([2., 1., 0.], dtype=float32)
+
+  References:
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
   """
   x = images(batch, channel_axis)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", x.shape[:1], low=0, high=1)
   chosen = jax.random.bernoulli(check_key(key), rate, (x.shape[0],))
   return with_images(batch, jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x), channel_axis)

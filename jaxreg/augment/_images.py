@@ -5,16 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxreg.typing import Array, check_batch
+from jaxreg._checks import check_batch
+from jaxreg.typing import Array
 
 
 def images(batch: Mapping[str, Any], channel_axis: int = -1) -> Array:
-  """Returns `batch["inputs"]` as `[batch, height, width, channels]`, wherever its channels are.
-
-  Raises:
-    TypeError: if the batch is no mapping.
-    ValueError: if there are no inputs, they are not images, or `channel_axis` is not one of their axes.
-  """
+  """Returns `batch["inputs"]` as `[batch, height, width, channels]`, wherever its channels are."""
   check_batch(batch, "inputs")
   x = jnp.asarray(batch["inputs"])
   if x.ndim != 4:

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_option, key_first
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.augment._operations import check_pixels
+from jaxreg.typing import Key
 
 # For ImageNet's pixels, in units of the value range. Rows are red, green and blue; columns are components.
 EIGENVALUES = (0.2175, 0.0188, 0.0045)
@@ -43,10 +45,6 @@ def lighting(
   Returns:
     The batch with changed inputs, of the same shape and dtype.
 
-  Raises:
-    TypeError: if `key` is not a typed key, or the inputs are neither uint8 nor floating.
-    ValueError: if the inputs are not images of three channels, or `std` is negative.
-
   Example:
     >>> batch = {"inputs": jnp.full((1, 1, 1, 3), 0.5)}
     >>> lighting(jax.random.key(0), batch, std=0.0)["inputs"].ravel()
@@ -59,13 +57,10 @@ def lighting(
   x = images(batch, channel_axis)
   if x.shape[-1] != 3:
     raise ValueError(f"inputs must have three channels, red, green and blue, got {x.shape}")
-  is_bytes = x.dtype == jnp.uint8
-  if not (is_bytes or jnp.issubdtype(x.dtype, jnp.floating)):
-    raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
-  check_range(std, "std", low=0)
-  low, high = value_range or ((0.0, 255.0) if is_bytes else (0.0, 1.0))
+  check_option(std, "std", (), low=0)
+  low, high = check_pixels(x, value_range)
   alphas = jnp.asarray(std) * jax.random.normal(check_key(key), (x.shape[0], 3))
   components = jnp.array(EIGENVECTORS) * jnp.array(EIGENVALUES)[None, :]
   colours = (high - low) * alphas @ components.T
   y = jnp.clip(x.astype(jnp.float32) + colours[:, None, None, :], low, high)
-  return with_images(batch, (jnp.round(y) if is_bytes else y).astype(x.dtype), channel_axis)
+  return with_images(batch, (jnp.round(y) if x.dtype == jnp.uint8 else y).astype(x.dtype), channel_axis)

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_key, check_option, key_first
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
+from jaxreg.typing import Array, Key
 
 
-class HiddenMixing(NamedTuple):
+class Mixing(NamedTuple):
   """Which example is mixed with which, `[batch]`, and each example's own share, `[batch]`, by layer."""
 
   partners: Array
@@ -28,7 +29,7 @@ def manifold_mixup(
   layers: Sequence[str],
   alpha: ArrayLike = 2.0,
   num_classes: int | None = None,
-  per_example: bool = False,
+  per_example: bool = True,
 ) -> dict[str, Any]:
   r"""Mixes the labels, and draws how the inputs of one layer are mixed; `mix_hidden` mixes them.
 
@@ -45,15 +46,10 @@ def manifold_mixup(
     layers: names of the layers that may be drawn.
     alpha: above 0; towards 0 the features stay unmixed.
     num_classes: needed for integer labels; static.
-    per_example: whether each example draws its own share; the batch draws one by default, as in the paper.
+    per_example: whether each example draws its own share, or the batch draws one, as in the paper.
 
   Returns:
     The batch with labels `[batch, classes]` and an entry `mixing`.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if `layers` is empty or names a layer twice, `alpha` is not above 0, `num_classes` is missing
-      or a known label is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 4)), "labels": jnp.array([0, 1])}
@@ -67,18 +63,18 @@ def manifold_mixup(
   if not layers or len(set(layers)) < len(layers):
     raise ValueError(f"layers must name at least one layer, and each once, got {tuple(layers)}")
   labels = soft_labels(batch, num_classes)
-  check_range(alpha, "alpha", low=0, open_low=True)
+  check_option(alpha, "alpha", (), low=0, open_low=True)
   number = labels.shape[0]
   for_layer, for_share, for_order = jax.random.split(check_key(key), 3)
   chosen = jax.random.randint(for_layer, (), 0, len(layers))
   share = jnp.broadcast_to(beta(for_share, alpha, number if per_example else 1), (number,))
   partners = jax.random.permutation(for_order, number)
   shares = {layer: jnp.where(chosen == index, share, 1.0) for index, layer in enumerate(layers)}
-  mixing = HiddenMixing(partners, shares)
+  mixing = Mixing(partners, shares)
   return {**batch, "labels": mixed(labels, labels[partners], share), "mixing": mixing}
 
 
-def mix_hidden(x: ArrayLike, mixing: HiddenMixing, *, layer: str) -> Array:
+def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:
   """Mixes the inputs of a layer as `manifold_mixup` drew it; if another layer was drawn, nothing changes.
 
   Args:
@@ -90,11 +86,10 @@ def mix_hidden(x: ArrayLike, mixing: HiddenMixing, *, layer: str) -> Array:
     An array of the shape and dtype of `x`.
 
   Raises:
-    TypeError: if `x` is not floating.
     ValueError: if the batch is not the one of `mixing`.
 
   Example:
-    >>> mixing = HiddenMixing(jnp.array([1, 0]), {"first": jnp.array([0.75, 1.0])})
+    >>> mixing = Mixing(jnp.array([1, 0]), {"first": jnp.array([0.75, 1.0])})
     >>> mix_hidden(jnp.array([4.0, 8.0]), mixing, layer="first")
     Array([5., 8.], dtype=float32)
 

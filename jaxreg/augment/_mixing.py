@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_batch, known_values
+from jaxreg._checks import check_batch, known_values
+from jaxreg.typing import Array, Key
 
 
 def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
@@ -17,11 +18,6 @@ def soft_labels(batch: Mapping[str, Any], num_classes: int | None) -> Array:
 
   A label out of range, such as the -1 of an example without one, makes its row NaN, because there is nothing
   to mix.
-
-  Raises:
-    TypeError: if the batch is no mapping.
-    ValueError: if labels or inputs are missing, integer labels come without `num_classes`, or known labels
-      are out of range.
   """
   check_batch(batch, "inputs", "labels")
   given = batch["labels"]

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_option, key_first
 from jaxreg.augment._mixing import beta, mixed, soft_labels
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -37,15 +38,10 @@ def mixup(
       mixed labels into NaN, or is refused if it is known.
     alpha: above 0; towards 0 the examples stay unmixed.
     num_classes: needed for integer labels; static.
-    per_example: whether each example draws its own share, the default, or the batch draws one, as in the
-      paper.
+    per_example: whether each example draws its own share, or the batch draws one, as in the paper.
 
   Returns:
     The batch with mixed inputs of the same dtype and labels `[batch, classes]`.
-
-  Raises:
-    TypeError: if `key` is not a typed key or the inputs are neither uint8 nor floating.
-    ValueError: if `alpha` is not above 0, `num_classes` is missing or a known label is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.zeros((2, 4)), "labels": jnp.array([0, 1])}
@@ -60,7 +56,7 @@ def mixup(
   x = jnp.asarray(batch["inputs"])
   if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
     raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
-  check_range(alpha, "alpha", low=0, open_low=True)
+  check_option(alpha, "alpha", (), low=0, open_low=True)
   for_share, for_order = jax.random.split(check_key(key))
   share = beta(for_share, alpha, x.shape[0] if per_example else 1)
   other = jax.random.permutation(for_order, x.shape[0])

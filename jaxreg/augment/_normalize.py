@@ -8,8 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_option, key_first
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -32,7 +33,6 @@ def normalize(
 
   Raises:
     TypeError: if the inputs are not floating: integer pixels must be scaled first.
-    ValueError: if the inputs are not images.
 
   Example:
     >>> batch = {"inputs": jnp.full((1, 1, 1, 2), 0.75)}
@@ -43,6 +43,8 @@ def normalize(
   x = images(batch, channel_axis)
   if not jnp.issubdtype(x.dtype, jnp.floating):
     raise TypeError(f"inputs must be floating, got {x.dtype}; scale them first")
+  for name, value in {"mean": mean, "std": std}.items():
+    check_option(value, name, x.shape[-1:])
   shape = (1, 1, 1, -1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   mean, std = (jnp.reshape(jnp.asarray(value, wide), shape) for value in (mean, std))

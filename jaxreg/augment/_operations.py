@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 import jax.numpy as jnp
 
+from jaxreg._checks import check_range, known_values
 from jaxreg.augment import _photometric
 from jaxreg.augment._rotate import rotations
 from jaxreg.augment._warp import warped
-from jaxreg.typing import Array, check_range
+from jaxreg.typing import Array
 
 # At level 1: degrees, tangent of the shear angle, fraction of the side.
 DEGREES, SHEAR, SHIFT = 30.0, 0.3, 0.45
@@ -24,25 +25,24 @@ ALL = (*OPERATIONS, "invert")
 
 
 def check_pixels(x: Array, value_range: tuple[float, float] | None) -> tuple[float, float]:
-  """Returns the least and the largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
-
-  Raises:
-    TypeError: if the images are neither uint8 nor floating.
-    ValueError: if the range is empty.
-  """
+  """Returns the least and the largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1."""
   if not (jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8):
     raise TypeError(f"inputs must be uint8 or floating, got {x.dtype}")
   low, high = value_range or ((0.0, 255.0) if x.dtype == jnp.uint8 else (0.0, 1.0))
   check_range(high - low, "value_range[1] - value_range[0]", low=0, open_low=True)
+  known = known_values(x)
+  # An operation before this one may have rounded.
+  slack = 0.01 * (high - low)
+  if known is not None and known.size and (known.min() < low - slack or known.max() > high + slack):
+    raise ValueError(
+      f"inputs must lie in value_range, [{low:g}, {high:g}], got values from {known.min():g} to "
+      f"{known.max():g}; give their range, such as value_range=(0, 255), and normalize after this"
+    )
   return low, high
 
 
 def check_operations(operations: Collection[str], allowed: tuple[str, ...] = OPERATIONS) -> None:
-  """Checks that at least one operation is named, and that all names are known.
-
-  Raises:
-    ValueError: if not.
-  """
+  """Checks that at least one operation is named, and that all names are known."""
   unknown = [name for name in operations if name not in allowed]
   if unknown or not operations:
     raise ValueError(f"operations must be among {', '.join(allowed)}, got {unknown or 'none'}")

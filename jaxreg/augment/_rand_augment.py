@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_count, check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
 from jaxreg.augment._operations import ALL, OPERATIONS, changed, check_operations, check_pixels
-from jaxreg.typing import Key, check_count, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -55,10 +56,6 @@ def rand_augment(
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key, `num_ops` no integer or the inputs neither uint8 nor floating.
-    ValueError: if the inputs are not images, a number is out of range or an operation is unknown.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}

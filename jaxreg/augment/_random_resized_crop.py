@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
-from jaxreg.typing import Array, Key, check_key, check_range, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -40,10 +41,6 @@ def random_resized_crop(
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images, or `area` or `aspect` are not two numbers in order.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}

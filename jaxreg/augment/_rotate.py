@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._warp import warped
-from jaxreg.typing import Array, Key, check_key, check_range, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -36,10 +37,6 @@ def rotate(
 
   Returns:
     The batch with rotated inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images or `max_degrees` is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key, check_key, check_range, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -25,10 +26,6 @@ def translate(
 
   Returns:
     The batch with shifted inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images or `max_shift` is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 4, 4, 1))}
@@ -61,10 +58,6 @@ def pad_crop(
 
   Returns:
     The batch with cropped inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if the inputs are not images or `padding` is out of range.
 
   Example:
     >>> batch = {"inputs": jnp.ones((2, 32, 32, 3))}

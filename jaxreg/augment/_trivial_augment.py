@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 
+from jaxreg._checks import check_key, key_first
 from jaxreg.augment._images import images
 from jaxreg.augment._operations import OPERATIONS
 from jaxreg.augment._rand_augment import rand_augment
-from jaxreg.typing import Key, check_key, key_first
+from jaxreg.typing import Key
 
 
 @key_first
@@ -33,9 +34,6 @@ def trivial_augment(
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.
-
-  Raises:
-    TypeError, ValueError: as `rand_augment`.
 
   Example:
     >>> batch = {"inputs": jnp.array([[0.0, 0.25, 1.0]]).reshape(1, 1, 3, 1)}

@@ -9,23 +9,19 @@ checkpoints. Floating leaves are averaged in float32 or wider; other arrays, suc
 from jaxreg._names import suggest_names
 from jaxreg.averaging._early_stopping import EarlyStoppingState, early_stopping_init, early_stopping_update
 from jaxreg.averaging._ema import EMAState, ema_decay, ema_init, ema_update
-from jaxreg.averaging._mean_teacher import mean_teacher_init, mean_teacher_update
-from jaxreg.averaging._swa import SWAState, batch_norm_statistics, swa_init, swa_update
+from jaxreg.averaging._swa import batch_norm_statistics, swa_init, swa_update
 from jaxreg.averaging._swag import SWAGState, swag_init, swag_sample, swag_update
 
 __all__ = [
   "EMAState",
   "EarlyStoppingState",
   "SWAGState",
-  "SWAState",
   "batch_norm_statistics",
   "early_stopping_init",
   "early_stopping_update",
   "ema_decay",
   "ema_init",
   "ema_update",
-  "mean_teacher_init",
-  "mean_teacher_update",
   "swa_init",
   "swa_update",
   "swag_init",

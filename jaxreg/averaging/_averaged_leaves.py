@@ -15,11 +15,7 @@ def is_averaged(leaf: Array) -> bool:
 
 
 def arrays(params: Params) -> Params:
-  """Returns `params` with every leaf as an array.
-
-  Raises:
-    TypeError: if a leaf is not an array; the error names it.
-  """
+  """Returns `params` with every leaf as an array."""
   leaves, tree = jax.tree.flatten(params)
   return tree.unflatten([_array(leaf, name or "params") for leaf, name in zip(leaves, leaf_names(params))])
 

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_choice, check_count, check_range, check_wide
 from jaxreg.averaging._averaged_leaves import arrays
-from jaxreg.typing import Array, Params, check_count, check_range, check_wide
+from jaxreg.typing import Array, Params
 
 
 class EarlyStoppingState(NamedTuple):
@@ -36,7 +37,7 @@ def early_stopping_init(params: Params) -> EarlyStoppingState:
   """Returns the state before the first evaluation: a copy of the parameters, and no metric.
 
   Raises:
-    TypeError: if a leaf is not an array.
+    TypeError: for a leaf that is no array.
 
   Example:
     >>> early_stopping_init(jnp.ones(1)).params
@@ -80,9 +81,8 @@ def early_stopping_update(
     The new state; `state.params` are the parameters to use.
 
   Raises:
-    TypeError: if `patience` is not an integer or the metric not floating.
-    ValueError: if `patience` is below 1, `min_delta` negative, `mode` is neither, the metric is no scalar, or
-      the structure of the parameters differs from the state's.
+    TypeError: for a metric that is not floating.
+    ValueError: for an option out of range, a metric that is no scalar, or parameters of another structure.
 
   Example:
     >>> state = early_stopping_init(jnp.zeros(1))
@@ -96,8 +96,7 @@ def early_stopping_update(
   """
   check_count(patience, "patience")
   check_range(min_delta, "min_delta", low=0)
-  if mode not in ("min", "max"):
-    raise ValueError(f'mode must be "min" or "max", got {mode!r}')
+  check_choice(mode, "mode", ("min", "max"))
   given, kept = jax.tree.structure(params), jax.tree.structure(state.params)
   if given != kept:
     raise ValueError(f"params must have the structure given to init, {kept}, got {given}")

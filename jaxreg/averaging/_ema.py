@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_range
 from jaxreg.averaging._averaged_leaves import is_averaged, wide
-from jaxreg.typing import Array, Params, check_range
+from jaxreg.typing import Array, Params
 
 
 class EMAState(NamedTuple):
@@ -24,7 +25,7 @@ def ema_init(params: Params) -> EMAState:
   """Returns an average that is a copy of the parameters, in float32 or wider.
 
   Raises:
-    TypeError: if a leaf is not an array.
+    TypeError: for a leaf that is no array.
 
   Example:
     >>> ema_init(jnp.ones(2, jnp.bfloat16)).params
@@ -53,7 +54,7 @@ def ema_decay(
     The decays, in the shape of `number`, floating.
 
   Raises:
-    ValueError: if `decay` is outside [0, 1], `warmup` is not positive or `power` is negative.
+    ValueError: for a `decay`, `warmup` or `power` out of range.
 
   Example:
     >>> ema_decay(jnp.array([1, 2, 5]), decay=0.75)
@@ -86,6 +87,10 @@ def ema_update(
   With the ramp as it is, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`. It
   forgets the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`.
 
+  A mean teacher is such an average of the student after each of its steps: the teacher's predictions are the
+  targets of a loss such as `losses.consistency`. Its BatchNorm statistics are either an average of the
+  student's, by this function too, or its own from running it in training mode.
+
   The step is `optax.incremental_update`. `optax.ema` with its debiasing also forgets the start, but its
   weights fall from the first iterate on. No gradient flows through.
 
@@ -101,8 +106,8 @@ def ema_update(
     The new state; `state.params` are the parameters to use.
 
   Raises:
-    TypeError: if a leaf is not an array.
-    ValueError: if `decay` is outside [0, 1], `warmup` is not positive or `power` is negative.
+    TypeError: for a leaf that is no array.
+    ValueError: for a `decay`, `warmup` or `power` out of range.
 
   Example:
     >>> state = ema_init(jnp.zeros(1))
@@ -113,6 +118,7 @@ def ema_update(
 
   References:
     Polyak and Juditsky, `Acceleration of Stochastic Approximation by Averaging`, 1992, for the plain mean.
+    Tarvainen and Valpola, `Mean teachers are better role models`, 2017.
   """
   check_range(decay, "decay", low=0, high=1)
   count = state.count + 1

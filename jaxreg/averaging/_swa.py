@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxreg._checks import check_range, check_wide
 from jaxreg.averaging._averaged_leaves import is_averaged, wide
-from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params, check_range, check_wide
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
 
 class SWAState(NamedTuple):
@@ -21,7 +22,7 @@ def swa_init(params: Params) -> SWAState:
   """Returns a copy of `params` in float32 or wider with weight 0: the first update replaces it.
 
   Raises:
-    TypeError: if a leaf is not an array.
+    TypeError: for a leaf that is no array.
 
   Example:
     >>> swa_init(jnp.ones(2, jnp.bfloat16))
@@ -46,7 +47,7 @@ def swa_update(state: SWAState, params: Params) -> SWAState:
     The new state; `state.params` are the parameters to use.
 
   Raises:
-    TypeError: if a leaf is not an array.
+    TypeError: for a leaf that is no array.
 
   Example:
     >>> state = swa_init(jnp.zeros(2))
@@ -100,8 +101,8 @@ def batch_norm_statistics(
     A pytree like `model_state`, in its dtypes.
 
   Raises:
-    TypeError: if a leaf of `model_state` is not floating.
-    ValueError: if there are no batches or `momentum` is outside [0, 1).
+    TypeError: for a leaf of `model_state` that is not floating.
+    ValueError: for no batches, or a `momentum` outside [0, 1).
 
   Example:
     >>> def apply_fn(params, mean, x, *, key, train):  # a running mean with momentum 0.9
@@ -113,8 +114,7 @@ def batch_norm_statistics(
   References:
     Izmailov et al., `Averaging Weights Leads to Wider Optima and Better Generalization`, 2018, section 3.
   """
-  check_range(momentum, "momentum", low=0, high=1)
-  check_range(1 - momentum, "1 - momentum", low=0, open_low=True)
+  check_range(momentum, "momentum", low=0, high=1, open_high=True)
   jax.tree.map(lambda leaf: check_wide(leaf, "model_state"), model_state)
   # Starting from 0 there is nothing to subtract, so nothing is lost to rounding.
   zeros = jax.tree.map(jnp.zeros_like, model_state)

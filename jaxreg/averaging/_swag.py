@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
 from jaxreg.averaging._averaged_leaves import is_averaged, wide
 from jaxreg.averaging._swa import SWAState, swa_update
-from jaxreg.typing import Array, Key, Params, check_count, check_key, check_range, key_first
+from jaxreg.typing import Array, Key, Params
 
 
 class SWAGState(NamedTuple):
@@ -34,8 +35,8 @@ def swag_init(params: Params, *, rank: int = 20) -> SWAGState:
     rank: how many iterates the covariance keeps beside its diagonal; the state has `rank + 2` copies.
 
   Raises:
-    TypeError: if a leaf is not an array, or `rank` is not an integer.
-    ValueError: if `rank` is below 2.
+    TypeError: for a leaf that is no array.
+    ValueError: for a `rank` below 2.
 
   Example:
     >>> swag_init(jnp.ones(3), rank=4).deviations.shape
@@ -68,7 +69,7 @@ def swag_update(state: SWAGState, params: Params) -> SWAGState:
     The new state.
 
   Raises:
-    TypeError: if a leaf is not an array.
+    TypeError: for a leaf that is no array.
 
   Example:
     >>> state = swag_init(jnp.zeros(1), rank=2)
@@ -119,8 +120,8 @@ def swag_sample(key: Key, state: SWAGState, *, scale: ArrayLike = 1.0) -> Params
     Parameters like `state.params`.
 
   Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if `scale` is negative.
+    TypeError: for a `key` that is no typed key.
+    ValueError: for a negative `scale`.
 
   Example:
     >>> state = swag_init(jnp.zeros(1), rank=2)
@@ -132,7 +133,7 @@ def swag_sample(key: Key, state: SWAGState, *, scale: ArrayLike = 1.0) -> Params
   References:
     Maddox et al., `A Simple Baseline for Bayesian Uncertainty in Deep Learning`, 2019, Eq. 1.
   """
-  check_range(scale, "scale", low=0)
+  check_option(scale, "scale", (), low=0)
   for_diagonal, for_rest = jax.random.split(check_key(key))
   leaves, tree = jax.tree.flatten(state.params)
   none = lambda leaf: leaf is None

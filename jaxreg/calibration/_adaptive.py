@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_count
+from jaxreg._sums import segment_sums
+from jaxreg.calibration._ece import Bins
 from jaxreg.calibration._weights import predictions
-from jaxreg.typing import Array, check_count
 
 
 def adaptive_bins(
   log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
-) -> dict[str, Array]:
+) -> Bins:
   r"""Computes the sums of `ece_bins` in bins of equal mass; `ece` of them is the adaptive ECE.
 
   Sorted by confidence, the `i`-th of `n` examples is in bin :math:`\lfloor M (i + 1/2) / n \rfloor`; an
@@ -27,33 +29,43 @@ def adaptive_bins(
     weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
-    `confidence`, `correct` and `count`, each `[num_bins]`, in order of rising confidence.
+    `Bins` of `[num_bins]`, in order of rising confidence; for a traced label
+    out of range the first two, and so the ECE, are NaN.
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a known value of `log_probs` is above 0, or `num_bins` is below 1.
+    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
 
   Example:
     >>> bins = adaptive_bins(jnp.log(jnp.array([[0.75, 0.25], [0.9, 0.1]])), jnp.array([0, 1]), num_bins=2)
-    >>> bins["confidence"], bins["correct"]
+    >>> bins.confidence, bins.correct
     (Array([0.75, 0.9 ], dtype=float32), Array([1., 0.], dtype=float32))
 
   References:
     Nixon et al., `Measuring Calibration in Deep Learning`, 2019, section 3.
   """
   check_count(num_bins, "num_bins")
-  log_probs, labels, weights = predictions(log_probs, labels, weights)
-  confidence = jnp.exp(log_probs.max(axis=-1)).ravel()
-  correct = (log_probs.argmax(axis=-1) == labels).ravel()
+  examples = predictions(log_probs, labels, weights)
+  confidence = jnp.exp(examples.log_probs.max(axis=-1)).ravel()
+  correct = (examples.log_probs.argmax(axis=-1) == examples.labels).ravel()
   order = jnp.argsort(confidence)
-  weights = weights.ravel()[order]
-  reached = weights.cumsum()
-  # In this order whole numbers stay exact, so an example lies on an edge exactly or not at all.
-  middle = num_bins * (reached - weights / 2) / jnp.where(reached[-1:] > 0, reached[-1:], 1)
-  index = jnp.clip(middle.astype(jnp.int32), 0, num_bins - 1)
-  add_up = lambda x: jax.ops.segment_sum(weights * x[order], index, num_segments=num_bins)
-  return {
-    "confidence": add_up(confidence),
-    "correct": add_up(correct),
-    "count": add_up(jnp.ones_like(confidence)),
-  }
+  counts = examples.counts.ravel()[order]
+  if weights is None:
+    index = jnp.searchsorted(_firsts(len(counts), num_bins), jnp.arange(len(counts)), side="right")
+  else:
+    reached = counts.cumsum()
+    # In this order whole numbers stay exact, so an example lies on an edge exactly or not at all.
+    middle = num_bins * (reached - counts / 2) / jnp.where(reached[-1:] > 0, reached[-1:], 1)
+    index = jnp.clip(middle.astype(jnp.int32), 0, num_bins - 1)
+  add_up = lambda x: segment_sums(x, index, num_bins)
+  values = examples.weights.ravel()[order]
+  return Bins(
+    add_up(values * confidence[order]),
+    add_up(values * correct[order]),
+    add_up(counts),
+  )
+
+
+def _firsts(number: int, num_bins: int) -> np.ndarray:
+  """The first example of each bin but the first: the least `i` with `M (i + 1/2) / n >= m`, in integers."""
+  return np.array([-(-(2 * number * m - num_bins) // (2 * num_bins)) for m in range(1, num_bins)], np.int32)

@@ -23,11 +23,11 @@ def brier(
     weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
-    Two scalars.
+    Two scalars; the sum is NaN for a traced label out of range.
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, or a known value of `log_probs` is above 0.
+    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
 
   Example:
     >>> brier(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
@@ -36,6 +36,6 @@ def brier(
   References:
     Brier, `Verification of forecasts expressed in terms of probability`, 1950.
   """
-  log_probs, labels, weights = predictions(log_probs, labels, weights)
+  log_probs, labels, weights, counts = predictions(log_probs, labels, weights)
   error = jnp.exp(log_probs) - jax.nn.one_hot(labels, log_probs.shape[-1], dtype=log_probs.dtype)
-  return (weights * (error**2).sum(axis=-1)).sum(), weights.sum()
+  return (weights * (error**2).sum(axis=-1)).sum(), counts.sum()

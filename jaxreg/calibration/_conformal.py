@@ -9,51 +9,64 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import check_log_probs
-from jaxreg.typing import Array, Key, check_key, check_labels, check_range, check_wide, key_first
+from jaxreg._checks import check_key, check_labels, check_log_probs, check_range, check_wide, key_first
+from jaxreg.calibration._weights import others_log_probs
+from jaxreg.typing import Array, Key
+
+# Above this log-probability, the other classes tell how far a probability is from 1.
+CERTAIN = -0.1
 
 
 def conformal_scores(log_probs: ArrayLike) -> Array:
-  r"""Computes how badly each class fits an example: 1 minus its probability, for `conformal_threshold`.
+  r"""Computes how badly each class fits an example: minus its log-probability, for `conformal_threshold`.
 
-  .. math:: s(x, k) = 1 - p_k(x)
+  .. math:: s(x, k) = -\log p_k(x)
 
-  Of all scores, this one gives the smallest sets on average, if the probabilities are right. Hard examples
-  are covered less often than easy ones: `aps_scores` evens that out.
+  It orders classes and examples as 1 minus the probability does, and so gives the same sets, but it also
+  tells apart small probabilities, where 1 minus them rounds to 1. Of all scores, this one gives the smallest
+  sets on average, if the probabilities are right. Hard examples are covered less often than easy ones:
+  `aps_scores` evens that out.
 
   Args:
     log_probs: `[..., classes]`, floating.
 
   Returns:
-    `[..., classes]`, float32 or wider.
+    `[..., classes]`, at least 0, float32 or wider.
 
   Raises:
     TypeError: if `log_probs` are not floating.
-    ValueError: if a known value of `log_probs` is above 0.
+    ValueError: if the sum of known probabilities of an example is not 1.
 
   Example:
     >>> conformal_scores(jnp.log(jnp.array([0.75, 0.25]))).round(4)
-    Array([0.25, 0.75], dtype=float32)
+    Array([0.2877, 1.3863], dtype=float32)
 
   References:
     Sadinle, Lei and Wasserman, `Least Ambiguous Set-Valued Classifiers With Bounded Error Levels`, 2019.
   """
-  return -jnp.expm1(check_log_probs(log_probs))
+  log_probs = check_log_probs(log_probs, "log_probs")
+  # The logarithm of a probability near 1 rounds to 0. The other classes still have its digits.
+  others = jnp.exp(others_log_probs(log_probs))
+  certain = (log_probs > CERTAIN) & (others > 0) & (others < 0.5)
+  return jnp.where(certain, -jnp.log1p(-jnp.where(certain, others, 0)), jax.nn.relu(-log_probs))
 
 
 @key_first
 def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
-  r"""Computes the mass of the classes that are more probable, plus a random share of the class's own mass.
+  r"""Computes the scores of adaptive prediction sets, for `conformal_threshold`.
 
-  .. math:: s(x, k) = \sum_{j : p_j > p_k} p_j + u \, p_k, \qquad u \sim \mathcal U(0, 1)
+  .. math:: s(x, k) = -\log(1 - m), \qquad m = \sum_{j : p_j > p_k} p_j + u \, p_k, \quad
+    u \sim \mathcal U(0, 1)
 
-  These are the scores of adaptive prediction sets, for `conformal_threshold`. The scores of true labels are
-  uniform if the probabilities are right, and then each example is covered equally often. Of two equally
-  probable classes the first counts as the more probable. A set may be empty.
+  The paper's score `m` is the mass of the classes that are more probable, plus a random share of the class's
+  own mass; it is uniform for true labels if the probabilities are right, and then each example is covered
+  equally often. Its logarithm gives the same sets, and also tells apart masses that round to 1. Of two
+  equally probable classes the first counts as the more probable. A set may be empty.
 
   Args:
     key: one draw of `u` per example; calibration and test need different keys. None for `u = 1`, without
-      randomness: the sets are then larger than they must be.
+      randomness: the sets are then larger than they must be, and the least probable class has the score
+      infinity.
     log_probs: `[..., classes]`, floating.
 
   Returns:
@@ -61,24 +74,25 @@ def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
 
   Raises:
     TypeError: if `log_probs` are not floating, or `key` is neither None nor a typed key.
-    ValueError: if a known value of `log_probs` is above 0.
+    ValueError: if the sum of known probabilities of an example is not 1.
 
   Example:
-    >>> aps_scores(None, jnp.log(jnp.array([0.25, 0.5, 0.25])))
-    Array([0.75, 0.5 , 1.  ], dtype=float32)
+    >>> aps_scores(None, jnp.log(jnp.array([0.25, 0.5, 0.25]))).round(4)  # of 3/4, 1/2 and 1
+    Array([1.3863, 0.6931,    inf], dtype=float32)
 
   References:
     Romano, Sesia and Candes, `Classification with Valid and Adaptive Coverage`, 2020, Eq. 5 and 7.
   """
-  log_probs = check_log_probs(log_probs)
-  probs = jnp.exp(log_probs)
-  order = jnp.argsort(probs, axis=-1, descending=True)
-  mass = jnp.take_along_axis(probs, order, axis=-1).cumsum(axis=-1)
-  reached = jnp.take_along_axis(mass, jnp.argsort(order, axis=-1), axis=-1)
-  if key is None:
-    return reached
-  share = jax.random.uniform(check_key(key), (*probs.shape[:-1], 1), probs.dtype)
-  return reached - (1 - share) * probs
+  log_probs = check_log_probs(log_probs, "log_probs")
+  order = jnp.argsort(log_probs, axis=-1, descending=True)
+  ordered = jnp.take_along_axis(log_probs, order, axis=-1)
+  # The sum of the less probable classes, in logarithms; 1 minus it, the mass of the others, rounds to 1.
+  left = jax.lax.cumlogsumexp(ordered, axis=ordered.ndim - 1, reverse=True)[..., 1:]
+  left = jnp.concatenate([left, jnp.full_like(ordered[..., :1], -jnp.inf)], axis=-1)
+  if key is not None:
+    share = jax.random.uniform(check_key(key), (*ordered.shape[:-1], 1), ordered.dtype)
+    left = jnp.logaddexp(left, jnp.log1p(-share) + ordered)
+  return jax.nn.relu(-jnp.take_along_axis(left, jnp.argsort(order, axis=-1), axis=-1))
 
 
 def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -> Array:
@@ -98,7 +112,7 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
     alpha: the probability of missing the label, in [0, 1]; static, and taken as the decimal it is written as.
 
   Returns:
-    A scalar, float32 or wider.
+    A scalar, float32 or wider; NaN for a traced label out of range.
 
   Raises:
     TypeError: if `scores` are not floating or `labels` not integer.
@@ -107,7 +121,7 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   Example:
     >>> scores = conformal_scores(jnp.log(jnp.array([[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]])))
     >>> threshold = conformal_threshold(scores, jnp.array([0, 1, 1]), alpha=0.5)
-    >>> scores <= threshold  # the second score of 1/4, 1/2 and 1/8
+    >>> scores <= threshold  # the second score of the probabilities 3/4, 1/2 and 7/8
     Array([[ True, False],
            [False, False],
            [False,  True]], dtype=bool)
@@ -119,8 +133,11 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   scores = check_wide(scores, "scores")
   labels = check_labels(labels, scores, "scores")
   check_range(alpha, "alpha", low=0, high=1)
-  picked = jnp.sort(jnp.take_along_axis(scores, labels[..., None], axis=-1).ravel())
+  outside = (labels < 0) | (labels >= scores.shape[-1])
+  picked = jnp.take_along_axis(scores, jnp.where(outside, 0, labels)[..., None], axis=-1)
+  picked = jnp.sort(picked.ravel())
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
   rank = math.ceil((picked.size + 1) * (1 - Fraction(str(alpha))))
   ends = jnp.full(1, jnp.inf, scores.dtype)
-  return jnp.concatenate([-ends, picked, ends])[rank]
+  threshold = jnp.concatenate([-ends, picked, ends])[rank]
+  return jnp.where(outside.any(), jnp.nan, threshold)

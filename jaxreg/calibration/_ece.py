@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import jax
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_count, check_wide
+from jaxreg._sums import segment_sums
 from jaxreg.calibration._weights import predictions
-from jaxreg.typing import Array, check_count, check_wide
+from jaxreg.typing import Array
+
+
+class Bins(NamedTuple):
+  """Sums over the examples of each bin, `[..., num_bins]`; `correct / count` is a bin's accuracy.
+
+  Attributes:
+    confidence: the sum of the confidences.
+    correct: the number of right predictions.
+    count: the number of examples.
+  """
+
+  confidence: Array
+  correct: Array
+  count: Array
 
 
 def ece_bins(
   log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
-) -> dict[str, Array]:
+) -> Bins:
   """Computes the sums per confidence bin that `ece` needs; they merge by addition.
 
   Bin `m` of `M` holds confidences in `((m - 1) / M, m / M]`, so the last bin holds a confidence of exactly 1.
@@ -25,31 +42,32 @@ def ece_bins(
     weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
-    `confidence`, `correct` and `count`, each `[num_bins]`.
+    `Bins` of `[num_bins]`; for a traced label out of range the first two, and
+    so the ECE, are NaN.
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a known value of `log_probs` is above 0, or `num_bins` is below 1.
+    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
 
   Example:
     >>> bins = ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
-    >>> bins["confidence"]
+    >>> bins.confidence
     Array([0.  , 0.75], dtype=float32)
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
   check_count(num_bins, "num_bins")
-  log_probs, labels, weights = predictions(log_probs, labels, weights)
+  log_probs, labels, weights, counts = predictions(log_probs, labels, weights)
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
-  index = bin_index(confidence, num_bins)
-  add_up = lambda x: jax.ops.segment_sum((weights * x).ravel(), index.ravel(), num_segments=num_bins)
-  return {
-    "confidence": add_up(confidence),
-    "correct": add_up(correct),
-    "count": add_up(jnp.ones_like(weights)),
-  }
+  index = bin_index(confidence, num_bins).ravel()
+  add_up = lambda x: segment_sums(x.ravel(), index, num_bins)
+  return Bins(
+    add_up(weights * confidence),
+    add_up(weights * correct),
+    add_up(counts),
+  )
 
 
 def bin_index(probs: Array, num_bins: int) -> Array:
@@ -57,19 +75,16 @@ def bin_index(probs: Array, num_bins: int) -> Array:
   return jnp.clip(jnp.ceil(probs * num_bins).astype(jnp.int32) - 1, 0, num_bins - 1)
 
 
-def ece(bins: dict[str, Array]) -> Array:
-  r"""Computes the expected calibration error from merged `ece_bins`, in [0, 1].
+def ece(bins: Bins) -> Array:
+  r"""Computes the expected calibration error from merged bins, in [0, 1].
 
   .. math:: \sum_m \frac{n_m}{n} \bigl|\operatorname{acc}(m) - \operatorname{conf}(m)\bigr|
 
   Args:
-    bins: sums from `ece_bins`, added over batches.
+    bins: sums `[..., num_bins]` from `ece_bins` or `classwise_bins` added over batches, or `adaptive_bins`.
 
   Returns:
-    A scalar, in at least float32; 0 for no examples.
-
-  Raises:
-    TypeError: if the sums are not floating.
+    `[...]`, in at least float32; 0 for no examples.
 
   Example:
     >>> ece(ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0])))
@@ -78,7 +93,6 @@ def ece(bins: dict[str, Array]) -> Array:
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
-  bins = {name: check_wide(bins[name], f"bins[{name!r}]") for name in ("confidence", "correct", "count")}
-  gaps = jnp.abs(bins["correct"] - bins["confidence"]).sum()
-  total = bins["count"].sum()
-  return gaps / jnp.where(total > 0, total, 1)
+  confidence, correct, count = (check_wide(x, name) for name, x in zip(Bins._fields, bins, strict=True))
+  total = count.sum(axis=-1)
+  return jnp.abs(correct - confidence).sum(axis=-1) / jnp.where(total > 0, total, 1)

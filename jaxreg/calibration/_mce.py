@@ -1,12 +1,14 @@
-"""The maximum calibration error and the points of a reliability diagram, from per-bin sums."""
+"""The maximum calibration error, from per-bin sums."""
 
 import jax.numpy as jnp
 
-from jaxreg.typing import Array, check_wide
+from jaxreg._checks import check_wide
+from jaxreg.calibration._ece import Bins
+from jaxreg.typing import Array
 
 
-def mce(bins: dict[str, Array]) -> Array:
-  r"""Computes the maximum calibration error from merged `ece_bins`, in [0, 1].
+def mce(bins: Bins) -> Array:
+  r"""Computes the maximum calibration error from merged bins, in [0, 1].
 
   .. math:: \max_m \bigl|\operatorname{acc}(m) - \operatorname{conf}(m)\bigr|
 
@@ -14,53 +16,19 @@ def mce(bins: dict[str, Array]) -> Array:
   enough.
 
   Args:
-    bins: sums from `ece_bins` added over batches, or from `adaptive_bins`.
+    bins: sums `[..., num_bins]`, as in `ece`.
 
   Returns:
-    A scalar, in at least float32; 0 for no examples.
-
-  Raises:
-    TypeError: if the sums are not floating.
+    `[...]`, in at least float32; 0 for no examples.
 
   Example:
-    >>> bins = {"confidence": jnp.array([3.0]), "correct": jnp.array([1.0]), "count": jnp.array([4.0])}
-    >>> mce(bins)
+    >>> mce(Bins(confidence=jnp.array([3.0]), correct=jnp.array([1.0]), count=jnp.array([4.0])))
     Array(0.5, dtype=float32)
 
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
-  curve = reliability(bins)
-  return jnp.abs(curve["accuracy"] - curve["confidence"]).max()
-
-
-def reliability(bins: dict[str, Array]) -> dict[str, Array]:
-  """Computes the points of a reliability diagram; `plots.reliability` draws it from the bins themselves.
-
-  Args:
-    bins: sums `[..., num_bins]` from `ece_bins`, `adaptive_bins` or `classwise_bins`.
-
-  Returns:
-    `confidence` and `accuracy`, the means in each bin, and `share`, the bin's part of the examples, each
-    `[..., num_bins]`, in at least float32; all 0 for an empty bin.
-
-  Raises:
-    TypeError: if the sums are not floating.
-
-  Example:
-    >>> bins = {"confidence": jnp.array([3.0]), "correct": jnp.array([2.0]), "count": jnp.array([4.0])}
-    >>> reliability(bins)["accuracy"]
-    Array([0.5], dtype=float32)
-
-  References:
-    Guo et al., `On Calibration of Modern Neural Networks`, 2017, Fig. 1.
-  """
-  sums = {name: check_wide(bins[name], f"bins[{name!r}]") for name in ("confidence", "correct", "count")}
-  count = sums["count"]
-  number = jnp.where(count > 0, count, 1)
-  total = count.sum(axis=-1, keepdims=True)
-  return {
-    "confidence": jnp.where(count > 0, sums["confidence"] / number, 0),
-    "accuracy": jnp.where(count > 0, sums["correct"] / number, 0),
-    "share": count / jnp.where(total > 0, total, 1),
-  }
+  confidence, correct, count = (check_wide(x, name) for name, x in zip(Bins._fields, bins, strict=True))
+  gaps = jnp.where(count > 0, jnp.abs(correct - confidence) / jnp.where(count > 0, count, 1), 0)
+  # On a CPU, compiled code may drop NaN from a maximum.
+  return jnp.where(jnp.isnan(gaps).any(axis=-1), jnp.nan, gaps.max(axis=-1))

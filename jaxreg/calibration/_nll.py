@@ -20,16 +20,16 @@ def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = 
     weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
-    Two scalars, the sum in nats.
+    Two scalars, the sum in nats; it is NaN for a traced label out of range.
 
   Raises:
     TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, or a known value of `log_probs` is above 0.
+    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
 
   Example:
     >>> nll(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
     (Array(0.6931472, dtype=float32), Array(1., dtype=float32))
   """
-  log_probs, labels, weights = predictions(log_probs, labels, weights)
-  picked = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-  return -(weights * picked).sum(), weights.sum()
+  examples = predictions(log_probs, labels, weights)
+  picked = jnp.take_along_axis(examples.log_probs, examples.labels[..., None], axis=-1)[..., 0]
+  return -(examples.weights * picked).sum(), examples.counts.sum()

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.calibration._weights import check_log_probs
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, per_class
+from jaxreg.calibration._weights import others_log_probs
+from jaxreg.typing import Array
 
 
 def least_confidence(log_probs: ArrayLike) -> Array:
@@ -29,7 +30,7 @@ def least_confidence(log_probs: ArrayLike) -> Array:
 
   Raises:
     TypeError: if `log_probs` are not floating.
-    ValueError: if a known value of `log_probs` is above 0.
+    ValueError: if the sum of known probabilities of an example is not 1.
 
   Example:
     >>> least_confidence(jnp.log(jnp.array([[0.75, 0.25]]))).round(4)
@@ -38,8 +39,10 @@ def least_confidence(log_probs: ArrayLike) -> Array:
   References:
     Hendrycks and Gimpel, `A Baseline for Detecting Misclassified and Out-of-Distribution Examples`, 2017.
   """
-  # Unlike 1 - exp, this keeps its digits for a prediction that is nearly certain.
-  return -jnp.expm1(check_log_probs(log_probs).max(axis=-1))
+  log_probs = check_log_probs(log_probs, "log_probs")
+  # Unlike 1 - exp, both keep digits for a prediction that is nearly certain, the first all of them.
+  others = jnp.exp(others_log_probs(log_probs)[..., 0])
+  return jnp.where((others > 0) & (others < 0.5), others, -jnp.expm1(log_probs.max(axis=-1)))
 
 
 def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
@@ -49,14 +52,14 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
 
   Args:
     logits: `[..., classes]`, floating. Log-probabilities would give 0 at `T = 1`: their sum is normalised.
-    temperature: `T` > 0.
+    temperature: `T` > 0, a scalar or `[...]`.
 
   Returns:
     `[...]`, float32 or wider.
 
   Raises:
     TypeError: if `logits` are not floating.
-    ValueError: if `temperature` is not above 0.
+    ValueError: if `temperature` is not above 0 or of another shape.
 
   Example:
     >>> energy(jnp.zeros((1, 4)), temperature=0.5)  # -log(4) / 2
@@ -65,10 +68,10 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
   References:
     Liu et al., `Energy-based Out-of-distribution Detection`, 2020, Eq. 4.
   """
-  logits = check_wide(logits, "logits")
-  check_range(temperature, "temperature", low=0, open_low=True)
-  t = jnp.asarray(temperature, logits.dtype)
-  return -t * jax.nn.logsumexp(logits / t, axis=-1)
+  logits = check_logits(logits)
+  check_option(temperature, "temperature", logits.shape[:-1], low=0, open_low=True)
+  scaled = jax.nn.logsumexp(logits / per_class(temperature, logits.dtype), axis=-1)
+  return -jnp.asarray(temperature, logits.dtype) * scaled
 
 
 def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
@@ -129,7 +132,7 @@ def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95)
     Liang, Li and Srikant, `Enhancing the Reliability of Out-of-distribution Image Detection`, 2018.
   """
   usual, other = _sorted(scores, "scores"), _sorted(other_scores, "other_scores")
-  check_range(tpr, "tpr", low=0, high=1, open_low=True)
+  check_option(tpr, "tpr", (), low=0, high=1, open_low=True)
   threshold = usual[math.ceil(usual.size * Fraction(str(tpr))) - 1]
   broken = jnp.isnan(usual[-1] + other[-1])
   return jnp.where(broken, jnp.nan, (other <= threshold).astype(other.dtype).mean())

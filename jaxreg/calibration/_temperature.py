@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_logits, check_option, check_range
 from jaxreg.calibration._weights import weighted_examples
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg.typing import Array
 
 # Each step halves an interval of logarithms; these numbers of steps reach the last digit.
 STEPS = {"float32": 30, "float64": 60}
@@ -38,11 +39,11 @@ def fit_temperature(
     low, high: bounds of the temperature.
 
   Returns:
-    A scalar, float32 or wider; NaN if a logit is NaN or a label is out of range.
+    A scalar, float32 or wider; NaN if a logit is NaN or a traced label is out of range.
 
   Raises:
     TypeError: if `logits` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or `0 < low < high` does not hold.
+    ValueError: if shapes do not fit, a known label is out of range, or `0 < low < high` does not hold.
 
   Example:
     >>> logits = jnp.array([[2.0, 0.0]] * 4)  # confidence 0.88, right in 3 of 4
@@ -54,7 +55,7 @@ def fit_temperature(
   """
   check_range(low, "low", low=0, open_low=True)
   check_range(high, "high", low=low, open_low=True)
-  z, labels, weights = weighted_examples(check_wide(logits, "logits"), labels, weights)
+  z, labels, weights, _ = weighted_examples(check_logits(logits), labels, weights)
   z, weights = jax.lax.stop_gradient((z - z.max(axis=-1, keepdims=True), weights))
   picked = jnp.take_along_axis(z, labels[..., None], axis=-1)[..., 0]
 
@@ -99,10 +100,8 @@ def temper(logits: ArrayLike, *, temperature: ArrayLike) -> Array:
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, section 4.2.
   """
-  if jnp.shape(temperature):
-    raise ValueError(f"temperature must be a scalar, got shape {jnp.shape(temperature)}")
-  check_range(temperature, "temperature", low=0, open_low=True)
-  logits = check_wide(logits, "logits")
+  check_option(temperature, "temperature", (), low=0, open_low=True)
+  logits = check_logits(logits)
   # Shift first: compiled code may round the quotient of the largest logit in two ways that differ.
   logits = logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
   return jax.nn.log_softmax(logits / jnp.asarray(temperature, logits.dtype), axis=-1)

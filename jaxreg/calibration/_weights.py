@@ -2,64 +2,81 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_labels, check_wide
-
-# Rounding can leave nearly certain log-probabilities above 0, but by less than this.
-ROUNDING = 1e-2
+from jaxreg._checks import check_labels, check_log_probs, check_logits, known_values
+from jaxreg.typing import Array
 
 
-def predictions(
-  log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None
-) -> tuple[Array, Array, Array]:
+class Examples(NamedTuple):
+  """Predictions in at least float32 and in order.
+
+  Attributes:
+    log_probs: `[..., classes]`, of an example of weight 0 those of equal probabilities.
+    labels: `[...]`, in range; of an example that does not count or is broken, 0 may stand for the label.
+    weights: `[...]`, by which to multiply; NaN for a broken example: a label out of range, or NaN among its
+      `log_probs`.
+    counts: `[...]`, the weights as given.
+  """
+
+  log_probs: Array
+  labels: Array
+  weights: Array
+  counts: Array
+
+
+def predictions(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None) -> Examples:
   """Like `weighted_examples`, but checks that values with a weight are log-probabilities.
 
   Raises:
-    ValueError: if a known value is above 0, such as a probability or a logit.
+    ValueError: if the sum of known probabilities of an example is not 1.
   """
-  log_probs, labels, weights = weighted_examples(log_probs, labels, weights)
-  return check_log_probs(log_probs), labels, weights
+  examples = weighted_examples(log_probs, labels, weights)
+  check_log_probs(examples.log_probs, "log_probs")
+  return examples
 
 
-def check_log_probs(log_probs: ArrayLike) -> Array:
-  """Returns log-probabilities in at least float32.
+def others_log_probs(log_probs: Array) -> Array:
+  """The logarithm of the probability of all classes but the first of the largest, `[..., 1]`.
+
+  Where a prediction is nearly certain, 1 minus its probability has no digits left; this sum has all of them.
+  """
+  top = jax.nn.one_hot(log_probs.argmax(axis=-1), log_probs.shape[-1], dtype=bool)
+  return jax.nn.logsumexp(jnp.where(top, -jnp.inf, log_probs), axis=-1, keepdims=True)
+
+
+def weighted_examples(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None) -> Examples:
+  """Returns the examples with their weights, by default 1.
+
+  A known label out of range is refused; a traced one makes the sums of its example NaN. Equal
+  probabilities replace the contents of an example of weight 0: padding may hold anything, even NaN or no
+  label, and must reach neither the value nor the gradient.
 
   Raises:
-    TypeError: if they are not floating.
-    ValueError: if a known value is above 0, such as a probability or a logit.
+    TypeError: if `log_probs` are not floating or `labels` not integer.
+    ValueError: if shapes do not fit, or a known label of an example with a known weight is out of range.
   """
-  log_probs = check_wide(log_probs, "log_probs")
-  largest = log_probs.max(initial=-jnp.inf)
-  # Not `<=`, which is false for NaN.
-  if not isinstance(largest, Tracer) and largest > ROUNDING:
-    raise ValueError(
-      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jnp.log of probabilities "
-      "or jax.nn.log_softmax of logits"
-    )
-  return log_probs
-
-
-def weighted_examples(
-  log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None
-) -> tuple[Array, Array, Array]:
-  """Returns `log_probs` in at least float32, `labels`, and `weights` (default 1) in that dtype.
-
-  A label out of range makes its example NaN. Zeros replace the contents of an example of weight 0: padding
-  may hold anything, even NaN, and must reach neither the value nor the gradient.
-  """
-  log_probs = check_wide(log_probs, "log_probs")
-  # With weight 0, any label is allowed.
-  labels = check_labels(labels, log_probs, "log_probs", bounded=False)
-  known = (labels >= 0) & (labels < log_probs.shape[-1])
-  if weights is None:
-    log_probs = jnp.where(known[..., None], log_probs, jnp.nan)
-    return log_probs, labels, jnp.ones(labels.shape, log_probs.dtype)
-  weights = jnp.asarray(weights, log_probs.dtype)
-  if weights.shape != labels.shape:
-    raise ValueError(f"weights must have the shape of labels, {labels.shape}, got {weights.shape}")
-  counts = weights != 0
-  log_probs = jnp.where((known | ~counts)[..., None], log_probs, jnp.nan)
-  return jnp.where(counts[..., None], log_probs, 0), jnp.where(counts, labels, 0), weights
+  log_probs = check_logits(log_probs, "log_probs")
+  given, labels = labels, check_labels(labels, log_probs, "log_probs", bounded=False)
+  counts = (
+    jnp.ones(labels.shape, log_probs.dtype) if weights is None else jnp.asarray(weights, log_probs.dtype)
+  )
+  if counts.shape != labels.shape:
+    raise ValueError(f"weights must have the shape of labels, {labels.shape}, got {counts.shape}")
+  known, known_weights = known_values(given), 1 if weights is None else known_values(weights)
+  if known is not None and known_weights is not None:
+    check_labels(np.where(known_weights == 0, 0, known), log_probs, "log_probs")
+  used = counts != 0
+  if weights is not None:
+    log_probs = jnp.where(used[..., None], log_probs, -math.log(log_probs.shape[-1]))
+  outside = (labels < 0) | (labels >= log_probs.shape[-1])
+  # Not by NaN in log_probs: on a CPU, compiled code may take exp(NaN) for a number.
+  broken = used & (outside | jnp.isnan(log_probs).any(axis=-1))
+  labels = jnp.where(outside | ~used, 0, labels)
+  return Examples(log_probs, labels, jnp.where(broken, jnp.nan, counts), counts)

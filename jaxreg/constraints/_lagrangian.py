@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg._checks import check_range, check_wide
+from jaxreg.typing import Array
 
 
 class DualState(NamedTuple):
@@ -117,8 +118,7 @@ def dual_step(
     constrained optimization.
   """
   check_range(learning_rate, "learning_rate", low=0, open_low=True)
-  check_range(decay, "decay", low=0, high=1)
-  check_range(1 - decay, "1 - decay", low=0, open_low=True)
+  check_range(decay, "decay", low=0, high=1, open_high=True)
   penalty = jax.lax.stop_gradient(check_wide(penalty, "penalty", shape=()))
   mean = decay * state.mean + (1 - decay) * penalty
   weight = decay * state.weight + (1 - decay)

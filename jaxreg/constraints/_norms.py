@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_option, check_range
 from jaxreg._leaves import map_selected, unit_axes
 from jaxreg._scaled import scaled
 from jaxreg.paths import kernels_only
-from jaxreg.typing import Array, Mask, Params, check_range
+from jaxreg.typing import Array, Mask, Params
 
 Axis = int | tuple[int, ...] | None
 
@@ -32,9 +33,8 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
     A pytree like `params`, with the same dtypes.
 
   Raises:
-    TypeError: if a selected leaf is not floating.
-    ValueError: if `limit` is not above 0, `axis` is not an axis of a selected leaf, or `mask` selects nothing
-      or returns another tree.
+    TypeError: for a selected leaf that is not floating.
+    ValueError: for a wrong `limit` or `mask`, or an `axis` that a selected leaf does not have.
 
   Example:
     >>> max_norm({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}, limit=2.5)["kernel"]
@@ -45,7 +45,7 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
     Hinton et al., `Improving neural networks by preventing co-adaptation of feature detectors`, 2012.
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, section 5.1.
   """
-  check_range(limit, "limit", low=0, open_low=True)
+  check_option(limit, "limit", (), low=0, open_low=True)
 
   def clip(name: str, w: Array) -> Array:
     near_one, length, power = scaled(w, unit_axes(name, w, axis))
@@ -114,8 +114,7 @@ def min_max_norm(
     A pytree like `params`, with the same dtypes.
 
   Raises:
-    TypeError: as `max_norm`.
-    ValueError: as `max_norm`, or if the bounds or `rate` are out of range.
+    TypeError, ValueError: as `max_norm`, and for bounds or a `rate` out of range.
 
   Example:
     >>> w = {"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}
@@ -123,10 +122,10 @@ def min_max_norm(
     Array([[1.5, 0. ],
            [2. , 1. ]], dtype=float32)
   """
-  check_range(low, "low", low=0)
-  check_range(high, "high", low=0)
+  check_option(low, "low", (), low=0)
+  check_option(high, "high", (), low=0)
   check_range(high - low, "high - low", low=0)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
 
   def scale(name: str, w: Array) -> Array:
     near_one, length, power = scaled(w, unit_axes(name, w, axis))

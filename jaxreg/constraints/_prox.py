@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_function, check_option
 from jaxreg._leaves import map_selected, unit_axes, wide
 from jaxreg._scaled import scaled
-from jaxreg.paths import chosen, everything, kernels_only
+from jaxreg.paths import kernels_only
 from jaxreg.penalties._group_lasso import group_factor
-from jaxreg.typing import Array, Mask, Params, check_floating, check_function, check_range
+from jaxreg.typing import Array, Mask, Params
 
 Prox = Callable[[Params, ArrayLike], Params]
 
@@ -50,31 +51,32 @@ def soft_threshold(x: ArrayLike, *, threshold: ArrayLike) -> Array:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization.
   """
   x = check_floating(x, "x")
+  check_option(threshold, "threshold", x.shape, entrywise=True)
   # sign(x) is 0 at 0 in value and in gradient; |x| would have the derivative 1 there, and maximum 1/2.
   sign = jnp.sign(wide(x))
   return (sign * jax.nn.relu(sign * wide(x) - threshold)).astype(x.dtype)
 
 
-def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = everything) -> Params:
+def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = kernels_only) -> Params:
   r"""Takes the proximal step of `weight * penalties.l1`: soft thresholding at `step * weight`.
 
   .. math:: \arg\min_u \tfrac12 \|u - w\|^2 + \eta \alpha \|u\|_1
 
   Args:
-    params: any pytree, or one array.
+    params: any pytree.
     step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
-    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
 
   Raises:
-    TypeError: if a selected leaf is not floating.
-    ValueError: for a negative `weight`, or if `mask` selects nothing or returns another tree.
+    TypeError: for a selected leaf that is not floating.
+    ValueError: for a negative `weight`, or a `mask` that selects nothing or is another tree.
 
   Example:
-    >>> prox_l1(jnp.array([-3.0, 0.5, 2.0]), 0.1, weight=10.0)
+    >>> prox_l1({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 0.1, weight=10.0)["kernel"]
     Array([-2.,  0.,  1.], dtype=float32)
 
   References:
@@ -85,18 +87,18 @@ def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
 
 
 def prox_elastic_net(
-  params: Params, step: ArrayLike, *, weight: ArrayLike, ratio: ArrayLike, mask: Mask = everything
+  params: Params, step: ArrayLike, *, weight: ArrayLike, ratio: ArrayLike, mask: Mask = kernels_only
 ) -> Params:
   r"""Takes the proximal step of `weight * penalties.elastic_net`.
 
   .. math:: \frac{\operatorname{soft}(w, \eta \alpha \rho)}{1 + \eta \alpha (1 - \rho)}
 
   Args:
-    params: any pytree, or one array.
+    params: any pytree.
     step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
     ratio: `rho` in [0, 1], the share of the L1 norm.
-    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -106,15 +108,15 @@ def prox_elastic_net(
     ValueError: as `prox_l1`, and for a `ratio` outside [0, 1].
 
   Example:
-    >>> prox_elastic_net(jnp.array([-3.0, 0.5, 2.0]), 1.0, weight=2.0, ratio=0.5)
+    >>> prox_elastic_net({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 1.0, weight=2.0, ratio=0.5)["kernel"]
     Array([-1. ,  0. ,  0.5], dtype=float32)
 
   References:
     Parikh and Boyd, `Proximal Algorithms`, 2014, section 6.5.3.
   """
-  check_range(ratio, "ratio", low=0, high=1)
-  strength = _threshold(step, weight)
-  shrink = lambda _, w: soft_threshold(w, threshold=strength * ratio) / (1 + strength * (1 - ratio))
+  check_option(ratio, "ratio", (), low=0, high=1)
+  at = _threshold(step, weight)
+  shrink = lambda _, w: soft_threshold(w, threshold=at * ratio) / (1 + at * (1 - ratio))
   return map_selected(shrink, params, mask)
 
 
@@ -125,20 +127,20 @@ def prox_group_lasso(
   weight: ArrayLike,
   axis: int | tuple[int, ...] | None = None,
   size_weighted: bool = True,
-  mask: Mask = everything,
+  mask: Mask = kernels_only,
 ) -> Params:
   r"""Takes the proximal step of `weight * penalties.group_lasso`: whole units shrink and vanish.
 
   .. math:: w_g \max\Bigl(1 - \frac{\eta \alpha \sqrt{n_g}}{\|w_g\|_2}, 0\Bigr)
 
   Args:
-    params: any pytree, or one array.
+    params: any pytree.
     step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
     axis: axes of a group's weights, the same for all leaves; by default the axes of one unit's incoming
       weights (`paths.incoming_axes`).
     size_weighted: whether the threshold is multiplied by the root of a group's size.
-    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -149,7 +151,7 @@ def prox_group_lasso(
 
   Example:
     >>> w = jnp.array([[3.0, 0.1], [4.0, 0.1]])
-    >>> prox_group_lasso(w, 1.0, weight=2.5, size_weighted=False)
+    >>> prox_group_lasso({"kernel": w}, 1.0, weight=2.5, size_weighted=False)["kernel"]
     Array([[1.5, 0. ],
            [2. , 0. ]], dtype=float32)
 
@@ -170,16 +172,16 @@ def prox_group_lasso(
   return map_selected(shrink, params, mask)
 
 
-def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = everything) -> Params:
+def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = kernels_only) -> Params:
   r"""Takes the proximal step of `weight` times the number of non-zeros: hard thresholding.
 
   .. math:: w_i \text{ if } w_i^2 > 2 \eta \alpha, \text{ else } 0
 
   Args:
-    params: any pytree, or one array.
+    params: any pytree.
     step: `eta`, the learning rate of the preceding gradient step.
     weight: `alpha`, at least 0.
-    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -188,7 +190,7 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
     TypeError, ValueError: as `prox_l1`.
 
   Example:
-    >>> prox_l0(jnp.array([-3.0, 0.5, 2.0]), 1.0, weight=1.0)
+    >>> prox_l0({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 1.0, weight=1.0)["kernel"]
     Array([-3.,  0.,  2.], dtype=float32)
 
   References:
@@ -198,15 +200,15 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
   return map_selected(lambda _, w: jnp.where(jnp.abs(w) <= threshold, 0, w), params, mask)
 
 
-def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = everything) -> Params:
+def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = kernels_only) -> Params:
   r"""Projects onto non-negative weights, whatever the step.
 
   .. math:: \max(w, 0)
 
   Args:
-    params: any pytree, or one array.
+    params: any pytree.
     step: not used; present so that all operators share a signature.
-    mask: which leaves are changed; by default all, but in `proximal` kernels and embeddings.
+    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -215,16 +217,17 @@ def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = eve
     TypeError, ValueError: as `prox_l1`.
 
   Example:
-    >>> prox_non_negative(jnp.array([-3.0, 0.5]))
+    >>> prox_non_negative({"kernel": jnp.array([-3.0, 0.5])})["kernel"]
     Array([0. , 0.5], dtype=float32)
+
+  References:
+    Parikh and Boyd, `Proximal Algorithms`, 2014.
   """
   del step
   return map_selected(lambda _, w: jax.nn.relu(w), params, mask)
 
 
-def proximal(
-  prox: Prox, learning_rate: optax.ScalarOrSchedule, *, mask: Mask = kernels_only
-) -> optax.GradientTransformationExtraArgs:
+def proximal(prox: Prox, learning_rate: optax.ScalarOrSchedule) -> optax.GradientTransformationExtraArgs:
   r"""Takes a proximal step after the gradient step; the **last** transform of a chain.
 
   .. math:: w \leftarrow \operatorname{prox}_{\eta_t}(w + \Delta_t)
@@ -235,17 +238,15 @@ def proximal(
   as decoupled decay is for L2. It is then not the proximal operator in that optimizer's metric.
 
   Args:
-    prox: `(params, step) -> params`, with its weight bound by `functools.partial`: a number, or an Optax
-      schedule of the steps that this transform has taken.
+    prox: `(params, step) -> params`, with its mask and its weight bound by `functools.partial`. The weight is
+      a number, or an Optax schedule of the steps that this transform has taken.
     learning_rate: learning rate of the preceding chain, a number or an Optax schedule.
-    mask: which leaves it acts on. The updates of other leaves pass through, and `prox` sees None for these
-      leaves, so a mask inside `prox` must be a function.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError: if `prox` is not a function of parameters and step alone, such as `prox_l1` without its weight.
+    TypeError: for a `prox` with options that are not bound, such as `prox_l1` without its weight.
     ValueError: in `update`, without `params`.
 
   Example:
@@ -263,23 +264,21 @@ def proximal(
   check_function(prox, "prox", "(params, step) -> params", takes=2)
 
   def init(params: Params) -> ProximalState:
-    chosen(params, mask)  # fails now rather than at the first step
+    del params
     return ProximalState(jnp.zeros((), jnp.int32))
 
   def update(updates, state, params=None, **extra_args):
     del extra_args
     step = learning_rate(state.count) if callable(learning_rate) else learning_rate
     now = _at(prox, state.count)
-    updates = replace_updates(lambda moved: now(moved, step), updates, params, mask)
+    updates = replace_updates(lambda moved: now(moved, step), updates, params)
     return updates, ProximalState(jnp.asarray(optax.safe_increment(state.count)))
 
   return optax.GradientTransformationExtraArgs(init, update)
 
 
-def replace_updates(
-  function: Callable[[Params], Params], updates: Any, params: Params | None, mask: Mask
-) -> Any:
-  """Returns updates that lead to `function(params + updates)` on the leaves that `mask` selects."""
+def replace_updates(function: Callable[[Params], Params], updates: Any, params: Params | None) -> Any:
+  """Returns updates that lead to `function(params + updates)`."""
   if params is None:
     raise ValueError("params must be given to update, got None")
 
@@ -290,16 +289,8 @@ def replace_updates(
 
   if not jax.tree.leaves(updates):
     return updates  # a group that `optax.partition` left empty
-  leaves, structure = jax.tree.flatten(params)
-  new = structure.flatten_up_to(updates)
-  places = [place for place, taken in enumerate(chosen(params, mask)) if taken]
-  moved = {i: wide(leaves[i]) + wide(new[i]) for i in places}
-  # None is no leaf: the function sees only the selected leaves, under their names.
-  shown = jax.tree.unflatten(structure, [moved.get(i) for i in range(len(leaves))])
-  ends = jax.tree.leaves(function(shown))
-  for i, after in zip(places, ends, strict=True):
-    new[i] = replace(leaves[i], new[i], moved[i], after)
-  return jax.tree.unflatten(structure, new)
+  moved = jax.tree.map(lambda p, u: wide(p) + wide(u), params, updates)
+  return jax.tree.map(replace, params, updates, moved, function(moved))
 
 
 def _at(prox: Prox, count: Array) -> Prox:
@@ -313,5 +304,5 @@ def _threshold(step: ArrayLike, weight: ArrayLike) -> Array:
     raise TypeError(
       "weight must be a number; a schedule belongs in the operator of proximal, which counts steps"
     )
-  check_range(weight, "weight", low=0)
+  check_option(weight, "weight", (), low=0)
   return jnp.multiply(step, weight)

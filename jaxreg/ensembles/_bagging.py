@@ -1,15 +1,11 @@
-"""Bagging: members trained on resampled sets, and their mean prediction."""
+"""Bagging: members trained on resampled sets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
-from jax.typing import ArrayLike
 
-from jaxreg.ensembles._means import arithmetic
-from jaxreg.typing import Array, Batch, Key, Params, check_count, check_key, check_wide
+from jaxreg._checks import check_count, check_key
+from jaxreg.typing import Array, Key
 
 
 def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array:
@@ -18,7 +14,7 @@ def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array
   .. math:: i_{mj} \sim \mathrm{Uniform}\{0, \dots, n - 1\}
 
   A member sees each example with probability :math:`1 - (1 - 1/n)^n \to 1 - 1/e`; the unseen examples can
-  measure it.
+  measure it. Train a member on each row by `ensemble_apply`; `arithmetic` is the mean prediction.
 
   Args:
     key: one draw for all members.
@@ -42,37 +38,3 @@ def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array
   check_count(num_examples, "num_examples")
   check_count(num_members, "num_members")
   return jax.random.randint(check_key(key), (num_members, num_examples), 0, num_examples, "int32")
-
-
-def bag_predict(
-  apply_fn: Callable[[Params, Batch], Any], params: Params, x: Batch, *, weights: ArrayLike | None = None
-) -> Array:
-  r"""Predicts with the mean of the members' probabilities, not of their accuracies or logits.
-
-  .. math:: \log \frac1k \sum_{i=1}^k p(y \mid x, \theta_i)
-
-  Args:
-    apply_fn: `(params, x) -> [..., classes]`, logits or log-probabilities of one member.
-    params: the members' parameters, stacked: every leaf `[members, ...]`, as `jax.vmap` of an initialiser or
-      of a training function returns them.
-    x: the inputs of every member.
-    weights: `[members]`, as in `arithmetic`.
-
-  Returns:
-    `[..., classes]`, log-probabilities, float32 or wider.
-
-  Raises:
-    TypeError: if the outputs are not floating.
-    ValueError: if `weights` are not `[members]`.
-
-  Example:
-    >>> logits = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))  # members: their logits
-    >>> jnp.exp(bag_predict(lambda params, x: params + 0 * x, logits, jnp.zeros(2)))
-    Array([0.75, 0.25], dtype=float32)
-
-  References:
-    Breiman, `Bagging Predictors`, 1996.
-    Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout: prediction.
-  """
-  outputs = check_wide(jax.vmap(apply_fn, in_axes=(0, None))(params, x), "the outputs of apply_fn")
-  return arithmetic(jax.nn.log_softmax(outputs, axis=-1), weights)

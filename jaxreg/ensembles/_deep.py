@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import jax
 
-from jaxreg.typing import Key, Params, check_count, check_key, key_first
+from jaxreg._checks import check_count, check_key, key_first
+from jaxreg.typing import Key, Params
 
 
 @key_first
@@ -56,7 +57,7 @@ def ensemble_apply(
     The outputs stacked, every leaf `[members, ...]`.
 
   Raises:
-    ValueError: if `members` has no leaves or `by` is neither.
+    ValueError: if `by` is neither.
 
   Example:
     >>> slopes = jnp.array([1.0, 2.0])
@@ -68,8 +69,6 @@ def ensemble_apply(
     Lakshminarayanan, Pritzel and Blundell, `Simple and Scalable Predictive Uncertainty Estimation using Deep
     Ensembles`, 2017.
   """
-  if not jax.tree.leaves(members):
-    raise ValueError("members must hold at least one array, got none")
   if by not in ("vmap", "map"):
     raise ValueError(f'by must be "vmap" or "map", got {by!r}')
   one = lambda member: function(member, *shared)

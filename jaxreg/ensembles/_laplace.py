@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg._checks import check_option, check_wide
+from jaxreg._sums import ROWS, products, sum_of_blocks
+from jaxreg.typing import Array
 
 
 class DenseCurvature(NamedTuple):
@@ -54,8 +57,8 @@ def laplace_curvature(
     H \approx \sum_i w_i \phi_i \phi_i^\top \otimes \frac{\sum_i w_i \Lambda_i}{\sum_i w_i}
 
   The second form is `kronecker`, which is exact if all `Lambda` are equal. `dense` takes
-  `(features * classes)**2` numbers. The sums of batches merge by addition,
-  `jax.tree.map(jnp.add, one, other)`.
+  `(features * classes)**2` numbers. The sums of batches merge by addition:
+  `calibration.merge(total, new)`.
 
   Args:
     features: the inputs of the last layer `phi`, `[batch, features]`, floating, without noise. For a layer
@@ -65,7 +68,8 @@ def laplace_curvature(
     weights: `[batch]`, default 1; 0 for padding.
 
   Returns:
-    A `DenseCurvature` or `KroneckerCurvature`, float32 or wider.
+    A NamedTuple of sums for `laplace_posterior`, float32 or wider: for "dense" of the `matrix`
+    `[features, classes, features, classes]`, for "kronecker" of `features`, `classes` and `count`.
 
   Raises:
     TypeError: if `features` or `logits` are not floating.
@@ -95,9 +99,12 @@ def laplace_curvature(
   p = jax.nn.softmax(logits)
   outer = p[:, :, None] * (jnp.eye(p.shape[1], dtype=p.dtype)[None] - p[:, None, :])
   if structure == "dense":
-    return DenseCurvature(jnp.einsum("n,nd,ne,nkl->dkel", w, features, features, outer))
-  products = jnp.einsum("n,nd,ne->de", w, features, features)
-  return KroneckerCurvature(products, jnp.einsum("n,nkl->kl", w, outer), w.sum())
+    squared = features.shape[1] ** 2, p.shape[1] ** 2
+    rows = max(ROWS, 4 * math.prod(squared) // max(sum(squared), 1))
+    of_block = lambda w, x, outer: jnp.einsum("n,nd,ne,nkl->dkel", w, x, x, outer)
+    return DenseCurvature(sum_of_blocks(of_block, rows, w, features, outer))
+  of_classes = (w[:, None, None] * outer).sum(axis=0)
+  return KroneckerCurvature(products(w[:, None] * features, features), of_classes, w.sum())
 
 
 def laplace_posterior(
@@ -116,7 +123,8 @@ def laplace_posterior(
     precision: `tau` > 0, the prior's.
 
   Returns:
-    A `DensePosterior` or `KroneckerPosterior`, by the form of `curvature`.
+    A NamedTuple for `laplace_variance`, by the form of `curvature`: `directions` or the factors `features`
+    and `classes` of the directions, and the `variances` of the weights along them.
 
   Raises:
     ValueError: if `precision` is not above 0.
@@ -129,7 +137,7 @@ def laplace_posterior(
   References:
     Daxberger et al., `Laplace Redux - Effortless Bayesian Deep Learning`, 2021, section 2.
   """
-  check_range(precision, "precision", low=0, open_low=True)
+  check_option(precision, "precision", (), low=0, open_low=True)
   if isinstance(curvature, KroneckerCurvature):
     (of_features, a), (of_classes, b) = _eigen(curvature.features), _eigen(curvature.classes)
     products = a[:, None] * b[None, :] / jnp.where(curvature.count > 0, curvature.count, 1)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_count, check_range
+from jaxreg._checks import check_count, check_option
+from jaxreg.typing import Array
 
 MAX_UNITS = 16
 
@@ -41,24 +40,24 @@ def dropout_masks(num_units: int) -> Array:
   return (jnp.arange(2**num_units)[:, None] >> jnp.arange(num_units)[None]) & 1 == 1
 
 
-def mask_probs(masks: ArrayLike, *, keep_prob: ArrayLike) -> Array:
+def mask_probs(masks: ArrayLike, *, rate: ArrayLike) -> Array:
   r"""Computes the probability of each mask if units are kept independently.
 
   .. math:: p(\mu) = \prod_j p_j^{\mu_j} (1 - p_j)^{1 - \mu_j}
 
   Args:
     masks: `[..., d]`, bool.
-    keep_prob: `p`, the probability of keeping a unit, in [0, 1]: a scalar for all units, or `[d]`.
+    rate: `1 - p`, the probability of dropping a unit, in [0, 1]: a scalar for all units, or `[d]`.
 
   Returns:
     `[...]`, float32 or wider; over all of `dropout_masks(d)` they sum to 1.
 
   Raises:
     TypeError: if `masks` are not bool.
-    ValueError: if `keep_prob` is outside [0, 1] or of another shape.
+    ValueError: if `rate` is outside [0, 1] or of another shape.
 
   Example:
-    >>> mask_probs(dropout_masks(2), keep_prob=0.75)
+    >>> mask_probs(dropout_masks(2), rate=0.25)
     Array([0.0625, 0.1875, 0.1875, 0.5625], dtype=float32)
 
   References:
@@ -67,12 +66,7 @@ def mask_probs(masks: ArrayLike, *, keep_prob: ArrayLike) -> Array:
   masks = jnp.asarray(masks)
   if masks.dtype != bool or masks.ndim == 0:
     raise TypeError(f"masks must be bool, [..., units], got {masks.dtype} {masks.shape}")
-  keep = jnp.asarray(keep_prob, jnp.promote_types(jnp.result_type(keep_prob, float), jnp.float32))
-  if keep.shape not in ((), masks.shape[-1:]):
-    raise ValueError(f"keep_prob must be a scalar or {masks.shape[-1:]}, got {keep.shape}")
-  if not isinstance(keep_prob, Tracer):
-    known = np.asarray(keep_prob)
-    for end in (known.min(initial=1), known.max(initial=0)):
-      check_range(end, "keep_prob", low=0, high=1)
-  keep = jnp.broadcast_to(keep, masks.shape)
-  return jnp.where(masks, keep, 1 - keep).prod(axis=-1)
+  check_option(rate, "rate", masks.shape[-1:], low=0, high=1)
+  rate = jnp.asarray(rate, jnp.promote_types(jnp.result_type(rate, float), jnp.float32))
+  rate = jnp.broadcast_to(rate, masks.shape)
+  return jnp.where(masks, 1 - rate, rate).prod(axis=-1)

@@ -1,25 +1,18 @@
 """Monte Carlo prediction: many runs of a stochastic model on the same inputs."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from jaxreg._checks import check_count, check_key, check_wide
 from jaxreg.ensembles._uncertainty import MCResult, uncertainty
-from jaxreg.typing import Array, Batch, Key, Params, check_count, check_key, check_wide
-
-MaskSharing = Literal["independent", "shared"]
+from jaxreg.typing import Array, Batch, Key, Params
 
 
 class MCMoments(NamedTuple):
-  """Moments of a regression model's outputs over draws of its noise.
-
-  Attributes:
-    mean: `[batch, ...]`.
-    variance: `[batch, ...]`, variance of the draws (divided by their number).
-    samples: `[num_samples, batch, ...]`, the draws: for quantiles, and for plots of single functions.
-  """
+  """What `mc_regress` returns."""
 
   mean: Array
   variance: Array
@@ -33,7 +26,7 @@ def mc_predict(
   *,
   key: Key,
   num_samples: int,
-  mask: MaskSharing = "independent",
+  per_example: bool = True,
   chunk_size: int | None = None,
 ) -> MCResult:
   r"""Computes the mean prediction and uncertainty of a classifier with its noise on, as in MC dropout.
@@ -58,9 +51,9 @@ def mc_predict(
     x: an array or a pytree of arrays `[batch, ...]`.
     key: the same key gives the same answer.
     num_samples: `M`.
-    mask: "independent" calls `apply_fn` on the batch, so that each example has its own noise, as in training.
-      "shared" calls it on one example at a time with the same key, so that draw `i` is one function of `x`:
-      for plots, and to compare examples.
+    per_example: whether each example has its own noise, as in training: `apply_fn` is called on the batch.
+      With False it is called on one example at a time with the same key, so that draw `i` is one function of
+      `x`: for plots, and to compare examples.
     chunk_size: number of draws at once; fewer draws need less memory for activations. Default: all. The
       result is the same.
 
@@ -69,7 +62,7 @@ def mc_predict(
 
   Raises:
     TypeError: if `key` is not a typed key, a number not an integer, or the outputs are not floating.
-    ValueError: if a number is below 1 or `mask` is neither.
+    ValueError: if a number is below 1.
 
   Example:
     >>> apply_fn = lambda w, x, *, key: jax.random.bernoulli(key, 0.5, x.shape) * x @ w
@@ -82,7 +75,7 @@ def mc_predict(
     Gal and Ghahramani, `Dropout as a Bayesian Approximation`, 2016.
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, testing.
   """
-  outputs = _draws(apply_fn, params, x, key, num_samples, mask, chunk_size)
+  outputs = _draws(apply_fn, params, x, key, num_samples, per_example, chunk_size)
   return uncertainty(jax.nn.log_softmax(outputs, axis=-1))
 
 
@@ -93,7 +86,7 @@ def mc_regress(
   *,
   key: Key,
   num_samples: int,
-  mask: MaskSharing = "independent",
+  per_example: bool = True,
   chunk_size: int | None = None,
 ) -> MCMoments:
   r"""Computes the mean and variance of the outputs of a model with its noise on.
@@ -104,10 +97,11 @@ def mc_regress(
 
   Args:
     apply_fn: `(params, x, *, key) -> [batch, ...]`.
-    params, x, key, num_samples, mask, chunk_size: as in `mc_predict`.
+    params, x, key, num_samples, per_example, chunk_size: as in `mc_predict`.
 
   Returns:
-    An `MCMoments`, float32 or wider.
+    A NamedTuple of `mean` and `variance` of the draws (divided by their number), `[batch, ...]`, and of
+    `samples`, the draws, `[num_samples, batch, ...]`; float32 or wider.
 
   Raises:
     TypeError, ValueError: as `mc_predict`.
@@ -121,7 +115,7 @@ def mc_regress(
   References:
     Gal and Ghahramani, `Dropout as a Bayesian Approximation`, 2016.
   """
-  outputs = _draws(apply_fn, params, x, key, num_samples, mask, chunk_size)
+  outputs = _draws(apply_fn, params, x, key, num_samples, per_example, chunk_size)
   # Divide before adding: the sum of large outputs may overflow when their mean does not.
   mean = (outputs / num_samples).sum(axis=0)
   return MCMoments(mean, jnp.square(outputs - mean[None]).mean(axis=0), outputs)
@@ -133,15 +127,13 @@ def _draws(
   x: Batch,
   key: Key,
   num_samples: int,
-  mask: MaskSharing,
+  per_example: bool,
   chunk_size: int | None,
 ) -> Array:
   """The outputs `[num_samples, batch, ...]`, in at least float32."""
   check_count(num_samples, "num_samples")
   if chunk_size is not None:
     check_count(chunk_size, "chunk_size")
-  if mask not in ("independent", "shared"):
-    raise ValueError(f'mask must be "independent" or "shared", got {mask!r}')
 
   def of_batch(key: Key) -> Array:
     return apply_fn(params, x, key=key)
@@ -151,6 +143,6 @@ def _draws(
     return jax.vmap(single)(x)
 
   keys = jax.random.split(check_key(key), num_samples)
-  draw = of_batch if mask == "independent" else of_each
+  draw = of_batch if per_example else of_each
   outputs = jax.vmap(draw)(keys) if chunk_size is None else jax.lax.map(draw, keys, batch_size=chunk_size)
   return check_wide(outputs, "the outputs of apply_fn")

@@ -8,10 +8,12 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_wide
+from jaxreg import _sums
+from jaxreg._checks import check_wide
+from jaxreg.typing import Array
 
 
-def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
+def arithmetic(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Array:
   r"""Computes the logarithm of the weighted mean of the members' probabilities.
 
   .. math:: \log \sum_i w_i\, p^{(i)}(y \mid x), \qquad \sum_i w_i = 1
@@ -29,8 +31,7 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if `weights` are not `[members]`, or known to be negative or all 0, or if `log_probs` are
-      known to be probabilities: not negative, with sum 1 over the last axis.
+    ValueError: if known `weights` are negative or all 0, or known `log_probs` are probabilities.
 
   Example:
     >>> jnp.exp(arithmetic(jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))))
@@ -49,7 +50,7 @@ def arithmetic(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
   return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[0], _minus_inf(total))
 
 
-def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
+def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Array:
   r"""Computes the renormalised weighted geometric mean of the members' probabilities.
 
   .. math:: \log \frac{\prod_i p^{(i)}(y \mid x)^{w_i}}{\sum_{y'} \prod_i p^{(i)}(y' \mid x)^{w_i}}
@@ -84,17 +85,9 @@ def geometric(log_probs: ArrayLike, weights: ArrayLike | None = None) -> Array:
 
 
 def _exact_sum(terms: Array) -> tuple[Array, Array]:
-  """The sum over the first axis and the rounding error that it lost, term by term (Knuth's two-sum)."""
-
-  def add(total: tuple[Array, Array], term: Array) -> tuple[tuple[Array, Array], None]:
-    large, small = total
-    new = large + term
-    of_term = new - large
-    lost = (large - (new - of_term)) + (term - of_term)
-    return (new, small + jnp.where(jnp.isfinite(new), lost, 0)), None
-
-  zero = jnp.zeros_like(terms[0])
-  return jax.lax.scan(add, (zero, zero), terms)[0]
+  """The sum over the first axis and the rounding error that it lost."""
+  start = _sums.compensated(jnp.zeros_like(terms[0]))
+  return jax.lax.scan(lambda running, term: (_sums.add(running, term), None), start, terms)[0]
 
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:

@@ -6,14 +6,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_log_probs
 from jaxreg.ensembles._means import arithmetic, members
 from jaxreg.typing import Array
-
-# Rounding can leave nearly certain log-probabilities above 0, but by less than this.
-ROUNDING = 1e-2
 
 
 class MCResult(NamedTuple):
@@ -34,7 +31,7 @@ class MCResult(NamedTuple):
   mutual_information: Array
 
 
-def uncertainty(log_probs: ArrayLike, weights: ArrayLike | None = None) -> MCResult:
+def uncertainty(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> MCResult:
   r"""Computes an ensemble's mean prediction, and splits its uncertainty within and between members.
 
   .. math:: \mathrm{H}\Bigl[\sum_i w_i p^{(i)}\Bigr] = \sum_i w_i \mathrm{H}[p^{(i)}] +
@@ -52,7 +49,7 @@ def uncertainty(log_probs: ArrayLike, weights: ArrayLike | None = None) -> MCRes
     An `MCResult`, float32 or wider.
 
   Raises:
-    TypeError, ValueError: as `arithmetic`, and ValueError if a log-probability is known to be above 0.
+    TypeError, ValueError: as `arithmetic`, and ValueError if known values are not log-probabilities.
 
   Example:
     >>> members = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))
@@ -65,13 +62,9 @@ def uncertainty(log_probs: ArrayLike, weights: ArrayLike | None = None) -> MCRes
     Lakshminarayanan, Pritzel and Blundell, `Simple and Scalable Predictive Uncertainty Estimation using Deep
     Ensembles`, 2017.
   """
-  mean = arithmetic(log_probs, weights)
+  check_log_probs(log_probs, "log_probs")
+  mean = arithmetic(log_probs, weights=weights)
   log_probs, weights = members(log_probs, weights)
-  largest = log_probs.max(initial=-jnp.inf)
-  if not isinstance(largest, Tracer) and largest > ROUNDING:
-    raise ValueError(
-      f"log_probs must be log-probabilities, at most 0, got {largest:g}: take jax.nn.log_softmax of logits"
-    )
 
   def average(x: Array) -> Array:
     share = weights.reshape(-1, *[1] * (x.ndim - 1))

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_key, check_loss_fn
+from jaxreg._checks import check_key, check_loss_fn
+from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
 ONE_BATCH = "join all batches along the first axis, and give chunked(loss_fn, chunk_size) if they are large"
 
@@ -36,11 +37,7 @@ def as_pytree(function: Callable[..., Any]) -> Any:
 
 
 def widened(tree: T) -> T:
-  """Turns float16 and bfloat16 leaves into float32: a curvature needs more digits than they have.
-
-  Raises:
-    TypeError: if a leaf is an iterator of batches.
-  """
+  """Turns float16 and bfloat16 leaves into float32: a curvature needs more digits than they have."""
 
   def wide(leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", None)
@@ -76,24 +73,14 @@ def _explained(batch: Batch, key: Key | None, noisy: str) -> Iterator[None]:
     raise
 
 
-def outputs_of(outputs_fn: Callable[..., Any], params: Params, batch: Batch, key: Key | None = None) -> Any:
-  """Computes the outputs, with the same noise in every call.
-
-  Raises:
-    TypeError: if `outputs_fn` needs a key and gets None, or it fails on a list of batches.
-  """
-  with _explained(batch, key, "outputs_fn must draw no noise when it gets key=None"):
-    return outputs_fn(params, batch, key=same(key))
+def outputs_of(apply_fn: Callable[..., Any], params: Params, batch: Batch, key: Key | None = None) -> Any:
+  """Computes the outputs, with the same noise in every call."""
+  with _explained(batch, key, "apply_fn must draw no noise when it gets key=None"):
+    return apply_fn(params, batch, key=same(key))
 
 
 def scalar_loss(loss_fn: LossFn, params: Params, batch: Batch, key: Key | None) -> Array:
-  """Computes the loss, with the same noise in every call.
-
-  Raises:
-    TypeError: if `key` is no typed key, the loss needs a key and gets None, or `loss_fn` takes no key, or it
-      fails on a list of batches.
-    ValueError: if the loss is no scalar.
-  """
+  """Computes the loss, which must be a scalar, with the same noise in every call."""
   check_loss_fn(loss_fn)
   with _explained(batch, key, "key must be given, because loss_fn draws noise, got None"):
     loss = loss_fn(params, batch, key=same(key))

@@ -13,33 +13,23 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.flatness._chunked import num_examples
+from jaxreg._checks import check_count, check_loss_fn, one_line
+from jaxreg._sums import add
+from jaxreg.flatness._batches import Streamed, automatic, batches_of
 from jaxreg.flatness._common import analysis, widened
-from jaxreg.flatness._damped_solve import Solution, damped_solve
-from jaxreg.flatness._fisher import Fisher, GivenScores, Likelihood, drawn_scores
-from jaxreg.flatness._gauss_newton_diagonal import diagonal
-from jaxreg.flatness._hutchinson import Estimate, operator_diagonal
-from jaxreg.flatness._lanczos import (
+from jaxreg.flatness._eigen import (
   EigenPairs,
+  Solution,
   SpectralDensity,
-  operator_trace,
+  damped_solve,
   spectral_density,
   top_eigenpairs,
 )
-from jaxreg.flatness._operators import GaussNewton, Hessian
-from jaxreg.flatness._streamed import Streamed, automatic, batches_of
-from jaxreg.flatness._subset import Where, selected
-from jaxreg.typing import (
-  Array,
-  Batch,
-  Key,
-  ModelState,
-  Params,
-  check_count,
-  check_key,
-  check_loss_fn,
-  one_line,
-)
+from jaxreg.flatness._jacobians import diagonal
+from jaxreg.flatness._operators import Fisher, GaussNewton, Hessian, Likelihood, scores
+from jaxreg.flatness._subset import selected
+from jaxreg.flatness._trace import Estimate, operator_diagonal, operator_trace
+from jaxreg.typing import Array, Batch, Key, Mask, ModelState, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,18 +67,13 @@ class Curvature(Streamed):
     data: a tuple, a dict or an array is one batch, with examples along the leading axis of its leaves. A list
       has batches. So has any other iterable that starts anew, such as a loader, with the same examples each
       time; their order may change. Batches may be NumPy arrays or PyTorch tensors.
-    where: the parameters that count, as in `subset`; the others are constant.
+    mask: the parameters that count, as in `subset`; the others are constant.
     key: for noise, which is then fixed; batch `b` gets `fold_in(key, b)`, so batches must keep their order.
     model_state: running averages and the like: constants that are arguments of the compiled code.
     chunk_size: the most examples at once; by default a whole batch.
     mesh: the examples of a batch, if they divide, and the basis of `top_eigenpairs` are sharded over all its
       devices. Its axes count as automatic, even if `jax.make_mesh` made them explicit. On simulated devices
       of a CPU set `NPROC=32` in the environment, else `gauss_newton_diagonal` can wait without end.
-
-  Raises:
-    TypeError: if a selected leaf is not floating, `loss_fn` does not take its arguments, `mesh` is no mesh,
-      or `data` is an iterator or a list of unlike items.
-    ValueError: if `where` selects nothing, or `chunk_size` is below 1.
 
   Example:
     >>> loss = lambda params, x, *, key: 0.5 * ((x @ params) ** 2).mean()
@@ -110,7 +95,7 @@ class Curvature(Streamed):
     params: Params,
     data: Any,
     *,
-    where: Where = "*",
+    mask: Mask = "*",
     key: Key | None = None,
     model_state: ModelState = None,
     chunk_size: int | None = None,
@@ -119,18 +104,18 @@ class Curvature(Streamed):
     _check_function(loss_fn, "loss_fn", model_state is not None)
     if chunk_size is not None:
       check_count(chunk_size, "chunk_size")
-    mask = selected(params, where)
-    names = itertools.compress(paths.leaf_names(params), mask)
+    taken = selected(params, mask)
+    names = itertools.compress(paths.leaf_names(params), taken)
     if has_state := model_state is not None:
       loss_fn, params = WithState(loss_fn), (params, model_state)
-      mask += (False,) * len(jax.tree.leaves(model_state))
+      taken += (False,) * len(jax.tree.leaves(model_state))
     params = widened(params)
     if mesh is not None:
       if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh must be a jax.sharding.Mesh, got {one_line(mesh)}")
       mesh = automatic(mesh)
       params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    operator = Hessian(params, None, key, loss_fn, mask)
+    operator = Hessian(params, None, key, taken, loss_fn)
     self._set(operator, batches_of(data), chunk_size, mesh, tuple(names), has_state)
 
   def _set(self, operator: Any, data: Any, chunk_size: Any, mesh: Any, names: Any, has_state: bool) -> None:
@@ -151,54 +136,44 @@ class Curvature(Streamed):
   def __repr__(self) -> str:
     return f"Curvature({self.operator!r})"
 
-  def gauss_newton(self, outputs_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Curvature:
+  def gauss_newton(self, apply_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Curvature:
     """Returns the Gauss-Newton matrix instead of the Hessian; the arguments are those of `gauss_newton`.
 
-    With `model_state`, `outputs_fn` takes it too.
+    With `model_state`, `apply_fn` takes it too.
     """
-    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
-    return self._of(GaussNewton(old.params, None, old.key, outputs_fn, outer_loss_fn, old.mask))
+    old, apply_fn = self.operator, self._function(apply_fn, "apply_fn")
+    return self._of(GaussNewton(old.params, None, old.key, old.mask, apply_fn, outer_loss_fn))
 
   @analysis
-  def gauss_newton_diagonal(
-    self, outputs_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]
-  ) -> Array:
+  def gauss_newton_diagonal(self, apply_fn: Callable[..., Any], outer_loss_fn: Callable[..., Array]) -> Array:
     """Computes the diagonal of the Gauss-Newton matrix exactly, by `gauss_newton_diagonal`, batch by batch.
 
-    With `model_state`, `outputs_fn` takes it too.
+    With `model_state`, `apply_fn` takes it too.
     """
-    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
-    total, count = jnp.zeros_like(self.like), 0
-    for batch in self.batches():
-      found = self.finished(diagonal(outputs_fn, outer_loss_fn, old.mask, old.params, widened(batch)))
-      # As in a product: the host reads the next batch while the devices compute this one, and no further.
-      total = jax.block_until_ready(total) + found * num_examples(batch)
-      count += num_examples(batch)
-    if not count:
-      raise ValueError("data must have at least one batch each time it is iterated, got none")
-    return total / count
+    old, apply_fn = self.operator, self._function(apply_fn, "apply_fn")
+
+    def add_batch(running: Any, size: int, number: int, batch: Batch) -> Any:
+      found = diagonal(apply_fn, outer_loss_fn, old.mask, old.params, widened(batch))
+      return add(running, self.finished(found) * size)
+
+    return self.mean(add_batch)
 
   def fisher(
     self,
-    outputs_fn: Callable[..., Array],
+    apply_fn: Callable[..., Array],
     *,
-    key: Key,
+    key: Key | None = None,
     likelihood: Likelihood = "categorical",
     num_samples: int = 1,
+    losses_fn: Callable[..., Array] | None = None,
   ) -> Curvature:
-    """Returns the Monte Carlo Fisher matrix instead; the arguments are those of `fisher`.
+    """Returns the Fisher matrix instead; the arguments are those of `fisher`.
 
     Batch `b` gets `fold_in(key, b)`, so batches must keep their order.
     """
-    check_key(key)
-    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
-    scores_fn = drawn_scores(likelihood, num_samples)
-    return self._of(Fisher(old.params, None, key, outputs_fn, scores_fn, old.mask))
-
-  def empirical_fisher(self, outputs_fn: Callable[..., Array], losses_fn: Callable[..., Array]) -> Curvature:
-    """Returns the empirical Fisher matrix instead; the arguments are those of `empirical_fisher`."""
-    old, outputs_fn = self.operator, self._function(outputs_fn, "outputs_fn")
-    return self._of(Fisher(old.params, None, None, outputs_fn, GivenScores(losses_fn), old.mask))
+    scores_fn = scores(key, likelihood, num_samples, losses_fn)
+    old, apply_fn = self.operator, self._function(apply_fn, "apply_fn")
+    return self._of(Fisher(old.params, None, key, old.mask, apply_fn, scores_fn))
 
   def solve(self, vector: ArrayLike, *, damping: float, **options: Any) -> Solution:
     """Multiplies by the inverse of the damped curvature, by `damped_solve` with its options."""
@@ -208,13 +183,13 @@ class Curvature(Streamed):
     """Computes eigenpairs by `top_eigenpairs`, with its options; `v0` is a warm start."""
     return top_eigenpairs(self, key=key, **options)
 
-  def trace(self, *, key: Key, num: int = 32) -> Estimate:
+  def trace(self, *, key: Key, num_samples: int = 32) -> Estimate:
     """Estimates the trace by `operator_trace`; `gauss_newton_diagonal` may give it exactly."""
-    return operator_trace(self, key=key, num=num)
+    return operator_trace(self, key=key, num_samples=num_samples)
 
-  def diagonal(self, *, key: Key | None = None, num: int = 32) -> Estimate:
+  def diagonal(self, *, key: Key | None = None, num_samples: int = 32) -> Estimate:
     """Estimates the diagonal by `operator_diagonal`, or without a key computes it exactly."""
-    return operator_diagonal(self, key=key, num=num)
+    return operator_diagonal(self, key=key, num_samples=num_samples)
 
   def density(self, *, key: Key, **options: Any) -> SpectralDensity:
     """Estimates the density of the eigenvalues by `spectral_density`, with its options."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 # JAX 0.12 has one class under both names, and its types export one of them.
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal  # pyright: ignore[reportPrivateImportUsage]
 
-from jaxreg.flatness._chunked import num_examples
+from jaxreg.flatness._batches import num_examples
 from jaxreg.typing import Array, Batch
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled, rematerialised and custom functions
@@ -30,11 +30,7 @@ def tapped(
 
   Returns a function from the taps to the function's value, the layers' inputs `[n, positions, inputs]` and
   their outputs. A missing tap is 0; the gradient in a tap is that in the layer's output. With `skip_others`,
-  a leaf that is not the kernel of exactly one layer is left out of both.
-
-  Raises:
-    ValueError: unless `skip_others`, if a kernel is not used by exactly one matrix product or convolution, as
-      `[..., in, out]`.
+  a leaf that is not the kernel of exactly one layer is left out of both; else it is an error.
   """
   traced = jax.make_jaxpr(function)(leaves)
   where = {traced.jaxpr.invars[number]: number for number in kernels}
@@ -46,7 +42,7 @@ def tapped(
 
     def other(number: int, why: str) -> None:
       if not skip_others:
-        raise ValueError(f"where: {kernels[number]} {why}")
+        raise ValueError(f"mask: {kernels[number]} {why}")
       others.add(number)
 
     def layer(number: int, eqn: Any, values: list[Array], result: Array) -> Array:
@@ -150,23 +146,26 @@ def _inputs(eqn: Any, values: list[Array]) -> Array:
     return x.reshape(len(x), -1, x.shape[-1])
   # Slices of the padded images, which take a fraction of the time of `conv_general_dilated_patches`.
   sides, params = kernel.shape[:-2], eqn.params
-  padding = [(*pair, dilation - 1) for pair, dilation in zip(params["padding"], params["lhs_dilation"])]
+  names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+  # A factor of all four changes nothing, but spreads the images out (`models.convolution` has one).
+  factors = [math.gcd(stride, *pair, *rest) for stride, pair, *rest in zip(*(params[name] for name in names))]
+  strides, lhs_dilation, rhs_dilation = (
+    [number // factor for number, factor in zip(params[name], factors)] for name in (names[0], *names[2:])
+  )
+  padding = [
+    (low // factor, high // factor, dilation - 1)
+    for (low, high), factor, dilation in zip(params["padding"], factors, lhs_dilation)
+  ]
   padded = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
-  spans = [(side - 1) * dilation + 1 for side, dilation in zip(sides, params["rhs_dilation"])]
+  spans = [(side - 1) * dilation + 1 for side, dilation in zip(sides, rhs_dilation)]
   outputs = [
-    (length - span) // stride + 1
-    for length, span, stride in zip(padded.shape[1:-1], spans, params["window_strides"])
+    (length - span) // stride + 1 for length, span, stride in zip(padded.shape[1:-1], spans, strides)
   ]
 
   def at(offsets: tuple[int, ...]) -> Array:
-    starts = [offset * dilation for offset, dilation in zip(offsets, params["rhs_dilation"])]
-    ends = [
-      start + (number - 1) * stride + 1
-      for start, number, stride in zip(starts, outputs, params["window_strides"])
-    ]
-    return jax.lax.slice(
-      padded, (0, *starts, 0), (len(x), *ends, x.shape[-1]), (1, *params["window_strides"], 1)
-    )
+    starts = [offset * dilation for offset, dilation in zip(offsets, rhs_dilation)]
+    ends = [start + (number - 1) * stride + 1 for start, number, stride in zip(starts, outputs, strides)]
+    return jax.lax.slice(padded, (0, *starts, 0), (len(x), *ends, x.shape[-1]), (1, *strides, 1))
 
   patches = jnp.stack([at(offsets) for offsets in itertools.product(*map(range, sides))], axis=-2)
   return patches.reshape(len(x), math.prod(outputs), -1)

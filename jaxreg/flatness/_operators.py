@@ -1,34 +1,47 @@
-"""Curvature as a linear operator: products with the Hessian or the Gauss-Newton matrix."""
+"""Curvature as a linear operator: products with the Hessian, the Gauss-Newton or the Fisher matrix."""
+
+from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from jaxreg.flatness._common import analysis, outputs_of, scalar_loss, widened
-from jaxreg.flatness._subset import Where, check_no_tree, selected, split
-from jaxreg.typing import Array, Batch, Key, LossFn, Params, check_loss_fn
+from jaxreg._checks import check_choice, check_count, check_key, check_loss_fn
+from jaxreg.flatness._common import analysis, outputs_of, same, widened
+from jaxreg.flatness._subset import as_vector, flat_loss, selected, split
+from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
+
+Likelihood = Literal["categorical", "normal"]
 
 
-@partial(
-  jax.tree_util.register_dataclass, data_fields=["params", "batch", "key"], meta_fields=["loss_fn", "mask"]
-)
-@dataclasses.dataclass(frozen=True)
-class Hessian:
-  """The result of `hvp`: a function of a vector, and a pytree, so data are arguments of compiled code."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class Operator:
+  """A symmetric matrix over the selected parameters as a function of a vector, as from `hvp`.
+
+  It is a pytree: in a call of a compiled function, parameters and data are arguments, not constants.
+
+  Attributes:
+    params: all parameters, float32 or wider.
+    batch: the examples.
+    key: for noise, the same in every product.
+    mask: for each leaf of `params` whether it is selected.
+  """
 
   params: Params
   batch: Batch
   key: Key | None
-  loss_fn: LossFn
   mask: tuple[bool, ...]
 
   def __repr__(self) -> str:
-    return _short(self)
+    # Without the values of parameters and data, which may be millions.
+    leaves = zip(jax.tree.leaves(self.params), self.mask)
+    size = sum(math.prod(jnp.shape(leaf)) for leaf, taken in leaves if taken)
+    return f"{type(self).__name__}([{size}] -> [{size}])"
 
   @property
   def like(self) -> Array:
@@ -37,48 +50,88 @@ class Hessian:
 
   @analysis
   def __call__(self, vector: Array) -> Array:
-    part = split(self.params, self.mask)
-    gradient = jax.grad(lambda flat: scalar_loss(self.loss_fn, part.merge(flat), self.batch, self.key))
-    return jax.jvp(gradient, (part.flat,), (as_vector(vector, part.flat),))[1]
+    """Multiplies a vector `[size]` by the matrix."""
+    return self._product(as_vector(vector, self.like))
 
-
-@partial(
-  jax.tree_util.register_dataclass,
-  data_fields=["params", "batch", "key"],
-  meta_fields=["outputs_fn", "outer_loss_fn", "mask"],
-)
-@dataclasses.dataclass(frozen=True)
-class GaussNewton:
-  """The result of `gauss_newton`."""
-
-  params: Params
-  batch: Batch
-  key: Key | None
-  outputs_fn: Callable[..., Any]
-  outer_loss_fn: Callable[..., Array]
-  mask: tuple[bool, ...]
-
-  def __repr__(self) -> str:
-    return _short(self)
-
-  @property
-  def like(self) -> Array:
-    """As for `Hessian`."""
-    return split(self.params, self.mask).flat
+  def _product(self, vector: Array) -> Array:
+    raise NotImplementedError
 
   @analysis
-  def __call__(self, vector: Array) -> Array:
+  def matrix(self, *, chunk_size: int = 1) -> Array:
+    """Builds the symmetric matrix `[size, size]` by `chunk_size` products at once; 1 is fastest on a CPU."""
+    return _matrix(chunk_size, self)
+
+  def _outputs(self, apply_fn: Callable[..., Any], key: Key | None) -> tuple[Array, Callable[[Array], Any]]:
+    """The selected parameters, and the network's outputs as a function of them."""
     part = split(self.params, self.mask)
-    outputs = lambda flat: outputs_of(self.outputs_fn, part.merge(flat), self.batch, self.key)
-    value, tangent = jax.jvp(outputs, (part.flat,), (as_vector(vector, part.flat),))
+    return part.flat, lambda flat: outputs_of(apply_fn, part.merge(flat), self.batch, key)
+
+
+@partial(jax.jit, static_argnums=0)
+def _matrix(chunk_size: int, operator: Operator) -> Array:
+  like = operator.like
+  unit = lambda i: operator(jnp.zeros_like(like).at[i].set(1))
+  matrix = jax.lax.map(unit, jnp.arange(like.size), batch_size=chunk_size)
+  return (matrix + matrix.T) / 2
+
+
+def _pytree(*functions: str) -> Callable[..., Any]:
+  """Registers an operator, whose functions and mask are static."""
+  return partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "batch", "key"],
+    meta_fields=["mask", *functions],
+  )
+
+
+@_pytree("loss_fn")
+@dataclasses.dataclass(frozen=True, repr=False)
+class Hessian(Operator):
+  """The result of `hvp`."""
+
+  loss_fn: LossFn
+
+  def _product(self, vector: Array) -> Array:
+    flat, loss = flat_loss(self.loss_fn, self.params, self.mask, self.batch, self.key)
+    return jax.jvp(jax.grad(loss), (flat,), (vector,))[1]
+
+
+@_pytree("apply_fn", "outer_loss_fn")
+@dataclasses.dataclass(frozen=True, repr=False)
+class GaussNewton(Operator):
+  """The result of `gauss_newton`."""
+
+  apply_fn: Callable[..., Any]
+  outer_loss_fn: Callable[..., Array]
+
+  def _product(self, vector: Array) -> Array:
+    flat, outputs = self._outputs(self.apply_fn, self.key)
+    value, tangent = jax.jvp(outputs, (flat,), (vector,))
     gradient = jax.grad(lambda value: self.outer_loss_fn(value, self.batch))
     curved = jax.jvp(gradient, (value,), (tangent,))[1]
-    return jax.vjp(outputs, part.flat)[1](curved)[0]
+    return jax.vjp(outputs, flat)[1](curved)[0]
+
+
+@_pytree("apply_fn", "scores_fn")
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fisher(Operator):
+  """The result of `fisher`."""
+
+  apply_fn: Callable[..., Array]
+  scores_fn: Callable[..., Array]
+
+  def _product(self, vector: Array) -> Array:
+    flat, outputs = self._outputs(self.apply_fn, None)
+    value, tangent = jax.jvp(outputs, (flat,), (vector,))
+    scores = self.scores_fn(value, self.batch, same(self.key))
+    axes = tuple(range(2, scores.ndim))
+    along = jnp.sum(scores * tangent[None], axis=axes, keepdims=True)
+    return jax.vjp(outputs, flat)[1]((scores * along).mean(axis=0) / len(value))[0]
 
 
 def hvp(
-  loss_fn: LossFn, params: Params, batch: Batch, *, where: Where = "*", key: Key | None = None
-) -> Hessian:
+  loss_fn: LossFn, params: Params, batch: Batch, *, mask: Mask = "*", key: Key | None = None
+) -> Operator:
   r"""Returns the Hessian of a loss as a function :math:`v \mapsto H v`, by forward over reverse mode.
 
   Args:
@@ -86,17 +139,11 @@ def hvp(
       passed, by name, even to a loss that ignores it.
     params: any pytree.
     batch: passed to `loss_fn`.
-    where: the parameters of the Hessian; the others are constant.
+    mask: the parameters of the Hessian, as in `subset`; the others are constant.
     key: passed to `loss_fn`. With noise, this is the Hessian for one draw, the same in every product.
 
   Returns:
-    `[size] -> [size]`, in the order of `subset(params, where).flat`; its `like` is such a vector. The result
-    is a pytree: in a call of a compiled function, parameters and data are arguments, not constants.
-
-  Raises:
-    TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
-      typed key.
-    ValueError: if `where` selects nothing.
+    An `Operator`, `[size] -> [size]`, in the order of `subset(params, mask).flat`.
 
   Example:
     >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
@@ -107,19 +154,49 @@ def hvp(
     Pearlmutter, `Fast Exact Multiplication by the Hessian`, 1994.
   """
   check_loss_fn(loss_fn)
-  mask = selected(params, where)
-  return Hessian(widened(params), widened(batch), key, loss_fn, mask)
+  return Hessian(widened(params), widened(batch), key, selected(params, mask), loss_fn)
+
+
+@analysis
+def hessian(
+  loss_fn: LossFn,
+  params: Params,
+  batch: Batch,
+  *,
+  mask: Mask = "*",
+  key: Key | None = None,
+  chunk_size: int = 1,
+) -> Array:
+  """Computes the dense Hessian by Hessian-vector products: `hvp(...).matrix()`.
+
+  `DenseLayer.hessian` is faster for a dense layer, and `gauss_newton_matrix` for another layer of a ReLU
+  network.
+
+  Args:
+    loss_fn, params, batch, mask, key: as in `hvp`.
+    chunk_size: rows at once; 1 is fastest on a CPU.
+
+  Returns:
+    `[size, size]`, symmetric.
+
+  Example:
+    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
+    >>> hessian(loss, jnp.ones(2), jnp.array([4.0, 1.0]))
+    Array([[4., 0.],
+           [0., 1.]], dtype=float32)
+  """
+  return hvp(loss_fn, params, batch, mask=mask, key=key).matrix(chunk_size=chunk_size)
 
 
 def gauss_newton(
-  outputs_fn: Callable[..., Any],
+  apply_fn: Callable[..., Any],
   outer_loss_fn: Callable[..., Array],
   params: Params,
   batch: Batch,
   *,
-  where: Where = "*",
+  mask: Mask = "*",
   key: Key | None = None,
-) -> GaussNewton:
+) -> Operator:
   r"""Returns the generalised Gauss-Newton matrix as a function of a vector.
 
   .. math:: G v = J^\top (\nabla_z^2 \ell) J v, \qquad z = f(\theta), \quad J = \partial z / \partial \theta
@@ -128,17 +205,12 @@ def gauss_newton(
   equals the Hessian if the outputs are piecewise linear in the selected parameters, as in a single layer.
 
   Args:
-    outputs_fn: `(params, batch, *, key) -> outputs`, any array.
+    apply_fn: `(params, batch, *, key) -> outputs`, any array.
     outer_loss_fn: `(outputs, batch) -> scalar`.
-    params, batch, where, key: as in `hvp`.
+    params, batch, mask, key: as in `hvp`.
 
   Returns:
     As `hvp`.
-
-  Raises:
-    TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
-      typed key.
-    ValueError: if `where` selects nothing.
 
   Example:
     >>> outputs, outer = (lambda params, x, *, key: x @ params), (lambda z, x: 0.5 * (z**2).sum())
@@ -148,78 +220,101 @@ def gauss_newton(
   References:
     Schraudolph, `Fast Curvature Matrix-Vector Products for Second-Order Gradient Descent`, 2002.
   """
-  check_loss_fn(outputs_fn, "outputs_fn")
-  mask = selected(params, where)
-  return GaussNewton(widened(params), widened(batch), key, outputs_fn, outer_loss_fn, mask)
+  check_loss_fn(apply_fn, "apply_fn")
+  return GaussNewton(widened(params), widened(batch), key, selected(params, mask), apply_fn, outer_loss_fn)
 
 
-@analysis
-def hessian(
-  loss_fn: LossFn,
+def fisher(
+  apply_fn: Callable[..., Array],
   params: Params,
   batch: Batch,
   *,
-  where: Where = "*",
   key: Key | None = None,
-  batch_size: int = 1,
-) -> Array:
-  """Computes the dense Hessian by Hessian-vector products; `dense_hessian` is faster for a dense layer.
+  likelihood: Likelihood = "categorical",
+  num_samples: int = 1,
+  losses_fn: Callable[..., Array] | None = None,
+  mask: Mask = "*",
+) -> Operator:
+  r"""Returns a Monte Carlo estimate of the Fisher matrix, or the empirical Fisher matrix, as a function.
+
+  .. math:: F v = \frac1n \sum_i \mathbb{E}_{y \sim p(y \mid x_i)} [g_i (g_i^\top v)], \qquad
+    g_i = \nabla_\theta \log p(y \mid x_i)
+
+  Its mean over draws is the Gauss-Newton matrix of cross-entropy, or of half the squared error. With
+  `losses_fn` it is the empirical Fisher matrix: the mean square of the examples' gradients at the given
+  labels. That is no approximation of the Hessian: near a minimum that fits all labels it vanishes.
 
   Args:
-    loss_fn, params, batch, where, key: as in `hvp`.
-    batch_size: rows at once; 1 is fastest on a CPU.
+    apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, logits or means; called with `key=None`.
+    params, batch, mask: as in `hvp`.
+    key: draws the labels, the same in every product; needed without `losses_fn`.
+    likelihood: `categorical` of logits, or `normal` around the outputs with variance 1.
+    num_samples: draws for each example.
+    losses_fn: `(outputs, batch) -> [n]`, the loss of each example, in place of drawn labels.
 
   Returns:
-    `[size, size]`, symmetric.
-
-  Raises:
-    TypeError: if a selected leaf is not floating, the function takes no `key`, or in a product `key` is no
-      typed key.
-    ValueError: if `where` selects nothing.
+    As `hvp`.
 
   Example:
-    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
-    >>> hessian(loss, jnp.ones(2), jnp.array([4.0, 1.0]))
-    Array([[4., 0.],
-           [0., 1.]], dtype=float32)
+    >>> outputs = lambda params, x, *, key: x @ params
+    >>> options = {"likelihood": "normal", "num_samples": 999}
+    >>> product = fisher(outputs, jnp.ones((1, 1)), jnp.ones((9, 1)), key=jax.random.key(0), **options)
+    >>> product(jnp.ones(1)).round(1)
+    Array([1.], dtype=float32)
+    >>> half_squares, x = (lambda z, x: 0.5 * z[:, 0] ** 2), jnp.array([[1.0], [2.0]])
+    >>> fisher(outputs, jnp.ones((1, 1)), x, losses_fn=half_squares)(jnp.ones(1))
+    Array([8.5], dtype=float32)
+
+  References:
+    Kunstner, Balles and Hennig, `Limitations of the Empirical Fisher Approximation`, 2019.
   """
-  return materialize(hvp(loss_fn, params, batch, where=where, key=key), batch_size=batch_size)
+  check_loss_fn(apply_fn, "apply_fn")
+  scores_fn = scores(key, likelihood, num_samples, losses_fn)
+  return Fisher(widened(params), widened(batch), key, selected(params, mask), apply_fn, scores_fn)
 
 
-@analysis
-def materialize(operator: Hessian | GaussNewton, *, batch_size: int = 1) -> Array:
-  """Builds the symmetric matrix `[size, size]` of an operator from `hvp` or `gauss_newton`.
-
-  Args:
-    operator: the operator to apply to every unit vector.
-    batch_size: products at once; 1 is fastest on a CPU.
-
-  Example:
-    >>> loss = lambda params, batch, *, key: 0.5 * (batch * params**2).sum()
-    >>> materialize(hvp(loss, jnp.ones(2), jnp.array([4.0, 1.0]))).diagonal()
-    Array([4., 1.], dtype=float32)
-  """
-  return _materialize(batch_size, operator)
+def scores(
+  key: Key | None, likelihood: Likelihood, num_samples: int, losses_fn: Callable[..., Array] | None
+) -> Callable[..., Array]:
+  """Returns the function of outputs, batch and key that gives scores `[samples, *outputs]`, checked."""
+  if losses_fn is not None:
+    return GivenScores(losses_fn)
+  check_key(key)  # type: ignore[arg-type]
+  check_choice(likelihood, "likelihood", ("categorical", "normal"))
+  check_count(num_samples, "num_samples")
+  return DrawnScores(likelihood, int(num_samples))
 
 
-@partial(jax.jit, static_argnums=0)
-def _materialize(batch_size, operator):
-  like = operator.like
-  unit = lambda i: operator(jnp.zeros_like(like).at[i].set(1))
-  matrix = jax.lax.map(unit, jnp.arange(like.size), batch_size=batch_size)
-  return (matrix + matrix.T) / 2
+@dataclasses.dataclass(frozen=True)
+class DrawnScores:
+  """Gradients of the negative log-likelihood in the outputs, `[num_samples, *outputs.shape]`."""
+
+  likelihood: Likelihood
+  num_samples: int
+
+  def __call__(self, outputs: Array, batch: Batch, key: Key) -> Array:
+    if self.likelihood == "normal":
+      return jax.random.normal(key, (self.num_samples, *outputs.shape), outputs.dtype)
+    if outputs.ndim < 2:
+      raise ValueError(f"apply_fn must return [n, ..., classes] for categorical, got {outputs.shape}")
+    labels = jax.random.categorical(key, outputs, shape=(self.num_samples, *outputs.shape[:-1]))
+    chosen = jax.nn.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+    return jax.nn.softmax(outputs)[None] - chosen
 
 
-def _short(operator: Any) -> str:
-  """The repr without the values of parameters and data, which may be millions."""
-  leaves = zip(jax.tree.leaves(operator.params), operator.mask)
-  size = sum(math.prod(jnp.shape(leaf)) for leaf, taken in leaves if taken)
-  return f"{type(operator).__name__}([{size}] -> [{size}])"
+@dataclasses.dataclass(frozen=True)
+class GivenScores:
+  """Gradients of the examples' losses in the outputs, `[1, *outputs.shape]`."""
 
+  losses_fn: Callable[..., Array]
 
-def as_vector(vector: Array, like: Array) -> Array:
-  """The vector in the dtype of `like`, whose shape it must have."""
-  check_no_tree(vector, "vector", f"a vector of shape {like.shape}", "flat")
-  if jnp.shape(vector) != like.shape:
-    raise ValueError(f"vector must have shape {like.shape}, got {jnp.shape(vector)}")
-  return jnp.asarray(vector, like.dtype)
+  def __call__(self, outputs: Array, batch: Batch, key: Key | None) -> Array:
+    def total(outputs: Array) -> Array:
+      losses = self.losses_fn(outputs, batch)
+      if jnp.shape(losses) != outputs.shape[:1]:
+        raise ValueError(
+          f"losses_fn must return {outputs.shape[:1]}, a loss for each example, got {losses.shape}"
+        )
+      return losses.sum()
+
+    return jax.grad(total)(outputs)[None]

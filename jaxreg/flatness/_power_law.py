@@ -11,7 +11,8 @@ from jax.scipy.special import betainc
 from jax.scipy.stats import norm
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg._checks import check_range, check_wide
+from jaxreg.typing import Array
 
 
 class PowerLaw(NamedTuple):
@@ -22,7 +23,7 @@ class PowerLaw(NamedTuple):
     slope_interval: `[2]`, the confidence interval of the slope.
     correlation: of the logarithms. correlation_interval: `[2]`.
     linearity: the p-value of the test against a curved line. If it is small, the slope is no exponent.
-    num: number of points used.
+    num_points: number of points used.
   """
 
   slope: Array
@@ -31,7 +32,7 @@ class PowerLaw(NamedTuple):
   correlation: Array
   correlation_interval: Array
   linearity: Array
-  num: Array
+  num_points: Array
 
 
 class BrokenPowerLaw(NamedTuple):
@@ -43,7 +44,7 @@ class BrokenPowerLaw(NamedTuple):
     slope_intervals: `[2, 2]`, one row per slope, with the breakpoint taken as known.
     correlation: of all the logarithms.
     linearity: as in `PowerLaw`, for all points.
-    num: number of points used.
+    num_points: number of points used.
   """
 
   breakpoint: Array
@@ -51,11 +52,11 @@ class BrokenPowerLaw(NamedTuple):
   slope_intervals: Array
   correlation: Array
   linearity: Array
-  num: Array
+  num_points: Array
 
 
 def power_law_fit(
-  x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95
+  x: ArrayLike, y: ArrayLike, *, where: ArrayLike | None = None, confidence: float = 0.95
 ) -> PowerLaw:
   r"""Fits :math:`\log y = a + b \log x` by least squares, with confidence intervals.
 
@@ -74,16 +75,12 @@ def power_law_fit(
 
   Args:
     x, y: `[points]`.
-    mask: `[points]`, the points that count.
+    where: `[points]`, the points that count.
     confidence: level of the intervals.
 
   Returns:
     `PowerLaw`; NaN with fewer than 4 points or an `x` that does not vary; `linearity` is NaN with fewer
     than 5 points.
-
-  Raises:
-    TypeError: if `x` or `y` are not floating.
-    ValueError: if shapes do not fit or `confidence` is outside (0, 1).
 
   Example:
     >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
@@ -94,7 +91,7 @@ def power_law_fit(
     White, `A heteroskedasticity-consistent covariance matrix estimator`, 1980; MacKinnon and White, 1985
     (HC3); Wald and Wolfowitz, `On a test whether two samples are from the same population`, 1940.
   """
-  u, v, weight = _logarithms(x, y, mask, confidence)
+  u, v, weight = _logarithms(x, y, where, confidence)
   number = weight.sum()
   enough = jnp.where(number >= 4, 1.0, jnp.nan)
   mean = lambda value: (weight * value).sum() / number
@@ -116,7 +113,12 @@ def power_law_fit(
 
 
 def broken_power_law_fit(
-  x: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, confidence: float = 0.95, candidates: int = 91
+  x: ArrayLike,
+  y: ArrayLike,
+  *,
+  where: ArrayLike | None = None,
+  confidence: float = 0.95,
+  candidates: int = 91,
 ) -> BrokenPowerLaw:
   r"""Fits two power laws that meet, for a relation that is no straight line by `power_law_fit`.
 
@@ -126,15 +128,11 @@ def broken_power_law_fit(
   quantiles from 5 to 95 per cent.
 
   Args:
-    x, y, mask, confidence: as in `power_law_fit`.
+    x, y, where, confidence: as in `power_law_fit`.
     candidates: number of breakpoints to try.
 
   Returns:
     `BrokenPowerLaw`; NaN with fewer than 8 points or an `x` that does not vary.
-
-  Raises:
-    TypeError: if `x` or `y` are not floating.
-    ValueError: if shapes do not fit or `confidence` is outside (0, 1).
 
   Example:
     >>> x = jnp.geomspace(0.1, 10.0, 101)
@@ -144,7 +142,7 @@ def broken_power_law_fit(
   References:
     Muggeo, `Estimating regression models with unknown break-points`, 2003.
   """
-  u, v, weight = _logarithms(x, y, mask, confidence)
+  u, v, weight = _logarithms(x, y, where, confidence)
   number = weight.sum()
   ordered = jnp.sort(jnp.where(weight > 0, u, jnp.inf))
   ranks = jnp.linspace(0.05, 0.95, candidates) * (number - 1)
@@ -161,23 +159,23 @@ def broken_power_law_fit(
   breakpoint_ = jnp.exp(jnp.stack([best, coefficients[0]])) * enough
   slopes = coefficients[1:] * enough
   intervals = slopes[:, None] + deviations[1:, None] * _sides(confidence, u.dtype)[None]
-  whole = power_law_fit(x, y, mask=mask)
-  return BrokenPowerLaw(breakpoint_, slopes, intervals, whole.correlation, whole.linearity, whole.num)
+  whole = power_law_fit(x, y, where=where)
+  return BrokenPowerLaw(breakpoint_, slopes, intervals, whole.correlation, whole.linearity, whole.num_points)
 
 
 def _logarithms(
-  x: ArrayLike, y: ArrayLike, mask: ArrayLike | None, confidence: float
+  x: ArrayLike, y: ArrayLike, where: ArrayLike | None, confidence: float
 ) -> tuple[Array, Array, Array]:
   """Both logarithms, and weights: 1 for points that count, 0 (with logarithms of 0) for the others."""
   x = check_wide(x, "x")
   y = check_wide(y, "y", shape=x.shape)
   check_range(confidence, "confidence", low=0, high=1 - 1e-9, open_low=True)
   counts = jnp.isfinite(x) & jnp.isfinite(y) & (x > 0) & (y > 0)
-  if mask is not None:
-    mask = jnp.asarray(mask)
-    if mask.shape != x.shape or mask.dtype != bool:
-      raise ValueError(f"mask must be booleans of shape {x.shape}, got {mask.dtype} {mask.shape}")
-    counts &= mask
+  if where is not None:
+    where = jnp.asarray(where)
+    if where.shape != x.shape or where.dtype != bool:
+      raise ValueError(f"where must be booleans of shape {x.shape}, got {where.dtype} {where.shape}")
+    counts &= where
   u, v = (jnp.log(jnp.where(counts, value, 1)) for value in (x, y))
   return u, v, counts.astype(x.dtype)
 

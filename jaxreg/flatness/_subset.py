@@ -1,84 +1,69 @@
 """A subset of the parameters as one vector, and back."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg.typing import Array, Params
-
-Where = paths.Pattern | Iterable[paths.Pattern]
+from jaxreg._checks import check_wide
+from jaxreg.flatness._common import scalar_loss
+from jaxreg.typing import Array, Batch, Key, LossFn, Mask, Params
 
 STATE_CLASSES = ("flax.BatchStat", "flax.Cache", "flax.Intermediate", "equinox.StateIndex")
 
 
 class Subset(NamedTuple):
-  """Selected parameters.
-
-  Attributes:
-    flat: `[size]`, the selected leaves in the order of the tree, each flattened by rows.
-    merge: `[size] -> params`, with these values in the selected leaves and all others unchanged.
-    names: names of the selected leaves.
-  """
+  """The result of `subset`."""
 
   flat: Array
   merge: Callable[[Array], Params]
   names: tuple[str, ...]
 
 
-def subset(params: Params, where: Where = "*") -> Subset:
-  """Returns the parameters that `where` selects by name, as one vector.
+def subset(params: Params, mask: Mask = "*") -> Subset:
+  """Returns the parameters that `mask` selects, as one vector.
 
   Args:
     params: any pytree of floating arrays.
-    where: a glob on the leaf's name (`Dense_1/*`), a compiled regular expression, a callable on the name, or
-      several of these.
+    mask: a glob on the leaf's name (`Dense_1/*`), a compiled regular expression, several of these, a tree of
+      bools, or a function from `params` to such a tree.
 
   Returns:
-    A `Subset`.
+    A NamedTuple: `flat` `[size]`, the selected leaves in the order of the tree, each flattened by rows;
+    `merge`, `[size] -> params`, puts such values into the selected leaves; `names` of the selected leaves.
 
   Raises:
-    ValueError: if nothing is selected, one of the patterns selects nothing, or a selected leaf is state that
-      the model updates itself, such as BatchNorm's running averages.
-    TypeError: if a selected leaf is not floating.
+    ValueError: for a pattern or mask that selects nothing, or state that the model updates itself, such as
+      BatchNorm's running averages. TypeError: if a selected leaf is not floating.
 
   Example:
     >>> tree = {"Dense_0": {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2)}}
     >>> subset(tree, "*/bias").names
     ('Dense_0/bias',)
   """
-  return split(params, selected(params, where))
+  return split(params, selected(params, mask))
 
 
-def selected(params: Params, where: Where) -> tuple[bool, ...]:
-  """Which leaves `where` selects, in the order of the tree: hashable, so usable as a static argument."""
+def selected(params: Params, mask: Mask) -> tuple[bool, ...]:
+  """Which leaves `mask` selects, in the order of the tree: hashable, so usable as a static argument."""
+  chosen = tuple(paths.chosen(params, mask, default=paths.everything))
   names = paths.leaf_names(params)
-  several = isinstance(where, Iterable) and not isinstance(where, str)
-  patterns = list(where) if several else [where]  # type: ignore[arg-type]
-  chosen = [jax.tree.leaves(paths.select(params, pattern)) for pattern in patterns]
-  for pattern, mask in zip(patterns, chosen, strict=True):
-    if not any(mask):
-      raise ValueError(f"where: {pattern!r} selects no parameter; there are {', '.join(names) or 'none'}")
-  if not patterns:
-    raise ValueError(f"where: an empty sequence selects no parameter; there are {', '.join(names)}")
-  mask = tuple(any(each) for each in zip(*chosen, strict=True))
-  for name, leaf, taken in zip(names, jax.tree.leaves(params), mask, strict=True):
-    if taken:
-      paths.check_no_function(leaf, name)
+  for name, leaf, taken in zip(names, jax.tree.leaves(params), chosen, strict=True):
     if taken and not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-      raise TypeError(f"where: {name} must be floating, got {jnp.result_type(leaf)}")
-  state = [name for name, taken, no in zip(names, mask, _is_state(params), strict=True) if taken and no]
+      raise TypeError(f"mask: {name} must be floating, got {jnp.result_type(leaf)}")
+  state = [name for name, taken, no in zip(names, chosen, _is_state(params), strict=True) if taken and no]
   if state:
     listed = ", ".join(state[:5]) + (", ..." if len(state) > 5 else "")
     raise ValueError(
-      f"where selects {listed}, which the model updates itself, such as running averages; parameters alone "
+      f"mask selects {listed}, which the model updates itself, such as running averages; parameters alone "
       "are variables['params'] in Linen, nnx.split(model, nnx.Param, ...)[1] in NNX and "
       "eqx.nn.make_with_state(Model)(...)[0] in Equinox"
     )
-  return mask
+  return chosen
 
 
 def _is_state(params: Params) -> list[bool]:
@@ -104,13 +89,29 @@ def no_tree(x: Any) -> bool:
 
 
 def check_no_tree(x: Any, name: str, wanted: str, way: str) -> None:
-  """Checks that `x` is no tree: some functions take directions as trees, others as vectors.
-
-  Raises:
-    TypeError: if `x` is a tree of arrays.
-  """
+  """Checks that `x` is no tree: some functions take directions as trees, others as vectors."""
   if not no_tree(x):
-    raise TypeError(f"{name} must be {wanted}, got a tree; convert it with subset(tree, where).{way}")
+    raise TypeError(f"{name} must be {wanted}, got a tree; convert it with subset(tree, mask).{way}")
+
+
+def check_directions(directions: ArrayLike, size: int) -> Array:
+  """Returns `directions` if they are `[k, size]`."""
+  check_no_tree(directions, "directions", f"rows [k, {size}]", "flat[None]")
+  directions = check_wide(directions, "directions")
+  if directions.ndim != 2 or directions.shape[1] != size or not len(directions):
+    raise ValueError(
+      f"directions must be [k, {size}], one row a direction with an entry for each selected parameter, "
+      f"got {directions.shape}" + ("; directions[None] is one row" if directions.shape == (size,) else "")
+    )
+  return directions
+
+
+def as_vector(vector: Array, like: Array) -> Array:
+  """The vector in the dtype of `like`, whose shape it must have."""
+  check_no_tree(vector, "vector", f"a vector of shape {like.shape}", "flat")
+  if jnp.shape(vector) != like.shape:
+    raise ValueError(f"vector must have shape {like.shape}, got {jnp.shape(vector)}")
+  return jnp.asarray(vector, like.dtype)
 
 
 def split(params: Params, mask: tuple[bool, ...]) -> Subset:
@@ -119,13 +120,18 @@ def split(params: Params, mask: tuple[bool, ...]) -> Subset:
   flat, unravel = ravel_pytree([leaf for leaf, taken in zip(leaves, mask, strict=True) if taken])
 
   def merge(vector: Array) -> Any:
-    check_no_tree(vector, "vector", f"a vector of shape {flat.shape}, as flat is", "flat")
-    if jnp.shape(vector) != flat.shape:
-      raise ValueError(f"vector must have shape {flat.shape}, as flat has, got {jnp.shape(vector)}")
-    new = iter(unravel(vector))
+    new = iter(unravel(as_vector(vector, flat)))
     return jax.tree.unflatten(
       tree, [next(new) if taken else leaf for leaf, taken in zip(leaves, mask, strict=True)]
     )
 
   names = tuple(name for name, taken in zip(paths.leaf_names(params), mask, strict=True) if taken)
   return Subset(flat, merge, names)
+
+
+def flat_loss(
+  loss_fn: LossFn, params: Params, mask: tuple[bool, ...], batch: Batch, key: Key | None
+) -> tuple[Array, Callable[[Array], Array]]:
+  """The selected parameters `[size]`, and the loss as a function of them with fixed noise."""
+  part = split(params, mask)
+  return part.flat, lambda flat: scalar_loss(loss_fn, part.merge(flat), batch, key)

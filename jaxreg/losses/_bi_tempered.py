@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._labels import of_label
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg.losses._labels import is_target_of, of_label
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: float = 1.3) -> Array:
@@ -49,10 +50,10 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   References:
     Amid et al., `Robust Bi-Tempered Logistic Loss Based on Bregman Divergences`, 2019, section 2.
   """
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
-  check_range(t1, "t1", low=0, high=1)
-  check_range(t2, "t2", low=1)
+  check_option(t1, "t1", (), low=0, high=1)
+  check_option(t2, "t2", (), low=1)
   if t1 == t2 == 1:
     return softmax_cross_entropy(logits, labels)
   log_probs = bi_tempered_log_probs(logits, t2=t2)
@@ -83,13 +84,13 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
   References:
     Amid et al., `Robust Bi-Tempered Logistic Loss Based on Bregman Divergences`, 2019, section 2.
   """
-  logits = check_wide(logits, "logits")
-  check_range(t2, "t2", low=1)
+  logits = check_logits(logits, "logits")
+  check_option(t2, "t2", (), low=1)
   if t2 == 1:
     return softmax_log_probs(logits)
   # A shift changes nothing, and small logits keep the digits of the normaliser. The gradient of the largest
   # logit is minus the sum of the others. Its own formula computes 1 - p from a p that was rounded to 1.
-  is_top = jax.nn.one_hot(logits.argmax(axis=-1), logits.shape[-1], dtype=bool)
+  is_top = is_target_of(logits.argmax(axis=-1), logits)
   top = jnp.where(is_top, logits, 0).sum(axis=-1, keepdims=True)
   logits = jnp.where(is_top, 0, logits - top)
   return _log_probs(logits, _normaliser(logits, float(t2)), t2)

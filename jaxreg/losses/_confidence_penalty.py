@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_logits, check_option
 from jaxreg.losses._entropy import entropy
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_range
+from jaxreg.typing import Array
 
 
 def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.1) -> Array:
@@ -21,14 +22,14 @@ def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLik
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    weight: `beta`, at least 0.
+    weight: `beta`, a scalar or `[...]`, at least 0.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `weight` is negative or the shapes do not fit.
+    ValueError: if `weight` is negative or of another shape, or the shapes do not fit.
 
   Example:
     >>> confidence_penalty(jnp.zeros((1, 2)), jnp.array([0]), weight=1.0)
@@ -38,5 +39,6 @@ def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLik
     Pereyra et al., `Regularizing Neural Networks by Penalizing Confident Output Distributions`, 2017,
     section 3.
   """
-  check_range(weight, "weight", low=0)
+  logits = check_logits(logits, "logits")
+  check_option(weight, "weight", logits.shape[:-1], low=0)
   return softmax_cross_entropy(logits, labels) - weight * entropy(logits)

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_wide
+from jaxreg._checks import check_logits
+from jaxreg.typing import Array
 
 
 def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
@@ -16,7 +17,7 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
 
   The term is unsupervised: it needs no labels. In the Pi-model both predictions come from the same parameters
   under different noise and augmentation, and gradient goes to both. A teacher gets no gradient: its
-  parameters are not trained, as with `averaging.mean_teacher_update`; otherwise pass
+  parameters are not trained, as with `averaging.ema_update`; otherwise pass
   `jax.lax.stop_gradient(other_logits)`. Both papers raise the term's weight slowly from 0 while the
   predictions are still poor.
 
@@ -39,6 +40,6 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
     Laine and Aila, `Temporal Ensembling for Semi-Supervised Learning`, 2017.
     Tarvainen and Valpola, `Mean teachers are better role models`, 2017.
   """
-  logits = check_wide(logits, "logits")
-  other_logits = check_wide(other_logits, "other_logits", shape=logits.shape)
+  logits = check_logits(logits, "logits")
+  other_logits = check_logits(other_logits, "other_logits", shape=logits.shape)
   return jnp.square(jax.nn.softmax(logits) - jax.nn.softmax(other_logits)).mean(axis=-1)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_labels, check_option, check_wide, per_class
 from jaxreg._scaled import norm, scaled
+from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def cosface(
@@ -32,17 +35,16 @@ def cosface(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
-      is known. Soft labels are refused: the margin belongs to one class.
-    margin: `m`, at least 0; 0 is the normalised softmax.
-    scale: `s`, above 0.
+    labels: `[...]`, integer; soft labels are refused: the margin belongs to one class.
+    margin: `m`, a scalar or `[...]`, at least 0; 0 is the normalised softmax.
+    scale: `s`, a scalar or `[...]`, above 0.
 
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have cosines of 0 and no gradient.
 
   Raises:
     TypeError: if `features` or `kernel` are not floating or `labels` not integer.
-    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range.
+    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range or of another shape.
 
   Example:
     >>> cosface(jnp.array([[2.0, 0.0]]), 3 * jnp.eye(2), jnp.array([0]), margin=1.0)  # cosines 1 - 1 and 0
@@ -51,8 +53,9 @@ def cosface(
   References:
     Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018.
   """
-  check_range(margin, "margin", low=0)
-  cosines, _, target, labels = _angles(features, kernel, labels, scale)
+  cosines, _, target, labels = _angles(features, kernel, labels)
+  margin = _option(margin, "margin", cosines)
+  scale = _option(scale, "scale", cosines, open_low=True)
   return softmax_cross_entropy(scale * jnp.where(target, cosines - margin, cosines), labels)
 
 
@@ -77,17 +80,16 @@ def arcface(
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
-      is known. Soft labels are refused: the margin belongs to one class.
-    margin: `m`, in radians, in [0, pi]; 0 is the normalised softmax.
-    scale: `s`, above 0.
+    labels: `[...]`, integer; soft labels are refused: the margin belongs to one class.
+    margin: `m`, a scalar or `[...]`, in radians, in [0, pi]; 0 is the normalised softmax.
+    scale: `s`, a scalar or `[...]`, above 0.
 
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have `psi` and cosines of 0 and no gradient.
 
   Raises:
     TypeError: if `features` or `kernel` are not floating or `labels` not integer.
-    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range.
+    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range or of another shape.
 
   Example:
     >>> right = jax.jit(lambda x: arcface(x, 3 * jnp.eye(2), jnp.array([0]), margin=jnp.pi / 2))
@@ -97,8 +99,9 @@ def arcface(
   References:
     Deng et al., `ArcFace: Additive Angular Margin Loss for Deep Face Recognition`, 2019, Eq. 3.
   """
-  check_range(margin, "margin", low=0, high=math.pi)
-  cosines, sine, target, labels = _angles(features, kernel, labels, scale)
+  cosines, sine, target, labels = _angles(features, kernel, labels)
+  margin = _option(margin, "margin", cosines, high=math.pi)
+  scale = _option(scale, "scale", cosines, open_low=True)
   widened = jnp.cos(margin) * cosines - jnp.sin(margin) * sine
   widened = jnp.where(cosines >= -jnp.cos(margin), widened, -2 - widened)
   return softmax_cross_entropy(scale * jnp.where(target, widened, cosines), labels)
@@ -112,14 +115,14 @@ def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
-    scale: `s`, above 0.
+    scale: `s`, a scalar or `[...]`, above 0.
 
   Returns:
     `[..., classes]`, float32 or wider.
 
   Raises:
     TypeError: if `features` or `kernel` are not floating.
-    ValueError: if the shapes do not fit, or `scale` is not above 0.
+    ValueError: if the shapes do not fit, or `scale` is not above 0 or of another shape.
 
   Example:
     >>> cosine_log_probs(jnp.array([2.0, 0.0]), 3 * jnp.eye(2), scale=1.0).round(2)  # cosines 1 and 0
@@ -128,8 +131,13 @@ def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike
   References:
     Wang et al., `CosFace: Large Margin Cosine Loss for Deep Face Recognition`, 2018, Eq. 2.
   """
-  check_range(scale, "scale", low=0, open_low=True)
-  return softmax_log_probs(scale * _cosines(features, kernel)[0])
+  cosines = _cosines(features, kernel)[0]
+  return softmax_log_probs(_option(scale, "scale", cosines, open_low=True) * cosines)
+
+
+def _option(value: ArrayLike, name: str, cosines: Array, **bounds: Any) -> Array:
+  check_option(value, name, cosines.shape[:-1], low=0, **bounds)
+  return per_class(value, cosines.dtype)
 
 
 def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Array]:
@@ -143,18 +151,15 @@ def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Arra
   return jnp.matmul(x, w.T, precision=jax.lax.Precision.HIGHEST), x, w
 
 
-def _angles(
-  features: ArrayLike, kernel: ArrayLike, labels: ArrayLike, scale: ArrayLike
-) -> tuple[Array, Array, Array, Array]:
+def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[Array, Array, Array, Array]:
   """All cosines `[..., classes]`, the label's sine `[..., 1]`, the mask of the label, and the labels."""
-  check_range(scale, "scale", low=0, open_low=True)
   features = check_wide(features, "features")
   cosines, x, w = _cosines(features, kernel)
   labels = check_labels(labels, features, "features", num_classes=w.shape[0])
   of_label = jnp.take(w, labels, axis=0)
   # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
-  return cosines, norm(across, (-1,)), jax.nn.one_hot(labels, w.shape[0], dtype=bool), labels
+  return cosines, norm(across, (-1,)), is_target_of(labels, cosines), labels
 
 
 def _unit(x: Array) -> Array:

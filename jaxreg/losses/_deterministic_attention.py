@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from jaxreg.losses._dropmax import gated_logits
+from jaxreg._checks import check_logits
+from jaxreg.losses._dropmax_masks import gated_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_wide
+from jaxreg.typing import Array
 
 
 def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -37,6 +38,6 @@ def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels:
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic Attention`.
   """
-  logits = check_wide(logits, "logits")
-  prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
+  logits = check_logits(logits, "logits")
+  prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
   return softmax_cross_entropy(gated_logits(logits, prior), labels)

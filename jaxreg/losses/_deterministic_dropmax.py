@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
 from jaxreg.losses._deterministic_attention import deterministic_attention
-from jaxreg.losses._labels import is_soft
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
-
-
-def deterministic_dropmax(
-  logits: ArrayLike,
-  retain_logits: ArrayLike,
-  labels: ArrayLike,
-  *,
-  auxiliary_weight: float | Array = 1.0,
-) -> Array:
-  """Computes the deterministic DropMax loss: the sum of `deterministic_dropmax_terms`, with its formulas.
-
-  Args:
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of `rho`, same shape.
-    labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    auxiliary_weight: weight of the second term.
-
-  Returns:
-    `[...]`, in nats, float32 or wider.
-
-  Raises:
-    TypeError, ValueError: as `deterministic_dropmax_terms`.
-
-  Example:
-    >>> deterministic_dropmax(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
-    (4,)
-
-  References:
-    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic DropMax`.
-  """
-  terms = deterministic_dropmax_terms(logits, retain_logits, labels, auxiliary_weight=auxiliary_weight)
-  return terms["nll"] + terms["auxiliary"]
+from jaxreg.losses._labels import is_soft, is_target_of
+from jaxreg.losses._terms import sum_of
+from jaxreg.typing import Array
 
 
 def deterministic_dropmax_terms(
@@ -51,7 +20,22 @@ def deterministic_dropmax_terms(
   *,
   auxiliary_weight: float | Array = 1.0,
 ) -> dict[str, Array]:
-  r"""Computes the two terms of deterministic DropMax, per example.
+  """The two terms of `deterministic_dropmax` by name."""
+  logits = check_logits(logits, "logits")
+  prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
+  labels = check_hard_or_soft_labels(labels, logits)
+  check_option(auxiliary_weight, "auxiliary_weight", logits.shape[:-1])
+  target = labels if is_soft(labels) else is_target_of(labels, logits)
+  auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(prior, target))
+  return {
+    "nll": deterministic_attention(logits, prior, labels),
+    "auxiliary": auxiliary_weight * auxiliary.sum(axis=-1),
+  }
+
+
+@sum_of(deterministic_dropmax_terms)
+def deterministic_dropmax() -> None:
+  r"""Computes the deterministic DropMax loss, the sum of two terms.
 
   .. math::
     \text{nll} &= -\log \frac{(\rho_t + \epsilon) e^{o_t}}{\sum_k (\rho_k + \epsilon) e^{o_k}} \\
@@ -64,30 +48,19 @@ def deterministic_dropmax_terms(
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    auxiliary_weight: weight of the second term.
+    auxiliary_weight: weight of the second term, a scalar or `[...]`.
 
   Returns:
-    `nll` and `auxiliary`, weighted, each `[...]` in nats, float32 or wider.
+    `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if the logits are not floating or `labels` are neither integer nor soft.
-    ValueError: if shapes do not fit or the weight is NaN.
+    ValueError: if shapes do not fit or the weight is NaN or of another shape.
 
   Example:
-    >>> terms = deterministic_dropmax_terms(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int))
-    >>> {name: round(float(term[0]), 3) for name, term in terms.items()}
-    {'nll': 2.303, 'auxiliary': 6.931}
+    >>> deterministic_dropmax(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).round(3)
+    Array([9.234, 9.234, 9.234, 9.234], dtype=float32)
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `Deterministic DropMax`.
   """
-  logits = check_wide(logits, "logits")
-  prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
-  labels = check_hard_or_soft_labels(labels, logits)
-  check_range(auxiliary_weight, "auxiliary_weight")
-  target = labels if is_soft(labels) else jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-  auxiliary = jnp.asarray(optax.losses.sigmoid_binary_cross_entropy(prior, target))
-  return {
-    "nll": deterministic_attention(logits, prior, labels),
-    "auxiliary": auxiliary_weight * auxiliary.sum(axis=-1),
-  }

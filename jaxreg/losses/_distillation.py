@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg._checks import check_logits, check_option, per_class
+from jaxreg.typing import Array
 
 
 def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: ArrayLike = 4.0) -> Array:
@@ -24,14 +25,14 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
   Args:
     logits: the student's logits `z`, `[..., classes]`, floating; log-probabilities work too.
     teacher_logits: the teacher's logits `v`, same shape; the teacher gets no gradient.
-    temperature: `T` > 0; the paper uses 1 to 20, and lower ones for small students.
+    temperature: `T` > 0, a scalar or `[...]`; the paper uses 1 to 20, and lower ones for small students.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if logits are not floating.
-    ValueError: if the shapes differ or `temperature` is not above 0.
+    ValueError: if the shapes differ or `temperature` is not above 0 or of another shape.
 
   Example:
     >>> distillation(jnp.array([[0.0, 0.0]]), jnp.array([[2 * jnp.log(3.0), 0.0]]), temperature=2.0)
@@ -40,11 +41,11 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
   References:
     Hinton, Vinyals and Dean, `Distilling the Knowledge in a Neural Network`, 2015, section 2.
   """
-  logits = check_wide(logits, "logits")
-  teacher = jax.lax.stop_gradient(check_wide(teacher_logits, "teacher_logits", shape=logits.shape))
-  check_range(temperature, "temperature", low=0, open_low=True)
-  t = jnp.asarray(temperature, logits.dtype)
+  logits = check_logits(logits, "logits")
+  teacher = jax.lax.stop_gradient(check_logits(teacher_logits, "teacher_logits", shape=logits.shape))
+  check_option(temperature, "temperature", logits.shape[:-1], low=0, open_low=True)
+  t = per_class(temperature, logits.dtype)
   log_p, log_q = jax.nn.log_softmax(teacher / t), jax.nn.log_softmax(logits / t)
   # A class that the teacher excludes does not count, even if the student excludes it, too.
   gap = jnp.where(jnp.isneginf(log_p), 0, log_p - log_q)
-  return t**2 * (jnp.exp(log_p) * gap).sum(axis=-1)
+  return jnp.asarray(temperature, logits.dtype) ** 2 * (jnp.exp(log_p) * gap).sum(axis=-1)

@@ -6,52 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._dropmax import bernoulli_neg_entropy, dropmax_log_mask, masked_nll
-from jaxreg.typing import Array, Key, check_labels, check_range, check_wide, key_first
+from jaxreg._checks import check_labels, check_logits, check_option, key_first
+from jaxreg.losses._dropmax import bernoulli_neg_entropy
+from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
+from jaxreg.losses._labels import is_target_of
+from jaxreg.losses._terms import sum_of
+from jaxreg.typing import Array, Key
 
 
-@key_first
-def dropmax_qp(
-  key: Key,
-  logits: ArrayLike,
-  retain_logits: ArrayLike,
-  labels: ArrayLike,
-  *,
-  temperature: ArrayLike = 0.1,
-  num_samples: int = 1,
-  entropy_weight: float | Array = 1.0,
-) -> Array:
-  """Computes the loss of DropMax with q = p: the sum of `dropmax_qp_terms`, which has the formulas.
-
-  Args:
-    key: draws the masks.
-    logits: `o`, `[..., classes]`, floating.
-    retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
-      is known. Soft labels are refused: the mask fixes one class.
-    temperature: temperature of the relaxation, positive.
-    num_samples: masks per example.
-    entropy_weight: weight of the entropy term.
-
-  Returns:
-    `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.
-
-  Raises:
-    TypeError, ValueError: as `dropmax_qp_terms`.
-
-  Example:
-    >>> dropmax_qp(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
-    (4,)
-
-  References:
-    Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `DropMax (q = p)`.
-  """
-  options = {"temperature": temperature, "num_samples": num_samples, "entropy_weight": entropy_weight}
-  terms = dropmax_qp_terms(key, logits, retain_logits, labels, **options)
-  return terms["nll"] + terms["kl"] + terms["neg_entropy"]
-
-
-@key_first
 def dropmax_qp_terms(
   key: Key,
   logits: ArrayLike,
@@ -62,7 +24,23 @@ def dropmax_qp_terms(
   num_samples: int = 1,
   entropy_weight: float | Array = 1.0,
 ) -> dict[str, Array]:
-  r"""Computes the three terms of DropMax with q = p, per example.
+  """The three terms of `dropmax_qp` by name."""
+  logits = check_logits(logits, "logits")
+  prior = check_logits(retain_logits, "retain_logits", shape=logits.shape)
+  labels = check_labels(labels, logits)
+  check_option(entropy_weight, "entropy_weight", labels.shape)
+  log_mask = dropmax_log_mask(key, prior, labels, temperature=temperature, num_samples=num_samples)
+  return {
+    "nll": masked_nll(logits, log_mask, labels),
+    "kl": jnp.where(is_target_of(labels, logits), jax.nn.softplus(-prior), 0).sum(axis=-1),
+    "neg_entropy": entropy_weight * bernoulli_neg_entropy(prior).sum(axis=-1),
+  }
+
+
+@key_first
+@sum_of(dropmax_qp_terms)
+def dropmax_qp() -> None:
+  r"""Computes the loss of DropMax with q = p, the sum of three terms.
 
   .. math::
     \text{nll} &= -\frac1S \sum_s \log p(y_t \mid x, z^{(s)}), \quad z_t = 1, \quad
@@ -78,36 +56,23 @@ def dropmax_qp_terms(
     key: draws the masks.
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of the retain probabilities `rho`, same shape.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
-      is known. Soft labels are refused: the mask fixes one class.
-    temperature: temperature of the relaxation, positive.
+    labels: `[...]`, integer; soft labels are refused: the mask fixes one class.
+    temperature: temperature of the relaxation, positive; a scalar or `[...]`.
     num_samples: `S`, masks per example.
-    entropy_weight: `gamma`. The paper's values are not confirmed; the default is DropMax's.
+    entropy_weight: `gamma`, a scalar or `[...]`. The paper's values are not confirmed; the default is
+      DropMax's.
 
   Returns:
-    `nll`, `kl` and `neg_entropy`, weighted, each `[...]` in nats, float32 or wider.
+    `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.
 
   Raises:
-    TypeError: if the logits are not floating, `labels` not integer or `key` not a typed key.
-    ValueError: if shapes differ or an option is out of range.
+    TypeError: for logits that are not floating, labels that are not integer, or no typed key.
+    ValueError: for shapes that differ or an option out of range.
 
   Example:
-    >>> o = ph = jnp.zeros((4, 10))
-    >>> terms = dropmax_qp_terms(jax.random.key(0), o, ph, jnp.zeros(4, int))
-    >>> {name: round(float(term[0]), 3) for name, term in terms.items() if name != "nll"}
-    {'kl': 0.693, 'neg_entropy': -6.931}
+    >>> dropmax_qp(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
+    (4,)
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, the baseline `DropMax (q = p)`; its poster.
   """
-  logits = check_wide(logits, "logits")
-  prior = check_wide(retain_logits, "retain_logits", shape=logits.shape)
-  labels = check_labels(labels, logits)
-  check_range(entropy_weight, "entropy_weight")
-  log_mask = dropmax_log_mask(key, prior, labels, temperature=temperature, num_samples=num_samples)
-  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-  return {
-    "nll": masked_nll(logits, log_mask, labels),
-    "kl": jnp.where(is_target, jax.nn.softplus(-prior), 0).sum(axis=-1),
-    "neg_entropy": entropy_weight * bernoulli_neg_entropy(prior).sum(axis=-1),
-  }

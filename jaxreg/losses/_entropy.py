@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_logits, check_option
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def entropy(logits: ArrayLike) -> Array:
@@ -49,7 +50,7 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
   Args:
     logits: logits of `p`, `[..., classes]`, floating.
     target_logits: logits of `q`, `[..., classes]`, floating.
-    threshold: `tau`, in [0, 1].
+    threshold: `tau`, a scalar or `[...]`, in [0, 1].
 
   Returns:
     `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where either's logits
@@ -57,7 +58,7 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
 
   Raises:
     TypeError: if logits are not floating.
-    ValueError: if the shapes differ or `threshold` is outside [0, 1].
+    ValueError: if the shapes differ or `threshold` is outside [0, 1] or of another shape.
 
   Example:
     >>> sure, unsure = jnp.array([9.0, 0.0]), jnp.array([1.0, 0.0])
@@ -68,9 +69,9 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
     Lee, `Pseudo-Label`, 2013, section 2.
     Sohn et al., `FixMatch: Simplifying Semi-Supervised Learning`, 2020, section 2.2.
   """
-  logits = check_wide(logits, "logits")
-  target = jax.lax.stop_gradient(check_wide(target_logits, "target_logits", shape=logits.shape))
-  check_range(threshold, "threshold", low=0, high=1)
+  logits = check_logits(logits, "logits")
+  target = jax.lax.stop_gradient(check_logits(target_logits, "target_logits", shape=logits.shape))
+  check_option(threshold, "threshold", logits.shape[:-1], low=0, high=1)
   confidence = jnp.exp(softmax_log_probs(target).max(axis=-1))
   loss = softmax_cross_entropy(logits, target.argmax(axis=-1))
   # A diverged network must show: a NaN confidence passes no threshold, but the loss must not be 0.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._labels import counted, is_soft, of_label
-from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg.losses._labels import is_soft, of_label
+from jaxreg.losses._softmax import cross_entropies, gaps_of, margins_of, of_margins
+from jaxreg.typing import Array
 
 
 def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Array:
@@ -22,14 +24,14 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    gamma: at least 0; 0 is the cross-entropy.
+    gamma: a scalar or `[...]`, at least 0; 0 is the cross-entropy.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `gamma` is negative or the shapes do not fit.
+    ValueError: if `gamma` is negative or of another shape, or the shapes do not fit.
 
   Example:
     >>> focal(jnp.array([[0.0, 0.0]]), jnp.array([0]), gamma=1.0)  # log(2) / 2
@@ -38,15 +40,26 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
   References:
     Lin et al., `Focal Loss for Dense Object Detection`, 2017, section 3.
   """
-  check_range(gamma, "gamma", low=0)
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
+  check_option(gamma, "gamma", logits.shape[:-1], low=0)
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
-    return of_label(_focal(counted(cross_entropies(logits), labels), gamma), labels)
-  return _focal(softmax_cross_entropy(logits, labels), gamma)
+    every = cross_entropies(logits)
+    infinite = jnp.isinf(every)
+    # Apart, because a finite number times infinity has no gradient.
+    excluded = jnp.where((infinite & (labels > 0)).any(axis=-1), jnp.inf, 0)
+    focus = jnp.exp(per_class(gamma, logits.dtype) * _log_wrongs(logits))
+    return of_label(focus * jnp.where(infinite, 0, every), labels) + excluded
+  margins, excluded = margins_of(logits, labels)
+  # From the margins: from a loss of 0, log(1 - p_t) has an infinite slope.
+  log_wrong = -jax.nn.softplus(-jax.nn.logsumexp(margins, axis=-1))
+  return jnp.exp(gamma * log_wrong) * of_margins(margins) + excluded
 
 
-def _focal(loss: Array, gamma: ArrayLike) -> Array:
-  # For gamma < 1 the slope of q^gamma at q = 0 is infinite. Times the loss, which is 0 there, it must be 0.
-  wrong = -jnp.expm1(-jnp.maximum(loss, jnp.finfo(loss.dtype).tiny))
-  return wrong**gamma * loss
+def _log_wrongs(logits: Array) -> Array:
+  """`log(1 - p_k)` for every class, `[..., classes]`."""
+  gaps, is_top = gaps_of(logits)
+  others = jax.nn.logsumexp(jnp.where(is_top, jnp.finfo(gaps.dtype).min / 2, -gaps), axis=-1, keepdims=True)
+  # At most a half, except for the largest logit's, where 1 - p would have no digits.
+  probs = jnp.exp(-cross_entropies(logits))
+  return jnp.where(is_top, -jax.nn.softplus(-others), jnp.log1p(-jnp.where(is_top, 0, probs)))

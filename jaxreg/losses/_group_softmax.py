@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_logits, check_option, per_class
 from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.losses._group_softmax_scores import (
   check_arguments,
@@ -17,7 +18,7 @@ from jaxreg.losses._group_softmax_scores import (
   group_sizes,
 )
 from jaxreg.losses._softmax import softmax_log_probs
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg.typing import Array
 
 Form = Literal["auto", "dense", "scan", "gather"]
 
@@ -63,8 +64,7 @@ def group_softmax(
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `b`, `[classes]`, floating; None for a head without one.
-    labels: `y`, `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if
-      it is known. Soft labels are refused: the groups belong to one class.
+    labels: `y`, `[...]`, integer; soft labels are refused: the groups belong to one class.
     num_groups: `G`, or the sizes of the groups, starting with the group of the smallest scores; static. If
       `G` does not divide the features, the last groups have one more.
     kind: `I` or `II`.
@@ -146,21 +146,22 @@ def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> A
 
   Args:
     logits: `features @ kernel + bias`, `[..., classes]`, floating.
-    logit_scale: above 0.
+    logit_scale: a scalar or `[...]`, above 0.
 
   Returns:
     `[..., classes]`, in at least float32.
 
   Raises:
     TypeError: if `logits` are not floating.
-    ValueError: if `logit_scale` is not above 0.
+    ValueError: if `logit_scale` is not above 0 or of another shape.
 
   Example:
     >>> group_softmax_log_probs(jnp.array([2.0, 0.0]), logit_scale=0.5)
     Array([-0.31326163, -1.3132616 ], dtype=float32)
   """
-  check_range(logit_scale, "logit_scale", low=0, open_low=True)
-  return softmax_log_probs(logit_scale * check_wide(logits, "logits"))
+  logits = check_logits(logits, "logits")
+  check_option(logit_scale, "logit_scale", logits.shape[:-1], low=0, open_low=True)
+  return softmax_log_probs(per_class(logit_scale, logits.dtype) * logits)
 
 
 def _power(kind: str, power: float | None, num_groups: int) -> float:
@@ -168,7 +169,7 @@ def _power(kind: str, power: float | None, num_groups: int) -> float:
     raise ValueError(f"kind must be 'I' or 'II', got {kind!r}")
   if power is None:
     return float(num_groups if kind == "I" else 1)
-  check_range(power, "power", low=0, open_low=True)
+  check_option(power, "power", (), low=0, open_low=True)
   return power
 
 

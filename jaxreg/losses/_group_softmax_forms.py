@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
@@ -251,7 +252,7 @@ def _residual(logits: Array, labels: Array) -> Array:
   The softmax is recomputed from the logits: a log-sum-exp kept from the forward pass has too few digits for
   large logits. A label out of range gives NaN, as it does by autodiff.
   """
-  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  is_target = is_target_of(labels, logits)
   others = jnp.where(is_target, 0, jax.nn.softmax(logits))
   residual = jnp.where(is_target, -others.sum(axis=-1, keepdims=True), others)
   return jnp.where(is_target.any(axis=-1, keepdims=True), residual, jnp.nan)
@@ -279,7 +280,10 @@ def _fractions(sizes: tuple[int, ...], dtype: Any) -> Array:
 def _shares(sizes: tuple[int, ...], bias: Array) -> Array:
   """Each group's part of the bias, `[G, C]`, in proportion to its number of features."""
   bias = _wide(bias)
-  return _fractions(sizes, bias.dtype)[:, None] * bias[None, :]
+  # A class excluded by -inf is so in every group, also in one without features.
+  excluded = jnp.isneginf(bias)
+  shares = _fractions(sizes, bias.dtype)[:, None] * jnp.where(excluded, 0, bias)[None, :]
+  return jnp.where(excluded[None, :], -jnp.inf, shares)
 
 
 def _product(x: Array, y: Array) -> Array:

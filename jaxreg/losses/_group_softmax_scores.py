@@ -1,7 +1,7 @@
 """Rules that group the features for the group softmax: a score per feature, to be sorted and cut.
 
 Every rule is `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`, the arguments of
-the loss. `random_scores` takes a key first: `functools.partial(random_scores, key)`.
+the loss, in at least float32. `random_scores` takes a key first: `functools.partial(random_scores, key)`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg.typing import (
-  Array,
-  Key,
-  check_count,
-  check_floating,
-  check_key,
-  check_labels,
-  check_wide,
-  key_first,
-)
+from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg.losses._labels import is_target_of
+from jaxreg.typing import Array, Key
 
 
 def discriminative_scores(
@@ -34,14 +27,14 @@ def discriminative_scores(
 
   The cost is O(features) per example beside one mean over the kernel. The bias, spread over the features,
   would add the same number to every score. For two classes no other groups of these sizes have a larger loss.
-  For more classes, sorting and cutting maximises a lower bound of the loss; `docs/group_softmax.md` measures
+  For more classes, sorting and cutting maximises a lower bound of the loss; `papers/group_softmax` measures
   the gap on a trained head.
 
   Args:
     features: `x`, `[..., features]`, floating.
     kernel: `W`, `[features, classes]`, floating.
     bias: `[classes]`, floating, or None; not used.
-    labels: `[...]`, integer class indices in `[0, classes)`, as in the loss.
+    labels: `[...]`, integer, as in the loss.
     num_groups: not used.
 
   Returns:
@@ -76,20 +69,6 @@ def posterior_scores(
   The log-sum-exp of the other classes is at least `sum_c pi_c z_c + H(pi)` for any weights. Uniform weights
   give the paper's rule; these weights give the tangent at the whole logits. This costs two more matrix
   products. The rule is ours, as a control.
-
-  Args:
-    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; the bias is used.
-
-  Returns:
-    `[..., features]`, in at least float32.
-
-  Raises:
-    TypeError: if an array is of another kind.
-    ValueError: if shapes do not fit.
-
-  Example:
-    >>> posterior_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
-    Array([ 3., -1.], dtype=float32)
   """
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
@@ -103,20 +82,6 @@ def rival_scores(
   r"""Scores each feature's evidence for the label against the likeliest other class.
 
   .. math:: \lambda_j = z_{jy} - z_{jr}, \qquad r = \operatorname{argmax}_{c \ne y} \bar z_c
-
-  Args:
-    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; the bias is used.
-
-  Returns:
-    `[..., features]`, in at least float32.
-
-  Raises:
-    TypeError: if an array is of another kind.
-    ValueError: if shapes do not fit.
-
-  Example:
-    >>> rival_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
-    Array([ 3., -1.], dtype=float32)
   """
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
@@ -131,17 +96,6 @@ def interleaved_scores(
 
   This is the opposite of sorting and cutting the same scores: a control for `discriminative_scores`.
 
-  Args:
-    features, kernel, bias, labels: as in `discriminative_scores`.
-    num_groups: number of groups to be cut.
-
-  Returns:
-    `[..., features]`, the number of the group, in at least float32.
-
-  Raises:
-    TypeError: if an array is of another kind or `num_groups` not an integer.
-    ValueError: if shapes do not fit.
-
   Example:
     >>> x, kernel = jnp.array([[1.0, 2.0, 3.0, 4.0]]), jnp.array([[1.0, 0.0]] * 4)
     >>> interleaved_scores(x, kernel, jnp.zeros(2), jnp.array([0]), num_groups=2)
@@ -154,7 +108,6 @@ def interleaved_scores(
   return ((rank - scores.shape[-1]) % num_groups).astype(scores.dtype)
 
 
-@key_first
 def random_scores(
   key: Key,
   features: ArrayLike,
@@ -164,25 +117,7 @@ def random_scores(
   *,
   num_groups: int = 2,
 ) -> Array:
-  """Draws random scores for each example and each key: a control for `discriminative_scores`.
-
-  Args:
-    key: one uniform draw of `[..., features]`.
-    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; only shapes are used.
-
-  Returns:
-    `[..., features]`, uniform in [0, 1), in at least float32.
-
-  Raises:
-    TypeError: if an array is of another kind or `key` not a typed key.
-    ValueError: if shapes do not fit.
-
-  Example:
-    >>> x, kernel, bias, labels = jnp.ones((4, 6)), jnp.ones((6, 3)), jnp.zeros(3), jnp.zeros(4, int)
-    >>> rule = lambda *arguments, **options: random_scores(jax.random.key(0), *arguments, **options)
-    >>> feature_groups(rule(x, kernel, bias, labels), num_groups=2).sum(axis=-1)
-    Array([3, 3, 3, 3], dtype=uint32)
-  """
+  """Draws uniform scores for each example and each key: a control for `discriminative_scores`."""
   del num_groups
   features, *_ = _checked(features, kernel, bias, labels)
   return jax.random.uniform(check_key(key), features.shape, jnp.float32).astype(features.dtype)
@@ -191,25 +126,20 @@ def random_scores(
 def fixed_scores(
   features: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None, labels: ArrayLike, *, num_groups: int = 2
 ) -> Array:
-  """Scores the features by their position, so that all examples have the same groups: a control.
-
-  Args:
-    features, kernel, bias, labels, num_groups: as in `discriminative_scores`; only shapes are used.
-
-  Returns:
-    `[..., features]`, 0, 1, 2, ..., in at least float32.
-
-  Raises:
-    TypeError: if an array is of another kind.
-    ValueError: if shapes do not fit.
-
-  Example:
-    >>> fixed_scores(jnp.ones((1, 3)), jnp.ones((3, 2)), jnp.zeros(2), jnp.array([0]))
-    Array([[0., 1., 2.]], dtype=float32)
-  """
+  """Scores the features by their position, so that all examples have the same groups: a control."""
   del num_groups
   features, *_ = _checked(features, kernel, bias, labels)
   return _position(features)
+
+
+GROUPINGS: dict[str, Callable[..., Array]] = {
+  "discriminative": discriminative_scores,
+  "random": random_scores,
+  "fixed": fixed_scores,
+  "interleaved": interleaved_scores,
+  "posterior": posterior_scores,
+  "rival": rival_scores,
+}
 
 
 def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Array:
@@ -227,10 +157,6 @@ def feature_groups(scores: ArrayLike, *, num_groups: int | Sequence[int]) -> Arr
 
   Returns:
     `[..., features]`, in `[0, G)`, of the smallest unsigned dtype.
-
-  Raises:
-    TypeError: if `scores` are not floating or `num_groups` not an integer or integers.
-    ValueError: if there are more groups than features, or the sizes do not add up.
 
   Example:
     >>> feature_groups(jnp.array([0.3, -1.0, 2.0, 0.1, 0.0]), num_groups=2)
@@ -309,8 +235,7 @@ def check_arguments(
 
 def _other_logits(features: Array, kernel: Array, bias: Array, labels: Array) -> Array:
   logits = features @ kernel + jnp.expand_dims(bias, tuple(range(features.ndim - 1)))
-  is_target = jax.nn.one_hot(labels, kernel.shape[1], dtype=bool)
-  return jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits)
+  return jnp.where(is_target_of(labels, logits), jnp.finfo(logits.dtype).min / 2, logits)
 
 
 def _order_preserving(scores: Array) -> Array:

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_wide
+from jaxreg._checks import check_logits
+from jaxreg.typing import Array
 
 
-def jensen_shannon(log_probs: ArrayLike) -> Array:
-  r"""Computes the Jensen-Shannon divergence of predictions for several views of each example.
+def jensen_shannon(logits: ArrayLike) -> Array:
+  r"""Computes the Jensen-Shannon divergence of the predictions for several views.
 
   .. math:: \frac1n \sum_{i=1}^n \mathrm{KL}(p_i \| m), \qquad m = \frac1n \sum_{i=1}^n p_i
 
@@ -18,14 +19,14 @@ def jensen_shannon(log_probs: ArrayLike) -> Array:
   of the image. Gradient goes to all predictions.
 
   Args:
-    log_probs: log-probabilities of each view, `[..., views, classes]`, floating; -inf where a probability is
-      0.
+    logits: logits or log-probabilities of each view, `[..., views, classes]`, floating; -inf excludes a
+      class.
 
   Returns:
     `[...]`, in [0, log(views)], float32 or wider.
 
   Raises:
-    TypeError: if the log-probabilities are not floating.
+    TypeError: if the logits are not floating.
     ValueError: if they have fewer than two axes.
 
   Example:
@@ -36,9 +37,9 @@ def jensen_shannon(log_probs: ArrayLike) -> Array:
     Hendrycks et al., `AugMix: A Simple Data Processing Method to Improve Robustness and Uncertainty`, 2020,
     section 3.
   """
-  log_p = check_wide(log_probs, "log_probs")
-  if log_p.ndim < 2:
-    raise ValueError(f"log_probs must be [..., views, classes], got {log_p.shape}")
+  if jnp.ndim(logits) < 2:
+    raise ValueError(f"logits must be [..., views, classes], got {jnp.shape(logits)}")
+  log_p = jax.nn.log_softmax(check_logits(logits, "logits"))
   # A class that a view excludes adds nothing to its divergence, and has no gradient there.
   excluded = log_p == -jnp.inf
   finite = jnp.where(excluded.all(axis=-2, keepdims=True), 0, log_p)

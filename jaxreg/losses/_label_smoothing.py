@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._labels import of_label
-from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg.losses._labels import counted, is_soft, of_label
+from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
+from jaxreg.typing import Array
 
 
 def label_smoothing(
@@ -26,7 +29,7 @@ def label_smoothing(
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
-    smoothing: `eps` in [0, 1].
+    smoothing: `eps`, a scalar or `[...]`, in [0, 1].
     over: whether the mass is spread over all classes or over the wrong ones.
 
   Returns:
@@ -37,22 +40,26 @@ def label_smoothing(
     ValueError: for a `smoothing` outside [0, 1], another `over`, or shapes that do not fit.
 
   Example:
-    >>> label_smoothing(jnp.array([[2.0, 0.0]]), jnp.array([0]), smoothing=0.1)
-    Array([0.226928], dtype=float32)
+    >>> label_smoothing(jnp.array([[2.0, 0.0]]), jnp.array([0]), smoothing=0.1).round(4)
+    Array([0.2269], dtype=float32)
 
   References:
     Szegedy et al., `Rethinking the Inception Architecture for Computer Vision`, 2016, section 7.
     Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 7.5.1 (`over="others"`).
   """
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
-  check_range(smoothing, "smoothing", low=0, high=1)
+  check_option(smoothing, "smoothing", logits.shape[:-1], low=0, high=1)
   classes = logits.shape[-1]
   if over not in ("all", "others"):
     raise ValueError(f"over must be 'all' or 'others', got {over!r}")
-  if over == "others" and classes < 2:
-    raise ValueError(f"over='others' needs at least 2 classes, got {classes}")
-  if over == "others":
-    smoothing = smoothing * classes / (classes - 1)
+  every = cross_entropies(logits)
+  if over == "all":
+    rest = every.mean(axis=-1)
+  else:
+    target = labels if is_soft(labels) else jax.nn.one_hot(labels, classes, dtype=logits.dtype)
+    rest = of_label(every, 1 - target) / (classes - 1)
   loss = softmax_cross_entropy(logits, labels)
-  return loss + smoothing * (of_label(logits, labels) - logits.mean(axis=-1))
+  # An excluded class without a share of the target counts nothing.
+  share = jnp.asarray(smoothing, logits.dtype)
+  return (1 - share) * counted(loss, 1 - share) + share * counted(rest, share)

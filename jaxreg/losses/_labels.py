@@ -1,5 +1,6 @@
-"""Soft labels: a loss for soft labels is the mean of its values for the classes, by their probabilities."""
+"""Labels, integer or soft; a loss for soft labels is the mean of its values for the classes by share."""
 
+import jax
 import jax.numpy as jnp
 
 from jaxreg.typing import Array
@@ -8,6 +9,11 @@ from jaxreg.typing import Array
 def is_soft(labels: Array) -> bool:
   """Whether labels are probabilities `[..., classes]` instead of integers `[...]`."""
   return jnp.issubdtype(labels.dtype, jnp.floating)
+
+
+def is_target_of(labels: Array, logits: Array) -> Array:
+  """Which of the classes is the integer label, `[..., classes]`; none for a label out of range."""
+  return jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
 
 
 def of_label(values: Array, labels: Array) -> Array:

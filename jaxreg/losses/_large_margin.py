@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_labels, check_logits, check_option
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_labels, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.3) -> Array:
@@ -22,16 +23,15 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
 
   Args:
     logits: `[..., classes]`, floating.
-    labels: `[...]`, integer class indices in `[0, classes)`. Any other index gives NaN, or is refused if it
-      is known. Soft labels are refused: the penalty leaves out one class.
-    weight: `lambda`, at least 0; 0 is the cross-entropy.
+    labels: `[...]`, integer; soft labels are refused: the penalty leaves out one class.
+    weight: `lambda`, a scalar or `[...]`, at least 0; 0 is the cross-entropy.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if `logits` are not floating or `labels` not integer.
-    ValueError: if `weight` is negative, the shapes do not fit or there is one class.
+    ValueError: if `weight` is negative or of another shape, the shapes do not fit or there is one class.
 
   Example:
     >>> logits = jnp.array([[0.0, 0.0, jnp.log(3.0)]])  # q = 1/4, 3/4; penalty (1/2) (1/4) log(3)
@@ -42,15 +42,19 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
   References:
     Kobayashi, `Large Margin In Softmax Cross-Entropy Loss`, 2019.
   """
-  check_range(weight, "weight", low=0)
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
+  check_option(weight, "weight", logits.shape[:-1], low=0)
   labels = check_labels(labels, logits)
   classes = logits.shape[-1]
-  if classes < 2:
-    raise ValueError(f"logits must have at least 2 classes, got {classes}")
   wrong = jax.nn.one_hot(labels, classes, dtype=int) == 0
-  log_q = jax.nn.log_softmax(logits, axis=-1, where=wrong)
+  excluded = jnp.isneginf(logits)
+  # A large finite number instead of -inf, whose gradient could be NaN.
+  finite = jnp.where(excluded, jnp.finfo(logits.dtype).min / 2, logits)
+  log_q = jax.nn.log_softmax(finite, axis=-1, where=wrong)
   # The label's own entry must not reach the gradient.
-  log_q = jnp.where(wrong, log_q, 0)
+  log_q = jnp.where(wrong & ~excluded, log_q, 0)
   penalty = jnp.where(wrong, (jnp.exp(log_q) - 1 / (classes - 1)) * log_q, 0).sum(axis=-1)
+  # The uniform distribution is infinitely far from one that excludes a wrong class.
+  infinite = (wrong & excluded).any(axis=-1) & (jnp.asarray(weight) > 0)
+  penalty = jnp.where(infinite, jnp.inf, penalty)
   return softmax_cross_entropy(logits, labels) + 0.5 * weight * penalty

@@ -5,12 +5,13 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_logits, check_option, check_wide, per_class
 from jaxreg.losses._softmax import softmax_cross_entropy
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def logit_adjustment(
-  logits: ArrayLike, labels: ArrayLike, log_prior: ArrayLike, *, strength: ArrayLike = 1.0
+  logits: ArrayLike, labels: ArrayLike, log_prior: ArrayLike, *, weight: ArrayLike = 1.0
 ) -> Array:
   r"""Computes the cross-entropy of logits raised by the log frequency of their class, for training only.
 
@@ -24,14 +25,14 @@ def logit_adjustment(
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     log_prior: `log pi`, `[classes]`, floating. The logarithms of counts also work: a constant makes no
       difference.
-    strength: `tau`, at least 0; 0 is the cross-entropy.
+    weight: `tau`, a scalar or `[...]`, at least 0; 0 is the cross-entropy.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if `logits` or `log_prior` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `strength` is negative or the shapes do not fit.
+    ValueError: if `weight` is negative or of another shape, or the shapes do not fit.
 
   Example:
     >>> logit_adjustment(jnp.zeros((2, 2)), jnp.array([0, 1]), jnp.log(jnp.array([3.0, 1.0]))).round(4)
@@ -40,10 +41,12 @@ def logit_adjustment(
   References:
     Menon et al., `Long-tail learning via logit adjustment`, 2021.
   """
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
   log_prior = check_wide(log_prior, "log_prior", shape=logits.shape[-1:])
-  check_range(strength, "strength", low=0)
+  check_option(weight, "weight", logits.shape[:-1], low=0)
+  weight = per_class(weight, logits.dtype)
+  log_prior = jnp.broadcast_to(log_prior, logits.shape)
   # A class that never occurs has -inf, and 0 times -inf is NaN.
-  log_prior = jnp.where(jnp.isneginf(log_prior) & (jnp.asarray(strength) == 0), 0, log_prior)
-  adjustment = (strength * log_prior).reshape(*[1] * (logits.ndim - 1), -1)
+  never = jnp.isneginf(log_prior)
+  adjustment = jnp.where(never & (weight > 0), -jnp.inf, weight * jnp.where(never, 0, log_prior))
   return softmax_cross_entropy(logits + adjustment, labels)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_wide
+from jaxreg._checks import check_option, check_wide
+from jaxreg.losses._terms import sum_of
+from jaxreg.typing import Array
 
 
-def multitask(losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] | None = None) -> Array:
+def multitask_terms(
+  losses: Mapping[str, ArrayLike], *, weights: Mapping[str, ArrayLike] | None = None
+) -> dict[str, Array]:
+  """The terms of `multitask` by task."""
+  losses = _checked(losses, losses if weights is None else weights, "weights")
+  for task, weight in (weights or {}).items():
+    check_option(weight, f"weights[{task!r}]", losses[task].shape)
+  return {task: loss if weights is None else loss * weights[task] for task, loss in losses.items()}
+
+
+@sum_of(multitask_terms)
+def multitask() -> None:
   r"""Computes the weighted sum of the tasks' losses.
 
   .. math:: \ell = \sum_t w_t \ell_t
@@ -21,51 +33,37 @@ def multitask(losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] 
 
   Args:
     losses: by task, all of the same shape: `[batch]`, or scalars; floating. 0 where an example lacks a label.
-    weights: by task, scalars, not necessarily positive; default all 1.
+    weights: by task, scalars or of the shape of a loss, not necessarily positive; default all 1.
 
   Returns:
     The shape of one loss, float32 or wider.
 
   Raises:
     TypeError: if a loss is not floating.
-    ValueError: if `losses` is empty, its shapes differ, or `weights` has other tasks.
+    ValueError: if `losses` is empty, its shapes differ, or `weights` has other tasks or shapes.
 
   Example:
     >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
-    >>> multitask(losses, {"digit": 1.0, "parity": 0.5})
+    >>> multitask(losses, weights={"digit": 1.0, "parity": 0.5})
     Array([2.5], dtype=float32)
 
   References:
     Caruana, `Multitask Learning`, 1997.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, multi-task learning.
   """
-  return reduce(jnp.add, multitask_terms(losses, weights).values())
 
 
-def multitask_terms(
-  losses: Mapping[str, ArrayLike], weights: Mapping[str, ArrayLike] | None = None
+def uncertainty_weighting_terms(
+  losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]
 ) -> dict[str, Array]:
-  """Computes the terms of `multitask` by task; their sum is the loss.
-
-  Args:
-    losses, weights: as in `multitask`.
-
-  Returns:
-    A dict by task, in the order of `losses`.
-
-  Raises:
-    TypeError, ValueError: as `multitask`.
-
-  Example:
-    >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
-    >>> multitask_terms(losses, {"digit": 1.0, "parity": 0.5})
-    {'digit': Array([2.], dtype=float32), 'parity': Array([0.5], dtype=float32)}
-  """
-  losses = _checked(losses, losses if weights is None else weights, "weights")
-  return {task: loss if weights is None else loss * weights[task] for task, loss in losses.items()}
+  """The terms of `uncertainty_weighting` by task, each with its `s / 2`."""
+  losses = _checked(losses, log_vars, "log_vars")
+  logs = {task: check_wide(log_vars[task], f"log_vars[{task!r}]", shape=()) for task in losses}
+  return {task: jnp.exp(-logs[task]) * loss + 0.5 * logs[task] for task, loss in losses.items()}
 
 
-def uncertainty_weighting(losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]) -> Array:
+@sum_of(uncertainty_weighting_terms)
+def uncertainty_weighting() -> None:
   r"""Computes the sum of the tasks' losses, each weighted by one over a learned noise variance.
 
   .. math:: \ell = \sum_t \Bigl(e^{-s_t} \ell_t + \tfrac12 s_t\Bigr), \qquad s_t = \log \sigma_t^2
@@ -95,30 +93,6 @@ def uncertainty_weighting(losses: Mapping[str, ArrayLike], log_vars: Mapping[str
   References:
     Kendall, Gal and Cipolla, `Multi-Task Learning Using Uncertainty to Weigh Losses`, 2018.
   """
-  return reduce(jnp.add, uncertainty_weighting_terms(losses, log_vars).values())
-
-
-def uncertainty_weighting_terms(
-  losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]
-) -> dict[str, Array]:
-  """Computes the terms of `uncertainty_weighting` by task, each with its `s / 2`; their sum is the loss.
-
-  Args:
-    losses, log_vars: as in `uncertainty_weighting`.
-
-  Returns:
-    A dict by task, in the order of `losses`.
-
-  Raises:
-    TypeError, ValueError: as `uncertainty_weighting`.
-
-  Example:
-    >>> uncertainty_weighting_terms({"digit": jnp.array([2.0])}, {"digit": jnp.array(0.0)})
-    {'digit': Array([2.], dtype=float32)}
-  """
-  losses = _checked(losses, log_vars, "log_vars")
-  logs = {task: check_wide(log_vars[task], f"log_vars[{task!r}]", shape=()) for task in losses}
-  return {task: jnp.exp(-logs[task]) * loss + 0.5 * logs[task] for task, loss in losses.items()}
 
 
 def _checked(losses: Mapping[str, ArrayLike], others: Mapping[str, ArrayLike], name: str) -> dict[str, Array]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
 from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0) -> Array:
@@ -23,14 +24,14 @@ def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0)
   Args:
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
-    epsilon: at least -1; 0 is the cross-entropy.
+    epsilon: a scalar or `[...]`, at least -1; 0 is the cross-entropy.
 
   Returns:
     `[...]`, in nats, float32 or wider.
 
   Raises:
     TypeError: if `logits` are not floating or `labels` neither integer nor soft.
-    ValueError: if `epsilon` is below -1 or the shapes do not fit.
+    ValueError: if `epsilon` is below -1 or of another shape, or the shapes do not fit.
 
   Example:
     >>> poly_loss(jnp.array([[0.0, 0.0]]), jnp.array([0]), epsilon=1.0)  # log(2) + 1/2
@@ -39,12 +40,12 @@ def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0)
   References:
     Leng et al., `PolyLoss: A Polynomial Expansion Perspective of Classification Loss Functions`, 2022.
   """
-  check_range(epsilon, "epsilon", low=-1)
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
+  check_option(epsilon, "epsilon", logits.shape[:-1], low=-1)
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
     loss = cross_entropies(logits)
-    return of_label(loss - epsilon * jnp.expm1(-loss), labels)
+    return of_label(loss - per_class(epsilon, loss.dtype) * jnp.expm1(-loss), labels)
   loss = softmax_cross_entropy(logits, labels)
   # 1 - p_t from the loss itself: from p_t, digits are lost where it is nearly 1.
   return loss - epsilon * jnp.expm1(-loss)

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_wide
+from jaxreg._checks import check_wide, known_values
+from jaxreg.typing import Array
 
 
 def reconstruction(
@@ -33,7 +34,7 @@ def reconstruction(
 
   Raises:
     TypeError: if an array is not floating.
-    ValueError: if the shapes differ or `likelihood` is neither.
+    ValueError: if the shapes differ, or known inputs are outside [0, 1] for "bernoulli".
 
   Example:
     >>> reconstruction(jnp.zeros((1, 2)), jnp.array([[1.0, 2.0]]))
@@ -44,11 +45,15 @@ def reconstruction(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, semi-supervised learning.
   """
   outputs = check_wide(outputs, "outputs")
-  if outputs.ndim == 0:
-    raise ValueError("outputs must be [batch, ...], got a scalar")
-  x = check_wide(x, "x", shape=outputs.shape)
+  given, x = x, check_wide(x, "x", shape=outputs.shape)
   if likelihood not in ("gaussian", "bernoulli"):
     raise ValueError(f"likelihood must be 'gaussian' or 'bernoulli', got {likelihood!r}")
+  known = known_values(given) if likelihood == "bernoulli" else None
+  if known is not None and known.size and (known.min() < 0 or known.max() > 1):
+    raise ValueError(
+      f"x must lie in [0, 1] for 'bernoulli', got values from {known.min():g} to {known.max():g}; "
+      "divide pixels by 255, or take 'gaussian'"
+    )
   if likelihood == "gaussian":
     each = 0.5 * jnp.square(outputs - x)
   else:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg._checks import check_option, check_wide
+from jaxreg.typing import Array
 
 
 def semi_supervised(
@@ -36,7 +37,7 @@ def semi_supervised(
       here are NaN for a negative label.
     unsupervised: `u`, `[batch]`, floating.
     labels: `[batch]`: integers, negative for an unlabelled example, or bool, True for a labelled one.
-    weight: `w`, at least 0.
+    weight: `w`, a scalar or `[batch]`, at least 0.
     over: whether `U` is the unlabelled examples or all examples.
     weights: `[batch]`, at least 0, the weights of the mean: 0 for padding. Default: all 1.
     axis_name: name of a mapped axis over which the batch is spread; sums then run over all parts.
@@ -64,7 +65,7 @@ def semi_supervised(
     raise TypeError(f"labels must be integers or bool, got {labels.dtype}")
   if labels.shape != supervised.shape:
     raise ValueError(f"labels must have shape {supervised.shape}, got {labels.shape}")
-  check_range(weight, "weight", low=0)
+  check_option(weight, "weight", supervised.shape, low=0)
   if over not in ("unlabelled", "all"):
     raise ValueError(f"over must be 'unlabelled' or 'all', got {over!r}")
   weights = (

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.losses._labels import is_soft, of_label
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_wide
+from jaxreg._checks import check_hard_or_soft_labels, check_logits
+from jaxreg.losses._labels import is_soft, is_target_of, of_label
+from jaxreg.typing import Array
 
 
 def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -21,7 +22,7 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   their digits.
 
   Args:
-    logits: `[..., classes]`, floating.
+    logits: `[..., classes]`, floating; -inf excludes a class, and the loss of an excluded label is +inf.
     labels: `[...]`, integer class indices in `[0, classes)`, or soft: `[..., classes]`, floating, at least 0
       with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or is refused if
       it is known. Soft labels get a gradient too: for a teacher's, stop it.
@@ -42,16 +43,36 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   References:
     Goodfellow, Bengio and Courville, `Deep Learning`, 2016, section 6.2.2.3.
   """
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
   if is_soft(labels):
     return of_label(cross_entropies(logits), labels)
+  margins, excluded = margins_of(logits, labels)
+  return excluded + of_margins(margins)
+
+
+def margins_of(logits: Array, labels: Array) -> tuple[Array, Array]:
+  """The margins `o_k - o_t` to an integer label, `[..., classes]`, and what an excluded label costs, `[...]`.
+
+  The label's own entry is the most negative number instead of 0. The margins are finite even if the label's
+  logit is -inf; its cost is then +inf, else 0. Added to the cross-entropy of the margins it gives the
+  gradient `p - y`, as soft labels have it.
+  """
   # A negative index would count from the end; past the end it gives NaN.
   index = jnp.where(labels < 0, logits.shape[-1], labels)
   target = jnp.take_along_axis(logits, index[..., None], axis=-1)
-  is_target = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-  # Finite instead of -inf, whose difference to `top` could be NaN.
-  margins = jnp.where(is_target, jnp.finfo(logits.dtype).min / 2, logits - target)
+  excluded = jnp.isneginf(target)
+  # So far below the largest logit that its probability is 0; finite also if all classes are excluded.
+  largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  lowest = jnp.where(jnp.isneginf(largest), 0, largest) - 1e3
+  # Finite instead of -inf, whose difference to another -inf would be NaN.
+  differences = logits - jnp.where(excluded, lowest, target)
+  margins = jnp.where(is_target_of(labels, logits), jnp.finfo(logits.dtype).min / 2, differences)
+  return margins, jnp.where(excluded, -target, 0)[..., 0]
+
+
+def of_margins(margins: Array) -> Array:
+  """The cross-entropy from `margins_of`: `log(1 + sum of their exponentials)`."""
   top = jax.lax.stop_gradient(jnp.maximum(margins.max(axis=-1), 0))
   return top + jnp.log1p(jnp.expm1(-top) + jnp.exp(margins - top[..., None]).sum(axis=-1))
 
@@ -62,11 +83,16 @@ def cross_entropies(logits: Array) -> Array:
   From the largest logit: `-log p_k = (o_top - o_k) + log(1 + sum of the others' e^(o_j - o_top))`, two
   non-negative terms.
   """
-  top = logits.argmax(axis=-1, keepdims=True)
-  is_top = jax.nn.one_hot(top[..., 0], logits.shape[-1], dtype=bool)
-  gaps = jnp.where(is_top, 0, jnp.take_along_axis(logits, top, axis=-1) - logits)
+  gaps, is_top = gaps_of(logits)
   others = jnp.where(is_top, 0, jnp.exp(-gaps)).sum(axis=-1, keepdims=True)
   return gaps + jnp.log1p(others)
+
+
+def gaps_of(logits: Array) -> tuple[Array, Array]:
+  """How far each logit lies below the largest one, and which one is the largest."""
+  top = logits.argmax(axis=-1, keepdims=True)
+  is_top = is_target_of(top[..., 0], logits)
+  return jnp.where(is_top, 0, jnp.take_along_axis(logits, top, axis=-1) - logits), is_top
 
 
 def softmax_log_probs(logits: ArrayLike) -> Array:
@@ -79,4 +105,4 @@ def softmax_log_probs(logits: ArrayLike) -> Array:
     >>> softmax_log_probs(jnp.zeros(2))
     Array([-0.6931472, -0.6931472], dtype=float32)
   """
-  return jax.nn.log_softmax(check_wide(logits, "logits"))
+  return jax.nn.log_softmax(check_logits(logits, "logits"))

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
 from jaxreg.losses._labels import is_soft, of_label
-from jaxreg.typing import Array, check_hard_or_soft_labels, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
@@ -18,7 +19,10 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
   .. math:: \ell = -o_t + \frac12 \sum_{k \in S} (o_k^2 - \tau^2) + \frac12
     = \frac12 \lVert p - y \rVert^2 + \max(\tau - o_t, 0), \qquad \nabla_o \ell = p - y
 
-  with `p` from `sparsemax_probs`, its threshold `tau` and its support `S`. The loss is exactly 0 from a
+  .. math:: p = \operatorname*{argmin}_{p \ge 0, \, \sum_k p_k = 1} \lVert p - o \rVert^2
+    = \max(o - \tau, 0), \qquad \tau = \max_j \frac1j \Bigl(\sum_{i \le j} o_{(i)} - 1\Bigr)
+
+  where `o_(i)` are the logits in decreasing order and `S` is the support of `p`. The loss is exactly 0 from a
   margin of 1 on and grows linearly on the other side. The code uses the second form, in which no large terms
   cancel. It equals `optax.losses.multiclass_sparsemax_loss`, which loses its digits near zero and under a
   common shift of the logits, and takes one leading axis.
@@ -44,9 +48,9 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
     Array([0.0625, 0.    , 3.    ], dtype=float32)
 
   References:
-    Martins and Astudillo, `From Softmax to Sparsemax`, 2016, section 3.
+    Martins and Astudillo, `From Softmax to Sparsemax`, 2016, section 3 and algorithm 1.
   """
-  logits = check_wide(logits, "logits")
+  logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
   excess = _excess(logits)
   # Not `maximum`, whose gradient is a half for a class on the threshold.
@@ -59,30 +63,13 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
 
 
 def sparsemax_probs(logits: ArrayLike) -> Array:
-  r"""Projects the logits onto the simplex, which makes some probabilities exactly 0.
-
-  .. math:: p = \operatorname*{argmin}_{p \ge 0, \, \sum_k p_k = 1} \lVert p - o \rVert^2
-    = \max(o - \tau, 0), \qquad \tau = \max_j \frac1j \Bigl(\sum_{i \le j} o_{(i)} - 1\Bigr)
-
-  where `o_(i)` are the logits in decreasing order.
-
-  Args:
-    logits: `o`, `[..., classes]`, floating.
-
-  Returns:
-    `[..., classes]`, in at least float32.
-
-  Raises:
-    TypeError: if `logits` are not floating.
+  """Projects the logits onto the simplex, which makes some probabilities exactly 0.
 
   Example:
     >>> sparsemax_probs(jnp.array([1.0, 0.5, -1.0]))
     Array([0.75, 0.25, 0.  ], dtype=float32)
-
-  References:
-    Martins and Astudillo, `From Softmax to Sparsemax`, 2016, algorithm 1.
   """
-  excess = _excess(check_wide(logits, "logits"))
+  excess = _excess(check_logits(logits, "logits"))
   return jnp.where(excess <= 0, 0, excess)
 
 
@@ -110,7 +97,7 @@ def sparsemax_log_probs(logits: ArrayLike, *, eps: float = 1e-20) -> Array:
     >>> sparsemax_log_probs(jnp.array([1.0, 0.5, -1.0])).round(2)
     Array([ -0.29,  -1.39, -46.05], dtype=float32)
   """
-  check_range(eps, "eps", low=0, high=1, open_low=True)
+  check_option(eps, "eps", (), low=0, high=1, open_low=True)
   probs = sparsemax_probs(logits)
   # Double where: otherwise the infinite derivative of log at 0 enters through the branch not taken.
   log_probs = jnp.log(jnp.where(probs == 0, 1, probs))

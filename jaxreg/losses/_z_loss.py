@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, check_wide
+from jaxreg._checks import check_logits
+from jaxreg.typing import Array
 
 
 def z_loss(logits: ArrayLike) -> Array:
@@ -34,4 +35,4 @@ def z_loss(logits: ArrayLike) -> Array:
   References:
     Chowdhery et al., `PaLM: Scaling Language Modeling with Pathways`, 2022, section 5.
   """
-  return jnp.square(jax.nn.logsumexp(check_wide(logits, "logits"), axis=-1))
+  return jnp.square(jax.nn.logsumexp(check_logits(logits, "logits"), axis=-1))

@@ -2,8 +2,8 @@
 
 `Classifier(backbone, head)` joins the two; the call is `(x, *, train)`, and noise comes from the `dropout`
 key stream of `apply(..., rngs={"dropout": key})`. `greedy_decode` and `beam_decode` find sequences under any
-next-token log-probabilities. `NNXNoise` is for Flax NNX. These files import JAX, Flax, NumPy and the core
-only.
+next-token log-probabilities. `Noise` makes a Linen module of a noise function, `NNXNoise` an NNX module.
+These files import JAX, Flax, NumPy and the core only.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from jaxreg.models._airbench import Airbench
 from jaxreg.models._autoencoder import Autoencoder
 from jaxreg.models._classifier import Classifier
+from jaxreg.models._convolution import convolution
 from jaxreg.models._decode import beam_decode, greedy_decode
 from jaxreg.models._dense_layers import (
   ConcreteDropoutDense,
+  DropConnectDense,
   SpectralNormDense,
   VariationalDropoutDense,
   WeightNormDense,
@@ -29,22 +31,12 @@ from jaxreg.models._heads import (
 )
 from jaxreg.models._lenet import LeNet
 from jaxreg.models._mlp import MLP
-from jaxreg.models._noise_layers import (
-  AlphaDropout,
-  ConcreteDropout,
-  DropBlock,
-  DropConnectDense,
-  Dropout,
-  GaussianDropout,
-  GaussianNoise,
-  SpatialDropout,
-  StochasticDepth,
-)
+from jaxreg.models._noise import Noise
 from jaxreg.models._residual_parts import LayerScale, StandardizedConv
 from jaxreg.models._resnet import CifarResNet, ResNet
 from jaxreg.models._rnn import RNN
 from jaxreg.models._shared_heads import CoarseTasksHead, DecodingHead
-from jaxreg.models._transformer import Transformer, positional_encoding
+from jaxreg.models._transformer import Transformer
 from jaxreg.models._tutorial_cnn import TutorialCNN
 from jaxreg.models._vgg import VGG, VGG9
 
@@ -57,41 +49,34 @@ __all__ = [
   "VGG",
   "VGG9",
   "Airbench",
-  "AlphaDropout",
   "AttentionHead",
   "Autoencoder",
   "CifarResNet",
   "Classifier",
   "CoarseTasksHead",
-  "ConcreteDropout",
   "ConcreteDropoutDense",
   "CosineHead",
   "DecoderHead",
   "DecodingHead",
-  "DropBlock",
   "DropConnectDense",
   "DropMaxHead",
-  "Dropout",
-  "GaussianDropout",
-  "GaussianNoise",
   "GroupSoftmaxHead",
   "LayerScale",
   "LeNet",
   "NNXNoise",
+  "Noise",
   "ResNet",
   "SoftmaxHead",
-  "SpatialDropout",
   "SpectralNormDense",
   "StandardizedConv",
-  "StochasticDepth",
   "TaskHeads",
   "Transformer",
   "TutorialCNN",
   "VariationalDropoutDense",
   "WeightNormDense",
   "beam_decode",
+  "convolution",
   "greedy_decode",
-  "positional_encoding",
 ]
 
 

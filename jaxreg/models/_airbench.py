@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jaxreg.models._convolution import convolution
-from jaxreg.models._hidden_noise import check_dropout, disturbed
-from jaxreg.models._layers import max_pool
+from jaxreg._checks import check_choice
+from jaxreg.models._hidden_noise import DROPOUTS, disturbed
+from jaxreg.models._layers import Conv, check_images, max_pool
 from jaxreg.typing import Array, Key
 
 # Variances on CIFAR-10's training images, standardised: a row for each wavelet, a column for each colour.
@@ -43,10 +43,6 @@ class Airbench(nn.Module):
       correlation and a variance of about 1, and with their negatives; else it starts at random. It needs
       three channels.
 
-  Raises:
-    ValueError: if `widths` is empty or has a number below 1, if the inputs are not images or are too small,
-      for whitened filters on other than three channels, or for another `dropout`.
-
   References:
     Jordan, `94% on CIFAR-10 in 3.29 Seconds on a Single GPU`, 2024, and its released code.
   """
@@ -73,14 +69,7 @@ class Airbench(nn.Module):
     return x.max((1, 2)) * self.scale
 
   def _convolve(self, x: Array, channels: int, size: int, padding: str, kernel_init: Any) -> Array:
-    return nn.Conv(
-      channels,
-      (size, size),
-      padding=padding,
-      use_bias=False,
-      kernel_init=kernel_init,
-      conv_general_dilated=convolution,
-    )(x)
+    return Conv(channels, (size, size), padding=padding, use_bias=False, kernel_init=kernel_init)(x)
 
   def _normalise(self, x: Array, train: bool) -> Array:
     x = nn.BatchNorm(
@@ -93,14 +82,10 @@ class Airbench(nn.Module):
     return FastBias()(x)
 
   def _check(self, x: Array) -> None:
-    check_dropout(self)
+    check_choice(self.dropout, "dropout", DROPOUTS)
     if not self.widths or min(self.widths) < 1:
       raise ValueError(f"widths must be numbers of at least 1, got {self.widths}")
-    least = 2 ** len(self.widths) + 1
-    if x.ndim != 4 or min(x.shape[1:3]) < least:
-      raise ValueError(
-        f"Airbench needs images [batch, height, width, channels] of at least {least}x{least}, got {x.shape}"
-      )
+    check_images(x, "Airbench", least=2 ** len(self.widths) + 1)
     if self.whitened and x.shape[-1] != 3:
       raise ValueError(f"whitened filters need images of three channels, got {x.shape}")
 

@@ -1,23 +1,150 @@
-"""The convolution of residual networks, whose input XLA computes once on a CPU."""
+"""A convolution that is fast on every CPU, with its derivatives."""
 
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from jaxreg.typing import Array
 
 
-def convolution(x: Array, kernel: Array, *arguments: Any, **options: Any) -> Array:
-  """`jax.lax.conv_general_dilated` for `flax.linen.Conv(conv_general_dilated=...)`, with the same values.
+def convolution(
+  lhs: Array,
+  rhs: Array,
+  window_strides: Sequence[int],
+  padding: str | Sequence[tuple[int, int]],
+  lhs_dilation: Sequence[int] | None = None,
+  rhs_dilation: Sequence[int] | None = None,
+  dimension_numbers: Any = None,
+  **options: Any,
+) -> Array:
+  r"""Convolves as `jax.lax.conv_general_dilated` does, in programs that are faster on a CPU.
 
-  On a CPU, XLA computes cheap operations anew for everything that reads them. The gradient of a kernel would
-  so compute all residual blocks before it again, in a transposed order. XLA computes a division once, so
-  there we divide the input by a one that XLA cannot see through.
+  .. math:: y_{n, i, o} = \sum_{j, c} x_{n, s i + j - p, c}\, k_{j, c, o}
+
+  A layer takes it in place of JAX's function. On an accelerator it is JAX's function. On a CPU:
+
+  - XLA computes cheap operations anew for everything that reads them. The gradient of a kernel would so
+    compute all residual blocks before it again. XLA computes a division once, so the input is divided by a
+    one that XLA cannot see through.
+  - XLA gives float32 convolutions over two axes to YNNPACK. On CPUs with AVX2 and no AVX-512, that takes
+    several times as long for the gradient of a kernel as Eigen, and one thread for everything in JAX 0.10.
+    YNNPACK takes no dilated input. So a factor of 2 is put into both dilations, the stride and the padding
+    of the first axis: the sums stay the same, and Eigen computes them.
+  - On the same CPUs, the gradient of the images of a strided or unpadded convolution leaves out zeros.
+
+  The value and both derivatives are convolutions of JAX. So derivatives of every order, `vmap` and sharded
+  batches work, and each of the three has the form that is fastest for it.
+
+  Args:
+    lhs: images, `[batch, height, width, channels]` or as `dimension_numbers` says, floating.
+    rhs: the kernel, `[height, width, channels, features]` or as `dimension_numbers` says.
+    window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, options: as in
+      `jax.lax.conv_general_dilated`.
+
+  Returns:
+    The images of features, as `jax.lax.conv_general_dilated` returns them.
+
+  Example:
+    >>> from flax import linen as nn
+    >>> layer = nn.Conv(16, (3, 3), conv_general_dilated=convolution)
+    >>> layer.init_with_output(jax.random.key(0), jnp.ones((2, 8, 8, 3)))[0].shape
+    (2, 8, 8, 16)
   """
-  if jax.default_backend() == "cpu":
-    first = lax.stop_gradient(kernel)[(0,) * kernel.ndim]
-    one = jnp.exp(jnp.fmin(jnp.abs(first), 0))
-    x = x / one.astype(x.dtype)
-  return lax.conv_general_dilated(x, kernel, *arguments, **options)
+  convolve = functools.partial(lax.conv_general_dilated, dimension_numbers=dimension_numbers, **options)
+  plain = functools.partial(
+    convolve,
+    window_strides=window_strides,
+    padding=padding,
+    lhs_dilation=lhs_dilation,
+    rhs_dilation=rhs_dilation,
+  )
+  if jax.default_backend() != "cpu":
+    return plain(lhs, rhs)
+  out = jax.eval_shape(plain, lhs, rhs)  # raises for wrong arguments
+  first = lax.stop_gradient(rhs)[(0,) * rhs.ndim]
+  lhs = lhs / jnp.exp(jnp.fmin(jnp.abs(first), 0)).astype(lhs.dtype)
+  grouped = any(options.get(name, 1) != 1 for name in ("feature_group_count", "batch_group_count"))
+  float32 = lhs.dtype == rhs.dtype == out.dtype == jnp.float32
+  if lhs.ndim != 4 or grouped or not float32 or not _avx2_without_avx512():
+    return plain(lhs, rhs)
+
+  numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
+  spatial = lambda shape, axes: tuple(shape[axis] for axis in axes[2:])
+  kernel = spatial(rhs.shape, numbers.rhs_spec)
+  images, results = spatial(lhs.shape, numbers.lhs_spec), spatial(out.shape, numbers.out_spec)
+  strides = tuple(window_strides)
+  of_lhs, of_rhs = tuple(lhs_dilation or (1, 1)), tuple(rhs_dilation or (1, 1))
+  if isinstance(padding, str):
+    window = [(size - 1) * factor + 1 for size, factor in zip(kernel, of_rhs)]
+    padding = lax.padtype_to_pads(images, window, strides, padding)
+  (low, high), *rest = padding
+  twice = lambda values: (2 * values[0], values[1])
+  dilated = functools.partial(
+    convolve,
+    window_strides=twice(strides),
+    padding=[(2 * low, 2 * high), *rest],
+    lhs_dilation=twice(of_lhs),
+    rhs_dilation=twice(of_rhs),
+  )
+
+  # The dilated form is for what XLA would give to YNNPACK, except with few input channels, where YNNPACK is
+  # faster. The plain form of everything else is Eigen's, and faster than the dilated one.
+  features, channels = (rhs.shape[axis] for axis in numbers.rhs_spec[:2])
+  wide = max(features, channels) > 16 and channels >= 8
+  no_larger = lambda new, old: all(a <= b for a, b in zip(new, old))
+  of_values = dilated if wide and of_lhs == (1, 1) and no_larger(results, images) else plain
+  of_images = dilated if wide and strides == (1, 1) and no_larger(images, results) else plain
+  mostly_zeros = of_lhs == of_rhs == (1, 1) and math.prod(images) > 1.5 * math.prod(results)
+  if mostly_zeros and 0 < kernel[1] * results[1] <= 4 * images[1]:
+    # The plain gradient convolves images that more than a third of zeros dilate or pad. Here the columns of
+    # the window are channels: zeros come between and around rows alone, and shifted images are added up to
+    # columns. That takes up to four times the memory of the images.
+    def of_images(lhs: Array, rhs: Array) -> Array:
+      margins = [(0, 0, 0)] * 4
+      margins[numbers.lhs_spec[3]] = (*padding[1], 0)
+      cut = lambda x, axes, stop, step: lax.concatenate(
+        [lax.slice_in_dim(x, i, i + stop, step, axes[3]) for i in range(kernel[1])], axes[1]
+      )
+      lhs = cut(
+        lax.pad(lhs, jnp.zeros((), lhs.dtype), margins),
+        numbers.lhs_spec,
+        (results[1] - 1) * strides[1] + 1,
+        strides[1],
+      )
+      return convolve(lhs, cut(rhs, numbers.rhs_spec, 1, 1), (strides[0], 1), [padding[0], (0, 0)])
+
+  # In the gradient of a kernel the images of the batch are the channels.
+  batch = lhs.shape[numbers.lhs_spec[0]]
+  of_kernel = dilated if max(batch, features) > 16 and batch >= 8 else plain
+  if max(channels, features) <= 16 < batch <= 256 and batch % 16 == 0 and jax.device_count() == 1:
+    # YNNPACK takes no 16 images either. On several devices each would have to send its images for a slice.
+    def of_kernel(lhs: Array, rhs: Array) -> Array:
+      parts = jnp.split(lhs, batch // 16, axis=numbers.lhs_spec[0])
+      return lax.concatenate([plain(part, rhs) for part in parts], numbers.out_spec[0])
+
+  differentiable = jax.custom_jvp(of_values)
+
+  @functools.partial(differentiable.defjvp, symbolic_zeros=True)
+  def _(primals: Any, tangents: Any) -> Any:
+    (lhs, rhs), (lhs_dot, rhs_dot) = primals, tangents
+    # The transpose of each form is what a backward pass computes.
+    terms = [] if isinstance(lhs_dot, SymbolicZero) else [of_images(lhs_dot, rhs)]
+    terms += [] if isinstance(rhs_dot, SymbolicZero) else [of_kernel(lhs, rhs_dot)]
+    return differentiable(lhs, rhs), sum(terms[1:], terms[0])
+
+  return differentiable(lhs, rhs)
+
+
+@functools.cache
+def _avx2_without_avx512() -> bool:
+  """Whether this is such a CPU, as far as Linux says."""
+  path = Path("/proc/cpuinfo")
+  flags = set(path.read_text().split()) if path.exists() else set()
+  return "avx2" in flags and "avx512f" not in flags

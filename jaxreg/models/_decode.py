@@ -5,7 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreg.typing import Array, check_count
+from jaxreg._checks import check_count
+from jaxreg.typing import Array
 
 NextLogProbs = Callable[[Array, Array], Array]
 
@@ -26,10 +27,6 @@ def greedy_decode(
   Returns:
     The sequences after `begin`, int32 `[batch, length]`, padded after their end, and their log-probabilities
     `[batch]`.
-
-  Raises:
-    TypeError: if a size is not an integer.
-    ValueError: if a size is below 1.
   """
   check_count(batch_size, "batch_size")
   check_count(length, "length")
@@ -77,10 +74,6 @@ def beam_decode(
   Returns:
     The sequences after `begin`, int32 `[batch, length]`, padded after their end, and their log-probabilities
     `[batch]`, not divided by the penalty.
-
-  Raises:
-    TypeError: if a size is not an integer.
-    ValueError: if a size is below 1, or the penalty is negative.
 
   References:
     Wu et al., `Google's Neural Machine Translation System`, 2016, without its coverage.

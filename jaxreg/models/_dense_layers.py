@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import ArrayLike
 
 from jaxreg import noise, reparam
 from jaxreg.models._layers import initializers
@@ -36,12 +37,12 @@ class SpectralNormDense(nn.Module):
 
   Attributes:
     features: number of units.
-    num_iters: iterations per step.
+    num_steps: iterations per step of training.
     initializer: `glorot`, `tutorial` or `lecun`.
   """
 
   features: int
-  num_iters: int = 1
+  num_steps: int = 1
   initializer: str = "glorot"
 
   @nn.compact
@@ -49,7 +50,7 @@ class SpectralNormDense(nn.Module):
     kernel, bias = _parameters(self, x, self.features, self.initializer)
     start = lambda: reparam.spectral_norm_init(self.make_rng("params"), kernel)
     u = self.variable("spectral", "u", start)
-    kernel, after = reparam.spectral_norm(kernel, u.value, num_iters=self.num_iters)
+    kernel, after = reparam.spectral_norm(kernel, u.value, num_steps=self.num_steps)
     if train and not self.is_initializing():
       u.value = after
     return _affine(x, kernel, bias)
@@ -80,6 +81,31 @@ class ConcreteDropoutDense(nn.Module):
     if train:
       x = noise.concrete_dropout(self.make_rng("dropout"), x, rate_logit=logit)
     return _affine(x, kernel, bias)
+
+
+class DropConnectDense(nn.Module):
+  """A dense layer with `noise.dropconnect`; parameters as `nn.Dense`.
+
+  A `rate` given to the call replaces the layer's own; it may be traced.
+
+  Attributes:
+    features: number of units.
+    rate: probability of dropping a weight.
+    per_example: whether each example has its own mask.
+    initializer: `glorot`, `tutorial` or `lecun`.
+  """
+
+  features: int
+  rate: float = 0.5
+  per_example: bool = True
+  initializer: str = "glorot"
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool, rate: ArrayLike | None = None) -> Array:
+    kernel, bias = _parameters(self, x, self.features, self.initializer)
+    key = self.make_rng("dropout") if train else None
+    rate = self.rate if rate is None else rate
+    return noise.dropconnect(key, x, kernel, rate=rate, bias=bias, per_example=self.per_example)
 
 
 class VariationalDropoutDense(nn.Module):

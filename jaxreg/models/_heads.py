@@ -54,8 +54,8 @@ class DropMaxHead(nn.Module):
     initializer: `glorot` or `tutorial`.
     stop_gradient: `activations` (the released code) or `parameters` (the poster).
     branch_only: whether to keep the gradients of the two mask branches out of the backbone.
-    initial_keep_prob: if not 0, the initial retain probability of every class for every example: the
-      branches' kernels start at zero. Near 1 the head starts as a softmax (ours, for warm starts).
+    initial_rate: if given, the initial probability of dropping a class, the same for every class and example:
+      the branches' kernels start at zero. Near 0 the head starts as a softmax (ours, for warm starts).
 
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018.
@@ -65,15 +65,15 @@ class DropMaxHead(nn.Module):
   initializer: str = "glorot"
   stop_gradient: Literal["activations", "parameters"] = "activations"
   branch_only: bool = False
-  initial_keep_prob: float = 0.0
+  initial_rate: float | None = None
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
     biases: dict[str, float | None] = {"classifier": None, "prior": None, "residual": None}
-    if self.initial_keep_prob:
-      if not 0 < self.initial_keep_prob < 1:
-        raise ValueError(f"initial_keep_prob must be at least 0 and below 1, got {self.initial_keep_prob}")
-      biases["prior"] = math.log(self.initial_keep_prob / (1 - self.initial_keep_prob))
+    if self.initial_rate is not None:
+      if not 0 < self.initial_rate < 1:
+        raise ValueError(f"initial_rate must lie in (0, 1), got {self.initial_rate}")
+      biases["prior"] = math.log((1 - self.initial_rate) / self.initial_rate)
       biases["residual"] = 0.0
     weights = [
       _Affine(self.num_classes, self.initializer, initial_bias=bias, name=name)(features.shape[-1])

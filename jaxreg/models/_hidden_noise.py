@@ -12,16 +12,6 @@ ON_MAPS = ("spatial_dropout", "drop_block")
 DROPOUTS = (*ON_UNITS, *ON_MAPS)
 
 
-def check_dropout(module: Any) -> None:
-  """Checks the field `dropout`.
-
-  Raises:
-    ValueError: if it names none of `DROPOUTS`.
-  """
-  if module.dropout not in DROPOUTS:
-    raise ValueError(f"dropout must be one of {', '.join(DROPOUTS)}, got {module.dropout!r}")
-
-
 def make_drop(module: Any) -> Callable[[Key, Array], Array]:
   """The noise `(key, x) -> x` that `dropout`, `dropout_rate` and `block_size` describe.
 

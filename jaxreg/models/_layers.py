@@ -1,10 +1,17 @@
-"""Parts shared by the models: initialisations (two from DropMax's sources), pooling and flattening."""
+"""Parts shared by the models: initialisations (two from DropMax's sources), convolutions, pooling."""
 
+import functools
+import math
 from typing import Any
 
+import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxreg._checks import check_choice
+from jaxreg.models._convolution import convolution
 from jaxreg.typing import Array
+
+Conv = functools.partial(nn.Conv, conv_general_dilated=convolution)
 
 
 def initializers(name: str) -> dict[str, Any]:
@@ -14,34 +21,43 @@ def initializers(name: str) -> dict[str, Any]:
   `lecun`: normal kernels of variance 1 / fan-in and zero biases, which SELU asks for.
   `tutorial`: kernels from a normal truncated at two of its standard deviations of 0.1, biases 0.1, as in
   TensorFlow's MNIST tutorial.
-
-  Raises:
-    ValueError: for another name.
   """
-  if name == "glorot":
-    return {"kernel_init": nn.initializers.glorot_uniform(), "bias_init": nn.initializers.zeros_init()}
-  if name == "lecun":
-    return {"kernel_init": nn.initializers.lecun_normal(), "bias_init": nn.initializers.zeros_init()}
-  if name == "tutorial":
-    return {
-      "kernel_init": nn.initializers.truncated_normal(stddev=0.1),
-      "bias_init": nn.initializers.constant(0.1),
-    }
-  raise ValueError(f"initializer must be 'glorot', 'lecun' or 'tutorial', got {name!r}")
+  kernels = {
+    "glorot": nn.initializers.glorot_uniform(),
+    "lecun": nn.initializers.lecun_normal(),
+    "tutorial": nn.initializers.truncated_normal(stddev=0.1),
+  }
+  check_choice(name, "initializer", kernels)
+  bias = nn.initializers.constant(0.1 if name == "tutorial" else 0.0)
+  return {"kernel_init": kernels[name], "bias_init": bias}
 
 
 def flatten(x: Array) -> Array:
   """`[batch, ...] -> [batch, features]`."""
-  return x.reshape(x.shape[0], -1)
+  return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # of no examples, -1 would have no size
+
+
+def check_images(x: Array, name: str, *, least: int = 1) -> None:
+  """Checks that a network's inputs are images, and that poolings leave something of them."""
+  if x.ndim != 4 or min(x.shape[1:3]) < least:
+    raise ValueError(
+      f"{name} needs images [batch, height, width, channels] of at least {least}x{least}, got {x.shape}"
+    )
+
+
+def conv_5x5(x: Array, channels: int, *, padding: str, initializer: str) -> Array:
+  """A 5x5 convolution, rectified and max-pooled, inside a compact module."""
+  return max_pool(nn.relu(Conv(channels, (5, 5), padding=padding, **initializers(initializer))(x)))
 
 
 def max_pool(x: Array) -> Array:
   """Computes the maximum of each 2x2 window, as `nn.max_pool(x, (2, 2), strides=(2, 2))`.
 
   `[batch, height, width, channels] -> [batch, height // 2, width // 2, channels]`. Equal values share the
-  gradient.
+  gradient: half to each row of the window, and of that half to each value.
   """
-  # A reshape: on CPUs the gradient of a window reduction runs element by element, half of LeNet's whole step.
-  batch, height, width, channels = x.shape
-  x = x[:, : height // 2 * 2, : width // 2 * 2]
-  return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
+  # On CPUs the gradient of a window reduction runs element by element, half of LeNet's whole step, and the
+  # gradient of a maximum over axes counts the equal values in passes of its own.
+  height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
+  x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
+  return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])

@@ -2,8 +2,9 @@
 
 from flax import linen as nn
 
-from jaxreg.models._hidden_noise import ON_MAPS, ON_UNITS, check_dropout, disturbed
-from jaxreg.models._layers import flatten, initializers, max_pool
+from jaxreg._checks import check_choice
+from jaxreg.models._hidden_noise import DROPOUTS, ON_MAPS, ON_UNITS, disturbed
+from jaxreg.models._layers import check_images, conv_5x5, flatten, initializers
 from jaxreg.typing import Array
 
 
@@ -21,9 +22,6 @@ class LeNet(nn.Module):
       training.
     initializer: `glorot` (the released code) or `tutorial`.
 
-  Raises:
-    ValueError: if the inputs are not images or are too small, or for an unknown `dropout`.
-
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, released code.
     LeCun et al., `Gradient-based learning applied to document recognition`, 1998.
@@ -37,13 +35,10 @@ class LeNet(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
-    if x.ndim != 4 or min(x.shape[1:3]) < 16:
-      raise ValueError(
-        f"LeNet needs images [batch, height, width, channels] of at least 16x16, got {x.shape}"
-      )
-    check_dropout(self)
+    check_images(x, "LeNet", least=16)
+    check_choice(self.dropout, "dropout", DROPOUTS)
     for channels in (20, 50):
-      x = nn.relu(nn.Conv(channels, (5, 5), padding="VALID", **initializers(self.initializer))(x))
-      x = disturbed(self, max_pool(x), train=train, kinds=ON_MAPS)
+      x = conv_5x5(x, channels, padding="VALID", initializer=self.initializer)
+      x = disturbed(self, x, train=train, kinds=ON_MAPS)
     x = nn.relu(nn.Dense(500, **initializers(self.initializer))(flatten(x)))
     return disturbed(self, x, train=train, kinds=ON_UNITS)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from flax import linen as nn
 
 from jaxreg import noise
+from jaxreg._checks import check_choice
 from jaxreg.models import _dense_layers as kinds
 from jaxreg.models._hidden_noise import noisy
 from jaxreg.models._layers import flatten, initializers
@@ -33,10 +34,6 @@ class MLP(nn.Module):
     hidden_noise_std: standard deviation of Gaussian noise on the output of each hidden layer in training.
     layer: `dense`, `weight_norm` or `spectral_norm`; or `concrete_dropout` or `variational_dropout`, which
       learn the dropout of their inputs and need `penalties.learned_dropout` in the loss.
-
-  Raises:
-    ValueError: if a width is below 1, `dropout_rates` does not have one rate per layer or comes with a
-      `dropout_rate`, or for an unknown `dropout`, `activation` or `layer`.
   """
 
   widths: Sequence[int] = (256, 256)
@@ -59,9 +56,9 @@ class MLP(nn.Module):
         f"dropout_rates must be empty or hold one rate for each of the {len(self.widths)} hidden layers "
         f"with dropout_rate 0, got {tuple(self.dropout_rates)} and dropout_rate {self.dropout_rate}"
       )
-    _one_of("dropout", self.dropout, ("dropout", "gaussian_dropout", "alpha_dropout"))
-    _one_of("activation", self.activation, ("relu", "selu", "tanh", "sigmoid"))
-    _one_of("layer", self.layer, ("dense", *LAYERS))
+    check_choice(self.dropout, "dropout", ("dropout", "gaussian_dropout", "alpha_dropout"))
+    check_choice(self.activation, "activation", ("relu", "selu", "tanh", "sigmoid"))
+    check_choice(self.layer, "layer", ("dense", *LAYERS))
     x = flatten(x)
     if train and self.input_dropout_rate:
       x = noise.dropout(self.make_rng("dropout"), x, rate=self.input_dropout_rate)
@@ -76,8 +73,3 @@ class MLP(nn.Module):
         x = getattr(noise, self.dropout)(self.make_rng("dropout"), x, rate=rate)
       x = noisy(self, x, train=train)
     return x
-
-
-def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
-  if given not in allowed:
-    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {given!r}")

@@ -8,18 +8,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
+from jaxreg._checks import check_choice, check_count
 from jaxreg.models._branches import BRANCH_NOISES, branch
-from jaxreg.models._convolution import convolution
-from jaxreg.models._hidden_noise import check_dropout, make_drop, noisy
+from jaxreg.models._hidden_noise import DROPOUTS, make_drop, noisy
+from jaxreg.models._layers import Conv, check_images
 from jaxreg.models._residual_parts import LayerScale, StandardizedConv
 from jaxreg.typing import Array, Key
 
-_CONV = {
-  "use_bias": False,
-  "kernel_init": nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
-  "conv_general_dilated": convolution,
-}
-_Conv = partial(nn.Conv, **_CONV)
+_Conv = partial(Conv, use_bias=False, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"))
 
 
 class CifarResNet(nn.Module):
@@ -47,9 +43,6 @@ class CifarResNet(nn.Module):
     standardized: whether convolutions have standardised kernels, `StandardizedConv`.
     hidden_noise_std: standard deviation of Gaussian noise on the output of each block in training.
 
-  Raises:
-    ValueError: for another depth, `dropout` or `branch_noise`, a width below 1, or inputs that are no images.
-
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, section 4.2.
     Huang et al., `Deep Networks with Stochastic Depth`, 2016, section 3 (rates that grow with depth).
@@ -76,7 +69,8 @@ class CifarResNet(nn.Module):
     n, rest = divmod(self.depth - 2, 6)
     if rest or n < 1:
       raise ValueError(f"depth must be 6n + 2, such as 20, 32 or 56, got {self.depth}")
-    _check_images(x, self.width, "CifarResNet")
+    check_images(x, "CifarResNet")
+    check_count(self.width, "width")
     _check_noises(self)
     norm = _batch_norm(train, self.axis_name)
     x = nn.relu(norm()(_conv(self)(self.width, (3, 3))(x)))
@@ -110,10 +104,6 @@ class ResNet(nn.Module):
     dropout_rate, dropout, block_size, branch_noise, branch_rate, branch_schedule: as in `CifarResNet`.
     layer_scale, standardized, hidden_noise_std: as in `CifarResNet`.
 
-  Raises:
-    ValueError: for another depth, stem, `dropout` or `branch_noise`, a width below 1, or inputs that are not
-      images.
-
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1; the strides of bottlenecks are
     in their 3x3 convolution, as in the usual implementations, and not in the first 1x1.
@@ -139,9 +129,9 @@ class ResNet(nn.Module):
     blocks = _BASIC | _BOTTLENECK
     if self.depth not in blocks:
       raise ValueError(f"depth must be one of {', '.join(map(str, blocks))}, got {self.depth}")
-    if self.stem not in ("cifar", "imagenet"):
-      raise ValueError(f"stem must be 'cifar' or 'imagenet', got {self.stem!r}")
-    _check_images(x, self.width, "ResNet")
+    check_choice(self.stem, "stem", ("cifar", "imagenet"))
+    check_images(x, "ResNet")
+    check_count(self.width, "width")
     _check_noises(self)
     norm = _batch_norm(train, self.axis_name)
     if self.stem == "cifar":
@@ -260,7 +250,7 @@ def _scaled(block: Any, y: Array) -> Array:
 
 
 def _conv(module: Any) -> Any:
-  return partial(StandardizedConv, **_CONV) if module.standardized else _Conv
+  return partial(StandardizedConv, **_Conv.keywords) if module.standardized else _Conv
 
 
 def _block_options(module: Any, train: bool) -> dict[str, Any]:
@@ -271,7 +261,7 @@ def _block_options(module: Any, train: bool) -> dict[str, Any]:
 
 
 def _check_noises(module: Any) -> None:
-  check_dropout(module)
+  check_choice(module.dropout, "dropout", DROPOUTS)
   if module.branch_noise not in BRANCH_NOISES:
     raise ValueError(f"branch_noise must be one of {BRANCH_NOISES}, got {module.branch_noise!r}")
 
@@ -282,10 +272,3 @@ def _remat(block: type[nn.Module], remat: bool) -> Callable[..., Any]:
 
 def _batch_norm(train: bool, axis_name: str | None) -> Any:
   return partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, axis_name=axis_name)
-
-
-def _check_images(x: Array, width: int, name: str) -> None:
-  if x.ndim != 4:
-    raise ValueError(f"{name} needs images [batch, height, width, channels], got {x.shape}")
-  if width < 1:
-    raise ValueError(f"width must be at least 1, got {width}")

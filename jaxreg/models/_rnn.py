@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxreg import noise
-from jaxreg.typing import Array, check_range
+from jaxreg._checks import check_choice, check_count, check_range
+from jaxreg.typing import Array
 
 
 class RNN(nn.Module):
@@ -26,10 +27,7 @@ class RNN(nn.Module):
     weight_noise_std: standard deviation of the noise on the kernels at every step; 0 for none.
     weight_noise_kind: `additive` or `multiplicative`.
     weight_noise_cumulative: whether the noise accumulates over the steps.
-    weight_noise_per: whether each `step` or each `sequence` has its own draw. Examples share it.
-
-  Raises:
-    ValueError: if the inputs are not sequences, `width` is below 1, or an option is out of range.
+    weight_noise_per_step: whether each step draws, or a sequence shares one draw. Examples share it.
 
   References:
     Elman, `Finding Structure in Time`, 1990.
@@ -46,16 +44,14 @@ class RNN(nn.Module):
   weight_noise_std: float = 0.0
   weight_noise_kind: Literal["additive", "multiplicative"] = "additive"
   weight_noise_cumulative: bool = False
-  weight_noise_per: Literal["step", "sequence"] = "step"
+  weight_noise_per_step: bool = True
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
     if x.ndim < 3:
       raise ValueError(f"RNN needs sequences [batch, time, ...] or images, got {x.shape}")
-    if self.width < 1:
-      raise ValueError(f"width must be at least 1, got {self.width}")
-    if self.cell not in ("tanh", "gru"):
-      raise ValueError(f"cell must be 'tanh' or 'gru', got {self.cell!r}")
+    check_count(self.width, "width")
+    check_choice(self.cell, "cell", ("tanh", "gru"))
     check_range(self.weight_noise_std, "weight_noise_std", low=0)
     x = x.reshape(*x.shape[:2], -1)
     if train and self.num_kept:
@@ -84,7 +80,7 @@ class RNN(nn.Module):
           std=self.weight_noise_std,
           kind=self.weight_noise_kind,
           cumulative=self.weight_noise_cumulative,
-          per=self.weight_noise_per,
+          per_step=self.weight_noise_per_step,
         )
         carry = (state, path)
       return (cell(weights, x_t, state * mask, state), *carry[1:]), None

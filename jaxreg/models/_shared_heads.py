@@ -54,9 +54,6 @@ class CoarseTasksHead(nn.Module):
       `losses.uncertainty_weighting`.
     initializer: `glorot` or `tutorial`.
 
-  Raises:
-    ValueError: if a task does not have one label of at least 0 for each class.
-
   References:
     Caruana, `Multitask Learning`, 1997.
   """

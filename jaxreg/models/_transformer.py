@@ -7,6 +7,7 @@ import numpy as np
 from flax import linen as nn
 
 from jaxreg import noise
+from jaxreg._checks import check_count
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
@@ -35,10 +36,6 @@ class Transformer(nn.Module):
     embedding_noise_alpha: `alpha` of `noise.embedding_noise`, on the scaled embeddings of all tokens that are
       not padding; 0 for none.
 
-  Raises:
-    TypeError: for inputs that are not integers.
-    ValueError: for a size below 1, or inputs of another shape.
-
   References:
     Vaswani et al., `Attention Is All You Need`, 2017, section 3; section 5.4 for dropout.
   """
@@ -57,8 +54,7 @@ class Transformer(nn.Module):
   def setup(self) -> None:
     sizes = ("vocab_size", "source_length", "d_model", "d_k", "d_v", "d_ff", "num_heads", "num_layers")
     for name in sizes:
-      if getattr(self, name) < 1:
-        raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+      check_count(getattr(self, name), name)
     # Embeddings have variance 1 after the multiplication by sqrt(d_model).
     initial = nn.initializers.normal(self.d_model**-0.5)
     self.embedding = nn.Embed(self.vocab_size, self.d_model, embedding_init=initial)
@@ -106,12 +102,12 @@ class Transformer(nn.Module):
     x = self.embedding(tokens) * self.d_model**0.5
     if train and self.embedding_noise_alpha:
       alpha, key = self.embedding_noise_alpha, self.make_rng("dropout")
-      x = noise.embedding_noise(key, x, alpha=alpha, mask=tokens != PAD)
-    x += jnp.asarray(positional_encoding(tokens.shape[1], self.d_model), x.dtype)[None]
+      x = noise.embedding_noise(key, x, alpha=alpha, where=tokens != PAD)
+    x += jnp.asarray(_positional_encoding(tokens.shape[1], self.d_model), x.dtype)[None]
     return _dropout(self, x, self.dropout_rate, train)
 
 
-def positional_encoding(length: int, d_model: int) -> np.ndarray:
+def _positional_encoding(length: int, d_model: int) -> np.ndarray:
   r"""Computes sines and cosines of the position, `[length, d_model]`, float64.
 
   .. math:: P_{p, 2i} = \sin(p / 10000^{2i/d}), \quad P_{p, 2i + 1} = \cos(p / 10000^{2i/d})

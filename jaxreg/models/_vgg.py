@@ -4,8 +4,9 @@ from typing import Any
 
 from flax import linen as nn
 
-from jaxreg.models._hidden_noise import ON_MAPS, ON_UNITS, check_dropout, disturbed, noisy
-from jaxreg.models._layers import flatten, max_pool
+from jaxreg._checks import check_choice, check_count
+from jaxreg.models._hidden_noise import DROPOUTS, ON_MAPS, ON_UNITS, disturbed, noisy
+from jaxreg.models._layers import Conv, check_images, flatten, max_pool
 from jaxreg.typing import Array
 
 _INIT = nn.initializers.he_normal()
@@ -36,10 +37,6 @@ class VGG(nn.Module):
       normalise.
     axis_name: as in `CifarResNet`.
 
-  Raises:
-    ValueError: for another depth or `dropout`, if `width` or `hidden` is below 1, or if the inputs are not
-      images or are too small.
-
   References:
     Simonyan & Zisserman, `Very Deep Convolutional Networks for Large-Scale Image Recognition`, 2014, table 1
     and section 3.1.
@@ -59,10 +56,10 @@ class VGG(nn.Module):
   def __call__(self, x: Array, *, train: bool) -> Array:
     if self.depth not in _STAGES:
       raise ValueError(f"depth must be one of {', '.join(map(str, _STAGES))}, got {self.depth}")
-    if self.hidden < 1:
-      raise ValueError(f"hidden must be at least 1, got {self.hidden}")
-    _check(x, self.width, "VGG", 32)
-    check_dropout(self)
+    check_images(x, "VGG", least=32)
+    check_count(self.width, "width")
+    check_count(self.hidden, "hidden")
+    check_choice(self.dropout, "dropout", DROPOUTS)
     for number, factor in zip(_STAGES[self.depth], (1, 2, 4, 8, 8)):
       for _ in range(number):
         x = _convolve(self, x, factor * self.width, train)
@@ -93,9 +90,6 @@ class VGG9(nn.Module):
     batch_norm: whether to normalise after each convolution, which then has no bias.
     axis_name: as in `CifarResNet`.
 
-  Raises:
-    ValueError: if `width` is below 1, the inputs are not images or are too small, or for another `dropout`.
-
   References:
     Zhang, Zhou & Xu, `Dropout in training neural networks: flatness of solution and noise structure`, 2021,
     figure 1 and appendix A.
@@ -112,8 +106,9 @@ class VGG9(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
-    _check(x, self.width, "VGG9", 8)
-    check_dropout(self)
+    check_images(x, "VGG9", least=8)
+    check_count(self.width, "width")
+    check_choice(self.dropout, "dropout", DROPOUTS)
     for channels in (self.width, 2 * self.width, 4 * self.width):
       for _ in range(2):
         x = _convolve(self, x, channels, train)
@@ -125,16 +120,7 @@ class VGG9(nn.Module):
 
 
 def _convolve(module: Any, x: Array, channels: int, train: bool) -> Array:
-  x = nn.Conv(channels, (3, 3), use_bias=not module.batch_norm, kernel_init=_INIT)(x)
+  x = Conv(channels, (3, 3), use_bias=not module.batch_norm, kernel_init=_INIT)(x)
   if module.batch_norm:
     x = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name=module.axis_name)(x)
   return nn.relu(x)
-
-
-def _check(x: Array, width: int, name: str, least: int) -> None:
-  if width < 1:
-    raise ValueError(f"width must be at least 1, got {width}")
-  if x.ndim != 4 or min(x.shape[1:3]) < least:
-    raise ValueError(
-      f"{name} needs images [batch, height, width, channels] of at least {least}x{least}, got {x.shape}"
-    )

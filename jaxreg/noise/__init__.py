@@ -1,12 +1,12 @@
 """Stochastic layers as functions: `(key, x, *, rate | std | ...) -> x`, in the dtype of `x`.
 
-`layer` turns a function into a layer that Equinox models can hold; Flax has `models.NNXNoise` and Linen's
-layers. The KL of a learned rate or variance stands beside its function: `concrete_dropout_kl`,
+`layer` turns a function into a layer that Equinox models can hold; Flax has `models.Noise` for Linen and
+`models.NNXNoise`. The KL of a learned rate or variance stands beside its function: `concrete_dropout_kl`,
 `variational_dropout_kl`. These files import JAX, Optax, NumPy and the core only.
 
 Without a key (`key=None`) nothing is drawn: `f(None, x, ...)` is `x`, so a loss that gets `key=None` has no
 noise. Then `dropconnect` is the plain layer, and `shake_shake` the mean of its branches. No test-time factor
-is applied: with `inverted=False` call `dropout_mean`. Samplers of masks need a key.
+is applied: with `inverted=False` call `dropout_mean`.
 
 Functions that multiply weights take the weights too: `dropconnect(key, x, kernel, ...)`. `weight_noise`,
 `dropconnect_params` and `rnn_weight_noise` take a tree of parameters in place of `x`.
@@ -15,38 +15,35 @@ Functions that multiply weights take the weights too: `dropconnect(key, x, kerne
 from jaxreg._names import suggest_names
 from jaxreg.noise._alpha_dropout import alpha_dropout
 from jaxreg.noise._concrete_dropout import concrete_dropout, concrete_dropout_kl
-from jaxreg.noise._drop_block import drop_block, drop_block_mask
+from jaxreg.noise._drop_block import drop_block
 from jaxreg.noise._drop_path_rates import drop_path_rates
 from jaxreg.noise._dropconnect import dropconnect, dropconnect_moments, dropconnect_params
-from jaxreg.noise._dropout import dropout, dropout_mask, dropout_mean
+from jaxreg.noise._dropout import dropout, dropout_mean
 from jaxreg.noise._embedding_noise import embedding_noise
 from jaxreg.noise._gaussian_dropout import gaussian_dropout
 from jaxreg.noise._gaussian_noise import gaussian_noise
 from jaxreg.noise._label_noise import label_noise
-from jaxreg.noise._layer import Layer, layer
+from jaxreg.noise._layer import layer
 from jaxreg.noise._recurrent_dropout import recurrent_dropout
 from jaxreg.noise._rnn_weight_noise import rnn_weight_noise, rnn_weight_noise_init
 from jaxreg.noise._shake_shake import shake_drop, shake_shake
 from jaxreg.noise._spatial_dropout import spatial_dropout
 from jaxreg.noise._stochastic_depth import stochastic_depth
-from jaxreg.noise._token_dropout import token_dropout, token_dropout_indices
+from jaxreg.noise._token_dropout import token_dropout
 from jaxreg.noise._variational_dropout import variational_dropout, variational_dropout_kl
 from jaxreg.noise._weight_noise import weight_noise
 from jaxreg.noise._weight_scaling import scale_weights
 
 __all__ = [
-  "Layer",
   "alpha_dropout",
   "concrete_dropout",
   "concrete_dropout_kl",
   "drop_block",
-  "drop_block_mask",
   "drop_path_rates",
   "dropconnect",
   "dropconnect_moments",
   "dropconnect_params",
   "dropout",
-  "dropout_mask",
   "dropout_mean",
   "embedding_noise",
   "gaussian_dropout",
@@ -62,7 +59,6 @@ __all__ = [
   "spatial_dropout",
   "stochastic_depth",
   "token_dropout",
-  "token_dropout_indices",
   "variational_dropout",
   "variational_dropout_kl",
   "weight_noise",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_option, key_first
 from jaxreg.noise._dropout import dropout_mask, shared_shape
-from jaxreg.typing import Array, Key, check_floating, check_range, key_first
+from jaxreg.typing import Array, Key
 
 # SELU's limit at minus infinity: -lambda * alpha, with its two constants.
 SATURATION = -1.0507009873554805 * 1.6732632423543772
@@ -32,10 +33,6 @@ def alpha_dropout(
   Returns:
     An array of the shape and dtype of `x`; zeros at rate 1, which is the limit.
 
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or `shared_axes` are not axes of `x`.
-
   Example:
     >>> alpha_dropout(jax.random.key(0), jnp.zeros(4), rate=0.5).round(3)
     Array([-0.77900004, -0.77900004,  0.77900004,  0.77900004], dtype=float32)
@@ -45,7 +42,7 @@ def alpha_dropout(
   """
   x = check_floating(x, "x")
   shape = shared_shape(x, shared_axes)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
   mask = dropout_mask(key, shape, rate=rate)

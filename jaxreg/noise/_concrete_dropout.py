@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_key, check_option, check_wide, key_first
 from jaxreg.noise._dropout import shared_shape
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range, check_wide, key_first
+from jaxreg.typing import Array, Key
 
 # From this logit on, where 1 - rate is 4e-18, a tangent continues the KL's factor 1 / (1 - rate).
 _LINEAR_FROM = 40.0
@@ -42,10 +43,6 @@ def concrete_dropout(
   Returns:
     An array of the shape and dtype of `x`.
 
-  Raises:
-    TypeError: if `x` or `rate_logit` is not floating or `key` not a typed key.
-    ValueError: if `temperature` is not positive, `rate_logit` not a scalar, or `shared_axes` are not axes.
-
   Example:
     >>> concrete_dropout(jax.random.key(0), jnp.ones(4), rate_logit=-1.0).round(2)
     Array([0.  , 0.  , 1.37, 1.37], dtype=float32)
@@ -56,8 +53,8 @@ def concrete_dropout(
   x = check_floating(x, "x")
   wide = jnp.promote_types(x.dtype, jnp.float32)
   logit = check_floating(rate_logit, "rate_logit", shape=()).astype(wide)
-  check_range(temperature, "temperature", low=0, open_low=True)
   shape = shared_shape(x, shared_axes)
+  check_option(temperature, "temperature", shape, low=0, open_low=True, entrywise=True)
   if key is None:
     return x
   noise = jax.random.logistic(check_key(key), shape, wide)
@@ -86,10 +83,6 @@ def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scal
     A scalar, float32 or wider; finite at any finite `rate_logit`: where `1 - p` is below 4e-18, a tangent
     continues `1 / (1 - p)`.
 
-  Raises:
-    TypeError: if an argument is not floating.
-    ValueError: if `length_scale` is negative, `kernel` has no axis of inputs, or `rate_logit` is no scalar.
-
   Example:
     >>> concrete_dropout_kl(jnp.ones((2, 3)), rate_logit=0.0)  # 6 - 2 log(2)
     Array(4.6137056, dtype=float32)
@@ -100,7 +93,7 @@ def concrete_dropout_kl(kernel: ArrayLike, *, rate_logit: ArrayLike, length_scal
   kernel = check_wide(kernel, "kernel")
   if kernel.ndim < 2:
     raise ValueError(f"kernel must have shape [..., inputs, units], got {kernel.shape}")
-  check_range(length_scale, "length_scale", low=0)
+  check_option(length_scale, "length_scale", (), low=0)
   logit = check_floating(rate_logit, "rate_logit", shape=()).astype(kernel.dtype)
   low = jnp.minimum(logit, _LINEAR_FROM)
   inverse_keep = 1 + jnp.exp(low) * (1 + logit - low)

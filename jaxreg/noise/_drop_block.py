@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key, check_range, key_first
+from jaxreg._checks import check_count, check_floating, check_key, check_option, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -16,7 +17,7 @@ def drop_block(
   *,
   rate: ArrayLike,
   block_size: int | tuple[int, int] = 7,
-  shared_channels: bool = False,
+  per_channel: bool = True,
   channel_axis: int = -1,
   inverted: bool = True,
 ) -> Array:
@@ -35,8 +36,8 @@ def drop_block(
     x: `[..., height, width, channels]`, floating.
     rate: probability of dropping an entry, in [0, 1]; may be traced: the paper lets it grow from 0.
     block_size: `b`, or height and width of a block; odd or even. 1 is dropout.
-    shared_channels: whether the channels of an example share their blocks; the paper found separate blocks
-      better.
+    per_channel: whether each channel of an example has its own blocks, which the paper found better, or all
+      share them.
     channel_axis: the axis of the channels, counted from the end: -3 for `[..., channels, height, width]`.
     inverted: whether the kept entries are scaled to keep the mean.
 
@@ -44,9 +45,7 @@ def drop_block(
     An array of the shape and dtype of `x`.
 
   Raises:
-    TypeError: if `x` is not floating, `key` not a typed key or `block_size` not an integer.
-    ValueError: if `rate` is outside [0, 1], `x` is not an image, `channel_axis` is not one of its last three
-      axes, or a block is larger than the image.
+    ValueError: if a block is larger than the image.
 
   Example:
     >>> drop_block(jax.random.key(0), jnp.ones((5, 6, 1)), rate=0.3, block_size=2, inverted=False)[..., 0]
@@ -65,34 +64,18 @@ def drop_block(
   if channel_axis not in (-3, -2, -1):
     raise ValueError(f"channel_axis must be -3, -2 or -1, got {channel_axis}")
   *positions, channels = jnp.moveaxis(x, channel_axis, -1).shape
-  shape = (*positions, 1 if shared_channels else channels)
-  _check_block(rate, block_size, shape)
+  shape = (*positions, channels if per_channel else 1)
+  block = _check_block(rate, block_size, shape)
   if key is None:
     return x
-  mask = jnp.moveaxis(drop_block_mask(key, shape, rate=rate, block_size=block_size), -1, channel_axis)
+  mask = jnp.moveaxis(_mask(key, shape, rate, block), -1, channel_axis)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
-@key_first
-def drop_block_mask(
-  key: Key, shape: tuple[int, ...], *, rate: ArrayLike, block_size: int | tuple[int, int] = 7
-) -> Array:
-  """Samples the kept entries: `[..., height, width, channels]`, bool, true with probability `1 - rate`.
-
-  Raises:
-    TypeError: if `key` is not a typed key or `block_size` not an integer.
-    ValueError: if `rate` is outside [0, 1] or a block is larger than the map.
-
-  Example:
-    >>> drop_block_mask(jax.random.key(0), (2, 2, 1), rate=0.0, block_size=2).all()
-    Array(True, dtype=bool)
-
-  References:
-    Ghiasi, Lin and Le, `DropBlock: A regularization method for convolutional networks`, 2018, algorithm 1.
-  """
-  block = _check_block(rate, block_size, shape)
+def _mask(key: Key, shape: tuple[int, ...], rate: ArrayLike, block: tuple[int, int]) -> Array:
+  """The kept entries: `[..., height, width, channels]`, bool, true with probability `1 - rate`."""
   *leading, height, width, channels = shape
   # This is 1 - gamma, so that a block of one entry gives `dropout_mask`.
   absent = jnp.exp(jnp.log1p(-jnp.asarray(rate, jnp.float32)) / (block[0] * block[1]))
@@ -107,7 +90,7 @@ def _check_block(
   rate: ArrayLike, block_size: int | tuple[int, int], shape: tuple[int, ...]
 ) -> tuple[int, int]:
   """Height and width of a block."""
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
   block = block_size if isinstance(block_size, tuple) else (block_size, block_size)
   for size in block:
     check_count(size, "block_size")

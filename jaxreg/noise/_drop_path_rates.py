@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from jaxreg.typing import check_count, check_range
-
-SCHEDULES = ("linear", "linear_from_zero", "constant")
+from jaxreg._checks import check_choice, check_count, check_option
 
 
-def drop_path_rates(rate: float, number: int, *, schedule: str = "linear") -> list[float]:
+def drop_path_rates(rate: float, num_blocks: int, *, schedule: str = "linear") -> list[float]:
   r"""Computes the probability of dropping for each block.
 
   .. math:: r_l = \frac{l}{L} r \ \text{(linear)}, \quad \frac{l - 1}{L - 1} r \ \text{(linear from zero)},
@@ -15,16 +13,12 @@ def drop_path_rates(rate: float, number: int, *, schedule: str = "linear") -> li
 
   Args:
     rate: `r`, the probability for the last block, in [0, 1].
-    number: `L`, the number of blocks.
+    num_blocks: `L`, the number of blocks.
     schedule: `linear`, the source's; `linear_from_zero`, timm's, whose first block is never dropped; or
       `constant`.
 
   Returns:
-    A list of `number` rates, for `stochastic_depth`.
-
-  Raises:
-    TypeError: if `number` is not an integer.
-    ValueError: if `rate` is outside [0, 1], `number` is below 1, or for another schedule.
+    A list of `num_blocks` rates, for `stochastic_depth`.
 
   Example:
     >>> drop_path_rates(0.5, 5), drop_path_rates(0.5, 3, schedule="linear_from_zero")
@@ -33,12 +27,11 @@ def drop_path_rates(rate: float, number: int, *, schedule: str = "linear") -> li
   References:
     Huang et al., `Deep Networks with Stochastic Depth`, 2016, section 3.
   """
-  check_range(rate, "rate", low=0, high=1)
-  check_count(number, "number")
-  if schedule not in SCHEDULES:
-    raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+  check_option(rate, "rate", (), low=0, high=1)
+  check_count(num_blocks, "num_blocks")
+  check_choice(schedule, "schedule", ("linear", "linear_from_zero", "constant"))
   if schedule == "constant":
-    return [rate] * number
+    return [rate] * num_blocks
   if schedule == "linear":
-    return [rate * block / number for block in range(1, number + 1)]
-  return np.linspace(0, rate, number).tolist()
+    return [rate * block / num_blocks for block in range(1, num_blocks + 1)]
+  return np.linspace(0, rate, num_blocks).tolist()

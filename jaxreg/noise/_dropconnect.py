@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_option, key_first
 from jaxreg.noise._dropout import dropout
 from jaxreg.noise._weight_noise import map_selected
 from jaxreg.paths import kernels_only
-from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_range, key_first
+from jaxreg.typing import Array, Key, Mask, Params
 
 
 @key_first
@@ -46,10 +47,6 @@ def dropconnect(
   Returns:
     `[..., units]`, in the dtype of `x`; the bias at rate 1.
 
-  Raises:
-    TypeError: if an array is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or shapes do not fit.
-
   Example:
     >>> dropconnect(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((4, 3)), rate=0.5)
     Array([[6., 0., 6.],
@@ -59,7 +56,7 @@ def dropconnect(
     Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
   """
   x, kernel = _check(x, kernel)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   if per_example and key is not None:
     kernel = jnp.broadcast_to(kernel, (*x.shape[:-1], *kernel.shape))
@@ -89,9 +86,6 @@ def dropconnect_moments(
   Returns:
     Mean and variance, each `[..., units]`, in the dtype of `x`.
 
-  Raises:
-    TypeError, ValueError: as `dropconnect`.
-
   Example:
     >>> dropconnect_moments(jnp.ones(4), jnp.ones((4, 1)), rate=0.5)
     (Array([4.], dtype=float32), Array([4.], dtype=float32))
@@ -100,7 +94,7 @@ def dropconnect_moments(
     Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3, inference.
   """
   x, kernel = _check(x, kernel)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   rate = jnp.asarray(rate, wide)
   # At rate 1 an inverted layer is constant: its product and variance are 0 there.
@@ -115,7 +109,7 @@ def dropconnect_moments(
 
 @key_first
 def dropconnect_params(
-  key: Key | None, params: Params, *, rate: ArrayLike, mask: Mask | Any = kernels_only, inverted: bool = True
+  key: Key | None, params: Params, *, rate: ArrayLike, mask: Mask = kernels_only, inverted: bool = True
 ) -> Params:
   """Drops single weights of any model: `apply(dropconnect_params(key, params, rate=0.5), x)`.
 
@@ -126,15 +120,14 @@ def dropconnect_params(
     key: one draw for all parameters; None for no noise.
     params: any pytree.
     rate: probability of dropping a weight, in [0, 1]; may be traced.
-    mask: which leaves to change: a tree of bools, or a function from `params` to one.
+    mask: which leaves to change; by default kernels and embeddings.
     inverted: whether the kept weights are scaled to keep the mean.
 
   Returns:
     A pytree like `params`, its leaves in their own dtypes.
 
   Raises:
-    TypeError: if a selected leaf is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or `mask` selects nothing.
+    ValueError: if `mask` selects nothing.
 
   Example:
     >>> params = {"kernel": jnp.ones(4), "bias": jnp.ones(2)}
@@ -144,7 +137,7 @@ def dropconnect_params(
   References:
     Wan et al., `Regularization of Neural Networks using DropConnect`, 2013, section 3.
   """
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
   drop = lambda key, leaf: dropout(key, leaf, rate=rate, inverted=inverted)
   return map_selected(drop, key, params, mask)
 

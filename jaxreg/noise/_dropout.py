@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
+from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -37,10 +38,6 @@ def dropout(
   Returns:
     An array of the shape and dtype of `x`; all zeros at rate 1.
 
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or `shared_axes` are not axes of `x`.
-
   Example:
     >>> dropout(jax.random.key(0), jnp.ones(4), rate=0.5)
     Array([0., 0., 2., 2.], dtype=float32)
@@ -50,7 +47,7 @@ def dropout(
   """
   x = check_floating(x, "x")
   shape = shared_shape(x, shared_axes)
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
   mask = dropout_mask(key, shape, rate=rate)
@@ -61,28 +58,13 @@ def dropout(
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
-@key_first
-def dropout_mask(key: Key, shape: tuple[int, ...] | list[int], *, rate: ArrayLike) -> Array:
-  """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`.
-
-  Raises:
-    TypeError: if `key` is not a typed key.
-    ValueError: if `rate` is outside [0, 1].
-
-  Example:
-    >>> dropout_mask(jax.random.key(0), (3,), rate=0.0)
-    Array([ True,  True,  True], dtype=bool)
-  """
-  check_range(rate, "rate", low=0, high=1)
-  return jax.random.bernoulli(check_key(key), 1.0 - jnp.asarray(rate, jnp.float32), tuple(shape))
+def dropout_mask(key: Key, shape: tuple[int, ...], *, rate: ArrayLike) -> Array:
+  """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`."""
+  return jax.random.bernoulli(check_key(key), 1.0 - jnp.asarray(rate, jnp.float32), shape)
 
 
 def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Array:
   """Computes the mean of `dropout` over its masks: `x`, or `(1 - rate) x` if not inverted; for test time.
-
-  Raises:
-    TypeError: if `x` is not floating.
-    ValueError: if `rate` is outside [0, 1].
 
   Example:
     >>> dropout_mean(jnp.ones(2), rate=0.25, inverted=False)
@@ -92,7 +74,7 @@ def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Arr
     Srivastava et al., `Dropout: A Simple Way to Prevent Neural Networks from Overfitting`, 2014, figure 2.
   """
   x = check_floating(x, "x")
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", x.shape, low=0, high=1, entrywise=True)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   return x if inverted else (x * jnp.asarray(1.0 - rate, wide)).astype(x.dtype)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_option, key_first
 from jaxreg.noise._gaussian_noise import gaussian_noise
-from jaxreg.typing import Array, Key, check_floating, check_range, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -37,9 +38,7 @@ def gaussian_dropout(
     An array of the shape and dtype of `x`.
 
   Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: unless exactly one of `rate` and `std` is given and in range, or if `shared_axes` are not axes
-      of `x`.
+    ValueError: unless exactly one of `rate` and `std` is given.
 
   Example:
     >>> gaussian_dropout(jax.random.key(0), jnp.ones(3), rate=0.2).round(2)
@@ -52,7 +51,7 @@ def gaussian_dropout(
   if (rate is None) == (std is None):
     raise ValueError(f"give one of rate and std, got rate={rate} and std={std}")
   if rate is not None:
-    check_range(rate, "rate", low=0, high=1)
+    check_option(rate, "rate", x.shape, low=0, high=1, entrywise=True)
     rate = jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
     # At rate 0 the derivative of the root is infinite, at rate 1 the quotient. Both use rates in between.
     inside = (rate > 0) & (rate < 1)

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_choice, check_floating, check_key, check_option, key_first
 from jaxreg.noise._dropout import shared_shape
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
+from jaxreg.typing import Array, Key
 
 Kind = Literal["additive", "multiplicative"]
 
@@ -30,21 +31,18 @@ def gaussian_noise(
 
   For inputs or hidden units. At test time nothing is done: both kinds keep the mean. For a linear model and
   the squared error, additive noise on the inputs is exactly the penalty :math:`\sigma^2 \|w\|^2`;
-  `theory.input_noise_terms` gives the terms for other models.
+  `papers/regularization` has the terms of other models.
 
   Args:
     key: one draw for the whole of `x`; None for no noise.
     x: any shape, floating.
-    std: `sigma`, a scalar, at least 0; may be traced, so it can follow a schedule.
+    std: `sigma`, at least 0, a scalar or an array that broadcasts to the shape of `x`; may be traced, so it
+      can follow a schedule.
     kind: whether the noise is added or multiplied.
     shared_axes: axes along which one draw is shared.
 
   Returns:
     An array of the shape and dtype of `x`; `x` itself at `std` 0.
-
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `std` is negative, for another `kind`, or if `shared_axes` are not axes of `x`.
 
   Example:
     >>> gaussian_noise(jax.random.key(0), jnp.zeros(3), std=1.0).round(1)
@@ -57,7 +55,7 @@ def gaussian_noise(
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
   """
   x = check_floating(x, "x")
-  check_range(std, "std", low=0)
+  check_option(std, "std", x.shape, low=0, entrywise=True)
   check_kind(kind)
   shape, wide = shared_shape(x, shared_axes), jnp.promote_types(x.dtype, jnp.float32)
   if key is None:
@@ -67,5 +65,4 @@ def gaussian_noise(
 
 
 def check_kind(kind: str) -> None:
-  if kind not in ("additive", "multiplicative"):
-    raise ValueError(f"kind must be 'additive' or 'multiplicative', got {kind!r}")
+  check_choice(kind, "kind", ("additive", "multiplicative"))

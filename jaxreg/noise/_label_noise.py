@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_key, check_range, key_first, known_values
+from jaxreg._checks import check_count, check_key, check_option, key_first, known_values
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -25,15 +26,10 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
     labels: `[...]`, integer. Negative labels, which mark unlabelled examples, stay. A label of `num_classes`
       or more is refused if it is known; else it stays, so that the loss sees it.
     num_classes: `K`; static.
-    rate: `eps` in [0, 1]; may be traced.
+    rate: `eps` in [0, 1], a scalar or `[...]`; may be traced.
 
   Returns:
     Labels of the same shape and dtype.
-
-  Raises:
-    TypeError: if `labels` are not integer, `num_classes` no integer or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1], `num_classes` below 1 or too large for the labels' dtype, or a
-      known label is not below it.
 
   Example:
     >>> label_noise(jax.random.key(0), jnp.array([3, 1, -1]), num_classes=4, rate=0.0)
@@ -46,7 +42,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
   if not jnp.issubdtype(labels.dtype, jnp.integer):
     raise TypeError(f"labels must be integers, got {labels.dtype}")
   check_count(num_classes, "num_classes")
-  check_range(rate, "rate", low=0, high=1)
+  check_option(rate, "rate", labels.shape, low=0, high=1)
   if num_classes - 1 > jnp.iinfo(labels.dtype).max:
     raise ValueError(f"num_classes must fit the dtype of labels, {labels.dtype}, got {num_classes}")
   known = known_values(given)

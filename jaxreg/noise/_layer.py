@@ -46,9 +46,9 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
   """Turns a noise function and its options into a layer, for Equinox models and plain JAX.
 
   Equinox models hold it like `eqx.nn.Dropout`. There an example has no batch axis, and its channels come
-  first: give `drop_block` and `spatial_dropout` their `channel_axis`, and `stochastic_depth` `per="batch"`.
-  An option that is an array is a leaf and can be trained, like `rate_logit` of `concrete_dropout`. Flax has
-  `models.NNXNoise` and Linen's layers.
+  first: give `drop_block` and `spatial_dropout` their `channel_axis`, and `stochastic_depth`
+  `per_example=False`. An option that is an array is a leaf and can be trained, like `rate_logit` of
+  `concrete_dropout`. Flax has `models.Noise` for Linen and `models.NNXNoise`.
 
   Args:
     function: `(key, x, *, ...) -> x`, from this folder, or your own that accepts None as key.
@@ -59,7 +59,7 @@ def layer(function: Callable[..., Any], *, inference: bool = False, **options: A
     A `Layer`, called as `layer(x, key=key)`; `key=None` is no noise.
 
   Raises:
-    TypeError: if `function` is not a function, has no such option, or an option cannot be hashed.
+    TypeError: if `function` has no such option, or an option cannot be hashed.
 
   Example:
     >>> from jaxreg.noise import dropout
@@ -79,13 +79,7 @@ def is_array(option: Any) -> bool:
 
 
 def check_options(function: Callable[..., Any], options: dict[str, Any]) -> None:
-  """Checks that a noise function has these options.
-
-  Raises:
-    TypeError: if it lacks one of them, or is no function.
-  """
-  if not callable(function):
-    raise TypeError(f"function must be a function (key, x, *, ...), got {function!r}")
+  """Checks that a noise function has these options."""
   try:
     inspect.signature(function).bind_partial(None, None, **options)
   except TypeError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, key_first
 from jaxreg.noise._dropout import dropout
-from jaxreg.typing import Array, Key, check_floating, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -31,10 +32,6 @@ def recurrent_dropout(
 
   Returns:
     An array of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or `time_axis` is not an axis of `x`.
 
   Example:
     >>> recurrent_dropout(jax.random.key(0), jnp.ones((3, 4)), rate=0.5)

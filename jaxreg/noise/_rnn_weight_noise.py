@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_key, check_option, key_first
 from jaxreg.noise._gaussian_noise import Kind, check_kind
 from jaxreg.paths import chosen, kernels_only, leaf_names
-from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range, key_first
+from jaxreg.typing import Array, Key, Mask, Params
 
 
 class RNNWeightNoise(NamedTuple):
@@ -22,9 +23,6 @@ class RNNWeightNoise(NamedTuple):
 
 def rnn_weight_noise_init(params: Params) -> RNNWeightNoise:
   """Returns the carry without noise; start each sequence with it, or cumulative noise carries over.
-
-  Raises:
-    TypeError: if a leaf is not an array of numbers.
 
   Example:
     >>> rnn_weight_noise_init({"kernel": jnp.ones(2)}).total
@@ -43,8 +41,8 @@ def rnn_weight_noise(
   std: ArrayLike,
   kind: Kind = "additive",
   cumulative: bool = False,
-  per: Literal["step", "sequence"] = "step",
-  mask: Mask | Any = kernels_only,
+  per_step: bool = True,
+  mask: Mask = kernels_only,
 ) -> tuple[Params, RNNWeightNoise]:
   r"""Returns the noisy weights of the next time step, for the body of a `jax.lax.scan`.
 
@@ -53,7 +51,7 @@ def rnn_weight_noise(
 
   These are additive noise, not cumulative and cumulative, and multiplicative noise, not cumulative and
   cumulative. The deviation at step `t` has the standard deviation `sigma`, `sigma sqrt(t)`, `sigma |W|` and
-  `|W| sqrt((1 + sigma^2)^t - 1)`. The mean is `W` with `per="step"`; for the first three it is always `W`.
+  `|W| sqrt((1 + sigma^2)^t - 1)`. The mean is `W` with `per_step`; for the first three it is always `W`.
 
   Args:
     key: the same at every step, because the step's number is folded in; None for no noise.
@@ -62,15 +60,14 @@ def rnn_weight_noise(
     std: `sigma`, at least 0; may be traced.
     kind: whether the noise is added or multiplied.
     cumulative: whether it accumulates over the steps of a sequence.
-    per: whether each step draws its own `Delta` or a sequence shares one.
-    mask: which leaves to change: a tree of bools, or a function from `params` to one.
+    per_step: whether each step draws its own `Delta`, or a sequence shares one.
+    mask: which leaves to change; by default kernels and embeddings.
 
   Returns:
     The noisy parameters, with the dtypes of their leaves, and the carry for the next step.
 
   Raises:
-    TypeError: if a selected leaf is not floating or `key` not a typed key.
-    ValueError: if `std` is negative, for another `kind` or `per`, or if `mask` selects nothing.
+    ValueError: if `mask` selects nothing.
 
   Example:
     >>> params = {"kernel": jnp.zeros(())}
@@ -85,15 +82,13 @@ def rnn_weight_noise(
     1996.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, noise robustness.
   """
-  check_range(std, "std", low=0)
+  check_option(std, "std", (), low=0)
   check_kind(kind)
-  if per not in ("step", "sequence"):
-    raise ValueError(f"per must be 'step' or 'sequence', got {per!r}")
   leaves, tree = jax.tree.flatten(params)
   totals, names, taken = tree.flatten_up_to(carry.total), leaf_names(params), chosen(params, mask)
   if key is None:
     return params, carry._replace(step=carry.step + 1)
-  key = jax.random.fold_in(check_key(key), carry.step if per == "step" else 0)
+  key = jax.random.fold_in(check_key(key), carry.step if per_step else 0)
   keys = jax.random.split(key, len(leaves))
   for i, leaf in enumerate(leaves):
     if taken[i]:

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_floating, check_key, check_range, key_first
-
-Per = Literal["example", "batch"]
+from jaxreg._checks import check_choice, check_floating, check_key, check_option, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -21,7 +20,7 @@ def shake_shake(
   *,
   forward: Literal["shake", "even"] = "shake",
   backward: Literal["shake", "even", "keep"] = "shake",
-  per: Per = "example",
+  per_example: bool = True,
 ) -> Array:
   r"""Mixes two residual branches at random, and their gradients by another draw.
 
@@ -37,14 +36,10 @@ def shake_shake(
     x2: the other branch, same shape and dtype.
     forward: whether `alpha` is drawn or is 1/2.
     backward: whether `beta` is drawn, is 1/2, or is `alpha`.
-    per: whether each example has its own `alpha` and `beta` or the batch shares them.
+    per_example: whether each example has its own `alpha` and `beta`, or the batch shares them.
 
   Returns:
     An array of the shape and dtype of `x1`.
-
-  Raises:
-    TypeError: if a branch is not floating, they differ in dtype, or `key` is not a typed key.
-    ValueError: if shapes differ, or for another option.
 
   Example:
     >>> shake_shake(jax.random.key(0), jnp.ones((3, 1)), jnp.zeros((3, 1))).round(1)
@@ -61,11 +56,9 @@ def shake_shake(
   x2 = check_floating(x2, "x2", shape=x1.shape)
   if x1.dtype != x2.dtype:
     raise TypeError(f"x2 must have the dtype of x1, got {x2.dtype} and {x1.dtype}")
-  if forward not in ("shake", "even"):
-    raise ValueError(f"forward must be 'shake' or 'even', got {forward!r}")
-  if backward not in ("shake", "even", "keep"):
-    raise ValueError(f"backward must be 'shake', 'even' or 'keep', got {backward!r}")
-  shape, wide = _coefficients(x1, per, "x1"), jnp.promote_types(x1.dtype, jnp.float32)
+  check_choice(forward, "forward", ("shake", "even"))
+  check_choice(backward, "backward", ("shake", "even", "keep"))
+  shape, wide = _coefficients(x1, per_example, "x1"), jnp.promote_types(x1.dtype, jnp.float32)
   if key is None:
     return ((x1.astype(wide) + x2) / 2).astype(x1.dtype)
   keys = jax.random.split(check_key(key))
@@ -86,7 +79,7 @@ def shake_drop(
   rate: ArrayLike,
   forward: tuple[float, float] = (-1.0, 1.0),
   backward: tuple[float, float] = (0.0, 1.0),
-  per: Per = "example",
+  per_example: bool = True,
 ) -> Array:
   r"""Disturbs a residual branch with probability `rate`, forward by one number and backward by another.
 
@@ -102,14 +95,10 @@ def shake_drop(
     rate: probability of disturbing the branch, in [0, 1]; may be traced.
     forward: range of `alpha`.
     backward: range of `beta`.
-    per: whether each example has its own numbers or the batch shares them.
+    per_example: whether each example has its own numbers, or the batch shares them.
 
   Returns:
     An array of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1], for another `per`, or if `x` has no batch axis.
 
   Example:
     >>> shake_drop(jax.random.key(1), jnp.ones((4, 1)), rate=0.5).round(1).ravel()
@@ -119,8 +108,8 @@ def shake_drop(
     Yamada et al., `ShakeDrop Regularization for Deep Residual Learning`, 2019, section 3.
   """
   x = check_floating(x, "x")
-  check_range(rate, "rate", low=0, high=1)
-  shape, wide = _coefficients(x, per, "x"), jnp.promote_types(x.dtype, jnp.float32)
+  shape, wide = _coefficients(x, per_example, "x"), jnp.promote_types(x.dtype, jnp.float32)
+  check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
   keys = jax.random.split(check_key(key), 3)
@@ -143,9 +132,7 @@ def _scaled_jvp(primals, tangents):
   return forward * x, backward * tangents[0]
 
 
-def _coefficients(x: Array, per: str, name: str) -> tuple[int, ...]:
-  if per not in ("example", "batch"):
-    raise ValueError(f"per must be 'example' or 'batch', got {per!r}")
+def _coefficients(x: Array, per_example: bool, name: str) -> tuple[int, ...]:
   if x.ndim == 0:
     raise ValueError(f"{name} must have shape [batch, ...], got ()")
-  return (x.shape[0] if per == "example" else 1, *[1] * (x.ndim - 1))
+  return (x.shape[0] if per_example else 1, *[1] * (x.ndim - 1))

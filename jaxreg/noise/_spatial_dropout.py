@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_count, check_floating, key_first
 from jaxreg.noise._dropout import dropout
-from jaxreg.typing import Array, Key, check_count, check_floating, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -34,11 +35,6 @@ def spatial_dropout(
 
   Returns:
     An array of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1], `x` has too few axes or `channel_axis` is not an axis of an
-      image.
 
   Example:
     >>> spatial_dropout(jax.random.key(2), jnp.ones((2, 2, 3)), rate=0.5)[0]

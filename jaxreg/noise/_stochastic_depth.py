@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, key_first
 from jaxreg.noise._dropout import dropout
-from jaxreg.typing import Array, Key, check_floating, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -16,7 +15,7 @@ def stochastic_depth(
   x: ArrayLike,
   *,
   rate: ArrayLike,
-  per: Literal["example", "batch"] = "example",
+  per_example: bool = True,
   inverted: bool = True,
 ) -> Array:
   r"""Sets a residual branch to zero with probability `rate`: `h + stochastic_depth(key, f(h), rate=0.2)`.
@@ -30,15 +29,11 @@ def stochastic_depth(
     key: one draw for the whole of `x`; None for no noise.
     x: the output of a residual branch, `[batch, ...]`, floating.
     rate: probability of dropping the branch, in [0, 1]; may be traced.
-    per: whether the branch is dropped per example or, as in the paper, for the whole batch.
+    per_example: whether each example draws, or, as in the paper, the whole batch once.
     inverted: whether a kept branch is scaled to keep the mean; otherwise apply `dropout_mean` at test time.
 
   Returns:
     An array of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` is not floating or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1], for another `per`, or if `x` has no batch axis.
 
   Example:
     >>> stochastic_depth(jax.random.key(0), jnp.ones((4, 2)), rate=0.5)
@@ -51,9 +46,7 @@ def stochastic_depth(
     Huang et al., `Deep Networks with Stochastic Depth`, 2016, section 3.
   """
   x = check_floating(x, "x")
-  if per not in ("example", "batch"):
-    raise ValueError(f"per must be 'example' or 'batch', got {per!r}")
   if x.ndim == 0:
     raise ValueError("x must have shape [batch, ...], got ()")
-  axes = tuple(range(1 if per == "example" else 0, x.ndim))
+  axes = tuple(range(1 if per_example else 0, x.ndim))
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)

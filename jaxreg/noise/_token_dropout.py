@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key, key_first
+from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -17,7 +18,8 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
     \ \text{of}\ \{1, \dots, n\}
 
   The number is fixed, so shapes stay static and the following layers cost less: attention by the square.
-  Apply it after adding the positions. Nothing is scaled, and at test time all tokens are used.
+  Apply it after adding the positions. Nothing is scaled, and at test time all tokens are used. The same key
+  keeps the same tokens of another array `[..., tokens, features]`, such as padding masks or targets.
 
   Args:
     key: one draw for the whole of `x`, independent between sequences; None keeps all tokens.
@@ -29,7 +31,6 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
     `[..., num_prefix + num_kept, features]`, in the dtype of `x`.
 
   Raises:
-    TypeError: if `x` is not floating, a number not an integer or `key` not a typed key.
     ValueError: if there are fewer tokens than that.
 
   Example:
@@ -42,38 +43,21 @@ def token_dropout(key: Key | None, x: ArrayLike, *, num_kept: int, num_prefix: i
   x = check_floating(x, "x")
   if x.ndim < 2:
     raise ValueError(f"x must have shape [..., tokens, features], got {x.shape}")
-  indices = token_dropout_indices(key, x.shape[:-1], num_kept=num_kept, num_prefix=num_prefix)
-  return x if key is None else jnp.take_along_axis(x, indices[..., None], axis=-2)
-
-
-@key_first
-def token_dropout_indices(
-  key: Key | None, shape: tuple[int, ...], *, num_kept: int, num_prefix: int = 0
-) -> Array:
-  """Samples the indices that `token_dropout` keeps: `[..., num_prefix + num_kept]`, increasing.
-
-  `shape` is `[..., tokens]`. Use the indices for arrays that go with the tokens: positions, padding masks,
-  reconstruction targets. If `key` is None, all tokens are kept.
-
-  Raises:
-    TypeError: if a number is not an integer or `key` not a typed key.
-    ValueError: if there are fewer tokens than that.
-
-  Example:
-    >>> token_dropout_indices(jax.random.key(0), (6,), num_kept=2, num_prefix=1)
-    Array([0, 3, 4], dtype=int32)
-
-  References:
-    Liu et al., `PatchDropout: Economizing Vision Transformers Using Patch Dropout`, 2022.
-  """
   check_count(num_kept, "num_kept")
   if isinstance(num_prefix, bool) or not hasattr(num_prefix, "__index__"):
     raise TypeError(f"num_prefix must be an integer, got {num_prefix!r}")
-  *leading, tokens = shape
+  tokens = x.shape[-2]
   if num_prefix < 0 or num_kept + num_prefix > tokens:
     raise ValueError(f"num_kept must fit beside num_prefix={num_prefix} in {tokens} tokens, got {num_kept}")
   if key is None:
-    return jnp.broadcast_to(jnp.arange(tokens, dtype=jnp.int32), shape)
+    return x
+  indices = _indices(key, x.shape[:-1], num_kept, num_prefix)
+  return jnp.take_along_axis(x, indices[..., None], axis=-2)
+
+
+def _indices(key: Key, shape: tuple[int, ...], num_kept: int, num_prefix: int) -> Array:
+  """The tokens to keep, increasing: `[..., num_prefix + num_kept]` for the shape `[..., tokens]`."""
+  *leading, tokens = shape
   noise = jax.random.uniform(check_key(key), (*leading, tokens - num_prefix))
   chosen = jnp.sort(jnp.argsort(noise, axis=-1)[..., :num_kept].astype(jnp.int32), axis=-1) + num_prefix
   prefix = jnp.broadcast_to(jnp.arange(num_prefix, dtype=jnp.int32), (*leading, num_prefix))

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, check_floating, check_key, check_wide, key_first
+from jaxreg._checks import check_floating, check_key, check_wide, key_first
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -29,10 +30,6 @@ def variational_dropout(
 
   Returns:
     An array of the shape and dtype of `x`.
-
-  Raises:
-    TypeError: if `x` or `log_alpha` is not floating or `key` not a typed key.
-    ValueError: if the shape of `log_alpha` does not fit.
 
   Example:
     >>> variational_dropout(jax.random.key(0), jnp.ones(3), log_alpha=jnp.array([-jnp.inf, 0.0, -4.0]))
@@ -76,9 +73,6 @@ def variational_dropout_kl(log_alpha: ArrayLike) -> Array:
     The same shape, float32 or wider. Sum it once for each `alpha` with its own noise, and divide by the
     number of training examples. If the weights that read an input share its noise, as in
     `variational_dropout`, count it once per input.
-
-  Raises:
-    TypeError: if `log_alpha` is not floating.
 
   Example:
     >>> variational_dropout_kl(jnp.array([-2.0, 0.0, 8.0]))

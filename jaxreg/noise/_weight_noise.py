@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_key, check_option, key_first
 from jaxreg.noise._gaussian_noise import Kind, check_kind, gaussian_noise
 from jaxreg.paths import chosen, kernels_only, leaf_names
-from jaxreg.typing import Array, Key, Mask, Params, check_floating, check_key, check_range, key_first
+from jaxreg.typing import Array, Key, Mask, Params
 
 
 @key_first
@@ -20,7 +20,7 @@ def weight_noise(
   params: Params,
   *,
   std: ArrayLike,
-  mask: Mask | Any = kernels_only,
+  mask: Mask = kernels_only,
   kind: Kind = "additive",
   relative: bool = False,
 ) -> Params:
@@ -30,8 +30,8 @@ def weight_noise(
     \qquad n \sim \mathcal{N}(0, I)
 
   Call it inside the loss: `loss(weight_noise(key, params, std=0.1), batch)`. The step then updates the clean
-  parameters, and no noise stays in them. For a small variance `eta` this adds `theory.weight_noise_terms` to
-  the expectation of a squared error.
+  parameters, and no noise stays in them. For a small variance this penalises the
+  gradient of a squared error: `papers/regularization` has the terms.
 
   The noisy leaves are rounded to their dtypes: in bfloat16 noise below 1/512 of a weight is lost, so give
   float32 parameters.
@@ -40,7 +40,7 @@ def weight_noise(
     key: one draw for all parameters; None for no noise.
     params: any pytree.
     std: `sigma`, the square root of `eta`, at least 0; may be traced.
-    mask: which leaves to change: a tree of bools, or a function from `params` to one.
+    mask: which leaves to change; by default kernels and embeddings.
     kind: whether the noise is added or multiplied.
     relative: whether `std` is in units of each leaf's root mean square, which carries no gradient.
 
@@ -48,9 +48,7 @@ def weight_noise(
     A pytree like `params`, with the dtypes of its leaves.
 
   Raises:
-    TypeError: if a selected leaf is not floating or `key` not a typed key.
-    ValueError: if `std` is negative, for another `kind`, if `relative` is set for multiplicative noise, or if
-      `mask` selects nothing.
+    ValueError: if `mask` selects nothing, or `relative` is set for multiplicative noise.
 
   Example:
     >>> weight_noise(jax.random.key(0), {"kernel": jnp.zeros(2), "bias": jnp.zeros(2)}, std=0.1)
@@ -60,7 +58,7 @@ def weight_noise(
     Graves, `Practical Variational Inference for Neural Networks`, 2011.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, noise robustness.
   """
-  check_range(std, "std", low=0)
+  check_option(std, "std", (), low=0)
   check_kind(kind)
   if relative and kind == "multiplicative":
     raise ValueError("relative must be False for multiplicative noise, which is relative by itself")
@@ -74,7 +72,7 @@ def weight_noise(
 
 
 def map_selected(
-  function: Callable[[Key, Array], Array], key: Key | None, params: Params, mask: Mask | Any
+  function: Callable[[Key, Array], Array], key: Key | None, params: Params, mask: Mask
 ) -> Params:
   """Applies `function(key, leaf)` to the selected leaves; a leaf's key does not depend on the selection.
 

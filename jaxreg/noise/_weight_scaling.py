@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_option
 from jaxreg.paths import chosen, leaf_names
-from jaxreg.typing import Array, Mask, Params, check_floating, check_range
+from jaxreg.typing import Array, Mask, Params
 
 
-def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> Params:
+def scale_weights(params: Params, *, rate: ArrayLike, mask: Mask) -> Params:
   r"""Multiplies weights by the probability that their inputs were kept: `W x` becomes `(p W) x`.
 
   .. math:: \mathbb{E}_m\, W (m \odot x) = (p W)\, x, \qquad m \sim \mathrm{Ber}(p)
@@ -22,19 +21,17 @@ def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> 
 
   Args:
     params: any pytree.
-    keep_prob: `p`, the probability of keeping, in [0, 1].
-    mask: the kernels of the layers that read dropped units, without biases: a tree of bools, or a function
-      from `params` to one, such as `lambda params: paths.select(params, "Dense_1/kernel")`.
+    rate: `1 - p`, the probability that an input was dropped, in [0, 1].
+    mask: the kernels of the layers that read dropped units, without biases, such as `"Dense_1/kernel"`.
 
   Returns:
     A pytree like `params`, with the dtypes of its leaves.
 
   Raises:
-    TypeError: if a selected leaf is not floating.
-    ValueError: if `keep_prob` is outside [0, 1] or `mask` selects nothing.
+    ValueError: if `mask` selects nothing.
 
   Example:
-    >>> scale_weights({"kernel": 2.0, "bias": 2.0}, keep_prob=0.5, mask={"kernel": True, "bias": False})
+    >>> scale_weights({"kernel": 2.0, "bias": 2.0}, rate=0.5, mask="kernel")
     {'bias': 2.0, 'kernel': Array(1., dtype=float32)}
 
   References:
@@ -42,13 +39,13 @@ def scale_weights(params: Params, *, keep_prob: ArrayLike, mask: Mask | Any) -> 
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dropout (weight
     scaling inference rule).
   """
-  check_range(keep_prob, "keep_prob", low=0, high=1)
+  check_option(rate, "rate", (), low=0, high=1)
   leaves, tree = jax.tree.flatten(params)
   names, taken = leaf_names(params), chosen(params, mask)
 
   def scaled(leaf: ArrayLike, name: str) -> Array:
     leaf = check_floating(leaf, name or "params")
     wide = jnp.promote_types(leaf.dtype, jnp.float32)
-    return (leaf * jnp.asarray(keep_prob, wide)).astype(leaf.dtype)
+    return (leaf * jnp.asarray(1.0 - rate, wide)).astype(leaf.dtype)
 
   return tree.unflatten([scaled(leaf, n) if c else leaf for leaf, n, c in zip(leaves, names, taken)])

@@ -2,39 +2,26 @@
 
 All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules like
 Optax's own. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; the usual ones are
-`optax.adagrad`, `optax.rmsprop` and `optax.adam`. These files import JAX, Optax, NumPy and the core only.
+`optax.adagrad`, `optax.rmsprop` and `optax.adam`. `mask` and `trained` select parameters as `jaxreg.paths`
+says. These files import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names
-from jaxreg.optim._adaptive import (
-  AdaptiveState,
-  adaptive,
-  exact_adagrad,
-  exact_adam,
-  exact_rmsprop,
-  scale_by_adaptive,
-)
+from jaxreg.optim._adaptive import adaptive, exact_adagrad, exact_adam, exact_rmsprop
 from jaxreg.optim._asam import asam
-from jaxreg.optim._averages import Average
-from jaxreg.optim._fista import FistaState, fista
+from jaxreg.optim._fista import fista
 from jaxreg.optim._gradient_noise import gradient_noise
 from jaxreg.optim._gsam import gsam
 from jaxreg.optim._layer_decay import layer_decay
 from jaxreg.optim._mahalanobis import mahalanobis, scale_by_mahalanobis
 from jaxreg.optim._p_norm import p_norm_sgd, scale_by_p_norm
-from jaxreg.optim._path_sgd import path_kappa, path_norm, path_sgd, scale_by_path
-from jaxreg.optim._reparameterize import ReparameterizeState, reparameterize
+from jaxreg.optim._path_sgd import path_norm, path_sgd
+from jaxreg.optim._reparameterize import reparameterize
 from jaxreg.optim._sam import sam
-from jaxreg.optim._sgld import SgldState, sgld
-from jaxreg.optim._trust_region import TrustRegionState, scale_by_trust_region, trust_region
+from jaxreg.optim._sgld import sgld
+from jaxreg.optim._trust_region import scale_by_trust_region, trust_region
 
 __all__ = [
-  "AdaptiveState",
-  "Average",
-  "FistaState",
-  "ReparameterizeState",
-  "SgldState",
-  "TrustRegionState",
   "adaptive",
   "asam",
   "exact_adagrad",
@@ -46,15 +33,12 @@ __all__ = [
   "layer_decay",
   "mahalanobis",
   "p_norm_sgd",
-  "path_kappa",
   "path_norm",
   "path_sgd",
   "reparameterize",
   "sam",
-  "scale_by_adaptive",
   "scale_by_mahalanobis",
   "scale_by_p_norm",
-  "scale_by_path",
   "scale_by_trust_region",
   "sgld",
   "trust_region",

@@ -20,39 +20,44 @@ class AdaptiveState(NamedTuple):
   averages: Any
 
 
-def scale_by_adaptive(
-  *, b1: ArrayLike | None = None, b2: ArrayLike = 0.999, debias: bool = True, anneal: bool = False
+def adaptive(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  b1: ArrayLike | None = None,
+  b2: ArrayLike = 0.999,
+  debias: bool = True,
+  anneal: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Divides a mean of gradients by the root of a mean of their squares, per coordinate.
+  r"""Builds the optimizer that has Adagrad, RMSProp and Adam as special cases.
 
-  .. math:: u_t = \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}\,, \qquad 0/0 = 0
+  .. math:: \Delta_t = -\epsilon\, \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}
+    \cdot \begin{cases} 1 / \sqrt{t} & \text{annealed} \\ 1 \end{cases}, \qquad 0/0 = 0
 
   There is no epsilon: the size of the step does not depend on the size of the gradients, however small. A
   coordinate without any gradient so far does not move.
 
   Args:
+    learning_rate: `epsilon`, a number or an Optax schedule.
     b1: decay of the numerator's average; `None` for the gradient itself.
     b2: decay of the denominator's average; 1 for the flat mean over all steps.
-    debias: whether the weights of an average sum to 1, so that the first step is `sign(g)`. Otherwise the
-      averages are the recursion `m <- b m + (1 - b) g` from 0, and the first step is
-      `(1 - b1) / sqrt(1 - b2)` times as large.
+    debias: whether the weights of an average sum to 1, so that the first step is `-epsilon sign(g)`.
+      Otherwise the averages are the recursion `m <- b m + (1 - b) g` from 0, and the first step is `(1 - b1)
+      / sqrt(1 - b2)` times as large.
     anneal: whether to divide by the root of the number of steps.
 
   Returns:
     An Optax transform.
 
   Raises:
-    ValueError: if a decay is out of range.
+    ValueError: for a decay out of range.
 
   Example:
-    >>> tx = scale_by_adaptive(b2=1.0)
-    >>> updates, state = tx.update(jnp.array([2.0, 0.0]), tx.init(jnp.zeros(2)))
-    >>> updates
-    Array([1., 0.], dtype=float32)
+    >>> tx = adaptive(0.1, b1=0.9, b2=0.999)
+    >>> tx.update(jnp.array([1e-20, -3.0, 0.0]), tx.init(jnp.zeros(3)))[0]
+    Array([-0.1,  0.1, -0. ], dtype=float32)
 
   References:
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem
-    (practical solution: running averages).
+    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
   """
   inner = scale_by_trust_region(blocks="element", numerator_decay=b1, denominator_decay=b2, debias=debias)
 
@@ -66,44 +71,7 @@ def scale_by_adaptive(
       new = jax.tree.map(lambda u: u / jnp.sqrt(count.astype(u.dtype)), new)
     return new, AdaptiveState(count, averages)
 
-  return optax.GradientTransformationExtraArgs(init, update)
-
-
-def adaptive(
-  learning_rate: optax.ScalarOrSchedule,
-  *,
-  b1: ArrayLike | None = None,
-  b2: ArrayLike = 0.999,
-  debias: bool = True,
-  anneal: bool = False,
-) -> optax.GradientTransformationExtraArgs:
-  r"""Builds the optimizer that has Adagrad, RMSProp and Adam as special cases.
-
-  .. math:: \Delta_t = -\epsilon\, \frac{E_{\beta_1}[g]}{\sqrt{E_{\beta_2}[g^2]}}
-    \cdot \begin{cases} 1 / \sqrt{t} & \text{annealed} \\ 1 \end{cases}
-
-  Args:
-    learning_rate: `epsilon`, a number or an Optax schedule.
-    b1: decay of the numerator's average; `None` for the gradient itself.
-    b2: decay of the denominator's average; 1 for the flat mean over all steps.
-    debias: whether the weights of an average sum to 1, so that the first step is `-epsilon sign(g)`.
-    anneal: whether to divide by the root of the number of steps.
-
-  Returns:
-    An Optax transform.
-
-  Raises:
-    ValueError: if a decay is out of range.
-
-  Example:
-    >>> tx = adaptive(0.1, b1=0.9, b2=0.999)
-    >>> tx.update(jnp.array([1e-20, -3.0, 0.0]), tx.init(jnp.zeros(3)))[0]
-    Array([-0.1,  0.1, -0. ], dtype=float32)
-
-  References:
-    Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem.
-  """
-  return with_learning_rate(scale_by_adaptive(b1=b1, b2=b2, debias=debias, anneal=anneal), learning_rate)
+  return with_learning_rate(optax.GradientTransformationExtraArgs(init, update), learning_rate)
 
 
 def exact_adagrad(
@@ -155,7 +123,7 @@ def exact_rmsprop(
     An Optax transform.
 
   Raises:
-    ValueError: if `decay` is out of range.
+    ValueError: for a `decay` out of range.
 
   Example:
     >>> tx = exact_rmsprop(0.1, debias=False)
@@ -190,7 +158,7 @@ def exact_adam(
     An Optax transform.
 
   Raises:
-    ValueError: if a decay is out of range.
+    ValueError: for a decay out of range.
 
   Example:
     >>> tx = exact_adam(0.1)

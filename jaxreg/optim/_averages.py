@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_range
 from jaxreg._leaves import wide
-from jaxreg.typing import Array, check_range
+from jaxreg.typing import Array
 
 
 class Average(NamedTuple):
@@ -24,7 +25,7 @@ def check_decay(decay: ArrayLike | None, name: str, debias: bool) -> None:
   if decay is not None:
     check_range(decay, name, low=0, high=1)
     if not debias:
-      check_range(1 - jnp.asarray(decay), f"1 - {name} without debias", low=0, open_low=True)
+      check_range(decay, f"{name} without debias", low=0, high=1, open_high=True)
 
 
 def average_init(tree: Any) -> Average:

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_function, check_range
 from jaxreg._leaves import wide
-from jaxreg.constraints._fista import backtracked, next_momentum
 from jaxreg.constraints._prox import Prox
-from jaxreg.typing import Array, Params, check_function, check_range
+from jaxreg.constraints._proximal_gradient import backtracked, next_momentum
+from jaxreg.optim._masked import on_whole, part
+from jaxreg.typing import Array, Params
 
 
 class FistaState(NamedTuple):
@@ -28,35 +30,36 @@ class FistaState(NamedTuple):
 def fista(
   learning_rate: ArrayLike, *, prox: Prox | None = None, shrink: float = 0.5
 ) -> optax.GradientTransformationExtraArgs:
-  r"""Minimises a loss plus the penalty of `prox` by the steps of `constraints.fista`.
+  r"""Minimises a loss plus the penalty of `prox` by the steps of `constraints.proximal_gradient`.
 
   .. math:: y = w + m (w - w'), \qquad w \leftarrow \operatorname{prox}_s(y - s \nabla L(y))
 
   Here `w'` are the parameters before the last step. The step size `s` shrinks by backtracking. `update`
   calls `value_fn` and `grad_fn` at `y`; it does not use the gradient at `w` that it is given. Both functions
   must have the same batch and the same noise at all steps: that of the whole training set, and none. For
-  minibatches take `constraints.proximal` after another optimizer.
+  minibatches take `constraints.proximal` after another optimizer. In `optax.masked` and `optax.partition`,
+  give `update` also `all_params=params`, so that both functions get the whole tree.
 
   Args:
     learning_rate: the first step size to try, above 0.
-    prox: `(params, step) -> params`, such as `functools.partial(constraints.prox_l1, weight=0.1)`; None for
-      no penalty, which is Nesterov's accelerated gradient.
+    prox: `(params, step) -> params`, such as `functools.partial(constraints.prox_l1, weight=0.1)`, with its
+      own mask; None for no penalty, which is Nesterov's accelerated gradient.
     shrink: factor of the step size in backtracking, in (0, 1).
 
   Returns:
     An Optax transform whose `update` needs `params`, `value_fn` and `grad_fn`, functions of parameters.
 
   Raises:
-    TypeError: if `prox` is no function.
-    ValueError: if a number is out of its range; in `update`, if an argument is missing.
+    TypeError: for a `prox` that is no such function.
+    ValueError: for a number out of its range; in `update`, for a missing argument.
 
   Example:
     >>> import functools
     >>> from jaxreg.constraints import prox_l1
-    >>> loss = lambda w: 2 * jnp.square(w - jnp.array([3.0, 0.1])).sum()
-    >>> tx, w = fista(0.25, prox=functools.partial(prox_l1, weight=1.0)), jnp.zeros(2)
+    >>> loss = lambda w: 2 * jnp.square(w["kernel"] - jnp.array([3.0, 0.1])).sum()
+    >>> tx, w = fista(0.25, prox=functools.partial(prox_l1, weight=1.0)), {"kernel": jnp.zeros(2)}
     >>> updates, _ = tx.update(jax.grad(loss)(w), tx.init(w), w, value_fn=loss, grad_fn=jax.grad(loss))
-    >>> w + updates
+    >>> optax.apply_updates(w, updates)["kernel"]
     Array([2.75, 0.  ], dtype=float32)
 
   References:
@@ -66,8 +69,7 @@ def fista(
   if prox is not None:
     check_function(prox, "prox", "(params, step) -> params", takes=2)
   check_range(learning_rate, "learning_rate", low=0, open_low=True)
-  check_range(shrink, "shrink", low=0, high=1, open_low=True)
-  check_range(1 - shrink, "1 - shrink", low=0, open_low=True)
+  check_range(shrink, "shrink", low=0, high=1, open_low=True, open_high=True)
   proximal = prox or (lambda params, step: params)
 
   def init(params: Params) -> FistaState:
@@ -83,6 +85,7 @@ def fista(
     *,
     value_fn: Callable[[Params], Array] | None = None,
     grad_fn: Callable[[Params], Params] | None = None,
+    all_params: Params | None = None,
     **extra_args,
   ):
     del extra_args
@@ -90,7 +93,8 @@ def fista(
       raise ValueError("params, value_fn and grad_fn must be given to update")
     now = jax.tree.map(wide, params)
     y = jax.tree.map(lambda w, old: w + state.momentum.astype(w.dtype) * (w - old), now, state.previous)
-    gradient = grad_fn(y)
+    value_fn = on_whole(value_fn, "value_fn", all_params)
+    gradient = part(on_whole(grad_fn, "grad_fn", all_params)(y), y)
     new, step = backtracked(value_fn, value_fn(y), gradient, y, proximal, state.step, shrink)
     t, momentum = next_momentum(state.t)
     # w + (0 - w) is 0 in every dtype: zeros of `prox` are exact.

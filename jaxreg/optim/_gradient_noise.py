@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_range
 from jaxreg._leaves import wide
-from jaxreg.typing import Key, check_key, check_range
+from jaxreg.typing import Key
 
 
 def gradient_noise(
-  *, key: Key | None = None, eta: ArrayLike = 0.01, gamma: ArrayLike = 0.55
+  *, key: Key | None = None, variance: ArrayLike = 0.01, gamma: ArrayLike = 0.55
 ) -> optax.GradientTransformationExtraArgs:
   r"""Adds noise to the gradient with a variance that falls over the steps; goes before the optimizer.
 
@@ -26,18 +27,18 @@ def gradient_noise(
   Args:
     key: typed key for all noise. Without it, `update` needs a new `key` in every step; this also gives
       several runs in one program their own noise. A key given to `update` always takes precedence.
-    eta: variance at the first step, at least 0; the paper chooses among 0.01, 0.3 and 1.
+    variance: `eta`, the variance at the first step, at least 0; the paper chooses among 0.01, 0.3 and 1.
     gamma: power by which the variance falls, at least 0.
 
   Returns:
     An Optax transform.
 
   Raises:
-    TypeError: if `key` is no typed key.
-    ValueError: if `eta` or `gamma` is negative, or if `update` gets no key either.
+    TypeError: for a `key` that is no typed key.
+    ValueError: for a negative number, or an `update` without any key.
 
   Example:
-    >>> tx = optax.chain(gradient_noise(key=jax.random.key(0), eta=0.0), optax.sgd(0.5))
+    >>> tx = optax.chain(gradient_noise(key=jax.random.key(0), variance=0.0), optax.sgd(0.5))
     >>> tx.update(jnp.array([1.0]), tx.init(jnp.zeros(1)))[0]
     Array([-0.5], dtype=float32)
 
@@ -48,9 +49,9 @@ def gradient_noise(
   """
   if key is not None:
     check_key(key)
-  check_range(eta, "eta", low=0)
+  check_range(variance, "variance", low=0)
   check_range(gamma, "gamma", low=0)
-  noise = optax.add_noise(eta, gamma, jax.random.key(0) if key is None else jax.random.clone(key))
+  noise = optax.add_noise(variance, gamma, jax.random.key(0) if key is None else jax.random.clone(key))
   impl = None if key is None else jax.random.key_impl(key)
 
   def init(params: Any) -> optax.OptState:

@@ -6,14 +6,20 @@ import jax
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_range
 from jaxreg._leaves import wide
+from jaxreg.optim._masked import train_only
 from jaxreg.optim._sam import GradFn, check_second, gradient_at
 from jaxreg.optim._trust_region import as_updates, check_transform, steepest
-from jaxreg.typing import check_range
+from jaxreg.typing import Mask
 
 
 def gsam(
-  inner: optax.GradientTransformation, *, rho: ArrayLike = 0.05, alpha: ArrayLike = 0.4
+  inner: optax.GradientTransformation,
+  *,
+  rho: ArrayLike = 0.05,
+  weight: ArrayLike = 0.4,
+  trained: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Runs an optimizer with the gradient uphill, less a share of the part of the gradient orthogonal to it.
 
@@ -22,26 +28,27 @@ def gsam(
     g_\perp = g - \frac{\langle g, g_p \rangle}{\|g_p\|^2}\, g_p, \qquad 0/0 = 0
 
   The orthogonal part leaves the loss uphill as it is, to first order. A step against it raises the loss at
-  `w` itself, so the gap between the two losses, a measure of sharpness, falls. With `alpha = 0` this is
+  `w` itself, so the gap between the two losses, a measure of sharpness, falls. With `weight = 0` this is
   `sam`. The paper lets `rho` follow the learning rate:
   `optax.inject_hyperparams(gsam, static_args="inner")(inner, rho=schedule)`. `update` takes `grad_fn` as
-  `sam` does, with the same conditions.
+  `sam` does, with the same conditions, and `all_params` in `optax.masked` and `optax.partition`.
 
   Args:
     inner: the optimizer that takes the step.
     rho: length of the perturbation, at least 0.
-    alpha: the share, at least 0; ours, to be searched.
+    weight: `alpha`, the share, at least 0; the default is ours, to be searched.
+    trained: a mask of the parameters that are trained, as in `sam`; None for all.
 
   Returns:
     An Optax transform whose `update` needs `params` and `grad_fn`.
 
   Raises:
-    TypeError: if `inner` is no Optax transform.
-    ValueError: for a negative `rho` or `alpha`; in `update`, if `params` or `grad_fn` are missing.
+    TypeError: for an `inner` that is no Optax transform.
+    ValueError: for a negative number, a wrong mask, or an `update` without `params` and `grad_fn`.
 
   Example:
     >>> loss = lambda w: 0.5 * jnp.sum(jnp.array([1.0, 4.0]) * w**2)
-    >>> tx, w = gsam(optax.sgd(0.1), rho=0.0, alpha=1.0), jnp.array([1.0, 0.0])
+    >>> tx, w = gsam(optax.sgd(0.1), rho=0.0, weight=1.0), jnp.array([1.0, 0.0])
     >>> tx.update(jax.grad(loss)(w), tx.init(w), w, grad_fn=lambda w: jnp.array([0.0, 1.0]))[0]
     Array([ 0.1, -0.1], dtype=float32)
 
@@ -50,17 +57,17 @@ def gsam(
   """
   check_transform(inner)
   check_range(rho, "rho", low=0)
-  check_range(alpha, "alpha", low=0)
+  check_range(weight, "weight", low=0)
   tx = optax.with_extra_args_support(inner)
 
   def update(updates, state, params=None, *, grad_fn: GradFn | None = None, **extra_args):
-    grad_fn = check_second(params, grad_fn)
+    grad_fn = check_second(params, grad_fn, extra_args)
     first = jax.tree.map(wide, updates)
     second = gradient_at(steepest(first, "global", "l2"), first, params, grad_fn, rho)
     unit = steepest(second, "global", "l2")
     along = optax.tree.vdot(first, unit)
-    less = lambda p, g, u: p - alpha * (g - along * u)
+    less = lambda p, g, u: p - weight * (g - along * u)
     combined = as_updates(jax.tree.map(less, second, first, unit), updates)
     return tx.update(combined, state, params, **extra_args)
 
-  return optax.GradientTransformationExtraArgs(tx.init, update)
+  return train_only(optax.GradientTransformationExtraArgs(tx.init, update), trained)

@@ -10,8 +10,8 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._checks import check_range
 from jaxreg.optim._trust_region import check_transform
-from jaxreg.typing import check_range
 
 
 def layer_decay(
@@ -33,8 +33,8 @@ def layer_decay(
     An Optax transform.
 
   Raises:
-    TypeError: if `inner` is no Optax transform, or a pattern is of another type.
-    ValueError: for a `decay` outside [0, 1]; in `update`, if a parameter is in no layer.
+    TypeError: for an `inner` that is no Optax transform, or a pattern of another type.
+    ValueError: for a `decay` outside [0, 1]; in `update`, for a parameter in no layer.
 
   Example:
     >>> tx = layer_decay(optax.sgd(1.0), layers=("stem/*", "block_*", "head/*"), decay=0.5)

@@ -13,9 +13,11 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 
+from jaxreg._checks import check_range, check_wide
 from jaxreg._leaves import wide
+from jaxreg.optim._masked import part
 from jaxreg.optim._trust_region import as_updates, with_learning_rate
-from jaxreg.typing import Array, check_range, check_wide
+from jaxreg.typing import Array
 
 # `(updates, params, **extra_args) -> M(params)^-1 updates`.
 Solve = Callable[..., Any]
@@ -30,8 +32,8 @@ def scale_by_mahalanobis(
     -\alpha u = \arg\min_\Delta \langle g, \Delta \rangle + \frac{1}{2 \alpha} \Delta^\top M \Delta
 
   The lecture prints the penalty without the square; that problem has no minimiser of this form. With the
-  Hessian as `M` this is Newton's method, with the Fisher matrix the natural gradient, with the diagonal
-  `path_kappa` Path-SGD. Gradient descent in `y`, where `x = A y`, has `M^-1 = A A^T`.
+  Hessian as `M` this is Newton's method, with the Fisher matrix the natural gradient; `path_sgd` has a
+  diagonal. Gradient descent in `y`, where `x = A y`, has `M^-1 = A A^T`.
 
   Args:
     dense: `[size, size]`, symmetric and positive definite, over all parameters in the order of
@@ -44,8 +46,8 @@ def scale_by_mahalanobis(
     An Optax transform.
 
   Raises:
-    TypeError: if a matrix is not floating, or `solve` not a function.
-    ValueError: unless exactly one form is given, or if a known matrix is not positive definite.
+    TypeError: for a matrix that is not floating, or a `solve` that is no function.
+    ValueError: for none or several forms, or a known matrix that is not positive definite.
 
   Example:
     Newton's method on a quadratic arrives in one step:
@@ -107,8 +109,8 @@ def mahalanobis(
     An Optax transform.
 
   Raises:
-    TypeError: if a matrix is not floating, or `solve` not a function.
-    ValueError: unless exactly one form is given, or if a known matrix is not positive definite.
+    TypeError: for a matrix that is not floating, or a `solve` that is no function.
+    ValueError: for none or several forms, or a known matrix that is not positive definite.
 
   Example:
     >>> tx = mahalanobis(0.5, diagonal=jnp.array([1.0, 4.0]))
@@ -133,7 +135,8 @@ def _dense(dense: Any) -> Solve:
   factors = jax.tree.map(_factor, dense)
 
   def by_leaf(updates: Any, params: Any, **extra_args: Any) -> Any:
-    return jax.tree.map(lambda g, f: _solve(f, g.reshape(-1)).reshape(g.shape), updates, factors)
+    solved = lambda g, f: _solve(f, g.reshape(-1)).reshape(g.shape)
+    return jax.tree.map(solved, updates, part(factors, updates))
 
   return by_leaf
 
@@ -163,7 +166,7 @@ def _diagonal(diagonal: Any) -> Solve:
 
   def divide(updates: Any, params: Any, **extra_args: Any) -> Any:
     number = jax.tree_util.all_leaves([diagonal]) and jnp.ndim(diagonal) == 0
-    entries = jax.tree.map(lambda _: diagonal, updates) if number else diagonal
+    entries = jax.tree.map(lambda _: diagonal, updates) if number else part(diagonal, updates)
     return jax.tree.map(quotient, updates, entries)
 
   return divide

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_range
 from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, on_floating, with_learning_rate
-from jaxreg.typing import Array, check_range
+from jaxreg.typing import Array
 
 
-def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.GradientTransformationExtraArgs:
+def scale_by_p_norm(*, p: ArrayLike = 2.0, weight: ArrayLike = 1.0) -> optax.GradientTransformationExtraArgs:
   r"""Raises the gradient to a power, keeping signs: minus the minimiser of a proximal problem in a p-norm.
 
   .. math:: u = \operatorname{sign}(g)\,(\alpha |g|)^{1/(p-1)}, \qquad
@@ -24,16 +25,16 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
 
   Args:
     p: above 1; infinity gives the sign.
-    alpha: above 0.
+    weight: `alpha`, above 0.
 
   Returns:
     An Optax transform.
 
   Raises:
-    ValueError: if an option is out of range.
+    ValueError: for an option out of range.
 
   Example:
-    >>> tx = scale_by_p_norm(p=3.0, alpha=4.0)
+    >>> tx = scale_by_p_norm(p=3.0, weight=4.0)
     >>> tx.update(jnp.array([-4.0, 0.0, 1.0]), tx.init(jnp.zeros(3)))[0]
     Array([-4.,  0.,  2.], dtype=float32)
 
@@ -41,11 +42,11 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
   """
   check_range(p, "p", low=1, open_low=True)
-  check_range(alpha, "alpha", low=0, open_low=True)
+  check_range(weight, "weight", low=0, open_low=True)
 
   def power(g: Array, largest: ArrayLike) -> Array:
-    # Multiply alpha and |g| before the power: for p near 1 the power of either alone overflows.
-    size = (jnp.abs(g) * jnp.asarray(alpha, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
+    # Multiply the weight and |g| before the power: for p near 1 the power of either alone overflows.
+    size = (jnp.abs(g) * jnp.asarray(weight, g.dtype)) ** (1 / (jnp.asarray(p, g.dtype) - 1))
     return jnp.sign(g) * jnp.minimum(size, largest)
 
   def update(updates, state, params=None, **extra_args):
@@ -58,26 +59,26 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, alpha: ArrayLike = 1.0) -> optax.Grad
 
 
 def p_norm_sgd(
-  learning_rate: optax.ScalarOrSchedule | None = None, *, p: ArrayLike = 2.0, alpha: ArrayLike | None = None
+  learning_rate: optax.ScalarOrSchedule | None = None, *, p: ArrayLike = 2.0, weight: ArrayLike | None = None
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds gradient descent in a p-norm, given its learning rate or the weight of its proximal problem.
 
   .. math:: \Delta = -\epsilon \operatorname{sign}(g)\,|g|^{1/(p-1)}, \qquad \alpha = \epsilon^{p-1}
 
   With `learning_rate`, p = 2 is `optax.sgd`, and large p is sign descent with steps of `epsilon`. With
-  `alpha`, large p has steps of 1 for every `alpha`. A step that would overflow becomes the largest number of
-  the dtype.
+  `weight`, large p has steps of 1 for every `weight`. A step that would overflow becomes the largest number
+  of the dtype.
 
   Args:
     learning_rate: `epsilon`, a number or an Optax schedule; or
-    alpha: a number above 0: the weight of the linear term relative to the p-norm.
+    weight: `alpha`, a number above 0: the weight of the linear term relative to the p-norm.
     p: above 1.
 
   Returns:
     An Optax transform.
 
   Raises:
-    ValueError: if both or none of `learning_rate` and `alpha` are given, or an option is out of range.
+    ValueError: for both or none of `learning_rate` and `weight`, or an option out of range.
 
   Example:
     >>> tx = p_norm_sgd(0.5, p=3.0)
@@ -87,12 +88,12 @@ def p_norm_sgd(
   References:
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Proximal Problem.
   """
-  if (learning_rate is None) == (alpha is None):
-    raise ValueError(f"one of learning_rate and alpha must be given, got {learning_rate} and {alpha}")
-  if alpha is None:
+  if (learning_rate is None) == (weight is None):
+    raise ValueError(f"one of learning_rate and weight must be given, got {learning_rate} and {weight}")
+  if weight is None:
     chain = with_learning_rate(scale_by_p_norm(p=p), learning_rate)  # type: ignore[arg-type]
   else:
-    chain = with_learning_rate(scale_by_p_norm(p=p, alpha=alpha), 1.0)
+    chain = with_learning_rate(scale_by_p_norm(p=p, weight=weight), 1.0)
 
   def update(updates, state, params=None, **extra_args):
     # Rounds once, after the learning rate: the power alone exceeds the range of 16 bits.

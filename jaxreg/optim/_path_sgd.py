@@ -10,17 +10,18 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_range
 from jaxreg._leaves import total, wide
-from jaxreg.optim._mahalanobis import quotient, scale_by_mahalanobis
-from jaxreg.optim._trust_region import with_learning_rate
+from jaxreg.optim._mahalanobis import mahalanobis, quotient
+from jaxreg.optim._masked import on_whole, part
 from jaxreg.paths import chosen, everything
-from jaxreg.typing import Array, Mask, Params, check_range
+from jaxreg.typing import Array, Mask, Params
 
 # `(params, x [1, ...]) -> outputs`, with no dropout and no batch statistics.
 Apply = Callable[[Params, Array], Any]
 
 
-def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Array:
+def path_norm(apply_fn: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Array:
   r"""Computes the p-norm of the products of weights along all paths from an input to an output.
 
   .. math:: \phi_p(w) = \Bigl(\sum_{\text{paths}} \prod_{e \in \text{path}} |w_e|^p\Bigr)^{1/p}
@@ -34,8 +35,8 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
   1e-19 to 1e19.
 
   Args:
-    apply: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling. A
-      layer that casts its inputs to a narrower dtype has the range of that dtype.
+    apply_fn: `(params, x) -> outputs`, a network of dense and convolutional layers, ReLUs, sums and pooling.
+      A layer that casts its inputs to a narrower dtype has the range of that dtype.
     params: its parameters, floating.
     input_shape: shape of one example, without the batch.
     p: at least 1.
@@ -44,12 +45,12 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
     A scalar, float32 or wider.
 
   Raises:
-    ValueError: if `p` is below 1.
+    ValueError: for a `p` below 1.
 
   Example:
-    >>> apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
+    >>> apply_fn = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
     >>> params = {"a": jnp.array([[1.0, -2.0]]), "b": jnp.array([[3.0], [-1.0]])}
-    >>> path_norm(apply, params, (1,)), 3.0**2 + 2.0**2
+    >>> path_norm(apply_fn, params, (1,)), 3.0**2 + 2.0**2
     (Array(3.6055512, dtype=float32), 13.0)
 
   References:
@@ -57,118 +58,22 @@ def path_norm(apply: Apply, params: Params, input_shape: Sequence[int], *, p: Ar
     2015.
   """
   check_range(p, "p", low=1)
-  norm = lambda params, p: _power(_path_sum(apply, _powers(params, p), input_shape), p, inverse=True)
+  norm = lambda params, p: _power(_path_sum(apply_fn, _powers(params, p), input_shape), p, inverse=True)
   if isinstance(p, int | float):
     return _in_float64(lambda params: norm(params, p), jax.tree.map(wide, params))
   return _in_float64(lambda both: norm(*both), jax.tree.map(wide, (params, jnp.asarray(p, float))))
 
 
-def path_kappa(apply: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Params:
-  r"""Computes how much each weight contributes to the path norm: the diagonal of Path-SGD's metric.
-
-  .. math:: \kappa_e = \Bigl(\sum_{\text{paths} \ni e} \prod_{e' \ne e} |w_{e'}|^p\Bigr)^{2/p}
-    = \Bigl(\frac{\partial \gamma}{\partial |w_e|^p}\Bigr)^{2/p}, \qquad
-    \gamma = \sum_{\text{paths}} \prod_e |w_e|^p
-
-  This takes one backward pass through the network at a batch of 1. Rescaling a ReLU unit by `s` divides the
-  `kappa` of its incoming weights by :math:`s^2` and multiplies the `kappa` of its outgoing weights by
-  :math:`s^2`.
-
-  It is computed in the parameters' dtype. In float32 with `p = 2`, the weights and the products along paths
-  must lie between about 1e-19 and 1e19.
-
-  A weight used at several places, as in a convolution, is one edge per place, and the paths of these edges
-  are added up. `apply` must be the network without dropout and normalisation: softmax, LayerNorm and
-  attention have no paths. An average pool counts as edges of weight 1/n, not 1/n to the power p; the factor
-  is the same for all paths through it. A max pool passes on its largest sum.
-
-  Args:
-    apply, params, input_shape: as for `path_norm`.
-    p: at least 1.
-
-  Returns:
-    A tree like `params`, in float32 or wider; 0 for a weight if every path through it has another weight of
-    0.
-
-  Raises:
-    ValueError: if `p` is below 1.
-
-  Example:
-    >>> apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
-    >>> params = {"a": jnp.array([[1.0, -2.0]]), "b": jnp.array([[3.0], [-1.0]])}
-    >>> path_kappa(apply, params, (1,))
-    {'a': Array([[9., 1.]], dtype=float32), 'b': Array([[1.],
-           [4.]], dtype=float32)}
-
-  References:
-    Neyshabur, Salakhutdinov and Srebro, `Path-SGD: Path-Normalized Optimization in Deep Neural Networks`,
-    2015.
-  """
-  check_range(p, "p", low=1)
-  sums = jax.grad(lambda v: _path_sum(apply, v, input_shape))(_powers(params, p))
+def path_kappa(apply_fn: Apply, params: Params, input_shape: Sequence[int], *, p: ArrayLike = 2.0) -> Params:
+  """The diagonal of the path metric, a tree like `params`: 0 for dead edges."""
+  sums = jax.grad(lambda v: _path_sum(apply_fn, v, input_shape))(_powers(params, p))
   return jax.tree.map(lambda s: _power(_power(s, p, inverse=True), 2), sums)
-
-
-def scale_by_path(
-  *,
-  apply: Apply,
-  input_shape: Sequence[int],
-  p: ArrayLike = 2.0,
-  eps: ArrayLike = 0.0,
-  mask: Mask = everything,
-) -> optax.GradientTransformationExtraArgs:
-  r"""Divides the gradient by the diagonal of the path metric.
-
-  .. math:: u_e = \frac{g_e}{\kappa_e + \epsilon}, \qquad 0/0 = 0
-
-  A weight with `kappa` 0 has no gradient either and does not move. With `eps` above 0 the steps of nearly
-  dead edges are bounded, and invariance to rescaling is lost.
-
-  Args:
-    apply: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation.
-    input_shape: shape of one example, without the batch.
-    p: order of the path norm, at least 1.
-    eps: at least 0.
-    mask: which leaves are divided; the gradients of other leaves pass unchanged. Use this instead of
-      `optax.masked`, because `apply` needs all parameters.
-
-  Returns:
-    An Optax transform that needs `params`.
-
-  Raises:
-    TypeError: if `apply` is not a function.
-    ValueError: if an option is out of range; in `update`, if `params` are missing.
-
-  Example:
-    >>> apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
-    >>> params = {"a": jnp.array([[2.0]]), "b": jnp.array([[0.5]])}
-    >>> tx = scale_by_path(apply=apply, input_shape=(1,))
-    >>> tx.update(params, tx.init(params), params)[0]
-    {'a': Array([[8.]], dtype=float32), 'b': Array([[0.125]], dtype=float32)}
-
-  References:
-    Neyshabur, Salakhutdinov and Srebro, `Path-SGD: Path-Normalized Optimization in Deep Neural Networks`,
-    2015.
-  """
-  if not callable(apply):
-    raise TypeError(f"apply must be a function (params, x) -> outputs, got {type(apply).__name__}")
-  check_range(p, "p", low=1)
-  check_range(eps, "eps", low=0)
-
-  def solve(updates: Any, params: Params, **extra_args: Any) -> Any:
-    if params is None:
-      raise ValueError("params must be given to update, got None")
-    kappa, structure = jax.tree.flatten(path_kappa(apply, params, input_shape, p=p))
-    rows = zip(chosen(params, mask), jax.tree.leaves(updates), kappa, strict=True)
-    return jax.tree.unflatten(structure, [quotient(g, k + eps) if taken else g for taken, g, k in rows])
-
-  return scale_by_mahalanobis(solve=solve)
 
 
 def path_sgd(
   learning_rate: optax.ScalarOrSchedule,
   *,
-  apply: Apply,
+  apply_fn: Apply,
   input_shape: Sequence[int],
   p: ArrayLike = 2.0,
   eps: ArrayLike = 0.0,
@@ -176,39 +81,47 @@ def path_sgd(
 ) -> optax.GradientTransformationExtraArgs:
   r"""Builds Path-SGD, which keeps equivalent ReLU networks equivalent, however their units are scaled.
 
-  .. math:: w_e \leftarrow w_e - \frac{\eta}{\kappa_e} \frac{\partial L}{\partial w_e}
+  .. math:: w_e \leftarrow w_e - \frac{\eta}{\kappa_e + \epsilon} \frac{\partial L}{\partial w_e}, \qquad
+    \kappa_e = \Bigl(\sum_{\text{paths} \ni e} \prod_{e' \ne e} |w_{e'}|^p\Bigr)^{2/p}, \qquad 0/0 = 0
 
   The step is the approximate minimiser of :math:`\eta \langle \nabla L, w \rangle + \tfrac12 \|\pi(w) -
   \pi(w_t)\|_p^2`, with the products :math:`\pi` of all paths, one coordinate at a time. The lecture leaves
   out the half, and its steps are then half as long. It also leaves out the absolute values, which odd `p`
   needs. If the units are balanced at the start, Path-SGD gains little.
 
+  `kappa` takes one backward pass at a batch of 1, in the parameters' dtype: in float32 with `p = 2`, the
+  weights and the products along paths must lie between about 1e-19 and 1e19. A weight used at several places,
+  as in a convolution, is one edge per place. An average pool counts as edges of weight 1/n, not 1/n to the
+  power p; the factor is the same for all paths through it. A max pool passes on its largest sum.
+
   Args:
     learning_rate: `eta`, a number or an Optax schedule.
-    apply: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation.
+    apply_fn: `(params, x) -> outputs`, the network of ReLUs, without dropout and normalisation: softmax,
+      LayerNorm and attention have no paths.
     input_shape: shape of one example, without the batch.
     p: order of the path norm, at least 1.
-    eps: added to `kappa`, at least 0. Above 0 it bounds the steps of nearly dead edges, and equivalent
-      networks no longer stay equivalent.
-    mask: which leaves are divided by `kappa`; other leaves take plain gradient steps.
+    eps: at least 0. Above 0 it bounds the steps of nearly dead edges, and equivalent networks no longer stay
+      equivalent.
+    mask: which leaves are divided by `kappa`, by default all; other leaves take plain gradient steps. In
+      `optax.masked` and `optax.partition`, give `update` also `all_params=params`.
 
   Returns:
     An Optax transform that needs `params`.
 
   Raises:
-    TypeError: if `apply` is not a function.
-    ValueError: if an option is out of range; in `update`, if `params` are missing.
+    TypeError: for an `apply_fn` that is no function.
+    ValueError: for an option out of range, or an `update` without `params`.
 
   Example:
     Two networks of the same function, steps of the same function:
 
-    >>> apply = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
-    >>> tx = path_sgd(0.1, apply=apply, input_shape=(1,))
+    >>> apply_fn = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
+    >>> tx = path_sgd(0.1, apply_fn=apply_fn, input_shape=(1,))
     >>> for scale in 1.0, 10.0:
     ...   params = {"a": jnp.full((1, 1), scale), "b": jnp.full((1, 1), 1 / scale)}
-    ...   grads = jax.grad(lambda params: ((apply(params, jnp.ones((1, 1))) - 2) ** 2).sum())(params)
+    ...   grads = jax.grad(lambda params: ((apply_fn(params, jnp.ones((1, 1))) - 2) ** 2).sum())(params)
     ...   updates, _ = tx.update(grads, tx.init(params), params)
-    ...   print(f"{float(apply(optax.apply_updates(params, updates), jnp.ones((1, 1)))[0, 0]):.4f}")
+    ...   print(f"{float(apply_fn(optax.apply_updates(params, updates), jnp.ones((1, 1)))[0, 0]):.4f}")
     1.4400
     1.4400
 
@@ -218,8 +131,21 @@ def path_sgd(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, steepest descent in an
     invariance-preserving norm.
   """
-  direction = scale_by_path(apply=apply, input_shape=input_shape, p=p, eps=eps, mask=mask)
-  return with_learning_rate(direction, learning_rate)
+  if not callable(apply_fn):
+    raise TypeError(f"apply_fn must be a function (params, x) -> outputs, got {type(apply_fn).__name__}")
+  check_range(p, "p", low=1)
+  check_range(eps, "eps", low=0)
+
+  def solve(updates: Any, params: Params, *, all_params: Params | None = None, **extra_args: Any) -> Any:
+    if params is None:
+      raise ValueError("params must be given to update, got None")
+    kappa_of = lambda params: path_kappa(apply_fn, params, input_shape, p=p)
+    kappa = on_whole(kappa_of, "apply_fn", all_params)(params)
+    taken = jax.tree.unflatten(jax.tree.structure(kappa), chosen(kappa, mask, default=everything))
+    divide = lambda g, k, each: quotient(g, k + eps) if each else g
+    return jax.tree.map(divide, updates, part(kappa, updates), part(taken, updates))
+
+  return mahalanobis(learning_rate, solve=solve)
 
 
 def _in_float64(function: Callable[[Any], Array], tree: Any) -> Array:
@@ -243,9 +169,9 @@ def _in_float64(function: Callable[[Any], Array], tree: Any) -> Array:
   return rounded(tree)
 
 
-def _path_sum(apply: Apply, powers: Params, input_shape: Sequence[int]) -> Array:
+def _path_sum(apply_fn: Apply, powers: Params, input_shape: Sequence[int]) -> Array:
   dtype = jnp.result_type(*jax.tree.leaves(powers))
-  outputs = apply(powers, jnp.ones((1, *input_shape), dtype))
+  outputs = apply_fn(powers, jnp.ones((1, *input_shape), dtype))
   return sum((jnp.sum(out) for out in jax.tree.leaves(outputs)), start=jnp.zeros((), dtype))
 
 

@@ -14,9 +14,10 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_wide
 from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, check_transform
-from jaxreg.typing import Array, Params, check_wide
+from jaxreg.typing import Array, Params
 
 Map = Callable[[Params], Params]
 
@@ -49,8 +50,8 @@ def reparameterize(
     An Optax transform.
 
   Raises:
-    TypeError: if `forward` is neither a matrix nor a function, or `inner` is no Optax transform.
-    ValueError: if the matrix is not square, or is known and singular, or if `forward` needs an inverse.
+    TypeError: for a `forward` that is neither matrix nor function, or an `inner` that is no transform.
+    ValueError: for a matrix that is not square or known to be singular, or a missing `inverse`.
 
   Example:
     With y = 2x gradient descent takes a quarter of the step:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_choice, check_range
 from jaxreg._leaves import wide
-from jaxreg.optim._trust_region import BLOCKS, _one_of, as_updates, check_transform, on_floating, steepest
-from jaxreg.typing import Params, check_range
+from jaxreg.optim._masked import on_whole, part, train_only
+from jaxreg.optim._trust_region import BLOCKS, as_updates, check_transform, on_floating, steepest
+from jaxreg.typing import Mask, Params
 
 GradFn = Callable[[Params], Any]
 
 
 def sam(
-  inner: optax.GradientTransformation, *, rho: ArrayLike = 0.05, blocks: str = "global"
+  inner: optax.GradientTransformation,
+  *,
+  rho: ArrayLike = 0.05,
+  blocks: str = "global",
+  trained: Mask | None = None,
 ) -> optax.GradientTransformationExtraArgs:
   r"""Runs an optimizer with the gradient at a nearby point uphill: sharpness-aware minimisation.
 
@@ -37,17 +43,24 @@ def sam(
   `grad_fn` must not cast the parameters back before it uses them. The inner optimizer gets the second
   gradient in the dtypes of the first.
 
+  Frozen parameters must not be perturbed: `trained` says which parameters are not frozen. In `optax.masked`
+  and `optax.partition`, which hide a part of the parameters, give `update` also `all_params=params`, so that
+  `grad_fn` gets the whole tree; the hidden parameters are not perturbed. Transforms before this one in a
+  chain change the first gradient only.
+
   Args:
     inner: the optimizer that takes the step.
     rho: length of the perturbation, at least 0.
     blocks: which parameters are normalised together, as in `scale_by_trust_region`; the paper uses `global`.
+    trained: a mask of the parameters that are trained; the others are not perturbed, and their updates are 0.
+      None for all.
 
   Returns:
     An Optax transform whose `update` needs `params` and `grad_fn`.
 
   Raises:
-    TypeError: if `inner` is no Optax transform.
-    ValueError: for unknown blocks or a negative `rho`; in `update`, if `params` or `grad_fn` are missing.
+    TypeError: for an `inner` that is no Optax transform.
+    ValueError: for a wrong option or mask, or an `update` without `params` and `grad_fn`.
 
   Example:
     >>> loss = lambda w: 0.5 * jnp.sum(jnp.array([1.0, 4.0]) * w**2)
@@ -55,6 +68,20 @@ def sam(
     >>> updates, state = tx.update(jax.grad(loss)(w), tx.init(w), w, grad_fn=jax.grad(loss))
     >>> updates
     Array([-0.15, -0.  ], dtype=float32)
+
+    With a frozen backbone, by `trained` or by Optax:
+
+    >>> params = {"backbone": jnp.array(2.0), "head": jnp.array(3.0)}
+    >>> slope = jax.grad(lambda params: params["backbone"] * params["head"] ** 2)
+    >>> tx = sam(optax.sgd(0.5), rho=0.5, trained="head")
+    >>> updates, state = tx.update(slope(params), tx.init(params), params, grad_fn=slope)
+    >>> jax.tree.map(float, updates)
+    {'backbone': 0.0, 'head': -7.0}
+    >>> parts = {"old": optax.set_to_zero(), "new": sam(optax.sgd(0.5), rho=0.5)}
+    >>> tx = optax.partition(parts, {"backbone": "old", "head": "new"})
+    >>> updates, state = tx.update(slope(params), tx.init(params), params, grad_fn=slope, all_params=params)
+    >>> jax.tree.map(float, updates)
+    {'backbone': 0.0, 'head': -7.0}
 
     With BatchNorm, the statistics of the first pass only:
 
@@ -68,32 +95,28 @@ def sam(
     Foret et al., `Sharpness-Aware Minimization for Efficiently Improving Generalization`, 2021, Eq. 2.
   """
   check_transform(inner)
-  _one_of(blocks, "blocks", BLOCKS)
+  check_choice(blocks, "blocks", BLOCKS)
   check_range(rho, "rho", low=0)
   tx = optax.with_extra_args_support(inner)
 
   def update(updates, state, params=None, *, grad_fn: GradFn | None = None, **extra_args):
-    grad_fn = check_second(params, grad_fn)
+    grad_fn = check_second(params, grad_fn, extra_args)
     direction = steepest(jax.tree.map(wide, updates), blocks, "l2")
     second = gradient_at(direction, updates, params, grad_fn, rho)
     return tx.update(second, state, params, **extra_args)
 
-  return optax.GradientTransformationExtraArgs(tx.init, update)
+  return train_only(optax.GradientTransformationExtraArgs(tx.init, update), trained)
 
 
-def check_second(params: Params | None, grad_fn: GradFn | None) -> GradFn:
-  """Returns `grad_fn`, which computes the second gradient.
-
-  Raises:
-    ValueError: if it or the parameters are missing.
-  """
+def check_second(params: Params | None, grad_fn: GradFn | None, extra_args: Mapping[str, Any]) -> GradFn:
+  """Returns `grad_fn`, which computes the second gradient, of the whole tree if `all_params` is given."""
   if params is None or grad_fn is None:
     raise ValueError("params and grad_fn must be given to update")
-  return grad_fn
+  return on_whole(grad_fn, "grad_fn", extra_args.get("all_params"))
 
 
 def gradient_at(direction: Any, updates: Any, params: Params, grad_fn: GradFn, rho: ArrayLike) -> Any:
   """The gradient at `params + rho * direction`, in the dtypes of the updates."""
   # The point is not rounded to the parameters' dtypes, which could erase the perturbation.
   top = on_floating(lambda w, u: (wide(w) + rho * u).astype(u.dtype), params, direction)
-  return as_updates(grad_fn(top), updates)
+  return as_updates(part(grad_fn(top), updates), updates)

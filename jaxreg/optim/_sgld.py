@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_key, check_range
 from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates
-from jaxreg.typing import Array, Key, check_key, check_range
+from jaxreg.typing import Array, Key
 
 
 class SgldState(NamedTuple):
@@ -50,8 +51,8 @@ def sgld(
     An Optax transform.
 
   Raises:
-    TypeError: if `key` is no typed key.
-    ValueError: if an option is out of range, or if `update` gets no key either.
+    TypeError: for a `key` that is no typed key.
+    ValueError: for an option out of range, or an `update` without any key.
 
   Example:
     >>> tx = sgld(0.02, key=jax.random.key(0), num_examples=10, temperature=0.0)

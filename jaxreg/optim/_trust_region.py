@@ -11,9 +11,10 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg import paths
+from jaxreg._checks import check_choice, one_line
 from jaxreg._leaves import unit_axes, wide
 from jaxreg.optim._averages import Average, average_init, average_step, check_decay
-from jaxreg.typing import Array, one_line
+from jaxreg.typing import Array
 
 BLOCKS = ("global", "leaf", "unit", "element")
 NORMS = ("l2", "l1", "linf", "rms")
@@ -59,7 +60,7 @@ def scale_by_trust_region(
     An Optax transform.
 
   Raises:
-    ValueError: for an unknown name, a decay out of range, or `denominator_decay` with another norm.
+    ValueError: for an unknown name, a decay out of range, or a `denominator_decay` with another norm.
 
   Example:
     >>> tx = scale_by_trust_region(blocks="leaf")
@@ -71,8 +72,8 @@ def scale_by_trust_region(
     Lecture 8 of Deep Learning (BEV033DLE), Czech Technical University in Prague, Trust Region Problem, and
     its two following slides.
   """
-  _one_of(blocks, "blocks", BLOCKS)
-  _one_of(norm, "norm", NORMS)
+  check_choice(blocks, "blocks", BLOCKS)
+  check_choice(norm, "norm", NORMS)
   check_decay(numerator_decay, "numerator_decay", debias)
   check_decay(denominator_decay, "denominator_decay", debias)
   if denominator_decay is not None and norm not in ("l2", "rms"):
@@ -138,7 +139,7 @@ def trust_region(
     An Optax transform.
 
   Raises:
-    ValueError: for an unknown name, a decay out of range, or `denominator_decay` with another norm.
+    ValueError: for an unknown name, a decay out of range, or a `denominator_decay` with another norm.
 
   Example:
     >>> tx = trust_region(0.5, blocks="global")
@@ -236,15 +237,6 @@ def _times(tree: Any, factors: Any) -> Any:
 
 
 def check_transform(inner: Any) -> None:
-  """Checks an optimizer that runs inside another transform.
-
-  Raises:
-    TypeError: if it is no Optax transform, for instance a learning rate.
-  """
+  """Checks an optimizer that runs inside another transform: a learning rate is none."""
   if not (callable(getattr(inner, "init", None)) and callable(getattr(inner, "update", None))):
     raise TypeError(f"inner must be an Optax transform, such as optax.sgd(0.1), got {one_line(inner)}")
-
-
-def _one_of(value: str, name: str, allowed: tuple[str, ...]) -> None:
-  if value not in allowed:
-    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,7 +1,8 @@
 """Penalties: `(params, *, mask=kernels_only, ...) -> scalar`, and on activations `[batch, ...] -> [batch]`.
 
 A penalty does not include its weight: the objective is the loss plus weight times penalty, as `penalized`
-builds it. These files import JAX, Optax, NumPy and the core only.
+builds it. `mask` selects parameters as `jaxreg.paths` says; None stands for the default, `kernels_only`.
+These files import JAX, Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names
@@ -15,7 +16,7 @@ from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
 from jaxreg.penalties._learned_dropout import learned_dropout
 from jaxreg.penalties._orthogonality import orthogonality
-from jaxreg.penalties._penalized import penalized, penalized_terms
+from jaxreg.penalties._penalized import penalized
 from jaxreg.penalties._priors import gaussian_prior, laplace_prior
 from jaxreg.penalties._tying import l2_sp, tying
 
@@ -36,7 +37,6 @@ __all__ = [
   "learned_dropout",
   "orthogonality",
   "penalized",
-  "penalized_terms",
   "sparsity",
   "tying",
 ]

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_floating, check_option, check_wide
 from jaxreg._leaves import absolute
-from jaxreg.typing import Array, check_floating, check_range, check_wide
+from jaxreg.typing import Array
 
 
 def l1_activity(activations: ArrayLike) -> Array:
@@ -24,8 +25,8 @@ def l1_activity(activations: ArrayLike) -> Array:
     `[batch]`, float32 or wider.
 
   Raises:
-    TypeError: if `activations` are not floating.
-    ValueError: if they have no batch axis.
+    TypeError: for `activations` that are not floating.
+    ValueError: for `activations` without a batch axis.
 
   Example:
     >>> l1_activity(jnp.array([[1.0, -2.0], [0.0, 0.5]]))
@@ -57,7 +58,7 @@ def kl_sparsity(
   Args:
     activations: `[..., units]`, floating, in [0, 1] like a sigmoid's outputs; the mean is over all axes but
       the last.
-    target: `rho` in (0, 1).
+    target: `rho` in (0, 1), a scalar or `[units]`.
     weights: `[...]`, one per example; 0 for padding.
     axis_name: name of a mapped axis that the mean also covers.
 
@@ -66,8 +67,8 @@ def kl_sparsity(
     leads away from there.
 
   Raises:
-    TypeError: if `activations` or `weights` are not floating.
-    ValueError: if `target` is outside (0, 1) or shapes do not fit.
+    TypeError: for `activations` or `weights` that are not floating.
+    ValueError: for a `target` outside (0, 1), or shapes that do not fit.
 
   Example:
     >>> kl_sparsity(jnp.array([[0.05, 0.9], [0.05, 0.7]])).round(4)
@@ -77,8 +78,7 @@ def kl_sparsity(
     Ng, `Sparse autoencoder`, CS294A lecture notes, 2011, section 3.
   """
   activations = _with_batch(check_wide(activations, "activations"))
-  check_range(target, "target", low=0, high=1, open_low=True)
-  check_range(1 - target, "1 - target", low=0, high=1, open_low=True)
+  check_option(target, "target", activations.shape[-1:], low=0, high=1, open_low=True, open_high=True)
   mean = _mean(activations, weights, axis_name)
   # Clips one step of the dtype inside [0, 1]; beyond that the value is constant and the gradient continues.
   eps = jnp.finfo(mean.dtype).eps
@@ -87,27 +87,27 @@ def kl_sparsity(
   return target * jnp.log(target / mean) + (1 - target) * (jnp.log1p(-target) - jnp.log1p(-mean))
 
 
-def sparsity(activations: ArrayLike, *, tolerance: float = 0.0) -> Array:
-  """Computes the fraction of each example's activations that are zero, up to `tolerance`.
+def sparsity(activations: ArrayLike, *, tol: float = 0.0) -> Array:
+  """Computes the fraction of each example's activations that are zero, up to `tol`.
 
   Args:
     activations: `[batch, ...]`, floating.
-    tolerance: the largest absolute value that counts as zero.
+    tol: the largest absolute value that counts as zero.
 
   Returns:
     `[batch]`, float32 or wider, in [0, 1].
 
   Raises:
-    TypeError: if `activations` are not floating.
-    ValueError: if they have no batch axis or `tolerance` is negative.
+    TypeError: for `activations` that are not floating.
+    ValueError: for `activations` without a batch axis, or a negative `tol`.
 
   Example:
     >>> sparsity(jnp.array([[0.0, 2.0, 0.0, 0.0, -3.0, 0.0]])).round(4)
     Array([0.6667], dtype=float32)
   """
   activations = _with_batch(check_wide(activations, "activations"))
-  check_range(tolerance, "tolerance", low=0)
-  zero = (jnp.abs(activations) <= tolerance).astype(activations.dtype)
+  check_option(tol, "tol", (), low=0)
+  zero = (jnp.abs(activations) <= tol).astype(activations.dtype)
   return zero.mean(axis=tuple(range(1, activations.ndim)))
 
 

@@ -7,8 +7,10 @@ import math
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_wide
 from jaxreg._scaled import power_of_two
-from jaxreg.typing import Array, check_wide
+from jaxreg._sums import gram
+from jaxreg.typing import Array
 
 
 def coadaptation(activations: ArrayLike) -> Array:
@@ -26,8 +28,8 @@ def coadaptation(activations: ArrayLike) -> Array:
     A scalar in [0, 1], float32 or wider; 0 if fewer than two units vary.
 
   Raises:
-    TypeError: if `activations` are not floating.
-    ValueError: if they have no axis of examples.
+    TypeError: for `activations` that are not floating.
+    ValueError: for `activations` without an axis of examples.
 
   Example:
     >>> hidden = jnp.array([[1.0, 2.0, 1.0], [2.0, 4.0, -1.0], [3.0, 6.0, 1.0]])
@@ -49,5 +51,5 @@ def coadaptation(activations: ArrayLike) -> Array:
   varies = (rows != rows[:1]).any(axis=0)
   units = jnp.where(varies[None], centred, 0) / jnp.sqrt(jnp.where(varies, squares, 1))[None]
   size = varies.sum()
-  pairs = jnp.where(jnp.eye(rows.shape[1], dtype=bool), 0, jnp.abs(units.T @ units))
+  pairs = jnp.where(jnp.eye(rows.shape[1], dtype=bool), 0, jnp.abs(gram(units)))
   return pairs.sum() / jnp.maximum(size * (size - 1), 1)

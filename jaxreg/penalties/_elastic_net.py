@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_option
 from jaxreg.paths import kernels_only
 from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
-from jaxreg.typing import Array, Mask, Params, check_range
+from jaxreg.typing import Array, Mask, Params
 
 
 def elastic_net(params: Params, *, ratio: ArrayLike, mask: Mask = kernels_only) -> Array:
@@ -37,5 +38,5 @@ def elastic_net(params: Params, *, ratio: ArrayLike, mask: Mask = kernels_only) 
     Friedman, Hastie and Tibshirani, `Regularization Paths for Generalized Linear Models via Coordinate
     Descent`, 2010 (this parameterisation).
   """
-  check_range(ratio, "ratio", low=0, high=1)
+  check_option(ratio, "ratio", (), low=0, high=1)
   return jnp.multiply(ratio, l1(params, mask=mask)) + jnp.multiply(1 - ratio, l2(params, mask=mask))

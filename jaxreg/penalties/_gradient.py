@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.typing import Array, Key, Params, check_count, check_floating, check_key
+from jaxreg._checks import check_count, check_floating, check_key
+from jaxreg.typing import Array, Key, Params
 
 
 def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params, x: ArrayLike) -> Array:
@@ -31,8 +32,8 @@ def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params,
     `[batch]`, float32 or wider.
 
   Raises:
-    TypeError: if `x` is not floating.
-    ValueError: if an example has more than one output; see `jacobian_penalty`.
+    TypeError: for an `x` that is not floating.
+    ValueError: for several outputs an example; see `jacobian_penalty`.
 
   Example:
     >>> linear = lambda w, x: x @ w
@@ -59,7 +60,7 @@ def jacobian_penalty(
   params: Params,
   x: ArrayLike,
   *,
-  num_projections: int | None = None,
+  num_samples: int | None = None,
   key: Key | None = None,
 ) -> Array:
   r"""Computes the squared Frobenius norm of the Jacobian of the outputs with respect to the inputs.
@@ -73,15 +74,15 @@ def jacobian_penalty(
     apply_fn: `(params, x) -> [batch, ...]`; an example's outputs may depend only on its own input.
     params: any pytree.
     x: `[batch, ...]`, floating.
-    num_projections: number of random directions; None for the exact sum.
-    key: one draw for all directions; needed only with `num_projections`.
+    num_samples: number of random directions; None for the exact sum.
+    key: one draw for all directions; with `num_samples`.
 
   Returns:
     `[batch]`, float32 or wider.
 
   Raises:
-    TypeError: if `x` is not floating, or `key` is needed and not a typed key.
-    ValueError: if the outputs have no batch axis or `num_projections` is below 1.
+    TypeError: for an `x` that is not floating, or a `key` that is missing or no typed key.
+    ValueError: for outputs without a batch axis.
 
   Example:
     >>> linear = lambda w, x: x @ w
@@ -96,16 +97,16 @@ def jacobian_penalty(
   if outputs.shape[:1] != x.shape[:1]:
     raise ValueError(f"apply_fn must give [batch, ...] for a batch of {x.shape[0]}, got {outputs.shape}")
   size = math.prod(outputs.shape[1:])
-  if num_projections is None:
+  if num_samples is None:
     rows = jnp.broadcast_to(jnp.eye(size, dtype=outputs.dtype)[:, None], (size, x.shape[0], size))
     scale = 1.0
   else:
-    check_count(num_projections, "num_projections")
+    check_count(num_samples, "num_samples")
     if key is None:
-      raise TypeError("key must be given with num_projections, got None")
-    normal = jax.random.normal(check_key(key), (num_projections, x.shape[0], size), _wide(outputs.dtype))
+      raise TypeError("key must be given with num_samples, got None")
+    normal = jax.random.normal(check_key(key), (num_samples, x.shape[0], size), _wide(outputs.dtype))
     rows = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
-    scale = size / num_projections
+    scale = size / num_samples
   rows = rows.astype(outputs.dtype).reshape(len(rows), *outputs.shape)
   return scale * jax.vmap(lambda row: _squares(pull(row)[0]))(rows).sum(axis=0)
 

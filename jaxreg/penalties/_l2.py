@@ -25,8 +25,8 @@ def l2(params: Params, *, mask: Mask = kernels_only) -> Array:
     A scalar, float32 or wider.
 
   Raises:
-    TypeError: if a selected leaf is not floating, or `mask` is a name.
-    ValueError: if `mask` selects nothing or gives another tree.
+    TypeError: for a selected leaf that is not floating.
+    ValueError: for a `mask` that selects nothing or is another tree.
 
   Example:
     >>> l2({"kernel": jnp.array([3.0, 4.0]), "bias": jnp.array([9.0])})

@@ -7,11 +7,12 @@ import math
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._checks import check_option
 from jaxreg._leaves import selected
 from jaxreg.paths import kernels_only
 from jaxreg.penalties._l1 import l1
 from jaxreg.penalties._l2 import l2
-from jaxreg.typing import Array, Mask, Params, check_range
+from jaxreg.typing import Array, Mask, Params
 
 
 def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels_only) -> Array:
@@ -44,7 +45,7 @@ def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization (the MAP
     reading of both norms).
   """
-  check_range(precision, "precision", low=0, open_low=True)
+  check_option(precision, "precision", (), low=0, open_low=True)
   half_log = 0.5 * (jnp.log(precision) - math.log(2 * math.pi))
   return jnp.multiply(precision, l2(params, mask=mask)) - _count(params, mask) * half_log
 
@@ -77,7 +78,7 @@ def laplace_prior(params: Params, *, rate: ArrayLike, mask: Mask = kernels_only)
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, L1 regularization (the MAP
     reading of both norms).
   """
-  check_range(rate, "rate", low=0, open_low=True)
+  check_option(rate, "rate", (), low=0, open_low=True)
   return jnp.multiply(rate, l1(params, mask=mask)) - _count(params, mask) * (jnp.log(rate) - math.log(2))
 
 

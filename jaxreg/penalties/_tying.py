@@ -29,8 +29,8 @@ def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
     A scalar, float32 or wider.
 
   Raises:
-    TypeError: if a leaf is not floating.
-    ValueError: if there is no pair, a name matches no parameter, or the two sides differ in leaves or shapes.
+    TypeError: for a leaf that is not floating.
+    ValueError: for no pair, a name without parameters, or two sides that differ in leaves or shapes.
 
   Example:
     >>> tying({"a": jnp.array([1.0, 2.0]), "b": jnp.array([1.0, 4.0])}, pairs=[("a", "b")])

@@ -7,12 +7,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from jaxreg.plots._axes import new_figure
-from jaxreg.plots._interval import interval
+from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._names import paper_name
 
 COLORS = ("tab:gray", "tab:blue")  # for the reference, for the others
 FAR = 5.0  # widths of all other rows together
 FAR_ALONE = 2.5  # for the last eighth of many rows
+MANY = 24  # rows from which the figure gives each less room, so that all fit on a screen
 
 PANELS = {
   "test/error": ("test error (%)", 100, 100),
@@ -40,16 +41,21 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
   """
   if not rows:
     raise ValueError("rows must have at least one entry, got none")
-  figure = new_figure(11, 1.7 + 0.42 * len(rows), title)
+  many = len(rows) > MANY
+  size = {"fontsize": 6.5 if many else None}
+  figure = new_figure(11, 1.7 + (0.135 if many else 0.42) * len(rows), title)
   axes = figure.subplots(1, len(PANELS), sharey=True)
   for axis, (name, (label, factor, most)) in zip(axes, PANELS.items(), strict=True):
     drawn = [factor * np.asarray(runs[name], float) for runs in rows.values()]
     ends = []
     for place, values in enumerate(drawn):
       color = COLORS[min(place, 1)]
-      axis.plot(values, np.full(len(values), place), "o", color=color, markersize=4, alpha=0.4)
+      dots = 2.5 if many else 4
+      axis.plot(values, np.full(len(values), place), "o", color=color, markersize=dots, alpha=0.4)
       mean, half = interval(values)
-      axis.errorbar(mean, place, xerr=half, fmt="|", color=color, capsize=4, markersize=12)
+      marks = {"capsize": 1.5, "markersize": 6, "linewidth": 1} if many else {"capsize": 4, "markersize": 12}
+      xerr = cut(mean, half, (0, most))[:, None]
+      axis.errorbar(mean, place, xerr=xerr, fmt="|", color=color, **marks)
       ends.append((min(values.min(), mean - half), max(values.max(), mean + half)))
       if place == 0:
         axis.axvline(mean, color=COLORS[0], linewidth=0.8, linestyle=":")
@@ -59,12 +65,13 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
       if values.mean() > high:
         # An arrow for a row far outside: on its scale, the others would be one point.
         note = f"{values.mean():.3g} "
-        axis.annotate(note, (1, place), xycoords=axis.get_yaxis_transform(), ha="right", va="bottom")
+        middle = {"ha": "right", "va": "center" if many else "bottom", **size}
+        axis.annotate(note, (1, place), xycoords=axis.get_yaxis_transform(), **middle)
         axis.plot(1, place, ">", color=COLORS[1], transform=axis.get_yaxis_transform(), clip_on=False)
     axis.set_title(label, loc="left", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", alpha=0.3)
-  axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows])
+  axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows], **size)
   axes[0].invert_yaxis()
   axes[0].margins(y=0.6 / max(len(rows), 2))
   figure.legend(
@@ -83,7 +90,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
 
 
 def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
-  """The limits from the least to the largest end, without rows far above all others."""
+  """The limits from the least to the largest end. Fewer than half of the rows, far above, are left out."""
   lows, highs = ends[np.isfinite(ends).all(axis=1)].T
   if not len(highs):
     return 0.0, 1.0
@@ -91,7 +98,8 @@ def _limits(ends: np.ndarray, most: float) -> tuple[float, float]:
   low, high = lows.min(), highs[order[0]]
   for left, index in zip(range(len(order) - 1, 0, -1), order[1:]):
     far = FAR_ALONE if left <= len(order) // 8 else FAR
-    if lows[index] > high and highs[index] - low > far * (high - low) and high > low:
+    few = 2 * left < len(order)
+    if few and lows[index] > high and highs[index] - low > far * (high - low) and high > low:
       break
     high = max(high, highs[index])
   margin = 0.05 * (high - low) or 0.5

@@ -12,3 +12,9 @@ def interval(runs: ArrayLike) -> tuple[float, float]:
     return float(values.mean()), 0.0
   half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
   return float(values.mean()), float(half)
+
+
+def cut(mean: ArrayLike, half: ArrayLike, bounds: tuple[float, float]) -> np.ndarray:
+  """The lengths `[2, ...]` of intervals below and above their means, cut at the bounds."""
+  mean, half = np.asarray(mean, float), np.asarray(half, float)
+  return np.maximum([np.minimum(half, mean - bounds[0]), np.minimum(half, bounds[1] - mean)], 0)

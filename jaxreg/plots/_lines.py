@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from jaxreg._metric_bounds import metric_bounds
+from jaxreg.plots._interval import cut
 from jaxreg.plots._series import MIN_BAND, Records, average, read
 
 FEW_POINTS = 30
@@ -58,7 +60,12 @@ def stars(axis: Axes, records: Records, name: str, *, scale: float = 1.0, unit: 
   epochs, values = read(records, name)
   if len(values):
     _, half = read(records, f"{name}_ci95")
-    interval = f" ± {scale * half[-1]:.2g}" if len(half) else ""
+    interval = ""
+    if len(half):
+      below, above = scale * cut(values[-1], half[-1], metric_bounds(name))
+      low, high = scale * values[-1] - below, scale * values[-1] + above
+      whole = below == above
+      interval = f" ± {scale * half[-1]:.2g}" if whole else f" [{low:.3g}, {high:.3g}]"
     axis.plot(
       epochs,
       np.where(np.isfinite(values), scale * values, np.nan),
@@ -80,7 +87,9 @@ def _confidence(
   if not len(values):
     return
   _, half = read(both, f"{name}_ci95")
-  ends = np.sort([convert(values - half), convert(values + half)], axis=0)
+  least, most = metric_bounds(name)
+  ends = np.clip([values - half, values + half], least, most)
+  ends = np.sort([convert(end) for end in ends], axis=0)
   # An interval that reaches below zero has no end on a logarithmic axis, which positive lines may get. So cut
   # it a decade below the line.
   low = np.maximum(ends[0], convert(values) / 10) if (convert(values) > 0).all() else ends[0]

@@ -12,6 +12,9 @@ from jaxreg.plots._axes import log_ticks, new_figure
 
 MAX_POINTS = 3000
 FEW_POINTS = 300
+# A fit decides nothing if its slope has a wider interval, or if it is steeper: no line is drawn.
+WIDEST = 4.0
+STEEPEST = 20.0
 
 
 def power_laws(
@@ -24,7 +27,8 @@ def power_laws(
   """Draws one panel per kind of data, with a cloud and a fit for each setting.
 
   A single power law is a dashed line. If the test of linearity rejects it, two power laws that meet are drawn
-  as a bent line, and the legend gives both slopes.
+  as a bent line. A fit without a result has no line: its slope has a 95 % interval wider than 4, or is
+  steeper than 20. The figure has no numbers of the fits; `power_law_table` writes them.
 
   Panels with the same labels share an axis, so that their sizes can be compared.
 
@@ -35,7 +39,7 @@ def power_laws(
     title: above the figure.
 
   Returns:
-    A figure with a row of panels; slopes and correlations with their intervals are in the legends.
+    A figure with a row of panels.
 
   Raises:
     ValueError: if there is no panel, or a panel has no label.
@@ -59,14 +63,16 @@ def power_laws(
       every = max(1, len(x) // MAX_POINTS)
       if len(x):
         size = 6 if len(x) <= FEW_POINTS else 2.5
-        axis.plot(x[::every], y[::every], ".", markersize=size, color=f"C{number}", alpha=0.4, linewidth=0)
+        cloud: Any = {"markersize": size, "color": f"C{number}", "alpha": 0.4, "linewidth": 0}
+        axis.plot(x[::every], y[::every], ".", label="" if decided(fit) else f"{label}: no slope", **cloud)
         outline = [withStroke(linewidth=3, foreground="black")]  # visible on the cloud of its own colour
         style: Any = {"color": f"C{number}", "linewidth": 1.5, "path_effects": outline}
-        axis.plot(*_line(fit, x.min(), x.max()), "--", label=f"{label}: {describe(fit)}", **style)
+        if decided(fit):
+          axis.plot(*_line(fit, x.min(), x.max()), "--", label=label, **style)
     if axis.lines:
       axis.set_xscale("log")
       axis.set_yscale("log")
-      # Below the axis: six lines of numbers would hide the clouds.
+      # Below the axis: on it, six lines of labels would hide the clouds.
       handles, labels = axis.get_legend_handles_labels()
       handles.append(Line2D([], [], color="dimgray", linestyle="", marker="."))
       labels.append("one direction; dashes: the fit")
@@ -98,12 +104,56 @@ def _line(fit: Any, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
   return ends, value * np.array([(low / at) ** below, 1, (high / at) ** above])
 
 
-def describe(fit: Any) -> str:
-  """`slope -2.31 [-2.40, -2.22], r -0.95 [-0.96, -0.94]`, or both slopes of a bent law."""
+def decided(fit: Any) -> bool:
+  """Whether a fit has a result: a slope of a 95 % interval up to 4, and no slope steeper than 20."""
   if hasattr(fit, "slopes"):
+    return bool((np.abs(np.asarray(fit.slopes, float)) <= STEEPEST).all())
+  low, high = (float(end) for end in fit.slope_interval)
+  return high - low <= WIDEST and abs(float(fit.slope)) <= STEEPEST
+
+
+def power_law_table(panels: Mapping[str, Mapping[str, tuple[Any, Any, Any]]]) -> str:
+  """Writes the fits of `power_laws` as a Markdown table: slopes and correlations with their 95 % intervals.
+
+  Args:
+    panels: as for `power_laws`.
+
+  Returns:
+    A table with a row for each setting of each panel. A fit without a line in the figure has the slope
+    "undecided".
+
+  Example:
+    >>> from jaxreg.flatness import power_law_fit
+    >>> x = jnp.array([1.0, 2.0, 4.0, 8.0])
+    >>> print(power_law_table({"gradients": {"keep 0.8": (x, x**-2, power_law_fit(x, x**-2))}}))
+    | samples | setting | slope | correlation |
+    |---|---|---|---|
+    | gradients | keep 0.8 | -2.00 [-2.00, -2.00] | -1.00 [-1.00, -1.00] |
+  """
+  lines = ["| samples | setting | slope | correlation |", "|---|---|---|---|"]
+  lines += [
+    f"| {name} | {label} | {_slope(fit)} | {_correlation(fit)} |"
+    for name, series in panels.items()
+    for label, (_, _, fit) in series.items()
+  ]
+  return "\n".join(lines)
+
+
+def _slope(fit: Any) -> str:
+  bent = hasattr(fit, "slopes")
+  if not decided(fit):
+    return "undecided" if bent else f"undecided {_interval(fit.slope_interval)}"
+  if bent:
     (below, above), at = fit.slopes, fit.breakpoint[0]
-    slopes = f"slope {float(below):.2f}, then {float(above):.2f}"
-    return f"bends at {float(at):.2g}: {slopes}; r {float(fit.correlation):.2f}"
-  numbers = (fit.slope, *fit.slope_interval, fit.correlation, *fit.correlation_interval)
-  slope, low, high, r, r_low, r_high = (float(number) for number in numbers)
-  return f"slope {slope:.2f} [{low:.2f}, {high:.2f}], r {r:.2f} [{r_low:.2f}, {r_high:.2f}]"
+    return f"{float(below):.2f}, then {float(above):.2f} from {float(at):.2g}"
+  return f"{float(fit.slope):.2f} {_interval(fit.slope_interval)}"
+
+
+def _correlation(fit: Any) -> str:
+  interval = "" if hasattr(fit, "slopes") else f" {_interval(fit.correlation_interval)}"
+  return f"{float(fit.correlation):.2f}{interval}"
+
+
+def _interval(ends: Any) -> str:
+  low, high = (float(end) for end in ends)
+  return f"[{low:.2f}, {high:.2f}]"

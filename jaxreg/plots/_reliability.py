@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxreg.calibration import Bins
 from jaxreg.plots._axes import new_figure
 from jaxreg.plots._names import paper_name
 
@@ -14,7 +15,7 @@ QUANTILE = 1.959964  # of the normal distribution, for 95 % intervals
 FEW = 20  # a bin with fewer examples says little: no line goes through it
 
 
-def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Figure:
+def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   """Draws reliability diagrams: accuracy against mean confidence in bins, with example counts below.
 
   A perfectly calibrated classifier lies on the diagonal, an overconfident one below it. The label gives the
@@ -22,7 +23,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   20 examples is a hollow point, and no line goes through it.
 
   Args:
-    curves: by label, the sums `confidence`, `correct` and `count` `[bins]` of `calibration.ece_bins`.
+    curves: by label, the sums of `calibration.ece_bins` or `adaptive_bins`, `[num_bins]`.
     title: above the figure.
 
   Returns:
@@ -42,9 +43,7 @@ def reliability(curves: Mapping[str, Mapping[str, Any]], *, title: str = "") -> 
   upper.plot([0, 1], [0, 1], color="gray", linewidth=0.8, linestyle=":", label="_diagonal")
   for place, (label, bins) in enumerate(curves.items()):
     color = f"C{place % 10}"
-    confidence, correct, count = (
-      np.asarray(bins[name], float) for name in ("confidence", "correct", "count")
-    )
+    confidence, correct, count = (np.asarray(sums, float) for sums in bins)
     error = np.abs(correct - confidence).sum() / (count.sum() or 1)
     some = count > 0
     mean, accuracy = confidence[some] / count[some], correct[some] / count[some]

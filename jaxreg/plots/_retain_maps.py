@@ -10,8 +10,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from jaxreg._checks import check_range
 from jaxreg.plots._axes import new_figure
-from jaxreg.typing import check_range
 
 MAX_PRINTED = 10
 MAX_NAMED = 25
@@ -73,10 +73,12 @@ def retain_maps(
   figure = new_figure(12.5, 2 * height, title)
   axes = figure.subplots(2, 2)
   marks = (labels[hard], predicted[hard])
-  _map(axes[0, 0], retain[easy], easy_names, names, "p(z | x), easiest")
-  _map(axes[0, 1], retain[hard], hard_names, names, "p(z | x), most difficult (o truth, x prediction)", marks)
-  _map(axes[1, 0], means, names, names, "p(z | x), mean of each true class")
-  _map(axes[1, 1], posterior[hard], hard_names, names, "q(z | x, y), the same examples", marks)
+  _map(axes[0, 0], retain[easy], easy_names, names, "p(z | x), easiest", "true class of the example")
+  difficult = "p(z | x), most difficult (o truth, x prediction)"
+  arrow = "example: its class → prediction"
+  _map(axes[0, 1], retain[hard], hard_names, names, difficult, arrow, marks)
+  _map(axes[1, 0], means, names, names, "p(z | x), mean of each true class", "true class")
+  _map(axes[1, 1], posterior[hard], hard_names, names, "q(z | x, y), the same examples", arrow, marks)
   figure.colorbar(
     axes[1, 1].images[0], ax=axes, label="probability that the class is retained", shrink=0.6, aspect=40
   )
@@ -137,6 +139,7 @@ def _map(
   row_names: Sequence[str],
   column_names: Sequence[str],
   title: str,
+  ylabel: str,
   marks: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> None:
   missing = " (red: no value)" if np.isnan(values).any() else ""
@@ -148,6 +151,7 @@ def _map(
     axis.set(xticks=[], yticks=[])
     return
   axis.imshow(values, cmap=GREY, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+  axis.set(xlabel="retained class", ylabel=ylabel)
   _name(axis.xaxis, column_names)
   _name(axis.yaxis, row_names)
   printed = len(column_names) <= MAX_PRINTED

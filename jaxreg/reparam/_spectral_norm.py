@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._leaves import unit_axes
-from jaxreg.typing import Array, Key, check_count, check_floating, check_key, key_first
+from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg.reparam._weight_norm import Axis, check_kernel
+from jaxreg.typing import Array, Key
 
 
 def spectral_norm(
-  kernel: ArrayLike, u: ArrayLike, *, num_iters: int = 1, axis: int | tuple[int, ...] | None = None
+  kernel: ArrayLike, u: ArrayLike, *, num_steps: int = 1, axis: Axis = None
 ) -> tuple[Array, Array]:
   r"""Divides a kernel by the current power iteration estimate of its largest singular value.
 
@@ -28,7 +29,7 @@ def spectral_norm(
   Args:
     kernel: `[..., units]`, floating; with `axis`, the units are on the other axes.
     u: `[units]`, from `spectral_norm_init` or the last call; carries no gradient.
-    num_iters: number of iterations.
+    num_steps: number of iterations.
     axis: axes of one unit's weights; by default all but the last. For the convolutions of Equinox and
       PyTorch, `[out, in, height, width]`, give `(1, 2, 3)`.
 
@@ -38,24 +39,24 @@ def spectral_norm(
     zero and does not change `u`.
 
   Raises:
-    TypeError: if an array is not floating or `num_iters` not an integer.
-    ValueError: if shapes do not fit, `num_iters` is below 1 or `axis` is not an axis of `kernel`.
+    TypeError: for arrays that are not floating.
+    ValueError: for shapes that do not fit, an `axis` that `kernel` does not have, or `num_steps` below 1.
 
   Example:
     >>> kernel = jnp.diag(jnp.array([2., 4.]))
-    >>> spectral_norm(kernel, jnp.array([0.6, 0.8]), num_iters=20)[0]
+    >>> spectral_norm(kernel, jnp.array([0.6, 0.8]), num_steps=20)[0]
     Array([[0.5, 0. ],
            [0. , 1. ]], dtype=float32)
 
   References:
     Miyato et al., `Spectral Normalization for Generative Adversarial Networks`, 2018, algorithm 1.
   """
-  kernel, axes = _check(kernel, axis)
+  kernel, axes = check_kernel("", kernel, axis, "kernel")
   # Moves the inputs first, to a matrix [inputs, units].
   moved = jnp.moveaxis(kernel, axes, range(len(axes)))
   shape = math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :])
   u = check_floating(u, "u", shape=shape[1:])
-  check_count(num_iters, "num_iters")
+  check_count(num_steps, "num_steps")
   if kernel.size == 0:
     return kernel, u
   wide = jnp.promote_types(kernel.dtype, jnp.float32)
@@ -65,14 +66,14 @@ def spectral_norm(
   fixed = jax.lax.stop_gradient(matrix)
   # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
   left, right = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()]), jax.lax.stop_gradient(u).astype(wide)
-  _, left, right = jax.lax.fori_loop(0, num_iters, _iterate, (fixed, left, right))
+  _, left, right = jax.lax.fori_loop(0, num_steps, _iterate, (fixed, left, right))
   sigma = left @ (matrix @ right)
   normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
   return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
 
 
 @key_first
-def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ...] | None = None) -> Array:
+def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: Axis = None) -> Array:
   """Draws a random unit vector `[units]` to start the power iteration, in the dtype of `kernel`.
 
   Args:
@@ -81,8 +82,8 @@ def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ..
     axis: as for `spectral_norm`.
 
   Raises:
-    TypeError: if `kernel` is not floating or `key` not a typed key.
-    ValueError: if `kernel` has no axis of inputs, or `axis` is not an axis of it.
+    TypeError: for a `kernel` that is not floating, or a `key` that is no typed key.
+    ValueError: for a `kernel` without an axis of inputs, or an `axis` that it does not have.
 
   Example:
     >>> u = spectral_norm_init(jax.random.key(0), jnp.ones((3, 2)))
@@ -92,17 +93,10 @@ def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: int | tuple[int, ..
   References:
     Miyato et al., `Spectral Normalization for Generative Adversarial Networks`, 2018, algorithm 1.
   """
-  kernel, axes = _check(kernel, axis)
+  kernel, axes = check_kernel("", kernel, axis, "kernel")
   wide = jnp.promote_types(kernel.dtype, jnp.float32)
   units = math.prod(size for i, size in enumerate(kernel.shape) if i not in axes)
   return _unit(jax.random.normal(check_key(key), (units,), wide)).astype(kernel.dtype)
-
-
-def _check(kernel: ArrayLike, axis: int | tuple[int, ...] | None) -> tuple[Array, tuple[int, ...]]:
-  kernel = check_floating(kernel, "kernel")
-  if kernel.ndim < 2:
-    raise ValueError(f"kernel must have shape [..., units] with an axis of inputs, got {kernel.shape}")
-  return kernel, unit_axes("", kernel, axis)
 
 
 # The matrix is carried, so that the loop's body is one function, which calls outside of `jit` compile once.

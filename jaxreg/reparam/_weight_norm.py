@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._leaves import unit_axes
+from jaxreg._checks import check_floating
+from jaxreg._leaves import unit_axes, wide
 from jaxreg._scaled import norm, scaled
-from jaxreg.typing import Array, check_floating
+from jaxreg.typing import Array
 
 Axis = int | tuple[int, ...] | None
 
@@ -38,8 +39,8 @@ def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
     The kernels, of the shapes and dtypes of `v`. A unit whose `v` is zero has zero weights and no gradient.
 
   Raises:
-    TypeError: if an array is not floating.
-    ValueError: if shapes do not fit, or `axis` is not an axis of a kernel.
+    TypeError: for arrays that are not floating.
+    ValueError: for shapes that do not fit, or an `axis` that a kernel does not have.
 
   Example:
     >>> v, g = jnp.array([[3., 0.], [4., 2.]]), jnp.array([1., 5.])
@@ -67,8 +68,8 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
     axis: as for `weight_norm`.
 
   Raises:
-    TypeError: if a kernel is not floating.
-    ValueError: if a kernel has no axis of inputs, or `axis` is not an axis of it.
+    TypeError: for a kernel that is not floating.
+    ValueError: for a kernel without an axis of inputs, or an `axis` that it does not have.
 
   Example:
     >>> weight_norm_init(jnp.array([[3., 0.], [4., 2.]]))
@@ -85,8 +86,8 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
 
 
 def _with_lengths(name: str, v: ArrayLike, g: ArrayLike, axis: Axis) -> Array:
-  v, axes = _check(name, v, axis)
-  near_one, length, _ = scaled(_wide(v), axes)
+  v, axes = check_kernel(name, v, axis)
+  near_one, length, _ = scaled(wide(v), axes)
   units = tuple(size for i, size in enumerate(v.shape) if i not in axes)
   g = check_floating(g, f"g/{name}" if name else "g", shape=units).reshape(length.shape)
   factor = jnp.where(length == 0, 0, g / jnp.where(length == 0, 1, length))
@@ -94,17 +95,14 @@ def _with_lengths(name: str, v: ArrayLike, g: ArrayLike, axis: Axis) -> Array:
 
 
 def _lengths(name: str, v: ArrayLike, axis: Axis) -> Array:
-  v, axes = _check(name, v, axis)
-  return norm(_wide(v), axes).squeeze(axes).astype(v.dtype)
+  v, axes = check_kernel(name, v, axis)
+  return norm(wide(v), axes).squeeze(axes).astype(v.dtype)
 
 
-def _check(name: str, v: ArrayLike, axis: Axis) -> tuple[Array, tuple[int, ...]]:
-  where = f"v/{name}" if name else "v"
-  v = check_floating(v, where)
+def check_kernel(name: str, v: ArrayLike, axis: Axis, root: str = "v") -> tuple[Array, tuple[int, ...]]:
+  """Returns a kernel as an array, and the axes of one unit's weights."""
+  full = f"{root}/{name}" if name else root
+  v = check_floating(v, full)
   if v.ndim < 2:
-    raise ValueError(f"{where} must have shape [..., units] with at least one axis of inputs, got {v.shape}")
+    raise ValueError(f"{full} must have shape [..., units] with at least one axis of inputs, got {v.shape}")
   return v, unit_axes(name, v, axis)
-
-
-def _wide(v: Array) -> Array:
-  return v.astype(jnp.promote_types(v.dtype, jnp.float32))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg import paths
-from jaxreg._leaves import unit_axes
-from jaxreg.reparam._weight_norm import Axis
-from jaxreg.typing import Array, check_floating, check_range
+from jaxreg._checks import check_option
+from jaxreg._leaves import wide
+from jaxreg.reparam._weight_norm import Axis, check_kernel
+from jaxreg.typing import Array
 
 
 def weight_standardization(v: Any, *, eps: float = 1e-5, axis: Axis = None) -> Any:
@@ -31,8 +31,8 @@ def weight_standardization(v: Any, *, eps: float = 1e-5, axis: Axis = None) -> A
     The kernels, of the shapes and dtypes of `v`. A unit whose weights are all equal has zero weights.
 
   Raises:
-    TypeError: if an array is not floating.
-    ValueError: if a kernel has fewer than two axes, `axis` is not an axis of it, or `eps` is not above 0.
+    TypeError: for arrays that are not floating.
+    ValueError: for a kernel with fewer than two axes, an `axis` that it does not have, or a wrong `eps`.
 
   Example:
     >>> weight_standardization(jnp.array([[3., 7.], [5., 7.]])).round(3)
@@ -43,18 +43,13 @@ def weight_standardization(v: Any, *, eps: float = 1e-5, axis: Axis = None) -> A
     Qiao et al., `Micro-Batch Training with Batch-Channel Normalization and Weight Standardization`, 2019,
     section 3; the source adds `eps` to the deviation, and timm and big_vision to the variance.
   """
-  check_range(eps, "eps", low=0, open_low=True)
+  check_option(eps, "eps", (), low=0, open_low=True)
   leaves, tree = jax.tree.flatten(v)
   return tree.unflatten([_one(name, leaf, eps, axis) for name, leaf in zip(paths.leaf_names(v), leaves)])
 
 
 def _one(name: str, v: ArrayLike, eps: float, axis: Axis) -> Array:
-  where = f"v/{name}" if name else "v"
-  v = check_floating(v, where)
-  if v.ndim < 2:
-    raise ValueError(f"{where} must have shape [..., units] with at least one axis of inputs, got {v.shape}")
-  wide = v.astype(jnp.promote_types(v.dtype, jnp.float32))
-  axes = unit_axes(name, v, axis)
+  v, axes = check_kernel(name, v, axis)
   # Centred first: if all weights of a unit are equal, `eps` would enlarge the rounding of their mean.
-  centred = wide - wide.mean(axes, keepdims=True)
+  centred = wide(v) - wide(v).mean(axes, keepdims=True)
   return jax.nn.standardize(centred, axis=axes, epsilon=eps).astype(v.dtype)

@@ -1,0 +1,19 @@
+"""The values that a metric can have, where the confidence intervals of few runs end."""
+
+import math
+import re
+
+# By patterns of the last part of a name. Fractions are not per cent.
+_BOUNDS = {
+  r"(.*_)?(error|accuracy|ece|coverage|auroc|fpr95)|mce": (0.0, 1.0),
+  r"(.*_)?(nll|size)|temperature": (0.0, math.inf),
+  r"brier": (0.0, 2.0),
+  r"bleu": (0.0, 100.0),
+}
+
+
+def metric_bounds(name: str) -> tuple[float, float]:
+  """The least and the largest value of a metric, by its name, such as `test/error`."""
+  last = name.rpartition("/")[2]
+  found = (bounds for pattern, bounds in _BOUNDS.items() if re.fullmatch(pattern, last))
+  return next(found, (-math.inf, math.inf))

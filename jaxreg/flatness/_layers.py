@@ -1,0 +1,560 @@
+"""The curvature of single layers: one dense layer by matrix products, KFAC, and every block of a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxreg import paths
+from jaxreg._checks import check_count, check_key, check_loss_fn, check_range, check_wide
+from jaxreg._sums import Compensated, add, compensated, gram, products, total
+from jaxreg.flatness._batches import Streamed, dealt, num_examples, replicated
+from jaxreg.flatness._common import analysis, as_pytree, outputs_of, same, widened
+from jaxreg.flatness._curvature import Curvature
+from jaxreg.flatness._eigen import top_eigenpairs
+from jaxreg.flatness._layer_inputs import of_examples, tapped
+from jaxreg.flatness._operators import Likelihood, scores
+from jaxreg.flatness._sharpness import IntervalFlatness, as_search, check_loss, intervals
+from jaxreg.flatness._subset import check_directions, selected
+from jaxreg.flatness._trace import Estimate, check_samples, signs
+from jaxreg.typing import Array, Batch, Key, Mask, Params
+
+# `(z [n, units], batch, *, key) -> [n]`: the loss of each example as a function of the layer's outputs.
+HeadFn = Callable[..., Array]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["packed"], meta_fields=["units", "inputs", "bias"])
+@dataclasses.dataclass(frozen=True)
+class DenseBlock:
+  """A symmetric matrix over the parameters of a dense layer, which stores each distinct entry once.
+
+  Attributes:
+    packed: `[units (units + 1) / 2, k (k + 1) / 2]`, where `k` is the number of inputs, plus one with a bias.
+    units, inputs: the sizes of the layer.
+    bias: whether the bias is part of it.
+  """
+
+  packed: Array
+  units: int
+  inputs: int
+  bias: bool
+
+  @property
+  def size(self) -> int:
+    """The number of parameters."""
+    return self.units * (self.inputs + self.bias)
+
+  def matrix(self) -> Array:
+    """Builds the dense matrix `[size, size]`: first the bias, then the kernel `[inputs, units]` by rows."""
+    return _matrix(self)
+
+  def trace(self) -> Array:
+    """Computes the sum of the diagonal."""
+    outer, inner = _diagonal_index(self.units), _diagonal_index(self.inputs + self.bias)
+    return self.packed[outer[:, None], inner[None, :]].sum()
+
+  def inner(self, other: DenseBlock) -> Array:
+    r"""Computes :math:`\mathrm{Tr}(A B)` without building the matrices; `other` is of the same layer."""
+    if (self.units, self.inputs, self.bias) != (other.units, other.inputs, other.bias):
+      raise ValueError(f"other must describe the same layer, {self._layer()}, got {other._layer()}")
+    weights = _pair_weights(self.units)[:, None] * _pair_weights(self.inputs + self.bias)[None, :]
+    return jnp.sum(self.packed * other.packed * jnp.asarray(weights, self.packed.dtype))
+
+  def _layer(self) -> str:
+    return f"{self.inputs} inputs, {self.units} units, bias {self.bias}"
+
+
+# Compiled: outside jit, the array of indices would take longer than the numbers.
+@jax.jit
+def _matrix(block: DenseBlock) -> Array:
+  outer, inner = _unpack_index(block.units), _unpack_index(block.inputs + block.bias)
+  blocks = block.packed[outer[None, :, None, :], inner[:, None, :, None]]
+  return blocks.reshape(block.size, block.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseLayer:
+  r"""One dense layer `z = h W + b` that every example passes once: its curvature, noise and profiles.
+
+  Its Hessian and noise covariance are sums over examples of Kronecker products. One product of two thin
+  matrices computes such a sum, instead of one pass over the data for each parameter or each sample. This is
+  exact if nothing couples examples: no convolution, no attention, no BatchNorm after the layer. It needs the
+  memory of one chunk and of the result.
+
+  Attributes:
+    head_fn: `(z, batch, *, key) -> [n]`, the losses of the examples as a function of the layer's outputs
+      `z [n, units]`. `key=None` asks for no noise. A `jax.tree_util.Partial` keeps the parameters of the
+      later layers out of the compiled program.
+    preactivations: `[n, units]`, `z` at the parameters.
+    inputs: `[n, inputs]`, `h`.
+    batch: other arrays that the head needs, such as labels; its leaves have the same leading axis.
+    bias: whether the layer has a bias. Vectors have it first, then the kernel `[inputs, units]` by rows, as
+      `subset` of a Flax `Dense` has.
+    chunk_size: examples at once.
+
+  Example:
+    >>> head = lambda z, batch, *, key: 0.5 * (z**2).sum(axis=-1)
+    >>> layer = DenseLayer(head, jnp.ones((2, 1)), jnp.array([[1.0], [3.0]]))
+    >>> layer.hessian().matrix()  # bias, kernel
+    Array([[1., 2.],
+           [2., 5.]], dtype=float32)
+
+  References:
+    Van Loan and Pitsianis, `Approximation with Kronecker Products`, 1993.
+  """
+
+  head_fn: HeadFn
+  preactivations: ArrayLike
+  inputs: ArrayLike
+  batch: Batch = None
+  bias: bool = True
+  chunk_size: int = 1000
+
+  def _arrays(self) -> tuple[Array, Array]:
+    """The layer's outputs and inputs, checked."""
+    check_count(self.chunk_size, "chunk_size")
+    z, h = check_wide(self.preactivations, "preactivations"), check_wide(self.inputs, "inputs")
+    if z.ndim != 2 or h.ndim != 2 or len(z) != len(h):
+      raise ValueError(
+        f"preactivations must be [n, units] and inputs [n, inputs], got {z.shape} and {h.shape}; "
+        "the layer must see every example once"
+      )
+    if jax.tree.leaves(self.batch) and num_examples(self.batch) != len(z):
+      raise ValueError(
+        f"batch must have {len(z)} examples, as preactivations have, got {num_examples(self.batch)}"
+      )
+    return z, h
+
+  @analysis
+  def hessian(
+    self, *, key: Key | None = None, curvature_fn: Callable[[Array, Batch], Array] | None = None
+  ) -> DenseBlock:
+    r"""Computes the exact Hessian of the mean loss in the layer's parameters, as one matrix product.
+
+    .. math:: H = \frac1n \sum_i A_i \otimes \tilde h_i \tilde h_i^\top, \qquad
+      A_i = \nabla_z^2 \ell_i, \quad \tilde h = (1, h)
+
+    The packed upper triangles of all :math:`A_i` and :math:`\tilde h_i \tilde h_i^\top` are the two factors
+    of the product.
+
+    Args:
+      key: passed to `head_fn`.
+      curvature_fn: `(z, batch) -> [n, units, units]`, a formula in place of the derivatives of `head_fn`; it
+        may also be a `Partial`.
+    """
+    formula = None if curvature_fn is None else as_pytree(curvature_fn)
+    head = as_pytree(self.head_fn)
+    return _hessian(self.bias, self.chunk_size, formula, head, *self._arrays(), self.batch, key)
+
+  @analysis
+  def noise_covariance(self, *, key: Key, num_samples: int = 2) -> DenseBlock:
+    r"""Computes the covariance of the layer's full-batch gradient under later noise, without a loop.
+
+    .. math:: \Sigma_g =
+      \frac1{n^2} \sum_i \mathrm{Cov}_\eta(\nabla_z \ell_i) \otimes \tilde h_i \tilde h_i^\top
+
+    If each example draws its own noise, the covariance of the gradient is a mean over examples. Two draws per
+    example give an unbiased estimate of full rank, and the mean over the data set makes it accurate. Samples
+    of the whole gradient would leave most directions without an estimate. If few examples cause most of the
+    noise, as in a trained network, the same accuracy takes more draws.
+
+    Args:
+      key: for `head_fn`, which draws noise independent between examples.
+      num_samples: draws per example, at least 2.
+    """
+    check_key(key)
+    check_samples(num_samples)
+    head = as_pytree(self.head_fn)
+    return _noise(num_samples, self.bias, self.chunk_size, head, *self._arrays(), self.batch, key)
+
+  @analysis
+  def interval_flatness(
+    self, directions: ArrayLike, *, key: Key | None = None, **options: Any
+  ) -> IntervalFlatness:
+    r"""Computes `interval_flatness` with outputs linear in the distance, :math:`z(t) = z + t\, (h V + v_b)`.
+
+    Args:
+      directions: `[k, size]`, in the order of `DenseBlock.matrix`.
+      key: passed to `head_fn`.
+      **options: `factor`, `first_step`, `growth`, `tol` and `cap` of `interval_flatness`; by default the
+        first search starts at 0.01.
+    """
+    z, h = self._arrays()
+    directions = check_directions(directions, z.shape[1] * (h.shape[1] + self.bias))
+    search = as_search(z.dtype, **options)
+    found, at_start = _lines(self.bias, as_pytree(self.head_fn), z, h, directions, self.batch, key, search)
+    check_loss(*at_start, name="head_fn")
+    return found
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _hessian(bias, chunk_size, curvature_fn, head_fn, z, h, batch, key):
+  def curvature(z: Array, part: Batch, number: Array) -> Array:
+    if curvature_fn is not None:
+      curved = curvature_fn(z, part)
+      if jnp.shape(curved) != (*z.shape, z.shape[1]):
+        raise ValueError(f"curvature_fn must return {(*z.shape, z.shape[1])}, got {jnp.shape(curved)}")
+      return curved
+    gradient = _gradient(head_fn, part, None if key is None else jax.random.fold_in(key, number))
+    column = lambda unit: jax.jvp(gradient, (z,), (jnp.broadcast_to(unit[None], z.shape),))[1]
+    return jax.vmap(column, out_axes=2)(jnp.eye(z.shape[1], dtype=z.dtype))
+
+  return _sum_blocks(curvature, bias, chunk_size, z, h, batch, 1 / z.shape[0])
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _noise(num_samples, bias, chunk_size, head_fn, z, h, batch, key):
+  def covariance(z: Array, part: Batch, number: Array) -> Array:
+    keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
+    # [n, masks, units]: the products below are faster with the examples on the first axis.
+    drawn = jax.vmap(lambda key: _gradient(head_fn, part, key)(z), out_axes=1)(keys)
+    drawn = drawn - drawn.mean(axis=1, keepdims=True)
+    return jnp.einsum("nku,nkv->nuv", drawn, drawn) / (num_samples - 1)
+
+  return _sum_blocks(covariance, bias, chunk_size, z, h, batch, 1 / z.shape[0] ** 2)
+
+
+@partial(jax.jit, static_argnums=0)
+def _lines(bias, head_fn, z, h, directions, batch, key, search):
+  units = z.shape[1]
+
+  def line(direction: Array) -> Callable[[Array], Array]:
+    shift, kernel = (direction[:units], direction[units:]) if bias else (jnp.zeros(units), direction)
+    speed = h @ kernel.reshape(-1, units) + shift.astype(z.dtype)[None]
+    return lambda t: _losses(head_fn, z + t * speed, batch, key).mean()
+
+  loss, again = (_losses(head_fn, z, batch, key).mean() for _ in range(2))
+  near = jnp.asarray(1e-2, z.dtype)
+  return intervals(line, directions.astype(z.dtype), loss, near, search), (loss, again)
+
+
+def _sum_blocks(
+  of_example: Callable[[Array, Batch, Array], Array],
+  bias: bool,
+  chunk_size: int,
+  z: Array,
+  h: Array,
+  batch: Batch,
+  scale: float,
+) -> DenseBlock:
+  """The sum over examples of Kronecker products, by one matrix product per chunk."""
+  (n, units), inputs = z.shape, h.shape[1]
+  outer, inner = np.triu_indices(units), np.triu_indices(inputs + bias)
+
+  def block(number: Array, z: Array, h: Array, part: Batch) -> Array:
+    left = of_example(z, part, number)[:, outer[0], outer[1]]
+    if bias:
+      h = jnp.concatenate([jnp.ones((len(h), 1), h.dtype), h], axis=1)
+    right = h[:, inner[0]] * h[:, inner[1]]
+    return products(left, right)
+
+  chunks, rest = divmod(n, chunk_size)
+  whole = (z, h, batch)
+  running = compensated(jnp.zeros((len(outer[0]), len(inner[0])), jnp.result_type(z, h)))
+  if chunks:
+    part = lambda number: jax.tree.map(lambda x: dealt(x, chunks, chunk_size, number), whole)
+    add_chunk = lambda running, number: (add(running, block(number, *part(number))), None)
+    running, _ = jax.lax.scan(add_chunk, running, jnp.arange(chunks))
+  if rest:
+    running = add(running, block(jnp.int32(chunks), *jax.tree.map(lambda x: x[n - rest :], whole)))
+  return DenseBlock(total(running) * scale, units, inputs, bias)
+
+
+def _gradient(head_fn: HeadFn, batch: Batch, key: Key | None) -> Callable[[Array], Array]:
+  """The gradient of every example's loss in its own outputs, in one backward pass."""
+  return jax.grad(lambda z: _losses(head_fn, z, batch, key).sum())
+
+
+def _losses(head_fn: HeadFn, z: Array, batch: Batch, key: Key | None) -> Array:
+  """The losses of the examples `[n]`, with fixed noise; a mean would have the wrong scale."""
+  losses = head_fn(z, batch, key=same(key))
+  if jnp.shape(losses) != z.shape[:1]:
+    raise ValueError(f"head_fn must return a loss for each of {len(z)} examples, got {jnp.shape(losses)}")
+  return losses
+
+
+def _unpack_index(size: int) -> np.ndarray:
+  """The position of each entry in the packed upper triangle: `[size, size]`."""
+  index = np.zeros((size, size), np.int32)
+  index[np.triu_indices(size)] = np.arange(size * (size + 1) // 2)
+  return np.maximum(index, index.T)
+
+
+def _diagonal_index(size: int) -> np.ndarray:
+  return np.diagonal(_unpack_index(size))
+
+
+def _pair_weights(size: int) -> np.ndarray:
+  """How often the matrix contains each entry of the packed triangle."""
+  rows, columns = np.triu_indices(size)
+  return np.where(rows == columns, 1.0, 2.0)
+
+
+@partial(
+  jax.tree_util.register_dataclass,
+  data_fields=["inputs", "outputs", "scales"],
+  meta_fields=["bias"],
+)
+@dataclasses.dataclass(frozen=True)
+class KroneckerBlock:
+  r"""A symmetric matrix over a layer's parameters in the Kronecker product of two bases.
+
+  .. math:: (U_A \otimes U_B) \operatorname{diag}(s) (U_A \otimes U_B)^\top
+
+  Its vectors have the bias first, then the kernel by rows `[..., in, out]`, as `subset` of a Flax layer has.
+
+  Attributes:
+    inputs: `[k, k]`, the columns of :math:`U_A`: of the inputs, the bias first.
+    outputs: `[units, units]`, the columns of :math:`U_B`.
+    scales: `[k, units]`, the eigenvalues.
+    bias: whether the bias is part of it.
+  """
+
+  inputs: Array
+  outputs: Array
+  scales: Array
+  bias: bool
+
+  @property
+  def like(self) -> Array:
+    """A vector of zeros `[size]`."""
+    return jnp.zeros(self.scales.size, self.scales.dtype)
+
+  def __call__(self, vector: Array) -> Array:
+    """Multiplies a vector `[size]`."""
+    return self._scaled(vector, self.scales)
+
+  def solve(self, vector: Array, *, damping: float) -> Array:
+    r"""Multiplies a vector `[size]` by :math:`(A + \lambda I)^{-1}`, exactly."""
+    check_range(damping, "damping", low=0)
+    return self._scaled(vector, 1 / (self.scales + damping))
+
+  def matrix(self) -> Array:
+    """Builds the dense matrix `[size, size]`."""
+    return jax.vmap(self)(jnp.eye(self.scales.size, dtype=self.scales.dtype))
+
+  def trace(self) -> Array:
+    """Computes the sum of the diagonal."""
+    return self.scales.sum()
+
+  def _scaled(self, vector: Array, scales: Array) -> Array:
+    turned = self.inputs.T @ vector.reshape(self.scales.shape) @ self.outputs
+    return (self.inputs @ (turned * scales) @ self.outputs.T).reshape(-1)
+
+
+@analysis
+def kfac(
+  apply_fn: Callable[..., Array],
+  params: Params,
+  batch: Batch,
+  *,
+  key: Key | None = None,
+  likelihood: Likelihood = "categorical",
+  num_samples: int = 1,
+  losses_fn: Callable[..., Array] | None = None,
+  mask: Mask = "*/kernel",
+  corrected: bool = False,
+) -> dict[str, KroneckerBlock]:
+  r"""Computes KFAC's or EKFAC's approximation of the Fisher matrix of dense and convolutional layers.
+
+  .. math:: F_l \approx \Big(\frac1{n T} \sum_{i,t} h_{it} h_{it}^\top\Big) \otimes
+    \Big(\frac1n \sum_{i,t} g_{it} g_{it}^\top\Big)
+
+  `h` are a layer's inputs at the `T` positions of an example, with 1 before them for a bias, and `g` the
+  gradients in its outputs. It is exact for one example and one position. EKFAC keeps the eigenvectors, and
+  replaces the eigenvalues by the mean squares of the examples' gradients along them, which no other choice of
+  eigenvalues beats in the Frobenius norm.
+
+  Args:
+    apply_fn: `(params, batch, *, key) -> [n, ..., classes]`, called with `key=None`: any function. A layer
+      is found as the matrix product or convolution with its kernel, which must occur once. Examples must not
+      be coupled.
+    params: any pytree.
+    batch: its leaves have the examples on the leading axis; all are processed at once.
+    key, likelihood, num_samples: as in `fisher`.
+    losses_fn: as in `fisher`, in place of labels drawn from the model and of a key.
+    mask: the kernels, `[in, out]` or `[..., in, out]`. The leaf `bias` beside one is taken with it; the
+      layer must add it to its output.
+    corrected: whether to compute EKFAC.
+
+  Returns:
+    A `KroneckerBlock` for each kernel, by its name.
+
+  Example:
+    >>> params = {"a": {"kernel": jnp.array([[2.0]])}}
+    >>> outputs = lambda params, x, *, key: x @ params["a"]["kernel"]
+    >>> blocks = kfac(outputs, params, jnp.array([[3.0]]), losses_fn=lambda z, x: 0.5 * z[:, 0] ** 2)
+    >>> blocks["a/kernel"].matrix()  # 3^2 6^2
+    Array([[324.]], dtype=float32)
+
+  References:
+    Martens and Grosse, `Optimizing Neural Networks with Kronecker-factored Approximate Curvature`, 2015.
+    Grosse and Martens, `A Kronecker-factored Approximate Fisher Matrix for Convolution Layers`, 2016.
+    George et al., `Fast Approximate Natural Gradient Descent in a Kronecker-factored Eigenbasis`, 2018.
+  """
+  check_loss_fn(apply_fn, "apply_fn")
+  scores_fn = scores(key, likelihood, num_samples, losses_fn)
+  num_examples(batch)
+  taken, names = selected(params, mask), paths.leaf_names(params)
+  kernels = tuple((number, name) for number, name in enumerate(names) if taken[number])
+  beside = tuple(f"{name.rpartition('/')[0]}/bias" in names for _, name in kernels)
+  return _kfac(apply_fn, scores_fn, kernels, beside, corrected, widened(params), widened(batch), key)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _kfac(apply_fn, scores_fn, kernels, beside, corrected, params, batch, key):
+  leaves, tree = jax.tree.flatten(params)
+  function = lambda leaves, batch: outputs_of(apply_fn, jax.tree.unflatten(tree, leaves), batch)
+  run = tapped(lambda leaves: function(leaves, batch), leaves, dict(kernels))
+  value, inputs, outputs = run({})
+  alike = of_examples(function, leaves, dict(kernels), batch)
+  for number, name in kernels:
+    if number not in alike:
+      raise ValueError(f"mask: the layer of {name} must have the examples on the leading axis of its input")
+  taps = {number: jnp.zeros_like(x) for number, x in outputs.items()}
+  pull = jax.vjp(lambda taps: run(taps)[0], taps)[1]
+  found = scores_fn(value, batch, same(key))
+  drawn = jax.lax.map(lambda score: pull(score)[0], found)
+  blocks = {}
+  for (number, name), bias in zip(kernels, beside, strict=True):
+    h, units = inputs[number], outputs[number].shape[-1]
+    if bias:
+      h = jnp.concatenate([jnp.ones((*h.shape[:2], 1), h.dtype), h], axis=2)
+    g = drawn[number].reshape(len(found), *h.shape[:2], units)  # [samples, n, positions, units]
+    blocks[name] = _kronecker(h, g, bias, corrected)
+  return blocks
+
+
+def _kronecker(h: Array, g: Array, bias: bool, corrected: bool) -> KroneckerBlock:
+  n, positions, _ = h.shape
+  inner, left = jnp.linalg.eigh(_gram(h) / (n * positions))
+  outer, right = jnp.linalg.eigh(_gram(g) / (n * len(g)))
+  scales: Any = jnp.maximum(inner, 0)[:, None] * jnp.maximum(outer, 0)[None, :]
+  if corrected:
+
+    def squares(running: Compensated, example: tuple[Array, Array]) -> tuple[Compensated, None]:
+      inputs, gradients = example
+      each = jnp.einsum("tk,stu->sku", inputs @ left, gradients @ right) ** 2
+      return add(running, each.sum(axis=0)), None
+
+    start = compensated(jnp.zeros_like(scales))
+    scales = total(jax.lax.scan(squares, start, (h, jnp.swapaxes(g, 0, 1)))[0]) / (n * len(g))
+  return KroneckerBlock(left, right, scales, bias)
+
+
+def _gram(x: Array) -> Array:
+  """The sum of the outer products of all rows, `[..., k] -> [k, k]`."""
+  return gram(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+class Layerwise(NamedTuple):
+  """The result of `layerwise`."""
+
+  names: tuple[str, ...]
+  top_eigenvalues: Array
+  residuals: Array
+  traces: Estimate
+  diagonals: tuple[Estimate, ...]
+
+
+def _module_of(name: str) -> str:
+  """Returns the module that a parameter belongs to, or the parameter where there is none."""
+  return name.rpartition("/")[0] or name
+
+
+@analysis
+def layerwise(
+  curvature: Curvature,
+  *,
+  key: Key,
+  num_samples: int = 32,
+  num_steps: int = 20,
+  layer_of: Callable[[str], str] = _module_of,
+) -> Layerwise:
+  """Computes the top eigenvalue, the trace and the diagonal of every layer's block.
+
+  Traces and diagonals of all layers come from the same products with random signs. The top eigenvalue of a
+  layer costs `num_steps` products, each with the whole network, whose product is compiled once. What is
+  left to compile depends on the number of a layer's parameters only: once for layers of equal shape.
+
+  Args:
+    curvature: a `Curvature` of the parameters that its `mask` selects.
+    key: draws the signs and the start vectors.
+    num_samples: products for traces and diagonals, at least 2.
+    num_steps: products for each top eigenvalue, at most as many as the layer has parameters; 0 leaves the
+      eigenvalues out, as NaN.
+    layer_of: from the name of a parameter to its layer; by default all but the last part of the name.
+
+  Returns:
+    A NamedTuple: `names` of the layers; `top_eigenvalues` `[layers]`, the largest of each block; `residuals`
+    `[layers]`, the norms of `A v - value v` of the blocks; `traces`, an `Estimate` of `[layers]`; and
+    `diagonals`, for each layer the `Estimate` of its diagonal, in the order of `subset`.
+
+  Example:
+    >>> loss = lambda params, x, *, key: (x * (3 * params["a"] ** 2 + params["b"] ** 2)).mean()
+    >>> curvature = Curvature(loss, {"a": jnp.float32(1), "b": jnp.float32(1)}, jnp.ones(4))
+    >>> found = layerwise(curvature, key=jax.random.key(0))
+    >>> found.names, found.top_eigenvalues, found.traces.mean
+    (('a', 'b'), Array([6., 2.], dtype=float32), Array([6., 2.], dtype=float32))
+
+  References:
+    Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
+  """
+  if not isinstance(curvature, Curvature):
+    raise TypeError(f"curvature must be a Curvature, got {type(curvature).__name__}")
+  check_key(key)
+  check_samples(num_samples)
+  if num_steps != 0:
+    check_count(num_steps, "num_steps")
+  like, operator = curvature.like, curvature.operator
+  taken = itertools.compress(jax.tree.leaves(operator.params), operator.mask)
+  sizes = [jnp.size(leaf) for leaf in taken]
+  of_parameter = [layer_of(name) for name in curvature.names]
+  names = tuple(dict.fromkeys(of_parameter))
+  owners = np.repeat([names.index(layer) for layer in of_parameter], sizes).astype(np.int32)
+  probe_key, *keys = jax.random.split(key, len(names) + 1)
+  diagonal, traces = signs(num_samples, curvature, like, probe_key, jnp.asarray(owners), (len(names),))
+  found, diagonals = [], []
+  for number, layer_key in enumerate(keys):
+    index = jnp.asarray(np.flatnonzero(owners == number))
+    block = Block(curvature, (), None, curvature.mesh, index)
+    if num_steps:
+      steps = min(num_steps, index.size)
+      pair = top_eigenpairs(block, key=layer_key, num_steps=steps, check=False)
+      found.append((pair.values[0], pair.residuals[0]))  # without its vector
+    diagonals.append(Estimate(*(x[index] for x in diagonal)))
+  values, residuals = jnp.asarray(found or [(jnp.nan, jnp.nan)] * len(names), like.dtype).T
+  return Layerwise(names, values, residuals, traces, tuple(diagonals))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block(Streamed):
+  """A diagonal block of a streamed operator: the products of the entries at `index`."""
+
+  index: Any = None
+
+  @functools.cached_property
+  def like(self) -> Array:
+    """The parameters of the block."""
+    return _take(self.operator.like, self.index)
+
+  def __call__(self, vector: Array) -> Array:
+    whole = _embed(self.operator.mesh, self.operator.like, self.index, vector)
+    return _take(self.operator(whole), self.index)
+
+
+_take = jax.jit(lambda whole, index: whole[index])
+_embed = jax.jit(
+  lambda mesh, like, index, vector: replicated(jnp.zeros_like(like).at[index].set(vector), mesh),
+  static_argnums=0,
+)
