@@ -36,25 +36,27 @@ from jaxreg._host_memory import keep_freed_memory
 if __name__ == "__main__":
   keep_freed_memory()
 
-import jax
+from jaxreg._extras import needs
+from jaxreg.train.errors import RunError, first_line, printable, program
 
-from jaxreg import train
-from jaxreg.train import cli
-from jaxreg.train.devices import processes
-from jaxreg.train.devices.mesh import check_platform
-from jaxreg.train.errors import printable, program
-from jaxreg.train.run import slurm
-from jaxreg.train.run.interrupt import SIGNALS, Interrupt, set_handler
-from jaxreg.train.user_cache import keep_compiled_programs
+try:
+  import jax
 
-JOBS = {
-  "train": train.train,
-  "evaluate": train.evaluate,
-  "compare": train.compare,
-  "dropmax_figures": train.dropmax_figures,
-  "flatness": train.flatness,
-  "translate": train.translate,
-}
+  from jaxreg import train
+  from jaxreg.train import cli
+  from jaxreg.train.config.fields import JOBS as NAMES
+  from jaxreg.train.devices import processes
+  from jaxreg.train.devices.mesh import check_platform
+  from jaxreg.train.run import slurm
+  from jaxreg.train.run.interrupt import SIGNALS, Interrupt, Interrupted, set_handler
+  from jaxreg.train.user_cache import keep_compiled_programs
+except ModuleNotFoundError as error:
+  if __name__ != "__main__" or (error.name or "").startswith("jaxreg"):
+    raise
+  sys.exit(f"{program()}: error: {needs('the trainer', error)}")
+
+# Each job is the function of its name in `train`, whose import takes seconds.
+JOBS = {name: lambda config, workdir, name=name: getattr(train, name)(config, workdir) for name in NAMES}
 
 INTERRUPTED = f"{program()}: interrupted; the same command continues from the last checkpoint"
 
@@ -77,6 +79,8 @@ def main(argv: list[str]) -> int:
       start_timeout=call.start_timeout,
     )
     check_platform()
+    if processes.is_first():  # the imports that follow take seconds
+      print(printable(f"starting: {call.config.job}, in {call.workdir}"), file=sys.stderr, flush=True)
     if call.config.compilation_cache:
       keep_compiled_programs()
     results = JOBS[call.config.job](call.config, call.workdir)
@@ -84,10 +88,10 @@ def main(argv: list[str]) -> int:
       report = train.report(results, call.config, call.workdir)
       print("\n".join(map(printable, report.split("\n"))))
     return 0
-  except train.RunError as error:
+  except RunError as error:
     processes.heed()
     return _fail(str(error))
-  except train.Interrupted as stop:
+  except Interrupted as stop:
     _ignore_signals()
     processes.leave()
     print(f"{program()}: {stop}", file=sys.stderr, flush=True)
@@ -96,10 +100,14 @@ def main(argv: list[str]) -> int:
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
     processes.heed()
-    status = _fail(str(error).splitlines()[0] if str(error) else type(error).__name__)
+    status = _fail(first_line(error))
     if jax.process_count() > 1:
       os._exit(status)  # without waiting for the other processes, because one may be gone
     return status
+  except ModuleNotFoundError as error:
+    if (error.name or "").startswith("jaxreg"):
+      raise
+    return _fail(str(error))
   except Exception as error:  # a fault of the program, which its traceback reports
     processes.leave(f"{type(error).__name__}: {error}")
     raise

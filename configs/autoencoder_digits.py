@@ -7,7 +7,7 @@ Source: Vincent et al., `Extracting and Composing Robust Features with Denoising
 classifier's gradient stops at the features. `semi_supervised` learns both from ten labelled images a class,
 and to reconstruct from all others.
 
-Test errors of seed 0: denoising 5.0 %, plain 5.6 %, semi_supervised 10.8 %. A run takes well under a minute.
+A run takes well under a minute.
 """
 
 from configs.softmax_digits import get_config as softmax_digits

@@ -100,7 +100,7 @@ ROWS = {
   "label noise": ("noise.names=('label_noise',)", "noise.label_noise.rate=0.05,0.1,0.2"),
   "gradient noise": (
     "optimizer.name=gradient_noise optimizer.gradient_noise.inner=adam",
-    "optimizer.gradient_noise.eta=1e-4,1e-3,1e-2",
+    "optimizer.gradient_noise.variance=1e-4,1e-3,1e-2",
   ),
   # Losses and heads.
   "label smoothing": (_method("label_smoothing"), "method.label_smoothing.loss.smoothing=0.05,0.1,0.2"),
@@ -116,9 +116,9 @@ ROWS = {
   "ArcFace": (_method("arcface", "loss.scale=16.0"), "method.arcface.loss.margin=0.1,0.2,0.5"),
   "z-loss": (_regularizer("z_loss"), "regularizers.z_loss.weight=1e-4,1e-3,1e-2"),
   "sparsemax": (_method("sparsemax"), ""),
-  "sampled softmax": (_method("sampled_softmax"), "method.sampled_softmax.loss.fraction=0.2,0.4,0.6"),
+  "sampled softmax": (_method("sampled_softmax"), "method.sampled_softmax.loss.rate=0.8,0.6,0.4"),
   "group softmax": (_method("group_softmax"), "method.group_softmax.loss.num_groups=2,4,8"),
-  "random DropMax": (_method("random_dropmax"), "method.random_dropmax.loss.keep_prob=0.2,0.4,0.6"),
+  "random DropMax": (_method("random_dropmax"), "method.random_dropmax.loss.rate=0.8,0.6,0.4"),
   "DropMax": (_method("dropmax"), "method.dropmax.loss.kl_weight=0.3,1.0,3.0"),
   # Smooth functions of the inputs, and few active units.
   "gradient penalty": (_regularizer("gradient_penalty"), "regularizers.gradient_penalty.weight=0.01,0.1,1.0"),
@@ -155,7 +155,8 @@ ROWS = {
   # Augmentation.
   "mixup": ("augment.names=('mixup',)", "augment.mixup.alpha=0.1,0.2,0.4"),
   "manifold mixup": (
-    "augment.names=('manifold_mixup',) augment.manifold_mixup.layers=('backbone','backbone/Dense_1','head')",
+    "augment.names=('manifold_mixup',) augment.manifold_mixup.per_example=False "
+    "augment.manifold_mixup.layers=('backbone','backbone/Dense_1','head')",
     "augment.manifold_mixup.alpha=0.1,0.5,2.0",
   ),
   "CutMix": ("augment.names=('cutmix',)", "augment.cutmix.alpha=0.1,0.3,1.0"),

@@ -18,7 +18,7 @@ chosen on it. 125 is divisible by 1, 5 or 25 devices; on others, --config.batch_
 config, and its time is not measured.
 
 Gradients are not clipped, unlike in `dropmax_cifar10`: on synthetic images of 50 classes learning starts
-without clipping (docs/results.md).
+without clipping (papers/dropmax).
 """
 
 from configs._photographs import dropmax, folder

@@ -18,7 +18,7 @@ devices; on others, --config.batch_size=128. We have not run this config, and it
 
 Ours, because the loss as printed does not begin to learn with 200 classes: `class_reduction = "mean"` divides
 the sums of the entropy and of the auxiliary loss by the number of classes. Without it the masks of all wrong
-classes shut before the classifier has learnt anything, with and without clipping (docs/results.md, on
+classes shut before the classifier has learnt anything, with and without clipping (papers/dropmax, on
 synthetic images). `--config.method.dropmax.loss.class_reduction=sum` is the printed loss.
 """
 

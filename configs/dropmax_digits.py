@@ -2,7 +2,7 @@
 
 Command: python run.py
 Source: Lee et al., `DropMax: Adaptive Variational Softmax`, 2018; the data set and the network are ours.
-Ours, 5 seeds, mean and 95 % interval: test error 1.67 ± 0.24 %, NLL 0.064 ± 0.005. Half a minute on 2 cores.
+Ours: `compare_dropmax_digits`, in papers/dropmax. Half a minute on 2 cores.
 """
 
 from jaxreg.train import Config, base_config

@@ -16,10 +16,8 @@ the first 5000 images for validation, the others for training. Inputs in [0, 1],
 
 The paper's test error for 1K (confirmed by its poster): softmax 7.09 %, DropMax 5.32 %. For 5K and 55K its
 figures are not confirmed.
-Ours for `1k`, weight decay searched, 5 seeds, mean and 95 % interval (`compare_dropmax_mnist1k`): test error
-4.54 ± 0.28 % with softmax and 3.61 ± 0.13 % with DropMax. One to two minutes a run on 2 cores.
-For `5k`, 3 seeds (`compare_dropmax_mnist5k`): 1.86 ± 0.04 % and 1.40 ± 0.24 %. For `1k-appendix`, 3 seeds,
-3.87 ± 0.70 % and 3.11 ± 0.26 %, half an hour a seed on one core.
+Ours for `1k` (`compare_dropmax_mnist1k`) and `1k-appendix`: papers/dropmax. One to two minutes a run of `1k`
+on 2 cores, half an hour a seed of `1k-appendix` on one.
 """
 
 from jaxreg.train import Config, base_config

@@ -1,7 +1,7 @@
 """The flatness of the minimum of your own run: loss profiles, variance over flatness and over curvature.
 
 Command: python run.py --config configs/flatness.py --config.flatness.workdir=runs/dropout
-         --config.flatness.where="('backbone/Dense_1/*',)"
+         --config.flatness.mask="('backbone/Dense_1/*',)"
          after python run.py --config configs/toolbox_digits.py:dropout --workdir runs/dropout
          --config.optimizer.schedule.name=constant
 Source: Zhang, Zhou and Xu, `Dropout in training neural networks: flatness of solution and noise

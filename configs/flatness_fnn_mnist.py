@@ -57,7 +57,7 @@ def get_config(figure: str = "noise") -> Config:
       config, lambda lr: f"epochs={STEPS[lr]} eval_every={STEPS[lr]} checkpoint.every={STEPS[lr] // 20}"
     )
     config.checkpoint.keep = 20
-    config.flatness.where = ("backbone/Dense_1/kernel",)
+    config.flatness.mask = ("backbone/Dense_1/kernel",)
     config.flatness.alignment.noises = tuple(
       f"{position}, keep {p}: model.MLP.dropout_rates={rates}"
       for p in KEEP_PROBS
@@ -66,7 +66,7 @@ def get_config(figure: str = "noise") -> Config:
         ("after the second", f"(0.0,{1 - p:.1g})"),
       )
     )
-    config.flatness.alignment.num_masks = 2
+    config.flatness.alignment.num_samples = 2
   elif figure == "profile":
     _profile(config)
   else:
@@ -81,7 +81,7 @@ def _noise(config: Config) -> None:
   config.batch_size = 10000
   config.eval_batch_size = 5000
   config.log_every = 100
-  config.flatness.where = ("backbone/Dense_1/*",)
+  config.flatness.mask = ("backbone/Dense_1/*",)
   config.flatness.analyses = ("variance_flatness", "projected_variance")
   config.flatness.variance_flatness.factors = (1.5, 2.0, 2.718281828, 3.0)
   keep = lambda p: f"model.MLP.dropout_rates=(0.0,{1 - p:.1g})"

@@ -24,7 +24,7 @@ def get_config(variant: str = "paper") -> Config:
   config = transformer_multi30k()
   config.job = "flatness"
   config.model.Transformer.dropout_rate = 0.0
-  config.flatness.where = ("backbone/decoder_0/self_attention/query/kernel",)
+  config.flatness.mask = ("backbone/decoder_0/self_attention/query/kernel",)
   config.flatness.projected_variance.eigenpairs = 50
   if variant == "small":
     config.data.parallel_text.num_examples = config.batch_size = 512

@@ -1,22 +1,35 @@
 """Your own folder of images of any size: ResNet-18 at 224 pixels, decoded during training.
 
 Command: python run.py --config configs/image_folder.py --config.data.image_folder.path=DIR
-         (DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg, PNG too; decoded by so many processes:
-         --config.data.stream.workers=8; DropMax: --config.method.name=dropmax)
+         python run.py --config configs/image_folder.py:small --config.data.image_folder.path=DIR
+         python run.py --config configs/image_folder.py:finetuned --config.data.image_folder.path=DIR \\
+           --config.pretrained.workdir=WORKDIR
+         (DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg, and other formats, at any depth; `check-data` before
+         these flags reads all images once; decoded by so many processes: --config.data.stream.workers=8;
+         DropMax: --config.method.name=dropmax)
 Source: He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4: batches of 256, SGD with
 momentum 0.9 from 0.1 and weight decay 1e-4, crops of 224 with flips.
+
+`large`, the default: as the source says, for some ten thousand images or more.
+`small`: for fewer. Batches of 16, because BatchNorm's averages need many steps, and the rate lower as the
+  batches are smaller (Goyal et al., `Accurate, Large Minibatch SGD`, 2017, section 2.1): 0.1 * 16 / 256.
+`finetuned`: from the network of an earlier run with the same layers, which WORKDIR names; batches of 16, a
+  tenth of the rate of `small`, 30 epochs.
 
 The reported error is on the images of `val`, which no choice sees: the best checkpoint is chosen on a
 held-out tenth of `train`. Ours: the crop's area and aspect are drawn, as became common for networks of that
 time (Szegedy et al., `Going Deeper with Convolutions`, 2015, section 6), 90 epochs, and a cosine schedule
-after five epochs of warm-up. For a few thousand images take smaller batches, and a pretrained network if
-there is one (`config.pretrained`). We have not trained at this size, so there is no expected figure.
+after five epochs of warm-up. We have not trained at this size, so there is no expected figure.
 """
 
 from jaxreg.train import Config, base_config
 
+VARIANTS = ("large", "small", "finetuned")
 
-def get_config() -> Config:
+
+def get_config(variant: str = "large") -> Config:
+  if variant not in VARIANTS:
+    raise ValueError(f"argument must be large, small or finetuned, got {variant!r}")
   config = base_config()
   config.data.name = "image_folder"
   config.augment.mean = (0.485, 0.456, 0.406)
@@ -34,4 +47,11 @@ def get_config() -> Config:
   config.batch_size = 256
   config.epochs = 90
   config.eval_batch_size = 256
+  if variant != "large":
+    config.optimizer.learning_rate *= 16 / config.batch_size
+    config.batch_size = 16
+  if variant == "finetuned":
+    config.optimizer.learning_rate /= 10
+    config.epochs = 30
+    config.pretrained.workdir = "runs/image_folder"
   return config

@@ -15,9 +15,4 @@ def main() -> None:
   script = folder / "run.py"
   program = sys.modules["__main__"] = types.ModuleType("__main__")
   program.__file__ = str(script)
-  try:
-    exec(compile(script.read_text(), script, "exec"), vars(program))
-  except ModuleNotFoundError as error:
-    if "jaxreg[train]" not in str(error):
-      raise
-    sys.exit(f"jaxreg: error: {error}")
+  exec(compile(script.read_text(), script, "exec"), vars(program))

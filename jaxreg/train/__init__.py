@@ -3,7 +3,7 @@
 Its rooms, from the top down; a room imports from those below it::
 
   cli       flags to a checked configuration
-  jobs      train, evaluate, compare, translate, flatness, dropmax_figures; load
+  jobs      train, evaluate, compare, translate, flatness, ..., check_data; load
   build     the door: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
   config    the fields, what they mean, what they may hold
@@ -15,25 +15,56 @@ Its rooms, from the top down; a room imports from those below it::
 `make_program(config, ...)` returns the pure step for a loop of your own.
 """
 
-from jaxreg.train.build.program import make_program
-from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import add_options
-from jaxreg.train.config.fields import Config, base_config, flatten
-from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.compare import compare
-from jaxreg.train.jobs.dropmax_figures import dropmax_figures
-from jaxreg.train.jobs.evaluate import evaluate
-from jaxreg.train.jobs.flatness.job import flatness
-from jaxreg.train.jobs.load import load, load_outputs
-from jaxreg.train.jobs.report import report
-from jaxreg.train.jobs.train import train
-from jaxreg.train.jobs.translate import translate
-from jaxreg.train.run.interrupt import Interrupted
-from jaxreg.train.step.methods import METHODS, Method
-from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import TrainState
+import importlib
+from typing import TYPE_CHECKING, Any
 
+from jaxreg._extras import needs
+
+if TYPE_CHECKING:
+  from jaxreg.train.build.program import make_program
+  from jaxreg.train.config.checks import check
+  from jaxreg.train.config.choices import Config, add_options, base_config, flatten
+  from jaxreg.train.data.dataset import Dataset, Split
+  from jaxreg.train.errors import RunError
+  from jaxreg.train.jobs.check_data import check_data
+  from jaxreg.train.jobs.compare import compare
+  from jaxreg.train.jobs.evaluate import evaluate
+  from jaxreg.train.jobs.flatness.job import flatness
+  from jaxreg.train.jobs.load import load, load_outputs
+  from jaxreg.train.jobs.report import report
+  from jaxreg.train.jobs.train import train
+  from jaxreg.train.jobs.translate import translate
+  from jaxreg.train.run.interrupt import Interrupted
+  from jaxreg.train.step.methods import METHODS, Method
+  from jaxreg.train.step.program import Program
+  from jaxreg.train.step.state import TrainState
+
+# Where each public name is: it is imported on first use, because help and mistakes need no program.
+_PLACES = {
+  "Config": "config.choices",
+  "Dataset": "data.dataset",
+  "Interrupted": "run.interrupt",
+  "METHODS": "step.methods",
+  "Method": "step.methods",
+  "Program": "step.program",
+  "RunError": "errors",
+  "Split": "data.dataset",
+  "TrainState": "step.state",
+  "add_options": "config.choices",
+  "base_config": "config.choices",
+  "check": "config.checks",
+  "check_data": "jobs.check_data",
+  "compare": "jobs.compare",
+  "evaluate": "jobs.evaluate",
+  "flatness": "jobs.flatness.job",
+  "flatten": "config.choices",
+  "load": "jobs.load",
+  "load_outputs": "jobs.load",
+  "make_program": "build.program",
+  "report": "jobs.report",
+  "train": "jobs.train",
+  "translate": "jobs.translate",
+}
 __all__ = [
   "METHODS",
   "Config",
@@ -47,8 +78,8 @@ __all__ = [
   "add_options",
   "base_config",
   "check",
+  "check_data",
   "compare",
-  "dropmax_figures",
   "evaluate",
   "flatness",
   "flatten",
@@ -59,6 +90,19 @@ __all__ = [
   "train",
   "translate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _PLACES:
+    raise AttributeError(f"module 'jaxreg.train' has no attribute {name!r}; it has {', '.join(__all__)}")
+  try:
+    value = getattr(importlib.import_module(f"jaxreg.train.{_PLACES[name]}"), name)
+  except ModuleNotFoundError as error:
+    if (error.name or "").startswith("jaxreg"):
+      raise
+    raise needs(f"jaxreg.train.{name}", error) from error
+  globals()[name] = value
+  return value
 
 
 def __dir__() -> list[str]:

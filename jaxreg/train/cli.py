@@ -7,14 +7,13 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from jaxreg.train.build.saved import restore_config
+import jaxreg
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import add_options
-from jaxreg.train.config.describe import described
-from jaxreg.train.config.fields import JOBS, Config, flatten
+from jaxreg.train.config.choices import Config, add_options, flatten
+from jaxreg.train.config.describe import described, fields_read
+from jaxreg.train.config.fields import JOBS
 from jaxreg.train.config.files import list_files, load_file
-from jaxreg.train.config.overrides import check_names, check_read, choosing_fields, last_tuples
-from jaxreg.train.config.read import fields_read
+from jaxreg.train.config.overrides import check_names, check_read, choosing_fields, last_tuples, named_part
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
@@ -24,8 +23,9 @@ USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DI
                      [--config.FIELD=VALUE ...]
 where jaxreg is installed, `jaxreg` is the same as `python run.py`
 
-  JOB         train, evaluate, compare, flatness, dropmax_figures or translate:
-              the job, in place of the config's; or list, help
+  JOB         train, evaluate, compare, flatness or translate:
+              the job, in place of the config's; or list, help, or check-data,
+              which reads all data of a run once, and tells what would end it
   --config    the config file to run; default configs/dropmax_digits.py
   --workdir   the folder for checkpoints, metrics and figures, where a run also
               continues; default runs/<config>[-<hash of the overrides>]
@@ -48,6 +48,7 @@ where jaxreg is installed, `jaxreg` is the same as `python run.py`
               Name a model, an optimizer, data, regularizers, noise, constraints
               and augmentations of yours in the same way
   --list      show the configs with their variants
+  --version   show the version
   --help      show this, and the fields that the job of the chosen config reads
   --helpfull  also show fields of other methods, models, optimizers, jobs, ...
 
@@ -81,12 +82,11 @@ def parse(argv: list[str], configs: Path) -> Call:
   """Reads the arguments after the program's name; `configs` is the folder of the configs.
 
   An evaluation or translation without `--config` takes the configuration of the run in the work directory.
-
-  Raises:
-    RunError: for any mistake.
   """
   job, rest = _take_job(argv)
   given, rest = _take_config(rest)
+  if "--version" in rest:
+    return Call(text=f"jaxreg {jaxreg.__version__}\n")
   if "--list" in rest:
     return Call(text=list_files(configs))
   path = given or str(configs / "dropmax_digits.py")
@@ -106,15 +106,18 @@ def parse(argv: list[str], configs: Path) -> Call:
   flags.DEFINE_integer("peer_timeout", PEER_TIMEOUT, "", flag_values=values)
   flags.DEFINE_integer("start_timeout", START_TIMEOUT, "", flag_values=values)
   try:
-    defined = config_flags.DEFINE_config_dict(
-      "config", config, flag_values=values, sys_argv=["run.py", *rest]
+    # absl prints the default of a flag twice, and the whole config takes longer to print than to parse.
+    config_flags.DEFINE_config_dict(
+      "config", named_part(rest, config), flag_values=values, sys_argv=["run.py", *rest]
     )
     left = values(["run.py", *rest])[1:]
-    config, overrides = defined.value, config_flags.get_override_values(values["config"])
+    overrides = config_flags.get_override_values(values["config"])
+    config.update_from_flattened_dict(overrides)
+    config.lock()
   except (flags.Error, ValueError, TypeError, KeyError, AttributeError) as error:
     raise RunError(" ".join(str(error).split()) + _flag_meant(error, config)) from error
   if left:
-    near = difflib.get_close_matches(left[0], [*JOBS, "list", "help"], 1)
+    near = difflib.get_close_matches(left[0], ["check-data", *JOBS, "list", "help"], 1)
     hint = f"; did you mean {near[0]}, as the first word?" if near else "; flags begin with --"
     hint = f"; did you mean --config {left[0]}?" if ".py" in left[0] else hint
     raise RunError(f"unexpected argument {left[0]!r}{hint}")
@@ -126,6 +129,8 @@ def parse(argv: list[str], configs: Path) -> Call:
   if any("\ud800" <= letter <= "\udfff" for letter in str(workdir.absolute())):
     raise RunError(f"--workdir: {workdir} is no text in UTF-8, and no checkpoint can be saved there")
   if config.job in ("evaluate", "translate") and not given:
+    from jaxreg.train.build.saved import restore_config  # its import takes seconds, and help needs none
+
     config = restore_config(config, workdir, overrides)
   check(config)
   check_read(overrides, config)
@@ -142,8 +147,9 @@ def parse(argv: list[str], configs: Path) -> Call:
 
 
 def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
-  """Splits off the first argument if it is a job; `list` and `help` become flags."""
+  """Splits off the first argument if it is a job, also `check-data`; `list` and `help` become flags."""
   first, rest = (argv[0], argv[1:]) if argv else (None, [])
+  first = "check_data" if first == "check-data" else first
   if first in ("list", "help"):
     return None, [f"--{first}", *rest]
   if first not in JOBS:

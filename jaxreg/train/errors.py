@@ -4,6 +4,8 @@ import difflib
 import sys
 from pathlib import Path
 
+MANY = 12  # names that people still read
+
 
 class RunError(Exception):
   """An error that `run.py` prints as one line before it exits with a non-zero status."""
@@ -21,6 +23,12 @@ def program() -> str:
 def one_line(error: BaseException, limit: int = 300) -> str:
   """The message of an error from another library, as one line of at most `limit` characters."""
   return shortened(" ".join(str(error).split()) or type(error).__name__, limit)
+
+
+def first_line(error: BaseException, limit: int = 300) -> str:
+  """The first line of the message of an error, at most `limit` characters of it."""
+  lines = str(error).strip().splitlines()
+  return shortened(lines[0] if lines else type(error).__name__, limit)
 
 
 def shortened(text: str, limit: int) -> str:
@@ -43,4 +51,6 @@ def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
     str(given).lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5
   )
   hint = next((f"; did you mean {name!r}?" for name in allowed if near and name.lower() == near[0]), "")
-  return RunError(f"{kind}: got {given!r}, allowed are {', '.join(allowed)}{others}{hint}")
+  got, names = f"{kind}: got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
+  # The suggestion comes first where the list would hide it.
+  return RunError(f"{got}{hint} {names}" if hint and len(allowed) > MANY else f"{got}, {names}{hint}")

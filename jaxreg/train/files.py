@@ -3,11 +3,12 @@
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,71 @@ from jaxreg.train.errors import RunError
 SEAL = "seal"  # the name of the checksum in a table
 DIGITS = 16  # of the 64 digits of a SHA-256: enough against accidents
 DEPTH = 32  # of tables and lists within each other; Python's limit is at some hundreds
+# The folders that jobs make in a work directory.
+FOLDERS = (
+  *("checkpoints", "damaged_checkpoints", "manifests", "figures", "kept", "rows", "search", "tensorboard"),
+)
 
 
-def write_json(file: Path, value: Any) -> None:
-  """Writes JSON to disk such that the file is either the old one or the new one, whatever happens."""
+@contextlib.contextmanager
+def replaced(file: Path) -> Iterator[Any]:
+  """Opens a new binary file that takes the place of `file` once it is whole on disk.
+
+  Whatever happens, `file` is either the old one or the new one. A link or a pipe in its place is replaced:
+  people pass work directories on, and a link may name any file of the user.
+  """
   make_folder(file.parent)
   partial = file.with_name(file.name + ".partial")
-  partial.unlink(missing_ok=True)  # a link there would be followed, and a pipe would wait
   try:
-    with open(partial, "w") as stream:
-      json.dump(value, stream, indent=2)
-      stream.write("\n")
+    partial.unlink(missing_ok=True)
+    with open(partial, "xb") as stream:
+      yield stream
       stream.flush()
       os.fsync(stream.fileno())
     os.replace(partial, file)
-  except OSError:
+  except BaseException:
     with contextlib.suppress(OSError):
       partial.unlink()
     raise
   sync(file.parent)
+
+
+def no_link_or_pipe(path: str, flags: int) -> int:
+  """An opener for `open` that follows no link and does not wait at a pipe."""
+  return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def write_text(file: Path, text: str) -> None:
+  """Writes a text in UTF-8 as `replaced` does."""
+  with replaced(file) as stream:
+    stream.write(text.encode())
+
+
+def write_json(file: Path, value: Any) -> None:
+  """Writes JSON as `replaced` does."""
+  write_text(file, json.dumps(value, indent=2) + "\n")
+
+
+def write_figures(workdir: Path, figures: Mapping[str, Any]) -> None:
+  """Writes Matplotlib's figures, by name, into `workdir/figures`, each as `replaced` does."""
+  for name, figure in figures.items():
+    with replaced(workdir / "figures" / f"{name}.png") as stream:
+      figure.savefig(stream, format="png", dpi=120)
+
+
+def check_no_links(workdir: Path) -> None:
+  """Checks that no folder of `FOLDERS` in the work directory, or below one, is a link.
+
+  The work directory itself may be a link.
+  """
+  for name in FOLDERS:
+    top = workdir / name
+    inner = (Path(place) / each for place, folders, _ in os.walk(top) for each in folders)
+    for folder in itertools.chain([top], inner):
+      if folder.is_symlink():
+        raise RunError(
+          f"--workdir: {folder} is a link, and nothing is written through it; put a folder there"
+        )
 
 
 def digest(value: Any) -> str:
@@ -48,11 +95,7 @@ def sealed(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-  """The value of a JSON text.
-
-  Raises:
-    ValueError: if the text is not JSON, or is nested too deeply.
-  """
+  """The value of a JSON text."""
   try:
     value = json.loads(text)
   except RecursionError:
@@ -66,9 +109,6 @@ def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
   """The table of a JSON text, without its checksum.
 
   A table of an earlier version may have a checksum of all 64 digits or, unless `required`, no checksum.
-
-  Raises:
-    ValueError: if the text is not JSON, not a table, nested too deeply, or does not match its checksum.
   """
   table = parse_json(text)
   if not isinstance(table, dict):
@@ -80,11 +120,7 @@ def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
 
 
 def local_path(given: str | Path, field: str) -> Path:
-  """The path that people mean: `~` is their home, and `file:///a` is `/a`.
-
-  Raises:
-    RunError: if the path is not on this machine; `field` names its field or flag.
-  """
+  """The path that people mean: `~` is their home, and `file:///a` is `/a`."""
   text = str(given)
   scheme, colon, rest = text.partition(":/")
   if colon and scheme.isalnum() and len(scheme) > 1:

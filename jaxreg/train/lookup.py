@@ -30,9 +30,6 @@ def find(name: str, table: Mapping[str, Any], field: str, kind: str, fits: Calla
     field: the field for the messages, such as `method.name`.
     kind: the required kind, in words.
     fits: whether an object from a module is of that kind.
-
-  Raises:
-    RunError: if nothing has that name, or it is of another kind.
   """
   if not is_yours(name):
     if not isinstance(name, str) or name not in table:
@@ -69,11 +66,7 @@ def look_here() -> None:
 
 
 def check_imported(name: str, field: str) -> None:
-  """Checks that a name needs no import: a work directory may come from others, and an import runs code.
-
-  Raises:
-    RunError: if the module is not imported yet.
-  """
+  """Checks that a name needs no import: a work directory may come from others, and an import runs code."""
   module = name.rpartition(":")[0]
   if is_yours(name) and module not in sys.modules:
     raise RunError(

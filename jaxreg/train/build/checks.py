@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from jaxreg import models
-from jaxreg.train.config import ranges
-from jaxreg.train.config.fields import Config, flatten, relevant
+from jaxreg.train.config.choices import Config, flatten, relevant
+from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
@@ -21,11 +21,7 @@ Data = dict[str, Any]  # as `Dataset.describe` gives it
 
 
 def check_devices(config: Config) -> None:
-  """Checks that a batch can be divided among the devices.
-
-  Raises:
-    RunError: if it cannot.
-  """
+  """Checks that a batch can be divided among the devices."""
   if config.parallel == "pmap" and jax.process_count() > 1:
     raise RunError(f"parallel: pmap runs in one process, here are {jax.process_count()}; give parallel=jit")
   devices = make_mesh(config.mesh.model).shape["data"]
@@ -49,11 +45,7 @@ def check_devices(config: Config) -> None:
 
 
 def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
-  """The `steps_per_epoch` and `num_steps` of a run on splits of these sizes.
-
-  Raises:
-    RunError: if there are too few examples for a batch, or the run is absurdly long.
-  """
+  """The `steps_per_epoch` and `num_steps` of a run on splits of these sizes."""
   if config.batch_size > sizes["train"]:
     raise RunError(
       f"batch_size: must be at most the number of training examples, {sizes['train']}, "
@@ -72,19 +64,13 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
     )
   steps_per_epoch = sizes["train"] // config.batch_size
   num_steps = config.steps or config.epochs * steps_per_epoch
-  if num_steps > float(ranges.STEPS):
-    raise RunError(
-      f"epochs: must give at most {ranges.STEPS} steps, got {config.epochs} of {steps_per_epoch}"
-    )
+  if num_steps > float(MOST_STEPS):
+    raise RunError(f"epochs: must give at most {MOST_STEPS} steps, got {config.epochs} of {steps_per_epoch}")
   return {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
 
 
 def check_inputs(config: Config, data: Data) -> None:
-  """Checks that the augmentations and `evaluate.mirror` fit the inputs.
-
-  Raises:
-    RunError: if they do not.
-  """
+  """Checks that the augmentations and `evaluate.mirror` fit the inputs."""
   if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
     raise RunError(
       f"augment: is for images, and the inputs of data.{config.data.name} are tokens; leave it empty"
@@ -94,6 +80,11 @@ def check_inputs(config: Config, data: Data) -> None:
       f"evaluate.mirror: is for images, and an input of data.{config.data.name} has shape "
       f"{tuple(data['input_shape'])}; give False"
     )
+  if data.get("mean") and config.augment.mean:
+    raise RunError(
+      f"augment.mean: the inputs of data.{config.data.name} are standardised already; leave it empty, got "
+      f"{config.augment.mean}"
+    )
   channels = data["input_shape"][-1] if data["input_shape"] else 0
   if len(config.augment.mean) not in (0, channels):
     raise RunError(
@@ -102,11 +93,7 @@ def check_inputs(config: Config, data: Data) -> None:
 
 
 def check_noises(config: Config, data: Data) -> None:
-  """Checks that no input noise is named for inputs that are tokens.
-
-  Raises:
-    ValueError: if one is.
-  """
+  """Checks that no input noise is named for inputs that are tokens."""
   if is_tokens(data["input_dtype"]) and "gaussian_noise" in config.noise.names:
     raise ValueError(
       f"noise.names: gaussian_noise cannot be added to tokens, the inputs of data.{config.data.name}"
@@ -114,11 +101,7 @@ def check_noises(config: Config, data: Data) -> None:
 
 
 def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
-  """Checks that the named example terms fit the examples.
-
-  Raises:
-    ValueError: if they do not.
-  """
+  """Checks that the named example terms fit the examples."""
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
     without = ", ".join(name for name, term in TERMS.items() if not needs_labels(term))
     raise ValueError(
@@ -134,9 +117,6 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
 
   `swa`, `swag` and `path_sgd` need a network without statistics (such as BatchNorm's) in its state. `ema`
   averages the statistics as well: they are moving averages themselves.
-
-  Raises:
-    ValueError: if they do not fit.
   """
   if has_statistics and config.average.name in ("swa", "swag"):
     raise ValueError(
@@ -155,11 +135,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
 
 
 def check_numbers(config: Config) -> None:
-  """Checks that every number that the run reads is finite.
-
-  Raises:
-    RunError: with the name of the field.
-  """
+  """Checks that every number that the run reads is finite."""
   for field, value in relevant(flatten(config)).items():
     for number in value if isinstance(value, list) else [value]:
       if isinstance(number, float) and not math.isfinite(number):

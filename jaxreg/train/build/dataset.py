@@ -1,21 +1,38 @@
 """The data of a run, and the order of its examples."""
 
-from jaxreg.train.config.choices import chosen
-from jaxreg.train.config.fields import Config
+import warnings
+
+from jaxreg.train.config.choices import Config, chosen
+from jaxreg.train.data import scaling
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.order import Order, bootstrap
+from jaxreg.train.data.readable import without_faults
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
+from jaxreg.train.devices import processes
 from jaxreg.train.lookup import short
 
 
 def load_data(config: Config) -> Dataset:
-  """The data set that `config.data` names, checked.
+  """The data set that `config.data` names, checked, and cut to the examples that a run uses."""
+  return used_part(config, read_source(config))
 
-  Raises:
-    RunError: with the name of the field or file at fault.
-  """
+
+def read_source(config: Config) -> Dataset:
+  """The data set that `config.data` names, unchecked and whole."""
   source, options = chosen(config, "data")
-  data = source(**options).decoded_by(**config.data.stream).checked(f"data.{short(config.data.name)}")
+  return source(**options).decoded_by(**config.data.stream)
+
+
+def used_part(config: Config, data: Dataset) -> Dataset:
+  """The examples that a run uses, with the labels that it sees; warns of what is odd in the data."""
+  name = f"data.{short(config.data.name)}"
+  if config.data.skip_unreadable:
+    data = without_faults(data)
+  data = data.checked(name)
+  if processes.is_first():
+    of_scale = "" if config.augment.mean else scaling.remark(data, name)
+    for line in filter(None, (*data.remarks, of_scale)):
+      warnings.warn(line, stacklevel=2)
   data = subset(data, **config.data.subset).limited(config.data.limit)
   data = flip_labels(data, **config.data.flipped_labels)
   return hide_labels(data) if config.data.unlabelled.batch_size else data.without_rest()

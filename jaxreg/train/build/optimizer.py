@@ -6,8 +6,7 @@ from typing import Any
 import optax
 
 from jaxreg import models
-from jaxreg.train.config.choices import chosen
-from jaxreg.train.config.fields import Config
+from jaxreg.train.config.choices import Config, chosen
 from jaxreg.train.step import named
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import step_name
@@ -43,7 +42,7 @@ def build_optimizer(
     constraints={} if takes_prox else named.make_constraints(constraints, schedule),
     network={
       "prox": named.make_prox(constraints),
-      "apply": lambda params, x: model.apply({"params": params}, x, train=False),
+      "apply_fn": lambda params, x: model.apply({"params": params}, x, train=False),
       "input_shape": data["input_shape"],
       "num_examples": data["sizes"]["train"],
     },

@@ -12,10 +12,9 @@ from jaxreg import models
 from jaxreg.train.build import checks
 from jaxreg.train.build.optimizer import build_optimizer
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import chosen
-from jaxreg.train.config.fields import Config, flatten, relevant
+from jaxreg.train.config.choices import Config, chosen, flatten, relevant
 from jaxreg.train.data.dataset import is_tokens
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import RunError, first_line
 from jaxreg.train.lookup import short
 from jaxreg.train.step import named
 from jaxreg.train.step.augmentations import make_augmentations
@@ -40,9 +39,6 @@ def build(config: Config, data: Data, *, teacher: Teacher | None = None) -> Prog
 
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
   teacher of a distillation, the program serves for predictions: its training step lacks that term.
-
-  Raises:
-    RunError: for options from which no step can be built.
   """
   length = checks.length(config, data["sizes"])
   checks.check_inputs(config, data)
@@ -50,7 +46,7 @@ def build(config: Config, data: Data, *, teacher: Teacher | None = None) -> Prog
     program = _assemble(config, data, teacher, **length)
     _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
-    raise RunError(_of_a_field(str(error).splitlines()[0], config)) from error
+    raise RunError(_of_a_field(first_line(error), config)) from error
   checks.check_numbers(config)
   return program
 
@@ -107,7 +103,8 @@ def _assemble(
 
   checks.check_noises(config, data)
   noises = named.make_noises(config.noise.to_dict())
-  network = (model, data["scale"], config.augment.mean, config.augment.std, config.precision, noises)
+  mean, std = (data.get(name) or config.augment[name] for name in ("mean", "std"))
+  network = (model, data["scale"], mean, std, config.precision, noises)
   apply_fn = make_apply_fn(*network)
   features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
 

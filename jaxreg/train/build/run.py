@@ -5,7 +5,7 @@ import functools
 import jax
 
 from jaxreg.train.build.dataset import is_resident, make_order
-from jaxreg.train.config.fields import Config
+from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.mesh import make_mesh
@@ -19,11 +19,7 @@ from jaxreg.train.step.program import Program
 
 
 def replicas_of(config: Config, program: Program) -> Vmap | Loop:
-  """How the replicas are trained (`Vmap` or `Loop`), and where their states lie.
-
-  Raises:
-    RunError: if a rule of `mesh.shard` does not fit the parameters.
-  """
+  """How the replicas are trained (`Vmap` or `Loop`), and where their states lie."""
   mesh = make_mesh(config.mesh.model)
   return make_replicas(
     mesh,

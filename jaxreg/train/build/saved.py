@@ -8,8 +8,10 @@ from typing import Any, SupportsIndex
 import jax
 
 from jaxreg.train.build.program import Teacher, build
-from jaxreg.train.config.choices import add_options, check_imports
-from jaxreg.train.config.fields import Config, base_config, flatten, relevant
+from jaxreg.train.config.checks import check
+from jaxreg.train.config.choices import Config, add_options, base_config, check_imports, flatten, relevant
+from jaxreg.train.config.fields import attribute, reads_streams
+from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
@@ -21,13 +23,11 @@ from jaxreg.typing import Array, Key
 
 
 def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-  """`config` with the values that `workdir` was trained with; `overrides` come last.
-
-  Raises:
-    RunError: if nothing was trained there, or if a version with other fields trained it.
-  """
+  """`config` with the values that `workdir` was trained with; `overrides` come last."""
   saved = {
-    field: value for field, value in workdirs.read_config(workdir).items() if not workdirs.FREE.match(field)
+    field: value
+    for field, value in workdirs.read_config(workdir).items()
+    if attribute(field, "scope") != "call"
   }
   config = config.copy_and_resolve_references().unlock()
   try:
@@ -55,21 +55,27 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
 def places(config: Config) -> dict[str, Any]:
   """The places of data in `config` that differ from the defaults: overrides for a run whose data moved."""
   defaults = flatten(base_config())
-  given = {field: value for field, value in flatten(config).items() if workdirs.PLACES.match(field)}
+  given = {field: value for field, value in flatten(config).items() if attribute(field, "scope") == "place"}
   return {field: value for field, value in given.items() if value != defaults[field]}
+
+
+def decoding_of(workdir: Path) -> Decoding | None:
+  """How the evaluation of a run makes its inputs of images of any size; None for a run on other inputs."""
+  config = restore_config(base_config(), workdir)
+  return Decoding(**config.data.stream) if reads_streams(flatten(config)) else None
 
 
 def restore_run(
   workdir: Path, checkpoint: str | int, replica: int
 ) -> tuple[Program, TrainState, dict[str, Any]]:
-  """The functions of a run, one replica's state and the description of the run's data.
-
-  Raises:
-    RunError: if the work directory holds nothing usable.
-  """
+  """The functions of a run, one replica's state and the description of the run's data."""
   config = restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
-  program = build(config, data)
+  try:
+    check(config)
+    program = build(config, data)
+  except RunError as error:
+    raise RunError(f"workdir: {workdir}: {error}") from error
   if not (isinstance(replica, SupportsIndex) and 0 <= int(replica) < config.replicas):
     raise RunError(f"replica: must be an integer of at least 0 and below {config.replicas}, got {replica!r}")
   _, state = pick_and_restore(
@@ -91,9 +97,6 @@ def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, repl
   """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
 
   The inputs are divided by the scale of their source. The parameters are constants of the compiled caller.
-
-  Raises:
-    RunError: if the work directory holds nothing usable, or was trained on inputs or classes of another kind.
   """
   try:
     program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)

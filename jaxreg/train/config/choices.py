@@ -1,4 +1,4 @@
-"""The choices that a configuration makes by name, and the options of each choice.
+"""The configuration with all its fields, and the choices that it makes by name.
 
 A name is a row of one of our tables, or `my_package.my_module:NAME`. The options of a choice stand in a group
 of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults come from its signature.
@@ -6,19 +6,77 @@ of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults com
 
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
-from jaxreg.train.config import defaults
-from jaxreg.train.config.flat import SHARED, flatten
+from jaxreg import models
+from jaxreg.train.config.fields import FIELDS as TABLE
+from jaxreg.train.config.fields import OPTION
 from jaxreg.train.data import sources
+from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import check_imported, short
-from jaxreg.train.step import named, network, optimizer, tables
-from jaxreg.train.step.methods import METHODS, find_method
+from jaxreg.train.step import averages, named, network, optimizer, tables
+from jaxreg.train.step.methods import METHODS, Method, find_method
+
+# A ConfigDict; no type checker can know its fields.
+Config = Any
+
+# Arguments that the data give, that have a field outside the options, or that only a function can fill.
+SKIPPED = {
+  "model": ("parent", "name", "axis_name"),
+  "augment": ("num_classes", "value_range", "channel_axis"),
+  "leaf": ("axis", "step", "shared_axes", "num_classes", "mask", "reference"),
+  "optimizer": (
+    *("learning_rate", "max_learning_rate", "scaling", "weight_decay", "weight_decay_rate", "key"),
+    *("num_examples", "prox", "trained", "mask", "weight_decay_mask", "trust_ratio_mask", "mu_dtype"),
+    "accumulator_dtype",
+  ),
+}
+
+
+def options(function: Callable[..., Any], skip: tuple[str, ...] = ()) -> Any:
+  """The parameters of `function` that have plain defaults, as a sub-configuration."""
+  fields: Any = ConfigDict()
+  for name, parameter in inspect.signature(function).parameters.items():
+    default = parameter.default
+    if name in skip or default is inspect.Parameter.empty:
+      continue
+    if isinstance(default, bool | int | float | str) or type(default) is tuple:
+      fields[name] = default
+    elif default is None:
+      fields[name] = config_dict.placeholder(float)
+  return fields
+
+
+def of_method(method: Method) -> Any:
+  """The options of a method's head, loss and prediction rule."""
+  parts = {"head": ("parent", "name", "input_shape"), "loss": ("posterior_logits",), "predict": ()}
+  return ConfigDict({part: options(getattr(method, part), skip) for part, skip in parts.items()})
+
+
+def of_regularizer(function: Callable[..., Any]) -> Any:
+  """The weight and the options of a regularizer; a penalty may have a limit instead of a weight."""
+  if named.is_penalty(function):
+    return ConfigDict({"weight": 1e-4, "limit": 0.0, **options(function, SKIPPED["leaf"])})
+  return ConfigDict({"weight": 1.0, **options(function)})
+
+
+def of_optimizer(function: Callable[..., Any]) -> Any:
+  """The options of an optimizer, or of a wrapper with its `inner` optimizer."""
+  own = ("weight",) if function is optimizer.STEPS["p_norm_sgd"] else ()
+  fields = options(function, (*SKIPPED["optimizer"], *own))
+  if optimizer.is_wrapper(function):
+    fields.inner = "sgd"
+  return fields
+
+
+def skipping(kind: str) -> Callable[[Any], Any]:
+  return lambda function: options(function, SKIPPED[kind])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,25 +101,76 @@ class Choice:
 
 
 BY_NAME = {
-  "data": Choice(sources.SOURCES, sources.find_source, defaults.options),
-  "augment": Choice(
-    tables.AUGMENTATIONS, named.find_augmentation, defaults.augmentation_options, several=True
-  ),
-  "model": Choice(network.BACKBONES, network.find_backbone, defaults.model_options),
-  "method": Choice(METHODS, find_method, defaults.method_options),
-  "regularizers": Choice(
-    tables.CHOSEN["regularizers"], named.find_regularizer, defaults.regularizer_options, several=True
-  ),
-  "noise": Choice(tables.NOISES, named.find_noise, defaults.leaf_options, several=True),
-  "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, defaults.optimizer_options),
-  "optimizer.constraints": Choice(
-    tables.CONSTRAINTS, named.find_constraint, defaults.leaf_options, several=True
-  ),
+  "data": Choice(sources.SOURCES, sources.find_source, options),
+  "augment": Choice(tables.AUGMENTATIONS, named.find_augmentation, skipping("augment"), several=True),
+  "model": Choice(network.BACKBONES, network.find_backbone, skipping("model")),
+  "method": Choice(METHODS, find_method, of_method),
+  "regularizers": Choice(tables.CHOSEN["regularizers"], named.find_regularizer, of_regularizer, several=True),
+  "noise": Choice(tables.NOISES, named.find_noise, skipping("leaf"), several=True),
+  "optimizer": Choice(optimizer.OPTIMIZERS, optimizer.find_optimizer, of_optimizer),
+  "optimizer.constraints": Choice(tables.CONSTRAINTS, named.find_constraint, skipping("leaf"), several=True),
 }
 FIELDS = {f"{group}.{choice.field}": group for group, choice in BY_NAME.items()}
 # Fields whose entries set other fields, as 'label: field=value ...'.
 ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
 NAME = r"[\w.]+:\w+"
+
+
+# The groups inside these groups that all choices share.
+SHARED = {
+  "data": ("subset", "flipped_labels", "unlabelled", "stream"),
+  "optimizer": ("schedule", "constraints", "weight_decay"),
+}
+
+
+def base_config() -> Config:
+  """Every field with its default; a config file changes the fields that differ."""
+  nested: dict[str, Any] = {}
+  for field, row in TABLE.items():
+    if row.default is not OPTION:
+      *parents, name = field.split(".")
+      functools.reduce(lambda part, parent: part.setdefault(parent, {}), parents, nested)[name] = row.default
+  config: Config = ConfigDict(nested)
+  for name in averages.AVERAGES[1:]:
+    config.average[name] = options(getattr(averages, name))
+  config.data.stream = options(Decoding)
+  config.translate = options(models.beam_decode, skip=("begin", "end", "pad"))
+  return add_options(config).lock()
+
+
+def default_config(flat: Mapping[str, Any]) -> Config:
+  """`base_config()` with the options of the choices in a flat configuration."""
+  return add_options(base_config(), flat)
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+  """Returns the fields by their dotted names: `{"optimizer.name": "adam", ...}`."""
+  flat = {}
+  for name, value in config.items():
+    if isinstance(value, ConfigDict | dict):
+      flat |= flatten(value, f"{prefix}{name}.")
+    else:
+      flat[prefix + name] = list(value) if isinstance(value, tuple) else value
+  return flat
+
+
+def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
+  """A flat configuration without the options that nothing reads, because their choice is not named."""
+  return {field: value for field, value in flat.items() if chooser(field, flat) is None}
+
+
+def chooser(field: str, flat: Mapping[str, Any]) -> str | None:
+  """The field whose choice leaves this option unread; None if the option is read."""
+  for group in (*BY_NAME, "optimizer.schedule", "average"):
+    option, dot, _ = field.removeprefix(f"{group}.").partition(".")
+    if not dot or not field.startswith(f"{group}.") or option in SHARED.get(group, ()):
+      continue
+    by = f"{group}.{BY_NAME[group].field if group in BY_NAME else 'name'}"
+    named_there = flat.get(by, ())
+    names = [short(each) for each in (named_there if isinstance(named_there, list) else [named_there])]
+    if option not in [*names, *(short(str(flat.get(f"{group}.{name}.inner"))) for name in names)]:
+      return by
+  return None
 
 
 def is_choice(field: str) -> bool:
@@ -76,9 +185,6 @@ def chosen(config: Any, group: str, name: str | None = None) -> tuple[Any, dict[
     config: a configuration.
     group: a key of `BY_NAME`.
     name: one of several names, or a wrapper's `inner`; by default the group's own `name`.
-
-  Raises:
-    RunError: if nothing has that name.
   """
   part = _part(config, group)
   which: str = part.name if name is None else name
@@ -125,11 +231,7 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
 
 
 def check_choices(config: Any) -> None:
-  """Checks that each choice exists, has options, and shares them with no other choice.
-
-  Raises:
-    RunError: with the field, its value and the allowed values.
-  """
+  """Checks that each choice exists, has options, and shares them with no other choice."""
   owners: dict[tuple[str, str], str] = {}
   for field, group, name in named_in(flatten(config)):
     _find(field, group, name)
@@ -143,11 +245,7 @@ def check_choices(config: Any) -> None:
 
 
 def check_imports(flat: Mapping[str, Any]) -> None:
-  """Checks that the names in a work directory's configuration need no import.
-
-  Raises:
-    RunError: with the field and the module.
-  """
+  """Checks that the names in a work directory's configuration need no import."""
   for field, _, name in named_in(flat):
     if field not in ROWS:
       check_imported(name, field)
@@ -161,7 +259,8 @@ def named_in(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
   for field, value in flat.items():
     values = value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
     if field in FIELDS or _is_inner(field):
-      yield from ((field, FIELDS.get(field, "optimizer"), name) for name in values)
+      names = (name for name in values if isinstance(name, str))
+      yield from ((field, FIELDS.get(field, "optimizer"), name) for name in names)
     elif field in ROWS:
       for entry in map(str, values):
         yield from ((field, group, name) for group, name in _named_in_row(entry))

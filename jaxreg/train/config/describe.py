@@ -1,12 +1,11 @@
-"""The meaning and the allowed values of each field of the configuration: the text of `--help`.
+"""The text of `--help`: which fields a job reads, what they mean and what they may be.
 
-If a field is a parameter of a function, that function's docstring describes it. `DESCRIPTIONS` describes the
-other fields; `*` in it stands for any name.
+Where the table has no text, the field is a parameter of a function, whose docstring describes it.
 """
 
-import fnmatch
 import functools
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -15,13 +14,26 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxreg import adversarial, averaging, losses, models, penalties
-from jaxreg.train.config.choices import BY_NAME, FIELDS, named_in
-from jaxreg.train.config.descriptions import CHOICES, DESCRIPTIONS
+from jaxreg.train.config.choices import BY_NAME, FIELDS, Config, flatten, named_in, relevant
+from jaxreg.train.config.fields import attribute, is_read
+from jaxreg.train.config.rows import parse_fields, parse_rows
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.lookup import is_yours, short
 from jaxreg.train.step import averages
 
 WIDTH = 80
+
+
+def fields_read(chosen: Config) -> list[str]:
+  """The fields that the job of a configuration reads, also in its rows if it has rows."""
+  flat = flatten(chosen)
+  variants = [flat]
+  if chosen.job == "compare":
+    variants = [flat | point | row.fields for row in parse_rows(chosen) for point in row.grid or [{}]]
+  elif chosen.job == "flatness" and chosen.flatness.rows:
+    variants = [flat | row for row in parse_fields(chosen, chosen.flatness.rows, "flatness.rows").values()]
+  read = {field for variant in variants for field in relevant(variant) if is_read(field, variant)}
+  return [field for field in flat if field in read]
 
 
 def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
@@ -30,7 +42,10 @@ def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
   for field in fields:
     lines.append(f"  --config.{field}={flat[field]}")
     values = allowed(field, flat)
-    text = describe(field, flat) + (f" {' | '.join(values)}." if values else "")
+    interval = attribute(field, "allowed")
+    shown = isinstance(interval, str) and re.match(r"[\[(]\d", interval)
+    numbers = f" In {interval}." if shown else ""
+    text = describe(field, flat) + (f" {' | '.join(values)}." if values else numbers)
     lines += textwrap.wrap(
       text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
     )
@@ -39,9 +54,8 @@ def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
 
 def describe(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> str:
   """The description of a field in one sentence, or ""; `flat` gives the names of choices from outside."""
-  for pattern, text in DESCRIPTIONS.items():
-    if fnmatch.fnmatchcase(field, pattern):
-      return text
+  if text := attribute(field, "help"):
+    return text
   for function, name in _origins(field, flat):
     if text := _parameters(function).get(name):
       return text
@@ -52,8 +66,8 @@ def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) ->
   """The names that a field may have; none for a number, a path or a list of the user's."""
   if field in FIELDS:
     return (*BY_NAME[FIELDS[field]].table, "MODULE:NAME")
-  if field in CHOICES:
-    return CHOICES[field]
+  if isinstance(attribute(field, "allowed"), tuple):
+    return attribute(field, "allowed")
   for function, name in _origins(field, flat):
     annotation = _hints(function).get(name)
     if typing.get_origin(annotation) is typing.Literal:
@@ -71,7 +85,8 @@ def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., An
   if field.startswith("data.stream."):
     return [(Decoding, rest[1])]
   if group == "method" and len(rest) == 3:
-    return [(getattr(thing, rest[1]), rest[2]) for thing in _things(group, rest[0], flat)]
+    found = [getattr(thing, rest[1]) for thing in _things(group, rest[0], flat)]
+    return [(function, rest[2]) for function in (*found, getattr(losses, rest[0], None)) if function]
   if len(rest) != 2:
     return []
   places = {"regularizers": (penalties, adversarial, losses), "average": (averages, averaging)}.get(group, ())
@@ -83,9 +98,10 @@ def _things(group: str, key: str, flat: Mapping[str, Any]) -> list[Any]:
   """The function or class whose options are `group.key`: one of ours, or one that `flat` names."""
   if group not in BY_NAME:
     return []
-  names = [key] if key in BY_NAME[group].table else []
-  names += [name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == key]
-  return [BY_NAME[group].find(name) for name in names[:1]]
+  if key in BY_NAME[group].table:
+    return [BY_NAME[group].find(key)]
+  yours = (name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == key)
+  return [BY_NAME[group].find(name) for name in itertools.islice(yours, 1)]
 
 
 def _inner(function: Any) -> Any:

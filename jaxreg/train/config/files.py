@@ -1,6 +1,7 @@
 """Config files: programs that return a configuration, ours in one folder and those of users."""
 
 import ast
+import difflib
 import importlib.util
 import inspect
 import textwrap
@@ -10,11 +11,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxreg.train.config.choices import FIELDS, add_options
+from jaxreg.train.config.choices import FIELDS, Config, add_options, default_config, flatten
 from jaxreg.train.config.describe import WIDTH
-from jaxreg.train.config.fields import Config, default_config, flatten
 from jaxreg.train.config.overrides import meant
-from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.errors import RunError, one_line, shortened
 from jaxreg.train.files import local_path, split_variant
 from jaxreg.train.lookup import look_here
 
@@ -29,7 +29,7 @@ def load_file(path: str, configs: Path) -> tuple[Config, str]:
     places += [configs / Path(name).name, configs / f"{Path(name).name}.py"]
   file = next((place for place in places if place.is_file()), None)
   if file is None:
-    raise unknown("--config", name, [f"{configs.name}/{config.name}" for config in _files(configs)])
+    raise _no_file(name, configs)
   if file.parent != configs:
     look_here()  # for the modules that it imports
   try:
@@ -49,6 +49,13 @@ def load_file(path: str, configs: Path) -> tuple[Config, str]:
     raise RunError(f"--config {path}: {one_line(error)}") from error
   _check_fields(path, config)
   return config, (module.__doc__ or "").strip()
+
+
+def _no_file(name: str, configs: Path) -> RunError:
+  known = {config.stem: f"'{configs.name}/{config.name}'" for config in _files(configs)}
+  near = difflib.get_close_matches(Path(name).stem.lower(), known, n=3, cutoff=0.6)
+  meant = f"did you mean {' or '.join(known[stem] for stem in near)}? " if near else ""
+  return RunError(f"--config: there is no file {shortened(name, 200)!r}; {meant}--list shows the configs")
 
 
 def _check_fields(path: str, config: Config) -> None:

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from ml_collections import ConfigDict, config_dict
 from ml_collections.config_flags import tuple_parser
 
-from jaxreg.train.config.choices import is_choice
-from jaxreg.train.config.fields import Config, chooser, flatten
+from jaxreg.train.config.choices import Config, chooser, flatten, is_choice
 from jaxreg.train.errors import RunError
 
 # The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
@@ -71,6 +71,22 @@ def last_tuples(arguments: list[str], config: Config) -> list[str]:
     else:
       others.append(argument)
   return [argument for pair in last.values() for argument in pair] + others
+
+
+def named_part(arguments: list[str], config: Config) -> ConfigDict:
+  """The fields of the configuration that the flags name."""
+  part: dict[str, Any] = {}
+  for argument in arguments:
+    name = argument.lstrip("-").partition("=")[0].removeprefix("no")
+    if argument.startswith("-") and name.startswith("config."):
+      *groups, field = name.removeprefix("config.").split(".")
+      of_config, of_part = config, part
+      for group in groups:
+        of_config, of_part = of_config[group], of_part.setdefault(group, {})
+      # A field that is None has its type only in the configuration.
+      empty = of_config[field] is None
+      of_part[field] = config_dict.placeholder(of_config.get_type(field)) if empty else of_config[field]
+  return ConfigDict(part)
 
 
 def check_read(overrides: Mapping[str, Any], config: Config) -> None:

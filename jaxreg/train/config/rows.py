@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxreg.train.config.choices import NAME
-from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.choices import NAME, Config, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import short
 from jaxreg.train.step.methods import METHODS
@@ -30,9 +29,6 @@ def parse_rows(config: Config) -> list[Row]:
   A row is the name of a method, or `label: field=value field=value`. A line of the grid is
   `field=value,value,...` for every row, or `label: field=value,value,...` for one row. The search of a row
   goes over the product of its lines.
-
-  Raises:
-    RunError: with the entry at fault.
   """
   known = flatten(config)
   rows = parse_fields(config, config.compare.rows, "compare.rows")
@@ -64,11 +60,7 @@ def parse_rows(config: Config) -> list[Row]:
 
 
 def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str, dict[str, Any]]:
-  """The fields that each entry sets, by its label: `label: field=value field=value`, or the name of a method.
-
-  Raises:
-    RunError: with the entry at fault; `where` is the field that holds the entries.
-  """
+  """The fields that each entry sets, by its label: `label: field=value ...`, or the name of a method."""
   known = flatten(config)
   rows: dict[str, dict[str, Any]] = {}
   for entry in map(str, entries):

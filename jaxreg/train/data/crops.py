@@ -10,9 +10,8 @@ ATTEMPTS = 10  # to find a crop that fits into the image
 
 def centre_crop(image: Any, *, size: int, resize: int) -> np.ndarray:
   """The centre `[size, size, 3]` of a Pillow image, scaled so that its shorter side is `resize`."""
-  image = _scaled(image, resize)
-  left, top = ((side - size) // 2 for side in image.size)
-  return np.asarray(image.crop((left, top, left + size, top + size)))
+  scaled = _scaled(image.size, resize)
+  return np.asarray(_window(image, scaled, [(side - size) // 2 for side in scaled], size))
 
 
 def scaled_crop(
@@ -24,19 +23,40 @@ def scaled_crop(
     He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4.
   """
   low, high = sides
-  image = _scaled(image, int(generator.integers(low, high + 1)))
-  left, top = (int(generator.integers(side - size + 1)) for side in image.size)
+  scaled = _scaled(image.size, int(generator.integers(low, high + 1)))
+  place = [int(generator.integers(side - size + 1)) for side in scaled]
   mirrored = generator.random() < 0.5
-  pixels = np.asarray(image.crop((left, top, left + size, top + size)))
+  pixels = np.asarray(_window(image, scaled, place, size))
   return np.ascontiguousarray(pixels[:, ::-1]) if flip and mirrored else pixels
 
 
-def _scaled(image: Any, shorter: int) -> Any:
-  """A Pillow image, scaled so that its shorter side is `shorter`."""
+def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+  """The width and height of an image, scaled so that its shorter side is `shorter`."""
+  width, height = (max(shorter, round(side * shorter / min(size))) for side in size)
+  return width, height
+
+
+def _window(image: Any, scaled: tuple[int, int], place: list[int], size: int) -> Any:
+  """The square of side `size` at `place`, left and top, of a Pillow image resized to `scaled`.
+
+  Only the square and the pixels around it that it depends on are resized: the whole of a thin image could be
+  very large.
+  """
   from PIL import Image
 
-  size = tuple(max(shorter, round(side * shorter / min(image.size))) for side in image.size)
-  return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
+  if scaled == image.size:
+    return image.crop((*place, *(start + size for start in place)))
+  lows, highs = [], []
+  for start, new, old in zip(place, scaled, image.size):
+    margin = math.ceil(max(1, new / old)) + 1  # a bilinear filter reaches as far as one pixel of either image
+    lows.append(max(0, start - margin))
+    highs.append(min(new, start + size + margin))
+  ratios = [old / new for new, old in zip(scaled, image.size)]
+  box = [at * ratio for ends in (lows, highs) for at, ratio in zip(ends, ratios)]
+  box[2:] = map(min, box[2:], image.size)  # rounding must not lead out of the image
+  part = image.resize(tuple(np.subtract(highs, lows).tolist()), Image.Resampling.BILINEAR, box=tuple(box))
+  left, top = (start - low for start, low in zip(place, lows))
+  return part.crop((left, top, left + size, top + size))
 
 
 def random_crop(

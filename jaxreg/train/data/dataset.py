@@ -31,9 +31,11 @@ class Split:
     return len(self.labels)
 
   def take(self, index: Any) -> "Split":
+    """The examples at `index`: a slice or an array of indices."""
     return Split(self.inputs[index], self.labels[index])
 
   def joined(self, other: "Split") -> "Split":
+    """These examples, then those of `other`."""
     labels = np.concatenate([self.labels, other.labels])
     if isinstance(self.inputs, Images):
       return Split(self.inputs.joined(other.inputs), labels)
@@ -47,9 +49,12 @@ class Split:
     """
     allowed = (1, 2) if is_tokens(self.inputs.dtype) else (1,)
     if self.labels.ndim not in allowed or not np.issubdtype(self.labels.dtype, np.integer):
-      raise RunError(f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}")
-    if self.inputs.ndim < 2:
-      raise RunError(f"{where}: inputs must be [n, ...], got {self.inputs.shape}")
+      raise RunError(
+        f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}"
+        f"{remedy(self.labels)}"
+      )
+    if self.inputs.ndim < 2 or 0 in self.inputs.shape[1:]:
+      raise RunError(f"{where}: inputs must be [n, ...] with values in each, got {self.inputs.shape}")
     if len(self.inputs) != len(self.labels):
       raise RunError(f"{where}: {len(self.inputs)} inputs but {len(self.labels)} labels")
     if not len(self):
@@ -64,6 +69,9 @@ class Dataset:
 
   `model` holds the keyword arguments that the data give the backbone. `rest` holds training examples that the
   source or a subset left over. `unlabelled` holds the examples that a run uses without their labels.
+  `mean` and `std`, a number for each channel, standardise the scaled inputs on the device; () does not.
+  `class_names` has the name of each class, if the source knows them. `remarks` are lines for people, such as
+  which files were left out.
   """
 
   train: Split
@@ -74,9 +82,18 @@ class Dataset:
   model: dict[str, int] = dataclasses.field(default_factory=dict)
   rest: Split | None = None
   unlabelled: Split | None = None
+  mean: tuple[float, ...] = ()
+  std: tuple[float, ...] = ()
+  class_names: tuple[str, ...] = ()
+  remarks: tuple[str, ...] = ()
 
   def splits(self) -> dict[str, Split]:
+    """The splits by name."""
     return {"train": self.train, "val": self.val, "test": self.test}
+
+  def class_name(self, label: int) -> str:
+    """The name of a class for people, or its number."""
+    return repr(self.class_names[label]) if self.class_names else str(label)
 
   def streams(self) -> bool:
     """Whether images are decoded batch by batch."""
@@ -122,6 +139,10 @@ class Dataset:
     # Fields with their usual values are left out, because earlier versions did not have them.
     label_shape = list(self.train.labels.shape[1:])
     more = {"label_shape": label_shape, "model": self.model} if label_shape or self.model else {}
+    if self.mean:
+      more |= {"mean": list(self.mean), "std": list(self.std)}
+    if self.class_names:
+      more["class_names"] = list(self.class_names)
     splits = self.splits() | ({} if self.unlabelled is None else {"unlabelled": self.unlabelled})
     return {
       **more,
@@ -134,11 +155,7 @@ class Dataset:
     }
 
   def checked(self, source: str) -> "Dataset":
-    """Returns the data set if every split can be trained on.
-
-    Raises:
-      RunError: with the split, its contents and the allowed values.
-    """
+    """Returns the data set if every split can be trained on."""
     for name, split in self.splits().items():
       where = f"{source}, split {name}"
       split.check(where)
@@ -161,18 +178,51 @@ class Dataset:
         at = tuple(np.argwhere(wrong)[0].tolist())
         raise RunError(
           f"{where}: label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; "
-          f"the classes are 0 to {self.num_classes - 1}"
+          f"the classes are 0 to {self.num_classes - 1}, those of the train split; leave such examples out, "
+          "or put some into train"
         )
+    if len(self.class_names) not in (0, self.num_classes):
+      raise RunError(
+        f"{source}: class_names must have a name for each of {self.num_classes} classes, "
+        f"got {len(self.class_names)}"
+      )
     check_apart(source, self.train, val=self.val, test=self.test)
     return self
 
 
-def check_apart(source: str, train: Split, **others: Split) -> None:
-  """Checks that no other split repeats the training split; sources of encoded images compare their files.
+def remedy(labels: np.ndarray) -> str:
+  """What makes integers `[n]` from 0 of these labels, as the end of an error; empty if they need nothing."""
+  if labels.ndim == 2 and labels.shape[1] == 1:
+    return "; give labels[:, 0]"
+  if labels.ndim == 2 and labels.dtype.kind in "biuf" and _is_one_hot(labels):
+    return "; these are one-hot: give labels.argmax(1)"
+  if labels.ndim != 1:
+    return "; give one label an example"
+  if labels.dtype.kind in "USO":
+    return (
+      "; give numbers and save the names beside them: class_names, labels = np.unique(labels, "
+      "return_inverse=True), once for the labels of all splits together"
+    )
+  if labels.dtype.kind == "f" and not (np.isfinite(labels) & (labels == np.round(labels))).all():
+    return "; these are not classes, and only classes can be learned"
+  if labels.dtype.kind not in "iu":
+    return "; give labels.astype(int)"
+  classes = np.unique(labels)
+  if classes.tolist() == [-1, 1]:
+    return "; give (labels + 1) // 2"
+  if classes.size and classes[0] and classes[-1] - classes[0] == len(classes) - 1:
+    return f"; give labels {'+' if classes[0] < 0 else '-'} {abs(int(classes[0]))}"
+  if classes.size and (classes[0] or classes[-1] != len(classes) - 1):
+    return "; give np.searchsorted(classes, labels) with classes = np.unique of the training labels"
+  return ""
 
-  Raises:
-    RunError: with the name of the split that does.
-  """
+
+def _is_one_hot(labels: np.ndarray) -> bool:
+  return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
+
+
+def check_apart(source: str, train: Split, **others: Split) -> None:
+  """Checks that no other split repeats the training split; sources of encoded images compare their files."""
   for name, split in others.items():
     if isinstance(split.inputs, Images) or not np.array_equal(split.labels, train.labels):
       continue

@@ -2,17 +2,19 @@
 
 import dataclasses
 import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Images
+from jaxreg.train.data.images import SUFFIXES, Images
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
+MOST_REASONS = 5  # that a line names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +25,13 @@ class Files:
     folder: the folder of the split.
     names: the paths of the files below it, as bytes.
     sizes: the sizes of the files in bytes.
+    times: when the files were last written, in nanoseconds.
   """
 
   folder: str
   names: np.ndarray
   sizes: np.ndarray
+  times: np.ndarray
 
   def read(self, number: int) -> bytes:
     with open(self._path(number), "rb") as stream:
@@ -38,6 +42,10 @@ class Files:
 
   def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
     return self.names[numbers].view(np.uint8), self.sizes[numbers]
+
+  def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    where = np.frombuffer(os.fsencode(os.path.realpath(self.folder)), np.uint8)
+    return where, self.times[numbers], *self.fingerprint(numbers)
 
   def _path(self, number: int) -> str:
     return os.path.join(self.folder, os.fsdecode(self.names[number]))
@@ -51,17 +59,16 @@ def image_folder(
   test: str = "val",
   validation_fraction: float = 0.1,
 ) -> Dataset:
-  """JPEG and PNG files, of 8 or 16 bits, in `path/<split>/<class>/`, decoded when a batch is made.
+  """Image files in `path/<split>/<class>/`, at any depth, decoded when a batch is made.
 
-  The classes are the names of the folders in `path/<train>`, sorted; every split has the same.
+  They are JPEG, PNG, GIF, BMP, WebP or TIFF files, of 8 or 16 bits, and their names end as these usually do.
+  The classes are the names of the folders in `path/<train>`, sorted; every split has the same. A remark
+  counts the files that are left out.
 
   Args:
     path: the folder that holds the splits' folders.
     train, val, test: the names of the splits' folders.
     validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
-
-  Raises:
-    RunError: with the folder at fault and a remedy.
   """
   root = local_path(path, "data.image_folder.path")
   if not path or not root.is_dir():
@@ -73,7 +80,8 @@ def image_folder(
   for field in folders:
     if field != "train" and folders[field].resolve() == folders["train"].resolve():
       raise RunError(f"data.image_folder.{field}: must be another folder than train, got {fields[field]!r}")
-  classes = {field: _classes(field, folder) for field, folder in folders.items()}
+  left_out = {field: Counter[str]() for field in folders}
+  classes = {field: _classes(field, folder, left_out[field]) for field, folder in folders.items()}
   for field, names in classes.items():
     differ = sorted({*names} ^ {*classes["train"]})
     if differ:
@@ -82,43 +90,138 @@ def image_folder(
         f"data.image_folder.{field}: {folders[field]} has other classes than {folders['train']}: "
         f"only {where} has {differ[0]!r}"
       )
-  splits = {field: _split(field, folder, classes["train"]) for field, folder in folders.items()}
+  names = tuple(classes["train"])
+  splits = {field: _split(field, folder, names, left_out[field]) for field, folder in folders.items()}
   if not val:
     where = "data.image_folder.validation_fraction"
-    splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, where)
-  train_split, val_split, test_split = (splits[field] for field in fields)
-  return Dataset(train_split, val_split, test_split, num_classes=len(classes["train"]), scale=255.0)
+    splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, where, names)
+  remarks = [
+    f"data.image_folder.{field}: {told}"
+    for field, folder in folders.items()
+    if (told := left_out_line(folder, left_out[field]))
+  ]
+  return Dataset(
+    *(splits[field] for field in fields),
+    num_classes=len(names),
+    scale=255.0,
+    class_names=names,
+    remarks=(*_unread(root, fields), *remarks),
+  )
 
 
-def _classes(field: str, folder: Path) -> list[str]:
+def find_images(
+  folder: Path, left_out: Counter[str], *, nested: bool = True
+) -> list[tuple[str, os.stat_result]]:
+  """The image files below a folder: their sorted paths from there, and their properties.
+
+  Args:
+    folder: the folder.
+    left_out: counts the other files, by the reason why they are left out.
+    nested: whether images at any depth count, or those in the folder itself.
+  """
+  try:
+    found = sorted(_walk(folder, "", False, (), left_out))
+  except OSError as error:
+    raise RunError(f"data.image_folder.path: {folder} cannot be read ({error})") from error
+  flat = [file for file in found if nested or os.sep not in file[0]]
+  if len(flat) < len(found):
+    left_out["in deeper folders"] += len(found) - len(flat)
+  return flat
+
+
+def left_out_line(folder: Path, left_out: Counter[str]) -> str:
+  """One line on the files that are left out, or ""."""
+  if not left_out:
+    return ""
+  most = left_out.most_common(MOST_REASONS)
+  reasons = [f"{number} {reason}" for reason, number in most]
+  if others := left_out.total() - sum(number for _, number in most):
+    reasons.append(f"{others} others")
+  return f"{left_out.total()} files in {folder} are left out: {', '.join(reasons)}"
+
+
+def _walk(
+  folder: Path | str, inside: str, hidden: bool, above: tuple[tuple[int, int], ...], left_out: Counter[str]
+) -> Iterator[tuple[str, os.stat_result]]:
+  """The images below `folder`, which is `inside` the one where the search began.
+
+  `hidden`: whether a folder on the way is. `above`: the folders on the way, which a link may lead back to.
+  """
+  here = os.stat(folder)
+  above = (*above, (here.st_dev, here.st_ino))
+  with os.scandir(folder) as entries:
+    for entry in entries:
+      path = os.path.join(inside, entry.name)
+      veiled = hidden or entry.name.startswith(".")
+      if entry.is_dir():
+        info = entry.stat()
+        if (info.st_dev, info.st_ino) in above:
+          left_out["links to a folder around them"] += 1
+        else:
+          yield from _walk(entry.path, path, veiled, above, left_out)
+      elif reason := _why_not(entry, veiled):
+        left_out[reason] += 1
+      elif not veiled:
+        yield path, entry.stat()
+
+
+def _why_not(entry: os.DirEntry[str], hidden: bool) -> str:
+  """Why a file is not read as an image; "" if it is, and for hidden files that look like none."""
+  suffix = os.path.splitext(entry.name)[1].lower()
+  if hidden:
+    return "hidden" if suffix in SUFFIXES else ""
+  if entry.is_symlink() and not os.path.exists(entry.path):
+    return "broken links"
+  if suffix not in SUFFIXES:
+    return suffix or "without an ending"
+  return "" if entry.is_file() else "pipes or devices"
+
+
+def _classes(field: str, folder: Path, left_out: Counter[str]) -> list[str]:
   if not folder.is_dir():
     raise RunError(f"data.image_folder.{field}: {folder} is not a folder; give the name of one")
+  names = []
   with os.scandir(folder) as entries:
-    names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    for entry in entries:
+      if entry.is_dir():
+        names += [] if entry.name.startswith(".") else [entry.name]
+      elif not entry.name.startswith("."):
+        left_out[_why_not(entry, False) or "outside the folders of the classes"] += 1
   if len(names) < 2:
     raise RunError(
-      f"data.image_folder.{field}: {folder} must have a folder per class, at least 2, got {names}"
+      f"data.image_folder.{field}: {folder} must have a folder per class, at least 2, got {sorted(names)}"
     )
-  return names
+  return sorted(names)
 
 
-def _split(field: str, folder: Path, classes: list[str]) -> Split:
+def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter[str]) -> Split:
   names: list[bytes] = []
   sizes: list[int] = []
+  times: list[int] = []
   labels: list[int] = []
   for label, name in enumerate(classes):
-    with os.scandir(folder / name) as entries:
-      files = sorted((entry.name, entry.stat().st_size) for entry in entries if _is_image(entry))
+    here = Counter[str]()
+    files = find_images(folder / name, here)
     if not files:
+      others = f", and not these: {told}" if (told := left_out_line(folder / name, here)) else ""
       raise RunError(
-        f"data.image_folder.{field}: {folder / name} has no images; give {', '.join(SUFFIXES)} files"
+        f"data.image_folder.{field}: {folder / name} has no images; give {', '.join(SUFFIXES)} files{others}"
       )
+    left_out.update(here)
     names += [os.fsencode(os.path.join(name, file)) for file, _ in files]
-    sizes += [size for _, size in files]
+    sizes += [info.st_size for _, info in files]
+    times += [info.st_mtime_ns for _, info in files]
     labels += [label] * len(files)
-  files = Files(str(folder), np.array(names), np.array(sizes, np.int64))
+  files = Files(str(folder), np.array(names), np.array(sizes, np.int64), np.array(times, np.int64))
   return Split(Images(files, np.arange(len(names))), np.array(labels, np.int64))
 
 
-def _is_image(entry: os.DirEntry[str]) -> bool:
-  return entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
+def _unread(root: Path, fields: dict[str, str]) -> list[str]:
+  """A line on the folders beside the splits' that no field names, if there are any."""
+  named = {Path(name).parts[0] for name in fields.values() if name and Path(name).parts}
+  with os.scandir(root) as entries:
+    others = sorted(e.name for e in entries if e.is_dir() and e.name not in named and e.name[0] != ".")
+  if not others:
+    return []
+  given = ", ".join(f"{field}={name!r}" for field, name in fields.items())
+  return [f"data.image_folder.path: {root} has {', '.join(others[:5])} too, not read with {given}"]

@@ -7,13 +7,15 @@ import argparse
 import os
 import sys
 import tempfile
+import warnings
 import zlib
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data.image_folder import SUFFIXES
+from jaxreg.train.data.image_folder import find_images, left_out_line
 from jaxreg.train.errors import RunError, printable
 
 
@@ -25,7 +27,8 @@ def split_images(
   The seed, the name of the class and the names of its files determine which images are drawn.
 
   Args:
-    source: the folder that holds a folder for each class; anything in these but images is left out.
+    source: the folder that holds a folder for each class; a warning counts anything in these but images,
+      which is left out.
     target: the folder to make; it is made wholly or not at all.
     train, test: give one, the number of images of each class for it; the other gets the rest.
     skip: classes to leave out.
@@ -33,9 +36,6 @@ def split_images(
 
   Returns:
     The numbers of images for training and for testing.
-
-  Raises:
-    RunError: with the argument or folder at fault.
   """
   if min(train, test) < 0 or (train > 0) == (test > 0):
     raise RunError(f"--train, --test: give one of them, a number above 0, got {train} and {test}")
@@ -44,7 +44,10 @@ def split_images(
   if target.exists():
     raise RunError(f"{target}: is there already; give a new folder, or remove it")
   classes = _classes(source, skip)
-  chosen = {name: _draw(source / name, train or test, seed) for name in classes}
+  left_out = Counter[str]()
+  chosen = {name: _draw(source / name, train or test, seed, left_out) for name in classes}
+  if line := left_out_line(source, left_out):
+    warnings.warn(line, stacklevel=2)
   first, second = ("train", "test") if train else ("test", "train")
   target.parent.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
@@ -54,7 +57,7 @@ def split_images(
         folder = done / part / name
         folder.mkdir(parents=True)
         for file in files:
-          (folder / file.name).symlink_to(file.resolve())
+          (folder / file).symlink_to((source / name / file).resolve())
     os.rename(done, target)
   count = {part: sum(len(pair[i]) for pair in chosen.values()) for i, part in enumerate((first, second))}
   return count["train"], count["test"]
@@ -73,10 +76,9 @@ def _classes(source: Path, skip: Collection[str]) -> list[str]:
   return classes
 
 
-def _draw(folder: Path, number: int, seed: int) -> tuple[list[Path], list[Path]]:
+def _draw(folder: Path, number: int, seed: int, left_out: Counter[str]) -> tuple[list[str], list[str]]:
   """`number` of the images in `folder`, drawn, and the others."""
-  suited = lambda file: file.suffix.lower() in SUFFIXES and file.name[0] != "." and file.is_file()
-  images = sorted(filter(suited, folder.iterdir()))
+  images = [file for file, _ in find_images(folder, left_out, nested=False)]
   if len(images) <= number:
     raise RunError(f"{folder}: has {len(images)} images, and more than {number} are needed")
   order = np.random.default_rng([seed, zlib.crc32(folder.name.encode())]).permutation(len(images))
@@ -102,4 +104,5 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
+  warnings.formatwarning = lambda message, *_, **__: f"split_images: warning: {printable(str(message))}\n"
   sys.exit(main(sys.argv[1:]))

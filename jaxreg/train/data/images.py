@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import math
+import warnings
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,9 +12,26 @@ from jaxreg.train.data.crops import centre_crop, random_crop, scaled_crop
 from jaxreg.train.errors import RunError, one_line
 
 MOST_BYTES = 2**34  # of images decoded into one array
-FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # Pillow knows forty more, and some of them run other programs
+# Pillow knows forty formats more, and some of them run other programs.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
+SUFFIXES = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 MOST_PIXELS = 2**26  # of one image, because a small file may claim very many
+REMEDY = "; the job check-data finds all such images, and --config.data.skip_unreadable=True leaves them out"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
+ORIENTATION = 274  # the number of this tag in EXIF
+# By the orientation's value, the name of Pillow's operation that makes the image upright.
+UPRIGHT = {
+  2: "FLIP_LEFT_RIGHT",
+  3: "ROTATE_180",
+  4: "FLIP_TOP_BOTTOM",
+  5: "TRANSPOSE",
+  6: "ROTATE_270",
+  7: "TRANSVERSE",
+  8: "ROTATE_90",
+}
+
+# Damaged EXIF is common and does no harm. A filter around each call would not be safe with threads.
+warnings.filterwarnings("ignore", "Corrupt EXIF data", UserWarning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +69,10 @@ class Store(Protocol):
 
   def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
     """Arrays that differ if the images differ, computed without decoding."""
+    ...
+
+  def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    """As `fingerprint`, but they also differ for another folder, and if a file was written again."""
     ...
 
 
@@ -98,25 +120,15 @@ class Images:
     return decoded if dtype is None else decoded.astype(dtype)
 
   def cut(self, position: int, generator: np.random.Generator | None = None) -> np.ndarray:
-    """One image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None.
-
-    Raises:
-      RunError: with the name of the image, if it cannot be decoded.
-    """
-    from PIL import UnidentifiedImageError
-
+    """One image `[size, size, 3]`: a crop that `generator` draws, or the centre if it is None."""
     number = int(self.numbers[position])
     try:
       rgb = decode(self.store.read(number))
       if generator is None:
         return centre_crop(rgb, size=self.decoding.size, resize=self.decoding.resize)
       return self._draw(generator, rgb)
-    except UnidentifiedImageError as error:
-      raise RunError(
-        f"{self.store.name(number)} cannot be decoded (it is no {', '.join(FORMATS)} image)"
-      ) from error
     except Exception as error:  # Pillow has no common error for damaged files
-      raise RunError(f"{self.store.name(number)} cannot be decoded ({one_line(error)})") from error
+      raise RunError(f"{self.store.name(number)} cannot be decoded ({_reason(error)}){REMEDY}") from error
 
   def _draw(self, generator: np.random.Generator, image: Any) -> np.ndarray:
     how = self.decoding
@@ -125,21 +137,53 @@ class Images:
     return random_crop(generator, image, size=how.size, area=how.area, aspect=how.aspect, flip=how.flip)
 
 
+def _reason(error: Exception) -> str:
+  from PIL import UnidentifiedImageError
+
+  if isinstance(error, UnidentifiedImageError):
+    return f"it is no {', '.join(FORMATS)} image"
+  return one_line(error)
+
+
 def decode(encoded: bytes, channels: int = 3) -> Any:
-  """The image of these bytes as a Pillow image with `channels` channels of 8 bits.
+  """The image of these bytes as an upright Pillow image with `channels` channels of 8 bits.
 
-  From 16 bits, the higher 8 are taken. Without an alpha channel, transparency is dropped: the colours stay.
-
-  Raises:
-    Exception: one of Pillow's many types, if the image cannot be decoded.
+  The orientation in the image's EXIF is applied. From 16 bits, the higher 8 are taken. Without an alpha
+  channel in the result, transparent parts show white. Of several frames or pages, the first is taken.
   """
   from PIL import Image
 
+  mode = MODES.get(channels, "RGB")
   with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
     if math.prod(image.size) > MOST_PIXELS:
       raise ValueError(f"it has {math.prod(image.size)} pixels, and at most {MOST_PIXELS} are decoded")
-    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-      image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode == "P" and "transparency" in image.info:  # else Pillow warns about each such image
+    image.load()
+    turn = UPRIGHT.get(_orientation(image))
+    if image.mode.startswith(("I", "F")):
+      image = _of_8_bits(image)
+    elif "A" not in mode and image.has_transparency_data:
       image = image.convert("RGBA")
-    return image.convert(MODES.get(channels, "RGB"))
+      image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert(mode)
+    return image.transpose(Image.Transpose[turn]) if turn else image
+
+
+def _orientation(image: Any) -> int:
+  """The orientation in the image's EXIF; damaged EXIF says nothing."""
+  try:
+    return image.getexif().get(ORIENTATION, 1)
+  except Exception:  # there are as many errors as ways to damage it
+    return 1
+
+
+def _of_8_bits(image: Any) -> Any:
+  """The higher 8 of 16 bits, which Pillow would cut off at 255; a transparent grey becomes white."""
+  from PIL import Image
+
+  grey = np.asarray(image)
+  if not np.issubdtype(grey.dtype, np.integer) or grey.min() < 0 or grey.max() >= 2**16:
+    raise ValueError("its pixels are not of 8 or 16 bits")
+  higher = (grey >> 8).astype(np.uint8)
+  if isinstance(transparent := image.info.get("transparency"), int):
+    higher[grey == transparent] = 255
+  return Image.fromarray(higher)

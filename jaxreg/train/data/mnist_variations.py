@@ -1,7 +1,6 @@
 """Harder MNIST: digits turned by random angles, on random backgrounds."""
 
 import numpy as np
-from scipy import ndimage
 
 from jaxreg.train.data.dataset import Split
 
@@ -26,6 +25,8 @@ def vary(split: Split, generator: np.random.Generator, *, rotation: bool, backgr
 
 def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
   """Rotates each image `[height, width, 1]` counter-clockwise about its centre by its angle in degrees."""
+  from scipy import ndimage  # its import takes a moment, and few runs need it
+
   turned = np.empty_like(images)
   for image, angle, output in zip(images, angles, turned, strict=True):
     ndimage.rotate(image, angle, reshape=False, order=1, output=output)

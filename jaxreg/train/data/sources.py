@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.data.dataset import Dataset, Split, check_apart
+from jaxreg.train.data import scaling
+from jaxreg.train.data.dataset import Dataset, Split, check_apart, remedy
 from jaxreg.train.data.image_folder import image_folder as image_folder
 from jaxreg.train.data.mnist_variations import vary
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.text import parallel_text as parallel_text
 from jaxreg.train.data.tfds.source import tfds as tfds
-from jaxreg.train.data.unpack import ERRORS, gunzip, read_npz
+from jaxreg.train.data.unpack import ERRORS, read_idx, read_npz
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 from jaxreg.train.lookup import find
@@ -102,14 +103,20 @@ def idx(
   return Dataset(*parts, num_classes=num_classes, scale=255.0, rest=rest)
 
 
-def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0) -> Dataset:
+def npz(
+  path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0, standardize: bool = False
+) -> Dataset:
   """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
+
+  A text array `class_names` may name the classes.
 
   Args:
     path: the `.npz` file; nothing in it is unpickled.
     validation_fraction: without `x_val`, the fraction of the training examples for validation, stratified,
       always the same.
     scale: divisor of the inputs, for instance 255 for uint8 images.
+    standardize: subtract the mean of each feature, or channel, of the training inputs, and divide by its
+      standard deviation.
   """
   file = local_path(path, "data.npz.path")
   if not path or not file.is_file():
@@ -119,8 +126,10 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
   try:
     arrays = read_npz(file)
   except ERRORS as error:
+    hint = "; numpy.savez saves texts as x.astype(str), numbers as x.astype(float)"
     raise RunError(
       f"data.npz.path: {file} cannot be read ({error}); give an undamaged .npz of plain arrays"
+      f"{hint if 'Object arrays' in str(error) else ''}"
     ) from error
   parts = ["train", "test"] + (["val"] if {"x_val", "y_val"} & arrays.keys() else [])
   missing = [name for part in parts for name in (f"x_{part}", f"y_{part}") if name not in arrays]
@@ -135,10 +144,13 @@ def npz(path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0)
   train.check("data.npz, split train")
   check_apart("data.npz", train, test=test)
   num_classes = _count_classes(train.labels, "data.npz, split train")
+  names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
   if "val" in splits:
-    return Dataset(train, splits["val"], test, num_classes, scale)
-  train, val = hold_out(train, validation_fraction, "data.npz.validation_fraction")
-  return Dataset(train, val, test, num_classes, scale)
+    val = splits["val"]
+  else:
+    train, val = hold_out(train, validation_fraction, "data.npz.validation_fraction", names)
+  mean, std = scaling.moments(train.inputs / scale) if standardize else ((), ())
+  return Dataset(train, val, test, num_classes, scale, mean=mean, std=std, class_names=names)
 
 
 def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
@@ -156,35 +168,23 @@ def _count_classes(labels: np.ndarray, where: str) -> int:
     label, missing = int(classes[odd.argmax()]), int(odd.argmax())
     raise RunError(
       f"{where}: label {label} at position {int((labels == label).argmax())} is out of range: "
-      f"labels must be 0, 1, 2, ..., and {missing} does not occur"
+      f"labels must be 0, 1, 2, ..., and {missing} does not occur{remedy(labels)}"
     )
   return len(classes)
 
 
 def _read_idx(folder: Path, name: str) -> np.ndarray:
-  """Reads one idx file of bytes: two zero bytes, the type 8, the rank, the sizes big-endian, the data."""
   file = next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), None)
   if file is None:
     raise RunError(
       f"data.idx.path: {folder} has no {name}[.gz]; give the folder with the four MNIST files "
       "(--config.data.idx.path=DIR), or --config configs/dropmax_digits.py, which needs no files"
     )
+  rank = 3 if "idx3" in name else 1
   try:
-    raw = file.read_bytes()
-    raw = gunzip(raw) if file.suffix == ".gz" else raw
+    data = read_idx(file, rank)
   except ERRORS as error:
     raise RunError(f"data.idx.path: {file} is truncated or damaged ({error}); fetch it again") from error
-  rank = 3 if "idx3" in name else 1
-  if raw[:4] != bytes([0, 0, 8, rank]):
-    raise RunError(f"data.idx.path: {file} does not begin as an idx file of {rank}-dimensional bytes does")
-  header = 4 + 4 * rank
-  shape = tuple(int(n) for n in np.frombuffer(raw[4:header].ljust(4 * rank, b"\0"), ">u4"))
-  if len(raw) != header + math.prod(shape):
-    raise RunError(
-      f"data.idx.path: {file} is truncated or damaged: its header promises {math.prod(shape)} bytes of data, "
-      f"it has {max(len(raw) - header, 0)}; fetch it again"
-    )
-  data = np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
   return data if rank > 1 else data.astype(np.int64)
 
 
@@ -203,9 +203,6 @@ def find_source(name: str) -> Callable[..., Dataset]:
 
   A function from a module must be annotated to return a `Dataset`, because a work directory of other people
   may name it.
-
-  Raises:
-    RunError: if there is none.
   """
   return find(name, SOURCES, "data.name", "a function that says `-> jaxreg.train.Dataset`", _is_source)
 

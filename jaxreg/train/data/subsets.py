@@ -1,6 +1,7 @@
 """Selects the examples of a data set that a run uses, and changes or hides their labels."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -13,9 +14,6 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
 
   `seed` draws both, so that the smaller of two subsets lies in the larger. The classes keep their order and
   get new numbers. Validation and test keep all examples of these classes.
-
-  Raises:
-    RunError: if the data have fewer classes or examples.
   """
   if not num_classes and not per_class:
     return data
@@ -53,16 +51,14 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
       )
   if rest is not None:
     splits["rest"] = of_classes(rest)
-  return dataclasses.replace(data, **splits, num_classes=len(classes))
+  names = tuple(data.class_names[k] for k in classes) if data.class_names else ()
+  return dataclasses.replace(data, **splits, num_classes=len(classes), class_names=names)
 
 
 def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
   """The data with a fraction `rate` of the training labels, rounded, replaced by other classes.
 
   `seed` draws the labels to replace and their new classes.
-
-  Raises:
-    RunError: if `rate` is outside [0, 1], or examples do not have one label each.
   """
   if not 0 <= rate <= 1:
     raise RunError(f"data.flipped_labels.rate: must lie in [0, 1], got {rate}")
@@ -82,11 +78,7 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
 
 
 def hide_labels(data: Dataset) -> Dataset:
-  """The data with the left-over training examples as `unlabelled`, without their labels.
-
-  Raises:
-    RunError: if no training examples are left over.
-  """
+  """The data with the left-over training examples as `unlabelled`, without their labels."""
   if data.rest is None or not len(data.rest):
     raise RunError(
       "data.unlabelled.batch_size: no training examples are left over; give 0, or fewer with labels by "
@@ -96,18 +88,37 @@ def hide_labels(data: Dataset) -> Dataset:
   return dataclasses.replace(data, unlabelled=hidden, rest=None)
 
 
-def hold_out(examples: Split, fraction: float, where: str) -> tuple[Split, Split]:
+def hold_out(
+  examples: Split, fraction: float, where: str, class_names: tuple[str, ...] = ()
+) -> tuple[Split, Split]:
   """Splits the examples into a part to keep and a part for validation: stratified, always the same.
 
-  Raises:
-    RunError: with `where`, the field of the fraction, if the examples cannot be split so.
+  Args:
+    examples: the examples, with a label each.
+    fraction: the fraction for validation, above 0 and below 1.
+    where: the field of the fraction, for errors.
+    class_names: the names of the classes, for errors.
   """
   from sklearn.model_selection import train_test_split
 
-  try:
-    kept, held = train_test_split(
-      np.arange(len(examples)), test_size=fraction, random_state=0, stratify=examples.labels
+  if not 0 < fraction < 1:
+    raise RunError(f"{where}: must be above 0 and below 1, got {fraction}")
+  classes, sizes = np.unique(examples.labels, return_counts=True)
+  if sizes.min() < 2:
+    label = int(classes[sizes.argmin()])
+    name = repr(class_names[label]) if class_names else str(label)
+    raise RunError(
+      f"{where}: got {fraction}, but class {name} has a single training example, which cannot be both kept "
+      "and held out; add examples, leave the class out, or give a validation split of its own"
     )
-  except ValueError as error:
-    raise RunError(f"{where}: got {fraction}: {error}") from error
-  return examples.take(np.sort(kept)), examples.take(np.sort(held))
+  held = math.ceil(fraction * len(examples))
+  if not len(classes) <= held <= len(examples) - len(classes):
+    raise RunError(
+      f"{where}: got {fraction}, which is {held} of {len(examples)} training examples; each of the "
+      f"{len(classes)} classes needs one to keep and one to hold out: give a fraction of "
+      f"{len(classes)} to {len(examples) - len(classes)} examples, or a validation split of its own"
+    )
+  kept, held_out = train_test_split(
+    np.arange(len(examples)), test_size=fraction, random_state=0, stratify=examples.labels
+  )
+  return examples.take(np.sort(kept)), examples.take(np.sort(held_out))

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.unpack import ERRORS, gunzip
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 
 PAD, BEGIN, END, UNKNOWN = range(4)
+MARK = "\ufeff"  # the byte-order mark
 SPECIAL = ("[PAD]", "[BOS]", "[EOS]", "[UNK]")
 FILES = {"train": "train", "val": "val", "test": "test_2016_flickr"}  # as Multi30k names them
 
@@ -81,9 +83,6 @@ def parallel_text(
     source_length: the length of a source in tokens, with its end.
     target_length: the length of a target in tokens, with its end or its beginning.
     num_examples: how many training pairs are used, the first that are not too long; 0 for all.
-
-  Raises:
-    RunError: with the name of the field or file at fault.
   """
   text = read_parallel_text(
     path,
@@ -112,11 +111,7 @@ def read_parallel_text(
   target_length: int,
   num_examples: int,
 ) -> ParallelText:
-  """The text of `parallel_text`, which has the same arguments.
-
-  Raises:
-    RunError: with the name of the field or file at fault.
-  """
+  """The text of `parallel_text`, which has the same arguments."""
   where = "data.parallel_text"
   for name, value in (("source_length", source_length), ("target_length", target_length)):
     if value < 2:
@@ -166,10 +161,11 @@ def _read_lines(folder: Path, name: str) -> list[str]:
     text = (gunzip(raw) if file.suffix == ".gz" else raw).decode("utf-8")
   except ERRORS as error:
     raise RunError(
-      f"data.parallel_text.path: {file} is damaged or no text ({error}); fetch it again"
+      f"data.parallel_text.path: {file} is damaged or no text in UTF-8 ({error}); fetch it again"
     ) from error
-  # Not `splitlines`, which also splits at characters that a line may contain.
-  lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+  # Not `splitlines`, which also splits at characters that a line may contain. A byte-order mark begins a
+  # file, or a file that was appended to another one.
+  lines = [line.removesuffix("\r").removeprefix(MARK) for line in text.removesuffix("\n").split("\n")]
   if lines == [""]:
     raise RunError(f"data.parallel_text.path: {file} is empty; fetch it again")
   return lines
@@ -180,9 +176,7 @@ def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
   try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
   except ImportError as error:
-    raise RunError(
-      "data.name: parallel_text needs the tokenizers package: pip install 'jaxreg[text]'"
-    ) from error
+    raise RunError(f"data.name: parallel_text needs the tokenizers package: {install('text')}") from error
   lines = [pair[side] for side in (0, 1) for pair in pairs]
   smallest = len(SPECIAL) + len(set().union(*map(set, lines)) - {" "}) + 1
   if vocab_size < smallest:

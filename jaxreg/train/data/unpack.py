@@ -2,10 +2,12 @@
 
 import gzip
 import io
+import math
 import os
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -14,34 +16,59 @@ ERRORS = (ValueError, OSError, EOFError, KeyError, NotImplementedError, zipfile.
 BLOCK = 2**24
 
 
+class Stream(Protocol):
+  """Bytes that are read one after another."""
+
+  def read(self, size: int, /) -> bytes: ...
+
+
 def most_bytes() -> int:
   """Half of the memory of this machine."""
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def gunzip(packed: bytes) -> bytearray:
-  """The contents of a gzipped file.
-
-  Raises:
-    ValueError: if the contents are larger than half of the memory.
-    Exception: one of `ERRORS`, if the file is damaged.
-  """
-  content, most = bytearray(), most_bytes()
+  """The contents of a gzipped file."""
+  most = most_bytes()
   with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-    while block := stream.read(BLOCK):
-      content += block
-      if len(content) > most:
-        raise _too_much(most)
+    content = read_up_to(stream, most + 1)
+  if len(content) > most:
+    raise _too_much(most)
   return content
 
 
-def read_npz(file: Path) -> dict[str, np.ndarray]:
-  """The arrays of an `.npz` file after a check of its checksums; nothing is unpickled.
+def read_up_to(stream: Stream, most: int) -> bytearray:
+  """The next bytes of a stream, at most `most`; memory is taken only for bytes that are there."""
+  content = bytearray()
+  while block := stream.read(min(BLOCK, most - len(content))):
+    content += block
+  return content
 
-  Raises:
-    ValueError: if the arrays are larger than half of the memory.
-    Exception: one of `ERRORS`, if the file is damaged.
+
+def read_idx(file: Path, rank: int) -> np.ndarray:
+  """The array of an idx file of bytes, gzipped or not; no more is unpacked than its header promises.
+
+  The file has two zero bytes, the type 8, the rank, the sizes big-endian, and the data.
   """
+  with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as stream:
+    if read_up_to(stream, 4) != bytes([0, 0, 8, rank]):
+      raise ValueError(f"it does not begin as an idx file of {rank}-dimensional bytes does")
+    sizes = read_up_to(stream, 4 * rank)
+    if len(sizes) < 4 * rank:
+      raise ValueError("it ends within its header")
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
+    promised, most = math.prod(shape), most_bytes()
+    if promised > most:
+      raise _too_much(most)
+    data = read_up_to(stream, promised + 1)  # to its end, where gzip has its checksum
+  if len(data) != promised:
+    has = "more" if len(data) > promised else len(data)
+    raise ValueError(f"its header promises {promised} bytes of data, it has {has}")
+  return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def read_npz(file: Path) -> dict[str, np.ndarray]:
+  """The arrays of an `.npz` file after a check of its checksums; nothing is unpickled."""
   most = most_bytes()
   # Opened as a zip archive, because NumPy would also accept a single array or a pickle.
   with zipfile.ZipFile(file) as archive:

@@ -35,9 +35,6 @@ def asked(timeout: int) -> tuple[str, int, int] | None:
   """What JAX's own detection says, also of TPU pods and Kubernetes, as `detected` does.
 
   The detection is private to JAX. Where it has moved, this is None.
-
-  Raises:
-    RunError: if no launcher is found, or a launcher does not answer within `timeout` seconds.
   """
   try:
     from jax._src.clusters import ClusterEnv

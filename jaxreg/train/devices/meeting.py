@@ -31,9 +31,6 @@ def meet(coordinator: str, num_processes: int, process_id: int, *, timeout: floa
     process_id: the number of this process.
     timeout: seconds to wait.
     silence: seconds without a sign of life after which a machine counts as lost.
-
-  Raises:
-    RunError: if a process does not come, an id comes twice, or the processes disagree on their number.
   """
   host, _, port = coordinator.rpartition(":")
   deadline = time.monotonic() + timeout

@@ -9,11 +9,7 @@ from jaxreg.train.errors import RunError, one_line
 
 
 def check_platform() -> None:
-  """Checks that JAX finds a device, before anything is read.
-
-  Raises:
-    RunError: if it does not, as when `JAX_PLATFORMS` names a platform that is not there.
-  """
+  """Checks that JAX finds a device, before anything is read."""
   try:
     jax.local_devices()
   except (RuntimeError, AssertionError) as error:  # without a message, if the platform is not installed
@@ -24,11 +20,7 @@ def check_platform() -> None:
 
 
 def make_mesh(model: int = 1) -> jax.sharding.Mesh:
-  """All devices in two axes: `data`, which splits batches, and `model`, of `model` devices.
-
-  Raises:
-    RunError: if `model` does not divide the number of devices.
-  """
+  """All devices in two axes: `data`, which splits batches, and `model`, of `model` devices."""
   devices = jax.device_count()
   if devices % model:
     raise RunError(f"mesh.model: must divide the number of devices, {devices}, got {model}")

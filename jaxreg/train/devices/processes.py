@@ -41,9 +41,6 @@ def start(
       processes.
     peer_timeout: seconds without a sign of life after which a process counts as lost.
     start_timeout: seconds within which all processes have to come.
-
-  Raises:
-    RunError: if only some of the first three arguments are given, or the processes cannot meet.
   """
   # These two variables are read here and not by JAX.
   num_processes = _from_environment("JAX_NUM_PROCESSES", num_processes)
@@ -121,31 +118,19 @@ def exchange(value: Any) -> list[Any]:
 
 
 def first(call: Callable[[], Any]) -> Any:
-  """Calls `call` in the first process; all processes return its result, which must have JSON's types.
-
-  Raises:
-    RunError: in the other processes, with the message of the first, which raises the error itself.
-  """
+  """Calls `call` in the first process; all processes return its result, which must have JSON's types."""
   return _agreed(call, ask=is_first())[0]
 
 
 def everywhere(call: Callable[[], Any]) -> Any:
-  """Calls `call` in every process and returns its own result; if one call raises, all processes raise.
-
-  Raises:
-    RunError: in the processes whose call succeeded, with the message of the first process that failed.
-  """
+  """Calls `call` in every process and returns its own result; if one call raises, all processes raise."""
   result = []
   _agreed(lambda: result.append(call()), ask=True)
   return result[0]
 
 
 def same(what: str, value: Any) -> None:
-  """Checks that `value` is the same in all processes.
-
-  Raises:
-    RunError: with the number of the first process that differs.
-  """
+  """Checks that `value` is the same in all processes."""
   values = exchange(value)
   differ = [number for number, other in enumerate(values) if other != values[0]]
   if differ:

@@ -40,11 +40,7 @@ class Rule:
   axes: tuple[str, ...]
 
   def spec(self, name: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh, min_size: int) -> P:
-    """How the parameter of this name and shape is split.
-
-    Raises:
-      RunError: if the parameter cannot be split as the rule says.
-    """
+    """How the parameter of this name and shape is split."""
     parts = math.prod(mesh.shape[axis] for axis in self.axes)
     if self.dimension is None:
       # Of equal dimensions, the last one, whose entries are contiguous.
@@ -66,11 +62,7 @@ class Rule:
 
 
 def parse(text: str) -> Rule:
-  """A rule from its name in `RULES`, or from `"glob: dimension=axis"`.
-
-  Raises:
-    RunError: if `text` is neither.
-  """
+  """A rule from its name in `RULES`, or from `"glob: dimension=axis"`."""
   found = _RULE.fullmatch(RULES.get(text, text)) if isinstance(text, str) else None
   axes = tuple(found["axes"].split("+")) if found else ()
   if found is None or axes not in _AXES:
@@ -95,9 +87,6 @@ def make_layout(
     mesh: the devices, with axes `data` and `model`.
     shard: rules, as `parse` takes them.
     min_size: rules for the largest dimension leave smaller parameters whole.
-
-  Raises:
-    RunError: if a rule fits no parameter, or fits a parameter that cannot be split so.
   """
   whole = NamedSharding(mesh, P())
   if not shard:

@@ -6,27 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from jaxreg.train.config.fields import Config, base_config, flatten, relevant
+from jaxreg.train.config.choices import Config, base_config, flatten, relevant
+from jaxreg.train.config.fields import attribute
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.run import workdir as workdirs
 
 
 def check_replicas(config: Config) -> None:
-  """Checks that `replicas` is not set for a job that sets it itself.
-
-  Raises:
-    RunError: if `replicas` is set.
-  """
+  """Checks that `replicas` is not set for a job that sets it itself."""
   if config.replicas not in (1, config.ensemble):
     raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
 
 
 def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
-  """The configuration of one run: `config` with `fields` set, and a replica for each member of each ensemble.
-
-  Raises:
-    RunError: with the names of the row and the field.
-  """
+  """The configuration of one run: `config` with `fields` set, and a replica for each member."""
   for field in ("job", "replicas"):
     if field in fields:
       raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
@@ -46,6 +38,6 @@ def folder_name(label: str, cell: Config) -> str:
   # Fields with their default values are left out, so that fields of later versions do not change the name.
   defaults, fields = flatten(base_config()), relevant(flatten(cell))
   fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
-  fields = {name: value for name, value in fields.items() if not workdirs.FREE.match(name)}
+  fields = {name: value for name, value in fields.items() if attribute(name, "scope") != "call"}
   digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
   return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"

@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 
 from jaxreg import plots
+from jaxreg.calibration import Bins
 from jaxreg.train.build.checks import check_devices
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.config.rows import Row, parse_rows
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import write_json
+from jaxreg.train.files import check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.train import train
+from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.log import progress, read_records
-from jaxreg.train.step.metrics import averaged, shown
+from jaxreg.train.step.metrics import averaged, few_runs, shown
 
 METRICS = ("test/error", "test/nll", "test/ece")
 
@@ -39,6 +41,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     RunError: for a mistake in the rows, the grid or the fields that they set, before anything is trained.
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
+  processes.everywhere(lambda: check_no_links(workdir))
   rows = parse_rows(config)
   cells = [(row, setting) for row in rows for setting in row.grid]
   _check_all(config, cells)
@@ -75,40 +78,56 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
 
   def write() -> None:
     write_json(workdir / "compare.json", results)
-    (workdir / "compare.md").write_text(markdown(results))
-    (workdir / "figures").mkdir(exist_ok=True)
+    write_text(workdir / "compare.md", markdown(results))
     figures = {
       "comparison": plots.comparison({label: entry["runs"] for label, entry in table.items()}),
       "convergence": plots.convergence({label: read_records(folder) for label, folder in folders.items()}),
       "reliability": plots.reliability(
-        {label: workdirs.read(folder, "reliability.json") for label, folder in folders.items()},
-        title=f"test split, seed {config.seed}",
+        {label: Bins(**workdirs.read(folder, "reliability.json")) for label, folder in folders.items()},
+        title=f"{data_title(config)}: test split, seed {config.seed}",
       ),
     }
-    for name, figure in figures.items():
-      figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
+    write_figures(workdir, figures)
 
   processes.first(write)
   return results
 
 
+def data_title(config: Config) -> str:
+  """The data of a configuration in a few words, such as `mnist, 100 of each class, background`."""
+  source = config.data.name
+  options = config.data[short(source)].to_dict()
+  words = [Path(options["path"]).name if options.get("path") else str(options.get("dataset", source))]
+  if number := options.get("per_class") or config.data.subset.per_class:
+    words.append(f"{number} of each class")
+  elif number := options.get("num_train"):
+    words.append(f"{number} for training")
+  return ", ".join([*words, *(name for name, value in options.items() if value is True)])
+
+
 def markdown(results: dict[str, Any]) -> str:
-  """The comparison as a Markdown table."""
+  """The comparison as a Markdown table, whose columns are aligned for people who read it as text."""
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
-  head = f"| {seeds} | test error, % | NLL | ECE, % | error less {reference}'s, % |"
-  lines = [head + " setting |", "|---" * 6 + "|"]
+  lines = [[seeds, "test error, %", "NLL", "ECE, %", f"error less {reference}'s, %", "setting"]]
   for label, entry in rows.items():
     cells = [
+      label,
       shown(entry["mean"], "test/error", factor=100, digits=2),
       shown(entry["mean"], "test/nll", digits=3),
       shown(entry["mean"], "test/ece", factor=100, digits=2),
-      "" if label == reference else shown(entry["difference"], "test/error", factor=100, digits=2),
+      ""
+      if label == reference
+      else shown(entry["difference"], "test/error", factor=100, digits=2, difference=True),
       ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items()),
     ]
-    lines.append(f"| {label} | " + " | ".join(cells) + " |")
-  return "\n".join(lines) + "\n"
+    lines.append(cells)
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  lines.insert(1, ["-" * width for width in widths])
+  table = ["| " + " | ".join(map(str.ljust, line, widths)) + " |\n" for line in lines]
+  note = few_runs(results["seeds"])
+  return "".join(table) + (f"\n{note}\n" if note else "")
 
 
 def _search(

@@ -63,9 +63,6 @@ def detection(
 
   The names are `ood/<kind>/<score>_auroc` and `_fpr95`. The scores are the confidence, the entropy and, if
   the head returns logits, the energy. `number` is the number of replicas.
-
-  Raises:
-    RunError: if the inputs are no images in memory, or for an ensemble.
   """
   inputs = split.inputs
   if not isinstance(inputs, np.ndarray) or inputs.ndim != 4 or program.ensemble > 1:

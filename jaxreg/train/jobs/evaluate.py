@@ -7,7 +7,7 @@ from typing import Any
 from jaxreg.train.build.dataset import is_resident, load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import replicas_of
-from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices import processes
@@ -56,11 +56,7 @@ def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
 
 
 def restore_states(config: Config, workdir: Path) -> Restored:
-  """The checkpoint of `workdir` that `config.evaluate` names, on the devices.
-
-  Raises:
-    RunError: if `workdir` holds nothing usable, or if it was trained under another configuration.
-  """
+  """The checkpoint of `workdir` that `config.evaluate` names, on the devices."""
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))
   description = dataset.describe()
@@ -68,7 +64,7 @@ def restore_states(config: Config, workdir: Path) -> Restored:
   program = build(config, description)
 
   def pick() -> int:
-    workdirs.check_same(workdir, flatten(config), description, workdirs.FREE_TO_EVALUATE)
+    workdirs.check_same(workdir, flatten(config), description, workdirs.EVALUATES)
     return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
 
   replicas = replicas_of(config, program)

@@ -22,11 +22,7 @@ PRECISIONS = np.logspace(-2, 4, 13)
 
 
 def check_last_layer(program: Program) -> None:
-  """Checks that the run's predictions are the softmax of one linear layer of one set of weights.
-
-  Raises:
-    RunError: if they are not.
-  """
+  """Checks that the run's predictions are the softmax of one linear layer of one set of weights."""
   head, rule = program.model.head, program.method.predict
   if program.extras.draw is not None:
     raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
@@ -55,7 +51,7 @@ def laplace_measures(
   )
   curvature = jax.jit(functools.partial(ensembles.laplace_curvature, structure="kronecker"))
   sums = (curvature(features, logits, weights=weights) for features, logits, weights in batches_of("train"))
-  total = functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), sums)
+  total = functools.reduce(calibration.merge, sums, None)
   layer = {name: _joined(batches_of(name), len(sources[name])) for name in ("val", "shown")}
   # The directions are the same for every precision, so they are computed once.
   of_1 = ensembles.laplace_posterior(total, precision=1.0)

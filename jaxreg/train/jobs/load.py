@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jaxreg.train.build.saved import restore_run
+from jaxreg.train.build.saved import decoding_of, restore_run
 from jaxreg.train.files import local_path
 from jaxreg.train.run.predictor import Predictor, as_stored
 from jaxreg.typing import Array
@@ -25,23 +25,28 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`; for sequences
     `[batch, length, classes]`. Its `repr` says which inputs it takes. It takes inputs as the data source
     stores them (for MNIST uint8 `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that
-    are scaled already. The key is for predictions that sample masks, and for `evaluate.mc_samples`; by
-    default it is the run's key.
+    are scaled already. After a training on image files, it also takes a list of files, or of uint8 images of
+    any size, which it scales and crops as the run's evaluation does. The key is for predictions that sample
+    masks, and for `evaluate.mc_samples`; by default it is the run's key.
+    `predict.classify(inputs)` returns the names of the classes, which `predict.class_names` has in order.
 
   Raises:
     RunError: if the work directory holds nothing usable.
 
   Example:
-    predict = jaxreg.train.load("runs/dropmax_digits")
-    labels = predict(images).argmax(-1)
+    >>> predict = jaxreg.train.load("runs/dropmax_digits")
+    >>> labels = predict(images).argmax(-1)
   """
-  program, state, data = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+  folder = local_path(workdir, "workdir")
+  program, state, data = restore_run(folder, checkpoint, replica)
   return Predictor(
     input_shape=tuple(data["input_shape"]),
     input_dtype=data["input_dtype"],
     scale=data["scale"],
     num_classes=data["num_classes"],
     step=int(state.step),
+    class_names=tuple(data.get("class_names", ())),
+    decoding=decoding_of(folder),
     _program=program,
     _state=state,
   )
@@ -61,10 +66,12 @@ def load_outputs(
   Raises:
     RunError: if the work directory holds nothing usable.
   """
-  program, state, data = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
+  folder = local_path(workdir, "workdir")
+  program, state, data = restore_run(folder, checkpoint, replica)
+  decoding = decoding_of(folder)
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array) -> dict[str, Array]:
     return program.apply_fn(params, model_state, inputs, key=None, train=False)[0]
 
-  return lambda inputs: run(state.params, state.model_state, as_stored(inputs, data))
+  return lambda inputs: run(state.params, state.model_state, as_stored(inputs, data, decoding))

@@ -38,7 +38,7 @@ def _adaptive_ece(shown: Predicted) -> dict[str, Any]:
 
 def _classwise_ece(shown: Predicted) -> dict[str, Any]:
   bins = calibration.classwise_bins(shown.log_probs, shown.labels)
-  return {"classwise_ece": calibration.classwise_ece(bins)}
+  return {"classwise_ece": calibration.ece(bins).mean()}
 
 
 def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
@@ -100,10 +100,6 @@ def further_measures(
   `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
   sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
   `laplace_measures`. `number` is the number of replicas; `resident` as in `make_source`.
-
-  Raises:
-    RunError: for sequences, for an ensemble, if the validation split is the split to measure, or if
-      `laplace` finds no softmax of one linear layer.
   """
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
   if program.ensemble > 1 or wanted[split].labels.ndim > 1:

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.config.fields import Config
+from jaxreg.train.config.choices import Config
+from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.flatness.figures import markdown as flatness_lines
-from jaxreg.train.step.metrics import shown
+from jaxreg.train.step.metrics import few_runs, shown
 
 
 def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
@@ -24,6 +25,8 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
     )
     where = f"in {workdir}: translations.txt, translate.json"
     return f"{config.evaluate.split}, checkpoint of step {results['step']}\n{found}\n{where}"
+  if config.job == "check_data":
+    return "\n".join(report_lines(results))
   lines = []
   for split in ("train", "val", "test"):
     if f"{split}/error" in results:
@@ -44,10 +47,9 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   if number > 1:
     each = "seeds" if members == 1 else f"ensembles of {members}"
     what += f", {number} {each}, mean ± 95 % confidence interval"
+    lines += filter(None, [few_runs(number)])
   elif members > 1:
     what += f", an ensemble of {members}"
-  if config.job == "dropmax_figures":
-    lines += [f"in {workdir}: what the training left, and figures", *_figures(workdir)]
   if config.job == "train":
     lines.append(f"in {workdir}: results.json, metrics.jsonl, checkpoints/, tensorboard/")
     lines += _figures(workdir)

@@ -15,11 +15,12 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_run, replicas_of
 from jaxreg.train.build.saved import make_teacher, of_section, restore_run
-from jaxreg.train.config.fields import Config, flatten
+from jaxreg.train.config.choices import Config, flatten
+from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
-from jaxreg.train.errors import RunError, printable
+from jaxreg.train.errors import RunError, printable, shortened
 from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints, abstract, restore
@@ -90,7 +91,8 @@ def train(config: Config, workdir: Path, *, part: str = "") -> dict[str, Any]:
     processes.everywhere(lambda: check_shared(workdir, claimed["token"]))
     run = make_run(config, dataset, program, replicas)
     there = functools.partial(check_there, workdir, claimed["token"])
-    return _train(run, config, workdir, dataset.test.labels, backbone, claimed["remark"], there, part)
+    described = (flatten(config), description)
+    return _train(run, config, workdir, dataset, backbone, claimed["remark"], there, part, described)
 
 
 def _pretrained(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
@@ -106,11 +108,12 @@ def _train(
   run: Run,
   config: Config,
   workdir: Path,
-  labels: np.ndarray,
+  dataset: Dataset,
   backbone: dict[str, Any] | None,
   remark: str | None,
   check_there: Callable[[], None],
   part: str,
+  described: tuple[dict[str, Any], dict[str, Any]],
 ) -> dict[str, Any]:
   program = run.program
   with (
@@ -124,12 +127,21 @@ def _train(
     states = _restored(run, workdir, step) if step else _initial(run, backbone)
     with (
       make_feed(run.replicas.mesh, run.data["train"], run.order, start=step, stop=program.num_steps) as feed,
-      open_log(workdir, start=step, program=program, part=part) as log,
+      open_log(
+        workdir,
+        start=step,
+        program=program,
+        eval_every=run.every.evaluate,
+        part=part,
+        check_there=check_there,
+      ) as log,
     ):
       if remark:
         log.say(remark)
       beginning = f"resuming at step {step} of" if step else "training"
       log.say(f"{beginning} {program.num_steps} steps, in {workdir}", routine=True)
+      if dataset.class_names:
+        log.say(f"classes: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
       values = _measure(run, states, val)
       if values is None:
@@ -138,7 +150,10 @@ def _train(
       check_finite(step, values)
       log.write(step, {name: value for name, value in averaged(values).items() if "test/" in name})
   check_there()
-  return write_results(run, workdir, step, states, labels, values)
+  # Without these files, nothing can read the checkpoints.
+  if gone := processes.first(lambda: workdirs.describe(workdir, *described, missing_only=True)):
+    log.say(f"warning: {', '.join(gone)} had been removed under this run, and is written again")
+  return write_results(run, workdir, step, states, dataset.test.labels, values)
 
 
 def _restored(run: Run, workdir: Path, step: int) -> Any:

@@ -14,13 +14,14 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from jaxreg import models
+from jaxreg._extras import install
 from jaxreg.train import keys
 from jaxreg.train.build.dataset import is_resident
-from jaxreg.train.config.fields import Config
+from jaxreg.train.config.choices import Config
 from jaxreg.train.data.placement import Source, gather, make_source
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import write_json
+from jaxreg.train.files import write_json, write_text
 from jaxreg.train.jobs.evaluate import restore_states
 from jaxreg.train.run.evaluation import batches
 from jaxreg.train.step.metrics import averaged
@@ -54,7 +55,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
   try:
     import sacrebleu
   except ImportError as error:
-    raise RunError("job: translate needs the sacrebleu package: pip install 'jaxreg[text]'") from error
+    raise RunError(f"job: translate needs the sacrebleu package: {install('text')}") from error
 
   run = restore_states(config, workdir)
   split = config.evaluate.split
@@ -98,7 +99,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
     f"source     {source}\nreference  {reference}\ngreedy     {greedy}\nbeam       {beam}\n"
     for (source, reference), greedy, beam in zip(pairs, first["greedy"], first["beam"], strict=True)
   ]
-  (workdir / "translations.txt").write_text("\n".join(blocks), encoding="utf-8")
+  write_text(workdir / "translations.txt", "\n".join(blocks))
   return results
 
 

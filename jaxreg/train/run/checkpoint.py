@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import jax
 from orbax.checkpoint import v1
 
 from jaxreg.train.devices.processes import first, is_first
-from jaxreg.train.errors import NothingToSave, RunError
+from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
 from jaxreg.train.run.manifest import clean, folders, good_steps, vouch, withdraw
 
 ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker.
@@ -35,7 +36,10 @@ class Checkpoints:
     first(lambda: clean(workdir))
     policies = ocp.training.preservation_policies
     by_best = policies.BestN(
-      get_metric_fn=lambda metrics: metrics[best], reverse=True, n=1, keep_checkpoints_without_metrics=False
+      get_metric_fn=lambda metrics: metrics.get(best, math.inf),
+      reverse=True,
+      n=1,
+      keep_checkpoints_without_metrics=False,
     )
     try:
       self._orbax = ocp.training.Checkpointer(
@@ -46,7 +50,7 @@ class Checkpoints:
       )
     except Exception as error:  # Orbax raises exceptions of many types for a folder that it cannot read.
       raise RunError(
-        f"{self._root}: the checkpoints cannot be opened ({error}); move that folder away"
+        f"{self._root}: the checkpoints cannot be opened ({one_line(error)}); move that folder away"
       ) from error
     there = first(lambda: list(good_steps(workdir).items()))  # a list, because JSON has no number keys
     self.latest, metrics = max(there, default=(None, None), key=lambda item: item[0])
@@ -137,22 +141,18 @@ class Checkpoints:
 
   def _cannot_save(self, error: Exception) -> NothingToSave:
     # Orbax wraps the errors of the file system in exceptions of its own.
-    reason = " ".join(str(error).split())[:200]
+    reason = one_line(error, 200)
     return NothingToSave(f"{self._root}: a checkpoint cannot be saved ({reason}); those before are kept")
 
 
 def restore(workdir: Path, step: int, like: Any) -> Any:
-  """The state saved at `step`, with the structure, shapes, dtypes and shardings of the abstract state `like`.
-
-  Raises:
-    RunError: if the checkpoint does not fit.
-  """
+  """The state saved at `step`, with the structure, shapes, dtypes and shardings of the state `like`."""
   folder = folders(workdir)[0] / str(step)
   try:
     return ocp.load_checkpointables(folder, {"state": like})["state"]
   except Exception as error:
-    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-    raise RunError(f"{folder}: the checkpoint does not fit this configuration ({first_line})") from error
+    reason = first_line(error)  # the whole message may list every leaf
+    raise RunError(f"{folder}: the checkpoint does not fit this configuration ({reason})") from error
 
 
 def abstract(state: Any, sharding: Any) -> Any:

@@ -11,10 +11,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
+from jaxreg.calibration import Bins, merge
 from jaxreg.train.data.placement import Source, gather, place
 from jaxreg.train.data.stream import in_turn
 from jaxreg.train.devices.replicas import Loop, Vmap
-from jaxreg.train.step.metrics import merge, prediction_metrics, summarize, to_host
+from jaxreg.train.step.metrics import prediction_metrics, summarize, to_host
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
@@ -113,7 +114,7 @@ def outputs_over(
 
 def bins_over(
   program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
-) -> dict[str, np.ndarray]:
+) -> Bins:
   """The sums of `calibration.ece_bins` over a split whose outputs are too large to keep, on the host."""
   state = program.predicting(state)
 

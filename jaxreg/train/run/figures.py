@@ -7,6 +7,9 @@ import numpy as np
 from scipy.special import expit
 
 from jaxreg import plots
+from jaxreg.calibration import Bins
+from jaxreg.plots._names import paper_name
+from jaxreg.train.files import write_figures
 from jaxreg.train.run.log import read_records
 
 
@@ -15,7 +18,7 @@ def save_figures(
   method: str,
   seeds: range,
   terms: tuple[str, ...],
-  bins: dict[str, Any],
+  bins: Bins,
   outputs: dict[str, Any],
   labels: np.ndarray,
 ) -> list[str]:
@@ -27,7 +30,7 @@ def save_figures(
   Returns:
     The file names.
   """
-  name = plots.paper_name(method)
+  name = paper_name(method)
   first = f"{name}, seed {seeds[0]}"
   title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
   records = read_records(workdir)
@@ -46,8 +49,5 @@ def save_figures(
     figures["retain_maps"] = plots.retain_maps(
       expit(retain), expit(posterior), labels, outputs["log_probs"], title=first
     )
-  folder = workdir / "figures"
-  folder.mkdir(exist_ok=True)
-  for name, figure in figures.items():
-    figure.savefig(folder / f"{name}.png", dpi=120)
+  write_figures(workdir, figures)
   return [f"{name}.png" for name in figures]

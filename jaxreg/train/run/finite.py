@@ -27,11 +27,7 @@ def _largest(tree: Any) -> Array:
 
 
 def check_finite(step: int, values: Mapping[str, Any]) -> None:
-  """Stops the run if a value of any replica is NaN or infinite; the last checkpoint stays as it is.
-
-  Raises:
-    NothingToSave: a `RunError` with the step, the values and the replica.
-  """
+  """Stops the run if a value of any replica is NaN or infinite; the last checkpoint stays as it is."""
   shown = []
   for name, runs in values.items():
     runs = np.atleast_1d(runs)

@@ -2,13 +2,13 @@
 
 import contextlib
 import fcntl
-import os
 import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxreg.train.errors import NothingToSave, RunError
+from jaxreg.train.files import no_link_or_pipe
 
 SLOW = 30  # seconds for which another machine may keep an old view of a folder on NFS
 
@@ -23,13 +23,10 @@ def locked(workdir: Path) -> Iterator[str]:
   Yields:
     The token that this run wrote into the lock file; other processes recognise the folder by it, see
     `check_shared`.
-
-  Raises:
-    RunError: if another run is at work there, or the folder cannot be written.
   """
   with contextlib.ExitStack() as held:
     try:
-      stream = held.enter_context(open(workdir / "lock", "a", opener=_no_link_or_pipe))
+      stream = held.enter_context(open(workdir / "lock", "a", opener=no_link_or_pipe))
       fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
       token = secrets.token_hex(16)
       stream.truncate(0)
@@ -44,17 +41,8 @@ def locked(workdir: Path) -> Iterator[str]:
     yield token
 
 
-def _no_link_or_pipe(path: str, flags: int) -> int:
-  """Opens a file, but follows no link, and does not wait at a pipe: people pass work directories on."""
-  return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
 def check_there(workdir: Path, token: str) -> None:
-  """Checks that `workdir` is still the folder that this run locked.
-
-  Raises:
-    NothingToSave: if the folder was removed or moved, and perhaps made again.
-  """
+  """Checks that `workdir` is still the folder that this run locked."""
   try:
     there = (workdir / "lock").read_text() == token
   except (FileNotFoundError, NotADirectoryError):
@@ -66,11 +54,7 @@ def check_there(workdir: Path, token: str) -> None:
 
 
 def check_shared(workdir: Path, token: str) -> None:
-  """Checks that `workdir` is the folder that the first process locked, and not a folder on another disk.
-
-  Raises:
-    RunError: if it is another folder.
-  """
+  """Checks that `workdir` is the folder that the first process locked, and not a folder on another disk."""
   deadline = time.monotonic() + SLOW
   while True:
     with contextlib.suppress(OSError):

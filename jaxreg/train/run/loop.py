@@ -82,10 +82,6 @@ def train_steps(
 
   Returns:
     The step, the states at that step, and the validation metrics of the last evaluation, or None.
-
-  Raises:
-    Interrupted: if a signal has come; the run has saved by then.
-    RunError: for a loss or a state that is not finite, or a checkpoint that cannot be saved.
   """
   program, every = run.program, run.every
   minutes = Minutes(every.save_minutes, step)
@@ -93,7 +89,8 @@ def train_steps(
   observe = program.extras.evaluated and run.replicas.make_update(program.extras.evaluated)
   over = observe is not None and _all_stopped(states)
   examples = run.batch_size * len(run.seeds)
-  recorder = Recorder(log, every=every.log, examples=examples, guard=run.guard(log.say))
+  guard = run.guard(log.say)
+  recorder = Recorder(log, every=every.log, examples=examples, guard=guard)
   val = None
   ahead = dispatches(step, program.num_steps, every.dispatch, (every.evaluate, *every.save))
   if step and not saved.measured and (step % every.evaluate == 0 or step == program.num_steps):
@@ -118,6 +115,8 @@ def train_steps(
       check_finite(step, largest_parts(states))
       if last:
         recorder.write(step)
+      if evaluates:
+        recorder.show(step)
       values = None  # the metrics of this step, if it is evaluated
       if evaluates:
         watchdog.alive()
@@ -127,6 +126,7 @@ def train_steps(
         check_finite(step, val)
         values = averaged(val)
         log.write(step, values)
+        guard.see_evaluation(val["val/nll"], last=last)
         if observe is not None:
           states = observe(states, val[run.best].astype(np.float32))
           over = _all_stopped(states)

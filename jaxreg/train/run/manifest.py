@@ -5,6 +5,7 @@ Orbax restores a flipped bit without an error. So each committed step gets `<ste
 """
 
 import hashlib
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -31,9 +32,6 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
   """The step of the `latest` good checkpoint, or of the `best` by a validation metric (the later of equals).
 
   If `checkpoint` is a number, the result is that step.
-
-  Raises:
-    RunError: if there is no such good checkpoint.
   """
   steps = good_steps(workdir)
   if isinstance(checkpoint, SupportsIndex) and not isinstance(checkpoint, bool):
@@ -43,7 +41,7 @@ def pick_step(workdir: Path, checkpoint: str | int, metric: str) -> int:
       raise RunError(f"checkpoint: {workdir} has no good checkpoint of step {checkpoint}; there is {kept}")
     return checkpoint
   if checkpoint == "best":
-    measured = {step: metrics[metric] for step, metrics in steps.items() if metrics}
+    measured = {step: metrics[metric] for step, metrics in steps.items() if metrics and metric in metrics}
     if measured:
       return min(measured, key=lambda step: (measured[step], -step))
     if steps:
@@ -140,7 +138,8 @@ def _are_numbers(metrics: Any) -> bool:
 def _step_folders(root: Path) -> list[Path]:
   if not root.is_dir():
     return []
-  return sorted((f for f in root.iterdir() if f.name.isdigit() and f.is_dir()), key=lambda f: -int(f.name))
+  steps = (folder for folder in root.iterdir() if re.fullmatch("0|[1-9][0-9]*", folder.name))
+  return sorted((folder for folder in steps if folder.is_dir()), key=lambda folder: -int(folder.name))
 
 
 def _files(folder: Path) -> list[Path]:

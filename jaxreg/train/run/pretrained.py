@@ -21,9 +21,6 @@ def backbone_of(state: TrainState, program: Program, workdir: str) -> dict[str, 
     state: the state that was trained in `workdir`.
     program: the program of the run that starts from this backbone.
     workdir: the name of the work directory for the error message.
-
-  Raises:
-    RunError: if the backbone does not have the names and shapes of `program`'s backbone.
   """
   found, wanted = _backbone(state), _backbone(program.abstract)
   theirs, ours = (

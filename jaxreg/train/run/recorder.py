@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 
+from jaxreg.calibration import merge
 from jaxreg.train.run.collapse import CollapseGuard
 from jaxreg.train.run.finite import check_finite
 from jaxreg.train.run.log import Log, Silent
-from jaxreg.train.step.metrics import averaged, merge, summarize, to_host
+from jaxreg.train.step.metrics import averaged, summarize, to_host
 
 
 class Recorder:
@@ -37,11 +38,7 @@ class Recorder:
     self._since = time.monotonic()
 
   def flush(self) -> None:
-    """Reads the pending metrics.
-
-    Raises:
-      RunError: with the step and the metrics, if a metric such as the loss or a gradient norm is not finite.
-    """
+    """Reads the pending metrics."""
     if self._pending is None:
       return
     (steps, metrics), self._pending = self._pending, None
@@ -62,14 +59,23 @@ class Recorder:
       if step % self._every == 0:
         self.write(step)
 
+  def show(self, step: int) -> None:
+    """Shows the means since the last record, without a record: an evaluation follows."""
+    if self._total is not None:
+      self._log.show(step, self._means(summarize(self._total, "train")))
+
+  def _means(self, of_replicas: dict[str, Any]) -> dict[str, float]:
+    values = averaged(of_replicas)
+    if self._steps:
+      values["train/examples_per_second"] = self._steps * self._examples / self._seconds
+    return values
+
   def write(self, step: int) -> None:
     """Writes the means since the last record and, of several replicas, their 95 % confidence intervals."""
     if self._total is None:
       return
     of_replicas = summarize(self._total, "train")
-    values = averaged(of_replicas)
-    if self._steps:
-      values["train/examples_per_second"] = self._steps * self._examples / self._seconds
+    values = self._means(of_replicas)
     self._log.write(step, values)
     if self._guard is not None:
       self._guard.see(self._recorded, of_replicas)

@@ -28,9 +28,6 @@ def pick_and_restore(
 
   A training run in the same folder may delete the checkpoint that was just picked; then another is picked.
   `agree` calls a function whose result all processes must share.
-
-  Raises:
-    RunError: if there is no good checkpoint, or if a good checkpoint does not fit.
   """
   for _ in range(TRIES - 1):
     step = agree(pick)

@@ -25,9 +25,6 @@ def write_results(
     step: the step at which the run ended, with these `states`.
     labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
     values: the metrics, each `[replicas]`.
-
-  Raises:
-    RunError: if the results cannot be written.
   """
   program, seeds = run.program, run.seeds
   outputs, bins = _predictions(run, states, labels)
@@ -38,7 +35,7 @@ def write_results(
 
   def write() -> None:
     save_figures(workdir, program.name, seeds, program.terms, bins, outputs, labels)
-    reliability = {name: np.asarray(sums).tolist() for name, sums in bins.items()}
+    reliability = {name: np.asarray(sums).tolist() for name, sums in bins._asdict().items()}
     write_json(workdir / "reliability.json", sealed(reliability))
     # Written last, because a run with results counts as finished.
     write_json(workdir / "results.json", sealed(results))
@@ -52,7 +49,7 @@ def write_results(
   return results
 
 
-def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, np.ndarray], calibration.Bins]:
   """The outputs for every test example, if they can be kept, and the sums of the calibration bins."""
   program, replicas, test = run.program, run.replicas, run.data["test"]
   if program.ensemble > 1:  # the outputs of single members are not the ensemble's prediction

@@ -18,11 +18,16 @@ FLUSH_SECONDS = 30
 
 
 class Board:
-  """An event file in `folder`; TensorBoard hides the events of earlier files after the step `start`."""
+  """An event file in `folder`; TensorBoard hides the events of earlier files after the step `start`.
+
+  Attributes:
+    path: the file.
+  """
 
   def __init__(self, folder: Path, *, start: int):
     folder.mkdir(parents=True, exist_ok=True)
-    self._file = RecordWriter(str(folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"))
+    self.path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+    self._file = RecordWriter(str(self.path))
     self._flushed = time.monotonic()
     self._add(proto.Event(file_version="brain.Event:2"))
     self._add(proto.Event(step=start + 1, session_log=proto.SessionLog(status=proto.SessionLog.START)))

@@ -3,35 +3,29 @@
 import hashlib
 import importlib.metadata
 import json
+import math
 import platform
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import jaxreg
 from jaxreg.train.config.checks import check_types
-from jaxreg.train.config.fields import default_config, flatten, relevant
-from jaxreg.train.errors import RunError, one_line, printable
-from jaxreg.train.files import make_folder, parse_table, sealed, split_variant, write_json
+from jaxreg.train.config.choices import default_config, flatten, relevant
+from jaxreg.train.config.fields import attribute
+from jaxreg.train.errors import RunError, one_line, printable, shortened
+from jaxreg.train.files import check_no_links, make_folder, parse_table, sealed, split_variant, write_json
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
 
-# Fields that say what one call asks, not what the run is; two calls on a work directory may differ in them.
-FREE = re.compile(
-  r"job$|evaluate\.(checkpoint|split)$|translate\.|compare\.|flatness\.|compilation_cache$|data\.stream\.workers$"
-  r"|mesh\.|checkpoint\.(wait|every_minutes)$|stacks_after$|watch\."
-)
-# Fields that say where the data are, and how many workers read them.
-PLACES = re.compile(r"data\.\w+\.(path|data_dir|manual_dir|workers)$")
-# An evaluation may also change the prediction rule's options, the batch size and the place of the data.
-_FREE_TO_PREDICT = rf"{FREE.pattern}|evaluate\.|eval_batch_size$|method\.\w+\.predict\."
-FREE_TO_EVALUATE = re.compile(rf"{_FREE_TO_PREDICT}|{PLACES.pattern}")
-# A run may change its length, and then continues under the new schedule. It may also continue with the other
-# wrapping (jit or pmap) of the same step.
-CONTINUES = ("epochs", "steps", "parallel")
+# Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
+TRAINS = frozenset({"call"})
+PREDICTS = TRAINS | {"prediction"}
+EVALUATES = PREDICTS | {"place"}
+SHOWN = 8  # differences in a message
 
 
 def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
@@ -42,17 +36,19 @@ def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
   """
   named = lambda free: _named(config_path, overrides, free)
   if overrides.get("job") not in ("evaluate", "translate"):
-    return named(FREE)
-  folders = [named(free) for free in (FREE, re.compile(_FREE_TO_PREDICT), FREE_TO_EVALUATE)]
+    return named(TRAINS)
+  folders = [named(free) for free in (TRAINS, PREDICTS, EVALUATES)]
   return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
 
 
-def _named(config_path: str, overrides: Mapping[str, Any], free: re.Pattern[str]) -> Path:
+def _named(config_path: str, overrides: Mapping[str, Any], free: frozenset[str]) -> Path:
   path, _, argument = split_variant(config_path)
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
     name += "-compare"  # beside the run that the same config trains alone
-  changed = {field: value for field, value in sorted(overrides.items()) if not free.match(field)}
+  changed = {
+    field: value for field, value in sorted(overrides.items()) if attribute(field, "scope") not in free
+  }
   if changed:
     digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
     name += f"-{digest[:8]}"
@@ -74,13 +70,10 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
 
   Returns:
     A remark, if the run continues with another length, under the other wrapping, or in another environment.
-
-  Raises:
-    RunError: if `workdir` belongs to another configuration or to other data, with the difference; or if its
-      run is past `num_steps`.
   """
   if workdir.exists() and not workdir.is_dir():
     raise RunError(f"--workdir: {workdir} is a file; give a folder")
+  check_no_links(workdir)
   remark = None
   if (workdir / "config.json").is_file() and not _is_untouched(workdir):
     changed = check_same(workdir, fields, data)
@@ -103,43 +96,49 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
     # The lock protects the files of a run at work here, which may not have saved a checkpoint yet.
     with locked(workdir):
       (workdir / "results.json").unlink(missing_ok=True)
-      write_json(workdir / "data.json", sealed(data))
-      write_json(workdir / "environment.json", sealed(_environment()))
-      write_json(workdir / "config.json", sealed(fields))
+      describe(workdir, fields, data)
   except OSError as error:
     raise RunError(f"--workdir: {workdir} cannot be written ({error}); give another") from error
   return remark
 
 
+def describe(
+  workdir: Path, fields: dict[str, Any], data: dict[str, Any], *, missing_only: bool = False
+) -> list[str]:
+  """Writes the files that say which run this is; the last one marks the folder. Returns their names."""
+  tables = {"data.json": data, "environment.json": _environment(), "config.json": fields}
+  written = [name for name in tables if not (missing_only and (workdir / name).is_file())]
+  for name in written:
+    write_json(workdir / name, sealed(tables[name]))
+  return written
+
+
 def check_same(
-  workdir: Path, fields: dict[str, Any], data: dict[str, Any], free: re.Pattern[str] = FREE
+  workdir: Path, fields: dict[str, Any], data: dict[str, Any], free: frozenset[str] = TRAINS
 ) -> dict[str, tuple[Any, Any]]:
-  """Checks that `workdir` belongs to this flat configuration, except for `free` fields, and to this data.
+  """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
 
   Returns:
-    The fields of `CONTINUES` that differ, with their old and new values.
-
-  Raises:
-    RunError: if another field differs, or if the data differ.
+    The fields of the scope `length` that differ, with their old and new values.
   """
   # Fields added since then take their default.
   saved = {**flatten(default_config(fields)), **read_config(workdir)}
   difference = _differences(relevant(saved), relevant(fields), free)
-  changed = {field: difference.pop(field) for field in CONTINUES if field in difference}
+  length = [field for field in difference if attribute(field, "scope") == "length"]
+  changed = {field: difference.pop(field) for field in length}
   if difference:
     raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
-  difference = _differences(flatten(read_data(workdir)), flatten(data), free)
+  before, now = flatten(read_data(workdir)), flatten(data)
+  if "class_names" not in before:  # earlier versions kept no names
+    now.pop("class_names", None)
+  difference = _differences(before, now, free)
   if difference:
     raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
   return changed
 
 
 def read(workdir: Path, name: str) -> Any:
-  """The content of a JSON file in the work directory.
-
-  Raises:
-    RunError: if the file is missing or cannot be read.
-  """
+  """The content of a JSON file in the work directory."""
   file = workdir / name
   hint = "give another"
   if name == "results.json":
@@ -160,11 +159,7 @@ def read(workdir: Path, name: str) -> Any:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-  """The flat configuration that `workdir` was trained with.
-
-  Raises:
-    RunError: if its file is missing or cannot be read.
-  """
+  """The flat configuration that `workdir` was trained with."""
   fields = read(workdir, "config.json")
   try:
     check_types(fields)
@@ -174,17 +169,40 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def read_data(workdir: Path) -> dict[str, Any]:
-  """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it.
-
-  Raises:
-    RunError: if its file is missing or cannot be read.
-  """
+  """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it."""
   data = read(workdir, "data.json")
-  kinds = {"input_shape": list, "input_dtype": str, "scale": int | float, "num_classes": int, "sizes": dict}
-  for field, kind in kinds.items():
-    if not isinstance(data.get(field), kind):
+  for field, right in DATA.items():
+    if not right(data.get(field)):
       raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
   return data
+
+
+def _is_size(value: Any) -> bool:
+  return type(value) is int and 1 <= value < 2**31
+
+
+def _is_text(value: Any) -> bool:
+  return isinstance(value, str)
+
+
+def _is_dtype(value: Any) -> bool:
+  try:
+    return isinstance(value, str) and np.dtype(value).kind in "uif"
+  except TypeError:
+    return False
+
+
+# The fields that `Dataset.describe` gives and a prediction reads, and whether a value of them is right.
+DATA: dict[str, Callable[[Any], bool]] = {
+  "input_shape": lambda value: isinstance(value, list) and all(map(_is_size, value)),
+  "input_dtype": _is_dtype,
+  "scale": lambda value: type(value) in (int, float) and 0 < value < math.inf,
+  "num_classes": _is_size,
+  "sizes": lambda value: isinstance(value, dict) and "train" in value and all(map(_is_size, value.values())),
+  "label_shape": lambda value: value is None or (isinstance(value, list) and all(map(_is_size, value))),
+  "class_names": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
+  "model": lambda value: value is None or (isinstance(value, dict) and all(map(_is_size, value.values()))),
+}
 
 
 def _holds_results(workdir: Path) -> bool:
@@ -207,15 +225,22 @@ def _is_untouched(workdir: Path) -> bool:
 
 
 def _differences(
-  old: dict[str, Any], new: dict[str, Any], free: re.Pattern[str]
+  old: dict[str, Any], new: dict[str, Any], free: frozenset[str]
 ) -> dict[str, tuple[Any, Any]]:
   new = json.loads(json.dumps(new))
-  fields = [field for field in sorted({*old, *new}) if not free.match(field)]
+  fields = [field for field in sorted({*old, *new}) if attribute(field, "scope") not in free]
   return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
 
 
 def _show(differences: dict[str, tuple[Any, Any]]) -> str:
-  return ", ".join(f"{field} was {old!r}, is {new!r}" for field, (old, new) in differences.items())
+  # The other fields often differ because a name does.
+  first = sorted(differences.items(), key=lambda item: not item[0].endswith(".name"))
+  shown = [
+    f"{field} was {shortened(repr(old), 80)}, is {shortened(repr(new), 80)}"
+    for field, (old, new) in first[:SHOWN]
+  ]
+  more = len(differences) - len(shown)
+  return ", ".join(shown) + (f", and {more} more differ" if more else "")
 
 
 def _other_environment(workdir: Path) -> str | None:

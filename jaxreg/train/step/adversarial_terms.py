@@ -32,10 +32,10 @@ def pgd(
   return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
 
 
-def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_iters: int = 1) -> Array:
+def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_steps: int = 1) -> Array:
   """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
   log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
-  return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_iters=num_iters)
+  return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_steps=num_steps)
 
 
 def trades(

@@ -24,9 +24,6 @@ def make_augmentations(
     scale: the largest value of an input.
     num_classes: the number of classes of the labels.
     unlabelled: whether some examples have no label.
-
-  Raises:
-    ValueError: if labels are mixed where some examples have none.
   """
   given = {"value_range": (0.0, scale), "num_classes": num_classes}
   made = [_on_labels(noise, num_classes) for noise in label_noises]

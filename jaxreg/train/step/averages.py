@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg import averaging
-from jaxreg.typing import Array, Key, Params, check_count, check_range
+from jaxreg._checks import check_count, check_range
+from jaxreg.typing import Array, Key, Params
 
 AVERAGES = ("none", "early_stopping", "swa", "swag", "ema")
 

@@ -41,13 +41,10 @@ def make_optimizer(
     mask: the function in `jaxreg.paths` that says which parameters decay.
     clip_norm: the largest global norm of the gradient; 0 for no clipping.
     constraints: transforms for the end of the chain, by name.
-    network: `apply`, `input_shape`, `num_examples` and `prox`, for optimizers that take them.
+    network: `apply_fn`, `input_shape`, `num_examples` and `prox`, for optimizers that take them.
 
   Returns:
     An Optax chain, with the named parts as keys of its state.
-
-  Raises:
-    ValueError: if an optimizer that decouples the decay itself is to have coupled decay.
   """
   function = find_step(name)
   options = {key: value for key, value in options.items() if value is not None}

@@ -137,10 +137,10 @@ def gradient_penalty(key: Key, view: View) -> Array:
   return penalties.gradient_penalty(lambda _, x: view.loss_fn(x, view.same_noise), None, view.inputs)
 
 
-def jacobian_penalty(key: Key, view: View, *, num_projections: int = 1) -> Array:
+def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
   """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
   log_probs_fn = lambda _, x: view.log_probs_fn(x, view.same_noise)
-  return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_projections=num_projections, key=key)
+  return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_samples=num_samples, key=key)
 
 
 TERMS: dict[str, Callable[..., Array]] = {

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxreg import losses, models
+from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
+from jaxreg.losses._dropmax_qp import dropmax_qp_terms
 from jaxreg.train.lookup import find, short, takes
 from jaxreg.train.step import rules
 from jaxreg.typing import Array
@@ -100,7 +102,7 @@ METHODS = {
   ),
   "deterministic_dropmax": Method(
     models.AttentionHead,
-    rules.keyless(losses.deterministic_dropmax_terms),
+    rules.keyless(deterministic_dropmax_terms),
     rules.predict_gated,
     terms=("nll", "auxiliary"),
     soft_labels=True,
@@ -108,7 +110,7 @@ METHODS = {
   "autoencoder": Method(models.DecodingHead, rules.autoencoder, rules.predict_classes, soft_labels=True),
   "multitask": Method(models.CoarseTasksHead, rules.multitask, rules.predict_classes, terms=("nll", "tasks")),
   "dropmax_qp": Method(
-    models.AttentionHead, losses.dropmax_qp_terms, rules.predict_dropmax, terms=("nll", "kl", "neg_entropy")
+    models.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, terms=("nll", "kl", "neg_entropy")
   ),
   "dropmax": Method(
     models.DropMaxHead,
@@ -121,11 +123,7 @@ METHODS = {
 
 
 def find_method(name: str) -> Method:
-  """The method that `method.name` names; it may also name a loss of `(logits, labels, ...)`.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The method that `method.name` names; it may also name a loss of `(logits, labels, ...)`."""
   kind = "a jaxreg.train.Method, or a loss of (logits, labels, ...)"
   fits = lambda found: isinstance(found, Method) or takes(found, "logits", "labels")
   found = find(name, METHODS, "method.name", kind, fits)

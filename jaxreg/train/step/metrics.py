@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from jaxreg import calibration
+from jaxreg._metric_bounds import metric_bounds
 from jaxreg.typing import Array, Batch
 
 
@@ -41,19 +41,12 @@ def to_host(metrics: Any) -> Any:
   return jax.tree.map(lambda *x: np.stack(x), *metrics) if isinstance(metrics, tuple) else metrics
 
 
-def merge(total: Any, new: Any) -> Any:
-  """Adds metrics on the host, in float64; `total` may be None."""
-  new = jax.tree.map(lambda x: np.asarray(x, np.float64), new)
-  return new if total is None else jax.tree.map(np.add, total, new)
-
-
 def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
   """Means of merged metrics for each replica, `[replicas]`, by full name, such as `val/error`."""
   values = {}
   for name, value in metrics.items():
-    if isinstance(value, dict):
-      rows = [jax.tree.map(lambda x, r=r: x[r], value) for r in range(len(next(iter(value.values()))))]
-      values[f"{prefix}/{name}"] = np.array([float(calibration.ece(row)) for row in rows])
+    if isinstance(value, calibration.Bins):
+      values[f"{prefix}/{name}"] = np.asarray(calibration.ece(value), np.float64)
     else:
       total, count = value
       values[f"{prefix}/{name}"] = np.divide(total, count, out=np.full_like(total, np.nan), where=count != 0)
@@ -62,17 +55,40 @@ def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
 
 def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
   """Means over the replicas; several also give half the width of a 95 % confidence interval (Student's t)."""
+  from scipy.special import stdtrit  # its import takes a moment, and help needs none
+
   means = {}
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
     if len(runs) > 1:
-      quantile = stats.t.ppf(0.975, len(runs) - 1)
+      quantile = stdtrit(len(runs) - 1, 0.975)
       means[f"{name}_ci95"] = float(quantile * np.std(runs, ddof=1) / np.sqrt(len(runs)))
   return means
 
 
-def shown(values: Mapping[str, Any], name: str, *, factor: float = 1.0, digits: int) -> str:
-  """A metric from `averaged` as text for people: `1.67`, or `1.67 ± 0.24`."""
-  half = values.get(f"{name}_ci95")
-  spread = "" if half is None else f" ± {factor * half:.{digits}f}"
-  return f"{factor * values[name]:.{digits}f}{spread}"
+def shown(
+  values: Mapping[str, Any], name: str, *, factor: float = 1.0, digits: int, difference: bool = False
+) -> str:
+  """A metric from `averaged` as text for people: `1.67`, or `1.67 ± 0.24`.
+
+  An interval that reaches values that the metric cannot have ends there, and is written by its ends:
+  `10.97 [0.00, 30.38]`. With `difference`, the value is a difference of two values of the metric.
+  """
+  mean, half = values[name], values.get(f"{name}_ci95")
+  if half is None:
+    return f"{factor * mean:.{digits}f}"
+  least, most = metric_bounds(name)
+  if difference:
+    least, most = least - most, most - least
+  if least <= mean - half and mean + half <= most:
+    return f"{factor * mean:.{digits}f} ± {factor * half:.{digits}f}"
+  ends = (factor * min(max(end, least), most) for end in (mean - half, mean + half))
+  low, high = (f"{end:.{digits}f}" for end in ends)
+  return f"{factor * mean:.{digits}f} [{low}, {high}]"
+
+
+def few_runs(number: int) -> str:
+  """A sentence about confidence intervals of few runs; "" for one run, or enough of them."""
+  if number != 2:
+    return ""
+  return "The intervals of 2 runs have one degree of freedom, and say little: give at least 3 seeds."

@@ -19,11 +19,7 @@ Options = Mapping[str, Any]
 
 
 def find_regularizer(name: str) -> Callable[..., Any]:
-  """The penalty, or the term of `example_terms`, that `regularizers.names` names.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The penalty, or the term of `example_terms`, that `regularizers.names` names."""
   kind = "a function of (params, ...) or of (key, view, ...)"
   fits = lambda found: is_penalty(found) or takes(found, "key", "view")
   return find(name, CHOSEN["regularizers"], "regularizers.names", kind, fits)
@@ -35,32 +31,20 @@ def is_penalty(function: Callable[..., Any]) -> bool:
 
 
 def find_constraint(name: str) -> Callable[..., Any]:
-  """The projection, or proximal step, that `optimizer.constraints.names` names.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The projection, or proximal step, that `optimizer.constraints.names` names."""
   kind = "a function of (params, ...) or of (params, step, ...)"
   return find(name, CONSTRAINTS, "optimizer.constraints.names", kind, lambda found: takes(found, "params"))
 
 
 def find_noise(name: str) -> Callable[..., Any]:
-  """The noise that `noise.names` names.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The noise that `noise.names` names."""
   kind = "a function of (key, x, ...), (key, params, ...) or (key, labels, ...)"
   fits = lambda found: any(takes(found, "key", on) for on in ("x", "params", "labels"))
   return find(name, NOISES, "noise.names", kind, fits)
 
 
 def find_augmentation(name: str) -> Callable[..., Any]:
-  """The augmentation that `augment.names` names.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The augmentation that `augment.names` names."""
   kind = "a function of (key, batch, ...)"
   return find(name, AUGMENTATIONS, "augment.names", kind, lambda found: takes(found, "key", "batch"))
 
@@ -127,14 +111,12 @@ def _penalty(name: str, options: Options) -> Callable[[Params, dict[str, Any]], 
 
 def make_constraints(options: Options, schedule: optax.Schedule) -> dict[str, optax.GradientTransformation]:
   """Each named proximal step or projection, as a transform for the end of an Optax chain."""
-  mask = getattr(paths, options["mask"])
   made = {}
   for name in options["names"]:
-    function, own = find_constraint(name), options[short(name)]
-    if takes(function, "params", "step"):
-      made[short(name)] = constraints.proximal(functools.partial(function, **own), schedule, mask=mask)
-    else:
-      made[short(name)] = constraints.project(_masked(function, own, options["mask"]))
+    function = find_constraint(name)
+    masked = _masked(function, options[short(name)], options["mask"])
+    steps = takes(function, "params", "step")
+    made[short(name)] = constraints.proximal(masked, schedule) if steps else constraints.project(masked)
   return made
 
 

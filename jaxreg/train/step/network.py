@@ -32,21 +32,13 @@ BACKBONES: dict[str, type[nn.Module]] = {
 
 
 def find_backbone(name: str) -> type[nn.Module]:
-  """The Linen module that `model.name` names.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The Linen module that `model.name` names."""
   fits = lambda found: isinstance(found, type) and issubclass(found, nn.Module)
   return find(name, BACKBONES, "model.name", "a class of Linen modules", fits)
 
 
 def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
-  """The model with its options and with the arguments `given` by the data.
-
-  Raises:
-    RunError: if the data give other arguments than the model requires.
-  """
+  """The model with its options and with the arguments `given` by the data."""
   model = find_backbone(name)
   parameters = inspect.signature(model).parameters.values()
   asked = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
@@ -59,7 +51,7 @@ def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> 
 
 
 @contextlib.contextmanager
-def _mixed_layers(mixing: augment.HiddenMixing | None, *, whole: bool) -> Iterator[None]:
+def _mixed_layers(mixing: Any, *, whole: bool) -> Iterator[None]:
   """Mixes the inputs of the modules that `mixing` names; `whole`: all of them must be called."""
   if mixing is None:
     yield
@@ -116,8 +108,11 @@ def make_apply_fn(
     params = jax.tree.map(lambda p: p.astype(dtype), params)
     if not is_tokens(x.dtype):
       x = x.astype(jnp.float32) / scale
-      if mean:
-        x = augment.normalize(None, {"inputs": x}, mean=np.asarray(mean), std=np.asarray(std))["inputs"]
+      if mean:  # not by `augment.normalize`, which takes images alone
+        shape = (1,) * (x.ndim - 1) + (-1,)
+        x = (x - np.reshape(np.asarray(mean, np.float32), shape)) / np.reshape(
+          np.asarray(std, np.float32), shape
+        )
       x = perturbed(x, "inputs", key).astype(dtype)
     rngs = {} if key is None else {"dropout": key}
     mutable = list(model_state) if train else []

@@ -30,10 +30,10 @@ MASKS = ("kernels_only", "no_branches", "everything")
 
 
 def noisy_sgd(
-  learning_rate: optax.ScalarOrSchedule, *, eta: float = 0.01, gamma: float = 0.55
+  learning_rate: optax.ScalarOrSchedule, *, variance: float = 0.01, gamma: float = 0.55
 ) -> optax.GradientTransformationExtraArgs:
   """`optax.noisy_sgd`, with noise drawn from the run's own key."""
-  return gradient_noise(optax.sgd(learning_rate), eta=eta, gamma=gamma)
+  return gradient_noise(optax.sgd(learning_rate), variance=variance, gamma=gamma)
 
 
 def mahalanobis(
@@ -43,18 +43,15 @@ def mahalanobis(
 
   Each entry is `"GLOB: NUMBER"`. The last glob that matches a parameter's name gives its number; the number
   of an unmatched parameter is 1.
-
-  Raises:
-    ValueError: if an entry is not such a pair, or its number is not above 0.
   """
   return optim.mahalanobis(learning_rate, solve=_divided(list(map(_entry, metric))))
 
 
 def gradient_noise(
-  inner: optax.GradientTransformation, *, eta: float = 0.01, gamma: float = 0.55
+  inner: optax.GradientTransformation, *, variance: float = 0.01, gamma: float = 0.55
 ) -> optax.GradientTransformationExtraArgs:
   """The optimizer `inner` on noisy gradients."""
-  return optax.chain(optim.gradient_noise(eta=eta, gamma=gamma), inner)
+  return optax.chain(optim.gradient_noise(variance=variance, gamma=gamma), inner)
 
 
 COORDINATES = {"linear": (lambda y: y, lambda x: x), "sinh": (jnp.sinh, jnp.arcsinh)}
@@ -63,11 +60,7 @@ COORDINATES = {"linear": (lambda y: y, lambda x: x), "sinh": (jnp.sinh, jnp.arcs
 def reparameterize(
   inner: optax.GradientTransformation, *, coordinates: str = "sinh", scale: float = 1.0
 ) -> optax.GradientTransformationExtraArgs:
-  """The optimizer `inner` in the coordinates `y`, where each parameter is `x = scale * f(y)` elementwise.
-
-  Raises:
-    ValueError: if `coordinates` is unknown, or `scale` is not above 0.
-  """
+  """The optimizer `inner` in the coordinates `y`, where each parameter is `x = scale * f(y)` elementwise."""
   if coordinates not in COORDINATES:
     raise ValueError(f"coordinates must be one of {', '.join(COORDINATES)}, got {coordinates!r}")
   if not scale > 0:
@@ -106,21 +99,13 @@ def step_name(chosen: Mapping[str, Any]) -> str:
 
 
 def find_optimizer(name: str) -> Callable[..., Any]:
-  """The optimizer or wrapper that `optimizer.name` names.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The optimizer or wrapper that `optimizer.name` names."""
   kind = "a function of learning_rate, or of an optimizer `inner`, first"
   return find(name, OPTIMIZERS, "optimizer.name", kind, lambda found: _is_step(found) or is_wrapper(found))
 
 
 def find_step(name: str, field: str = "optimizer.name") -> Callable[..., Any]:
-  """The optimizer that `field` names; a wrapper is not allowed there.
-
-  Raises:
-    RunError: if there is none.
-  """
+  """The optimizer that `field` names; a wrapper is not allowed there."""
   return find(name, STEPS, field, "a function of learning_rate", _is_step)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxreg import losses
+from jaxreg.losses._group_softmax_scores import GROUPINGS
+from jaxreg.losses._multitask import multitask_terms, uncertainty_weighting_terms
 from jaxreg.typing import Array, Key
 
 
@@ -66,9 +68,6 @@ def predict_sparsemax(key: Key, *, logits: Array) -> Array:
   return losses.sparsemax_log_probs(logits)
 
 
-GROUPINGS = ("discriminative", "random", "fixed", "interleaved", "posterior", "rival")
-
-
 def group_softmax(
   key: Key,
   *,
@@ -82,7 +81,7 @@ def group_softmax(
   """The term of `losses.group_softmax`; `grouping` names the rule, and the random rule gets the key."""
   if grouping not in GROUPINGS:
     raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)}, got {grouping!r}")
-  rule = getattr(losses, f"{grouping}_scores")
+  rule = GROUPINGS[grouping]
   if grouping == "random":
     rule = functools.partial(rule, key)
   options: Any = {"num_groups": num_groups, "kind": kind, "power": power, "form": form}
@@ -101,7 +100,7 @@ def predict_group_softmax(
 
 
 def logit_adjustment(
-  key: Key, *, logits: Array, labels: Array, class_counts: tuple[float, ...] = (), strength: float = 1.0
+  key: Key, *, logits: Array, labels: Array, class_counts: tuple[float, ...] = (), weight: float = 1.0
 ) -> dict[str, Array]:
   """`losses.logit_adjustment` with the prior of the training set's class counts."""
   del key
@@ -114,7 +113,7 @@ def logit_adjustment(
       f"got {class_counts}"
     )
   log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))
-  return {"nll": losses.logit_adjustment(logits, labels, log_prior, strength=strength)}
+  return {"nll": losses.logit_adjustment(logits, labels, log_prior, weight=weight)}
 
 
 def predict_bi_tempered(key: Key, *, logits: Array, t2: float) -> Array:
@@ -151,9 +150,9 @@ def multitask(
   for number, (task, of_class) in enumerate(zip(task_logits, task_labels, strict=True)):
     each[f"task{number}"] = losses.softmax_cross_entropy(task, of_class[labels])
   if log_vars is None:
-    terms = losses.multitask_terms(each, {name: 1.0 if name == "nll" else weight for name in each})
+    terms = multitask_terms(each, weights={name: 1.0 if name == "nll" else weight for name in each})
   else:
-    terms = losses.uncertainty_weighting_terms(each, dict(zip(each, log_vars, strict=True)))
+    terms = uncertainty_weighting_terms(each, dict(zip(each, log_vars, strict=True)))
   nll = terms.pop("nll")
   return {"nll": nll, "tasks": sum(terms.values(), start=jnp.zeros_like(nll))}
 

@@ -30,4 +30,5 @@ class TrainState:
   extras: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def replace(self, **changes: Any) -> "TrainState":
+    """The state with other values of these fields."""
     return dataclasses.replace(self, **changes)

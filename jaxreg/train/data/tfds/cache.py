@@ -1,4 +1,4 @@
-"""Caches decoded splits as arrays beside the prepared data."""
+"""Caches decoded splits as arrays in the user's cache: the folder of the data may be other people's."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.unpack import read_npz
 from jaxreg.train.user_cache import user_cache
 
-FORMAT = 2  # raise it when decoding changes the arrays
+FORMAT = 3  # raise it when decoding changes the arrays
 
 
 def cached(folder: Path, what: tuple[str, ...], num_examples: int, decode: Callable[[], Split]) -> Split:
@@ -53,16 +53,14 @@ def _cached(
   key = json.dumps([FORMAT, *what])
   name = f"{re.sub(r'[^0-9A-Za-z]+', '_', what[0]).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
   made_from = f"{key} {fingerprint(folder)}"
-  files = [place / name for place in _places(folder)]
-  for file in files:
-    if arrays := _read(file, made_from, num_examples, names):
-      return arrays
+  where = zlib.crc32(str(folder.resolve()).encode())
+  file = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}" / name
+  if arrays := _read(file, made_from, num_examples, names):
+    return arrays
   arrays = make()
-  for file in files:
-    # A read-only or full disk only costs the next start some time; this run goes on.
-    with contextlib.suppress(OSError):
-      _write(file, {**arrays, "fingerprint": np.array(made_from)})
-      break
+  # A read-only or full disk only costs the next start some time; this run goes on.
+  with contextlib.suppress(OSError):
+    _write(file, {**arrays, "fingerprint": np.array(made_from)})
   return arrays
 
 
@@ -74,16 +72,6 @@ def fingerprint(folder: Path) -> str:
     if file.suffix == ".json":
       digest.update(file.read_bytes())
   return digest.hexdigest()
-
-
-def _places(folder: Path) -> list[Path]:
-  """The folders for the arrays, the first choice first: beside the data, or in the user's cache."""
-  where = zlib.crc32(str(folder.resolve()).encode())
-  home = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}"
-  beside = folder / "jaxreg_cache"
-  # A read-only folder stays as it is, even for root, who could write it.
-  read_only = not folder.stat().st_mode & 0o222 and not beside.exists()
-  return [home] if read_only else [beside, home]
 
 
 def _read(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from jaxreg._extras import install
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import parse_json
 
@@ -26,7 +27,7 @@ def open_set(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
     import tensorflow_datasets
   except ImportError as error:
     raise RunError(
-      f"data.tfds: needs tensorflow-datasets ({error}); pip install 'jaxreg[train]', "
+      f"data.tfds: needs tensorflow-datasets ({error}); {install('train')}, "
       "or train on --config.data.name=digits, which needs none"
     ) from error
   folder = _find(root, name, config, version)

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxreg._extras import install
+from jaxreg.train.data.chunks import CHUNK, in_chunks
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import decode
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.tfds.cache import cached
 from jaxreg.train.data.tfds.folder import default_data_dir, open_set, unreadable
-from jaxreg.train.data.tfds.stream import CHUNK, in_chunks, streamed, undecoded
+from jaxreg.train.data.tfds.stream import streamed, undecoded
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import local_path
 
@@ -57,15 +59,12 @@ def tfds(
       `validation_fraction` of the others is for validation; 0 for all.
     stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; only
       the labels are read once, and cached. In stored order only.
-
-  Raises:
-    RunError: with the field or file at fault and a remedy.
   """
   root = local_path(data_dir or default_data_dir(), "data.tfds.data_dir")
   if manual_dir:
     manual_dir = str(local_path(manual_dir, "data.tfds.manual_dir"))
   builder, folder = open_set(name, root, manual_dir)
-  num_classes = _num_classes(builder, image, label)
+  num_classes, class_names = _classes(builder, image, label)
   _check_order(builder, order, stream)
   read = {}
   for field, split in (("train", train), ("val", val), ("test", test)):
@@ -81,14 +80,14 @@ def tfds(
       what = (split, image, label) if order == "stored" else (split, image, label, order)
       read[field] = cached(folder, what, number, functools.partial(told, decode))
   if num_train:
-    read |= _first(read["train"], num_train, read.get("val"), validation_fraction)
+    read |= _first(read["train"], num_train, read.get("val"), validation_fraction, class_names)
   elif not val:
-    read["train"], read["val"] = hold_out(read["train"], validation_fraction, FRACTION)
-  return Dataset(**read, num_classes=num_classes, scale=255.0)
+    read["train"], read["val"] = hold_out(read["train"], validation_fraction, FRACTION, class_names)
+  return Dataset(**read, num_classes=num_classes, scale=255.0, class_names=class_names)
 
 
-def _num_classes(builder: Any, image: str, label: str) -> int:
-  """Checks that the features can be trained on, and returns the number of classes."""
+def _classes(builder: Any, image: str, label: str) -> tuple[int, tuple[str, ...]]:
+  """Checks that the features can be trained on; returns the number of classes and their names."""
   import tensorflow_datasets
 
   features = builder.info.features
@@ -104,7 +103,8 @@ def _num_classes(builder: Any, image: str, label: str) -> int:
       )
   if features[image].np_dtype != np.uint8:
     raise RunError(f"data.tfds.image: {image} of {builder.name} is {features[image].np_dtype}, not uint8")
-  return features[label].num_classes
+  number, names = features[label].num_classes, tuple(features[label].names)
+  return number, names if names != tuple(map(str, range(number))) else ()
 
 
 def _check_order(builder: Any, order: str, stream: bool) -> None:
@@ -119,13 +119,15 @@ def _check_order(builder: Any, order: str, stream: bool) -> None:
     )
 
 
-def _first(examples: Split, number: int, val: Split | None, fraction: float) -> dict[str, Split]:
+def _first(
+  examples: Split, number: int, val: Split | None, fraction: float, class_names: tuple[str, ...]
+) -> dict[str, Split]:
   """The first `number` examples for training; `val`, or a fraction of the others, for validation."""
   most = len(examples) - (val is None)
   if not 0 < number <= most:
     raise RunError(f"data.tfds.num_train: must be 0 or at most {most}, got {number}")
   if val is None:
-    _, val = hold_out(examples.take(slice(number, None)), fraction, FRACTION)
+    _, val = hold_out(examples.take(slice(number, None)), fraction, FRACTION, class_names)
   return {"train": examples.take(slice(number)), "val": val}
 
 
@@ -160,7 +162,7 @@ def _told(builder: Any, folder: Path, split: str, decode: Callable[[], Any]) -> 
   except RunError:
     raise
   except ImportError as error:
-    raise RunError(f"data.tfds: cannot decode images ({error}); pip install 'jaxreg[train]'") from error
+    raise RunError(f"data.tfds: cannot decode images ({error}); {install('train')}") from error
   except NotImplementedError as error:
     raise RunError(
       f"data.tfds.data_dir: {folder} is prepared as {builder.info.file_format.value}, which cannot be read "

@@ -1,22 +1,17 @@
 """Images of a TFDS set that are decoded when a batch is made; the labels are read once."""
 
-import concurrent.futures
 import dataclasses
 import functools
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxreg.train.data.chunks import CHUNK, in_chunks
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.images import Images
 from jaxreg.train.data.tfds.cache import cached_labels, fingerprint
-from jaxreg.train.errors import printable
-
-CHUNK = 256  # examples that a thread reads between two steps of the progress bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +39,12 @@ class Records:
   def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
     return np.frombuffer(f"{self.split} {self.identity}".encode(), np.uint8), numbers
 
+  def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    folder = Path(self.folder)
+    times = [file.stat().st_mtime_ns for file in sorted(folder.iterdir()) if file.is_file()]
+    where = np.frombuffer(str(folder.resolve()).encode(), np.uint8)
+    return where, np.array(times, np.int64), *self.fingerprint(numbers)
+
 
 def streamed(
   folder: Path,
@@ -66,18 +67,6 @@ def streamed(
   labels = cached_labels(folder, (split, label), num_examples, lambda: told(read))
   records = Records(str(folder), split, image, fingerprint(folder))
   return Split(Images(records, np.arange(num_examples)), labels)
-
-
-def in_chunks(fill: Callable[[int], int], number: int, what: str) -> None:
-  """Calls `fill(start) -> done` for chunks of `number` examples in threads, with a progress bar."""
-  from tqdm import tqdm
-
-  with (
-    concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
-    tqdm(total=number, desc=printable(what), unit="image", disable=not sys.stderr.isatty()) as bar,
-  ):
-    for done in pool.map(fill, range(0, number, CHUNK)):
-      bar.update(done)
 
 
 def undecoded(builder: Any, split: str) -> Any:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxreg import flatness
-from jaxreg.flatness._noise_by_parts import pooled
+from jaxreg.flatness._noise import pooled
 from jaxreg.train import keys
 from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
 from jaxreg.train.jobs.flatness.subject import Subject
@@ -139,7 +139,7 @@ def projected_variance(
       values, vectors = np.linalg.eigh(np.asarray(subject.hessian(), np.float64))
       pairs = {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
       return pairs | {"by": subject.hessian_by}
-    found = subject.curvature.top_eigenpairs(key=key, num=eigenpairs)
+    found = subject.curvature.top_eigenpairs(key=key, num_pairs=eigenpairs)
     pairs = {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
     return pairs | {"by": "lanczos"}
 

@@ -1,6 +1,5 @@
 """Arrays that are saved as they are computed, so that an interrupted analysis continues where it was."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from tqdm import tqdm
 
 from jaxreg.train.data.unpack import ERRORS, read_npz
 from jaxreg.train.errors import printable
+from jaxreg.train.files import replaced
 
 Arrays = dict[str, np.ndarray]
 
@@ -27,11 +27,8 @@ class Kept:
     found = _read(file)
     if found is None:
       found = {key: np.asarray(value) for key, value in compute().items()}
-      self.folder.mkdir(parents=True, exist_ok=True)
-      partial = file.with_suffix(".partial")
-      with partial.open("wb") as out:
-        np.savez(out, **found)  # type: ignore[arg-type]
-      os.replace(partial, file)
+      with replaced(file) as stream:
+        np.savez(stream, **found)  # type: ignore[arg-type]
     return found
 
   def blocks(
@@ -58,10 +55,10 @@ class Kept:
 
 def _read(file: Path) -> Arrays | None:
   """The arrays in the file; None if it is missing or damaged."""
+  if not file.is_file():  # a pipe would be waited for
+    return None
   try:
     return read_npz(file)
-  except FileNotFoundError:
-    return None
   except ERRORS:
     print(f"{printable(str(file))} is damaged and made again", file=sys.stderr)
     return None

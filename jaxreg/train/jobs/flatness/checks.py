@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.fields import Config
+from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import parse_fields
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
@@ -18,11 +18,7 @@ SAMPLED = ("variance_flatness", "projected_variance")
 
 
 def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
-  """Checks that the training can be continued from its last parameters, batch by batch of its examples.
-
-  Raises:
-    RunError: for a run whose training cannot be followed so, or that lacks the replica `flatness.replica`.
-  """
+  """Checks that the training can be continued from its last parameters, batch by batch of its examples."""
   if not options.replica < run.replicas:
     raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
   plain = run.average.name == "none" and not run.data.bootstrap and not run.data.unlabelled.batch_size
@@ -42,11 +38,7 @@ def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
 
 
 def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -> None:
-  """Checks, for analyses of samples, that the gradients vary, and the parameters after `step`.
-
-  Raises:
-    RunError: for a run without noise, or whose learning rate comes to 0.
-  """
+  """Checks, for analyses of samples, that the gradients vary, and the parameters after `step`."""
   sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
   if not sampled:
     return
@@ -65,11 +57,7 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
 
 
 def check_parts(program: Program, options: Any, dataset: Dataset) -> None:
-  """Checks that the examples divide into `flatness.parts`, and that noise is not drawn for coupled examples.
-
-  Raises:
-    RunError: for parts that are unequal, or for noise of single examples that BatchNorm couples.
-  """
+  """Checks that the examples divide into `flatness.parts`, and that BatchNorm couples none of them."""
   examples = len(dataset.train.take(slice(options.examples or None)))
   if examples % options.parts:
     raise RunError(f"flatness.parts: must divide the {examples} examples, got {options.parts}")
@@ -83,11 +71,7 @@ def check_parts(program: Program, options: Any, dataset: Dataset) -> None:
 def noisy_programs(
   config: Config, run: Config, program: Program, dataset: Dataset
 ) -> dict[str, tuple[dict[str, Any], Program]]:
-  """The fields that each row of `flatness.alignment.noises` sets, and the run's program with them, by label.
-
-  Raises:
-    RunError: for a row that cannot be set, that changes the network, or that draws no noise.
-  """
+  """The fields that each row of `flatness.alignment.noises` sets, and the program with them, by label."""
   where, made = "flatness.alignment.noises", {}
   state = lambda program: (program.abstract.params, program.abstract.model_state)
   for label, fields in parse_fields(config, config.flatness.alignment.noises, where).items():
@@ -103,14 +87,10 @@ def noisy_programs(
 
 
 def check_vary(what: str, samples: np.ndarray) -> None:
-  """Checks that the samples vary: equal samples have no directions.
-
-  Raises:
-    RunError: with the name of the samples, `what`.
-  """
+  """Checks that the samples vary: equal samples have no directions."""
   if not np.ptp(samples, axis=0).any():
     raise RunError(
-      f"flatness.where: the {what} are the same in all {len(samples)} samples; give another where or run"
+      f"flatness.mask: the {what} are the same in all {len(samples)} samples; give another mask or run"
     )
 
 

@@ -15,44 +15,39 @@ def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
   if found := having("profile"):
     alphas = next(iter(found.values()))["alphas"]
     figures["profile"] = plots.profiles(alphas, {label: each["losses"] for label, each in found.items()})
+  for name, (panels, xlabel, ylabel) in power_law_panels(rows).items():
+    figures[name] = plots.power_laws(panels, xlabels=[xlabel] * len(panels), ylabels=[ylabel] * len(panels))
   if found := having("variance_flatness"):
-    kinds = list(next(iter(found.values()))["found"])
-    panels = {}
-    for kind in kinds:
-      panels[kind] = {}
+    figures["spectra"] = plots.spectra({label: each["spectra"] for label, each in found.items()})
+  if found := having("alignment"):
+    series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
+    figures["alignment"] = plots.alignment(series)
+  return figures
+
+
+def power_law_panels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[dict[str, Any], str, str]]:
+  """The clouds and fits of `plots.power_laws`, with the labels of the axes, by the name of the figure."""
+  having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
+  figures: dict[str, tuple[dict[str, Any], str, str]] = {}
+  if found := having("variance_flatness"):
+    panels: dict[str, Any] = {kind: {} for kind in next(iter(found.values()))["found"]}
+    for kind in panels:
       for label, each in found.items():
         # The paper's factor, if it was measured; the widths come in the order of the fits.
         factor = "2" if "2" in each["fits"][kind] else next(iter(each["fits"][kind]))
         width = each["found"][kind]["width"][list(each["fits"][kind]).index(factor)]
         shown = np.where(each["found"][kind]["mask"], width, np.nan)
         panels[kind][label] = (shown, each["found"][kind]["variances"], each["fits"][kind][factor])
-    figures["variance_flatness"] = plots.power_laws(
-      panels,
-      xlabels=[r"interval flatness $F$"] * len(kinds),
-      ylabels=[r"variance $\lambda(\Sigma)$"] * len(kinds),
-    )
-    figures["spectra"] = plots.spectra({label: each["spectra"] for label, each in found.items()})
+    figures["variance_flatness"] = (panels, r"interval flatness $F$", r"variance $\lambda(\Sigma)$")
   if found := having("projected_variance"):
-    kinds = list(next(iter(found.values()))["variances"])
     panels = {
       kind: {
-        label: (
-          np.where(each["mask"], each["values"], np.nan),
-          each["variances"][kind],
-          each["fits"][kind],
-        )
+        label: (np.where(each["mask"], each["values"], np.nan), each["variances"][kind], each["fits"][kind])
         for label, each in found.items()
       }
-      for kind in kinds
+      for kind in next(iter(found.values()))["variances"]
     }
-    figures["projected_variance"] = plots.power_laws(
-      panels,
-      xlabels=[r"eigenvalue $\lambda(H)$"] * len(kinds),
-      ylabels=["projected variance"] * len(kinds),
-    )
-  if found := having("alignment"):
-    series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
-    figures["alignment"] = plots.alignment(series)
+    figures["projected_variance"] = (panels, r"eigenvalue $\lambda(H)$", "projected variance")
   return figures
 
 

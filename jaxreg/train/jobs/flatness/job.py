@@ -6,18 +6,19 @@ from typing import Any
 
 import jax
 
+from jaxreg import plots
 from jaxreg.flatness._subset import selected
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.fields import Config
+from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import parse_fields
 from jaxreg.train.errors import RunError, one_line, unknown
-from jaxreg.train.files import local_path, write_json
+from jaxreg.train.files import check_no_links, local_path, write_figures, write_json, write_text
 from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.checks import check_parts, check_plain, check_samples, noisy_programs
-from jaxreg.train.jobs.flatness.figures import make_figures
+from jaxreg.train.jobs.flatness.figures import make_figures, power_law_panels
 from jaxreg.train.jobs.flatness.row import AnalysedRun
 from jaxreg.train.jobs.train import train
 from jaxreg.train.run.log import progress
@@ -38,6 +39,7 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   """
   if jax.process_count() > 1:
     raise RunError(f"job: flatness runs in one process, here are {jax.process_count()}")
+  check_no_links(workdir)
   rows = _rows(config)
   found: dict[str, dict[str, Any]] = {}
   for number, (label, cell) in enumerate(rows.items(), 1):
@@ -55,9 +57,10 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   results = {label: row["summary"] for label, row in found.items()}
   _compare_profiles(found, results)
 
-  (workdir / "figures").mkdir(parents=True, exist_ok=True)
-  for name, figure in make_figures({label: row["arrays"] for label, row in found.items()}).items():
-    figure.savefig(workdir / "figures" / f"{name}.png", dpi=120)
+  arrays = {label: row["arrays"] for label, row in found.items()}
+  write_figures(workdir, make_figures(arrays))
+  for name, (panels, *_) in power_law_panels(arrays).items():
+    write_text(workdir / "figures" / f"{name}.md", plots.power_law_table(panels) + "\n")
   write_json(workdir / "flatness.json", results)
   return {"rows": results}
 
@@ -89,7 +92,7 @@ def _check_row(cell: Config) -> None:
   options, dataset = cell.flatness, load_data(cell)
   check_plain(cell, options, dataset)
   program = build(cell, dataset.describe())
-  selected(program.abstract.params, tuple(options.where))
+  selected(program.abstract.params, tuple(options.mask))
   if "alignment" in options.analyses:
     noisy_programs(cell, cell, program, dataset)
   check_parts(program, options, dataset)

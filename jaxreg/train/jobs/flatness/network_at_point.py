@@ -12,7 +12,7 @@ from flax import linen as nn
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
-from jaxreg.train.jobs.flatness.subject import DenseLayer, Outputs, Subject
+from jaxreg.train.jobs.flatness.subject import Outputs, Subject
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
@@ -42,14 +42,10 @@ def draws_noise(program: Program, batch: Batch) -> bool:
 
 
 def make_subjects(
-  program: Program, params: Params, batch: Batch, where: tuple[str, ...], parts: int = 1
+  program: Program, params: Params, batch: Batch, mask: tuple[str, ...], parts: int = 1
 ) -> Callable[[TrainState], Subject]:
-  """Builds `state -> Subject`; all states share the compiled functions.
-
-  Raises:
-    ValueError: if `where` selects nothing in `params`.
-  """
-  path, bias = _dense_path(params, where)
+  """Builds `state -> Subject`; all states share the compiled functions."""
+  path, bias = _dense_path(params, mask)
 
   def examples_fn(
     params: Params, model_state: ModelState, z: Array | None, batch: Batch, *, key: Key | None
@@ -88,21 +84,21 @@ def make_subjects(
   plain, plain_outputs = loss_with({}), functools.cache(lambda: outputs_with({}))
 
   @analysis
-  def layer_at(state: TrainState) -> DenseLayer | None:
+  def layer_at(state: TrainState) -> tuple[flatness.DenseLayer | None, bool]:
     if not path:
-      return None
+      return None, False
     calls: list[tuple[Array, Array]] = []
     with nn.intercept_methods(_recording(path, calls)):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
     if len(calls) != 1 or calls[0][1].ndim != 2:
-      return None
+      return None, False
     (inputs, preactivations), noisy = calls[0], []
     with nn.intercept_methods(_recording(path, noisy)):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=jax.random.key(0), train=True)
     all_noise = not state.model_state and bool((noisy[0][0] == inputs).all())
     # A pytree, so that the parameters do not become constants of the compiled function.
     head = jax.tree_util.Partial(examples_fn, state.params, state.model_state)
-    return DenseLayer(inputs, preactivations, head, bias, all_noise)
+    return flatness.DenseLayer(head, preactivations, inputs, batch, bias), all_noise
 
   def subject(state: TrainState) -> Subject:
     loss_fn, outputs = plain, plain_outputs
@@ -110,18 +106,18 @@ def make_subjects(
       loss_fn = loss_with(state.model_state)
       outputs = functools.cache(lambda: outputs_with(state.model_state))
     return Subject(
-      loss_fn, state.params, batch, where, layer_at(state), outputs, parts, bool(state.model_state)
+      loss_fn, state.params, batch, mask, *layer_at(state), outputs, parts, bool(state.model_state)
     )
 
   return subject
 
 
-def _dense_path(params: Params, where: tuple[str, ...]) -> tuple[str, bool]:
+def _dense_path(params: Params, mask: tuple[str, ...]) -> tuple[str, bool]:
   """The path of the dense layer whose kernel, and perhaps bias, is all that is selected; else empty.
 
   The second value says whether the bias is selected.
   """
-  part = flatness.subset(params, where)
+  part = flatness.subset(params, mask)
   names = part.names
   parents = {name.rpartition("/")[0] for name in names}
   kinds = {name.rpartition("/")[2] for name in names}

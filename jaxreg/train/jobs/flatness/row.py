@@ -16,7 +16,7 @@ from jaxreg import flatness
 from jaxreg.train import keys
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.saved import places, restore_config, restore_run
-from jaxreg.train.config.fields import Config, base_config, flatten
+from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import gather, place
 from jaxreg.train.devices.mesh import make_mesh
@@ -52,7 +52,7 @@ class AnalysedRun:
     self.options = options = config.flatness
     self.run = restore_config(base_config(), folder, places(config))
     self.dataset = load_data(self.run)
-    workdirs.check_same(folder, flatten(self.run), self.dataset.describe(), workdirs.FREE_TO_EVALUATE)
+    workdirs.check_same(folder, flatten(self.run), self.dataset.describe(), workdirs.EVALUATES)
     check_plain(self.run, options, self.dataset)
     self.step = pick_step(folder, options.checkpoint, self.run.checkpoint.best)
     self.program, self.state, _ = restore_run(folder, self.step, options.replica)
@@ -62,10 +62,10 @@ class AnalysedRun:
     self.noisy = noisy_programs(config, self.run, self.program, self.dataset) if aligned else {}
     self.mesh = make_mesh()
     self.split = self.dataset.train.take(slice(options.examples or None))
-    self.where = tuple(options.where)
+    self.mask = tuple(options.mask)
     # Saved arrays belong to these parameters, examples and draws.
     saved = [str(folder.resolve()), self.step, seal(folder, self.step), options.replica]
-    identity = [*saved, len(self.split), self.where, options.seed]
+    identity = [*saved, len(self.split), self.mask, options.seed]
     if options.parts > 1:
       identity.append(options.parts)
     self.kept = kept_in / f"{folder.name}-{_name(identity)}"
@@ -89,7 +89,7 @@ class AnalysedRun:
 
   def subject(self, program: Program, state: TrainState) -> Subject:
     parts = self.options.parts
-    return make_subjects(program, state.params, self.batch(), self.where, parts)(self.placed(state))
+    return make_subjects(program, state.params, self.batch(), self.mask, parts)(self.placed(state))
 
   def batch(self) -> dict[str, Any]:
     """The examples: a slice on each device if they divide evenly, else a copy."""
@@ -142,7 +142,7 @@ class AnalysedRun:
     @jax.jit
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
       state, _ = self.program.train_step(state, gather({}, batch))
-      return state, flatness.subset(state.params, self.where).flat
+      return state, flatness.subset(state.params, self.mask).flat
 
     samples = []
     start = int(state.step)
@@ -167,7 +167,7 @@ class AnalysedRun:
     fits, summary = {}, {}
     for kind, each in found.items():
       # Trailing components are mostly rounding error; dead units have zero variance.
-      each["mask"] = each["variances"] > options.tolerance * each["variances"][0]
+      each["mask"] = each["variances"] > options.tol * each["variances"][0]
       fits[kind] = {
         analyses.factor_name(factor): _fit(widths, each["variances"], each["mask"])
         for factor, widths in zip(options.factors, each["width"], strict=True)
@@ -188,7 +188,7 @@ class AnalysedRun:
     found = analyses.projected_variance(subject, kept, key, samples, eigenpairs=options.eigenpairs)
     values = found["values"]
     # Below this tolerance, an eigenvalue of a float32 matrix is rounding error.
-    mask = values > options.tolerance * values[0]
+    mask = values > options.tol * values[0]
     fits = {kind: _fit(values, variances, mask) for kind, variances in found["variances"].items()}
     summary = {
       "eigenvalues": int(mask.sum()),
@@ -205,13 +205,13 @@ class AnalysedRun:
     steps = sorted(good_steps(self.folder))
     series, summary = {}, {}
     for label, (fields, program) in self.noisy.items():
-      subjects = make_subjects(program, subject.params, self.batch(), self.where, subject.parts)
+      subjects = make_subjects(program, subject.params, self.batch(), self.mask, subject.parts)
       kept = Kept(self.kept / f"alignment-{_name(options)}")
 
       def at(step: int, subjects: Any = subjects) -> dict[str, Any]:
         key = keys.step(keys.flatness(self.options.seed, "alignment"), step)
         state = restore_state(self.program, self.folder, step, self.options.replica, self.run.replicas)
-        return subjects(self.placed(state)).alignment(key, options.num_masks)._asdict()
+        return subjects(self.placed(state)).alignment(key, options.num_samples)._asdict()
 
       found = [
         kept.arrays(f"{_name(fields)}-{step}", lambda step=step: at(step))
@@ -233,10 +233,10 @@ def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> flatness.PowerLaw | 
   """One power law, or two that meet if the linearity test rejects one."""
   with jax.enable_x64(True):
     x, y = x.astype(np.float64), y.astype(np.float64)
-    straight = jax.device_get(flatness.power_law_fit(x, y, mask=mask))
+    straight = jax.device_get(flatness.power_law_fit(x, y, where=mask))
     if not straight.linearity < MIN_LINEARITY:
       return straight
-    return jax.device_get(flatness.broken_power_law_fit(x, y, mask=mask))
+    return jax.device_get(flatness.broken_power_law_fit(x, y, where=mask))
 
 
 def _numbers(fit: flatness.PowerLaw | flatness.BrokenPowerLaw) -> dict[str, Any]:

@@ -9,34 +9,12 @@ import jax.numpy as jnp
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
-from jaxreg.flatness._noise_by_parts import gradients_of_parts
+from jaxreg.flatness._noise import gradients_of_parts
 from jaxreg.typing import Array, Batch, Key, LossFn, Params
 
-CHUNK = 1000  # examples of a dense layer at once
 AT_ONCE = 250  # examples of a loss or a product at once
 PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
 AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
-
-
-@dataclasses.dataclass(frozen=True)
-class DenseLayer:
-  """The one dense layer whose parameters are analysed; each example passes it once.
-
-  For such a layer, a few matrix products replace a pass over the examples for each parameter.
-
-  Attributes:
-    inputs: `[n, inputs]`.
-    preactivations: `[n, units]`.
-    head_fn: `(z, batch, *, key) -> [n]`, from the layer's outputs to the losses of the examples.
-    bias: whether the layer's bias is analysed, too.
-    all_noise: whether `head_fn` draws all noise: there is none before the layer, and no BatchNorm.
-  """
-
-  inputs: Array
-  preactivations: Array
-  head_fn: Callable[..., Array]
-  bias: bool
-  all_noise: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +22,11 @@ class Outputs:
   """The network as outputs of each example, and the loss as a function of them.
 
   Attributes:
-    outputs_fn: `(params, batch, *, key) -> [n, outputs]`.
+    apply_fn: `(params, batch, *, key) -> [n, outputs]`.
     outer_loss_fn: `(outputs, batch) -> scalar`.
   """
 
-  outputs_fn: Callable[..., Array]
+  apply_fn: Callable[..., Array]
   outer_loss_fn: Callable[..., Array]
 
 
@@ -61,8 +39,9 @@ class Subject:
       running averages.
     params: all parameters.
     batch: the examples, from `with_weights`.
-    where: selects the parameters that are analysed.
+    mask: selects the parameters that are analysed.
     layer: the layer, if the analysed parameters belong to one dense layer; else None.
+    all_noise: whether the layer's head draws all noise: there is none before the layer, and no BatchNorm.
     find_outputs: returns the network's outputs, if they are one vector for each example; else None.
     parts: the parts of the examples of whose gradients noise is sampled; 1 for whole gradients.
     coupled: whether the training couples the examples, as by BatchNorm.
@@ -71,8 +50,9 @@ class Subject:
   loss_fn: LossFn
   params: Params
   batch: Batch
-  where: tuple[str, ...]
-  layer: DenseLayer | None
+  mask: tuple[str, ...]
+  layer: flatness.DenseLayer | None
+  all_noise: bool = False
   find_outputs: Callable[[], Outputs | None] = lambda: None
   parts: int = 1
   coupled: bool = False
@@ -80,12 +60,12 @@ class Subject:
   @functools.cached_property
   def curvature(self) -> flatness.Curvature:
     """The Hessian as products."""
-    return flatness.Curvature(self.loss_fn, self.params, self.batch, where=self.where, chunk_size=AT_ONCE)
+    return flatness.Curvature(self.loss_fn, self.params, self.batch, mask=self.mask, chunk_size=AT_ONCE)
 
   @property
   def size(self) -> int:
     """The number of parameters that are analysed."""
-    return flatness.subset(self.params, self.where).flat.size
+    return flatness.subset(self.params, self.mask).flat.size
 
   @analysis
   def loss(self) -> float:
@@ -95,13 +75,13 @@ class Subject:
   def hessian(self) -> Array:
     """The Hessian of the loss, `[size, size]`."""
     if self.layer is not None:
-      return self._hessian_block(self.layer).matrix()
+      return self.layer.hessian().matrix()
     outputs = self.find_outputs()
     if outputs is not None and self.hessian_by == "jacobians":
       return flatness.gauss_newton_matrix(
-        outputs.outputs_fn, outputs.outer_loss_fn, self.params, self.batch, where=self.where
+        outputs.apply_fn, outputs.outer_loss_fn, self.params, self.batch, mask=self.mask
       )
-    return flatness.hessian(self.loss_fn, self.params, self.batch, where=self.where)
+    return flatness.hessian(self.loss_fn, self.params, self.batch, mask=self.mask)
 
   @functools.cached_property
   def hessian_by(self) -> str:
@@ -116,7 +96,7 @@ class Subject:
     if outputs is None:
       return "products"
     hessian = self.curvature
-    newton = hessian.gauss_newton(outputs.outputs_fn, outputs.outer_loss_fn)
+    newton = hessian.gauss_newton(outputs.apply_fn, outputs.outer_loss_fn)
     for number in range(PROBES):
       vector = jax.random.normal(jax.random.key(number), (self.size,), hessian.like.dtype)
       exact = hessian(vector)
@@ -124,43 +104,39 @@ class Subject:
         return "products"
     return "jacobians"
 
-  def covariance(self, key: Key, num_masks: int) -> Array:
+  def covariance(self, key: Key, num_samples: int) -> Array:
     """The covariance of the gradient under noise that is drawn for each example or part, `[size, size]`."""
     if self.parts > 1:
       noise = flatness.sample_noise_by_parts(
-        self.loss_fn, self.params, self.in_parts, key=key, num=num_masks, where=self.where
+        self.loss_fn, self.params, self.in_parts, key=key, num_samples=num_samples, mask=self.mask
       )
       return noise.T @ noise / len(noise)
-    if self.layer is None or not self.layer.all_noise:
+    if self.layer is None or not self.all_noise:
       return flatness.per_example_noise_covariance(
-        self.loss_fn, self.params, self.batch, key=key, num_masks=num_masks, where=self.where
+        self.loss_fn, self.params, self.batch, key=key, num_samples=num_samples, mask=self.mask
       )
-    return self._noise_block(self.layer, key, num_masks).matrix()
+    return self.layer.noise_covariance(key=key, num_samples=num_samples).matrix()
 
-  def alignment(self, key: Key, num_masks: int) -> flatness.Alignment:
+  def alignment(self, key: Key, num_samples: int) -> flatness.Alignment:
     """The alignment of the Hessian with `covariance`."""
-    if self.layer is None or not self.layer.all_noise or self.parts > 1:
-      return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_masks))
-    return flatness.hessian_variance_alignment(
-      self._hessian_block(self.layer), self._noise_block(self.layer, key, num_masks)
-    )
+    if self.layer is None or not self.all_noise or self.parts > 1:
+      return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_samples))
+    noise = self.layer.noise_covariance(key=key, num_samples=num_samples)
+    return flatness.hessian_variance_alignment(self.layer.hessian(), noise)
 
   def intervals(self, directions: Array, factor: float) -> flatness.IntervalFlatness:
     """The interval flatness along each row of `directions`."""
     if self.layer is None:
       loss_fn = flatness.chunked(self.loss_fn, AT_ONCE)  # on a CPU also faster than all examples at once
       return flatness.interval_flatness(
-        loss_fn, self.params, directions, self.batch, where=self.where, factor=factor
+        loss_fn, self.params, directions, self.batch, mask=self.mask, factor=factor
       )
-    head_fn, z, h = self.layer.head_fn, self.layer.preactivations, self.layer.inputs
-    return flatness.dense_interval_flatness(
-      head_fn, z, h, directions, self.batch, bias=self.layer.bias, factor=factor
-    )
+    return self.layer.interval_flatness(directions, factor=factor)
 
   def gradients(self, key: Key, first: int, num: int) -> Array:
     """Samples `first` to `first + num` of the gradient under noise, `[num, size]`."""
     return flatness.sample_gradients(
-      self.loss_fn, self.params, self.batch, key=key, num=num, first=first, where=self.where
+      self.loss_fn, self.params, self.batch, key=key, num_samples=num, first=first, mask=self.mask
     )
 
   @functools.cached_property
@@ -170,21 +146,4 @@ class Subject:
 
   def part_gradients(self, key: Key, first: int, num: int) -> Array:
     """Draws `first` to `first + num` of the gradient of each part, `[num, parts, size]`."""
-    return gradients_of_parts(self.loss_fn, self.params, self.in_parts, key, first, num, self.where)
-
-  def _hessian_block(self, layer: DenseLayer) -> flatness.DenseBlock:
-    return flatness.dense_hessian(
-      layer.head_fn, layer.preactivations, layer.inputs, self.batch, bias=layer.bias, chunk_size=CHUNK
-    )
-
-  def _noise_block(self, layer: DenseLayer, key: Key, num_masks: int) -> flatness.DenseBlock:
-    return flatness.dense_noise_covariance(
-      layer.head_fn,
-      layer.preactivations,
-      layer.inputs,
-      self.batch,
-      key=key,
-      num_masks=num_masks,
-      bias=layer.bias,
-      chunk_size=CHUNK,
-    )
+    return gradients_of_parts(self.loss_fn, self.params, self.in_parts, key, first, num, self.mask)

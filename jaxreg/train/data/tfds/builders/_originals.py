@@ -9,12 +9,18 @@ from typing import Any
 import requests
 from tqdm import tqdm
 
+from jaxreg._extras import install
 from jaxreg.train.data.tfds.builders._builders import BUILDERS
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.user_cache import user_cache
 
 
 def originals(name: str, root: Path, manual_dir: str) -> Path:
-  """The folder with all official files of `name`, downloaded if necessary, with verified checksums."""
+  """The folder with all official files of `name`, with verified checksums.
+
+  It is `manual_dir`, or TFDS's own folder for them below `root` if that has them all, or a folder in the
+  user's cache, to which missing files are downloaded.
+  """
   infos = BUILDERS[name].url_infos
   default = root / "downloads" / "manual"
   if manual_dir:
@@ -22,7 +28,8 @@ def originals(name: str, root: Path, manual_dir: str) -> Path:
   elif all(_size(default / info.filename) == info.size for info in infos.values()):
     folder = default
   else:
-    folder = root / "downloads" / name
+    folder = user_cache() / "downloads" / name
+    folder.mkdir(parents=True, exist_ok=True)
     for url, info in infos.items():
       if not (folder / info.filename).is_file():
         _download(url, info, folder / info.filename, name, root)
@@ -75,7 +82,7 @@ def _download(url: str, info: Any, file: Path, name: str, root: Path) -> None:
     raise RunError(
       f"data.tfds.name: {name} is not prepared in {root} and {url} cannot be fetched ({reason}); put {files} "
       "into a folder and give --config.data.tfds.manual_dir=DIR, or prepare it on another machine (with this "
-      f"command, or with TFDS itself after pip install 'jaxreg[prepare]'), copy its {root / name} and set "
+      f"command, or with TFDS itself after {install('prepare')}), copy its {root / name} and set "
       "TFDS_DATA_DIR"
     ) from error
   finally:

@@ -6,8 +6,10 @@ import fcntl
 import importlib.util
 import io
 import os
+import re
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +17,11 @@ import requests
 import tensorflow_datasets as tfds
 from tqdm import tqdm
 
+from jaxreg._extras import install
 from jaxreg.train.data.tfds.builders._builders import BUILDERS
 from jaxreg.train.data.tfds.builders._originals import originals
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.user_cache import user_cache
 
 
 def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
@@ -30,9 +34,6 @@ def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -
     root: TFDS's data directory.
     manual_dir: the folder that holds the official files. With "", they come from TFDS's own folder,
       `root/downloads/manual`, if it holds them, else from the network.
-
-  Raises:
-    RunError: with the ways to get the data.
   """
   reference = "/".join(filter(None, (name, config))) + (f":{version}" if version else "")
   ours = BUILDERS.get(name)
@@ -62,19 +63,18 @@ def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -
 
 def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
   builder_class = BUILDERS[name]
-  downloads = root / "downloads" / name
-  downloads.mkdir(parents=True, exist_ok=True)
   final = root / name / str(builder_class.VERSION)
-  staging = root / f".preparing_{name}"
-  with _one_process(downloads / ".lock"):
+  staging = root / f".preparing_{name}-{os.getuid()}"  # the lock keeps out the same user's processes only
+  with _one_process(name, root):
     if (final / "dataset_info.json").is_file():
       return
     if final.exists():
       raise RunError(f"data.tfds.data_dir: {final} is there but holds no prepared data set; remove it")
-    files = originals(name, root, manual_dir)
-    tqdm.write(f"preparing {final}", file=sys.stderr)
     shutil.rmtree(staging, ignore_errors=True)  # a killed run may have left it
     try:
+      staging.mkdir(parents=True)  # before a long download, because `root` may not be writable
+      files = originals(name, root, manual_dir)
+      tqdm.write(f"preparing {final}", file=sys.stderr)
       builder = builder_class(data_dir=staging)
       with contextlib.redirect_stdout(io.StringIO()):  # TFDS would name the staging folder
         builder.download_and_prepare(
@@ -85,7 +85,11 @@ def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
           file_format="array_record",
         )
       final.parent.mkdir(exist_ok=True)
-      os.rename(builder.data_path, final)
+      try:
+        os.rename(builder.data_path, final)
+      except OSError:
+        if not (final / "dataset_info.json").is_file():  # another user has prepared it meanwhile
+          raise
     finally:
       shutil.rmtree(staging, ignore_errors=True)
 
@@ -93,13 +97,12 @@ def _prepare_ours(name: str, root: Path, manual_dir: str) -> None:
 def _prepare_stock(reference: str, root: Path, manual_dir: str) -> None:
   # TFDS writes beside the data set's folder and renames, so an interrupted preparation leaves no data set. If
   # another process has prepared it by now, TFDS does nothing.
-  downloads = root / "downloads"
-  downloads.mkdir(parents=True, exist_ok=True)
-  lock = downloads / f".{reference.replace('/', '-')}.lock"
-  with _one_process(lock), contextlib.redirect_stdout(sys.stderr):
+  downloads = root / "downloads"  # TFDS's own place for them
+  with _one_process(reference, root), contextlib.redirect_stdout(sys.stderr):
     tfds.builder(reference, data_dir=root).download_and_prepare(
+      download_dir=downloads if downloads.is_dir() else user_cache() / "downloads",
       download_config=tfds.download.DownloadConfig(
-        manual_dir=Path(manual_dir) if manual_dir else None,
+        manual_dir=Path(manual_dir) if manual_dir else downloads / "manual",
         force_checksums_validation=True,
         try_download_gcs=False,
       ),
@@ -134,15 +137,18 @@ def _check_tensorflow(reference: str, name: str, root: Path) -> None:
     )
     raise RunError(
       f"data.tfds.name: {reference} is not prepared in {root}{others}, and preparing it needs TensorFlow, "
-      f"once: pip install 'jaxreg[prepare]' and run this again, or on another machine and copy the folder: "
+      f"once: {install('prepare')} and run this again, or on another machine and copy the folder: "
       f'python -c "{command}"'
     )
 
 
 @contextlib.contextmanager
-def _one_process(lock: Path) -> Iterator[None]:
-  """Lets one process work while the others wait; a killed process releases the lock."""
-  with lock.open("w") as stream:
+def _one_process(reference: str, root: Path) -> Iterator[None]:
+  """Lets one of the user's processes prepare a set while the others wait; a killed one releases the lock."""
+  locks = user_cache() / "locks"
+  locks.mkdir(parents=True, exist_ok=True)
+  where = zlib.crc32(str(root.resolve()).encode())
+  with (locks / f"{re.sub(r'[^0-9A-Za-z]+', '-', reference)}-{where:08x}").open("w") as stream:
     fcntl.flock(stream, fcntl.LOCK_EX)
     yield
 

@@ -1,0 +1,120 @@
+"""Finds the images that cannot be decoded, before a run meets them."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import PIL
+
+from jaxreg.train.data.chunks import in_chunks
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.images import REMEDY, Images
+from jaxreg.train.errors import RunError
+from jaxreg.train.files import parse_table, sealed, write_json
+from jaxreg.train.user_cache import user_cache
+
+CHUNK = 16  # images that a thread decodes between two steps of the progress bar
+FORMAT = 1  # raise it when other images can be decoded
+
+Faults = dict[int, str]  # the error of each image that cannot be decoded, by its position in a split
+
+
+def find_faults(data: Dataset, *, fresh: bool = False) -> dict[str, Faults]:
+  """The faults of each split whose images are decoded batch by batch; each image is read once.
+
+  The user's cache keeps what was found, so that later starts need not read the images again.
+
+  Args:
+    data: the data set.
+    fresh: read the images even if the cache knows them.
+  """
+  splits = {**data.splits(), "rest": data.rest}
+  return {
+    name: _faults(split.inputs, name, fresh=fresh)
+    for name, split in splits.items()
+    if split is not None and isinstance(split.inputs, Images)
+  }
+
+
+def without_faults(data: Dataset) -> Dataset:
+  """The data set without the images that cannot be decoded, and a remark that counts them."""
+  faults = {name: found for name, found in find_faults(data).items() if found}
+  if not faults:
+    return data
+  kept = {}
+  for name, found in faults.items():
+    split: Split = getattr(data, name)
+    good = np.setdiff1d(np.arange(len(split)), list(found))
+    kept[name] = split.take(good)
+    lost = np.setdiff1d(split.labels, kept[name].labels)
+    if lost.size and (name == "train" or not good.size):
+      raise RunError(
+        f"data.skip_unreadable: no image of class {data.class_name(int(lost[0]))} in the {name} split can be "
+        "decoded; give images that can, or remove the class"
+      )
+  first = next(iter(next(iter(faults.values())).values()))
+  return dataclasses.replace(
+    data, **kept, remarks=(*data.remarks, f"{count(faults)} left out; {first.removesuffix(REMEDY)}")
+  )
+
+
+def count(faults: Mapping[str, Faults]) -> str:
+  """How many images of which splits cannot be decoded, as the beginning of a sentence."""
+  number = sum(map(len, faults.values()))
+  of_splits = ", ".join(f"{len(found)} of {name}" for name, found in faults.items() if found)
+  return f"data.skip_unreadable: {number} images that cannot be decoded ({of_splits}) are"
+
+
+def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
+  file = user_cache() / "unreadable" / f"{_key(images)}.json"
+  if not fresh and (known := _read(file)) is not None:
+    return known
+  faults: Faults = {}
+  lasting = True  # whether another try would find the same
+
+  def read(start: int) -> int:
+    nonlocal lasting
+    positions = range(start, min(start + CHUNK, len(images)))
+    for position in positions:
+      try:
+        images.cut(position)
+      except RunError as error:
+        faults[position] = str(error)
+        # A file that cannot be read at all has an error of the system, which may pass.
+        lasting = lasting and getattr(error.__cause__, "errno", None) is None
+    return len(positions)
+
+  in_chunks(read, len(images), f"reading the images of {name}", size=CHUNK)
+  found = dict(sorted(faults.items()))
+  if lasting:
+    _keep(file, found)
+  return found
+
+
+def _key(images: Images) -> str:
+  """A digest of the images and of what decodes them."""
+  decoding = [images.decoding.size, images.decoding.resize]
+  digest = hashlib.sha256(json.dumps([FORMAT, PIL.__version__, *decoding]).encode())
+  for array in images.store.stamp(images.numbers):
+    digest.update(f"{array.dtype}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).data)
+  return digest.hexdigest()[:32]
+
+
+def _read(file: Path) -> Faults | None:
+  """The faults that a file of the cache holds, or None if it is missing or damaged."""
+  try:
+    table = parse_table(file.read_bytes(), required=True)
+    return {int(position): str(fault) for position, fault in table.items()}
+  except (OSError, ValueError):
+    return None
+
+
+def _keep(file: Path, faults: Faults) -> None:
+  """Writes the faults to the cache; a full or read-only disk only costs the next start some time."""
+  with contextlib.suppress(OSError):
+    write_json(file, sealed({str(position): fault for position, fault in faults.items()}))

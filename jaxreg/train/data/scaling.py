@@ -1,0 +1,54 @@
+"""Remarks on inputs that a network learns badly from, because of their scale."""
+
+import numpy as np
+
+from jaxreg.train.data.dataset import Dataset, is_tokens
+from jaxreg.train.data.images import Images
+
+LARGEST, SMALLEST = 10.0, 0.1  # of the root mean squares of features that need no remark
+PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pixels
+
+
+def remark(data: Dataset, source: str) -> str:
+  """One line on the scale of the training inputs, with the field that mends it, or "".
+
+  Args:
+    data: the data set.
+    source: the section of the configuration that it comes from, such as `data.npz`.
+  """
+  inputs = data.train.inputs
+  if data.scale != 1 or data.mean or isinstance(inputs, Images) or is_tokens(inputs.dtype):
+    return ""
+  top = float(inputs.max())
+  scale = 255 if top > 100 else round(top)
+  if top > 1 and _are_pixels(inputs):
+    field = "--config.data.npz.scale" if source == "data.npz" else "its Dataset the scale"
+    return f"{source}: the inputs are pixels up to {top:g}, and nothing divides them; give {field}={scale}"
+  if inputs.ndim != 2 or inputs.dtype == np.uint8:
+    return ""
+  sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0))
+  if SMALLEST <= sizes.max() <= LARGEST:
+    return ""
+  field = "--config.data.npz.standardize=True" if source == "data.npz" else "its Dataset the mean and the std"
+  return (
+    f"{source}: the features are not standardised, their root mean squares are {sizes.min():.2g} to "
+    f"{sizes.max():.2g}; give {field}"
+  )
+
+
+def moments(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """The mean and the standard deviation of each feature, the last axis; 1 for a constant one."""
+  flat = inputs.reshape(-1, inputs.shape[-1]).astype(np.float64)
+  std = flat.std(0)
+  # Of six digits, because the last ones may depend on the machine.
+  rounded = lambda values: tuple(float(f"{value:.6g}") for value in values)
+  return rounded(flat.mean(0)), rounded(np.where(std > 0, std, 1.0))
+
+
+def _are_pixels(inputs: np.ndarray) -> bool:
+  """Whether the inputs are bytes, or look like pixels: of images, or whole numbers in many columns."""
+  if inputs.dtype == np.uint8:
+    return True
+  if inputs.min() < 0 or inputs.max() > 255:
+    return False
+  return inputs.ndim > 2 or (inputs.shape[1] >= PIXELS and bool((inputs == np.round(inputs)).all()))

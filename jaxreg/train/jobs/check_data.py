@@ -1,0 +1,78 @@
+"""`job = check_data`: reads all data of a run once, before the run."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxreg.train.build.dataset import read_source, used_part
+from jaxreg.train.config.choices import Config
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.images import REMEDY
+from jaxreg.train.data.readable import Faults, find_faults
+from jaxreg.train.errors import RunError, printable, shortened
+
+MOST_SHOWN = 20  # errors of single images
+
+
+def check_data(config: Config, workdir: Path) -> dict[str, Any]:
+  """Reads the data that `config` names, decodes each image once, and returns what there is.
+
+  Nothing is written into `workdir`. What is found out about images stays in the user's cache, where a run
+  with `data.skip_unreadable` looks for it.
+
+  Raises:
+    RunError: for data that a run would refuse, and for images that would end it.
+  """
+  del workdir
+  source = read_source(config)
+  faults = find_faults(source, fresh=True)
+  # The same file may be in two splits, such as `val` and `test` of one folder.
+  messages = sorted({fault for of_split in faults.values() for fault in of_split.values()})
+  for message in messages[:MOST_SHOWN]:
+    print(printable(message.removesuffix(REMEDY)), file=sys.stderr)
+  if len(messages) > MOST_SHOWN:
+    print(f"... and {len(messages) - MOST_SHOWN} more", file=sys.stderr)
+  data = used_part(config, source)
+  numbers = lambda of: {name: len(split) for name, split in _splits(of).items()}
+  results = {
+    "source": config.data.name,
+    "sizes": numbers(data),
+    "class_names": list(data.class_names),
+    "num_classes": data.num_classes,
+    "streams": data.streams(),
+    "images": sum(numbers(source).values()),
+    "unreadable": len(messages),
+  }
+  if not config.data.skip_unreadable and (ending := _ending(faults, source, data)):
+    raise RunError(
+      f"data: {len(messages)} of {results['images']} images cannot be decoded, and {len(ending)} of them "
+      "would end the run; remove or mend them, or give --config.data.skip_unreadable=True"
+    )
+  return results
+
+
+def report_lines(results: dict[str, Any]) -> list[str]:
+  """The results in a few lines for people."""
+  sizes = ", ".join(f"{number} {name}" for name, number in results["sizes"].items())
+  names = f": {shortened(', '.join(results['class_names']), 1000)}" if results["class_names"] else ""
+  lines = [f"data.{results['source']}: {sizes} examples of {results['num_classes']} classes{names}"]
+  if results["streams"]:
+    lines.append(f"{results['images']} images read; {results['unreadable']} of them cannot be decoded")
+  return lines
+
+
+def _splits(data: Dataset) -> dict[str, Split]:
+  others = {"unlabelled": data.unlabelled, "rest": data.rest}
+  return data.splits() | {name: split for name, split in others.items() if split is not None}
+
+
+def _ending(faults: dict[str, Faults], source: Dataset, data: Dataset) -> set[str]:
+  """The faults of the images that a run on `data`, a part of `source`, uses."""
+  ending = set()
+  for name, found in faults.items():
+    images = getattr(source, name).inputs
+    used = [split.inputs.numbers for split in _splits(data).values() if split.inputs.store is images.store]
+    for position, fault in found.items():
+      if any((numbers == images.numbers[position]).any() for numbers in used):
+        ending.add(fault)
+  return ending
