@@ -1,8 +1,8 @@
 """The site: `pip install -e '.[docs]' && sphinx-build -W docs docs/_build`.
 
-The pages of the reference, of the gallery and of the tutorials are written before Sphinx reads the rest;
-none of them is committed. `JAXREG_DOCS_INTERSPHINX=1` links names of JAX, Optax, Flax and others to their
-sites, which takes a network. `-D plot_gallery=0` does not run the tutorials.
+The pages of the reference with the table of methods, of the gallery and of the tutorials are written before
+Sphinx reads the rest; none of them is committed. `JAXREG_DOCS_INTERSPHINX=1` links names of JAX, Optax, Flax
+and others to their sites, which takes a network. `-D plot_gallery=0` does not run the tutorials.
 """
 
 import ast
@@ -18,9 +18,10 @@ from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
 DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS))
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]  # this checkout, whatever is installed
 
 import gallery  # noqa: E402
+import method_table  # noqa: E402
 import reference  # noqa: E402
 
 import jaxreg  # noqa: E402
@@ -112,6 +113,28 @@ class Links(SphinxTransform):
       link += literal
 
 
+NUMBER = re.compile(r"[-\u2212]?\d[\d.,]*(?: ±\s[\d.,]+)?(?:\s%)?")
+
+
+class Numbers(SphinxTransform):
+  """Keeps a number, its spread and its unit on one line: `4.54 ± 0.28 %`."""
+
+  default_priority = 510
+
+  def apply(self) -> None:
+    for text in list(self.document.findall(nodes.Text)):
+      if isinstance(text.parent, nodes.FixedTextElement | nodes.literal | nodes.math):
+        continue
+      parts, end = [], 0
+      for found in NUMBER.finditer(text):
+        if not re.search(r"\s", found[0]):
+          continue
+        parts += [nodes.Text(text[end : found.start()]), nodes.inline("", found[0], classes=["number"])]
+        end = found.end()
+      if parts:
+        text.parent.replace(text, [part for part in (*parts, nodes.Text(text[end:])) if part.astext()])
+
+
 def ready_for_napoleon(app, what, name, obj, options, lines: list[str]) -> None:
   """Marks titles of papers, which are in single backticks, and keeps `Returns` from being read as a type."""
   section = ""
@@ -135,27 +158,44 @@ def write_root_pages() -> None:
     (DOCS / f"about/{name.lower()}.md").write_text(text)
 
 
+def write_papers() -> None:
+  """The pages of `papers/`, whose links are seen from `docs/papers/`, one folder deeper than `docs/`."""
+  (DOCS / "papers").mkdir(exist_ok=True)
+  for file in DOCS.parent.glob("papers/*/README.md"):
+    text = file.read_text().replace("](../../docs/", "](../")
+    text = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](\1.md", text)
+    (DOCS / f"papers/{file.parent.name}.md").write_text(text)
+
+
 def links_to_root_pages(app, docname: str, source: list[str]) -> None:
   up = "../" * docname.count("/")
   for name in ROOT_PAGES:
     source[0] = re.sub(rf"\]\((\.\./)+{name}\.md", f"]({up}about/{name.lower()}.md", source[0])
+  source[0] = re.sub(r"\]\((?:\.\./)+papers/(\w+)/README\.md", rf"]({up}papers/\1.md", source[0])
 
 
 def as_written(app, what, name, obj, options, signature, returned):
   """A signature as the source has it, with the names of types instead of what they stand for."""
-  if what != "function":
+  if what not in ("function", "method"):
     return None
   node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(obj)))).body[0]
   if not isinstance(node, ast.FunctionDef):
     return None
-  return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
+  if what == "method":
+    node.args.args = node.args.args[1:]
+  result = inspect.signature(obj).return_annotation  # of the sum of a loss's terms, not of the terms
+  written = result if isinstance(result, str) else node.returns and ast.unparse(node.returns)
+  return f"({ast.unparse(node.args)})", written
 
 
 def setup(app) -> None:
   write_root_pages()
+  write_papers()
   gallery.write(DOCS)
   reference.write(DOCS)
+  method_table.write(DOCS)
   app.add_transform(Links)
+  app.add_transform(Numbers)
   app.connect("source-read", links_to_root_pages)
   app.connect("autodoc-process-docstring", ready_for_napoleon, priority=100)  # before napoleon
   app.connect("autodoc-process-signature", as_written)

@@ -9,8 +9,12 @@ import functools
 import importlib
 import inspect
 import re
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this checkout, whatever is installed
 
 import jaxreg
 
@@ -22,17 +26,77 @@ DATA = {
   "typing.Array": "An array of JAX.",
   "typing.Batch": "What a loss function is given beside the parameters: any pytree.",
   "typing.Key": "A typed key, as `jax.random.key` makes it.",
-  "typing.Mask": "A function from parameters to a tree of booleans, such as `paths.kernels_only`.",
+  "typing.Mask": "Which parameters: globs on their names, a tree of bools, or a function that gives one.",
   "typing.Metrics": "Metrics by name, each a sum and a count: they are merged by addition.",
   "typing.ModelState": "The state of a model beside its parameters, such as BatchNorm's averages.",
   "typing.Params": "Parameters: any pytree of arrays.",
 }
+
+# The names of `losses` by task, as globs. A name is under the first heading that fits: a new loss under the
+# last.
+TASKS = {
+  "Helpers: predictions": "*_log_probs *_probs",
+  "Helpers: the terms of a loss": "*_terms *_diagnostics",
+  "Helpers: heads, masks and groups": """*_heads *_mask *_masked_logits *_scores""",
+  "DropMax and its relatives": "*dropmax* deterministic_attention",
+  "Group softmax": "group_softmax*",
+  "Unlabelled examples and two views": """consistency entropy pseudo_label semi_supervised r_drop
+    jensen_shannon""",
+  "Several tasks": "multitask uncertainty_weighting",
+  "Autoencoders": "reconstruction",
+  "Classification": "*",
+}
+GROUPED = ("losses", "flatness")  # the other folders are short enough for the alphabet
 
 
 @functools.cache
 def public() -> dict[str, list[str]]:
   """The public names of each public module: `{"losses": ["arcface", ...], ...}`."""
   return {folder: list(importlib.import_module(f"jaxreg.{folder}").__all__) for folder in jaxreg.__all__}
+
+
+def groups(folder: str) -> dict[str, list[str]]:
+  """The names of a folder by heading: tasks of `losses`, files of `flatness`, elsewhere one empty heading."""
+  if folder not in GROUPED:
+    return {"": public()[folder]}
+  # Read from below, so that what one calls first stands first.
+  headings = (
+    list(reversed(TASKS)) if folder == "losses" else sorted({_file_heading(n) for n in public()[folder]})
+  )
+  task = lambda name: next(
+    task for task, globs in TASKS.items() if any(fnmatch(name, g) for g in globs.split())
+  )
+  of = task if folder == "losses" else _file_heading
+  found = {heading: [name for name in public()[folder] if of(name) == heading] for heading in headings}
+  return {heading: names for heading, names in found.items() if names}
+
+
+def _file_heading(name: str) -> str:
+  """The first line of the file of `flatness` that has a name, without the full stop."""
+  module = importlib.import_module(getattr(importlib.import_module("jaxreg.flatness"), name).__module__)
+  return (inspect.getdoc(module) or "").partition("\n")[0].removesuffix(".")
+
+
+@functools.cache
+def members(folder: str, name: str) -> dict[str, str]:
+  """The public methods and properties of a class of ours, and `__call__`: "method" or "property" by name.
+
+  What a base class of another package has as well, such as Flax's `setup`, is not the class's own.
+  """
+  found = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+  if not inspect.isclass(found) or f"{folder}.{name}" in DATA:
+    return {}
+  bases = [base for base in inspect.getmro(found) if base.__module__.startswith("jaxreg.")]
+  theirs = {key for base in inspect.getmro(found) if base not in bases for key in vars(base)}
+  kinds: dict[str, str] = {}
+  for base in bases:
+    for key, value in vars(base).items():
+      if key == "__call__" or not (key.startswith("_") or key in theirs):
+        if isinstance(value, property | functools.cached_property):
+          kinds.setdefault(key, "property")
+        elif inspect.isfunction(value) or isinstance(value, staticmethod | classmethod):
+          kinds.setdefault(key, "method")
+  return kinds
 
 
 def first_sentence(full: str) -> str:
@@ -85,7 +149,11 @@ def linked(text: str, folder: str = "", at: str = "") -> str | None:
   if not found:
     return None
   module, _, name = found[1].rpartition(".")
+  module, _, owner = module.rpartition(".") if module not in names else (module, "", "")
   module = module or (folder if text.startswith(".") else at)
+  if owner:
+    known = owner in names.get(module, ()) and name in members(module, owner)
+    return f"{module}.{owner}.{name}" if known else None
   return f"{module}.{name}" if name in names.get(module, ()) else None
 
 
@@ -94,18 +162,30 @@ def _overview() -> str:
   rows = [(f":doc:`{folder} <{folder}/index>`", count(folder), _about(folder)) for folder in public()]
   text = "Every public name is on one page of its own. Each module says how its functions are called."
   table = _table(("module", "names", "what"), (15, 8, 77), rows)
-  return f"{_title('Reference')}{text}\n\n{_hidden([f'{folder}/index' for folder in public()])}\n{table}"
+  text = f"{_title('Reference')}{text}\n\n{_hidden([f'{folder}/index' for folder in public()])}\n{table}"
+  for folder in GROUPED:
+    links = lambda names: ", ".join(f":doc:`{n} <{folder}/{file_of(folder, n)}>`" for n in names)  # noqa: B023
+    tasks = [(heading, links(names)) for heading, names in groups(folder).items()]
+    title = f"jaxreg.{folder} by task"
+    text += f"\n{title}\n{'-' * len(title)}\n\n{_table(('task', 'names'), (25, 75), tasks)}"
+  return text
 
 
 def _folder(folder: str, names: list[str]) -> str:
   text = inspect.getdoc(importlib.import_module(f"jaxreg.{folder}")) or ""
   first, _, rest = text.partition("\n\n")
-  files = [file_of(folder, name) for name in names]
-  rows = [(f":doc:`{name} <{file}>`", first_sentence(f"{folder}.{name}")) for name, file in zip(names, files)]
-  table = _table(("name", "what it does"), (32, 68), rows)
+  tables, pages = "", []
+  for heading, group in groups(folder).items():
+    files = [file_of(folder, name) for name in group]
+    pages += [f"{name} <{file}>" for name, file in zip(group, files)]
+    links = [f":doc:`{name} <{file}>`" for name, file in zip(group, files)]
+    rows = [(link, first_sentence(f"{folder}.{name}")) for name, link in zip(group, links)]
+    tables += f"{heading}\n{'-' * len(heading)}\n\n" if heading else ""
+    tables += _table(("name", "what it does"), (32, 68), rows) + "\n"
   top = f"{_title(f'jaxreg.{folder}')}.. py:module:: jaxreg.{folder}\n\n"
-  pages = _hidden([f"{name} <{file}>" for name, file in zip(names, files)])
-  return f"{top}{first}\n\n{table}\n{rest}\n\n{pages}"
+  # Headings would take in the text below them, so it stands above.
+  body = f"{first}\n\n{rest}\n\n{tables}" if folder in GROUPED else f"{first}\n\n{tables}{rest}\n\n"
+  return f"{top}{body}{_hidden(pages)}"
 
 
 def _page(folder: str, name: str) -> str:
@@ -114,7 +194,10 @@ def _page(folder: str, name: str) -> str:
     value = f"\n   .. code-block:: python\n\n      {value}\n" if (value := _assignment(folder, name)) else ""
     return f"{top}.. py:data:: {name}\n\n   {DATA[f'{folder}.{name}']}\n{value}"
   found = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
-  return f"{top}.. auto{'class' if inspect.isclass(found) else 'function'}:: jaxreg.{folder}.{name}\n"
+  text = f"{top}.. auto{'class' if inspect.isclass(found) else 'function'}:: jaxreg.{folder}.{name}\n"
+  for member, kind in members(folder, name).items():
+    text += f"\n   .. auto{kind}:: jaxreg.{folder}.{name}.{member}\n"
+  return text
 
 
 def _assignment(folder: str, name: str) -> str | None:

@@ -20,10 +20,10 @@ def loss_fn(weights):
   return 0.5 * jnp.mean((design @ weights - targets) ** 2)
 
 
-prox = functools.partial(constraints.prox_l1, weight=0.03)
-accelerated = constraints.fista(loss_fn, jnp.zeros(20), prox, num_steps=200)
+prox = functools.partial(constraints.prox_l1, weight=0.03, mask="*")
+accelerated = constraints.proximal_gradient(loss_fn, jnp.zeros(20), prox, num_steps=200)
 
-optimizer = optax.chain(optax.sgd(0.3), constraints.proximal(prox, 0.3, mask=lambda params: True))
+optimizer = optax.chain(optax.sgd(0.3), constraints.proximal(prox, 0.3))
 weights = jnp.zeros(20)
 state = optimizer.init(weights)
 for _ in range(200):

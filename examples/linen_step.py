@@ -12,8 +12,8 @@ x, labels = jax.random.normal(jax.random.key(1), (8, 64)), jnp.arange(8)
 
 
 def loss_fn(params, batch, *, key):
-  heads = jnp.split(model.apply(params, batch["inputs"]), 3, axis=-1)
-  return losses.dropmax(key, *heads, batch["labels"]).mean()
+  logits, retain_logits, residual_logits = jnp.split(model.bind(params)(batch["inputs"]), 3, axis=-1)
+  return losses.dropmax(key, logits, retain_logits, residual_logits, batch["labels"]).mean()
 
 
 @jax.jit
@@ -29,7 +29,7 @@ for number in range(20):
   key = jax.random.fold_in(jax.random.key(0), number)
   params, state, loss = step(params, state, {"inputs": x, "labels": labels}, key)
 
-logits, retain_logits, _ = jnp.split(model.apply(params, x), 3, axis=-1)
+logits, retain_logits, _ = jnp.split(model.bind(params)(x), 3, axis=-1)
 log_probs = losses.dropmax_log_probs(logits, retain_logits)
 nll = -log_probs[jnp.arange(8), labels].mean()
 print(f"NLL after 20 steps: {nll:.3f} nats")

@@ -26,13 +26,13 @@ folder = Path(tempfile.mkdtemp())
 
 # The eight lines.
 hessian = flatness.Curvature(loss_fn, params, loader)
-top = hessian.top_eigenpairs(key=keys[4], num=2)
+top = hessian.top_eigenpairs(key=keys[4], num_pairs=2)
 trace = hessian.trace(key=keys[5])
-density = hessian.density(key=keys[6], num_matvecs=30)
+density = hessian.density(key=keys[6], num_steps=30)
 plots.density({"hessian": density}).savefig(folder / "density.png")
 along = flatness.subset(params).merge(top.vectors[0])  # a tree like the parameters
 profile = flatness.loss_profile(loss_fn, params, along, jnp.linspace(-0.5, 0.5, 21), loader[0])
-layers = flatness.layerwise(hessian, key=keys[7], num_matvecs=10)
+layers = flatness.layerwise(hessian, key=keys[7], num_steps=10)
 
 print("top eigenvalues", top.values, "trace", trace.mean, "+-", trace.standard_error)
 print("layers", dict(zip(layers.names, layers.top_eigenvalues.tolist(), strict=True)))

@@ -1,11 +1,14 @@
 """Trains the scripts of this folder before and after the changes of docs/porting.md, and prints a table.
 
 `python examples/porting/measure.py --seeds 3` takes scikit-learn's digits; `--mnist DIR` takes MNIST from a
-folder with its four idx files. The changes are read from the page, so that it shows what was measured.
+folder with its four idx files. `--record` keeps the values of all runs. The changes are read from the page,
+so that it shows what was measured.
 """
 
 import argparse
 import gzip
+import importlib.metadata
+import json
 import re
 import types
 from pathlib import Path
@@ -87,8 +90,8 @@ def interval(values, form):
   return text
 
 
-def table(scripts, train, test, seeds, marks):
-  """Yields the rows of the table, a line each."""
+def table(scripts, train, test, seeds, marks, kept):
+  """Yields the rows of the table, a line each; the values of all runs go into `kept`."""
   yield "| script, loss | steps | test accuracy, % | test NLL | training loss |"
   yield "|---|---|---|---|---|"
   found = changes()
@@ -98,6 +101,8 @@ def table(scripts, train, test, seeds, marks):
       runs = [list(module.run(seed, batches_of(train, seed), test, marks)) for seed in range(seeds)]
       for step, rows in zip(marks, np.asarray(runs, np.float64).transpose(1, 2, 0)):
         loss, nll, accuracy = rows
+        values = {"test accuracy, %": 100 * accuracy, "test NLL": nll, "training loss": loss}
+        kept[f"`{script}`, {name}, {step} steps"] = {"runs": {key: list(of) for key, of in values.items()}}
         cells = interval(100 * accuracy, ".1f"), interval(nll, ".3f"), interval(loss, ".2f")
         yield f"| `{script}`, {name} | {step} | " + " | ".join(cells) + " |"
 
@@ -108,10 +113,20 @@ def main():
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--steps", type=int, nargs="+", default=[150, 600], help="evaluate after these")
   parser.add_argument("--mnist", type=Path, metavar="DIR", help="the four idx files; default: digits")
+  parser.add_argument("--record", type=Path, metavar="FILE", help="keep the values of all runs there")
   given = parser.parse_args()
   train, test = mnist(given.mnist) if given.mnist else digits()
-  for line in table(given.scripts, train, test, given.seeds, sorted(given.steps)):
+  kept = {}
+  for line in table(given.scripts, train, test, given.seeds, sorted(given.steps), kept):
     print(line, flush=True)
+  if given.record:
+    record = {
+      "command": f"python examples/porting/measure.py --seeds {given.seeds}",
+      "versions": {name: importlib.metadata.version(name) for name in ("jax", "flax", "equinox", "optax")},
+      "digits": {"test accuracy, %": 1, "test NLL": 3, "training loss": 2},
+      "rows": kept,
+    }
+    given.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -67,8 +67,7 @@ def proximal(alpha):
 
 @jax.jit
 def subgradient(alpha):
-  l1 = lambda params: alpha * penalties.l1(params, mask=lambda p: jax.tree.map(lambda _: True, p))
-  return descend(penalties.penalized(loss_fn, (1.0, l1)), optax.sgd(rate))
+  return descend(penalties.penalized(loss_fn, (alpha, penalties.l1)), optax.sgd(rate))
 
 
 alphas = np.geomspace(0.003, 0.6, 25)

@@ -59,8 +59,8 @@ def advance(params, steps):
 def spectrum(params):
   hessian = flatness.hvp(loss_fn, params, batch)
   first, second = jax.random.split(jax.random.key(1))
-  top = flatness.top_eigenpairs(hessian, hessian.like, key=first, num=12, check=False)
-  return flatness.spectral_density(hessian, hessian.like, key=second, num_probes=4, num_matvecs=60), top
+  top = flatness.top_eigenpairs(hessian, hessian.like, key=first, num_pairs=12, check=False)
+  return flatness.spectral_density(hessian, hessian.like, key=second, num_samples=4, num_steps=60), top
 
 
 found = {}

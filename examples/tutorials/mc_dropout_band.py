@@ -69,13 +69,13 @@ params = train(jax.random.key(1))
 # Mean and band
 # -------------
 #
-# With ``mask="shared"`` each draw is one function of ``x``, which can be drawn as a line. The variance is
+# With ``per_example=False`` each draw is one function of ``x``, which can be drawn as a line. The variance is
 # that of the masks alone; the noise of the observations, 0.1 here, adds to it.
 
 at = np.linspace(-5, 5, 201)
 points = jnp.asarray(at, jnp.float32)[:, None]
 moments = jax.jit(
-  lambda key: ensembles.mc_regress(apply_fn, params, points, key=key, num_samples=200, mask="shared")
+  lambda key: ensembles.mc_regress(apply_fn, params, points, key=key, num_samples=200, per_example=False)
 )(jax.random.key(2))
 mean, std = np.asarray(moments.mean), np.sqrt(moments.variance)
 

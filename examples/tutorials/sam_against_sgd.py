@@ -83,7 +83,9 @@ ends = {
 @jax.jit
 def measure(params):
   hessian = flatness.hvp(loss_fn, params, train)
-  top = flatness.top_eigenpairs(hessian, hessian.like, key=jax.random.key(2), num=1, check=False).values[0]
+  top = flatness.top_eigenpairs(
+    hessian, hessian.like, key=jax.random.key(2), num_pairs=1, check=False
+  ).values[0]
   error = (logits_fn(params, test[0]).argmax(-1) != test[1]).mean()
   return loss_fn(params, train, key=None), top, 100 * error
 
@@ -114,7 +116,7 @@ def random_plane(params):
 
 def sharpest_plane(params):
   hessian = flatness.hvp(loss_fn, params, train)
-  pairs = flatness.top_eigenpairs(hessian, hessian.like, key=jax.random.key(2), num=2, check=False)
+  pairs = flatness.top_eigenpairs(hessian, hessian.like, key=jax.random.key(2), num_pairs=2, check=False)
   empty = flatness.subset(jax.tree.map(jnp.zeros_like, params))
   return tuple(empty.merge(vector) for vector in pairs.vectors)
 

@@ -1,0 +1,84 @@
+"""Training loss against the step, balanced and unbalanced starts, from a finished comparison of optimizers.
+
+    python -m papers.adaptive_sgd.optimizer_curves runs/compare_optimizers_mnist5k-HASH
+
+Writes `figures/optimizers.png` into the folder.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from jaxreg.train.run.log import read_records
+
+STARTS = {"balanced": "", "unbalanced": " unbalanced"}
+STYLES = {"balanced": {"color": "tab:blue"}, "unbalanced": {"color": "tab:orange", "linestyle": "--"}}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+  parser.add_argument("folder", type=Path)
+  folder = parser.parse_args().folder
+  found = json.loads((folder / "compare.json").read_text())
+  names = [name for name in found["rows"] if not name.endswith(STARTS["unbalanced"])]
+  figure = draw(
+    {name: {start: _curve(folder, name + suffix) for start, suffix in STARTS.items()} for name in names},
+    found["seeds"],
+  )
+  (folder / "figures").mkdir(exist_ok=True)
+  figure.savefig(folder / "figures/optimizers.png", dpi=100)
+
+
+def draw(curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]], seeds: int) -> Figure:
+  """Draws a panel for each optimizer: `(steps, loss, half width)` of both starts, the others in grey."""
+  columns = 4
+  rows = -(-len(curves) // columns)
+  figure = Figure(figsize=(11, 0.7 + 2.1 * rows), layout="constrained")
+  axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+  for axis in axes[len(curves) :]:
+    axis.set_axis_off()
+  for axis, (name, starts) in zip(axes, curves.items()):
+    for others in curves.values():
+      for steps, loss, _ in others.values():
+        axis.plot(steps, loss, color="lightgray", linewidth=0.6)
+    for start, style in STYLES.items():
+      steps, loss, half = starts[start]
+      axis.plot(steps, loss, linewidth=1.6, label=f"{start} start", **style)
+      # A mean that is not larger than its interval has no lower end on a logarithmic axis.
+      low = np.maximum(loss - half, loss / 10)
+      axis.fill_between(steps, low, loss + half, color=style["color"], alpha=0.2, linewidth=0)
+    axis.set_title(name, loc="left", fontsize="medium")
+    axis.set_yscale("log")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.3)
+  figure.supxlabel("step", fontsize="medium")
+  figure.supylabel(f"training loss (nats), mean of {seeds} seeds and its 95 % interval", fontsize="medium")
+  figure.legend(
+    [*axes[0].get_legend_handles_labels()[0], Line2D([], [], color="lightgray", linewidth=0.8)],
+    [*axes[0].get_legend_handles_labels()[1], "the other optimizers"],
+    loc="outside upper center",
+    ncols=3,
+    frameon=False,
+  )
+  return figure
+
+
+def _curve(folder: Path, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  records = [record for record in read_records(_run(folder, label)) if "train/loss" in record]
+  steps, loss = np.array([[record["step"], record["train/loss"]] for record in records]).T
+  return steps, loss, np.array([record.get("train/loss_ci95", 0.0) for record in records])
+
+
+def _run(folder: Path, label: str) -> Path:
+  name = re.sub(r"[^0-9A-Za-z_]+", "_", label)
+  (run,) = (folder / "rows").glob(f"{name}-????????")
+  return run
+
+
+if __name__ == "__main__":
+  main()
