@@ -1,14 +1,15 @@
-"""Runs the measurements of speed one after another, and writes their tables into two pages of the docs.
+"""Runs the measurements of speed one after another, and writes tables and numbers into the pages.
 
     python -m benchmarks [NAME ...] [--quick] [--peer-python PYTHON] [--other-python PYTHON]
 
 Each is a process of its own, `benchmarks/NAME.py`. What it measured goes into `benchmarks/results.json` when
 it ends, with the machine and the versions; a measurement that fails is a line, and the rest goes on. Then the
-tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file; `--render` does only that.
-`--quick` takes a few minutes, shows that everything runs, and writes neither. PyTorch is that of
-`--peer-python`; `--other-python` shows the training step under other versions of Python and JAX. Three run
-only if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of all regularizers, and
-`pyhessian_readme`.
+tables of `docs/speed.md` and `docs/toolbox.md` are made again from that file, and all tables and numbers of
+the README, docs/ and papers/ that have a record in `benchmarks/records` (`_records.py` says how a page asks
+for them); `--render` does only that. `--quick` takes a few minutes, shows that everything runs, and writes
+neither. PyTorch is that of `--peer-python`; `--other-python` shows the training step under other versions of
+Python and JAX. Three run only if they are named: `accelerator`, for a GPU or a TPU, `toolbox`, the steps of
+all regularizers, and `pyhessian_readme`.
 """
 
 import argparse
@@ -25,9 +26,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import _records
+from _report import by_instructions, instructions
+
 FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "results.json"
-PAGES = tuple(FOLDER.parent / "docs" / f"{name}.md" for name in ("speed", "toolbox"))
+ROOT = FOLDER.parent
+PAGES = (
+  ROOT / "README.md",
+  *sorted((ROOT / "docs").glob("*.md")),
+  *sorted((ROOT / "docs/guides").glob("*.md")),
+  *sorted((ROOT / "papers").glob("*/README.md")),
+)
 NAMES = (
   "steps",
   "dropmax_overhead",
@@ -40,6 +51,7 @@ NAMES = (
 )
 NAMED = ("accelerator", "toolbox", "pyhessian_readme")  # those that run only if they are named
 PEERS = ("steps", "flatness", "pyhessian_readme")  # those that run PyTorch too
+BY_INSTRUCTIONS = ("steps",)  # those whose results are kept for each kind of processor
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 # <!-- table NAME --> ... <!-- end -->
 TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -71,7 +83,7 @@ def main() -> int:
   if RESULTS.is_file() and not options.quick:
     results = json.loads(RESULTS.read_text())
     for page in PAGES:
-      page.write_text(render(page.read_text(), results))
+      page.write_text(_records.render(render(page.read_text(), results), up(page)))
   if failed:
     print(f"failed: {', '.join(failed)}", file=sys.stderr)
   return bool(failed)
@@ -99,7 +111,8 @@ def run(name: str, options: argparse.Namespace) -> bool:
   print(f"{name} took {seconds:.0f} s", flush=True)
   if not options.quick:
     results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    keep({**results, name: {**described(), "seconds": round(seconds), **found}})
+    kept = by_instructions(name) if name in BY_INSTRUCTIONS else name
+    keep({**results, kept: {**described(), "seconds": round(seconds), **found}})
   return True
 
 
@@ -112,6 +125,7 @@ def described() -> dict[str, Any]:
     "date": datetime.date.today().isoformat(),
     "machine": {
       "processor": model[1].strip() if model else platform.processor(),
+      "instructions": instructions(),
       "cores": len(os.sched_getaffinity(0)),
       "load": round(os.getloadavg()[0], 1),
     },
@@ -125,14 +139,18 @@ def described() -> dict[str, Any]:
 def keep(results: dict[str, Any]) -> None:
   """Replaces the file in one move, so that no half of it is ever there."""
   new = RESULTS.with_suffix(".new")
-  new.write_text(
-    json.dumps({name: results[name] for name in NAMES + NAMED if name in results}, indent=1) + "\n"
-  )
+  known = (*NAMES, *(f"{name}_{kind}" for name in BY_INSTRUCTIONS for kind in ("avx2", "avx512")), *NAMED)
+  new.write_text(json.dumps({name: results[name] for name in known if name in results}, indent=1) + "\n")
   new.replace(RESULTS)
 
 
+def up(page: Path) -> str:
+  """The way from a page to the root, such as `../`."""
+  return "../" * (len(page.relative_to(ROOT).parts) - 1)
+
+
 def render(page: str, results: dict[str, Any]) -> str:
-  """The page with each marked table made from the results."""
+  """The page with each marked table of `results.json`."""
   measured = {table: (name, found) for name, found in results.items() for table in found["tables"]}
 
   def block(match: re.Match[str]) -> str:
@@ -160,9 +178,11 @@ def caption(name: str, found: dict[str, Any]) -> str:
   machine, versions = found["machine"], found["versions"]
   device = f"{found['device']}, " if "device" in found else ""
   cores = f"{machine['cores']} core{'s' * (machine['cores'] > 1)} of {machine['processor']}"
+  if machine.get("instructions"):
+    cores += f" with {machine['instructions']}"
   return (
-    f"`python -m benchmarks {name}`, {found['date']}: {device}{cores}, Python {versions['python']},\n"
-    f"jax {versions['jax']}."
+    f"`python -m benchmarks {name.partition('_avx')[0]}`, {found['date']}: {device}{cores}, "
+    f"Python {versions['python']},\njax {versions['jax']}."
   )
 
 

@@ -15,7 +15,8 @@ def shapes():
 def make_convolutions():
   """`run(number)`: all convolutions and their gradients in one program of JAX, `number` times."""
   import jax  # not for the side of PyTorch, which takes the shapes only
-  from jax import lax
+
+  from jaxreg.models import convolution
 
   draw = lambda number, *shape: jax.random.normal(jax.random.key(number), shape)
   layers = [
@@ -32,7 +33,7 @@ def make_convolutions():
   def step(layers):
     def one(x, kernel, cotangent, stride):
       dimensions = {"padding": [(1, 1), (1, 1)], "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
-      convolve = lambda x, kernel: lax.conv_general_dilated(x, kernel, (stride, stride), **dimensions)
+      convolve = lambda x, kernel: convolution(x, kernel, (stride, stride), **dimensions)
       out, gradients = jax.vjp(convolve, x, kernel)
       found = gradients(cotangent)
       # The images need no gradient.

@@ -50,15 +50,15 @@ class Side:
     return self.block(closed).matrix()
 
   def hessian(self):
-    return flatness.hessian(loss, self.params, self.batch, where=WHERE)
+    return flatness.hessian(loss, self.params, self.batch, mask=WHERE)
 
   def convolution(self, examples):
     """The block of a convolution by Jacobians, and the function that makes its first rows by products."""
     params, batch = self.kept("convolutions", lambda: make_convolutions(examples))
     # On the host: in a compiled loop, XLA runs convolutions on a CPU many times slower.
-    product = flatness.Curvature(convolution_loss, params, batch, where="first")
+    product = flatness.Curvature(convolution_loss, params, batch, mask="first")
     rows = lambda number: jnp.stack([product(unit) for unit in jnp.eye(number, product.like.size)])
-    whole = lambda: flatness.gauss_newton_matrix(logits, outer_loss, params, batch, where="first")
+    whole = lambda: flatness.gauss_newton_matrix(logits, outer_loss, params, batch, mask="first")
     return whole, rows, product.like.size
 
   def noise_block(self, masks, seed=0):
@@ -120,14 +120,14 @@ class Side:
     lines = jnp.zeros((directions, self.size)).at[:, 0].set(1)
     drawn = jax.ShapeDtypeStruct((3 * number, self.size), jnp.float32)
     programs = {
-      "dense_hessian": (lambda p, b: block(p, b, False).matrix(), ()),
-      "hessian": (lambda p, b: flatness.hessian(loss, p, b, where=WHERE), ()),
-      "dense_noise_covariance, 32 masks": (lambda p, b, k: noise_block(p, b, k, 32).matrix(), (key,)),
+      "DenseLayer.hessian": (lambda p, b: block(p, b, False).matrix(), ()),
+      "hessian": (lambda p, b: flatness.hessian(loss, p, b, mask=WHERE), ()),
+      "DenseLayer.noise_covariance, 32 masks": (lambda p, b, k: noise_block(p, b, k, 32).matrix(), (key,)),
       "sample_gradients": (partial(samples, number=number), (key,)),
       "principal_components": (lambda p, b, x: flatness.principal_components(x), (drawn,)),
       "top_eigenpairs": (top_eigenpairs, (key,)),
       "interval_flatness": (intervals, (lines,)),
-      "dense_interval_flatness": (dense_intervals, (lines,)),
+      "DenseLayer.interval_flatness": (dense_intervals, (lines,)),
       "one point of figure 4": (partial(point, closed=False), (key,)),
     }
     sizes = {}
@@ -137,15 +137,17 @@ class Side:
     return sizes
 
 
+def dense_layer(params, batch, **options):
+  return flatness.DenseLayer(head(params), *layer(params, batch), batch, **options)
+
+
 def block(params, batch, closed):
   formula = curvature(params) if closed else None
-  return flatness.dense_hessian(head(params), *layer(params, batch), batch, curvature_fn=formula)
+  return dense_layer(params, batch).hessian(curvature_fn=formula)
 
 
 def noise_block(params, batch, key, masks):
-  return flatness.dense_noise_covariance(
-    head(params), *layer(params, batch), batch, key=key, num_masks=masks, chunk_size=500
-  )
+  return dense_layer(params, batch, chunk_size=500).noise_covariance(key=key, num_samples=masks)
 
 
 @partial(jax.jit, static_argnums=3)
@@ -155,17 +157,17 @@ def point(params, batch, key, closed):
 
 
 def samples(params, batch, key, number):
-  return flatness.sample_gradients(loss, params, batch, key=key, num=number, where=WHERE)
+  return flatness.sample_gradients(loss, params, batch, key=key, num_samples=number, mask=WHERE)
 
 
 def top_eigenpairs(params, batch, key):
-  operator = flatness.hvp(loss, params, batch, where=WHERE)
-  return flatness.top_eigenpairs(operator, operator.like, key=key, num=20, num_matvecs=60)
+  operator = flatness.hvp(loss, params, batch, mask=WHERE)
+  return flatness.top_eigenpairs(operator, operator.like, key=key, num_pairs=20, num_steps=60)
 
 
 def intervals(params, batch, directions):
-  return flatness.interval_flatness(loss, params, directions, batch, where=WHERE)
+  return flatness.interval_flatness(loss, params, directions, batch, mask=WHERE)
 
 
 def dense_intervals(params, batch, directions):
-  return flatness.dense_interval_flatness(head(params), *layer(params, batch), directions, batch)
+  return dense_layer(params, batch).interval_flatness(directions)

@@ -16,6 +16,18 @@ def flags(doc: str, *, rounds: int) -> argparse.ArgumentParser:
   return parser
 
 
+def instructions() -> str:
+  """The widest vector instructions of the processor that change how XLA convolves, or nothing."""
+  path = Path("/proc/cpuinfo")
+  known = set(path.read_text().split()) if path.exists() else set()
+  return next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in known), "")
+
+
+def by_instructions(name: str) -> str:
+  """The name of results that are kept for each kind of processor, such as `steps_avx2`."""
+  return f"{name}_{instructions().lower().replace('-', '')}".rstrip("_")
+
+
 class Report:
   """Prints each row when it is measured, and keeps tables `{name: {columns, rows}}` and numbers.
 

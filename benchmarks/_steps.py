@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import numpy as np
+from jaxreg._host_memory import keep_freed_memory
 
-from jaxreg import train
-from jaxreg.train.build.program import build
-from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.placement import make_source
-from jaxreg.train.devices.mesh import make_mesh
-from jaxreg.train.devices.replicas import make_replicas
+keep_freed_memory()  # as `run.py` does, before JAX is imported
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+from jaxreg import train  # noqa: E402
+from jaxreg.train.build.program import build  # noqa: E402
+from jaxreg.train.data.dataset import Dataset, Split  # noqa: E402
+from jaxreg.train.data.placement import make_source  # noqa: E402
+from jaxreg.train.devices.mesh import make_mesh  # noqa: E402
+from jaxreg.train.devices.replicas import make_replicas  # noqa: E402
 
 EXAMPLES = 1024
 

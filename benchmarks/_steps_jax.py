@@ -1,15 +1,19 @@
-"""Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines."""
+"""Our side of the benchmark of training steps, a process of its own; see `_steps_torch.py` for the lines.
+
+With `--xla` convolutions have the programs that XLA chooses, on every CPU.
+"""
 
 import json
 import sys
 
-from jaxreg._host_memory import keep_freed_memory
+from _clock import now
+from _convolutions import NAME, make_convolutions
+from _steps import make_steps
 
-keep_freed_memory()  # as `run.py` does
+from jaxreg.models import _convolution
 
-from _clock import now  # noqa: E402
-from _convolutions import NAME, make_convolutions  # noqa: E402
-from _steps import make_steps  # noqa: E402
+if "--xla" in sys.argv:
+  _convolution._avx2_without_avx512 = lambda: False
 
 FIELDS = {
   "MLP": ((28, 28, 1), 128, {"model.name": "MLP", "model.MLP.widths": (1024, 1024)}),

@@ -25,18 +25,18 @@ from _peer import Peer
 from _report import Report, flags, ratios, spread
 from _steps import alternate, median_and_quartiles
 
-MASKED = "dense_noise_covariance, as many masks as the loop's error asks for"
+MASKED = "DenseLayer.noise_covariance, as many masks as the loop's error asks for"
 # Part, what is promised to be at least so many times faster, than what, how many times.
 PROMISES = [
-  ("hessian", "dense_hessian", "PyHessian ~", 20),
-  ("hessian", "dense_hessian", "curvlinops ~", 50),
-  ("hessian", "dense_hessian", "torch.func.hessian ~", 50),
+  ("hessian", "DenseLayer.hessian", "PyHessian ~", 20),
+  ("hessian", "DenseLayer.hessian", "curvlinops ~", 50),
+  ("hessian", "DenseLayer.hessian", "torch.func.hessian ~", 50),
   ("convolution", "gauss_newton_matrix", "Hessian-vector products ~", 50),
   ("noise", MASKED, "PyTorch loop ~", 50),
   ("point", "jaxreg, one program", "PyTorch loops ~", 30),
   ("eigenpairs", "top_eigenpairs", "PyHessian", 8),
   ("intervals", "interval_flatness", "PyTorch loop ~", 10),
-  ("intervals", "dense_interval_flatness", "PyTorch loop ~", 10),
+  ("intervals", "DenseLayer.interval_flatness", "PyTorch loop ~", 10),
   ("total", "jaxreg, generic ~", "PyTorch ~", 12),
   ("total", "jaxreg, structured ~", "PyTorch ~", 20),
 ]
@@ -82,8 +82,8 @@ class Bench:
 def hessian(bench):
   side, chunk, rows = bench.side, bench.examples // 10, bench.rows
   ours = {
-    "dense_hessian": side.dense_hessian,
-    "dense_hessian, closed form": lambda: side.dense_hessian(closed=True),
+    "DenseLayer.hessian": side.dense_hessian,
+    "DenseLayer.hessian, closed form": lambda: side.dense_hessian(closed=True),
     "hessian": side.hessian,
   }
   result = bench.timed(
@@ -124,7 +124,7 @@ def convolution(bench):
 
 def noise(bench):
   side, chunk, counts = bench.side, bench.examples // 20, (2, 8, 16, 32)
-  ours = {f"dense_noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in counts}
+  ours = {f"DenseLayer.noise_covariance, {k} masks": (lambda k=k: side.dense_noise(k)) for k in counts}
   loop = {"samples": bench.samples, "drawn": bench.drawn}
   structured = {
     f"the same in PyTorch, {k} masks": ("covariance_structured", {"masks": k, "chunk": chunk}) for k in counts
@@ -196,7 +196,7 @@ def intervals(bench):
   options = {"directions": paths["some"], "number": bench.number, "rtol": 1e-3}
   ours = {
     "interval_flatness": lambda: side.intervals(directions),
-    "dense_interval_flatness": lambda: side.dense_intervals(directions),
+    "DenseLayer.interval_flatness": lambda: side.dense_intervals(directions),
   }
   tasks = {"PyTorch loop ~": "intervals", "linear in the distance, PyTorch ~": "intervals_structured"}
   result = bench.timed("intervals", {**ours, **{name: (task, options) for name, task in tasks.items()}})
@@ -232,9 +232,9 @@ def total(bench):
   parts = {
     "jaxreg, generic ~": (3 * times("noise", sampled), "interval_flatness", "hessian", "generic"),
     "jaxreg, structured ~": (
-      times("noise", "dense_noise_covariance, 32 masks"),
-      "dense_interval_flatness",
-      "dense_hessian",
+      times("noise", "DenseLayer.noise_covariance, 32 masks"),
+      "DenseLayer.interval_flatness",
+      "DenseLayer.hessian",
       "structured",
     ),
     "PyTorch ~": (3 * times("noise", "PyTorch loop ~"), "PyTorch loop ~", "PyHessian ~", "PyTorch"),

@@ -22,6 +22,7 @@ from _steps import alternate
 from jaxreg import losses
 from jaxreg.losses import _group_softmax_forms as parts_of
 from jaxreg.losses._group_softmax import _form
+from jaxreg.losses._group_softmax_scores import feature_groups
 
 BATCH, FEATURES, CLASSES = 256, 2048, 1000
 FORMS = ("auto", "dense", "scan", "gather")
@@ -100,7 +101,7 @@ def measure_parts(report: Report, groups: Sequence[int], *, rounds: int, seconds
 
 
 def _sorts(scores, number, *head):
-  groups = losses.feature_groups(scores(*head), num_groups=number)
+  groups = feature_groups(scores(*head), num_groups=number)
   return groups, parts_of._order(groups)
 
 

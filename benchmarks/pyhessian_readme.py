@@ -89,16 +89,16 @@ class Ours:
     return many
 
   def top_1(self, curvature, key):
-    return curvature.top_eigenpairs(key=key, num=1, **CONVERGED).values
+    return curvature.top_eigenpairs(key=key, num_pairs=1, **CONVERGED).values
 
   def top_5(self, curvature, key):
-    return curvature.top_eigenpairs(key=key, num=5, **CONVERGED).values
+    return curvature.top_eigenpairs(key=key, num_pairs=5, **CONVERGED).values
 
   def trace(self, curvature, key):
     return curvature.gauss_newton_diagonal(logits, outer_loss).sum()
 
   def density(self, curvature, key):
-    options = {"num_probes": 2, "num_matvecs": 14, "grid": self.grid, "width": WIDTH}
+    options = {"num_samples": 2, "num_steps": 14, "grid": self.grid, "width": WIDTH}
     return curvature.density(key=key, **options).density
 
 

@@ -5,8 +5,9 @@
 
 The trainer's whole step with metrics and augmentation, batch 128 (LeNet 50). The convolutions of ResNet-20
 alone, with their gradients, are a floor of its step. Every contestant is a process of its own, and they run
-in turn. `--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side
-keeps freed memory, as `run.py` does; one contestant leaves that to glibc.
+in turn. Where `models.convolution` does not leave the choice of programs to XLA, one contestant does.
+`--peer-python` is a Python with PyTorch. One device for each core is `JAX_NUM_CPU_DEVICES`. Our side keeps
+freed memory, as `run.py` does; one contestant leaves that to glibc.
 """
 
 import os
@@ -15,7 +16,7 @@ import sys
 
 from _convolutions import NAME
 from _peer import Peer
-from _report import Report, flags, milliseconds, ratios, spread
+from _report import Report, by_instructions, flags, instructions, milliseconds, ratios, spread
 from _steps import alternate
 
 UNCHANGED = {"MALLOC_ARENA_TEST": "8"}  # glibc's own default; a setting of the environment stays
@@ -31,8 +32,8 @@ def main() -> None:
   report = Report(options.json)
   cores = len(os.sched_getaffinity(0))
   spread_out = {"JAX_NUM_CPU_DEVICES": str(cores)}
-  ours = lambda more, python=sys.executable: Peer(
-    python, "_steps_jax.py", environment={"JAX_NUM_CPU_DEVICES": "1", **more}
+  ours = lambda more, python=sys.executable, *flags: Peer(
+    python, "_steps_jax.py", *flags, environment={"JAX_NUM_CPU_DEVICES": "1", **more}
   )
   theirs = lambda more: Peer(options.peer_python, "_steps_torch.py", environment=more)
   peers = {}
@@ -45,10 +46,15 @@ def main() -> None:
     "jaxreg, glibc's memory": ours(UNCHANGED),
     f"jaxreg, {cores} devices": ours(spread_out),
   }
+  if chosen := instructions() == "AVX2":
+    peers["jaxreg, XLA's convolutions"] = ours({}, sys.executable, "--xla")
   if options.other_python:
-    peers[f"jaxreg, {versions(options.other_python)}"] = ours({}, options.other_python)
+    other = f"jaxreg, {versions(options.other_python)}"
+    peers[other] = ours({}, options.other_python)
+    if chosen:
+      peers[f"{other}, XLA's convolutions"] = ours({}, options.other_python, "--xla")
   first = next(iter(peers))
-  report.table("steps", "network", "contestant", "ms a step", f"time of {first}'s")
+  report.table(by_instructions("steps"), "network", "contestant", "ms a step", f"time of {first}'s")
   for network in options.networks.split(","):
     # The floor is of one device, and keeps nothing from call to call.
     left_out = ("devices", "memory") if network == NAME else ()

@@ -116,7 +116,7 @@ def main():
   timed("second product", lambda: curvature(vector))
   top = timed(
     "top 5",
-    lambda: curvature.top_eigenpairs(key=jax.random.key(0), num=5, num_matvecs=products, check=False),
+    lambda: curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=5, num_steps=products, check=False),
   )
   print("eigenvalues", top.values, "residuals", top.residuals, flush=True)
   del top

@@ -14,7 +14,7 @@ from typing import Any
 from _report import Report, flags, ratios, spread
 from _steps import Steps, alternate, made_up
 
-from jaxreg.train.config.fields import flatten
+from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.files import load_file
 from jaxreg.train.config.rows import Row, parse_rows
 from jaxreg.train.jobs.cells import make_cell
@@ -65,7 +65,7 @@ def cells(entry: dict[str, Any], *, first: bool) -> list[str]:
     shown(entry["mean"], "test/error", factor=100, digits=2),
     shown(entry["mean"], "test/nll", digits=3),
     shown(entry["mean"], "test/ece", factor=100, digits=2),
-    "" if first else shown(entry["difference"], "test/error", factor=100, digits=2),
+    "" if first else shown(entry["difference"], "test/error", factor=100, digits=2, difference=True),
     ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items()),
   ]
 

@@ -4,7 +4,7 @@ import numpy as np
 from contract import Case, Input
 
 PARAMS = {"params": {"kernel": Input("real", "BK"), "bias": Input("real", "K")}}
-STEP = {"step": 0.5, "weight": 3.0}  # a threshold of 1.5
+STEP = {"step": 0.5, "weight": 3.0, "mask": "*"}  # a threshold of 1.5
 
 
 def _norms(w):
@@ -46,7 +46,7 @@ CASES = tuple(
     ("prox_elastic_net", PARAMS, _of_all(lambda w: soft(w, 0.375) / 2.125), {**STEP, "ratio": 0.25}),
     ("prox_group_lasso", PARAMS, _of_all(_group), STEP),
     ("prox_l0", PARAMS, _of_all(lambda w: np.where(w**2 > 3, w, 0)), STEP),
-    ("prox_non_negative", PARAMS, _of_all(lambda w: np.maximum(w, 0)), {}),
+    ("prox_non_negative", PARAMS, _of_all(lambda w: np.maximum(w, 0)), {"mask": "*"}),
     ("max_norm", PARAMS, _of(lambda w: w / np.maximum(1, _norms(w) / 4)), {"limit": 4.0}),
     ("unit_norm", PARAMS, _of(lambda w: w / np.where(_norms(w) > 0, _norms(w), 1)), {}),
     ("min_max_norm", PARAMS, _of(_min_max), {"low": 3.0, "high": 6.0, "rate": 0.25}),

@@ -22,7 +22,6 @@ from jaxreg import (
   losses,
   noise,
   penalties,
-  sparse,
 )
 
 
@@ -111,7 +110,7 @@ def scanned(init, update):
   return call
 
 
-AVERAGES = ("swa", "ema", "mean_teacher")
+AVERAGES = ("swa", "ema")
 STOPPING = functools.partial(averaging.early_stopping_update, patience=3)
 
 
@@ -134,9 +133,9 @@ def mean_square(params, batch, *, key):
   return jnp.square(batch @ params["kernel"].T).mean() + params["bias"].sum()
 
 
-def penalised(function):
+def penalised(params, x):
   terms = ((0.5, penalties.l2), (0.25, penalties.l1))
-  return lambda params, x: function(mean_square, *terms)(params, x, key=None)
+  return penalties.penalized(mean_square, *terms)(params, x, key=None)
 
 
 same = functools.partial(row, output="same")
@@ -217,17 +216,14 @@ CASES = (
   ),
   row(
     "ensembles.mask_probs",
-    {"keep": Input("unit", "B")},
-    lambda keep: ensembles.mask_probs(ensembles.dropout_masks(8), keep_prob=keep),
+    {"rate": Input("unit", "B")},
+    lambda rate: ensembles.mask_probs(ensembles.dropout_masks(8), rate=rate),
   ),
   row(
     "ensembles.bootstrap_indices",
     {"key": KEY},
     lambda key: ensembles.bootstrap_indices(key, num_examples=5, num_members=8),
     output="int32",
-  ),
-  row(
-    "ensembles.bag_predict", MEMBERS, lambda members, x: ensembles.bag_predict(lambda w, x: x @ w, members, x)
   ),
   same(
     "ensembles.ensemble_apply",
@@ -264,17 +260,9 @@ CASES = (
     ),
   ),
   row(
-    "calibration.classwise_ece",
-    {name: Input("positive", "BM") for name in ("confidence", "correct", "count")},
-    lambda **bins: calibration.classwise_ece(bins),
-  ),
-  *(
-    row(
-      f"calibration.{name}",
-      {name: Input("positive", "M") for name in ("confidence", "correct", "count")},
-      lambda name=name, **bins: getattr(calibration, name)(bins),
-    )
-    for name in ("mce", "reliability")
+    "calibration.mce",
+    {name: Input("positive", "M") for name in calibration.Bins._fields},
+    lambda **bins: calibration.mce(calibration.Bins(**bins)),
   ),
   *(
     row(f"calibration.{name}", {"log_probs": LOG_PROBS}, getattr(calibration, name))
@@ -296,18 +284,7 @@ CASES = (
     for name in ("auroc", "fpr_at_tpr")
   ),
   row("calibration.temper", {"logits": SCORES}, lambda logits: calibration.temper(logits, temperature=2.0)),
-  row(
-    "sparse.omp",
-    {"dictionary": Input("real", "FK"), "x": FEATURES},
-    lambda dictionary, x: jax.vmap(lambda one: sparse.omp(dictionary, one, num_nonzero=2))(x),
-  ),
-  row(
-    "sparse.topk_code",
-    {"dictionary": Input("real", "FK"), "x": FEATURES},
-    lambda dictionary, x: sparse.topk_code(dictionary, x, num_nonzero=2),
-  ),
-  row("penalties.penalized", {"params": TREE, "x": SCORES}, penalised(penalties.penalized)),
-  row("penalties.penalized_terms", {"params": TREE, "x": SCORES}, penalised(penalties.penalized_terms)),
+  row("penalties.penalized", {"params": TREE, "x": SCORES}, penalised),
   same(
     "constraints.project",
     {"params": TREE, "updates": TREE},
@@ -317,13 +294,6 @@ CASES = (
     "constraints.proximal",
     {"params": TREE, "updates": TREE},
     one_step(constraints.proximal(functools.partial(constraints.prox_l1, weight=0.5), 0.1)),
-  ),
-  same(
-    "constraints.apply_updates_and_project",
-    {"params": TREE, "updates": TREE},
-    lambda params, updates: constraints.apply_updates_and_project(
-      params, updates, functools.partial(constraints.max_norm, limit=1.0)
-    ),
   ),
   row(
     "losses.semi_supervised",
@@ -343,7 +313,6 @@ COMPUTE_NARROW = {
   "averaging.batch_norm_statistics",
   "ensembles.mc_predict",
   "ensembles.mc_regress",
-  "ensembles.bag_predict",
   "penalties.gradient_penalty",
   "penalties.jacobian_penalty",
   "penalties.penalized",

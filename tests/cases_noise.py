@@ -188,14 +188,6 @@ CASES = (
     for size in ((2, 2), (3, 1))
   ),
   Case(
-    "noise.drop_block_mask",
-    {"key": KEY},
-    lambda a: blocks(a.key, (8, 6, 5, 2), 0.25, (4, 3)),
-    {"shape": (8, 6, 5, 2), "rate": 0.25, "block_size": (4, 3)},
-    output="bool",
-    mask=True,
-  ),
-  Case(
     "noise.concrete_dropout",
     {"key": KEY, "x": SCORES, "rate_logit": SCALAR},
     _concrete,
@@ -252,6 +244,6 @@ CASES = (
     "noise.scale_weights",
     {"params": STACKED},
     lambda a: {"kernel": 0.75 * a.params["kernel"], "bias": a.params["bias"]},
-    {"keep_prob": 0.75, "mask": {"kernel": True, "bias": False}},
+    {"rate": 0.25, "mask": {"kernel": True, "bias": False}},
   ),
 )

@@ -189,16 +189,20 @@ CASES = (
   ),
   Row(
     "path_sgd",
-    {"apply": nets.mlp, "input_shape": (4,)},
+    {"apply_fn": nets.mlp, "input_shape": (4,)},
     _path,
-    static=("apply", "input_shape", "mask"),
+    static=("apply_fn", "input_shape", "mask"),
     masked=False,
   ),
   Row(
     "sgld", {"key": jax.random.key(0), "temperature": 0.0}, leafwise(lambda g: -RATE / 2 * g), static=("key",)
   ),
   Row(
-    "gradient_noise", {"key": jax.random.key(0), "eta": 0.0}, leafwise(lambda g: g), args=(), static=("key",)
+    "gradient_noise",
+    {"key": jax.random.key(0), "variance": 0.0},
+    leafwise(lambda g: g),
+    args=(),
+    static=("key",),
   ),
   Row(
     "sam",
@@ -210,7 +214,7 @@ CASES = (
   ),
   Row(
     "asam",
-    {"rho": 0.3, "eta": 0.1},
+    {"rho": 0.3, "eps": 0.1},
     _asam,
     args=(optax.sgd(RATE),),
     static=("inner", "mask"),
@@ -228,7 +232,7 @@ CASES = (
   ),
   Row(
     "gsam",
-    {"rho": 0.3, "alpha": 0.4},
+    {"rho": 0.3, "weight": 0.4},
     _gsam,
     args=(optax.sgd(RATE),),
     static=("inner",),

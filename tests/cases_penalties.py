@@ -117,7 +117,7 @@ CASES = (
     "penalties.sparsity",
     HIDDEN,
     lambda a: (np.abs(_per_example(a.activations)) <= 0.5).mean(-1),
-    {"tolerance": 0.5},
+    {"tol": 0.5},
     gradient=False,
   ),
   Case("penalties.coadaptation", HIDDEN, _coadaptation, atol=1e-4, gradient=False),

@@ -46,7 +46,7 @@ CASES = (
     # Not the zero vector, from which power iteration does not start.
     {"kernel": KERNEL, "u": Input("positive", "K")},
     _spectral_norm,
-    {"num_iters": 2},
+    {"num_steps": 2},
     output="same",
     gradient=False,  # none goes through the singular vectors
     atol=1e-4,

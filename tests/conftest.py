@@ -1,7 +1,6 @@
 """Eight fake CPU devices, fast compilation and the strict modes of JAX, before its first use; real data."""
 
 import contextlib
-import functools
 import gc
 import os
 import pathlib
@@ -29,7 +28,6 @@ os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
-from ml_collections import ConfigDict  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Compiling is what most tests spend their time on; whole runs of `run.py` are of fully optimised programs.
@@ -37,18 +35,10 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
-# The flag of a config prints it twice, as YAML: half the time of reading a command line.
-ConfigDict.__str__ = object.__repr__
 
 # Looking for cycles took a tenth of the processor time, and a third of that of the collection of the tests.
 # Reference counts free almost everything: the largest memory is the same.
 gc.set_threshold(100_000, 20, 100)
-
-# JAX loads its dialects anew for each program, which takes longer than to lower a small one.
-if jax.__version__.startswith("0.10."):
-  from jax._src.interpreters import mlir
-
-  mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 
 def pytest_collection_finish():

@@ -24,17 +24,30 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import losses
+from jaxreg.calibration import Bins
+from jaxreg.losses._group_softmax_scores import fixed_scores
+from jaxreg.train.step.methods import METHODS
 
 # As `conftest.py` has it compile, almost without optimising.
 jit = jax.jit
-# The losses that take probabilities for labels, too; the others name integers.
+RULES = "losses._group_softmax_scores"
+# The losses that take probabilities for labels, too, as the trainer's table says; the others name integers.
 SOFT = frozenset(
   f"losses.{name}"
-  for name in (
-    *("softmax_cross_entropy", "label_smoothing", "focal", "confidence_penalty", "logit_adjustment"),
-    *("bi_tempered", "sparsemax", "poly_loss", "deterministic_attention", "deterministic_dropmax"),
-    "deterministic_dropmax_terms",
-  )
+  for row, method in METHODS.items()
+  for name in (row, method.loss.__name__)
+  if method.soft_labels and name in losses.__all__
+)
+# At logits of 1e4 the rounding of products, of probabilities times differences, or of the phase of a sine, is
+# larger than the Hessian.
+ROUNDED = (
+  *(
+    "losses.group_softmax",
+    "losses.group_softmax_and_logits",
+    "losses.r_drop",
+    f"{RULES}.posterior_scores",
+  ),
+  *("penalties.gradient_penalty", "penalties.jacobian_penalty"),
 )
 # Those whose derivative is written by hand.
 OWN_RULES = (
@@ -101,18 +114,14 @@ class Case:
     return self.output not in ("bool", "index", "int32")
 
   def __call__(self, inputs: Mapping[str, Any]) -> Any:
-    subpackage, name = self.function.split(".")
-    function = getattr(importlib.import_module(f"jaxreg.{subpackage}"), name)
+    module, _, name = self.function.rpartition(".")
+    function = getattr(importlib.import_module(f"jaxreg.{module}"), name)
     return function(**inputs, **self.options)
 
 
 def logistic(a: SimpleNamespace, samples: int = 1) -> np.ndarray:
   """The noise a relaxed mask is documented to draw: one `[samples, ..., classes]`."""
   return oracles.f64(jax.random.logistic(a.key, (samples, *a.posterior_logits.shape), a.dtype))
-
-
-def _log_mask_oracle(a, samples=1):
-  return np.log(oracles.relaxed_mask(a.posterior_logits, a.labels, logistic(a, samples), 0.1) + oracles.EPS)
 
 
 def _terms_oracle(a, **options):
@@ -154,7 +163,7 @@ def _subset_oracle(a, correction=0.0):
 
 
 def _class_mask_oracle(a, classes=5):
-  kept = np.asarray(jax.random.bernoulli(a.key, np.float32(0.4), (*a.labels.shape, classes)))
+  kept = np.asarray(jax.random.bernoulli(a.key, 1 - np.float32(0.6), (*a.labels.shape, classes)))
   return kept | (oracles.one_hot(a.labels, classes) > 0)
 
 
@@ -175,8 +184,8 @@ def _deterministic_oracle(a):
   return {"nll": _attention_oracle(a), "auxiliary": 0.5 * auxiliary}
 
 
-def _qp_oracle(a, samples=1):
-  noise = oracles.f64(jax.random.logistic(a.key, (samples, *a.logits.shape), a.dtype))
+def _qp_oracle(a):
+  noise = oracles.f64(jax.random.logistic(a.key, (3, *a.logits.shape), a.dtype))
   zeros = np.zeros_like(a.logits)
   terms = oracles.dropmax_terms(
     a.logits, a.retain_logits, zeros, a.labels, noise, posterior_logits=a.retain_logits
@@ -231,9 +240,9 @@ AFFINE = {
   "labels": LABELS,
 }
 # Groups that do not hang on the values: where they do, the loss jumps. test_group_softmax has those.
-GROUPS = {"num_groups": 3, "grouping": losses.fixed_scores}
+GROUPS = {"num_groups": 3, "grouping": fixed_scores}
 PREDICTED = {"log_probs": LOG_PROBS, "labels": LABELS, "weights": WEIGHTS}
-BINS = {name: Input("positive", "M", checked=False) for name in ("confidence", "correct", "count")}
+BINS = Bins(*[Input("positive", "M", checked=False)] * 3)
 
 same = functools.partial(Case, output="same")
 CASES = (
@@ -250,27 +259,6 @@ CASES = (
   Case("losses.dropmax", DROPMAX, lambda a: sum(_terms_oracle(a).values()), atol=1e-4),
   Case("losses.dropmax_terms", DROPMAX, lambda a: _terms_oracle(a, samples=3), {"num_samples": 3}, atol=1e-4),
   Case("losses.dropmax_diagnostics", DROPMAX, _diagnostics_oracle, {"num_samples": 3}, atol=1e-4),
-  Case(
-    "losses.dropmax_log_mask",
-    {"key": KEY, "posterior_logits": SCORES, "labels": LABELS},
-    lambda a: _log_mask_oracle(a, 3),
-    {"num_samples": 3},
-    mask=True,
-    atol=1e-4,
-  ),
-  Case(
-    "losses.dropmax_mask",
-    {"key": KEY, "retain_logits": SCORES},
-    _hard_mask_oracle,
-    {"num_samples": 3},
-    output="bool",
-    mask=True,
-  ),
-  Case(
-    "losses.dropmax_masked_logits",
-    {"logits": SCORES, "mask": Input("unit", "BK", checked=False)},
-    lambda a: a.logits + np.log(a.mask + oracles.EPS),
-  ),
   Case(
     "losses.dropmax_log_probs",
     {"logits": SCORES, "retain_logits": SCORES},
@@ -290,7 +278,6 @@ CASES = (
     atol=1e-3,  # products of up to 900, summed, in float32
   ),
   Case("losses.sparsemax", LABELLED, lambda a: oracles.sparsemax(a.logits, a.labels), atol=1e-4),
-  Case("losses.sparsemax_probs", {"logits": SCORES}, lambda a: oracles.sparsemax_probs(a.logits)),
   Case(
     "losses.sparsemax_log_probs",
     {"logits": SCORES},
@@ -324,7 +311,7 @@ CASES = (
     {"logit_scale": 0.25},
   ),
   Case(
-    "losses.feature_groups",
+    f"{RULES}.feature_groups",
     {"scores": SCORES},
     lambda a: oracles.feature_groups(
       np.where(np.abs(a.scores) < np.finfo(np.float32).tiny, 0, a.scores),
@@ -336,7 +323,7 @@ CASES = (
   ),
   Case("losses.discriminative_scores", AFFINE, _paper_scores, atol=1e-3),
   Case(
-    "losses.posterior_scores",
+    f"{RULES}.posterior_scores",
     AFFINE,
     lambda a: oracles.scores(
       a.features,
@@ -346,16 +333,22 @@ CASES = (
     ),
     atol=1e-1,  # logits of up to 3600, rounded to 2e-4, times 900
   ),
-  Case("losses.rival_scores", AFFINE, _rival_oracle, atol=1e-3),
-  Case("losses.interleaved_scores", AFFINE, _interleaved_oracle, {"num_groups": 3}, mask=True),
+  Case(f"{RULES}.rival_scores", AFFINE, _rival_oracle, atol=1e-3),
   Case(
-    "losses.fixed_scores",
+    f"{RULES}.interleaved_scores",
+    AFFINE,
+    _interleaved_oracle,
+    {"num_groups": 3},
+    mask=True,
+  ),
+  Case(
+    f"{RULES}.fixed_scores",
     AFFINE,
     lambda a: np.broadcast_to(np.arange(a.features.shape[-1]), a.features.shape),
     mask=True,
   ),
   Case(
-    "losses.random_scores",
+    f"{RULES}.random_scores",
     {"key": KEY, **AFFINE},
     lambda a: np.asarray(jax.random.uniform(a.key, a.features.shape, np.float32)),
     mask=True,
@@ -368,25 +361,7 @@ CASES = (
     {"correct_proposal": True},
     label="corrected",
   ),
-  Case(
-    "losses.sample_classes",
-    {"key": KEY, "labels": LABELS},
-    lambda a: oracles.sampled_classes(
-      jax.random.uniform(a.key, (*a.labels.shape, 5), np.float32), a.labels, 0.4
-    ),
-    {"num_classes": 5, "fraction": 0.4},
-    output="bool",
-    mask=True,
-  ),
   Case("losses.random_dropmax", {"key": KEY, **LABELLED}, _random_dropmax_oracle),
-  Case(
-    "losses.random_dropmax_mask",
-    {"key": KEY, "labels": LABELS},
-    _class_mask_oracle,
-    {"num_classes": 5},
-    output="bool",
-    mask=True,
-  ),
   Case("losses.deterministic_attention", GATED, _attention_oracle),
   Case(
     "losses.deterministic_dropmax",
@@ -396,31 +371,13 @@ CASES = (
     atol=1e-4,
   ),
   Case(
-    "losses.deterministic_dropmax_terms", GATED, _deterministic_oracle, {"auxiliary_weight": 0.5}, atol=1e-4
-  ),
-  Case(
     "losses.dropmax_qp",
     {"key": KEY, **GATED},
     lambda a: sum(_qp_oracle(a).values()),
-    {"entropy_weight": 0.1},
-    atol=1e-4,
-  ),
-  Case(
-    "losses.dropmax_qp_terms",
-    {"key": KEY, **GATED},
-    lambda a: _qp_oracle(a, 3),
     {"num_samples": 3, "entropy_weight": 0.1},
     atol=1e-4,
   ),
   same("noise.dropout", {"key": KEY, "x": SCORES}, _dropout_oracle, {"rate": 0.25}, mask=True),
-  Case(
-    "noise.dropout_mask",
-    {"key": KEY},
-    lambda a: np.asarray(jax.random.bernoulli(a.key, np.float32(0.75), (8, 5))),
-    {"shape": (8, 5), "rate": 0.25},
-    output="bool",
-    mask=True,
-  ),
   same("noise.dropout_mean", {"x": SCORES}, lambda a: 0.75 * a.x, {"rate": 0.25, "inverted": False}),
   Case("calibration.nll", PREDICTED, lambda a: oracles.nll(a.log_probs, a.labels, a.weights)),
   Case("calibration.brier", PREDICTED, lambda a: oracles.brier(a.log_probs, a.labels, a.weights)),
@@ -608,7 +565,7 @@ def check_sharded(case: Case) -> None:
   place = lambda spec, x: jax.device_put(x, by_data if spec.batched and spec.kind != "key" else everywhere)
   inputs = jax.tree.map(place, dict(case.inputs), make(case))
   alone = all(spec.kind == "key" for spec in jax.tree.leaves(dict(case.inputs)))
-  alone |= case.function == "losses.fixed_scores"  # no value of the inputs is in it either
+  alone |= case.function == f"{RULES}.fixed_scores"  # no value of the inputs is in it either
   got = jit(case, out_shardings=by_data if alone else None)(inputs)
   assert all(len(x.sharding.device_set) == 8 for x in jax.tree.leaves(got))
   assert_same(case, got, jitted(case)(make(case)))
@@ -739,6 +696,77 @@ def check_finite(case: Case) -> None:
     outputs, gradient = _with_vjp(case)(*_split_floats(case, extreme(case, seed)), ones)
     for x in (*jax.tree.leaves(outputs), *jax.tree.leaves(gradient)):
       assert np.isfinite(x).all()
+
+
+@functools.cache
+def _curved(case: Case) -> Callable:
+  """`(floats, others, direction) -> Hessian times direction`, of the sum of all outputs."""
+
+  def run(floats, others, direction):
+    total = lambda floats: sum(x.sum() for x in jax.tree.leaves(case({**floats, **others})))
+    if case.options.get("form") in ("scan", "gather"):  # these have no forward mode
+      slope = lambda floats: jax.tree.reduce(
+        jnp.add, jax.tree.map(lambda g, v: (g * v).sum(), jax.grad(total)(floats), direction)
+      )
+      return jax.grad(slope)(floats)
+    return jax.jvp(jax.grad(total), (floats,), (direction,))[1]
+
+  return jit(run)
+
+
+def _second_difference(case: Case, inputs: dict[str, Any], direction: dict[str, Any]) -> float:
+  """Of the sum of the oracle along a direction, with the noise of float32."""
+
+  def total(step):
+    arrays = {name: jax.tree.map(oracles.f64, x) for name, x in inputs.items() if name != "key"}
+    for name, x in _split_floats(case, inputs)[1].items():
+      arrays[name] = jax.random.clone(x) if name == "key" else np.asarray(x)
+    for name, along in direction.items():
+      arrays[name] = jax.tree.map(lambda x, v: x + step * v, arrays[name], along)
+    outputs = case.oracle(SimpleNamespace(**arrays, dtype=np.float32))
+    return sum(np.sum(x) for x in jax.tree.leaves(outputs))
+
+  return (total(1e-3) - 2 * total(0.0) + total(-1e-3)) / 1e-6
+
+
+def check_second_derivatives(case: Case) -> None:
+  """The Hessian is finite at logits of up to 1e4, equal to float64's, and that of the oracle."""
+  rng = np.random.default_rng(3)
+  product = "kernel" in case.inputs  # of two arrays, which makes the logits
+  for scale in (2.0, 50.0, 1e4):
+    exact = not case.keyed and not (scale == 1e4 and case.function in ROUNDED)
+    _check_curvature(case, rng, scale**0.5 if product else scale, exact)
+  floats, others = _split_floats(case, extreme(case, 0))
+  ones = jax.tree.map(np.ones_like, floats)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(_curved(case)(floats, others, ones)))
+
+
+def _check_curvature(case: Case, rng: np.random.Generator, scale: float, exact: bool) -> None:
+  specs, draw = dict(case.inputs), lambda spec, shape: rng.normal(size=shape) * scale
+  inputs = _build(case, draw, SIZES, 3, np.float32)
+  near = scale <= 2
+  inputs = jax.tree.map(_inside, specs, inputs) if near else inputs
+  floats, others = _split_floats(case, inputs)
+
+  def along(spec: Input, x: Any) -> np.ndarray:
+    v = rng.normal(size=x.shape)
+    # Soft labels keep their sum.
+    return np.asarray(v - v.mean(-1, keepdims=True) if spec.kind == "soft" else v, np.float32)
+
+  direction = jax.tree.map(along, {name: specs[name] for name in floats}, floats)
+  again = lambda: {name: jax.random.clone(x) if name == "key" else x for name, x in others.items()}
+  got = _curved(case)(floats, again(), direction)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(got)), scale
+  if exact:  # noise of float64 is another draw
+    with jax.enable_x64(True):
+      wide = jax.tree.map(oracles.f64, (floats, direction))
+      want = _curved(case)(wide[0], again(), wide[1])
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(want))
+    assert_close(got, jax.tree.map(np.asarray, want), rtol=1e-3, atol=1e-5 + 1e-3 * largest)
+  if near and case.gradient:
+    terms = jax.tree.map(lambda h, v: (oracles.f64(h) * v).sum(), got, direction)
+    want = _second_difference(case, inputs, jax.tree.map(oracles.f64, direction))
+    np.testing.assert_allclose(sum(jax.tree.leaves(terms)), want, rtol=1e-3, atol=1e-3)
 
 
 def check_zero(case: Case) -> None:

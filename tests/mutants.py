@@ -64,7 +64,7 @@ class Changed:
     self.change = change
 
   def find_spec(self, name, path=None, target=None):
-    if name.partition(".")[0] != "jaxreg":
+    if name.partition(".")[0] not in ("jaxreg", "papers"):
       return None
     spec = PathFinder.find_spec(name, path, target)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):

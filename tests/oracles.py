@@ -7,6 +7,8 @@ import itertools
 
 import numpy as np
 
+from jaxreg.calibration import Bins
+
 EPS = 1e-20
 # Names of weights, their shapes and the axes of one unit's incoming weights, by Flax's layouts.
 LAYOUTS = (
@@ -181,7 +183,7 @@ def brier(log_probs, labels, weights) -> tuple[np.ndarray, np.ndarray]:
   return (f64(weights) * (error**2).sum(-1)).sum(), f64(weights).sum()
 
 
-def ece_bins(log_probs, labels, weights, num_bins) -> dict[str, np.ndarray]:
+def ece_bins(log_probs, labels, weights, num_bins) -> Bins:
   """Bin by bin, from the definition: `(m - 1) / M < confidence <= m / M`."""
   probs = np.exp(f64(log_probs)).reshape(-1, np.shape(log_probs)[-1])
   confidence, weights = probs.max(-1), f64(weights).ravel()
@@ -192,13 +194,13 @@ def ece_bins(log_probs, labels, weights, num_bins) -> dict[str, np.ndarray]:
     bins["confidence"].append((inside * confidence).sum())
     bins["correct"].append((inside * correct).sum())
     bins["count"].append(inside.sum())
-  return {name: f64(sums) for name, sums in bins.items()}
+  return Bins(**{name: f64(sums) for name, sums in bins.items()})
 
 
 def ece(bins) -> np.ndarray:
   """The weighted mean over bins of |accuracy - confidence|."""
-  total, gap = f64(bins["count"]).sum(), 0.0
-  for confidence, correct, count in zip(bins["confidence"], bins["correct"], bins["count"]):
+  total, gap = f64(bins.count).sum(), 0.0
+  for confidence, correct, count in zip(*bins):
     if count > 0:
       gap += f64(count) / total * abs(f64(correct) / f64(count) - f64(confidence) / f64(count))
   return f64(gap)

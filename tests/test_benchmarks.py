@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import json
-import runpy
 import subprocess
 import sys
 import time
@@ -58,31 +57,9 @@ def test_a_peer_measures_the_package_of_its_checkout_and_keeps_the_path(tmp_path
     assert (str(tmp_path) in path) == kept
 
 
-def test_a_figure_from_a_page_has_the_intervals_of_its_table():
-  script = runpy.run_path(str(FOLDER / "group_softmax_trends.py"))
-  row = "| {} | 2.00 ± 0.50 | 0.075 ± 0.002 | 0.175 ± 0.004 |\n"
-  page = (
-    "## A\n" + row.format("no") + "## B: c\n" + row.format("softmax") + row.format("I random 2") + "## D\n"
-  )
-  rows = script["rows_of"](page, "B")
-  assert list(rows) == ["softmax", "I random 2"]
-  for runs, want in zip(rows["softmax"].values(), ((0.015, 0.025), (0.073, 0.077), (0.171, 0.179))):
-    np.testing.assert_allclose(stats.t.interval(0.95, 1, loc=np.mean(runs), scale=stats.sem(runs)), want)
-  assert [axis.lines[1].get_ydata()[0] for axis in script["draw"](rows, "").axes] == pytest.approx(
-    [2, 0.075, 0.175]
-  )
-
-
-@pytest.mark.parametrize("name", ["speed", "toolbox"])
-def test_the_pages_show_what_was_measured(monkeypatch, name):
+def test_each_measurement_is_a_script(monkeypatch):
   monkeypatch.syspath_prepend(FOLDER.parent)
   command = importlib.import_module("benchmarks.__main__")
-  (page,) = (path.read_text() for path in command.PAGES if path.stem == name)
-  results = json.loads(command.RESULTS.read_text())
-  assert command.render(page, results) == page, "`python -m benchmarks --render` makes it again"
-  asked = {name for _, name, _ in command.TABLE.findall(page)}
-  made = {table for found in results.values() for table in found["tables"]}
-  assert asked <= made
   assert {path.stem for path in FOLDER.glob("[a-z]*.py")} >= {*command.NAMES, *command.NAMED}
 
 

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+import jaxreg
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.config import describe
+from jaxreg.train.config.fields import FIELDS, JOBS, attribute
 from jaxreg.train.config.files import load_module
 from jaxreg.train.data import sources
 from jaxreg.train.devices.mesh import make_mesh
@@ -74,8 +76,8 @@ def refuses(run, capsys, tmp_path):
     out, err = capsys.readouterr()
     assert status == 1
     assert out == ""
-    assert err.count("\n") == 1, err
-    assert err.startswith("run.py: error: ")
+    started, line = re.fullmatch(r"(starting: \w+, in .*\n)?(.*\n)", err).groups()
+    assert line.startswith("run.py: error: "), started
     assert "Traceback" not in err
     for needle in needles:
       assert needle in err
@@ -126,7 +128,7 @@ def test_configs_from_another_folder_and_by_their_bare_names(run, calls, monkeyp
 @pytest.mark.parametrize(
   ("config", "message"),
   [
-    ("toolbox_digits:drpout", "argument: got 'drpout', allowed are "),
+    ("toolbox_digits:drpout", "argument: got 'drpout'; did you mean 'dropout'? allowed are "),
     ("toolbox_digits:drpout", "did you mean 'dropout'?"),
     ("dropmax_digits:x", "--config dropmax_digits:x: takes no argument, got 'x'"),
     (f"{CONFIGS}/dropmax_mnist.py:2k", "dropmax_mnist.py:2k: argument must be 1k, 5k or 55k"),
@@ -168,7 +170,7 @@ REFUSED = [
   ("parallel=pmpa", "allowed are jit, pmap; did you mean 'pmap'?"),
   ("replicas_by=vamp", "allowed are auto, loop, vmap; did you mean 'vmap'?"),
   ("precision=float16", "allowed are bfloat16, float32"),
-  ("model.name=RNN model.RNN.weight_noise_per=batch", "allowed are sequence, step"),
+  ("model.name=RNN model.RNN.weight_noise_kind=added", "allowed are additive, multiplicative"),
   ("noise.names=('weight_noise','weight_noise')", "must be named once"),
   *(
     (f"{field}=({name!r},{name!r})".replace(" ", ""), f"{field}: each must be named once")
@@ -206,14 +208,12 @@ REFUSED = [
     (f"model.MLP.dropout_rate={rate}", "must be at least 0 and at most 1, got ")
     for rate in (1.5, -0.1, "nan")
   ),
-  ("optimizer.adam.b1=1.0", "must be at least 0 and below 1, got 1.0"),
   ("model.MLP.widths=(8,-3)", "must be at least 1 and at most 1e6, got (8, -3)"),
   ("model.MLP.widths=(8,1000000000000)", "must be at least 1 and at most 1e6, got (8, 1000000000000)"),
   ("model.MLP.dropout_rates=(0.5,)", "a rate for each of the 2 hidden layers"),
   ("model.MLP.dropout_rates=(0.5,1.5)", "numbers from 0 to 1"),
   ("method.dropmax.loss.temperature=0", "in (0, inf]"),
   ("method.dropmax.loss.kl_weight=nan", "must be at least -1e6 and at most 1e6, got nan"),
-  ("optimizer.name=adafactor optimizer.adafactor.decay_rate=0.0", "must be above 0 and at most 1, got 0.0"),
   ("optimizer.name=rprop optimizer.rprop.min_step_size=60.0", "at most max_step_size=50.0"),
   ("optimizer.name=sgd optimizer.sgd.nesterov=True", "must be False without momentum"),
   ("method.name=arcface method.arcface.loss.margin=-1.0", "must lie in [0, "),
@@ -291,6 +291,18 @@ def test_work_directory_that_is_a_file(refuses, tmp_path):
   refuses(["--workdir", tmp_path / "file"], f"--workdir: {tmp_path}/file is a file; give a folder")
 
 
+def test_a_suggestion_is_not_hidden_by_a_list(refuses):
+  err = refuses(["--config", "dropmax_digit"], "did you mean 'configs/dropmax_digits.py'")
+  assert len(err) < 250
+  err = refuses(["--config.optimizer.name=admw"], "allowed are ")
+  assert err.index("did you mean 'adamw'?") < err.index("allowed are ")
+
+
+def test_the_version(run, capsys):
+  assert run.main(["--version"]) == 0
+  assert capsys.readouterr().out == f"jaxreg {jaxreg.__version__}\n"
+
+
 # Ways of writing.
 
 
@@ -310,15 +322,15 @@ WAYS = [
     for flags in ("--config", "--config=", "--config --workdir=x")
   ),
   *(
-    (f"--config {name}", f"--config: got '{name}', allowed are ")
+    (f"--config {name}", f"--config: there is no file '{name}'; did you mean 'configs/softmax_digits.py'")
     for name in ("nowhere/softmax_digits.py", "/nowhere/softmax_digits")
   ),
   (
     "--config configs/dropmx_digits.py",
-    "--config: got 'configs/dropmx_digits.py', allowed are configs/",
-    "configs/dropmax_digits.py, configs/dropmax_figures.py, configs/dropmax_mnist.py",
-    "did you mean 'configs/dropmax_digits.py'?",
+    "--config: there is no file 'configs/dropmx_digits.py'; did you mean 'configs/dropmax_digits.py'",
+    "? --list shows the configs",
   ),
+  ("--config qqqq", "--config: there is no file 'qqqq'; --list shows the configs"),
   ("--workdir=gs://bucket/run", "gs"),
   ("--workdir s3://bucket/run", "s3"),
   ("--config=gs://bucket/config.py", "gs"),
@@ -485,9 +497,11 @@ def test_help_shows_what_the_job_reads(run, capsys, tmp_path, flag):
   for flag in ("--config", "--workdir", "--list", "--help"):
     assert f"\n  {flag} " in out
   assert "The softmax baseline of `dropmax_digits`" in out
-  assert "      Length of the run in passes over the training examples.\n" in out
+  assert "      Length of the run in passes over the training examples. In [1, 1e9].\n" in out
   assert re.search(r"How a step runs on several devices. jit \| pmap\.\n", out)
-  assert re.search(r"MLP.input_dropout_rate=.*\n      Probability of dropping an input\.\n", out)
+  assert re.search(
+    r"MLP.input_dropout_rate=.*\n      Probability of dropping an input\. In \[0, 1\]\.\n", out
+  )
   assert all(len(line) <= 80 for line in out[: out.index(SOFTMAX)].splitlines())
   assert all(len(line) <= 80 for line in out.splitlines() if line.startswith("      "))
   assert files(tmp_path) == []
@@ -504,11 +518,11 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
 
 def test_every_field_has_a_description_and_each_description_a_field():
   fields = train.flatten(train.base_config())
-  assert [field for field in fields if not re.fullmatch(r"[^a-z].+\.", describe.describe(field))] == []
-  unused = [name for name in describe.DESCRIPTIONS if not fnmatch.filter(fields, name)]
-  assert unused == []
-  for field in describe.CHOICES:
-    given = fields[field]
+  assert [field for field in fields if not describe.describe(field)] == []
+  assert [name for name in FIELDS if not fnmatch.filter(fields, name)] == []
+  for field, given in fields.items():
+    if not isinstance(attribute(field, "allowed"), tuple):
+      continue
     assert set(given if isinstance(given, list) else [given]) <= set(describe.allowed(field)), field
 
 
@@ -520,13 +534,13 @@ def test_list_shows_every_config_with_its_variants(run, capsys):
   starts = [number for number, line in enumerate(lines) if not line.startswith(" ")]
   assert [lines[start] for start in starts] == [f"configs/{name}" for name in names]
   parts = dict(zip(names, np.split(np.array(lines), starts[1:]), strict=True))
-  assert all(len(part) > 1 and len(part[1].split()) > 3 for part in parts.values())
+  assert all(len(part) > 1 for part in parts.values())
   for name, part in parts.items():
     module = load_module(CONFIGS / name)
     listed = [word[1:] for line in part[1:] for word in line.split() if word.startswith(":")]
     assert bool(listed) == bool(inspect.signature(module.get_config).parameters)
     for variant in listed[:: max(1, len(listed) // 3)]:
-      assert module.get_config(variant).job in describe.CHOICES["job"]
+      assert module.get_config(variant).job in JOBS
 
 
 @pytest.mark.thorough
@@ -587,7 +601,7 @@ def test_another_override_is_another_work_directory():
 
 
 def test_the_job_does_not_change_the_work_directory(monkeypatch):
-  monkeypatch.setattr(cli, "restore_config", lambda config, *_: config)
+  monkeypatch.setattr("jaxreg.train.build.saved.restore_config", lambda config, *_: config)
   of_job = ["--config.job=evaluate", "--config.evaluate.split=val", "--config.evaluate.checkpoint=best"]
   assert default_workdir(*of_job) == default_workdir()
   assert default_workdir(*of_job, "--config.seed=1") == default_workdir("--config.seed=1")
@@ -595,7 +609,7 @@ def test_the_job_does_not_change_the_work_directory(monkeypatch):
 
 def test_an_evaluation_finds_what_was_trained_with_the_same_fields(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(cli, "restore_config", lambda config, *_: config)
+  monkeypatch.setattr("jaxreg.train.build.saved.restore_config", lambda config, *_: config)
   data = ["--config.data.name=npz", "--config.data.npz.path=here.npz"]
   trained = default_workdir(*data)
   trained.mkdir(parents=True)
@@ -623,8 +637,10 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     assert run.main([]) == status
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith(f"run.py: {message}")
+    first, *others = err.splitlines()
+    assert first.startswith("starting: train")
+    assert len(others) == 1
+    assert others[0].startswith(f"run.py: {message}")
     assert "the same command continues" in err
 
 

@@ -31,19 +31,17 @@ FOLDERS = (
   "averaging",
   "ensembles",
   "calibration",
-  "sparse",
   "optim",
-  "theory",
   "flatness",
 )
 
-# What no case calls: analyses (`theory`, `flatness`), which run once and not in a step, and what has no
+# What no case calls: analyses (`flatness`), which run once and not in a step, and what has no
 # array to map over. Each is tested in the file named, under its own transformations where they apply.
 ELSEWHERE = {
   "averaging/test_ema.py": "averaging.ema_decay",
   "averaging/test_swag.py": "averaging.swag_init averaging.swag_sample averaging.swag_update",
   "calibration/test_more_calibration.py": "calibration.fit_temperature",
-  "constraints/test_fista.py": "constraints.fista",
+  "constraints/test_proximal_gradient.py": "constraints.proximal_gradient",
   "optim/test_fista_optimizer.py": "optim.fista",
   "constraints/test_lagrangian.py": "constraints.dual_init constraints.dual_step constraints.lagrangian",
   "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
@@ -51,51 +49,30 @@ ELSEWHERE = {
   "ensembles/test_means.py": "ensembles.dropout_masks",
   "flatness/test_any_data.py": "flatness.layerwise flatness.operator_diagonal",
   "flatness/test_chunked.py": "flatness.chunked",
-  "flatness/test_curvature.py": "flatness.dense_hessian flatness.dense_interval_flatness "
-  "flatness.dense_noise_covariance flatness.gauss_newton flatness.hessian flatness.hvp flatness.materialize "
+  "flatness/test_curvature.py": "flatness.gauss_newton flatness.hessian flatness.hvp "
   "flatness.noise_covariance flatness.per_example_noise_covariance",
   "flatness/test_directions.py": "flatness.filter_normalized_direction flatness.loss_profile "
   "flatness.loss_surface",
-  "flatness/test_dropout_theorems.py": "flatness.dropout_covariance flatness.dropout_covariance_exact "
-  "flatness.dropout_hessian flatness.expected_dropout_loss flatness.loewner_bounds",
-  "flatness/test_fisher.py": "flatness.damped_solve flatness.empirical_fisher flatness.fisher flatness.kfac",
+  "flatness/test_fisher.py": "flatness.damped_solve flatness.fisher flatness.kfac",
   "flatness/test_gauss_newton_diagonal.py": "flatness.gauss_newton_diagonal",
   "flatness/test_gauss_newton_matrix.py": "flatness.gauss_newton_matrix",
   "flatness/test_interval.py": "flatness.interval_flatness",
   "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
-  "flatness/test_lazy.py": "flatness.lazy_gradients flatness.lazy_trajectory",
   "flatness/test_noise_by_parts.py": "flatness.sample_noise_by_parts",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
   "flatness/test_relations.py": "flatness.hessian_variance_alignment",
   "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
   "flatness.sample_gradients flatness.sample_trajectory",
   "flatness/test_sharpness.py": "flatness.keskar_sharpness flatness.sam_sharpness flatness.trajectory_plane",
+  "flatness/test_stationary_points.py": "flatness.hessian_index flatness.landscape_constants "
+  "flatness.pl_ratio",
   "flatness/test_subset.py": "flatness.subset",
   "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",
   "noise/test_rnn_weight_noise.py": "noise.rnn_weight_noise_init",
-  "noise/test_token_dropout.py": "noise.token_dropout_indices",
-  "optim/test_path_sgd.py": "optim.path_kappa optim.path_norm",
-  "theory/test_running_averages.py": "theory.adagrad_regret_bound theory.ewa_weights theory.ewa_window",
-  "theory/test_stationary_points.py": "theory.hessian_index theory.landscape_constants theory.pl_ratio",
-  "theory/test_dropmax_enumeration.py": "theory.dropmax_expected_nll theory.dropmax_masks",
-  "theory/test_dropmax_equilibrium.py": "theory.dropmax_equilibrium",
-  "theory/test_dropmax_gradient.py": "theory.dropmax_condition_1 theory.dropmax_gradient_norms "
-  "theory.dropmax_regularizer theory.dropmax_target_gradients",
-  "theory/test_dropmax_nontarget.py": "theory.dropmax_nontarget_gradients",
-  "theory/test_dropmax_posterior.py": "theory.dropmax_marginal_logits theory.dropmax_mask_posterior "
-  "theory.dropmax_mean_field",
-  "theory/test_dropmax_target.py": "theory.dropmax_learn_posterior theory.dropmax_optimal_target_logit",
-  "theory/test_dropout_ridge.py": "theory.dropout_ridge theory.dropout_ridge_loss",
-  "theory/test_early_stopping_theory.py": "theory.early_stopping_alpha theory.early_stopping_steps "
-  "theory.gd_filter",
-  "theory/test_group_softmax_groupings.py": "theory.effective_rank theory.equal_partitions "
-  "theory.group_relaxation theory.grouping_losses theory.search_grouping theory.update_rank",
-  "theory/test_l1_solution.py": "theory.l1_solution",
-  "theory/test_noise_terms.py": "theory.input_noise_terms theory.weight_noise_terms",
-  "theory/test_ridge.py": "theory.effective_dof theory.l2_shrinkage theory.l2_solution theory.pinv_limit "
-  "theory.ridge theory.ridge_bias_variance",
+  "optim/test_path_sgd.py": "optim.path_norm",
+  "test_sums.py": "calibration.merge",
 }
 
 DEFAULT, THOROUGH, SLOW = (), (pytest.mark.thorough,), (pytest.mark.slow,)
@@ -119,8 +96,10 @@ TABLE = (
   (contract.check_rejections, (DEFAULT, DEFAULT, None, None)),
   (contract.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
   (contract.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
+  (contract.check_second_derivatives, (THOROUGH, THOROUGH, THOROUGH, None)),
   (contract.check_zero, (None, None, THOROUGH, None)),
 )
+CURVED = ("losses.", "noise.", "penalties.")
 OF_OPTIM = (
   (cases_optim.check_fifty_steps, DEFAULT),
   (cases_optim.check_zero_gradients, THOROUGH),
@@ -140,9 +119,14 @@ APPLIES = {
   "no_key": lambda case: case.keyed and case.function.startswith("noise.") and case.output == "same",
   "gradients": lambda case: case.smooth and case.gradient,
   "finite": lambda case: case.smooth,
+  "second_derivatives": lambda case: case.smooth and case.function.startswith(CURVED),
   # A matrix has the size of what is selected, and path_sgd has a mask of its own.
   "masks": lambda row: row.masked,
 }
+
+
+# The cases of a function after its first one have other options of the same code.
+FIRST = {case.function: case for case in reversed(CASES)}.values()
 
 
 def rows():
@@ -153,7 +137,8 @@ def rows():
       for case in cases if mark is not None else ():
         if APPLIES.get(name, lambda case: True)(case):
           own = name == "gradients" and case.function in contract.OWN_RULES
-          yield pytest.param(check, case, id=f"{name}-{case}", marks=THOROUGH if own else mark)
+          other = mark == DEFAULT and case not in FIRST
+          yield pytest.param(check, case, id=f"{name}-{case}", marks=THOROUGH if own or other else mark)
   for check, mark in OF_OPTIM:
     name = check.__name__.removeprefix("check_")
     for row in filter(APPLIES.get(name), cases_optim.CASES):
@@ -172,7 +157,7 @@ OF_THE_SOURCE = {
   "augment.random_erasing": {"rate": 0.5, "area": (0.02, 0.4)},
   "noise.drop_block": {"block_size": 7},
   "optim.sam": {"rho": 0.05},
-  "optim.asam": {"rho": 0.5, "eta": 0.01},
+  "optim.asam": {"rho": 0.5, "eps": 0.01},
   "optim.gradient_noise": {"gamma": 0.55},
   "optim.sgld": {"temperature": 1.0},
 }
@@ -220,7 +205,8 @@ def test_every_public_function_is_here_or_named_where_it_is():
   cases = {case.function for case in CASES} | {f"optim.{row.name}" for row in cases_optim.CASES}
   assert not cases & set(elsewhere)
   assert len(elsewhere) == len(set(elsewhere))
-  assert cases | set(elsewhere) == public
+  private = {name for name in cases if "._" in name}  # rules of a loss that only the trainer names
+  assert (cases - private) | set(elsewhere) == public
 
 
 @pytest.mark.parametrize("file", ELSEWHERE)

@@ -1,9 +1,10 @@
-"""The examples in the docstrings of the functional core run and print what they say."""
+"""The examples in the docstrings of the functional core and of the papers run and print what they say."""
 
 import doctest
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,9 @@ SUBPACKAGES = (
   "ensembles",
   "optim",
   "averaging",
-  "sparse",
   "augment",
   "adversarial",
   "calibration",
-  "theory",
   "flatness",
 )
 
@@ -39,6 +38,8 @@ def core_modules():
     yield module
     for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
       yield importlib.import_module(f"jaxreg.{name}.{found.name}")
+  for file in sorted((Path(__file__).resolve().parent.parent / "papers").glob("*/_*.py")):
+    yield importlib.import_module(f"papers.{file.parent.name}.{file.stem}")
 
 
 def examples():

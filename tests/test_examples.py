@@ -36,6 +36,15 @@ def any_model(it):
   is_a_distribution(it.log_probs)
 
 
+def convolution(it):
+  """Each pixel of Linen's layer is the sum over the padded window."""
+  padded = np.pad(np.asarray(it.x, np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+  window = padded[:, 3:6, 7:10]
+  expected = np.einsum("nijc,ijco->no", window, np.asarray(it.kernel, np.float64)) + np.asarray(it.bias)
+  for y in (it.of_linen, it.of_nnx, it.of_equinox):
+    np.testing.assert_allclose(y[:, 3, 7], expected, rtol=1e-4, atol=1e-5)
+
+
 def lasso(it):
   assert it.objective(it.accelerated.params) <= it.objective(it.weights) + 1e-6
   assert (it.accelerated.params == 0).sum() >= 5

@@ -38,12 +38,3 @@ def test_a_guide_s_commands_can_be_read_and_its_links_exist(guide, monkeypatch):
   assert {link for link in links if link and not (guide.parent / link).exists()} == set()
   for path in re.findall(r"`python (benchmarks/\w+\.py)", text):
     assert (ROOT / path).is_file()
-
-
-def test_the_numbers_of_the_guides_are_those_of_the_pages():
-  pages = "".join((ROOT / f"docs/{name}.md").read_text() for name in ("toolbox", "results", "sgd", "lecture"))
-  numbers = {guide.stem: re.findall(r"-?\d+\.\d+ ± \d+\.\d+", guide.read_text()) for guide in GUIDES}
-  assert len(numbers["choose"]) > 10
-  assert {guide: [n for n in found if n not in pages] for guide, found in numbers.items() if found} == {
-    guide: [] for guide, found in numbers.items() if found
-  }

@@ -2,13 +2,18 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
+import types
+from pathlib import Path
 
 import pytest
 
 import jaxreg
+from jaxreg import _extras
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("flax", "orbax", "grain", "tensorflow_datasets", "matplotlib", "chex", "sklearn", "equinox")
 
 
@@ -16,8 +21,8 @@ HEAVY = ("flax", "orbax", "grain", "tensorflow_datasets", "matplotlib", "chex", 
 STATEMENTS = (
   "import jaxreg",
   "jaxreg.losses.softmax_cross_entropy, jaxreg.noise.dropout",
-  "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, theory, paths, typing",
-  "from jaxreg import averaging, ensembles, optim, sparse, symmetry, augment, adversarial, flatness",
+  "from jaxreg import losses, noise, penalties, constraints, reparam, calibration, paths, typing",
+  "from jaxreg import averaging, ensembles, optim, symmetry, augment, adversarial, flatness",
   "from jaxreg import models",
   "models.NNXNoise",
 )
@@ -25,7 +30,7 @@ STATEMENTS = (
 MISSING = (
   ("from jaxreg import models", "flax", "train"),
   ("from jaxreg import plots", "matplotlib", "train"),
-  ("import jaxreg; jaxreg.train", "flax", "train"),
+  ("import jaxreg; jaxreg.train.base_config", "flax", "train"),
   (
     "import jax; from jaxreg import flatness; "
     "flatness.operator_trace(lambda v: v, jax.numpy.ones(2), key=jax.random.key(0))",
@@ -35,9 +40,9 @@ MISSING = (
 )
 
 
-def run(code: str) -> list:
+def run(code: str, **options) -> list:
   """What a plain interpreter prints, a JSON value a line."""
-  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, **options)
   return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -47,10 +52,10 @@ def test_imports_load_nothing_more():
   bare, on_use, *core, models, nnx = map(set, run(code))
   assert {name for name in bare if name.startswith("jaxreg.")} == set()
   assert {"jaxreg.losses", "jaxreg.noise"} <= on_use
-  assert "jaxreg.theory" not in on_use
+  assert "jaxreg.flatness" not in on_use
   for loaded in (bare, on_use, *core):
     assert not loaded & {*HEAVY, "ml_collections"}
-  assert {"jaxreg.theory", "jaxreg.flatness"} <= core[-1]
+  assert "jaxreg.flatness" in core[-1]
   assert "flax" in models
   assert "flax.nnx" not in models
   assert "flax.nnx" in nnx
@@ -61,9 +66,47 @@ def test_what_is_not_installed_is_named_with_its_extra():
   code += "".join(f"sys.modules[{missing!r}] = None\n" for _, missing, _ in MISSING)
   for statement, *_ in MISSING:
     code += f"try:\n  {statement}\nexcept ModuleNotFoundError as error:\n  print(json.dumps(str(error)))\n"
-  for said, (_, missing, extra) in zip(run(code), MISSING, strict=True):
+  for said, (_, missing, extra) in zip(run(code, cwd="/"), MISSING, strict=True):
     assert f"needs {missing}" in said
-    assert said.endswith(f"pip install 'jaxreg[{extra}]'")
+    assert said.endswith(f"pip install -e '{ROOT}[{extra}]'")
+
+
+def test_help_and_mistakes_import_no_program():
+  """What trains or draws takes seconds to import, and is needed by no answer of the command line."""
+  code = f"import json, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport run\nsys.stdout = sys.stderr\n"
+  for arguments in (["--list"], ["--help"], ["--version"], ["--config.epoch=3"], ["--config", "dropmx"]):
+    code += f"run.main({arguments})\n"
+  code += "print(json.dumps([*sys.modules]), file=sys.__stdout__)"
+  (loaded,) = run(code, cwd="/")
+  heavy = {*HEAVY, "tensorboardX", "torch", "scipy", "PIL", "jaxreg.plots", "jaxreg.train.jobs"} - {
+    "flax",
+    "chex",
+  }
+  assert not heavy & {*loaded}
+
+
+@pytest.mark.parametrize("url", [None, "file:///a/jaxreg-1-py3-none-any.whl"])
+def test_an_extra_is_installed_from_where_jaxreg_came(monkeypatch, tmp_path, url):
+  monkeypatch.chdir(ROOT)
+  assert _extras.install("train") == "pip install -e '.[train]'"
+  monkeypatch.setattr(_extras, "ROOT", tmp_path)  # not a clone
+  text = url and json.dumps({"url": url})
+  found = types.SimpleNamespace(read_text=lambda name: {"direct_url.json": text}[name])
+  monkeypatch.setattr("importlib.metadata.distribution", lambda name: found)
+  assert _extras.install("train") == f"pip install 'jaxreg[train]{f' @ {url}' if url else ''}'"
+
+
+@pytest.mark.parametrize(
+  "missing",
+  ["absl", "jax", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("flax", "ml_collections"))],
+)
+def test_the_program_without_its_packages_says_so_in_one_line(missing):
+  """As after `pip install -e .`, which installs the functions alone."""
+  code = f"import runpy, sys\nsys.modules[{missing!r}] = None\nsys.argv = ['run.py', '--list']\n"
+  code += f"sys.path.insert(0, {str(ROOT)!r})\nrunpy.run_path({str(ROOT / 'run.py')!r}, run_name='__main__')"
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+  line = f"run.py: error: the trainer needs {missing}: pip install -e '{ROOT}[train]'\n"
+  assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +116,7 @@ def test_what_is_not_installed_is_named_with_its_extra():
     ("losses", "cross_entropy", "did you mean softmax_cross_entropy"),
     ("noise", "Dropout", "did you mean dropout"),
     ("augment", "qqq", "it has .*mixup"),
-    ("theory", "__wrapped__", "$"),
+    ("flatness", "__wrapped__", "$"),
   ],
 )
 def test_a_wrong_name_in_a_subpackage_is_answered_with_what_is_close(module, wrong, hint):
@@ -92,7 +135,14 @@ def test_a_wrong_name_is_answered_with_the_right_ones():
   with pytest.raises(AttributeError, match="looses") as error:
     _ = jaxreg.looses
   assert all(name in str(error.value) for name in jaxreg.__all__)
-  assert {"losses", "noise", "calibration", "theory", "paths"} <= set(jaxreg.__all__) <= set(dir(jaxreg))
+  assert {"losses", "noise", "calibration", "paths"} <= set(jaxreg.__all__) <= set(dir(jaxreg))
+
+
+def test_the_package_imports_nothing_of_the_papers():
+  files = {file: file.read_text() for file in (ROOT / "jaxreg").rglob("*.py")}
+  assert len(files) > 100
+  back = re.compile(r"^\s*(?:from|import) (?:papers|benchmarks|tests)\b", re.MULTILINE)
+  assert [file for file, text in files.items() if back.search(text)] == []
 
 
 @pytest.mark.parametrize("name", jaxreg.__all__)

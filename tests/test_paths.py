@@ -154,28 +154,51 @@ def test_kernels_only_takes_the_weights_of_an_equinox_model():
 
 
 @pytest.mark.parametrize(
-  ("mask", "error", "message"),
+  ("mask", "names"),
   [
-    (paths.kernels_only, ValueError, r"there are b, w\. kernels_only.* kernel or embedding.*everything"),
-    (lambda params: paths.select(params, "v"), ValueError, r"there are b, w$"),
-    ("w", TypeError, r"paths\.select\(params, 'w'\)"),
-    ({"w": True}, ValueError, "structure of params.* got a dict for a dict, without b$"),
-    ([True, False], ValueError, "got a list for a dict, without b, w and with 0, 1$"),
-    (
-      eqx.nn.Linear(2, 2, key=jax.random.key(0)),
-      ValueError,
-      "got a Linear for a dict, without b, w and with",
-    ),
+    (None, {n for n in NAMES if n.endswith(("/kernel", "/embedding"))}),
+    ("*", set(NAMES)),
+    ("head/*", set(NAMES[5:])),
+    (re.compile("prior"), {"head/prior/bias", "head/prior/kernel"}),
+    (("Dense_0/*", re.compile("residual")), set(NAMES[2:4]) | set(NAMES[9:])),
+    (["Dense_0/*", "head/prior/*"], set(NAMES[2:4]) | set(NAMES[7:9])),
+    (paths.everything, set(NAMES)),
+    (paths.select(TREE, "*/bias"), {n for n in NAMES if n.endswith("/bias")}),
   ],
 )
-def test_chosen_says_what_to_give_instead(mask, error, message):
-  with pytest.raises(error, match=message) as raised:
+def test_one_meaning_of_mask(mask, names):
+  assert {n for n, taken in zip(NAMES, paths.chosen(TREE, mask), strict=True) if taken} == names
+
+
+def test_none_is_the_default_of_the_function():
+  assert paths.chosen(TREE, None, default="head/*") == paths.chosen(TREE, "head/*")
+
+
+def test_a_glob_selects_an_array_without_a_name():
+  assert paths.chosen(jnp.ones(3), "*") == [True]
+
+
+@pytest.mark.parametrize(
+  ("mask", "message"),
+  [
+    (None, r'there are b, w\. kernels_only.* kernel or embedding.*mask="\*" or globs$'),
+    (lambda params: paths.select(params, "v"), r"there are b, w$"),
+    ("W", r"^mask: 'W' selects no parameter; there are b, w$"),
+    (("w", "v*"), r"^mask: 'v\*' selects no parameter; there are b, w$"),
+    ((), "got a tuple for a dict, without b, w$"),
+    ({"w": True}, "structure of params.* got a dict for a dict, without b$"),
+    ([True, False], "got a list for a dict, without b, w and with 0, 1$"),
+    (eqx.nn.Linear(2, 2, key=jax.random.key(0)), "got a Linear for a dict, without b, w and with"),
+  ],
+)
+def test_chosen_says_what_to_give_instead(mask, message):
+  with pytest.raises(ValueError, match=message) as raised:
     paths.chosen({"w": 1.0, "b": 2.0}, mask)
   assert "\n" not in str(raised.value)
 
 
 def test_an_array_without_a_name_is_told_so():
-  with pytest.raises(ValueError, match=r"params is a single array, which has no name\. kernels_only.*every"):
+  with pytest.raises(ValueError, match=r"params is a single array, which has no name\. kernels_only.*mask="):
     penalties.l2(jnp.ones(3))
 
 
@@ -202,9 +225,11 @@ def test_messages_take_one_line():
     functools.partial(constraints.max_norm, limit=0.1),
     functools.partial(constraints.prox_l1, step=0.1, weight=1.0),
     lambda params, mask: noise.weight_noise(jax.random.key(0), params, std=0.1, mask=mask),
-    functools.partial(noise.scale_weights, keep_prob=0.5),
+    functools.partial(noise.scale_weights, rate=0.5),
     lambda params, mask: noise.dropconnect_params(jax.random.key(0), params, rate=0.5, mask=mask),
-    lambda params, mask: _a_step(constraints.proximal(constraints.prox_non_negative, 0.1, mask=mask), params),
+    lambda params, mask: _a_step(
+      constraints.proximal(functools.partial(constraints.prox_non_negative, mask=mask), 0.1), params
+    ),
   ],
 )
 def test_a_module_of_bools_is_a_mask_and_is_not_called(use):

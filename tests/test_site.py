@@ -1,13 +1,16 @@
 """The site: one page for each public name, a gallery of all figures. `sphinx-build -W` checks the rest."""
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import re
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import jaxreg
 from jaxreg.train import cli
@@ -25,27 +28,94 @@ def load(name):
 
 
 reference, gallery = load("reference"), load("gallery")
+pages = functools.cache(reference.pages)  # each call reads every docstring
 
 
 def test_every_public_name_is_on_exactly_one_page():
-  pages = reference.pages()
   public = {f"{f}.{n}" for f in jaxreg.__all__ for n in importlib.import_module(f"jaxreg.{f}").__all__}
   directive = re.compile(r"^\.\. (?:auto\w+:: jaxreg\.|py:data:: )([\w.]+)$", re.MULTILINE)
   described = []
-  for path, text in pages.items():
+  for path, text in pages().items():
     folder = path.split("/")[1]
     described += [name if "." in name else f"{folder}.{name}" for name in directive.findall(text)]
   assert sorted(described) == sorted(public)
-  assert len(pages) == len(public) + len(jaxreg.__all__) + 1
-  assert len({path.lower() for path in pages}) == len(pages)  # on a disk that knows no capitals
+  assert len(pages()) == len(public) + len(jaxreg.__all__) + 1
+  assert len({path.lower() for path in pages()}) == len(pages())  # on a disk that knows no capitals
 
 
 def test_the_table_of_a_folder_has_a_line_for_each_name():
   for folder, names in reference.public().items():
-    text = reference.pages()[f"reference/{folder}/index.rst"]
+    text = pages()[f"reference/{folder}/index.rst"]
     lines = re.findall(r"^   \* - :doc:`(\w+) <[\w-]+>`\n     - (\S.*)$", text, re.MULTILINE)
-    assert [name for name, _ in lines] == names
-    assert text.index("list-table") < text.index("toctree")
+    assert sorted(name for name, _ in lines) == sorted(names)
+
+
+def test_the_first_page_of_the_reference_links_every_loss():
+  groups = reference.groups("losses")
+  assert set(groups) == set(reference.TASKS), "a task without a name"
+  overview = pages()["reference/index.rst"]
+  for heading, names in reference.groups("losses").items():
+    assert heading in overview
+    assert all(f":doc:`{name} <losses/{name}>`" in overview for name in names)
+
+
+def test_a_new_loss_stands_under_classification(monkeypatch):
+  names = {"losses": [*reference.public()["losses"], "hinge"]}
+  monkeypatch.setattr(reference, "public", lambda: names)
+  assert "hinge" in reference.groups("losses")["Classification"]
+
+
+def classes():
+  for folder, names in reference.public().items():
+    for name in names:
+      found = getattr(importlib.import_module(f"jaxreg.{folder}"), name)
+      if inspect.isclass(found) and f"{folder}.{name}" not in reference.DATA:
+        yield folder, name, found
+
+
+@pytest.mark.parametrize(
+  ("name", "wanted"),
+  [
+    ("flatness.Curvature", {"__call__", "like", "trace", "top_eigenpairs", "solve", "fisher", "batches"}),
+    ("flatness.KroneckerBlock", {"__call__", "like", "matrix", "trace", "solve"}),
+    ("flatness.DenseLayer", {"hessian", "noise_covariance", "interval_flatness"}),
+    ("train.Dataset", {"splits", "limited", "nbytes", "checked"}),
+    ("train.Program", {"predicting"}),
+    ("models.Transformer", {"__call__", "encode", "decode"}),
+    ("typing.LossFn", {"__call__"}),
+  ],
+)
+def test_the_page_of_a_class_shows_its_methods(name, wanted):
+  folder, _, owner = name.partition(".")
+  page = pages()[f"reference/{folder}/{reference.file_of(folder, owner)}.rst"]
+  shown = re.findall(
+    rf"^   \.\. auto(?:method|property):: jaxreg\.{folder}\.{owner}\.(\w+)$", page, re.MULTILINE
+  )
+  assert wanted <= set(shown)
+  assert len(shown) == len(set(shown))
+
+
+def test_every_method_of_every_class_is_shown_and_says_what_it_does():
+  """What a class defines itself, and not by overriding a method of another package's class."""
+  for folder, name, found in classes():
+    page = pages()[f"reference/{folder}/{reference.file_of(folder, name)}.rst"]
+    theirs = {key for base in found.__mro__ if not base.__module__.startswith("jaxreg") for key in dir(base)}
+    for key, value in vars(found).items():
+      if callable(value) and not key.startswith("_") and key not in theirs and not inspect.isclass(value):
+        if f"{key}" in getattr(found, "__annotations__", {}):
+          continue  # a field whose default is a function
+        assert f"jaxreg.{folder}.{name}.{key}\n" in page, (name, key)
+        assert inspect.getdoc(getattr(found, key)), (name, key)
+
+
+def test_every_example_of_a_docstring_is_code():
+  """Else the page has it as one line of prose."""
+  for folder, names in reference.public().items():
+    for name in names:
+      if f"{folder}.{name}" not in reference.DATA:
+        doc = inspect.getdoc(getattr(importlib.import_module(f"jaxreg.{folder}"), name)) or ""
+        example = re.search(r"^Examples?:\n((?:\n| +.*\n?)+)", doc, re.MULTILINE)
+        assert not example or re.search(r"^ +>>> ", example[1], re.MULTILINE), f"{folder}.{name}"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +129,10 @@ def test_the_table_of_a_folder_has_a_line_for_each_name():
     ("focal", "", "losses", "losses.focal"),
     ("focal", "", "noise", None),
     ("losses.focus", "", "", None),
+    ("flatness.Curvature.trace", "", "", "flatness.Curvature.trace"),
+    ("Curvature.trace(key=key)", "", "flatness", "flatness.Curvature.trace"),
+    ("Curvature.trace", "flatness", "", None),
+    ("flatness.Curvature.race", "", "", None),
     ("a * b", "", "losses", None),
   ],
 )
@@ -67,27 +141,67 @@ def test_code_that_names_something_public_is_a_link(text, folder, at, name):
 
 
 def figures():
-  return [figure for section in gallery.SECTIONS.values() for figure in section]
+  return [figure for section in gallery.sections().values() for figure in section]
 
 
 def test_the_gallery_has_every_figure_once():
-  assert sorted(f.name for f in figures()) == sorted(file.stem for file in (DOCS / "figures").glob("*.png"))
+  assert sorted(f.file for f in figures()) == sorted((DOCS / "figures").glob("*.png"))
   for figure in figures():
-    assert f"figures/{figure.name}.png" in (DOCS / f"{figure.page}.md").read_text(), figure
-    assert 1 < figure.seen.count(". ") + figure.seen.endswith(".") <= 4, figure
+    assert figure.seen
+    assert figure.commands, f"{figure.page} gives no command above {figure.file.name}"
 
 
-@pytest.mark.parametrize("command", sorted({line for f in figures() for line in f.command.splitlines()}))
+def test_a_figure_takes_the_text_and_the_commands_above_it(tmp_path, monkeypatch):
+  (tmp_path / "docs").mkdir()
+  text = """# A page
+
+`python one.py a
+--b`, then `python two.py`, and `other`.
+
+Words.
+
+![First.](one.png) ![Second.](two.png)
+
+```sh
+python three.py NAME \\
+  --c
+```
+
+`some`: this.
+
+![Third.](three.png)
+"""
+  (tmp_path / "docs/it.md").write_text(text)
+  (tmp_path / "docs/also.md").write_text("# Also\n\n![Again.](one.png)\n".replace("one", "four"))
+  monkeypatch.setattr(gallery, "ROOT", tmp_path)
+  both = ["python one.py a --b", "python two.py"]
+  file = lambda name: tmp_path / f"docs/{name}.png"
+  assert gallery.sections() == {
+    "Also": [(file("four"), "Again.", [], "also")],
+    "A page": [
+      (file("one"), "First.", both, "it"),
+      (file("two"), "Second.", both, "it"),
+      (file("three"), "Third.", ["python three.py some --c"], "it"),
+    ],
+  }
+
+
+@pytest.mark.parametrize("command", sorted({command for f in figures() for command in f.commands}))
 def test_a_command_of_the_gallery_can_be_read(command, monkeypatch):
   monkeypatch.chdir(DOCS.parent)
-  if command.startswith("python run.py "):
-    assert cli.parse(shlex.split(command)[2:], DOCS.parent / "configs").config
+  _, program, *rest = shlex.split(command)
+  if program == "run.py":
+    assert cli.parse(rest, DOCS.parent / "configs").config
   else:
-    assert Path(command.split()[1]).is_file()
+    module = rest[0].replace(".", "/") if program == "-m" else program.removesuffix(".py")
+    assert Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file()
 
 
-def test_thumbnails_are_made_of_the_figures(tmp_path):
-  (tmp_path / "figures").symlink_to(DOCS / "figures")
-  gallery.write(tmp_path)
-  thumbnails = {file.stem for file in (tmp_path / "gallery").glob("*.png")}
-  assert thumbnails == set(re.findall(r"figure:: (\w+)\.png", gallery.page()))
+def test_a_thumbnail_is_made_of_a_figure(tmp_path, monkeypatch):
+  (tmp_path / "docs").mkdir()
+  (tmp_path / "docs/it.md").write_text("# A page\n\n`python run.py`\n\n![Seen.](wide.png)\n")
+  Image.new("RGB", (1280, 320)).save(tmp_path / "docs/wide.png")
+  monkeypatch.setattr(gallery, "ROOT", tmp_path)
+  gallery.write(tmp_path / "docs")
+  assert Image.open(tmp_path / "docs/gallery/wide.png").size == (640, 160)
+  assert ".. figure:: wide.png\n" in (tmp_path / "docs/gallery/index.rst").read_text()

@@ -208,7 +208,7 @@ def test_help_is_of_what_the_flags_choose(theirs):
   for shown in (
     "--config.method.name=theirs:poly\n",
     "--config.method.poly.loss.epsilon=1.0\n      How much the first coefficient is raised.\n",
-    "--config.model.Tiny.width=4\n      Its units.\n",
+    "--config.model.Tiny.width=4\n      Its units. In [1, 1e6].\n",
     "MODULE:NAME",
   ):
     assert shown in text

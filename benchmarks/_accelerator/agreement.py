@@ -18,7 +18,8 @@ from _report import Report
 from _steps import Steps, made_up
 from accelerator import last_line
 
-from jaxreg import losses, noise, train
+from jaxreg import noise, train
+from jaxreg.losses._dropmax_masks import dropmax_mask
 from jaxreg.train.build.dataset import make_order
 from jaxreg.train.data.placement import gather, make_source
 from jaxreg.train.devices.mesh import make_mesh
@@ -63,12 +64,12 @@ def made(quick: bool) -> dict[str, np.ndarray]:
 
 
 def masks() -> dict[str, np.ndarray]:
-  shape = (256, 100)
+  shape, maps = (256, 100), jnp.ones((16, 8, 8, 4))
   # Halves, so that no rounding of a sigmoid comes in.
   made = {
-    "masks of dropout": noise.dropout_mask(jax.random.key(0), shape, rate=0.5),
-    "masks of DropMax": losses.dropmax_mask(jax.random.key(1), jnp.zeros(shape)),
-    "masks of DropBlock": noise.drop_block_mask(jax.random.key(2), (16, 8, 8, 4), rate=0.2, block_size=3),
+    "masks of dropout": noise.dropout(jax.random.key(0), jnp.ones(shape), rate=0.5) != 0,
+    "masks of DropMax": dropmax_mask(jax.random.key(1), jnp.zeros(shape)),
+    "masks of DropBlock": noise.drop_block(jax.random.key(2), maps, rate=0.2, block_size=3) != 0,
   }
   return {name: np.asarray(mask) for name, mask in made.items()}
 

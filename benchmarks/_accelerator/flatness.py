@@ -13,15 +13,15 @@ def measure(report: Report, *, rounds: int, quick: bool) -> None:
   samples, number, rounds = (20, 3, 2) if quick else (1000, 50, rounds)
   side = Side(*make_problem(examples, steps, hidden))
   calls = {
-    "dense_hessian": side.dense_hessian,
-    "dense_hessian, closed form": lambda: side.dense_hessian(closed=True),
+    "DenseLayer.hessian": side.dense_hessian,
+    "DenseLayer.hessian, closed form": lambda: side.dense_hessian(closed=True),
     "hessian": side.hessian,
     "top_eigenpairs": side.top_eigenpairs,
-    f"dense_noise_covariance, {MASKS} masks": lambda: side.dense_noise(MASKS),
+    f"DenseLayer.noise_covariance, {MASKS} masks": lambda: side.dense_noise(MASKS),
     f"noise_covariance of {samples} samples": lambda: side.sampled_covariance(samples),
     "one point of figure 4": side.point,
     f"interval_flatness, {number} directions": lambda: side.intervals(directions()),
-    f"dense_interval_flatness, {number} directions": lambda: side.dense_intervals(directions()),
+    f"DenseLayer.interval_flatness, {number} directions": lambda: side.dense_intervals(directions()),
   }
   directions = lambda: side.kept("directions", lambda: side.eigenvectors(number))
   report.table("flatness", f"{side.size} parameters, {examples} examples", "seconds")

@@ -125,7 +125,7 @@ def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_i
   top = np.linalg.eigh(matrices)[1][:, :, -1]
   iterations = (1, 3, 300)
   with jax.enable_x64(True):
-    move = lambda x, n: adversarial.virtual_adversarial(key(), log_probs, x, eps=0.5, num_iters=n) - x
+    move = lambda x, n: adversarial.virtual_adversarial(key(), log_probs, x, eps=0.5, num_steps=n) - x
     moves = np.asarray(jit(lambda x: jnp.stack([move(x, n) for n in iterations]))(X))
     first = np.asarray(jax.random.normal(key(), X.shape))
   np.testing.assert_allclose(np.linalg.norm(moves, axis=-1), 0.5, rtol=1e-12)
@@ -145,8 +145,8 @@ def test_the_curvature_is_that_of_softmax_regression_and_power_iteration_finds_i
 def test_vat_loss_is_the_divergence_from_a_fixed_prediction():
   def run(kernel, x):
     model = lambda x: log_probs(x, kernel)
-    moved = adversarial.virtual_adversarial(key(), model, x, eps=0.5, num_iters=3)
-    return adversarial.vat_loss(key(), model, x, eps=0.5, num_iters=3).sum(), moved
+    moved = adversarial.virtual_adversarial(key(), model, x, eps=0.5, num_steps=3)
+    return adversarial.vat_loss(key(), model, x, eps=0.5, num_steps=3).sum(), moved
 
   with jax.enable_x64(True):
     (value, moved), gradient = jit(jax.value_and_grad(run, has_aux=True))(KERNEL, X)
@@ -181,14 +181,40 @@ def test_refusals():
     adversarial.fgsm(lambda x: x.sum(), x, eps=0.1)
   with pytest.raises(ValueError, match="eps must lie"):
     adversarial.fgsm(logistic, x, eps=-0.1)
+  with pytest.raises(ValueError, match=r"eps must be a scalar or have shape \(3,\), got shape \(3, 1\)"):
+    adversarial.fgsm(logistic, x, eps=np.full((3, 1), 0.1))
   with pytest.raises(ValueError, match="norm must be"):
     adversarial.pgd(key(), logistic, x, norm="l3", **STEPS)
   with pytest.raises(TypeError, match="key must be a typed key"):
     adversarial.pgd(None, logistic, x, **STEPS)
-  with pytest.raises(ValueError, match="num_iters must be at least 1"):
-    adversarial.vat_loss(key(), log_probs, x, eps=0.1, num_iters=0)
+  with pytest.raises(ValueError, match="num_steps must be at least 1"):
+    adversarial.vat_loss(key(), log_probs, x, eps=0.1, num_steps=0)
   with pytest.raises(ValueError, match="log_probs_fn must give"):
     adversarial.vat_loss(key(), logistic, x, eps=0.1)
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_each_example_may_have_its_own_radius(kind):
+  """One radius for the batch and one an example agree, example by example; a radius of 0 moves nothing."""
+  x, each = jnp.asarray(X, jnp.float32), np.float32([0.0, 0.1, 0.4])
+
+  def attacks(eps):
+    options = {"norm": kind, "step_size": eps, "num_steps": 3}
+    return {
+      "fgsm": adversarial.fgsm(logistic, x, eps=eps),
+      "pgd": adversarial.pgd(key(), logistic, x, eps=eps, **options),
+      "virtual": adversarial.virtual_adversarial(key(), log_probs, x, eps=eps),
+      "vat": adversarial.vat_loss(key(), log_probs, x, eps=eps),
+      "trades": adversarial.trades_loss(key(), log_probs, x, eps=eps, **options),
+    }
+
+  attacks = jit(attacks)
+  got, one_by_one = attacks(each), [attacks(eps) for eps in each]
+  for name, found in got.items():
+    want = [moved[name][i] for i, moved in enumerate(one_by_one)]
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+  for name in ("fgsm", "pgd", "virtual"):
+    np.testing.assert_array_equal(got[name][0], x[0])
 
 
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e38])

@@ -145,7 +145,7 @@ def test_refusals(function):
 def test_manifold_mixup_mixes_one_layer_by_the_shares_of_the_labels():
   b, layers = marked(), ("first", "second")
   seen = set()
-  mix = jit(lambda key: augment.manifold_mixup(key, b, layers=layers, num_classes=6, per_example=True))
+  mix = jit(lambda key: augment.manifold_mixup(key, b, layers=layers, num_classes=6))
   for seed in range(6):
     out = mix(key(seed))
     hidden = {name: augment.mix_hidden(b["inputs"], out["mixing"], layer=name) for name in layers}
@@ -155,8 +155,9 @@ def test_manifold_mixup_mixes_one_layer_by_the_shares_of_the_labels():
     want = 200 * np.broadcast_to(np.asarray(out["labels"])[:, None, None], b["inputs"].shape)
     np.testing.assert_allclose(hidden[moved[0]], want, rtol=1e-5)
   assert seen == set(layers)
-  one = augment.manifold_mixup(key(1), b, layers=["first"], num_classes=6)
-  assert len(np.unique(one["mixing"].shares["first"])) == 1  # the batch draws one share
+  for per_example, number in ((True, 6), (False, 1)):
+    one = augment.manifold_mixup(key(1), b, layers=["first"], num_classes=6, per_example=per_example)
+    assert len(np.unique(one["mixing"].shares["first"])) == number
 
 
 def test_manifold_mixup_refuses():

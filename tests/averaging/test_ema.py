@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxreg import averaging
+from jaxreg import averaging, losses
 
 ITERATES = np.random.default_rng(0).normal(size=(9, 3))
 START = np.full(3, 5.0)
@@ -69,3 +69,25 @@ def test_refusals():
   for name, options in (("warmup", {"warmup": 0.0}), ("power", {"power": -1.0})):
     with pytest.raises(ValueError, match=f"{name} must"):
       averaging.ema_decay(1, **options)
+
+
+@pytest.mark.claim(
+  "regularization",
+  "semi-supervised learning",
+  "P(y given x) also from P(x): a teacher's targets need no labels",
+)
+def test_a_mean_teacher_gets_no_gradient():
+  x, y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 3)), jnp.float32)
+  state = averaging.ema_init(jnp.ones((3, 3)))
+
+  def loss(student):
+    teacher = averaging.ema_update(state, student, decay=0.5, ramp=False).params
+    return losses.consistency(x @ student, y @ teacher).sum()
+
+  def fixed(student, teacher):
+    return losses.consistency(x @ student, y @ teacher).sum()
+
+  student = jnp.eye(3)
+  got, want = jax.jit(lambda w: (jax.grad(loss)(w), jax.grad(fixed)(w, 0.5 * w + 0.5)))(student)
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+  assert jnp.abs(got).max() > 0.01

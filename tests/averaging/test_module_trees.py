@@ -15,7 +15,6 @@ from jaxreg import averaging
 PAIRS = {
   "swa": (averaging.swa_init, averaging.swa_update),
   "ema": (averaging.ema_init, averaging.ema_update),
-  "mean_teacher": (averaging.mean_teacher_init, averaging.mean_teacher_update),
   "early_stopping": (
     averaging.early_stopping_init,
     functools.partial(averaging.early_stopping_update, metric=jnp.float32(1), patience=1),

@@ -114,14 +114,14 @@ def two_class(confidence):
 def test_bin_edges_are_closed_on_the_right(confidence, bin_index):
   """Of 4 bins; a confidence of exactly 1 falls in the last."""
   bins = calibration.ece_bins(two_class(confidence), np.array([0]), num_bins=4)
-  np.testing.assert_array_equal(bins["count"], np.arange(4) == bin_index)
-  np.testing.assert_array_equal(bins["correct"], np.arange(4) == bin_index)
-  np.testing.assert_allclose(bins["confidence"], (np.arange(4) == bin_index) * confidence, rtol=1e-6)
+  np.testing.assert_array_equal(bins.count, np.arange(4) == bin_index)
+  np.testing.assert_array_equal(bins.correct, np.arange(4) == bin_index)
+  np.testing.assert_allclose(bins.confidence, (np.arange(4) == bin_index) * confidence, rtol=1e-6)
 
 
 def test_default_is_fifteen_bins():
   log_probs, labels, _ = predictions()
-  assert calibration.ece_bins(log_probs, labels)["count"].shape == (15,)
+  assert calibration.ece_bins(log_probs, labels).count.shape == (15,)
 
 
 def test_float32_stays_float32(x64):
@@ -156,12 +156,62 @@ def test_misfits_are_refused(function):
 def test_probabilities_and_logits_are_no_log_probabilities(function):
   function = getattr(calibration, function)
   probs, labels = jnp.array([[0.7, 0.3], [0.2, 0.8]]), jnp.array([0, 1])
-  for x in (probs, 5 * probs):
-    with pytest.raises(ValueError, match=r"log_probs must be log-probabilities, at most 0, got (0\.8|4):"):
+  for x in (probs, 5 * probs, -5 * probs):
+    with pytest.raises(ValueError, match=r"log_probs must be .* got a sum of (3\.36|37\.59|0\.253)"):
       function(x, labels)
   function(jnp.log(probs) + 1e-4, labels)  # rounding
   function(probs, labels, weights=jnp.zeros(2))  # padding may be anything
   jax.jit(function)(probs, labels)  # whose values are not known
+
+
+def summary(name):
+  """The one number that users read of a function's sums."""
+  function = getattr(calibration, name)
+  read = lambda value: value if name == "fit_temperature" else value[0]
+  read_bins = lambda bins: calibration.ece(bins).mean()
+  return lambda *args, **options: (read_bins if "bins" in name else read)(function(*args, **options))
+
+
+WITH_LABELS = ["nll", "brier", "ece_bins", "adaptive_bins", "classwise_bins", "fit_temperature"]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", WITH_LABELS)
+def test_a_label_out_of_range_is_refused_or_nan(name, weighted):
+  """A known label is refused; the values of a traced one are not known, and the result is NaN."""
+  log_probs, labels, weights = predictions(12)
+  options = {"weights": weights} if weighted else {}
+  compiled = jax.jit(summary(name))
+  assert np.isfinite(compiled(log_probs, labels, **options))
+  for label in (-1, K, 255):
+    wrong = np.r_[labels[:-1], label]
+    with pytest.raises(ValueError, match=rf"labels must lie in \[0, {K}\), got {label}"):
+      summary(name)(log_probs, wrong, **options)
+    with pytest.raises(ValueError, match="labels must lie in"):
+      summary(name)(log_probs, jnp.asarray(wrong), **options)
+    assert np.isnan(compiled(log_probs, wrong, **options))
+    if weighted:  # padding needs no label
+      padding = np.r_[weights[:-1], 0].astype(np.float32)
+      assert compiled(log_probs, wrong, weights=padding) == compiled(log_probs, labels, weights=padding)
+
+
+@pytest.mark.parametrize("name", WITH_LABELS)
+def test_nan_is_no_number_in_compiled_code(name):
+  """On a CPU, compiled code takes exp(NaN) for a number, and drops NaN from a maximum."""
+  log_probs, labels, _ = predictions(12)
+  log_probs = log_probs.copy()
+  log_probs[3, (labels[3] + 1) % K] = np.nan
+  assert np.isnan(jax.jit(summary(name))(log_probs, labels))
+  assert np.isnan(summary(name)(log_probs, labels))
+
+
+def test_the_largest_gap_of_a_broken_bin_is_nan():
+  mce = jax.jit(lambda x, labels: calibration.mce(calibration.ece_bins(x, labels)))
+  log_probs, labels, _ = predictions(12)
+  for place in range(12):
+    wrong = labels.copy()
+    wrong[place] = K
+    assert np.isnan(mce(log_probs, wrong))
 
 
 def test_bins_below_one_are_refused():

@@ -1,4 +1,4 @@
-"""MCE, adaptive and classwise bins, reliability and temperature, against NumPy, scipy and by hand."""
+"""MCE, adaptive and classwise bins and temperature, against NumPy, scipy and by hand."""
 
 import chex
 import jax
@@ -29,9 +29,8 @@ def everything(log_probs, labels, weights):
     "adaptive": adaptive,
     "adaptive ece": calibration.ece(adaptive),
     "classwise": classwise,
-    "classwise ece": calibration.classwise_ece(classwise),
+    "classwise ece": calibration.ece(classwise).mean(),
     "mce": calibration.mce(bins),
-    "reliability": calibration.reliability(bins),
     "temperature": calibration.fit_temperature(log_probs, labels, weights=weights),
     "tempered": calibration.temper(log_probs, temperature=2.0),
   }
@@ -45,7 +44,7 @@ def adaptive_oracle(log_probs, labels, weights):
     index = int(M * (before + weights[i] / 2) / weights.sum())
     bins[:, index] += weights[i] * np.array([probs[i].max(), probs[i].argmax() == labels[i], 1])
     before += weights[i]
-  return dict(zip(("confidence", "correct", "count"), bins))
+  return calibration.Bins(*bins)
 
 
 def classwise_oracle(log_probs, labels, weights):
@@ -55,7 +54,7 @@ def classwise_oracle(log_probs, labels, weights):
     edges = np.ceil(p * M) - 1
     for name, x in (("confidence", p), ("correct", labels == k), ("count", 1.0)):
       out[name].append([(weights * x * (edges == m)).sum() for m in range(M)])
-  return {name: np.array(rows) for name, rows in out.items()}
+  return calibration.Bins(**{name: np.array(rows) for name, rows in out.items()})
 
 
 def nll(beta, log_probs, labels, weights):
@@ -73,18 +72,15 @@ def test_against_numpy(weighted):
   chex.assert_trees_all_close(got["adaptive"], want, rtol=1e-11, atol=1e-12)
   np.testing.assert_allclose(got["adaptive ece"], oracles.ece(want), rtol=1e-11)
   if not weighted:
-    np.testing.assert_array_equal(got["adaptive"]["count"], 10)  # of equal mass
+    np.testing.assert_array_equal(got["adaptive"].count, 10)  # of equal mass
   want = classwise_oracle(log_probs, labels, weights)
   chex.assert_trees_all_close(got["classwise"], want, rtol=1e-11, atol=1e-12)
-  each = [oracles.ece({name: want[name][k] for name in want}) for k in range(K)]
+  each = [oracles.ece(calibration.Bins(*(sums[k] for sums in want))) for k in range(K)]
   np.testing.assert_allclose(got["classwise ece"], np.mean(each), rtol=1e-11)
   bins = oracles.ece_bins(log_probs, labels, weights, M)
-  some = bins["count"] > 0
-  accuracy, confidence = (bins[name][some] / bins["count"][some] for name in ("correct", "confidence"))
+  some = bins.count > 0
+  accuracy, confidence = (sums[some] / bins.count[some] for sums in (bins.correct, bins.confidence))
   np.testing.assert_allclose(got["mce"], np.abs(accuracy - confidence).max(), rtol=1e-11)
-  np.testing.assert_allclose(got["reliability"]["accuracy"][some], accuracy, rtol=1e-11)
-  np.testing.assert_allclose(got["reliability"]["confidence"][some], confidence, rtol=1e-11)
-  np.testing.assert_allclose(got["reliability"]["share"], bins["count"] / weights.sum(), rtol=1e-11)
   # Convex in 1 / T, so a bracketed minimum is the minimum.
   arguments = (log_probs, labels, weights)
   found = scipy.optimize.minimize_scalar(nll, (0.01, 0.1), args=arguments, tol=1e-10).x
@@ -104,7 +100,7 @@ def test_float32_padding_and_narrow_inputs():
   arguments = fold(log_probs, np.float32), fold(labels, np.int32), fold(weights, np.float32)
   got = everything(*arguments)
   chex.assert_trees_all_close(got["adaptive"], want, rtol=1e-4)
-  np.testing.assert_allclose(got["classwise"]["count"].sum(-1), whole[2].sum(), rtol=1e-5)
+  np.testing.assert_allclose(got["classwise"].count.sum(-1), whole[2].sum(), rtol=1e-5)
   found = scipy.optimize.minimize_scalar(nll, (0.01, 0.1), args=tuple(whole), tol=1e-10).x
   np.testing.assert_allclose(got["temperature"], 1 / found, rtol=1e-3)
   shapes = jax.eval_shape(everything, jnp.bfloat16(arguments[0]), *arguments[1:])
@@ -122,9 +118,8 @@ def test_classwise_sums_merge_and_adaptive_ones_do_not():
     classwise = classwise_oracle(np.float64(log_probs), labels, np.float64(weights))
     adaptive = adaptive_oracle(np.float64(log_probs), labels, np.float64(weights))
   merge = lambda name: jax.tree.map(lambda a, b: np.asarray(a + b), parts[0][name], parts[1][name])
-  for name in classwise:
-    np.testing.assert_allclose(merge("classwise")[name], classwise[name], rtol=1e-4, atol=1e-5)
-  assert np.abs(merge("adaptive")["confidence"] - adaptive["confidence"]).max() > 0.01
+  chex.assert_trees_all_close(merge("classwise"), classwise, rtol=1e-4, atol=1e-5)
+  assert np.abs(merge("adaptive").confidence - adaptive.confidence).max() > 0.01
 
 
 def fit(logit, right, n=10):
@@ -145,6 +140,8 @@ def test_temperature_in_closed_form_and_at_its_bounds():
   # Worse than guessing: as unsure as it may be. NaN stays NaN, a label out of range is NaN.
   np.testing.assert_allclose(fit(2.0, 4), 100, rtol=1e-5)
   assert np.isnan(fit(np.nan, 4))
+  with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\), got 2"):
+    calibration.fit_temperature(np.zeros((10, 2), np.float32), np.full(10, 2))
   assert np.isnan(fit_jit(np.zeros((10, 2), np.float32), np.full(10, 2, np.int32)))
   # A probability of 0 for another class does not matter; extremes neither.
   logits = np.tile(np.float32([3.0, 0.0]), (10, 1))
@@ -172,8 +169,9 @@ def test_what_does_not_fit_is_refused():
   for temperature in (0.0, jnp.ones(2)):
     with pytest.raises(ValueError, match="temperature"):
       calibration.temper(log_probs, temperature=temperature)
-  with pytest.raises(TypeError, match="bins"):
-    calibration.mce({name: jnp.ones(2, int) for name in ("confidence", "correct", "count")})
+  for function in (calibration.ece, calibration.mce):
+    with pytest.raises(TypeError, match="confidence must be floating"):
+      function(calibration.Bins(*[jnp.ones(2, int)] * 3))
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 3.0, 7.0])

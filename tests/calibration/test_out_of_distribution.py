@@ -1,5 +1,6 @@
 """Scores of examples from elsewhere, against NumPy and scikit-learn."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
@@ -20,6 +21,15 @@ def test_scores_are_as_printed():
   energy = jit(calibration.energy)(np.float32(LOGITS), temperature=2.5)
   np.testing.assert_allclose(energy, -2.5 * np.log(np.exp(LOGITS / 2.5).sum(1)), rtol=1e-5)
   assert calibration.energy(jnp.array([1e4, -1e4])) == -1e4
+
+
+def test_the_least_confidence_of_confident_predictions_keeps_its_digits():
+  """In float32, the logarithm of a probability above 1 - 6e-8 is 0."""
+  gaps = np.linspace(5, 80, 50)
+  log_probs = jax.nn.log_softmax(np.stack([gaps, np.zeros(50), np.ones(50)], 1).astype(np.float32))
+  other = np.exp(-np.float32(gaps).astype(np.float64)) * (1 + np.e)
+  for function in (calibration.least_confidence, jit(calibration.least_confidence)):
+    np.testing.assert_allclose(function(log_probs), other / (1 + other), rtol=2e-5)
 
 
 # Few values, so that many scores are equal; then all different.

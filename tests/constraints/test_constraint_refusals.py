@@ -6,11 +6,10 @@ import chex
 import jax
 import jax.numpy as jnp
 import pytest
-from cases_constraints import STEP
 
 from jaxreg import constraints
-from jaxreg.paths import everything
 
+STEP = {"step": 0.5, "weight": 3.0}
 ON_PARAMS = {
   name: functools.partial(getattr(constraints, name), **options)
   for name, options in {
@@ -30,11 +29,12 @@ ON_PARAMS = {
 def test_refusals_of_params_and_masks(name):
   function, params = ON_PARAMS[name], {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3, jnp.int32)}
   with pytest.raises(TypeError, match="params/bias must be floating, got int32"):
-    function(params, mask=everything)
+    function(params, mask="*")
   with pytest.raises(ValueError, match=r"mask selects no parameter.*bias, kernel"):
     function(params, mask=lambda params: jax.tree.map(lambda _: False, params))
   tree = {"kernel": True, "bias": False}
-  chex.assert_trees_all_equal(function(params, mask=tree), function(params, mask=lambda params: tree))
+  for mask in (tree, None, "kernel", lambda params: tree):
+    chex.assert_trees_all_equal(function(params, mask=mask), function(params))
 
 
 @pytest.mark.parametrize(

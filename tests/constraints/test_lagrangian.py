@@ -8,7 +8,7 @@ import pytest
 import scipy.optimize
 from contract import jit
 
-from jaxreg.constraints import DualState, dual_init, dual_step, lagrangian
+from jaxreg.constraints import dual_init, dual_step, lagrangian
 
 WHERE = "norm penalties as constrained optimization"
 HESSIAN = np.array([[3.0, 1.0], [1.0, 2.0]])
@@ -119,7 +119,7 @@ def test_dtypes_and_transforms():
   penalties = jnp.array([1.0, 5.0, 9.0])
   step = lambda state, value: dual_step(state, value, bound=4.0, learning_rate=0.5)
   several = jit(jax.vmap(step, (None, 0)))(dual_init(), penalties)
-  assert isinstance(several, DualState)
+  assert several._fields == ("multiplier", "mean", "weight")
   np.testing.assert_allclose(several.multiplier, [0, 0.5, 2.5])
 
 
@@ -131,7 +131,7 @@ def test_refusals():
     dual_step(state, jnp.array(1), bound=1.0, learning_rate=0.1)
   with pytest.raises(ValueError, match="learning_rate must lie in"):
     dual_step(state, 1.0, bound=1.0, learning_rate=0.0)
-  with pytest.raises(ValueError, match="1 - decay must lie in"):
+  with pytest.raises(ValueError, match=r"decay must lie in \[0, 1\)"):
     dual_step(state, 1.0, bound=1.0, learning_rate=0.1, decay=1.0)
   with pytest.raises(ValueError, match="loss must have shape"):
     lagrangian(jnp.ones(3), 1.0, state, bound=1.0)

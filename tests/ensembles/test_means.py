@@ -11,8 +11,8 @@ import pytest
 from jaxreg import ensembles, noise, paths
 
 MEANS = (ensembles.arithmetic, ensembles.geometric)
-both = jax.jit(lambda log_probs, weights=None: tuple(mean(log_probs, weights) for mean in MEANS))
-mask_probs = jax.jit(lambda masks, keep: ensembles.mask_probs(masks, keep_prob=keep))
+both = jax.jit(lambda log_probs, weights=None: tuple(mean(log_probs, weights=weights) for mean in MEANS))
+mask_probs = jax.jit(lambda masks, keep: ensembles.mask_probs(masks, rate=1 - keep))
 
 
 def predictions(members=4, batch=(3,), classes=3, seed=0):
@@ -59,7 +59,7 @@ def test_means_against_numpy(weights):
 )
 def test_geometric_mean_over_masks_is_scaled_weights(keep):
   x, kernel, bias, log_probs, masks = masked_regressions(6, keep)
-  scaled = noise.scale_weights({"kernel": kernel, "bias": bias}, keep_prob=keep, mask=paths.kernels_only)
+  scaled = noise.scale_weights({"kernel": kernel, "bias": bias}, rate=1 - keep, mask=paths.kernels_only)
   with jax.enable_x64(True):
     arithmetic, geometric = map(np.exp, both(log_probs, mask_probs(masks > 0, np.float64(keep))))
   np.testing.assert_allclose(geometric, oracles.softmax(x @ np.asarray(scaled["kernel"]) + bias), rtol=1e-5)
@@ -119,12 +119,13 @@ def test_means_keep_their_digits_beside_huge_numbers(huge):
 @pytest.mark.claim(
   "regularization", "bagging", "the mean of the members' probabilities has at most the mean of their NLLs"
 )
-def test_bag_predict():
+def test_the_mean_of_members():
   rng = np.random.default_rng(3)
   x, labels = np.float32(rng.normal(size=(20, 4))), rng.integers(0, 3, 20)
   kernels = np.float32(rng.normal(size=(5, 4, 3)) * 2)
   apply_fn = lambda params, x: x @ params["kernel"]
-  predict = jax.jit(lambda kernels: ensembles.bag_predict(apply_fn, {"kernel": kernels}, x))
+  log_probs = lambda kernels: jax.nn.log_softmax(ensembles.ensemble_apply(apply_fn, {"kernel": kernels}, x))
+  predict = jax.jit(lambda kernels, weights=None: ensembles.arithmetic(log_probs(kernels), weights=weights))
   got = np.asarray(predict(kernels))
   each = oracles.softmax(np.einsum("bf,mfk->mbk", x, kernels))
   np.testing.assert_allclose(np.exp(got), each.mean(0), rtol=1e-4)
@@ -132,7 +133,7 @@ def test_bag_predict():
   members, ensemble = -np.log(each[:, rows, labels]).mean(), -got[rows, labels].mean()
   assert ensemble < members - 0.1
   weights = np.float32([0, 3, 1, 0, 4])
-  weighted = ensembles.bag_predict(apply_fn, {"kernel": kernels}, x, weights=weights)
+  weighted = predict(kernels, weights)
   np.testing.assert_allclose(np.exp(weighted), np.einsum("m,mbk->bk", weights / 8, each), rtol=1e-4)
   # One member is that model.
   one = predict(kernels[:1])
@@ -157,26 +158,26 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(TypeError, match="log_probs must be floating"):
       mean(jnp.zeros((2, 3), int))
     with pytest.raises(ValueError, match="weights must have shape"):
-      mean(log_probs, jnp.ones(3))
+      mean(log_probs, weights=jnp.ones(3))
     with pytest.raises(ValueError, match="members"):
       mean(jnp.zeros(()))
     for weights in ([2.0, -1.0], [0.0, 0.0]):
       with pytest.raises(ValueError, match="weights must not be negative and not all 0, got"):
-        mean(log_probs, jnp.array(weights))
+        mean(log_probs, weights=jnp.array(weights))
     with pytest.raises(ValueError, match="log_probs must be log-probabilities, got probabilities"):
       mean(jnp.full((2, 4), 0.25))
   assert all(np.isnan(x).all() for x in both(log_probs, jnp.array([2.0, -1.0])))  # traced
   with pytest.raises(ValueError, match="num_units must be at most 16, got 17"):
     ensembles.dropout_masks(17)
-  with pytest.raises(ValueError, match="keep_prob"):
-    ensembles.mask_probs(jnp.ones((4, 2), bool), keep_prob=1.5)
+  with pytest.raises(ValueError, match="rate"):
+    ensembles.mask_probs(jnp.ones((4, 2), bool), rate=1.5)
   for wrong in (-0.1, 1.5, jnp.nan):
     keep = jnp.array([0.5, wrong])
-    with pytest.raises(ValueError, match="keep_prob must lie in"):
-      jax.jit(lambda masks, keep=keep: ensembles.mask_probs(masks, keep_prob=keep))(jnp.ones((4, 2), bool))
-  with pytest.raises(ValueError, match="keep_prob"):
-    ensembles.mask_probs(jnp.ones((4, 2), bool), keep_prob=jnp.ones(3))
+    with pytest.raises(ValueError, match="rate must lie in"):
+      jax.jit(lambda masks, keep=keep: ensembles.mask_probs(masks, rate=keep))(jnp.ones((4, 2), bool))
+  with pytest.raises(ValueError, match="rate"):
+    ensembles.mask_probs(jnp.ones((4, 2), bool), rate=jnp.ones(3))
   with pytest.raises(TypeError, match="masks must be bool"):
-    ensembles.mask_probs(jnp.ones((4, 2)), keep_prob=0.5)
+    ensembles.mask_probs(jnp.ones((4, 2)), rate=0.5)
   with pytest.raises(ValueError, match="num_members"):
     ensembles.bootstrap_indices(jax.random.key(0), num_examples=3, num_members=0)

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxreg import flatness, losses
+from jaxreg.flatness._trace import Estimate
 
 
 @pytest.fixture(autouse=True)
@@ -71,11 +72,17 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+  "form",
+  [
+    *("one batch", "list of tensors", "loader"),
+    *(pytest.param(form, marks=pytest.mark.thorough) for form in ("chunks", "NumPy", "list", "tensors")),
+  ],
+)
 def test_every_form_of_data_gives_jax_s_hessian(form):
   params, batch = problem()
   data, options = FORMS[form](batch)
-  curvature = flatness.Curvature(nets.loss_fn, params, data, where="Dense_2/*", **options)
+  curvature = flatness.Curvature(nets.loss_fn, params, data, mask="Dense_2/*", **options)
   expected = dense(params, batch, "Dense_2/*")
   np.testing.assert_allclose(curvature.matrix(), expected, atol=1e-14)
   np.testing.assert_allclose(curvature.diagonal().mean, np.diag(expected), atol=1e-14)
@@ -109,14 +116,14 @@ def test_the_only_batch_is_evaluated_once():
 def test_analyses_are_numpy_s_of_the_dense_hessian():
   """Top eigenvalues of both signs, the trace within four errors, and the mean of the density."""
   params, batch = problem()
-  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 15, 10]), where="Dense_[12]/*")
+  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 15, 10]), mask="Dense_[12]/*")
   values = np.linalg.eigvalsh(dense(params, batch, "Dense_[12]/*"))
-  top = curvature.top_eigenpairs(key=jax.random.key(0), num=3, num_matvecs=43)
+  top = curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=3, num_steps=43)
   np.testing.assert_allclose(top.values, values[::-1][:3], atol=1e-13)
   assert top.vectors.shape == (3, 43)
-  trace = curvature.trace(key=jax.random.key(1), num=50)
+  trace = curvature.trace(key=jax.random.key(1), num_samples=50)
   assert abs(float(trace.mean) - values.sum()) < 4 * float(trace.standard_error)
-  density = curvature.density(key=jax.random.key(2), num_matvecs=20, num_probes=2)
+  density = curvature.density(key=jax.random.key(2), num_steps=20, num_samples=2)
   assert float(density.density.sum() * (density.grid[1] - density.grid[0])) == pytest.approx(1, abs=1e-3)
 
 
@@ -124,20 +131,24 @@ def test_hutchinson_s_diagonal_and_its_error():
   """Var = sum of the squares beside the diagonal in a row; products compiled and on the host agree."""
   params, batch = problem()
   hessian = dense(params, batch, "Dense_2/*")
-  curvature = flatness.Curvature(nets.loss_fn, params, batch, where="Dense_2/*")
-  found = flatness.operator_diagonal(lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num=2000)
+  curvature = flatness.Curvature(nets.loss_fn, params, batch, mask="Dense_2/*")
+  found = flatness.operator_diagonal(
+    lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num_samples=2000
+  )
   error = np.sqrt(((hessian**2).sum(axis=1) - np.diag(hessian) ** 2) / 2000)
   np.testing.assert_allclose(found.standard_error, error, rtol=0.1)
   assert (np.abs(found.mean - np.diag(hessian)) < 4 * error).all()
-  few = flatness.operator_diagonal(lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num=5)
-  chex.assert_trees_all_close(curvature.diagonal(key=jax.random.key(0), num=5), few, atol=1e-13)
+  few = flatness.operator_diagonal(
+    lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num_samples=5
+  )
+  chex.assert_trees_all_close(curvature.diagonal(key=jax.random.key(0), num_samples=5), few, atol=1e-13)
 
 
 def test_gauss_newton_of_a_loader():
   params, batch = problem()
   logits = lambda params, batch, *, key: nets.second(params, batch) @ params["Dense_2"]["kernel"]
   outer = lambda z, batch: losses.softmax_cross_entropy(z, batch["labels"]).mean()
-  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 25]), where="Dense_1/bias")
+  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 25]), mask="Dense_1/bias")
   found = curvature.gauss_newton(logits, outer).matrix()
   jacobian = jax.jacfwd(
     lambda b: logits({**params, "Dense_1": {**params["Dense_1"], "bias": b}}, batch, key=None)
@@ -147,7 +158,7 @@ def test_gauss_newton_of_a_loader():
   np.testing.assert_allclose(found, np.einsum("nkd,nkl,nle->de", j, inner, j) / 40, atol=1e-14)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_a_checkpoint_compiles_nothing(batches):
   """Another checkpoint with its running averages, in the same program: of each batch's shape one trace."""
   chex.clear_trace_counter()
@@ -165,16 +176,16 @@ def test_a_checkpoint_compiles_nothing(batches):
     rng = np.random.default_rng(seed)
     params, state = {"w": jnp.asarray(rng.normal(size=(5, 3)))}, {"mean": jnp.asarray(rng.normal(size=5))}
     curvature = flatness.Curvature(loss_fn, params, data, model_state=state)
-    top = curvature.top_eigenpairs(key=jax.random.key(0), num_matvecs=15)
+    top = curvature.top_eigenpairs(key=jax.random.key(0), num_steps=15)
     # The softmax regression's Hessian: mean of (diag p - p p') x h h'.
     h = np.asarray(batch["inputs"]) - np.asarray(state["mean"])
     p = np.asarray(jax.nn.softmax(h @ np.asarray(params["w"])))
     inner = np.einsum("nk,kl->nkl", p, np.eye(3)) - np.einsum("nk,nl->nkl", p, p)
     hessian = np.einsum("ni,nkl,nj->ikjl", h, inner, h).reshape(15, 15) / 40
     assert float(top.values[0]) == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-9)
-    layers = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=2)
+    layers = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=2)
     assert float(layers.top_eigenvalues[0]) == pytest.approx(float(top.values[0]), rel=1e-9)
-  only = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=2, num_matvecs=0)
+  only = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=2, num_steps=0)
   assert np.isnan(only.top_eigenvalues).all()
   np.testing.assert_array_equal(only.traces, layers.traces)
 
@@ -193,8 +204,8 @@ def test_a_warm_start_needs_fewer_products():
         jax.tree_util.Partial(jnp.matmul, new),
         jnp.zeros(200),
         key=jax.random.key(0),
-        num=2,
-        num_matvecs=12,
+        num_pairs=2,
+        num_steps=12,
         v0=v0,
       ).values
       - true
@@ -232,7 +243,7 @@ def test_a_curvature_ends_when_all_pairs_have_converged(which):
   want = values[np.argsort(rank)[:3]]
   curvature, data = of_a_diagonal(values)
   top = lambda **options: curvature.top_eigenpairs(
-    key=jax.random.key(0), num=3, which=which, check=False, **options
+    key=jax.random.key(0), num_pairs=3, which=which, check=False, **options
   )
   found = top(until_converged=True)
   assert data.number < 20, "29 without an end"
@@ -262,7 +273,7 @@ def test_the_end_waits_for_small_eigenvalues(values, which, want):
   """Each pair is measured by its own eigenvalue, not by the largest one."""
   curvature, _ = of_a_diagonal(np.asarray(values, float))
   found = curvature.top_eigenpairs(
-    key=jax.random.key(0), num=len(want), which=which, num_matvecs=40, until_converged=True
+    key=jax.random.key(0), num_pairs=len(want), which=which, num_steps=40, until_converged=True
   )
   np.testing.assert_allclose(found.values, want, rtol=1e-3)
 
@@ -285,15 +296,15 @@ def test_sharded_over_fake_devices():
   found = []
   for options in ({}, {"mesh": mesh}):
     curvature = flatness.Curvature(
-      nets.loss_fn, params, Loader(batch, [32, 7], shuffle=False), where="Dense_[12]/*", **options
+      nets.loss_fn, params, Loader(batch, [32, 7], shuffle=False), mask="Dense_[12]/*", **options
     )
-    top = curvature.top_eigenpairs(key=jax.random.key(0), num=2, num_matvecs=12)
-    layers = flatness.layerwise(curvature, key=jax.random.key(1), num_probes=2, num_matvecs=3)
+    top = curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=2, num_steps=12)
+    layers = flatness.layerwise(curvature, key=jax.random.key(1), num_samples=2, num_steps=3)
     found.append((top, layers.top_eigenvalues, layers.traces, layers.diagonals))
   chex.assert_trees_all_close(*found, atol=1e-10)
   vector = jnp.arange(43.0)
   whole, parts = (
-    flatness.Curvature(nets.loss_fn, params, batch, where="Dense_[12]/*", mesh=mesh, chunk_size=size)(vector)
+    flatness.Curvature(nets.loss_fn, params, batch, mask="Dense_[12]/*", mesh=mesh, chunk_size=size)(vector)
     for size in (None, 20)
   )
   np.testing.assert_allclose(whole, dense(params, batch, "Dense_[12]/*") @ vector, atol=1e-10)
@@ -318,7 +329,7 @@ def test_convolutions_over_fake_devices():
     faulthandler.dump_traceback_later(300, exit=True)  # instead of a test that never ends
     found = [
       flatness.Curvature(loss, params, batch, mesh=mesh).top_eigenpairs(
-        key=jax.random.key(0), num=2, num_matvecs=20, check=False
+        key=jax.random.key(0), num_pairs=2, num_steps=20, check=False
       )
       for mesh in (None, jax.make_mesh((8,), ("data",)))
     ]
@@ -331,7 +342,7 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
   params, batch = problem()
   curvature = flatness.Curvature(nets.loss_fn, params, [batch])
   options = {} if layer_of is None else {"layer_of": layer_of}
-  found = flatness.layerwise(curvature, key=jax.random.key(0), num_probes=60, num_matvecs=20, **options)
+  found = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=60, num_steps=20, **options)
   parts = {name: f"{name}*" for name in ("Dense_0", "Dense_1", "Dense_2")}
   if layer_of:
     parts = {f"{name}/{leaf}": f"{name}/{leaf}" for name in parts for leaf in ("bias", "kernel")}
@@ -340,7 +351,7 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
     block = dense(params, batch, where)
     assert float(found.top_eigenvalues[number]) == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-4)
     for estimate, exact in (
-      (flatness.Estimate(*(x[number] for x in found.traces)), np.trace(block)),
+      (Estimate(*(x[number] for x in found.traces)), np.trace(block)),
       (found.diagonals[number], np.diag(block)),
     ):
       assert (np.abs(estimate.mean - exact) <= 5 * estimate.standard_error).all()
@@ -349,12 +360,12 @@ def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
 def test_narrow_types_are_widened():
   params, batch = problem()
   narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == np.float64 else x, (params, batch))
-  curvature = flatness.Curvature(nets.loss_fn, narrow[0], [narrow[1]], where="Dense_2/*")
+  curvature = flatness.Curvature(nets.loss_fn, narrow[0], [narrow[1]], mask="Dense_2/*")
   assert curvature.like.dtype == curvature.matrix().dtype == np.float32
   np.testing.assert_allclose(curvature.matrix(), dense(params, batch, "Dense_2/*"), atol=5e-3)
 
 
-@pytest.mark.parametrize("size", [None, 15])
+@pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.thorough), 15])
 def test_noise_of_a_batch_is_that_of_its_number(size):
   """On one batch, and on parts of it: batch b draws by fold_in(key, b)."""
   params, batch = problem()
@@ -366,7 +377,7 @@ def test_noise_of_a_batch_is_that_of_its_number(size):
     logits = (nets.second(params, batch) * kept) @ params["Dense_2"]["kernel"]
     return losses.softmax_cross_entropy(logits, batch["labels"]).mean()
 
-  found = flatness.Curvature(loss_fn, params, batch, where=where, key=key, chunk_size=size).matrix()
+  found = flatness.Curvature(loss_fn, params, batch, mask=where, key=key, chunk_size=size).matrix()
   want, edges = 0.0, range(0, 40, size or 40)
   for number, first in enumerate(edges):
     part = jax.tree.map(lambda x, a=first: x[a : a + (size or 40)], batch)
@@ -380,7 +391,7 @@ def test_noise_of_a_batch_is_that_of_its_number(size):
 @pytest.mark.parametrize("size", [None, 20])
 def test_vectors_of_other_types_and_shapes(size):
   params, batch = problem()
-  curvature = flatness.Curvature(nets.loss_fn, params, batch, where="Dense_2/*", chunk_size=size)
+  curvature = flatness.Curvature(nets.loss_fn, params, batch, mask="Dense_2/*", chunk_size=size)
   ones = curvature(jnp.ones(curvature.like.size))
   for dtype in (np.int32, np.float32, jnp.bfloat16):
     np.testing.assert_array_equal(curvature(jnp.ones(curvature.like.size, dtype)), ones)
@@ -422,8 +433,8 @@ def test_bad_arguments():
     ),
     (
       ValueError,
-      "num must be at most the size 79, got 100",
-      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), num=100),
+      "num_pairs must be at most the size 79, got 100",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), num_pairs=100),
     ),
     (ValueError, "data must have at least one batch", lambda: make(Loader(batch, []))(jnp.zeros(79))),
     (TypeError, "call it outside of jit", lambda: jax.jit(make(batch))(jnp.zeros(79))),

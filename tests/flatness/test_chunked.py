@@ -15,7 +15,7 @@ from jaxreg import flatness
 def _gradient_and_hessian(loss):
   run = lambda p, batch: (
     jax.grad(loss)(p, batch, key=None),
-    flatness.hessian(loss, p, batch, where="Dense_2/*"),
+    flatness.hessian(loss, p, batch, mask="Dense_2/*"),
   )
   return jax.jit(run)(nets.make_params(), nets.make_batch())
 
@@ -25,7 +25,7 @@ def _whole():
   return _gradient_and_hessian(nets.loss_fn)
 
 
-@pytest.mark.parametrize("size", [7, 10, 64])
+@pytest.mark.parametrize("size", [7, *(pytest.param(size, marks=pytest.mark.thorough) for size in (10, 64))])
 def test_value_gradient_and_hessian_are_those_of_the_whole(size):
   """Sizes that divide 40 and that do not, and one above it."""
   with jax.enable_x64(True):
@@ -94,7 +94,7 @@ def test_sharded_data_give_the_same():
     params, batch = nets.make_params(), nets.make_batch()
     there = jax.device_put(batch, NamedSharding(mesh, P("data")))
     for fn in (nets.loss_fn, flatness.chunked(nets.loss_fn, 16)):
-      found = [flatness.hessian(fn, params, data, where="Dense_1/bias") for data in (batch, there)]
+      found = [flatness.hessian(fn, params, data, mask="Dense_1/bias") for data in (batch, there)]
       np.testing.assert_allclose(*found, atol=1e-12)
 
 

@@ -39,65 +39,49 @@ def _squares(z, b):
 
 
 def _on_loss(function, **options):
-  return lambda p, b: function(nets.loss_fn, p, b, where=WHERE, **options)
+  return lambda p, b: function(nets.loss_fn, p, b, mask=WHERE, **options)
 
 
 def _on_operator(function, **options):
   return lambda p, b: function(
-    flatness.hvp(nets.loss_fn, p, b, where=WHERE), jnp.zeros(SIZE), key=_key(), **options
+    flatness.hvp(nets.loss_fn, p, b, mask=WHERE), jnp.zeros(SIZE), key=_key(), **options
   )
 
 
-def _on_layer(function, *arguments, **options):
-  def call(p, b):
-    h = jnp.ones((nets.EXAMPLES, nets.HIDDEN[0]))
-    z = jnp.ones((nets.EXAMPLES, nets.HIDDEN[1]))
-    return function(nets.head(p), z, h, *arguments, b, **options)
-
-  return call
-
-
-def _on_units(function, **options):
-  return lambda p, b: function(
-    _units, p, b["inputs"], jnp.ones(nets.EXAMPLES), keep_prob=nets.KEEP, **options
-  )
+def _layer(p, b):
+  h = jnp.ones((nets.EXAMPLES, nets.HIDDEN[0]))
+  z = jnp.ones((nets.EXAMPLES, nets.HIDDEN[1]))
+  return flatness.DenseLayer(nets.head(p), z, h, b)
 
 
 ANALYSES = {
-  "hvp": lambda p, b: flatness.hvp(nets.loss_fn, p, b, where=WHERE)(jnp.ones(SIZE)),
-  "gauss_newton": lambda p, b: flatness.gauss_newton(_outputs, _squares, p, b, where=WHERE)(jnp.ones(SIZE)),
-  "gauss_newton_matrix": lambda p, b: flatness.gauss_newton_matrix(_outputs, _squares, p, b, where=WHERE),
-  "gauss_newton_diagonal": lambda p, b: flatness.gauss_newton_diagonal(_outputs, _squares, p, b, where=WHERE),
+  "hvp": lambda p, b: flatness.hvp(nets.loss_fn, p, b, mask=WHERE)(jnp.ones(SIZE)),
+  "gauss_newton": lambda p, b: flatness.gauss_newton(_outputs, _squares, p, b, mask=WHERE)(jnp.ones(SIZE)),
+  "gauss_newton_matrix": lambda p, b: flatness.gauss_newton_matrix(_outputs, _squares, p, b, mask=WHERE),
+  "gauss_newton_diagonal": lambda p, b: flatness.gauss_newton_diagonal(_outputs, _squares, p, b, mask=WHERE),
   "hessian": _on_loss(flatness.hessian),
   "loss_profile": lambda p, b: flatness.loss_profile(nets.loss_fn, p, p, jnp.ones(2), b),
   "loss_surface": lambda p, b: flatness.loss_surface(nets.loss_fn, p, (p, p), jnp.ones(2), jnp.ones(2), b),
-  "interval_flatness": lambda p, b: flatness.interval_flatness(nets.loss_fn, p, ROWS, b, where=WHERE),
-  "sample_gradients": lambda p, b: flatness.sample_gradients(nets.loss_fn, p, b, key=_key(), num=2),
+  "interval_flatness": lambda p, b: flatness.interval_flatness(nets.loss_fn, p, ROWS, b, mask=WHERE),
+  "sample_gradients": lambda p, b: flatness.sample_gradients(nets.loss_fn, p, b, key=_key(), num_samples=2),
   "sample_noise_by_parts": lambda p, b: flatness.sample_noise_by_parts(
-    nets.loss_fn, p, [b], key=_key(), num=2
+    nets.loss_fn, p, [b], key=_key(), num_samples=2
   ),
   "sample_trajectory": lambda p, b: flatness.sample_trajectory(
-    _step, p, b, key=_key(), num=2, params_of=lambda p: p
+    _step, p, b, key=_key(), num_samples=2, params_of=lambda p: p
   ),
   "per_example_noise_covariance": _on_loss(flatness.per_example_noise_covariance, key=KEY),
-  "dense_hessian": _on_layer(flatness.dense_hessian),
-  "dense_noise_covariance": _on_layer(flatness.dense_noise_covariance, key=KEY),
-  "dense_interval_flatness": _on_layer(flatness.dense_interval_flatness, ROWS),
+  "layer's hessian": lambda p, b: _layer(p, b).hessian(),
+  "layer's noise_covariance": lambda p, b: _layer(p, b).noise_covariance(key=_key()),
+  "layer's interval_flatness": lambda p, b: _layer(p, b).interval_flatness(ROWS),
   "top_eigenpairs": _on_operator(flatness.top_eigenpairs),
   "operator_trace": _on_operator(flatness.operator_trace),
-  "spectral_density": _on_operator(flatness.spectral_density, num_matvecs=8),
+  "spectral_density": _on_operator(flatness.spectral_density, num_steps=8),
   "noise_covariance": lambda p, b: flatness.noise_covariance(b["inputs"]),
   "principal_components": lambda p, b: flatness.principal_components(b["inputs"]),
   "projected_variance": lambda p, b: flatness.projected_variance(b["inputs"], jnp.eye(nets.INPUTS)),
   "hessian_variance_alignment": lambda p, b: flatness.hessian_variance_alignment(
     jnp.eye(nets.INPUTS), samples=b["inputs"]
-  ),
-  "expected_dropout_loss": _on_units(flatness.expected_dropout_loss),
-  "loewner_bounds": _on_units(flatness.loewner_bounds),
-  "dropout_hessian": _on_units(flatness.dropout_hessian, where=WHERE),
-  "dropout_covariance": _on_units(flatness.dropout_covariance, where=WHERE),
-  "dropout_covariance_exact": _on_units(
-    flatness.dropout_covariance_exact, where=WHERE, sampling="single_example"
   ),
 }
 
@@ -118,7 +102,7 @@ def test_products_are_in_full_precision(name):
     lambda loss, p, b: flatness.hessian(loss, p, b),
     lambda loss, p, b: flatness.loss_profile(loss, p, p, jnp.ones(2), b),
     lambda loss, p, b: flatness.interval_flatness(loss, p, jnp.eye(3), b),
-    lambda loss, p, b: flatness.sample_gradients(loss, p, b, key=_key(), num=2),
+    lambda loss, p, b: flatness.sample_gradients(loss, p, b, key=_key(), num_samples=2),
     lambda loss, p, b: flatness.per_example_noise_covariance(loss, p, b, key=_key()),
   ],
   ids=["hessian", "profile", "interval", "gradients", "per_example"],
@@ -152,12 +136,13 @@ def test_no_matrix_over_all_parameters_is_built(call):
   assert compiled.memory_analysis().temp_size_in_bytes < 3e6
 
 
-@pytest.mark.parametrize("function", [flatness.dense_hessian, flatness.dense_noise_covariance])
-def test_a_layer_s_block_takes_the_memory_of_a_chunk(function):
+@pytest.mark.parametrize(
+  "compute", [lambda layer: layer.hessian(), lambda layer: layer.noise_covariance(key=_key())]
+)
+def test_a_layer_s_block_takes_the_memory_of_a_chunk(compute):
   """Each example's packed outer products are 136 + 10 numbers: 12 MB of all 20 000."""
   head = lambda z, batch, *, key: (jnp.tanh(z) ** 2).sum(axis=1)
-  options = {"key": KEY} if function is flatness.dense_noise_covariance else {}
-  call = jax.jit(lambda z, h: function(head, z, h, None, chunk_size=100, **options).packed)
+  call = jax.jit(lambda z, h: compute(flatness.DenseLayer(head, z, h, chunk_size=100)).packed)
   shapes = (jax.ShapeDtypeStruct((20_000, size), np.float32) for size in (4, 15))
   # The inputs are 1.2 MB: no copy of them either.
   assert call.lower(*shapes).compile().memory_analysis().temp_size_in_bytes < 5e5
@@ -193,7 +178,7 @@ def test_losses_and_keys_that_do_not_fit(loss, key, error, message):
 def test_samples_too_want_a_scalar():
   loss = lambda p, b, *, key: b @ p
   for function, options in (
-    (flatness.sample_gradients, {"num": 2}),
+    (flatness.sample_gradients, {"num_samples": 2}),
     (flatness.per_example_noise_covariance, {}),
   ):
     with pytest.raises(ValueError, match="loss_fn must return a scalar"):
@@ -210,4 +195,4 @@ def test_a_loss_with_noise_of_its_own_is_refused():
     flatness.top_eigenpairs(flatness.hvp(loss, jnp.ones(3), None), jnp.ones(3), key=_key())
   head = lambda z, batch, *, key: 1 + (z**2).sum(axis=1) * generator.uniform(1, 2)
   with pytest.raises(ValueError, match="head_fn must give the same loss in every call"):
-    flatness.dense_interval_flatness(head, jnp.ones((4, 1)), jnp.ones((4, 1)), jnp.eye(2), None)
+    flatness.DenseLayer(head, jnp.ones((4, 1)), jnp.ones((4, 1))).interval_flatness(jnp.eye(2))

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import itertools
 
@@ -34,6 +35,11 @@ def _jax_hessian(params, batch, where, key=None):
   return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
 
 
+def dense_layer(params, batch, **options):
+  z, h = nets.second(params, batch), nets.first(params, batch)
+  return flatness.DenseLayer(nets.head(params), z, h, batch, **options)
+
+
 def test_quadratic_form():
   matrix = np.array([[2.0, 1, 0], [1, 3, -1], [0, -1, 4]])
   loss = lambda params, batch, *, key: 0.5 * params @ batch @ params
@@ -42,12 +48,12 @@ def test_quadratic_form():
   np.testing.assert_allclose(flatness.hessian(loss, jnp.ones(3), jnp.asarray(matrix)), matrix, rtol=1e-14)
 
 
-@pytest.mark.parametrize("where", [WHERE, "*"])
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.thorough), 5])
-def test_hessian_is_jax_s(where, batch_size):
+@pytest.mark.parametrize("mask", [WHERE, "*"])
+@pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 5])
+def test_hessian_is_jax_s(mask, chunk_size):
   params, batch = nets.make_params(), nets.make_batch()
-  found = flatness.hessian(nets.loss_fn, params, batch, where=where, batch_size=batch_size)
-  np.testing.assert_allclose(found, _plain_hessian(where), atol=1e-13)
+  found = flatness.hessian(nets.loss_fn, params, batch, mask=mask, chunk_size=chunk_size)
+  np.testing.assert_allclose(found, _plain_hessian(mask), atol=1e-13)
 
 
 def test_within_a_layer_of_a_relu_network_it_is_positive_and_of_all_parameters_not():
@@ -63,8 +69,8 @@ def test_within_a_layer_of_a_relu_network_it_is_positive_and_of_all_parameters_n
 
   outer = lambda logits, batch: losses.softmax_cross_entropy(logits, batch["labels"]).mean()
   loss = lambda params, batch, *, key: outer(outputs(params, batch, key=key), batch)
-  inside = flatness.hessian(loss, params, batch, where=WHERE)
-  newton = flatness.materialize(flatness.gauss_newton(outputs, outer, params, batch, where=WHERE))
+  inside = flatness.hessian(loss, params, batch, mask=WHERE)
+  newton = flatness.gauss_newton(outputs, outer, params, batch, mask=WHERE).matrix()
   np.testing.assert_allclose(inside, newton, atol=1e-15)
   top = float(np.linalg.norm(inside, 2))
   assert np.linalg.eigvalsh(inside).min() > -1e-14 * top
@@ -76,7 +82,7 @@ def test_parameters_without_effect_have_no_curvature():
   found = flatness.hessian(loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None)
   np.testing.assert_array_equal(found, np.diag([0.0, 0, 2, 2]))
   gradients = flatness.sample_gradients(
-    loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None, key=jax.random.key(0), num=1
+    loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None, key=jax.random.key(0), num_samples=1
   )
   np.testing.assert_array_equal(gradients, [[0.0, 0, 2, 2]])
 
@@ -101,7 +107,7 @@ def test_matrices_are_symmetric_to_the_last_bit():
 
 def test_with_noise_it_is_that_of_one_draw():
   params, batch, key = nets.make_params(), nets.make_batch(), jax.random.key(3)
-  found = flatness.hessian(nets.loss_fn, params, batch, where=WHERE, key=jax.random.clone(key))
+  found = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE, key=jax.random.clone(key))
   np.testing.assert_allclose(found, _jax_hessian(params, batch, WHERE, key), atol=1e-13)
   assert np.abs(found - _plain_hessian(WHERE)).max() > 1e-3
 
@@ -118,9 +124,9 @@ def test_gauss_newton_of_a_linear_layer_is_its_hessian():
   def outer(logits, batch):
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["labels"][:, None], 1).mean()
 
-  last = flatness.gauss_newton(outputs, outer, params, batch, where="Dense_2/*")
-  np.testing.assert_allclose(flatness.materialize(last), _plain_hessian("Dense_2/*"), atol=1e-13)
-  whole = np.asarray(flatness.materialize(flatness.gauss_newton(outputs, outer, params, batch)))
+  last = flatness.gauss_newton(outputs, outer, params, batch, mask="Dense_2/*")
+  np.testing.assert_allclose(last.matrix(), _plain_hessian("Dense_2/*"), atol=1e-13)
+  whole = np.asarray(flatness.gauss_newton(outputs, outer, params, batch).matrix())
   assert np.linalg.eigvalsh(whole).min() > -1e-14
   # J' A J from the dense Jacobian.
   part = flatness.subset(params)
@@ -142,17 +148,19 @@ def test_data_are_arguments_of_what_is_compiled():
 
   params = nets.make_params()
   for seed in (1, 2):
-    operator = flatness.hvp(nets.loss_fn, params, nets.make_batch(seed), where=WHERE)
+    operator = flatness.hvp(nets.loss_fn, params, nets.make_batch(seed), mask=WHERE)
     apply(operator, operator.like)
   assert len(traced) == 1
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("chunk_size", [7, 40, pytest.param(100, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+  "chunk_size", [7, *(pytest.param(size, marks=pytest.mark.thorough) for size in (40, 100))]
+)
 def test_dense_hessian_is_jax_s(bias, chunk_size):
   params, batch = nets.make_params(), nets.make_batch()
   z, h = nets.second(params, batch), nets.first(params, batch)
-  block = flatness.dense_hessian(nets.head(params), z, h, batch, bias=bias, chunk_size=chunk_size)
+  block = flatness.DenseLayer(nets.head(params), z, h, batch, bias=bias, chunk_size=chunk_size).hessian()
   expected = _plain_hessian(WHERE if bias else "Dense_1/kernel")
   assert block.size == len(expected)
   np.testing.assert_allclose(block.matrix(), expected, atol=1e-14)
@@ -162,11 +170,9 @@ def test_dense_hessian_is_jax_s(bias, chunk_size):
 
 def test_dense_hessian_in_float32():
   params, batch = nets.make_params(dtype=np.float32), nets.make_batch(dtype=np.float32)
-  block = flatness.dense_hessian(
-    nets.head(params), nets.second(params, batch), nets.first(params, batch), batch
-  )
+  block = dense_layer(params, batch).hessian()
   assert block.packed.dtype == np.float32
-  generic = flatness.hessian(nets.loss_fn, params, batch, where=WHERE)
+  generic = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE)
   np.testing.assert_allclose(block.matrix(), generic, atol=4e-7 * np.abs(generic).max())
   expected = _plain_hessian(WHERE)
   np.testing.assert_allclose(block.matrix(), expected, atol=4e-7 * np.abs(expected).max() * 4)
@@ -183,18 +189,16 @@ def test_dense_hessian_by_a_formula():
     return jax.vmap(jnp.diag)(probs) - probs[:, :, None] * probs[:, None, :]
 
   head = lambda z, batch, *, key: jnp.zeros(len(z))
-  block = flatness.dense_hessian(head, logits, h, batch, curvature_fn=curvature)
+  block = flatness.DenseLayer(head, logits, h, batch).hessian(curvature_fn=curvature)
   np.testing.assert_allclose(block.matrix(), _plain_hessian("Dense_2/*"), atol=1e-14)
 
 
 def test_dense_noise_covariance_agrees_with_the_generic_one():
   """Both estimate each example's covariance from many draws; the generic one knows nothing of layers."""
   params, batch = nets.make_params(), nets.make_batch(examples=12)
-  z, h = nets.second(params, batch), nets.first(params, batch)
-  key = jax.random.key(0)
-  dense = flatness.dense_noise_covariance(nets.head(params), z, h, batch, key=key, num_masks=4000)
+  dense = dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=4000)
   generic = flatness.per_example_noise_covariance(
-    nets.loss_fn, params, batch, key=jax.random.key(1), num_masks=4000, where=WHERE, chunk_size=12
+    nets.loss_fn, params, batch, key=jax.random.key(1), num_samples=4000, mask=WHERE, chunk_size=12
   )
   scale = np.sqrt(np.outer(np.diag(generic), np.diag(generic))).max()
   np.testing.assert_allclose(dense.matrix(), generic, atol=6 * scale * np.sqrt(2 / 4000))
@@ -220,14 +224,7 @@ def test_dense_noise_covariance_enumerated():
     gradients = np.asarray(jax.vmap(jax.grad(loss), (None, 0, None))(part.flat, masks, example))
     centred = gradients - probs @ gradients
     expected = expected + centred.T @ (probs[:, None] * centred) / 9
-  found = flatness.dense_noise_covariance(
-    nets.head(params),
-    nets.second(params, batch),
-    nets.first(params, batch),
-    batch,
-    key=jax.random.key(0),
-    num_masks=60_000,
-  )
+  found = dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=60_000)
   scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected))).max()
   np.testing.assert_allclose(found.matrix(), expected, atol=6 * scale * np.sqrt(5 / 60_000))
 
@@ -237,10 +234,10 @@ def test_chunks_of_a_layer_draw_from_their_own_keys():
   z, h, key = jnp.zeros((400, 1)), jnp.ones((400, 1)), jax.random.key(0)
   assert abs(float(jax.random.uniform(jax.random.fold_in(key, 0))) - 0.5) > 0.1
   curved = lambda z, batch, *, key: jax.random.uniform(key) * z[:, 0] ** 2 / 2
-  hessian = flatness.dense_hessian(curved, z, h, None, key=key, bias=False, chunk_size=1)
+  hessian = flatness.DenseLayer(curved, z, h, bias=False, chunk_size=1).hessian(key=key)
   assert float(hessian.trace()) == pytest.approx(0.5, abs=4 / np.sqrt(12 * 400))
   sign = lambda z, batch, *, key: jax.random.rademacher(key, (1,), float) * z[:, 0]
-  noise = flatness.dense_noise_covariance(sign, z, h, None, key=key, bias=False, chunk_size=1)
+  noise = flatness.DenseLayer(sign, z, h, bias=False, chunk_size=1).noise_covariance(key=key)
   assert 400 * float(noise.trace()) == pytest.approx(1, abs=4 / np.sqrt(400))
 
 
@@ -249,7 +246,8 @@ def test_the_key_reaches_the_noise():
   scale = float(jax.random.uniform(jax.random.key(1)))
   head = lambda z, batch, *, key: 0.5 + 0.5 * jax.random.uniform(key) * z[:, 0] ** 2
   z, h = jnp.zeros((2, 1)), jnp.ones((2, 1))
-  found = flatness.dense_interval_flatness(head, z, h, jnp.eye(1), None, bias=False, key=jax.random.key(1))
+  layer = flatness.DenseLayer(head, z, h, bias=False)
+  found = layer.interval_flatness(jnp.eye(1), key=jax.random.key(1))
   np.testing.assert_allclose(found.width, 2 / np.sqrt(scale), rtol=1e-3)
   outputs = lambda params, batch, *, key: params * jax.random.uniform(key)
   outer = lambda z, batch: 0.5 * (z**2).sum()
@@ -262,17 +260,9 @@ def test_dense_interval_flatness_is_the_generic_one():
   part = flatness.subset(params, WHERE)
   directions = np.linalg.qr(np.random.default_rng(0).normal(size=(part.flat.size, 4)))[0].T
   generic = flatness.interval_flatness(
-    nets.loss_fn, params, directions, batch, where=WHERE, factor=1.2, rtol=1e-8
+    nets.loss_fn, params, directions, batch, mask=WHERE, factor=1.2, tol=1e-8
   )
-  dense = flatness.dense_interval_flatness(
-    nets.head(params),
-    nets.second(params, batch),
-    nets.first(params, batch),
-    directions,
-    batch,
-    factor=1.2,
-    rtol=1e-8,
-  )
+  dense = dense_layer(params, batch).interval_flatness(directions, factor=1.2, tol=1e-8)
   np.testing.assert_allclose(dense.left, generic.left, rtol=1e-7)
   np.testing.assert_allclose(dense.right, generic.right, rtol=1e-7)
 
@@ -285,11 +275,11 @@ def test_sharded_examples_give_the_same():
   there = jax.device_put(here, NamedSharding(mesh, P("data")))
   found = []
   for batch in (here, there):
-    arguments = (nets.head(params), nets.second(params, batch), nets.first(params, batch), batch)
-    hessian = flatness.dense_hessian(*arguments, chunk_size=16).matrix()
-    noise = flatness.dense_noise_covariance(*arguments, key=jax.random.key(0), chunk_size=16).matrix()
-    operator = flatness.hvp(nets.loss_fn, params, batch, where=WHERE)
-    values = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(1), num=3).values
+    layer = dense_layer(params, batch, chunk_size=16)
+    hessian = layer.hessian().matrix()
+    noise = layer.noise_covariance(key=jax.random.key(0)).matrix()
+    operator = flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)
+    values = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(1), num_pairs=3).values
     found.append((hessian, noise, values))
   for ours, theirs in zip(*found, strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
@@ -303,7 +293,7 @@ def test_narrow_types_are_computed_in_float32(dtype):
   loss = lambda params, batch, *, key: 5 + ((batch @ params) ** 2).mean() / 2
   operator = flatness.hvp(loss, jnp.zeros(4, dtype), x)
   values, vectors = np.linalg.eigh(wide.T @ wide / 300)
-  top = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num=4)
+  top = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num_pairs=4)
   assert top.values.dtype == np.float32
   np.testing.assert_allclose(top.values, values[::-1], rtol=1e-5)
   rows = jnp.asarray(vectors.T, dtype)
@@ -317,54 +307,46 @@ def test_narrow_types_are_computed_in_float32(dtype):
 
 def test_operators_show_their_size_alone():
   params, batch = nets.make_params(), nets.make_batch()
-  product = flatness.hvp(nets.loss_fn, params, batch, where=WHERE)
+  product = flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)
   assert repr(product) == "Hessian([28] -> [28])"
   outer = lambda outputs, batch: (outputs**2).mean()
-  gauss_newton = flatness.gauss_newton(nets.loss_fn, outer, params, batch, where=WHERE)
+  gauss_newton = flatness.gauss_newton(nets.loss_fn, outer, params, batch, mask=WHERE)
   assert str(gauss_newton) == "GaussNewton([28] -> [28])"
 
 
 def test_bad_arguments():
   params, batch = nets.make_params(), nets.make_batch()
   with pytest.raises(ValueError, match=r"vector must have shape \(28,\), got \(3,\)"):
-    flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(jnp.ones(3))
+    flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)(jnp.ones(3))
   with pytest.raises(
     TypeError, match=r"vector must be a vector of shape \(28,\), got a tree; convert it with subset"
   ):
-    flatness.hvp(nets.loss_fn, params, batch, where=WHERE)(params)
+    flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)(params)
   with pytest.raises(ValueError, match=r"preactivations must be \[n, units\] and inputs \[n, inputs\]"):
-    flatness.dense_hessian(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2)), None)
+    flatness.DenseLayer(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2))).hessian()
   with pytest.raises(ValueError, match="batch must have 3 examples, as preactivations have, got 40"):
-    flatness.dense_hessian(nets.head(params), jnp.ones((3, 4)), jnp.ones((3, 6)), batch)
-  z, h = nets.second(params, batch), nets.first(params, batch)
+    flatness.DenseLayer(nets.head(params), jnp.ones((3, 4)), jnp.ones((3, 6)), batch).hessian()
+  layer, key = dense_layer(params, batch), jax.random.key(0)
   mean = lambda z, batch, *, key: nets.head(params)(z, batch, key=key).mean()
-  for function, options in (
-    (flatness.dense_hessian, {}),
-    (flatness.dense_noise_covariance, {"key": jax.random.key(0)}),
-  ):
-    with pytest.raises(ValueError, match=r"head_fn must return a loss for each of 40 examples, got \(\)"):
-      function(mean, z, h, batch, **options)
-  with pytest.raises(ValueError, match=r"head_fn must return a loss for each of 40 examples, got \(\)"):
-    flatness.dense_interval_flatness(mean, z, h, jnp.eye(28), batch)
-  with pytest.raises(ValueError, match=r"curvature_fn must return \(40, 4, 4\), got \(40, 4\)"):
-    flatness.dense_hessian(nets.head(params), z, h, batch, curvature_fn=lambda z, batch: z)
-  with pytest.raises(ValueError, match=r"directions must be \[k, 28\].*got \(24, 24\)"):
-    flatness.dense_interval_flatness(nets.head(params), z, h, jnp.eye(24), batch)
-  for function, options, message in (
+  of_mean = dataclasses.replace(layer, head_fn=mean)
+  for message, call in (
+    (r"head_fn must return a loss for each of 40 examples, got \(\)", of_mean.hessian),
     (
-      flatness.dense_noise_covariance,
-      {"key": jax.random.key(0), "num_masks": 1},
-      "num_masks must be at least 2",
+      "head_fn must return a loss for each of 40",
+      lambda: of_mean.noise_covariance(key=jax.random.clone(key)),
     ),
+    ("head_fn must return a loss for each of 40", lambda: of_mean.interval_flatness(jnp.eye(28))),
     (
-      flatness.dense_noise_covariance,
-      {"key": jax.random.key(0), "chunk_size": 0},
-      "chunk_size must be at least",
+      r"curvature_fn must return \(40, 4, 4\), got \(40, 4\)",
+      lambda: layer.hessian(curvature_fn=lambda z, batch: z),
     ),
-    (flatness.dense_hessian, {"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
+    (r"directions must be \[k, 28\].*got \(24, 24\)", lambda: layer.interval_flatness(jnp.eye(24))),
+    ("num_samples must be at least 2", lambda: layer.noise_covariance(key=key, num_samples=1)),
+    ("chunk_size must be at least 1, got 0", dataclasses.replace(layer, chunk_size=0).hessian),
+    ("factor must lie in", lambda: layer.interval_flatness(jnp.eye(28), factor=1.0)),
   ):
     with pytest.raises(ValueError, match=message):
-      function(nets.head(params), z, h, batch, **options)
+      call()
 
 
 @pytest.mark.parametrize(
@@ -403,7 +385,7 @@ def test_a_list_of_batches_is_told_by_every_function_that_takes_one():
     lambda batch: flatness.gauss_newton_matrix(outputs, outer, params, batch),
     lambda batch: flatness.gauss_newton_diagonal(outputs, outer, params, batch),
     lambda batch: flatness.fisher(outputs, params, batch, key=key)(jnp.ones(4)),
-    lambda batch: flatness.kfac(outputs, params, batch, key=key, where="*"),
+    lambda batch: flatness.kfac(outputs, params, batch, key=key, mask="*"),
     lambda batch: flatness.loss_profile(loss, params, params, jnp.ones(1), batch),
   )
   for call, number in itertools.product(calls, (2, 3)):

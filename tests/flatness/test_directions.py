@@ -74,10 +74,10 @@ def test_norms_above_the_range_of_the_leaf():
   np.testing.assert_allclose(_norm(got.astype(np.float32)), 9000, rtol=1e-3)
 
 
-def test_where_and_keys():
-  part = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, where="dense/*")
+def test_mask_and_keys():
+  part = flatness.filter_normalized_direction(jax.random.key(0), PARAMS, mask="dense/*")
   np.testing.assert_array_equal(part["conv"]["kernel"], 0)
-  other = flatness.filter_normalized_direction(jax.random.key(1), PARAMS, where="dense/*")
+  other = flatness.filter_normalized_direction(jax.random.key(1), PARAMS, mask="dense/*")
   assert not np.allclose(part["dense"]["kernel"], other["dense"]["kernel"])
 
 
@@ -87,7 +87,7 @@ def test_profile_and_surface_of_a_quadratic():
   params, ones = {"w": jnp.array([1.0, 2.0])}, {"w": jnp.array([1.0, 0.0])}
   other = {"w": jnp.array([0.0, 1.0])}
   alphas = jnp.linspace(-1, 1, 5)
-  profile = flatness.loss_profile(loss, params, ones, alphas, jnp.float32(3), batch_size=2)
+  profile = flatness.loss_profile(loss, params, ones, alphas, jnp.float32(3), chunk_size=2)
   np.testing.assert_allclose(profile, 1.5 * ((1 + alphas) ** 2 + 4), rtol=1e-6)
   surface = flatness.loss_surface(loss, params, (ones, other), alphas, alphas[:3], jnp.float32(3))
   expected = 1.5 * ((1 + alphas[:, None]) ** 2 + (2 + alphas[None, :3]) ** 2)
@@ -99,8 +99,8 @@ def test_bad_arguments():
     flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="row")
   with pytest.raises(ValueError, match=r"filter_axis must be an axis of every kernel, got 3 for \(2, 4\)"):
     flatness.filter_normalized_direction(jax.random.key(0), PARAMS, granularity="filter", filter_axis=3)
-  with pytest.raises(ValueError, match=r"where: 'Dense/\*' selects no parameter; there are conv/bias"):
-    flatness.filter_normalized_direction(jax.random.key(0), PARAMS, where="Dense/*")
+  with pytest.raises(ValueError, match=r"mask: 'Dense/\*' selects no parameter; there are conv/bias"):
+    flatness.filter_normalized_direction(jax.random.key(0), PARAMS, mask="Dense/*")
   params = nets.make_params(dtype=np.float32)
   direction = params | {"Dense_1": {**params["Dense_1"], "bias": jnp.zeros(9)}}
   with pytest.raises(

@@ -54,7 +54,7 @@ def _samples():
   params, batch = _trained()
   return np.asarray(
     flatness.sample_gradients(
-      _loss, params, batch, key=jax.random.key(1), num=1500, where="second/*", batch_size=50
+      _loss, params, batch, key=jax.random.key(1), num_samples=1500, mask="second/*", chunk_size=50
     )
   )
 
@@ -71,7 +71,7 @@ def test_variance_falls_with_flatness():
   for name, each in (("dropout", samples), ("isotropic", control)):
     parts = flatness.principal_components(each)
     rows = np.asarray(parts.directions)[: int(parts.rank) : 3]
-    width = flatness.interval_flatness(_loss, params, rows, batch, where="second/*").width
+    width = flatness.interval_flatness(_loss, params, rows, batch, mask="second/*").width
     fit = flatness.power_law_fit(width, jnp.asarray(parts.variances)[: int(parts.rank) : 3])
     slopes[name] = np.asarray(fit.slope_interval)
   assert slopes["dropout"][1] < -1
@@ -83,16 +83,16 @@ def test_variance_falls_with_flatness():
 @pytest.mark.claim("flatness", "figure 3", "the projected variance grows with the Hessian's eigenvalue")
 def test_projected_variance_grows_with_curvature():
   params, batch = _trained()
-  hessian = flatness.hessian(_loss, params, batch, where="second/*")
+  hessian = flatness.hessian(_loss, params, batch, mask="second/*")
   values, vectors = np.linalg.eigh(np.asarray(hessian, np.float64))
   variances = flatness.projected_variance(_samples(), vectors.T.astype(np.float32))
   mask = values > 1e-6 * values.max()
-  fit = flatness.power_law_fit(np.abs(values).astype(np.float32), variances, mask=mask)
+  fit = flatness.power_law_fit(np.abs(values).astype(np.float32), variances, where=mask)
   assert float(fit.slope_interval[0]) > 0.1
   assert float(fit.correlation_interval[0]) > 0.3
   control = np.random.default_rng(0).normal(size=(1500, len(values))).astype(np.float32)
   variances = flatness.projected_variance(control, vectors.T.astype(np.float32))
-  low, high = flatness.power_law_fit(np.abs(values).astype(np.float32), variances, mask=mask).slope_interval
+  low, high = flatness.power_law_fit(np.abs(values).astype(np.float32), variances, where=mask).slope_interval
   assert -0.02 < float(low) < 0.02
   assert -0.02 < float(high) < 0.02
 
@@ -100,9 +100,10 @@ def test_projected_variance_grows_with_curvature():
 @pytest.mark.claim(
   "flatness", "figure 4", "Tr(H Sigma) is much larger than with isotropic noise of the same trace"
 )
+@pytest.mark.thorough
 def test_noise_aligns_with_curvature():
   params, batch = _trained()
-  hessian = flatness.hessian(_loss, params, batch, where="second/*")
+  hessian = flatness.hessian(_loss, params, batch, mask="second/*")
   found = flatness.hessian_variance_alignment(hessian, samples=_samples())
   assert float(found.ratio) > 5
   # Which parameter comes first is nothing to it.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreg import flatness, losses
-from jaxreg.flatness._pulled import pulled
+from jaxreg.flatness._jacobians import pulled
 from jaxreg.models._convolution import convolution
 
 CHANNELS, CLASSES, EXAMPLES = 2, 3, 5
@@ -22,7 +22,7 @@ def _conv(x, kernel):
   return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def outputs_fn(params, batch, *, key, activation=jax.nn.relu):
+def apply_fn(params, batch, *, key, activation=jax.nn.relu):
   """Convolution, normalisation by constants, a dense layer at each position, pooling, a dense layer."""
   x = _conv(batch["x"], params["conv"]["kernel"]) + params["conv"]["bias"][None, None, None]
   x = (x - 0.1) * params["norm"]["scale"][None, None, None]
@@ -46,30 +46,30 @@ def problem(side=6):
   return params, {"x": draw(EXAMPLES, side, side, 2), "y": jnp.arange(EXAMPLES) % CLASSES}
 
 
-def expected(outputs_fn, params, batch, where="*"):
+def expected(apply_fn, params, batch, where="*"):
   """The diagonal of J' A J, from JAX's dense Jacobian of the whole batch."""
   part = flatness.subset(params, where)
-  outputs = lambda flat: outputs_fn(part.merge(flat), batch, key=None)
+  outputs = lambda flat: apply_fn(part.merge(flat), batch, key=None)
   jacobian, probs = jax.jit(jax.jacfwd(outputs))(part.flat), jax.nn.softmax(outputs(part.flat))
   inner = jnp.einsum("nk,kl->nkl", probs, jnp.eye(probs.shape[1])) - jnp.einsum("nk,nl->nkl", probs, probs)
   return np.asarray(jnp.einsum("nkd,nkl,nld->d", jacobian, inner, jacobian)) / len(probs)
 
 
-@pytest.mark.parametrize("side", [4, 6])
+@pytest.mark.parametrize("side", [4, pytest.param(6, marks=pytest.mark.thorough)])
 def test_of_a_relu_network_it_is_the_diagonal_of_the_hessian(side):
   """A layer with few positions is summed by pairs of them, one with many by outputs."""
   params, batch = problem(side)
   part = flatness.subset(params)
-  loss = lambda flat: outer(outputs_fn(part.merge(flat), batch, key=None), batch)
+  loss = lambda flat: outer(apply_fn(part.merge(flat), batch, key=None), batch)
   hessian = np.asarray(jax.jit(jax.hessian(loss))(part.flat))
-  found = flatness.gauss_newton_diagonal(outputs_fn, outer, params, batch)
+  found = flatness.gauss_newton_diagonal(apply_fn, outer, params, batch)
   np.testing.assert_allclose(found, np.diag(hessian), atol=1e-14)
   assert np.abs(hessian - np.diag(found)).max() > 1e-3
 
 
 def test_of_a_smooth_network_it_is_that_of_the_jacobians():
   params, batch = problem()
-  smooth = lambda params, batch, *, key: outputs_fn(params, batch, key=key, activation=jnp.tanh)
+  smooth = lambda params, batch, *, key: apply_fn(params, batch, key=key, activation=jnp.tanh)
   found = flatness.gauss_newton_diagonal(smooth, outer, params, batch)
   np.testing.assert_allclose(found, expected(smooth, params, batch), atol=1e-15)
 
@@ -77,19 +77,19 @@ def test_of_a_smooth_network_it_is_that_of_the_jacobians():
 def test_few_examples_at_once_change_nothing(monkeypatch):
   """Two of five examples at once, with one left over."""
   params, batch = problem()
-  monkeypatch.setattr("jaxreg.flatness._gauss_newton_diagonal._ENTRIES", 2 * CLASSES * 18 * CHANNELS)
-  few = lambda params, batch, *, key: outputs_fn(params, batch, key=key)  # is compiled anew
-  found = flatness.gauss_newton_diagonal(few, outer, params, batch, where="conv/kernel")
-  np.testing.assert_allclose(found, expected(outputs_fn, params, batch, "conv/kernel"), atol=1e-15)
+  monkeypatch.setattr("jaxreg.flatness._jacobians._ENTRIES", 2 * CLASSES * 18 * CHANNELS)
+  few = lambda params, batch, *, key: apply_fn(params, batch, key=key)  # is compiled anew
+  found = flatness.gauss_newton_diagonal(few, outer, params, batch, mask="conv/kernel")
+  np.testing.assert_allclose(found, expected(apply_fn, params, batch, "conv/kernel"), atol=1e-15)
 
 
 @pytest.mark.parametrize(
   ("strides", "padding", "dilations"),
   [
-    ((1, 1), "SAME", {}),
-    ((2, 1), "VALID", {}),
+    pytest.param((1, 1), "SAME", {}, marks=pytest.mark.thorough),
+    pytest.param((2, 1), "VALID", {}, marks=pytest.mark.thorough),
     ((1, 2), [(0, 2), (-1, 1)], {"rhs_dilation": (2, 1)}),
-    ((1, 1), [(1, 1), (1, 1)], {"lhs_dilation": (2, 1)}),
+    pytest.param((1, 1), [(1, 1), (1, 1)], {"lhs_dilation": (2, 1)}, marks=pytest.mark.thorough),
   ],
 )
 def test_the_models_own_convolution_counts_as_a_layer(strides, padding, dilations):
@@ -134,7 +134,11 @@ def _to_prototypes(params, x, *, key):
 
 
 @pytest.mark.parametrize(
-  "function", [_twice, _transposed, _in_a_loop, _on_a_vector, _on_tokens, _to_prototypes]
+  "function",
+  [
+    *(_twice, _on_tokens, pytest.param(_transposed, marks=pytest.mark.thorough)),
+    *(pytest.param(f, marks=pytest.mark.thorough) for f in (_in_a_loop, _on_a_vector, _to_prototypes)),
+  ],
 )
 def test_parameters_that_are_no_kernel_of_one_layer(function):
   rng = np.random.default_rng(0)
@@ -157,14 +161,14 @@ def test_a_loss_that_is_not_convex_counts_with_its_sign():
 def test_batch_by_batch_with_the_running_averages_as_arguments():
   params, batch = problem()
   norm = params.pop("norm")
-  with_state = lambda params, batch, *, key, model_state: outputs_fn(
+  with_state = lambda params, batch, *, key, model_state: apply_fn(
     {**params, "norm": model_state}, batch, key=key
   )
   loss_fn = lambda params, batch, *, key, model_state: outer(
     with_state(params, batch, key=key, model_state=model_state), batch
   )
   batches = [jax.tree.map(lambda x: x[:3], batch), jax.tree.map(lambda x: x[3:], batch)]
-  curvature = flatness.Curvature(loss_fn, params, batches, where="*/kernel", model_state=norm)
+  curvature = flatness.Curvature(loss_fn, params, batches, mask="*/kernel", model_state=norm)
   found = curvature.gauss_newton_diagonal(with_state, outer)
   whole = lambda params, batch, *, key: with_state(params, batch, key=key, model_state=norm)
   np.testing.assert_allclose(found, expected(whole, params, batch, "*/kernel"), atol=1e-15)
@@ -174,11 +178,11 @@ def test_bad_arguments():
   params, batch = problem()
   for outputs, where, message in (
     (lambda params, batch, *, key: params["last"]["kernel"], "*", r"must return the outputs \[5, ...\], got"),
-    (outputs_fn, "none", "where: 'none' selects no parameter"),
+    (apply_fn, "none", "mask: 'none' selects no parameter"),
   ):
     with pytest.raises(ValueError, match=message):
-      flatness.gauss_newton_diagonal(outputs, outer, params, batch, where=where)
-  with pytest.raises(TypeError, match="outputs_fn must"):
+      flatness.gauss_newton_diagonal(outputs, outer, params, batch, mask=where)
+  with pytest.raises(TypeError, match="apply_fn must"):
     flatness.gauss_newton_diagonal(lambda params, batch: 0, outer, params, batch)
   empty = flatness.Curvature(lambda p, x, *, key: (x * p).sum(), jnp.ones(1), iter_nothing())
   with pytest.raises(ValueError, match="data must have at least one batch"):

@@ -22,7 +22,7 @@ def _conv(x, kernel):
 
 
 def _outputs(activation):
-  def outputs_fn(params, batch, *, key):
+  def apply_fn(params, batch, *, key):
     """A residual block with normalisation by constants, pooled."""
     x = batch["x"]
     normed = (_conv(x, params["first"]) - 0.1) * 1.7
@@ -30,7 +30,7 @@ def _outputs(activation):
     logits = activation(x).mean(axis=(1, 2)) @ params["last"]
     return logits if key is None else logits * jax.random.bernoulli(key, 0.5, (CLASSES,))[None]
 
-  return outputs_fn
+  return apply_fn
 
 
 def _outer(logits, batch):
@@ -50,9 +50,9 @@ def _problem():
   }
 
 
-def _hessian(outputs_fn, params, batch, where):
+def _hessian(apply_fn, params, batch, where):
   part = flatness.subset(params, where)
-  loss = lambda flat: _outer(outputs_fn(part.merge(flat), batch, key=None), batch)
+  loss = lambda flat: _outer(apply_fn(part.merge(flat), batch, key=None), batch)
   return jax.jit(jax.hessian(loss))(part.flat)
 
 
@@ -60,9 +60,9 @@ def _hessian(outputs_fn, params, batch, where):
 def test_of_one_layer_it_is_jax_s_hessian(where, chunk_size):
   """Chunks of two leave an example over; a convolution is used at every position."""
   params, batch = _problem()
-  outputs_fn = _outputs(jax.nn.relu)
-  found = flatness.gauss_newton_matrix(outputs_fn, _outer, params, batch, where=where, chunk_size=chunk_size)
-  expected = np.asarray(_hessian(outputs_fn, params, batch, where))
+  apply_fn = _outputs(jax.nn.relu)
+  found = flatness.gauss_newton_matrix(apply_fn, _outer, params, batch, mask=where, chunk_size=chunk_size)
+  expected = np.asarray(_hessian(apply_fn, params, batch, where))
   np.testing.assert_allclose(found, expected, atol=1e-13 * np.abs(expected).max())
   np.testing.assert_array_equal(found, found.T)
 
@@ -70,18 +70,18 @@ def test_of_one_layer_it_is_jax_s_hessian(where, chunk_size):
 def test_it_is_the_gauss_newton_matrix_where_the_hessian_is_another():
   """After a smooth activation: J' A J from JAX's dense Jacobian of the whole batch."""
   params, batch = _problem()
-  outputs_fn = _outputs(jnp.tanh)
-  found = flatness.gauss_newton_matrix(outputs_fn, _outer, params, batch, where="first", chunk_size=3)
+  apply_fn = _outputs(jnp.tanh)
+  found = flatness.gauss_newton_matrix(apply_fn, _outer, params, batch, mask="first", chunk_size=3)
   part = flatness.subset(params, "first")
-  outputs = lambda flat: outputs_fn(part.merge(flat), batch, key=None)
+  outputs = lambda flat: apply_fn(part.merge(flat), batch, key=None)
   jacobian, probs = jax.jit(jax.jacfwd(outputs))(part.flat), jax.nn.softmax(outputs(part.flat))
   inner = jnp.einsum("nk,kl->nkl", probs, jnp.eye(CLASSES)) - jnp.einsum("nk,nl->nkl", probs, probs)
   expected = jnp.einsum("nkd,nkl,nle->de", jacobian, inner, jacobian) / EXAMPLES
   np.testing.assert_allclose(found, expected, atol=1e-13)
-  assert np.abs(found - _hessian(outputs_fn, params, batch, "first")).max() > 1e-3
+  assert np.abs(found - _hessian(apply_fn, params, batch, "first")).max() > 1e-3
 
 
-def test_of_a_dense_layer_it_is_dense_hessian():
+def test_of_a_dense_layer_it_is_the_layer_s_hessian():
   params, batch = nets.make_params(), nets.make_batch()
   z, h = nets.second(params, batch), nets.first(params, batch)
 
@@ -93,10 +93,10 @@ def test_of_a_dense_layer_it_is_dense_hessian():
     lambda logits, batch: losses.softmax_cross_entropy(logits, batch["labels"]).mean(),
     params,
     batch,
-    where="Dense_1/*",
+    mask="Dense_1/*",
   )
   head = lambda z, batch, *, key: losses.softmax_cross_entropy(after(params, z), batch["labels"])
-  np.testing.assert_allclose(found, flatness.dense_hessian(head, z, h, batch).matrix(), atol=1e-14)
+  np.testing.assert_allclose(found, flatness.DenseLayer(head, z, h, batch).hessian().matrix(), atol=1e-14)
 
 
 def test_each_example_draws_its_own_noise():
@@ -109,14 +109,14 @@ def test_each_example_draws_its_own_noise():
 
 def test_bad_arguments():
   params, batch = _problem()
-  for options, outputs_fn, message in (
+  for options, apply_fn, message in (
     ({"chunk_size": 0}, _outputs(jnp.tanh), "chunk_size must be at least 1, got 0"),
     (
       {},
       lambda params, batch, *, key: params["last"],
-      r"outputs_fn must return the outputs \[5, ...\], got",
+      r"apply_fn must return the outputs \[5, ...\], got",
     ),
-    ({"where": "none"}, _outputs(jnp.tanh), "where: 'none' selects no parameter"),
+    ({"mask": "none"}, _outputs(jnp.tanh), "mask: 'none' selects no parameter"),
   ):
     with pytest.raises(ValueError, match=message):
-      flatness.gauss_newton_matrix(outputs_fn, _outer, params, batch, **options)
+      flatness.gauss_newton_matrix(apply_fn, _outer, params, batch, **options)

@@ -33,7 +33,7 @@ def test_quadratic(curvature, loss):
 @pytest.mark.parametrize("factor", [1.5, 2.0, np.e, 3.0])
 def test_factor(factor):
   with X64(True):
-    found = _width(lambda t: 0.5 + t**2, factor=factor, rtol=1e-9)
+    found = _width(lambda t: 0.5 + t**2, factor=factor, tol=1e-9)
     np.testing.assert_allclose(found.width, 2 * np.sqrt(0.5 * (factor - 1)), rtol=1e-9)
 
 
@@ -98,7 +98,7 @@ def test_first_crossing_from_a_small_first_step():
   """Above the level from 1 to 2 and below it again until 30."""
   bumpy = lambda t: 1 + jnp.where((jnp.abs(t) > 1) & (jnp.abs(t) < 2), 5.0, 0.0) + (t / 30) ** 2
   with X64(True):
-    found = _width(bumpy, first_step=1e-3, rtol=1e-6)
+    found = _width(bumpy, first_step=1e-3, tol=1e-6)
     np.testing.assert_allclose([found.left[0], found.right[0]], [-1, 1], rtol=1e-5)
 
 
@@ -120,8 +120,8 @@ def test_evaluations_and_first_step_are_those_seen():
   assert min(abs(t) for t in moved) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
-def test_of_a_network_against_a_dense_scan(batch_size):
+@pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
+def test_of_a_network_against_a_dense_scan(chunk_size):
   """NumPy's linear interpolation on 40 001 points; far directions take few evaluations each."""
   with X64(True):
     params, batch = nets.make_params(), nets.make_batch()
@@ -132,10 +132,10 @@ def test_of_a_network_against_a_dense_scan(batch_size):
       params,
       jnp.asarray(directions),
       batch,
-      where="Dense_1/*",
+      mask="Dense_1/*",
       factor=1.2,
       cap=20.0,
-      batch_size=batch_size,
+      chunk_size=chunk_size,
     )
     t = np.linspace(-20, 20, 40_001)
     loss = jax.jit(
@@ -148,7 +148,7 @@ def test_of_a_network_against_a_dense_scan(batch_size):
       np.testing.assert_allclose([left, right], expected, atol=2e-3, rtol=1e-3)
     assert np.isfinite(found.width).any()
     # The first search of every lane starts far inside.
-    assert np.asarray(found.evaluations).mean() < (22 if batch_size == 1 else 32)
+    assert np.asarray(found.evaluations).mean() < (22 if chunk_size == 1 else 32)
 
 
 @pytest.mark.thorough

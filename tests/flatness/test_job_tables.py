@@ -69,7 +69,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, tmp_path, analysis):
     }
   monkeypatch.setattr(analyses, analysis, lambda *_, **__: found)
   monkeypatch.setattr(analyses, "spectra", lambda *_: {})
-  options = SimpleNamespace(samples=10, directions=0, factors=(2.0,), tolerance=1e-9, eigenpairs=0)
+  options = SimpleNamespace(samples=10, directions=0, factors=(2.0,), tol=1e-9, eigenpairs=0)
   run = SimpleNamespace(
     options=SimpleNamespace(**{analysis: options}, seed=0),
     samples=lambda subject, num: {"gradients": None},
@@ -79,7 +79,7 @@ def test_fits_leave_out_rounding_errors(monkeypatch, tmp_path, analysis):
   fits = (
     summary["gradients"]["fits"]["2"] if analysis == "variance_flatness" else summary["fits"]["gradients"]
   )
-  assert fits["num"] == 6
+  assert fits["num_points"] == 6
   assert fits["slope"] == pytest.approx(-2 if analysis == "variance_flatness" else -0.5)
 
 

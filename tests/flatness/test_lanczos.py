@@ -28,7 +28,12 @@ VALUES = np.concatenate([[50.0, 20, 10, -30], np.linspace(-1, 1, 60)])
 def test_eigenpairs_are_numpy_s(which, expected):
   matrix, basis = _matrix(VALUES)
   found = flatness.top_eigenpairs(
-    lambda v: matrix @ v, jnp.zeros(64), key=jax.random.key(0), num=len(expected), num_matvecs=50, which=which
+    lambda v: matrix @ v,
+    jnp.zeros(64),
+    key=jax.random.key(0),
+    num_pairs=len(expected),
+    num_steps=50,
+    which=which,
   )
   np.testing.assert_allclose(found.values, expected, rtol=1e-8)
   index = [int(np.flatnonzero(np.isclose(VALUES, value))[0]) for value in expected]
@@ -41,7 +46,11 @@ def test_residuals_are_true_and_say_what_has_not_converged():
   matrix, _ = _matrix(np.linspace(0, 1, 200))
   # The matrix is an argument of one compiled program.
   top = lambda matrix: flatness.top_eigenpairs(
-    jax.tree_util.Partial(jnp.matmul, matrix), jnp.zeros(200), key=jax.random.key(0), num=10, num_matvecs=30
+    jax.tree_util.Partial(jnp.matmul, matrix),
+    jnp.zeros(200),
+    key=jax.random.key(0),
+    num_pairs=10,
+    num_steps=30,
   )
   found = top(matrix)
   vectors = np.asarray(found.vectors)
@@ -67,7 +76,7 @@ def test_low_rank_and_eigenvalues_that_repeat(values, dtype):
   """The start vector's space ends long before the last product, and exactly, as with dead units."""
   matrix = np.diag(values).astype(dtype)
   matvec, like = (lambda v: matrix @ v), jnp.zeros(64, dtype)
-  found = flatness.top_eigenpairs(matvec, like, key=jax.random.key(0), num=6)
+  found = flatness.top_eigenpairs(matvec, like, key=jax.random.key(0), num_pairs=6)
   assert found.values.dtype == dtype
   close = 20 * np.finfo(dtype).eps * max(np.abs(values))
   np.testing.assert_allclose(found.values, sorted(values)[::-1][:6], atol=close)
@@ -81,7 +90,7 @@ def test_low_rank_and_eigenvalues_that_repeat(values, dtype):
 def test_spectral_density_of_low_rank():
   matrix = np.diag([5.0, 3, 1] + 61 * [0])
   found = flatness.spectral_density(
-    lambda v: matrix @ v, jnp.zeros(64), key=jax.random.key(0), num_matvecs=20, num_probes=40
+    lambda v: matrix @ v, jnp.zeros(64), key=jax.random.key(0), num_steps=20, num_samples=40
   )
   grid, step = np.asarray(found.grid), float(found.grid[1] - found.grid[0])
   share = lambda low, high: float(np.asarray(found.density)[(grid > low) & (grid < high)].sum() * step)
@@ -99,8 +108,8 @@ def test_standard_error_of_the_density():
     lambda v: values * v,
     jnp.zeros(4),
     key=jax.random.key(0),
-    num_probes=probes,
-    num_matvecs=4,
+    num_samples=probes,
+    num_steps=4,
     grid=jnp.asarray(values),
   )
   # Their mean is 1/n and their variance 2 (n - 1) / n^2 / (n + 2); the kernel has 0.01 of the range of 3.
@@ -114,7 +123,7 @@ def test_standard_error_of_the_density():
 def test_of_a_network_s_hessian():
   params, batch = nets.make_params(), nets.make_batch()
   operator = flatness.hvp(nets.loss_fn, params, batch)
-  found = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num=5)
+  found = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num_pairs=5)
   expected = np.linalg.eigvalsh(np.asarray(flatness.hessian(nets.loss_fn, params, batch)))[::-1][:5]
   np.testing.assert_allclose(found.values, expected, rtol=1e-9)
 
@@ -123,7 +132,7 @@ def test_trace_with_its_standard_error():
   matrix, _ = _matrix(np.linspace(0, 1, 100))
   matvec = lambda v: matrix @ v  # one, so that one program is compiled
   keys = jax.random.split(jax.random.key(0), 50)
-  found = [flatness.operator_trace(matvec, jnp.zeros(100), key=key, num=20) for key in keys]
+  found = [flatness.operator_trace(matvec, jnp.zeros(100), key=key, num_samples=20) for key in keys]
   means, errors = (
     np.array([float(getattr(each, name)) for each in found]) for name in ("mean", "standard_error")
   )
@@ -138,7 +147,7 @@ def test_standard_error_of_two_probes():
   matrix = jnp.array([[1, 0.3], [0.3, 1]])
   matvec = lambda v: matrix @ v
   errors = [
-    float(flatness.operator_trace(matvec, jnp.zeros(2), key=key, num=2).standard_error)
+    float(flatness.operator_trace(matvec, jnp.zeros(2), key=key, num_samples=2).standard_error)
     for key in jax.random.split(jax.random.key(0), 8)
   ]
   assert {round(error, 9) for error in errors} == {0, 0.6}
@@ -148,7 +157,7 @@ def test_xtrace_is_exact_for_a_matrix_of_low_rank():
   """It finds the range with its own probes."""
   matrix, _ = _matrix(np.concatenate([[5.0, 3, 2], np.zeros(40)]))
   found = flatness.operator_trace(
-    lambda v: matrix @ v, jnp.zeros(43), key=jax.random.key(0), num=10, method="xtrace"
+    lambda v: matrix @ v, jnp.zeros(43), key=jax.random.key(0), num_samples=10, method="xtrace"
   )
   assert float(found.mean) == pytest.approx(10, rel=1e-9)
   assert float(found.standard_error) < 1e-6
@@ -158,7 +167,9 @@ def test_standard_error_of_xtrace_is_too_small():
   """By what the docstring says: with four probes, pairs of them cause most of the error."""
   values = np.concatenate([np.full(5, 100.0), np.ones(25)])
   matvec, keys = lambda v: values * v, jax.random.split(jax.random.key(0), 400)
-  estimate = lambda key: flatness.operator_trace(matvec, jnp.zeros(30), key=key, num=4, method="xtrace")
+  estimate = lambda key: flatness.operator_trace(
+    matvec, jnp.zeros(30), key=key, num_samples=4, method="xtrace"
+  )
   found = jax.lax.map(estimate, keys)
   true = float(np.std(found.mean))
   assert float(np.mean(found.mean)) == pytest.approx(values.sum(), abs=4 * true / 20)
@@ -171,7 +182,7 @@ def test_standard_error_of_xtrace():
   """The leave-one-out estimates' own, over num - 1, as the paper has it."""
   matrix, _ = _matrix(1 / np.arange(1.0, 21))
   matvec, like, key = lambda v: matrix @ v, jnp.zeros(20), jax.random.key(0)
-  found = flatness.operator_trace(matvec, like, key=key, num=4, method="xtrace")
+  found = flatness.operator_trace(matvec, like, key=key, num_samples=4, method="xtrace")
   with jax.numpy_rank_promotion("allow"):
     samples = stochtrace.sampler_sphere(like, num=4)(jax.random.clone(key))
     each = np.asarray(stochtrace.leave_one_out_xtrace()(matvec, samples))
@@ -184,7 +195,7 @@ def test_spectral_density_has_the_moments_of_the_spectrum():
   values = np.concatenate([np.linspace(0, 1, 90), np.full(10, 8.0)])
   matrix, _ = _matrix(values)
   found = flatness.spectral_density(
-    lambda v: matrix @ v, jnp.zeros(100), key=jax.random.key(0), num_probes=40, num_matvecs=40, width=0.005
+    lambda v: matrix @ v, jnp.zeros(100), key=jax.random.key(0), num_samples=40, num_steps=40, width=0.005
   )
   step = float(found.grid[1] - found.grid[0])
   density = np.asarray(found.density)
@@ -211,10 +222,10 @@ def test_operators_that_are_none_are_refused():
   again = iter(range(10))
   with pytest.raises(ValueError, match="matvec must give the same product in every call"):
     flatness.spectral_density(
-      lambda v: v * (1.0 + next(again)), like, key=jax.random.key(0), num_matvecs=4, num_probes=2
+      lambda v: v * (1.0 + next(again)), like, key=jax.random.key(0), num_steps=4, num_samples=2
     )
   for function in (flatness.spectral_density, flatness.operator_trace):
-    options = {"num_matvecs": 4} if function is flatness.spectral_density else {}
+    options = {"num_steps": 4} if function is flatness.spectral_density else {}
     with pytest.raises(ValueError, match=r"matvec must return shape \(8,\), as like has, got \(4,\)"):
       function(lambda v: v[:4], like, key=jax.random.key(0), **options)
   with pytest.raises(ValueError, match="matvec must return finite values"):
@@ -225,14 +236,14 @@ def test_bad_arguments():
   key = jax.random.key(0)
   with pytest.raises(TypeError, match=r"like must be a vector \[size\], as hvp\(...\)\.like is, got a tree"):
     flatness.top_eigenpairs(lambda v: v, {"a": jnp.zeros(8)}, key=key)
-  with pytest.raises(ValueError, match=r"num_matvecs must lie in \[num, size\] = \[5, 8\], got 4"):
-    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num=5, num_matvecs=4)
+  with pytest.raises(ValueError, match=r"num_steps must lie in \[num_pairs, size\] = \[5, 8\], got 4"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num_pairs=5, num_steps=4)
   with pytest.raises(TypeError, match="key must be a typed key"):
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=0)
-  with pytest.raises(TypeError, match="num must be an integer"):
-    flatness.operator_trace(lambda v: v, jnp.zeros(8), key=key, num=2.5)
-  with pytest.raises(ValueError, match="num must be at least 1"):
-    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num=0)
+  with pytest.raises(TypeError, match="num_samples must be an integer"):
+    flatness.operator_trace(lambda v: v, jnp.zeros(8), key=key, num_samples=2.5)
+  with pytest.raises(ValueError, match="num_pairs must be at least 1"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, num_pairs=0)
   with pytest.raises(ValueError, match="which must be one of largest, smallest, magnitude, got 'top'"):
     flatness.top_eigenpairs(lambda v: v, jnp.zeros(8), key=key, which="top")
   with pytest.raises(ValueError, match="method must be one of hutchinson, xtrace, got 'hutch'"):
@@ -242,6 +253,6 @@ def test_bad_arguments():
     ({"grid": jnp.zeros(0)}, "grid must be"),
   ):
     with pytest.raises(ValueError, match=message):
-      flatness.spectral_density(lambda v: v, jnp.zeros(8), key=key, num_matvecs=4, **options)
-  with pytest.raises(ValueError, match="num_matvecs at most the size 8"):
+      flatness.spectral_density(lambda v: v, jnp.zeros(8), key=key, num_steps=4, **options)
+  with pytest.raises(ValueError, match="num_steps must be at most the size 8"):
     flatness.spectral_density(lambda v: v, jnp.zeros(8), key=key)

@@ -26,16 +26,18 @@ def both(kind):
   """Samples `[NUM, size]` as an array, and the same lazily."""
   if kind == "trajectory":
     args, options = (step, 1e6 + jnp.arange(20.0), 1e-3), {"params_of": lambda state: state}
-    return flatness.sample_trajectory(*args, key=KEY, num=NUM, **options)[1], flatness.lazy_trajectory(
-      *args, key=KEY, num=NUM, **options
+    return tuple(
+      flatness.sample_trajectory(*args, key=KEY, num_samples=NUM, lazy=lazy, **options)[1]
+      for lazy in (False, True)
     )
-  args, options = (nets.loss_fn, nets.make_params(), nets.make_batch()), {"where": "Dense_2/*"}
-  return flatness.sample_gradients(*args, key=KEY, num=NUM, **options), flatness.lazy_gradients(
-    *args, key=KEY, num=NUM, **options
+  args = (nets.loss_fn, nets.make_params(), nets.make_batch())
+  return tuple(
+    flatness.sample_gradients(*args, key=KEY, num_samples=NUM, first=3, mask="Dense_2/*", lazy=lazy)
+    for lazy in (False, True)
   )
 
 
-@pytest.mark.parametrize("kind", ["gradients", "trajectory"])
+@pytest.mark.parametrize("kind", ["gradients", pytest.param("trajectory", marks=pytest.mark.thorough)])
 def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
   samples, lazy = both(kind)
   samples, size = np.asarray(samples), samples.shape[1]
@@ -54,13 +56,13 @@ def test_variance_and_alignment_are_numpy_s_of_the_samples(kind):
       np.testing.assert_allclose(found, (trace, isotropic, trace / isotropic), rtol=1e-7)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.thorough)])
 def test_samples_and_operators_of_other_types(dtype):
   """The walk is in a narrow type, which its steps of 1/4 do not exceed; the sums are in a wider one."""
   quarter = lambda state, batch, *, key: state + jax.random.rademacher(key, state.shape, dtype) / 4
   walk = (quarter, jnp.arange(20, dtype=dtype) / 2, None)
-  options = {"key": KEY, "num": NUM, "params_of": lambda state: state}
-  samples, lazy = flatness.sample_trajectory(*walk, **options)[1], flatness.lazy_trajectory(*walk, **options)
+  options = {"key": KEY, "num_samples": NUM, "params_of": lambda state: state}
+  samples, lazy = (flatness.sample_trajectory(*walk, **options, lazy=lazy)[1] for lazy in (False, True))
   covariance, hessian = np.cov(np.asarray(samples, np.float64).T, ddof=0), np.diag(np.arange(1.0, 21))
   np.testing.assert_allclose(flatness.projected_variance(lazy, np.eye(20)), np.diag(covariance), rtol=1e-4)
   for operator in (jnp.asarray(hessian), jnp.asarray(hessian, jnp.float32), lambda v: hessian @ v):
@@ -81,7 +83,7 @@ def test_samples_and_operators_of_other_types(dtype):
 def test_no_matrix_of_all_samples(use):
   """Neither in the program, nor in the memory that it is compiled to; of samples that are given, no copy."""
   loss = lambda params, batch, *, key: params @ jax.random.normal(key, (5000,))
-  lazy = flatness.lazy_gradients(loss, jnp.zeros(5000), None, key=KEY, num=400)
+  lazy = flatness.sample_gradients(loss, jnp.zeros(5000), None, key=KEY, num_samples=400, lazy=True)
   assert "400,5000" not in str(jax.make_jaxpr(use)(lazy))
   assert jax.jit(use).lower(lazy).compile().memory_analysis().temp_size_in_bytes < 20 * 5000 * 8
   given = jax.ShapeDtypeStruct((400, 5000), jnp.float64)

@@ -16,13 +16,15 @@ def test_gradients_are_those_of_the_loss_under_each_key():
   params, batch = {"w": jnp.ones(3), "other": jnp.ones(2)}, jnp.arange(3.0)
   key = jax.random.key(0)
   samples = flatness.sample_gradients(
-    _noisy_gradient_loss, params, batch, key=key, num=5, where="w", batch_size=2
+    _noisy_gradient_loss, params, batch, key=key, num_samples=5, mask="w", chunk_size=2
   )
   expected = [batch + jax.random.normal(jax.random.fold_in(key, j), (3,)) for j in range(5)]
   np.testing.assert_allclose(samples, np.stack(expected), rtol=1e-6)
-  more = flatness.sample_gradients(_noisy_gradient_loss, params, batch, key=key, num=7, where="w")
+  more = flatness.sample_gradients(_noisy_gradient_loss, params, batch, key=key, num_samples=7, mask="w")
   np.testing.assert_allclose(more[:5], samples, rtol=1e-6)
-  last = flatness.sample_gradients(_noisy_gradient_loss, params, batch, key=key, num=2, first=5, where="w")
+  last = flatness.sample_gradients(
+    _noisy_gradient_loss, params, batch, key=key, num_samples=2, first=5, mask="w"
+  )
   np.testing.assert_allclose(last, more[5:], rtol=1e-6)
 
 
@@ -34,7 +36,7 @@ def test_trajectory_of_a_random_walk():
   state = {"w": jnp.zeros(2), "n": 0}
   key = jax.random.key(1)
   end, samples = flatness.sample_trajectory(
-    step, state, jnp.float32(2), key=key, num=6, where="w", params_of=lambda state: {"w": state["w"]}
+    step, state, jnp.float32(2), key=key, num_samples=6, mask="w", params_of=lambda state: {"w": state["w"]}
   )
   steps = [2 * np.asarray(jax.random.normal(jax.random.fold_in(key, j), (2,))) for j in range(6)]
   np.testing.assert_allclose(samples, np.cumsum(steps, axis=0), rtol=1e-5)
@@ -102,7 +104,7 @@ def test_per_example_covariance_agrees_with_samples_of_the_whole_gradient(chunk_
   with jax.enable_x64(True):
     params, batch = nets.make_params(), nets.make_batch(examples=10)
     samples = flatness.sample_gradients(
-      nets.loss_fn, params, batch, key=jax.random.key(0), num=4000, where="Dense_1/*", batch_size=500
+      nets.loss_fn, params, batch, key=jax.random.key(0), num_samples=4000, mask="Dense_1/*", chunk_size=500
     )
     sampled = np.asarray(flatness.noise_covariance(samples, ddof=1))
     found = np.asarray(
@@ -111,8 +113,8 @@ def test_per_example_covariance_agrees_with_samples_of_the_whole_gradient(chunk_
         params,
         batch,
         key=jax.random.key(1),
-        num_masks=2000,
-        where="Dense_1/*",
+        num_samples=2000,
+        mask="Dense_1/*",
         chunk_size=chunk_size,
       )
     )
@@ -128,7 +130,7 @@ def test_few_draws_are_unbiased():
     (params * jax.random.rademacher(key, (1,), float)).sum() + 0 * batch.sum()
   )
   found = flatness.per_example_noise_covariance(
-    loss, jnp.ones(1), jnp.zeros(4000), key=jax.random.key(0), num_masks=2, chunk_size=4000
+    loss, jnp.ones(1), jnp.zeros(4000), key=jax.random.key(0), num_samples=2, chunk_size=4000
   )
   # Variances of two signs are 0 or 2: the standard error of the mean of 4000 is 1 / sqrt(4000).
   assert float(found[0, 0] * 4000) == pytest.approx(1, abs=4 / np.sqrt(4000))
@@ -143,14 +145,18 @@ def test_bad_arguments():
     flatness.projected_variance(jnp.zeros((3, 5)), jnp.zeros(5))
   step = lambda w, batch, *, key: (w, {"loss": w.sum()})
   with pytest.raises(ValueError, match="step_fn must return a state with the structure of state, PyTreeDef"):
-    flatness.sample_trajectory(step, jnp.ones(2), None, key=jax.random.key(0), num=2, params_of=lambda w: w)
+    flatness.sample_trajectory(
+      step, jnp.ones(2), None, key=jax.random.key(0), num_samples=2, params_of=lambda w: w
+    )
   for batch in ({"x": jnp.zeros(3), "y": jnp.zeros(4)}, jnp.zeros(())):
     with pytest.raises(ValueError, match="batch: its leaves must share a leading axis of examples"):
       flatness.per_example_noise_covariance(nets.loss_fn, jnp.ones(2), batch, key=jax.random.key(0))
-  with pytest.raises(ValueError, match="num must be at most 2"):
-    flatness.principal_components(jnp.zeros((3, 5)), num=4)
-  with pytest.raises(ValueError, match="num_masks must be at least 2, got 1"):
-    flatness.per_example_noise_covariance(nets.loss_fn, {}, jnp.zeros(3), key=jax.random.key(0), num_masks=1)
+  with pytest.raises(ValueError, match="num_components must be at most 2"):
+    flatness.principal_components(jnp.zeros((3, 5)), num_components=4)
+  with pytest.raises(ValueError, match="num_samples must be at least 2, got 1"):
+    flatness.per_example_noise_covariance(
+      nets.loss_fn, {}, jnp.zeros(3), key=jax.random.key(0), num_samples=1
+    )
 
 
 def test_many_narrow_examples_are_all_counted():

@@ -31,10 +31,10 @@ def test_sam_sharpness_of_a_quadratic():
   """rho |g| + rho^2 g' H g / 2 |g|^2, and 0 at the minimum."""
   g = MATRIX @ POINT
   expected = 0.3 * np.linalg.norm(g) + 0.5 * 0.09 * g @ MATRIX @ g / (g @ g)
-  found = flatness.sam_sharpness(loss, PARAMS, jnp.asarray(MATRIX), rho=0.3, where="w")
+  found = flatness.sam_sharpness(loss, PARAMS, jnp.asarray(MATRIX), rho=0.3, mask="w")
   assert float(found) == pytest.approx(expected, rel=1e-12)
   at_minimum = {**PARAMS, "w": jnp.zeros(5)}
-  assert float(flatness.sam_sharpness(loss, at_minimum, jnp.asarray(MATRIX), rho=0.3, where="w")) == 0
+  assert float(flatness.sam_sharpness(loss, at_minimum, jnp.asarray(MATRIX), rho=0.3, mask="w")) == 0
 
 
 def test_keskar_sharpness_is_that_of_the_best_corner():
@@ -46,7 +46,7 @@ def test_keskar_sharpness_is_that_of_the_best_corner():
   ]
   expected = 100 * (max(corners) - value(POINT)) / (1 + value(POINT))
   found = flatness.keskar_sharpness(
-    loss, PARAMS, jnp.asarray(MATRIX), key=jax.random.key(0), eps=eps, where="w", num_starts=8
+    loss, PARAMS, jnp.asarray(MATRIX), key=jax.random.key(0), eps=eps, mask="w", num_starts=8
   )
   assert float(found) == pytest.approx(expected, rel=1e-9)
 
@@ -55,7 +55,7 @@ def test_trajectory_plane_is_numpy_s():
   """Right singular vectors of the centred points; a surface in them has the losses of the path."""
   path = np.random.default_rng(2).normal(size=(6, 5)) * np.array([5, 1, 3, 0.1, 0.1])
   points = [{"still": jnp.ones(2), "w": jnp.asarray(row)} for row in path]
-  plane = flatness.trajectory_plane(points, where="w")
+  plane = flatness.trajectory_plane(points, mask="w")
   _, values, rows = np.linalg.svd(path - path.mean(axis=0))
   found = np.stack([direction["w"] for direction in plane.directions])
   np.testing.assert_allclose(np.abs(np.sum(found * rows[:2], axis=1)), 1, rtol=1e-12)
@@ -63,7 +63,7 @@ def test_trajectory_plane_is_numpy_s():
   np.testing.assert_allclose(plane.coordinates, (path - path[-1]) @ found.T, atol=1e-12)
   assert not plane.directions[0]["still"].any()
   np.testing.assert_array_equal(
-    flatness.trajectory_plane(iter(points), where="w").coordinates, plane.coordinates
+    flatness.trajectory_plane(iter(points), mask="w").coordinates, plane.coordinates
   )
   for few, message in (
     (points[:2], "at least three trees"),
@@ -80,7 +80,10 @@ def test_bad_arguments():
   for message, call in (
     ("rho must", lambda: flatness.sam_sharpness(loss, PARAMS, MATRIX, rho=0.0)),
     ("eps must", lambda: flatness.keskar_sharpness(loss, PARAMS, MATRIX, key=key, eps=0.0)),
-    ("steps must be at least 1", lambda: flatness.keskar_sharpness(loss, PARAMS, MATRIX, key=key, steps=0)),
+    (
+      "num_steps must be at least 1",
+      lambda: flatness.keskar_sharpness(loss, PARAMS, MATRIX, key=key, num_steps=0),
+    ),
   ):
     with pytest.raises(ValueError, match=message):
       call()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxreg import flatness
+from jaxreg import flatness, paths
 
 TREE = {
   "a": {"kernel": np.arange(6.0).reshape(2, 3), "bias": np.array([7.0])},
@@ -16,17 +16,18 @@ TREE = {
 
 
 @pytest.mark.parametrize(
-  ("where", "names", "flat"),
+  ("mask", "names", "flat"),
   [
     ("*", ("a/bias", "a/kernel", "b/kernel"), [7, 0, 1, 2, 3, 4, 5, 9]),
     ("a/*", ("a/bias", "a/kernel"), [7, 0, 1, 2, 3, 4, 5]),
     (["*/bias", "b/*"], ("a/bias", "b/kernel"), [7, 9]),
     (re.compile("^a/k"), ("a/kernel",), [0, 1, 2, 3, 4, 5]),
-    (lambda name: name.startswith("b"), ("b/kernel",), [9]),
+    (lambda tree: paths.select(tree, lambda name: name.startswith("b")), ("b/kernel",), [9]),
+    (jax.tree.map(lambda x: x.ndim == 2, TREE), ("a/kernel",), [0, 1, 2, 3, 4, 5]),
   ],
 )
-def test_selects_by_name(where, names, flat):
-  part = flatness.subset(TREE, where)
+def test_selects_by_name(mask, names, flat):
+  part = flatness.subset(TREE, mask)
   assert part.names == names
   np.testing.assert_array_equal(part.flat, flat)
 
@@ -43,16 +44,18 @@ def test_works_inside_a_transformation():
   np.testing.assert_array_equal(gradient(jnp.ones(6)), 2 * np.ones(6))
 
 
-@pytest.mark.parametrize("where", ["c/*", ["a/*", "kernle"], [], lambda name: False])
-def test_selecting_nothing_is_told(where):
+@pytest.mark.parametrize(
+  "mask", ["c/*", ["a/*", "kernle"], lambda tree: paths.select(tree, lambda name: False)]
+)
+def test_selecting_nothing_is_told(mask):
   with pytest.raises(
-    ValueError, match=r"where: .* selects no parameter; there are a/bias, a/kernel, b/kernel"
+    ValueError, match=r"mask.* selects no parameter.*; there are a/bias, a/kernel, b/kernel"
   ):
-    flatness.subset(TREE, where)
+    flatness.subset(TREE, mask)
 
 
 def test_a_vector_of_another_size_is_refused():
-  with pytest.raises(ValueError, match=r"vector must have shape \(7,\), as flat has, got \(8,\)"):
+  with pytest.raises(ValueError, match=r"vector must have shape \(7,\), got \(8,\)"):
     flatness.subset(TREE, "a/*").merge(jnp.ones(8))
   with pytest.raises(
     TypeError, match=r"vector must be a vector of shape \(7,\).*got a tree; convert it with subset"
@@ -70,7 +73,7 @@ EQUINOX = eqx.filter(eqx.nn.BatchNorm(2, axis_name="batch", mode="batch"), eqx.i
 
 
 @pytest.mark.parametrize(
-  ("params", "named", "where", "size"),
+  ("params", "named", "mask", "size"),
   [
     (LINEN, "batch_stats/mean, batch_stats/var", "params/*", 2),
     (nnx.split(_Norms())[1], "norm/mean/value, norm/var/value", ["*bias*", "*scale*"], 4),
@@ -78,12 +81,12 @@ EQUINOX = eqx.filter(eqx.nn.BatchNorm(2, axis_name="batch", mode="batch"), eqx.i
   ],
   ids=["linen", "nnx", "equinox"],
 )
-def test_running_averages_are_no_parameters(params, named, where, size):
-  with pytest.raises(ValueError, match=f"where selects {named}, which the model updates itself"):
+def test_running_averages_are_no_parameters(params, named, mask, size):
+  with pytest.raises(ValueError, match=f"mask selects {named}, which the model updates itself"):
     flatness.subset(params)
-  assert flatness.subset(params, where).flat.size == size
+  assert flatness.subset(params, mask).flat.size == size
 
 
 def test_integers_are_refused():
-  with pytest.raises(TypeError, match="where: count must be floating, got int32"):
+  with pytest.raises(TypeError, match="mask: count must be floating, got int32"):
     flatness.subset({"count": jnp.arange(3)})

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxreg import losses
+from jaxreg.losses import _group_softmax_scores as rules
 
 FORMS = ("dense", "scan", "gather")
 # Compiled as a whole; one operation after the other takes longer.
@@ -19,7 +20,7 @@ group_softmax, group_softmax_and_logits = (
   contract.jit(function, static_argnames=OPTIONS)
   for function in (losses.group_softmax, losses.group_softmax_and_logits)
 )
-feature_groups = contract.jit(losses.feature_groups, static_argnames="num_groups")
+feature_groups = contract.jit(rules.feature_groups, static_argnames="num_groups")
 discriminative_scores = contract.jit(losses.discriminative_scores)
 
 
@@ -42,7 +43,7 @@ def softmax_loss(features, kernel, bias, labels):
 
 def test_a_head_without_a_bias():
   features, kernel, _, labels = head(3, dtype=np.float32)
-  options = {"num_groups": 3, "grouping": losses.fixed_scores}
+  options = {"num_groups": 3, "grouping": rules.fixed_scores}
   groups = np.broadcast_to(np.repeat(np.arange(3), 4), features.shape)
   got, logits = group_softmax_and_logits(features, kernel, None, labels, **options)
   want = oracles.group_softmax(features, kernel, np.zeros(6), labels, groups, 3)
@@ -129,11 +130,11 @@ def test_type_1_is_softmax_if_all_groups_agree(x64):
   rng = np.random.default_rng(3)
   kernel, bias = np.tile(rng.normal(size=(1, 6)) / 4, (12, 1)), rng.normal(size=6)
   features, labels = np.full((5, 12), 0.7), rng.integers(0, 6, 5)
-  for rule in (losses.fixed_scores, losses.interleaved_scores):
+  for rule in (rules.fixed_scores, rules.interleaved_scores):
     loss = group_softmax(features, kernel, bias, labels, num_groups=4, grouping=rule)
     np.testing.assert_allclose(loss, softmax_loss(features, kernel, bias, labels), rtol=1e-12)
   features[:, 0] += 0.5
-  loss = group_softmax(features, kernel, bias, labels, num_groups=4, grouping=losses.fixed_scores)
+  loss = group_softmax(features, kernel, bias, labels, num_groups=4, grouping=rules.fixed_scores)
   assert (loss > softmax_loss(features, kernel, bias, labels) + 1e-4).all()
 
 
@@ -259,7 +260,7 @@ def test_scores_of_bfloat16_features_are_float32():
 
 
 def test_more_than_256_groups_need_wider_numbers():
-  groups = losses.feature_groups(jnp.arange(600.0), num_groups=300)
+  groups = rules.feature_groups(jnp.arange(600.0), num_groups=300)
   assert groups.dtype == jnp.uint16
   np.testing.assert_array_equal(groups, np.repeat(np.arange(300), 2))
 
@@ -312,7 +313,7 @@ def test_huge_logits_keep_the_digits_of_the_gradient(form):
   labels = rng.integers(0, 6, 16)
 
   def loss(*arrays):
-    options = {"num_groups": 3, "grouping": losses.fixed_scores, "form": form}
+    options = {"num_groups": 3, "grouping": rules.fixed_scores, "form": form}
     return losses.group_softmax(*arrays, labels, **options).sum()
 
   arrays = (features, kernel, np.zeros(6, np.float32))

@@ -28,7 +28,7 @@ def test_who_gets_gradient_from_what():
   def objective(shared, heads):
     hidden = jnp.asarray(x) @ shared
     errors = {task: jnp.square(hidden @ head - y) / 2 for (task, head), y in zip(heads.items(), targets)}
-    return losses.multitask(errors, weights).sum()
+    return losses.multitask(errors, weights=weights).sum()
 
   with jax.enable_x64(True):
     params = jnp.asarray(shared), {"one": jnp.asarray(heads[0]), "two": jnp.asarray(heads[1])}
@@ -101,7 +101,8 @@ def test_two_heads_learn_digits_and_their_parity():
 
 def test_refusals():
   one = {"a": jnp.ones(3)}
-  for function in (losses.multitask, losses.uncertainty_weighting):
+  weighted = lambda each, weights: losses.multitask(each, weights=weights)
+  for function in (weighted, losses.uncertainty_weighting):
     with pytest.raises(ValueError, match="losses must hold at least one task"):
       function({}, {})
     with pytest.raises(ValueError, match=r"must have the tasks of losses, \['a'\], got \['b'\]"):

@@ -8,15 +8,16 @@ import pytest
 from contract import jit
 
 from jaxreg import losses
+from jaxreg.losses._sparsemax import sparsemax_probs
 
-sparsemax, sparsemax_probs = jit(losses.sparsemax), jit(losses.sparsemax_probs)
+sparsemax, probs_of = jit(losses.sparsemax), jit(sparsemax_probs)
 sparsemax_log_probs = jit(losses.sparsemax_log_probs, static_argnames="eps")
 
 
 def test_two_classes_have_a_closed_form():
   """A ramp of the difference: (o_1 - o_2 + 1) / 2, cut to [0, 1]."""
   difference = np.linspace(-3, 3, 61, dtype=np.float32)
-  probs = sparsemax_probs(np.stack([difference, 0 * difference], -1))
+  probs = probs_of(np.stack([difference, 0 * difference], -1))
   ramp = np.clip((difference + 1) / 2, 0, 1)
   np.testing.assert_allclose(probs, np.stack([ramp, 1 - ramp], -1), atol=1e-6)
   # The loss integrates it: 0, a parabola, a line.
@@ -31,7 +32,7 @@ def test_two_classes_have_a_closed_form():
 def test_no_point_of_the_simplex_is_nearer():
   generator = np.random.default_rng(0)
   logits = generator.normal(size=(20, 6)).astype(np.float32)
-  probs = np.asarray(sparsemax_probs(logits), np.float64)
+  probs = np.asarray(probs_of(logits), np.float64)
   np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-6)
   assert (probs >= 0).all()
   assert 0.2 < (probs == 0).mean() < 0.8
@@ -53,9 +54,9 @@ def test_the_gradient_is_the_gap_between_projection_and_target():
 def test_limits_of_the_scale():
   """Large logits give the argmax, small ones the uniform distribution and a gradient of softmax's."""
   logits = np.array([0.3, -0.2, 0.1, 0.0], np.float32)
-  np.testing.assert_array_equal(sparsemax_probs(1e4 * logits), [1, 0, 0, 0])
+  np.testing.assert_array_equal(probs_of(1e4 * logits), [1, 0, 0, 0])
   tiny = 1e-3 * logits
-  np.testing.assert_allclose(sparsemax_probs(tiny), 0.25 + tiny - tiny.mean(), atol=1e-7)
+  np.testing.assert_allclose(probs_of(tiny), 0.25 + tiny - tiny.mean(), atol=1e-7)
 
 
 def test_the_log_probabilities_have_a_floor():
@@ -67,7 +68,7 @@ def test_the_log_probabilities_have_a_floor():
 
 
 def test_nan_stays_nan():
-  for function in (sparsemax_probs, sparsemax_log_probs):
+  for function in (probs_of, sparsemax_log_probs):
     assert np.isnan(function(jnp.array([jnp.nan, 1.0, 0.0]))).all()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jaxreg import models, noise, penalties
+from jaxreg import models, noise, paths, penalties
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
 KINDS = {
@@ -115,3 +115,27 @@ def test_selu_with_alpha_dropout_keeps_mean_and_variance():
   out = jax.jit(lambda v, x: model.apply(v, x, train=True, rngs=rngs))(variables, x)
   assert abs(out.mean()) < 0.05
   assert abs(out.std() - 1) < 0.08
+
+
+@pytest.mark.slow
+def test_drop_connect_dense_is_dense_in_parameters_and_at_test_time():
+  x = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (4, 30)), jnp.float32)
+  layer = models.DropConnectDense(7, 0.4)
+  variables = layer.init(jax.random.key(0), x, train=False)
+  assert paths.leaf_names(variables["params"]) == paths.leaf_names(
+    nn.Dense(7).init(jax.random.key(0), x)["params"]
+  )
+  dense = nn.Dense(7).apply(variables, x)
+  np.testing.assert_allclose(layer.apply(variables, x, train=False), dense, rtol=1e-5)
+  rngs = {"dropout": jax.random.key(1)}
+  undropped = layer.apply(variables, x, train=True, rate=0.0, rngs=rngs)
+  np.testing.assert_allclose(undropped, dense, rtol=1e-5)
+  noisy = lambda key: layer.apply(variables, x, train=True, rngs={"dropout": key})
+  draws = np.asarray(jax.jit(jax.vmap(noisy))(jax.random.split(jax.random.key(1), 3000)), np.float64)
+  mean, variance = noise.dropconnect_moments(x, variables["params"]["kernel"], rate=0.4)
+  assert (np.abs(draws.mean(0) - mean) < 4.5 * np.sqrt(np.asarray(variance) / 3000)).all()
+  np.testing.assert_allclose(draws.var(0), variance, rtol=0.2)
+  shared = layer.clone(per_example=False).apply(
+    variables, jnp.ones_like(x), train=True, rngs={"dropout": jax.random.key(2)}
+  )
+  np.testing.assert_allclose(shared, np.broadcast_to(shared[:1], shared.shape), rtol=1e-6)

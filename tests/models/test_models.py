@@ -116,7 +116,7 @@ CIFAR, VGG9, VGG, RNN = models.CifarResNet, models.VGG9, models.VGG, models.RNN
     (models.TutorialCNN(), (2, 28, 3, 1), r"TutorialCNN.*\(2, 28, 3, 1\)"),
     (models.MLP((0,)), VECTORS, r"widths must be at least 1, got \(0,\)"),
     (models.MLP((8, -1)), VECTORS, r"widths must be at least 1, got \(8, -1\)"),
-    (models.MLP((8,), initializer="he"), VECTORS, "initializer must be 'glorot', 'lecun' or 'tutorial', got"),
+    (models.MLP((8,), initializer="he"), VECTORS, "initializer must be one of glorot, lecun, tutorial, got"),
     (classifier(models.MLP(()), models.SoftmaxHead(3, initializer="he")), VECTORS, "initializer must be"),
     (models.MLP((8, 8), dropout_rates=(0.5,)), VECTORS, RATES),
     (models.MLP((8, 8), dropout_rates=(0.5, 0.5, 0.5)), VECTORS, RATES),
@@ -331,7 +331,7 @@ def test_a_rate_of_0_drops_nothing_after_its_layer():
 
 
 def test_a_warm_start_keeps_every_class_with_the_same_probability():
-  head = models.DropMaxHead(6, initial_keep_prob=0.9)
+  head = models.DropMaxHead(6, initial_rate=0.1)
   plain = models.DropMaxHead(6)
   features = 10 * np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
   params, before = (initialise(each, jax.random.key(0), features)["params"] for each in (head, plain))
@@ -342,5 +342,5 @@ def test_a_warm_start_keeps_every_class_with_the_same_probability():
   # Equal retain probabilities: what is predicted is the softmax.
   predicted = losses.dropmax_log_probs(outputs["logits"], outputs["retain_logits"])
   np.testing.assert_allclose(predicted, jax.nn.log_softmax(outputs["logits"]), rtol=1e-5, atol=1e-6)
-  with pytest.raises(ValueError, match=r"at least 0 and below 1, got 1\.5"):
-    initialise(models.DropMaxHead(6, initial_keep_prob=1.5), jax.random.key(0), features)
+  with pytest.raises(ValueError, match=r"initial_rate must lie in \(0, 1\), got 1\.5"):
+    initialise(models.DropMaxHead(6, initial_rate=1.5), jax.random.key(0), features)

@@ -85,15 +85,15 @@ NOISY = {
   "input dropout": {"input_dropout_rate": 0.5},
   "dropout": {"dropout_rate": 0.5},
   **{
-    f"weight noise {kind} {cumulative} {per}": {
+    f"weight noise {kind} {cumulative} {per_step}": {
       "weight_noise_std": 0.2,
       "weight_noise_kind": kind,
       "weight_noise_cumulative": cumulative,
-      "weight_noise_per": per,
+      "weight_noise_per_step": per_step,
     }
-    for kind, cumulative, per in (
-      ("multiplicative", True, "step"),
-      ("additive", True, "sequence"),
+    for kind, cumulative, per_step in (
+      ("multiplicative", True, True),
+      ("additive", True, False),
     )
   },
 }

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from jaxreg import models, paths
-from jaxreg.models._transformer import _Attention
+from jaxreg.models._transformer import _Attention, _positional_encoding
 
 SOURCE, TARGET = 5, 4
 TINY = {"d_model": 6, "d_k": 3, "d_v": 4, "d_ff": 8, "num_heads": 2, "num_layers": 1}
@@ -62,7 +62,7 @@ def test_the_publications_sizes():
 
 def test_positional_encoding_in_closed_form():
   for length, width in ((7, 50), (3, 5), (1, 1)):
-    found = models.positional_encoding(length, width)
+    found = _positional_encoding(length, width)
     assert found.shape == (length, width)
     for p in range(length):
       for k in range(width):

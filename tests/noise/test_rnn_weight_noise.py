@@ -15,13 +15,13 @@ STD, LENGTH, DRAWS, WEIGHT = 0.1, 50, 4000, 1.5
 KINDS = [("additive", False), ("additive", True), ("multiplicative", False), ("multiplicative", True)]
 
 
-@functools.partial(jax.jit, static_argnames=("kind", "cumulative", "per", "length"))
-def paths_of(key, params, *, kind, cumulative, per="step", length=LENGTH, std=STD):
+@functools.partial(jax.jit, static_argnames=("kind", "cumulative", "per_step", "length"))
+def paths_of(key, params, *, kind, cumulative, per_step=True, length=LENGTH, std=STD):
   """The noisy parameters at each step, inside a scan."""
 
   def body(carry, _):
     noisy, carry = noise.rnn_weight_noise(
-      key, params, carry, std=std, kind=kind, cumulative=cumulative, per=per
+      key, params, carry, std=std, kind=kind, cumulative=cumulative, per_step=per_step
     )
     return carry, noisy
 
@@ -85,7 +85,7 @@ def test_cumulative_noise_is_the_sum_and_the_product_of_the_steps_own():
 def test_one_draw_for_a_sequence(kind, cumulative):
   got = np.asarray(
     paths_of(
-      jax.random.key(2), {"kernel": jnp.ones(5)}, kind=kind, cumulative=cumulative, per="sequence", length=4
+      jax.random.key(2), {"kernel": jnp.ones(5)}, kind=kind, cumulative=cumulative, per_step=False, length=4
     )["kernel"],
     np.float64,
   )
@@ -141,6 +141,6 @@ def test_contract():
       step(wrong, params)
   with pytest.raises(TypeError, match="kernel must be floating"):
     step(jax.random.key(0), {**params, "kernel": jnp.ones((2, 3), int)})
-  for name, value in (("kind", "other"), ("per", "epoch"), ("std", -1.0)):
+  for name, value in (("kind", "other"), ("std", -1.0)):
     with pytest.raises(ValueError, match=name):
       step(jax.random.key(0), params, **{name: value})

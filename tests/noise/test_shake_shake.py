@@ -49,10 +49,12 @@ def test_options(forward, backward):
 
 
 def test_a_batch_has_one_mixture_if_asked():
-  (alpha, _), (beta, _) = coefficients(lambda k, *xs: noise.shake_shake(k, *xs, per="batch"), X[:9], X[:9])
+  (alpha, _), (beta, _) = coefficients(
+    lambda k, *xs: noise.shake_shake(k, *xs, per_example=False), X[:9], X[:9]
+  )
   assert np.ptp(alpha) == np.ptp(beta) == 0
   assert alpha[0] != beta[0]
-  (factor,), (back,) = coefficients(lambda k, x: noise.shake_drop(k, x, rate=1.0, per="batch"), X[:9])
+  (factor,), (back,) = coefficients(lambda k, x: noise.shake_drop(k, x, rate=1.0, per_example=False), X[:9])
   assert np.ptp(factor) == np.ptp(back) == 0
 
 
@@ -101,7 +103,7 @@ def test_what_does_not_fit_is_refused():
   key, x = jax.random.key(0), jnp.ones((2, 3))
   with pytest.raises(TypeError, match="x2 must have the dtype of x1"):
     noise.shake_shake(key, x, x.astype(jnp.bfloat16))
-  for name, value in (("forward", "keep"), ("backward", "no"), ("per", "row")):
+  for name, value in (("forward", "keep"), ("backward", "no")):
     with pytest.raises(ValueError, match=f"{name} must be"):
       noise.shake_shake(key, x, x, **{name: value})
   with pytest.raises(ValueError, match="rate"):

@@ -1,4 +1,4 @@
-"""Token dropout keeps a uniform subset of a fixed size, in order; the contract of its indices."""
+"""Token dropout keeps a uniform subset of a fixed size, in order, the same one of several arrays."""
 
 import itertools
 import math
@@ -13,13 +13,21 @@ from jaxreg import noise
 
 def test_subsets_are_uniform_and_in_order():
   number = 6000
-  got = np.asarray(noise.token_dropout_indices(jax.random.key(0), (number, 5), num_kept=2, num_prefix=1))
+  positions = np.tile(np.arange(5.0)[:, None], (number, 1, 1))
+  got = np.asarray(noise.token_dropout(jax.random.key(0), positions, num_kept=2, num_prefix=1))[..., 0]
   assert (got[:, 0] == 0).all()
   assert (np.diff(got) > 0).all()
   subsets = list(itertools.combinations(range(1, 5), 2))
   counts = np.array([(got[:, 1:] == subset).all(1).sum() for subset in subsets])
   assert counts.sum() == number
   assert np.abs(counts / number - 1 / 6).max() < 4 * math.sqrt(5 / 36 / number)
+
+
+def test_the_same_key_keeps_the_same_tokens_of_another_array():
+  x, other = jax.random.normal(jax.random.key(1), (3, 6, 2)), jnp.ones((3, 6, 1))
+  both = noise.token_dropout(jax.random.key(2), jnp.concatenate([x, x[..., :1] * other], -1), num_kept=3)
+  alone = noise.token_dropout(jax.random.key(2), x[..., :1], num_kept=3)
+  np.testing.assert_array_equal(both[..., 2:], alone)
 
 
 def test_all_kept_is_the_identity():
@@ -29,35 +37,15 @@ def test_all_kept_is_the_identity():
 
 
 def test_embedding_noise_leaves_padding_alone_and_scales_by_the_tokens():
-  x, mask = np.zeros((2, 50, 40), np.float32), np.arange(50) < np.array([[50], [20]])
-  got = np.asarray(noise.embedding_noise(jax.random.key(0), x, alpha=5.0, mask=mask), np.float64)
+  x, where = np.zeros((2, 50, 40), np.float32), np.arange(50) < np.array([[50], [20]])
+  got = np.asarray(noise.embedding_noise(jax.random.key(0), x, alpha=5.0, where=where), np.float64)
   assert (got[1, 20:] == 0).all()
   for each, tokens in zip(got, (50, 20), strict=True):
     assert 0.99 < np.abs(each).max() * np.sqrt(tokens * 40) / 5 <= 1 + 1e-6
     assert abs((each**2).sum() - 25 / 3) < 4 * 25 * np.sqrt(4 / 45 / (tokens * 40))
-  for wrong, error in ((mask.astype(int), TypeError), (mask[:1], ValueError)):
-    with pytest.raises(error, match="mask must be"):
-      noise.embedding_noise(jax.random.key(0), x, mask=wrong)
-
-
-@pytest.mark.thorough
-def test_contract_of_the_indices():
-  draw = lambda key: noise.token_dropout_indices(key, (8, 7), num_kept=3, num_prefix=1)
-  eager = draw(jax.random.key(5))
-  assert eager.dtype == jnp.int32
-  np.testing.assert_array_equal(jax.jit(draw)(jax.random.key(5)), eager)
-  assert (draw(jax.random.key(6)) != eager).any()
-  np.testing.assert_array_equal(draw(None), np.tile(np.arange(7), (8, 1)))
-  assert noise.token_dropout_indices(jax.random.key(5), (8, 7), num_kept=2).shape == (8, 2)
-  keys = jax.random.split(jax.random.key(7), 3)
-  several = jax.vmap(draw)(jax.random.clone(keys))
-  for i in range(3):
-    np.testing.assert_array_equal(several[i], draw(keys[i]))
-  with jax.enable_x64(True):
-    assert draw(jax.random.key(5)).dtype == jnp.int32
-  for wrong in (0, jax.random.split(jax.random.key(0), 2)):
-    with pytest.raises((TypeError, ValueError), match="key"):
-      draw(wrong)
+  for wrong, error in ((where.astype(int), TypeError), (where[:1], ValueError)):
+    with pytest.raises(error, match="where must be"):
+      noise.embedding_noise(jax.random.key(0), x, where=wrong)
 
 
 def test_numbers_that_do_not_fit_are_refused():

@@ -40,7 +40,7 @@ def test_geometric_mean_of_softmax_regressions_is_scaled_weights(keep):
   geometric = oracles.softmax(weights @ each)
   with jax.enable_x64(True):
     params = noise.scale_weights(
-      {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}, keep_prob=keep, mask=paths.kernels_only
+      {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}, rate=1 - keep, mask=paths.kernels_only
     )
     scaled = jax.nn.softmax(x @ params["kernel"] + params["bias"])
   np.testing.assert_allclose(scaled, geometric, rtol=1e-12)
@@ -69,7 +69,7 @@ def test_scaled_weights_are_the_mean_of_linear_layers(keep):
   mean = np.einsum("m,n,mh,nh,ho->o", weights, inner, hidden, masks, second)
   with jax.enable_x64(True):
     params = {"a": {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}, "b": {"kernel": second}}
-    scaled = noise.scale_weights(params, keep_prob=keep, mask=paths.kernels_only)
+    scaled = noise.scale_weights(params, rate=1 - keep, mask=paths.kernels_only)
     one = x @ scaled["a"]["kernel"] + scaled["a"]["bias"]
     two = one @ scaled["b"]["kernel"]
   np.testing.assert_allclose(one, weights @ hidden, rtol=1e-12)
@@ -81,14 +81,14 @@ def test_scaled_weights_are_the_mean_of_linear_layers(keep):
 def test_which_layer():
   """Dropping the hidden units scales the layer that reads them."""
   params = {"Dense_0": {"kernel": jnp.ones(2)}, "Dense_1": {"kernel": jnp.ones(2), "bias": jnp.ones(1)}}
-  got = noise.scale_weights(params, keep_prob=0.5, mask=lambda p: paths.select(p, "Dense_1/kernel"))
+  got = noise.scale_weights(params, rate=0.5, mask=lambda p: paths.select(p, "Dense_1/kernel"))
   assert [float(leaf.sum()) for leaf in jax.tree.leaves(got)] == [2.0, 1.0, 1.0]
-  with pytest.raises(ValueError, match="keep_prob"):
-    noise.scale_weights(params, keep_prob=1.5, mask=paths.kernels_only)
+  with pytest.raises(ValueError, match="rate"):
+    noise.scale_weights(params, rate=1.5, mask=paths.kernels_only)
   with pytest.raises(TypeError, match="kernel must be floating"):
-    noise.scale_weights({"kernel": jnp.ones(2, int)}, keep_prob=0.5, mask=paths.kernels_only)
+    noise.scale_weights({"kernel": jnp.ones(2, int)}, rate=0.5, mask=paths.kernels_only)
   with pytest.raises(ValueError, match="mask selects no parameter"):
-    noise.scale_weights(params, keep_prob=0.5, mask=lambda p: paths.select(p, "nothing"))
+    noise.scale_weights(params, rate=0.5, mask=lambda p: paths.select(p, "nothing"))
 
 
 @pytest.mark.claim(
@@ -101,9 +101,7 @@ def test_scaled_weights_are_not_the_mean_through_relu_and_softmax():
   x, first, second = rng.normal(size=6), rng.normal(size=(6, 5)) * 2, rng.normal(size=(5, 3)) * 2
   network = lambda x, kernel: oracles.softmax(np.maximum(x @ kernel, 0) @ second)
   xs, weights = masked(0.5, x)
-  scaled = noise.scale_weights(
-    {"kernel": jnp.asarray(first, jnp.float32)}, keep_prob=0.5, mask=paths.everything
-  )
+  scaled = noise.scale_weights({"kernel": jnp.asarray(first, jnp.float32)}, rate=0.5, mask=paths.everything)
   assert np.abs(network(x, np.asarray(scaled["kernel"])) - weights @ network(xs, first)).max() > 0.05
 
 

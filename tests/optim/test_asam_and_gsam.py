@@ -29,7 +29,7 @@ def test_rescaled_weights_have_the_rescaled_neighbourhood(x64):
   rng = np.random.default_rng(0)
   w, g = rng.normal(size=3), rng.normal(size=3)
   at = lambda tx, scale: top(tx, {"kernel": g / scale}, {"kernel": w * scale})["kernel"] / scale
-  asam, sam = optim.asam(optax.sgd(0.1), rho=0.3, eta=0.0), optim.sam(optax.sgd(0.1), rho=0.3)
+  asam, sam = optim.asam(optax.sgd(0.1), rho=0.3, eps=0.0), optim.sam(optax.sgd(0.1), rho=0.3)
   np.testing.assert_allclose(at(asam, SIZES), at(asam, 1), rtol=1e-12)
   assert np.abs(at(sam, SIZES) - at(sam, 1)).max() > 0.1
 
@@ -43,7 +43,7 @@ def test_biases_move_as_in_sam(x64):
 
 
 def _plain_asam(inner, rho):
-  return optim.asam(inner, rho=rho, eta=0.0)
+  return optim.asam(inner, rho=rho, eps=0.0)
 
 
 def test_a_step_along_the_correction_closes_the_gap(x64):
@@ -54,7 +54,7 @@ def test_a_step_along_the_correction_closes_the_gap(x64):
   uphill = lambda w: w + 0.2 * gradient(w) / np.linalg.norm(gradient(w))
   moves = []
   for alpha in (0.0, 1.0):
-    tx = optim.gsam(optax.sgd(1e-4), rho=0.2, alpha=alpha)
+    tx = optim.gsam(optax.sgd(1e-4), rho=0.2, weight=alpha)
     update, _ = tx.update(gradient(w), tx.init(w), w, grad_fn=lambda w: jnp.asarray(gradient(w)))
     moves.append(np.asarray(update))
   np.testing.assert_allclose(moves[0], -1e-4 * gradient(uphill(w)), rtol=1e-10)

@@ -35,14 +35,14 @@ def argmin(g, p, alpha):
 def test_is_the_minimiser_of_the_printed_problem(p, x64):
   g, alpha = np.array([-2.0, -0.3, 0.7, 1.9]), 0.4
   want = np.array([argmin(x, p, alpha) for x in g])
-  got = step(p_norm_sgd(alpha=alpha, p=p), g)
+  got = step(p_norm_sgd(weight=alpha, p=p), g)
   np.testing.assert_allclose(got, want, atol=1e-6)
   printed = -alpha * np.sign(g) * np.abs(g) ** (1 / (p - 1))
   if p == 2:
     np.testing.assert_allclose(printed, got, rtol=1e-12)
   else:
     assert np.abs(printed - want).max() > 0.1
-  np.testing.assert_allclose(step(p_norm_sgd(alpha=1.0, p=p), g), printed / alpha, rtol=1e-12)
+  np.testing.assert_allclose(step(p_norm_sgd(weight=1.0, p=p), g), printed / alpha, rtol=1e-12)
 
 
 @pytest.mark.claim(
@@ -52,7 +52,7 @@ def test_the_rate_and_the_weight(x64):
   g = np.array([-2.0, 0.0, 0.7])
   for p, eps in ((1.5, 0.3), (3.0, 0.2)):
     np.testing.assert_allclose(
-      step(p_norm_sgd(eps, p=p), g), step(p_norm_sgd(alpha=eps ** (p - 1), p=p), g), rtol=1e-12
+      step(p_norm_sgd(eps, p=p), g), step(p_norm_sgd(weight=eps ** (p - 1), p=p), g), rtol=1e-12
     )
 
 
@@ -68,7 +68,7 @@ def test_large_p_is_the_sign():
   np.testing.assert_allclose(step(p_norm_sgd(0.5, p=1e6), g), step(optax.sign_sgd(0.5), g), rtol=1e-4)
   # Of the minimiser itself alpha is no step size any more.
   for alpha in (0.01, 100.0):
-    np.testing.assert_allclose(step(p_norm_sgd(alpha=alpha, p=1e6), g), -np.sign(g), rtol=1e-4)
+    np.testing.assert_allclose(step(p_norm_sgd(weight=alpha, p=1e6), g), -np.sign(g), rtol=1e-4)
 
 
 def test_odd_and_finite_towards_one():
@@ -79,7 +79,7 @@ def test_odd_and_finite_towards_one():
     assert np.isfinite(up).all()
     assert up[-1] == 0
   # alpha and the gradient meet before either overflows.
-  np.testing.assert_allclose(step(scale_by_p_norm(p=1.0001, alpha=0.5), np.float32([2.0])), 1.0, rtol=1e-2)
+  np.testing.assert_allclose(step(scale_by_p_norm(p=1.0001, weight=0.5), np.float32([2.0])), 1.0, rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
@@ -92,9 +92,9 @@ def test_what_overflows_is_held_at_the_largest_number_of_its_dtype(dtype):
 def test_refusals():
   with pytest.raises(ValueError, match="p must lie in"):
     scale_by_p_norm(p=1.0)
-  with pytest.raises(ValueError, match="one of learning_rate and alpha"):
-    p_norm_sgd(0.1, p=3.0, alpha=0.1)
-  with pytest.raises(ValueError, match="one of learning_rate and alpha"):
+  with pytest.raises(ValueError, match="one of learning_rate and weight"):
+    p_norm_sgd(0.1, p=3.0, weight=0.1)
+  with pytest.raises(ValueError, match="one of learning_rate and weight"):
     p_norm_sgd(p=3.0)
 
 

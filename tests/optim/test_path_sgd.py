@@ -9,8 +9,8 @@ import pytest
 import relu_nets as nets
 from contract import jit
 
-from jaxreg.optim import path_kappa, path_norm, path_sgd, scale_by_path
-from jaxreg.paths import kernels_only
+from jaxreg.optim import path_norm, path_sgd
+from jaxreg.optim._path_sgd import path_kappa
 
 WHERE = "Path-SGD"
 
@@ -58,7 +58,7 @@ def test_steps_minimise_the_halved_problem_of_a_coordinate(x64):
   )
   gradient, before = 0.7, products(0.0)
   grads = jax.tree.map(lambda w: jnp.full_like(w, gradient), params)
-  tx = path_sgd(eta, apply=apply, input_shape=shape)
+  tx = path_sgd(eta, apply_fn=apply, input_shape=shape)
   step = float(jit(lambda g, w: tx.update(g, tx.init(w), w)[0])(grads, params)["Dense_1"]["kernel"][2, 1])
   halved = lambda d: eta * gradient * d + 0.5 * ((products(d) - before) ** 2).sum()
   printed = lambda d: eta * gradient * d + ((products(d) - before) ** 2).sum()
@@ -103,7 +103,7 @@ def test_rescaled_networks_stay_the_same(x64):
       f"Dense_{i}": here,
       f"Dense_{i + 1}": {**after, "kernel": after["kernel"] / scales[:, None]},
     }
-  path = path_sgd(0.02, apply=nets.mlp, input_shape=(4,))
+  path = path_sgd(0.02, apply_fn=nets.mlp, input_shape=(4,))
   one, two = train(nets.mlp, path, (params, other), x, y, 20)
   np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
   assert np.abs(one[-1] - one[0]).max() > 0.1
@@ -124,30 +124,33 @@ def test_a_shared_weight_counts_all_its_paths(x64):
 
 def test_dead_edges_do_not_move():
   params = {"Dense_0": {"kernel": jnp.array([[1.0, 2.0]])}, "Dense_1": {"kernel": jnp.array([[0.0], [3.0]])}}
-  tx = scale_by_path(apply=nets.mlp, input_shape=(1,))
+  tx = path_sgd(1.0, apply_fn=nets.mlp, input_shape=(1,))
   grads = {"Dense_0": {"kernel": jnp.array([[0.0, 1.0]])}, "Dense_1": {"kernel": jnp.ones((2, 1))}}
   update = lambda tx: jit(lambda g, w: tx.update(g, tx.init(w), w)[0])(grads, params)
   got = update(tx)
-  np.testing.assert_allclose(got["Dense_0"]["kernel"], [[0, 1 / 9]], rtol=1e-6)
-  np.testing.assert_allclose(got["Dense_1"]["kernel"], [[1], [1 / 4]], rtol=1e-6)
-  bounded = scale_by_path(apply=nets.mlp, input_shape=(1,), eps=1.0)
+  np.testing.assert_allclose(got["Dense_0"]["kernel"], [[0, -1 / 9]], rtol=1e-6)
+  np.testing.assert_allclose(got["Dense_1"]["kernel"], [[-1], [-1 / 4]], rtol=1e-6)
+  bounded = path_sgd(1.0, apply_fn=nets.mlp, input_shape=(1,), eps=1.0)
   got = update(bounded)
-  np.testing.assert_allclose(got["Dense_0"]["kernel"], [[0, 1 / 10]], rtol=1e-6)
+  np.testing.assert_allclose(got["Dense_0"]["kernel"], [[0, -1 / 10]], rtol=1e-6)
 
 
 def test_mask_and_refusals():
   params = nets.mlp_params(np.random.default_rng(3), (2, 3, 1), dtype=np.float32)
-  tx = scale_by_path(apply=nets.mlp, input_shape=(2,), mask=kernels_only)
+  tx = path_sgd(1.0, apply_fn=nets.mlp, input_shape=(2,), mask="*/kernel")
   got = jit(lambda w: tx.update(w, tx.init(w), w)[0])(params)
-  np.testing.assert_array_equal(got["Dense_0"]["bias"], params["Dense_0"]["bias"])
-  assert np.abs(got["Dense_0"]["kernel"] - params["Dense_0"]["kernel"]).max() > 0.1
+  np.testing.assert_array_equal(got["Dense_0"]["bias"], -params["Dense_0"]["bias"])
+  assert np.abs(got["Dense_0"]["kernel"] + params["Dense_0"]["kernel"]).max() > 0.1
   with pytest.raises(ValueError, match="params must be given to update"):
     tx.update(params, tx.init(params))
-  with pytest.raises(TypeError, match="apply must be a function"):
-    path_sgd(0.1, apply=None, input_shape=(2,))  # type: ignore[arg-type]
-  for function in (path_norm, path_kappa):
+  with pytest.raises(TypeError, match="apply_fn must be a function"):
+    path_sgd(0.1, apply_fn=None, input_shape=(2,))  # type: ignore[arg-type]
+  for use in (
+    path_norm,
+    lambda apply_fn, _, shape, p: path_sgd(0.1, apply_fn=apply_fn, input_shape=shape, p=p),
+  ):
     with pytest.raises(ValueError, match="p must lie in"):
-      function(nets.mlp, params, (2,), p=0.5)
+      use(nets.mlp, params, (2,), p=0.5)
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0])

@@ -91,7 +91,7 @@ def test_sam_perturbs_each_of_its_blocks():
   [
     lambda: optim.p_norm_sgd(0.1, p=3.0),
     lambda: optim.sgld(0.1, key=jax.random.key(0)),
-    lambda: optim.gradient_noise(key=jax.random.key(0), eta=100.0),
+    lambda: optim.gradient_noise(key=jax.random.key(0), variance=100.0),
     lambda: optim.sam(optax.sgd(0.1)),
   ],
 )
@@ -206,7 +206,7 @@ def test_sgld_noise_is_a_function_of_key_and_step():
 def test_gradient_noise_has_the_schedule_of_the_paper():
   """Normal, of variance eta / t^gamma, added to the gradient, and another one for each leaf and step."""
   g = {"a": np.ones(4000, np.float32), "b": np.full(4000, -2.0, np.float32)}
-  tx = optim.gradient_noise(key=jax.random.key(1), eta=0.09, gamma=2.0)
+  tx = optim.gradient_noise(key=jax.random.key(1), variance=0.09, gamma=2.0)
   state, update = tx.init(g), jit(tx.update)
   draws = []
   for t in (1, 2, 3):
@@ -216,8 +216,8 @@ def test_gradient_noise_has_the_schedule_of_the_paper():
       check_normal(draws[-1], 0.3 / t)
   check_unrelated(*draws)
   assert isinstance(tx, optax.GradientTransformationExtraArgs)
-  with pytest.raises(ValueError, match="eta must lie in"):
-    optim.gradient_noise(key=jax.random.key(1), eta=-1.0)
+  with pytest.raises(ValueError, match="variance must lie in"):
+    optim.gradient_noise(key=jax.random.key(1), variance=-1.0)
 
 
 def test_the_key_of_a_step_wins_over_the_constructors():

@@ -80,14 +80,14 @@ def test_one_output_is_the_gradient_penalty(x64):
   want = (jacobian(params, x) ** 2).sum((1, 2))
   np.testing.assert_allclose(gradient_penalty(network, params, x), want, rtol=1e-12)
   # On the unit sphere of one dimension, which is -1 and 1, a projection is exact.
-  got = jacobian_penalty(network, params, x, num_projections=1, key=jax.random.key(0))
+  got = jacobian_penalty(network, params, x, num_samples=1, key=jax.random.key(0))
   np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def test_random_projections_are_unbiased(x64):
   params, x = inputs()
   want = (jacobian(params, x) ** 2).sum((1, 2))
-  draw = jax.jit(lambda key: jacobian_penalty(network, params, x, num_projections=1000, key=key))
+  draw = jax.jit(lambda key: jacobian_penalty(network, params, x, num_samples=1000, key=key))
   got = draw(jax.random.key(0))
   # C |v'J|^2 lies between 0 and C times the largest squared singular value: this bounds its deviation.
   largest = np.linalg.norm(jacobian(params, x), ord=2, axis=(1, 2)) ** 2

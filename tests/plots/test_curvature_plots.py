@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxreg import flatness, plots
+from jaxreg import plots
+from jaxreg.flatness._layers import Layerwise
+from jaxreg.flatness._trace import Estimate
 
 
 def test_density_has_a_line_and_a_band():
@@ -22,8 +24,8 @@ def test_density_has_a_line_and_a_band():
 
 
 def test_layers_have_a_bar_in_each_panel():
-  traces = flatness.Estimate(np.array([3.0, -1.0]), np.array([0.5, 0.1]))
-  found = flatness.Layerwise(("a", "b"), np.array([2.0, 1.0]), np.zeros(2), traces, ())
+  traces = Estimate(np.array([3.0, -1.0]), np.array([0.5, 0.1]))
+  found = Layerwise(("a", "b"), np.array([2.0, 1.0]), np.zeros(2), traces, ())
   figure = plots.layerwise(found)
   assert [[bar.get_width() for bar in axis.patches] for axis in figure.axes] == [[2, 1], [3, -1]]
   assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b"]
@@ -32,9 +34,7 @@ def test_layers_have_a_bar_in_each_panel():
   with pytest.raises(TypeError, match=r"found must be the result of flatness\.layerwise, got dict"):
     plots.layerwise({"a": found})
   with pytest.raises(ValueError, match="finite values of at least one layer, got 0 layers"):
-    plots.layerwise(
-      flatness.Layerwise((), np.zeros(0), np.zeros(0), flatness.Estimate(*np.zeros((2, 0))), ())
-    )
+    plots.layerwise(Layerwise((), np.zeros(0), np.zeros(0), Estimate(*np.zeros((2, 0))), ()))
 
 
 def test_surface_has_the_path_and_its_shares():

@@ -1,6 +1,7 @@
 """The figures of the analyses of flatness hold the numbers they were given."""
 
 import io
+import types
 
 import jax
 import numpy as np
@@ -38,7 +39,10 @@ def test_power_laws_show_points_lines_and_slopes():
   points, line = figure.axes[0].lines
   np.testing.assert_array_equal(points.get_xdata(), x[:4])
   np.testing.assert_allclose(line.get_ydata(), [3, 3 / 64], rtol=1e-5)
-  assert line.get_label() == "p: slope -2.00 [-2.00, -2.00], r -1.00 [-1.00, -1.00]"
+  assert line.get_label() == "p"
+  assert plots.power_law_table({"a": {"p": (x, y, fit)}, "b": {}}).splitlines()[2:] == [
+    "| a | p | -2.00 [-2.00, -2.00] | -1.00 [-1.00, -1.00] |"
+  ]
   assert figure.axes[0].get_xscale() == figure.axes[0].get_yscale() == "log"
   assert points.get_markersize() > 4
   nothing = plots.power_laws({"a": {"p": (x + np.inf, y, fit)}}, xlabels=["F"], ylabels=["v"])
@@ -54,7 +58,29 @@ def test_a_law_that_bends_has_no_single_slope():
   fit = jax.jit(flatness.broken_power_law_fit)(x, y)
   line = plots.power_laws({"a": {"p": (x, y, fit)}}, xlabels=["F"], ylabels=["v"]).axes[0].lines[1]
   np.testing.assert_allclose(line.get_xydata(), [[0.1, 10], [1, 1], [10, 1e-3]], rtol=1e-3)
-  assert line.get_label() == "p: bends at 1: slope -1.00, then -3.00; r -0.97"
+  assert line.get_label() == "p"
+  row = plots.power_law_table({"a": {"p": (x, y, fit)}}).splitlines()[-1]
+  assert row == "| a | p | -1.00, then -3.00 from 1 | -0.97 |"
+
+
+@pytest.mark.parametrize(
+  ("fit", "cell"),
+  [
+    ({"slope": -1.5, "slope_interval": (-39.0, 36.0)}, "undecided [-39.00, 36.00]"),
+    ({"slope": 111.0, "slope_interval": (110.0, 112.0)}, "undecided [110.00, 112.00]"),
+    ({"slopes": (0.6, 111.0), "breakpoint": (2.0, 1.0)}, "undecided"),
+  ],
+)
+def test_a_fit_that_decides_nothing_has_no_line(fit, cell):
+  """The cloud stays, and the legend and the table say so."""
+  x = np.geomspace(1, 4, 9)
+  made = types.SimpleNamespace(intercept=0.0, correlation=0.1, correlation_interval=(-0.5, 0.6), **fit)
+  figure = plots.power_laws({"a": {"p": (x, x, made)}}, xlabels=["F"], ylabels=["v"])
+  [points] = figure.axes[0].lines
+  np.testing.assert_array_equal(points.get_xdata(), x)
+  texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+  assert texts[0] == "p: no slope"
+  assert f"| a | p | {cell} |" in plots.power_law_table({"a": {"p": (x, x, made)}})
 
 
 def test_power_laws_with_the_same_labels_have_one_axis():
@@ -99,6 +125,20 @@ def test_seeds_of_an_alignment_share_a_colour_and_a_key():
   assert second.get_marker() == "o"  # a single point is seen
   texts = [text.get_text() for text in figure.legends[0].get_texts()]
   assert texts[:2] == ["lr 1, keep 0.8, 2 seeds: ratio at least 2.0", "lr 2: ratio at least 5.0"]
+
+
+def test_many_groups_of_an_alignment_stand_in_rows_of_few_colours():
+  values = lambda least: {name: (least, 9.0) for name in ("steps", "trace", "isotropic", "ratio")}
+  series = {
+    f"{first}, keep 0.{k}": values(float(k)) for first in ("lr 1", "lr 2", "start") for k in range(1, 5)
+  }
+  figure = plots.alignment(series)
+  assert len(figure.axes) == 6
+  assert [axis.get_title("left") for axis in figure.axes[1::2]] == ["lr 1", "lr 2", "start"]
+  of = lambda axis: [line.get_color() for line in axis.lines[:-1]]
+  assert of(figure.axes[1]) == of(figure.axes[3]) == of(figure.axes[5])
+  assert len(set(of(figure.axes[1]))) == 4
+  assert [t.get_text() for t in figure.legends[0].get_texts()][:2] == ["keep 0.1", "keep 0.2"]
 
 
 def test_spectra_leave_rounding_out():

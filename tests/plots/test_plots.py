@@ -472,32 +472,33 @@ def test_never_imports_pyplot():
     assert not any("pyplot" in x or "pylab" in x for x in imports), source
 
 
-def test_sweep_draws_means_intervals_and_the_reference():
-  runs = lambda *errors: {"error": errors, "nll": [e / 10 for e in errors]}
-  series = {
-    "I sorted": {2: runs(0.1, 0.2, 0.3), 8: runs(0.2, 0.2, 0.2)},
-    "II sorted": {2: runs(0.4, 0.4, 0.4), 16: runs(0.5, 0.7, 0.6)},
-  }
-  metrics = {"error": ("error (%)", 100), "nll": ("NLL", 1)}
-  figure = plots.sweep(series, ("softmax", runs(0.2, 0.4)), metrics, xlabel="groups", title="t")
-  assert [axis.get_title(loc="left") for axis in figure.axes] == ["error (%)", "NLL"]
-  first = figure.axes[0]
-  lines = {line.get_label(): line for line in first.get_lines() if not line.get_label().startswith("_")}
-  np.testing.assert_allclose(lines["softmax"].get_ydata(), 30)
-  found = {container.get_label(): container for container in first.containers}
-  assert list(found) == list(series)
-  np.testing.assert_array_equal(first.get_xticks(), [2, 8, 16])
-  for label, means, values in (("I sorted", (20, 20), (2, 8)), ("II sorted", (40, 60), (2, 16))):
-    line, _, (bars,) = found[label].lines
-    np.testing.assert_allclose(line.get_ydata(), means)
-    np.testing.assert_allclose(line.get_xdata(), values, rtol=0.05)
-    low, high = np.array([segment[:, 1] for segment in bars.get_segments()]).T
-    np.testing.assert_allclose((low + high) / 2, means)
-  # Student's t of three runs: 4.303 standard errors.
-  np.testing.assert_allclose((high - low)[1] / 2, 4.3027 * 10 / np.sqrt(3), rtol=1e-4)
-  # One colour for a rule, one style for a kind.
-  styles = [found[label].lines[0] for label in series]
-  assert styles[0].get_color() == styles[1].get_color()
-  assert styles[0].get_linestyle() != styles[1].get_linestyle()
-  with pytest.raises(ValueError, match="series must have at least one entry, got none"):
-    plots.sweep({}, ("softmax", runs(0.2)), metrics, xlabel="groups")
+def test_a_comparison_of_many_rows_fits_on_a_screen():
+  """Eighty rows are as high as two screens at most, and every name is drawn."""
+  rng = np.random.default_rng(0)
+  runs = lambda: {"test/error": rng.random(3), "test/nll": rng.random(3), "test/ece": rng.random(3)}
+  rows = {f"row {number}": runs() for number in range(81)}
+  figure = plots.comparison(rows)
+  assert figure.get_figheight() * 120 < 2000
+  figure.canvas.draw()
+  boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+  assert len(boxes) == 81
+  heights = sorted(box.y0 for box in boxes)
+  assert min(np.diff(heights)) > 0.8 * boxes[0].height  # the names do not lie on each other
+
+
+def test_intervals_end_where_the_quantity_does():
+  """Two runs of 10 and 30 % error have an interval from -107 to 147 %."""
+  runs = {"a": {"test/error": [0.1, 0.3], "test/nll": [0.1, 0.2], "test/ece": [0.5, 0.9]}}
+  for axis, ends in zip(plots.comparison(runs).axes, ((0, 100), (0, None), (0, 100)), strict=True):
+    (bars,) = axis.collections
+    low, high = bars.get_segments()[0][:, 0]
+    assert low == ends[0]
+    assert high == ends[1] or ends[1] is None
+  records = [{"epoch": e, "val/error": 0.5, "val/error_ci95": 6.4, "val/nll": 0.5} for e in (1, 2, 3)]
+  _, error, _ = plots.curves(records).axes
+  (band,) = error.collections
+  heights = band.get_paths()[0].vertices[:, 1]
+  assert heights.max() == 100
+  assert heights.min() == 5  # a decade below the line, because the axis may be logarithmic
+  stars = plots.curves([{"epoch": 1, "test/error": 0.1097, "test/error_ci95": 0.1941}]).axes[1]
+  assert stars.get_legend_handles_labels()[1] == ["test 11 [0, 30.4] %"]

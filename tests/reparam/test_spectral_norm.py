@@ -8,7 +8,7 @@ from contract import jit
 
 from jaxreg import reparam
 
-spectral_norm = jit(reparam.spectral_norm, static_argnames=("num_iters", "axis"))
+spectral_norm = jit(reparam.spectral_norm, static_argnames=("num_steps", "axis"))
 spectral_norm_init = jit(reparam.spectral_norm_init, static_argnames="axis")
 
 
@@ -37,7 +37,7 @@ def test_other_layouts_have_an_axis():
   kernel = jax.random.normal(jax.random.key(0), (3, 2, 2, 2))
   u = spectral_norm_init(jax.random.key(1), kernel, axis=(1, 2, 3))
   assert u.shape == (3,)
-  normalised, _ = spectral_norm(kernel, u, num_iters=100, axis=(1, 2, 3))
+  normalised, _ = spectral_norm(kernel, u, num_steps=100, axis=(1, 2, 3))
   want = np.linalg.svd(np.asarray(kernel, np.float64).reshape(3, -1), compute_uv=False)
   np.testing.assert_allclose(normalised, kernel / want[0], rtol=1e-4)
   for shape in ((0, 3), (3, 0)):
@@ -52,7 +52,7 @@ def test_gradient_is_that_of_the_quotient_with_the_vectors_fixed(iterations):
   u = spectral_norm_init(jax.random.key(1), kernel)
   matrix = np.asarray(kernel, np.float64)
   if iterations:
-    _, u = spectral_norm(kernel, u, num_iters=iterations)
+    _, u = spectral_norm(kernel, u, num_steps=iterations)
   left = matrix @ np.asarray(u, np.float64)
   left = left / np.linalg.norm(left)
   right = matrix.T @ left
@@ -73,7 +73,7 @@ def test_gradient_is_that_of_the_quotient_with_the_vectors_fixed(iterations):
 def test_any_scale(scale):
   kernel = scale * jax.random.normal(jax.random.key(0), (6, 4))
   u = spectral_norm_init(jax.random.key(1), kernel)
-  normalised, u = spectral_norm(kernel, u, num_iters=50)
+  normalised, u = spectral_norm(kernel, u, num_steps=50)
   assert np.isfinite(u).all()
   np.testing.assert_allclose(singular(normalised)[0], float(scale > 0), rtol=1e-3)
   gradient = jit(jax.grad(lambda k: spectral_norm(k, u)[0].sum()))(kernel)
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused():
   kernel = jnp.ones((3, 2))
   with pytest.raises(ValueError, match="u must have shape"):
     spectral_norm(kernel, jnp.ones(3))
-  with pytest.raises(ValueError, match="num_iters"):
-    spectral_norm(kernel, jnp.ones(2), num_iters=0)
+  with pytest.raises(ValueError, match="num_steps"):
+    spectral_norm(kernel, jnp.ones(2), num_steps=0)
   with pytest.raises(ValueError, match="kernel must have shape"):
     spectral_norm_init(jax.random.key(0), jnp.ones(3))

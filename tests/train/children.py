@@ -23,7 +23,8 @@ import jax
 import runs
 from orbax.checkpoint import checkpoint_manager
 
-PRELOADED = ["children", "jaxreg.train", "orbax.checkpoint", "sklearn.datasets", "sklearn.model_selection"]
+PRELOADED = ["children", "orbax.checkpoint", "sklearn.datasets", "sklearn.model_selection"]
+PRELOADED += [f"jaxreg.train.jobs.{name}" for name in ("train", "evaluate", "compare", "report")]
 
 
 def forkserver(folder: Path):

@@ -230,4 +230,4 @@ def run(arguments, cwd, **options):
 def own_lines(stderr):
   """The lines that `run.py` itself says of how it ended."""
   assert "Traceback" not in stderr, stderr
-  return re.findall(r"^run\.py: .*$", stderr, re.MULTILINE)
+  return re.findall(r"^run\.py: (?!warning: ).*$", stderr, re.MULTILINE)

@@ -53,6 +53,30 @@ def test_none_where_none_is_wanted():
   assert not warnings(*[{"accuracy": 0.1}] * 9, steps=0)
 
 
+@pytest.mark.parametrize(
+  ("losses", "told"),
+  [([22.0, 22.0], 0), ([24.0, 2.0, 24.0, 2.0], 0), ([2.0, 24.0], 1), ([24.0, 25.0, 8794.0], 1)],
+)
+def test_an_exploded_validation_loss_is_told_once(losses, told):
+  """A guess among 10 classes has log 10 = 2.303, and ten times that is 23.03."""
+  said = []
+  guard = CollapseGuard(said.append, steps=100, num_classes=10, clipped=False)
+  for number, loss in enumerate(losses, 1):
+    guard.see_evaluation(np.array([1.0, loss]), last=number == len(losses))
+  assert len(said) == told
+  for line in said:
+    assert "the validation loss is 2" in line
+    assert "where a guess has 2.303" in line
+    assert "optimizer.learning_rate" in line
+
+
+def test_a_run_whose_validation_loss_explodes_is_told(tmp_path, capfd, light_runs):
+  fields = {"method.name": "softmax", "optimizer.name": "sgd", "optimizer.learning_rate": 300.0, "epochs": 1}
+  train.train(runs.make_config(fields), tmp_path)
+  [said] = [line for line in capfd.readouterr().err.splitlines() if "validation loss" in line]
+  assert "where a guess has 2.303" in said
+
+
 @pytest.mark.thorough
 def test_a_run_that_cannot_learn_is_told_and_ends(tmp_path, capfd, light_runs):
   """A rate of 1e-9 learns nothing: one line, and the run goes on to its end."""

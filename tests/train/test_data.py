@@ -6,14 +6,21 @@ import gzip
 import io
 import itertools
 import pickle
+import re
+import tracemalloc
 import zipfile
+import zlib
 
+import jax
 import numpy as np
 import pytest
+import runs
 from image_files import write_idx
 
 from jaxreg import train
-from jaxreg.train.data import sources
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.program import build
+from jaxreg.train.data import scaling, sources, unpack
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.order import _permutation, batch_indices, padded_indices
 from jaxreg.train.data.subsets import flip_labels, subset
@@ -274,6 +281,42 @@ def test_a_damaged_idx_file_is_named(idx_folder, part, damage, message):
   assert ("--config.data.idx.path=DIR" in str(refused.value)) == (message == "has no ")
 
 
+@pytest.mark.parametrize("promised", [(60, 5, 4), (2**16, 2**12, 2**12)])
+def test_no_more_is_unpacked_than_the_header_promises(tmp_path, promised):
+  """A small file that unpacks to 128 MB: more than its header promises, or less than that one promises."""
+  folder = write_set(tmp_path / "set", small_idx(), True)
+  header = bytes([0, 0, 8, 3]) + np.array(promised, ">u4").tobytes()
+  packer = zlib.compressobj(1, wbits=31)
+  packed = [packer.compress(header), *(packer.compress(bytes(2**24)) for _ in range(8)), packer.flush()]
+  file = idx_file(folder, "train_images")
+  file.write_bytes(b"".join(packed))
+  told = "it has more" if promised[0] == 60 else "unpacks to more than|half of the memory"
+  tracemalloc.start()
+  try:
+    with pytest.raises(ValueError, match=told):
+      unpack.read_idx(file, 3)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+  finally:
+    tracemalloc.stop()
+  with pytest.raises(train.RunError, match=rf"{IDX_NAMES['train_images']}.* is truncated or damaged"):
+    load_idx(folder)
+
+
+@pytest.mark.parametrize("size", [10, 2**20])
+def test_less_data_than_promised_takes_no_memory_for_the_rest(tmp_path, size):
+  file = tmp_path / "images-idx3-ubyte"
+  file.write_bytes(bytes([0, 0, 8, 3]) + np.array((2**10, 2**10, 2**10), ">u4").tobytes() + bytes(size))
+  with pytest.raises(ValueError, match=rf"promises {2**30} bytes of data, it has {size}|half of the memory"):
+    unpack.read_idx(file, 3)
+
+
+@pytest.mark.parametrize(("least", "told"), [(1, "give labels - 1"), (5, "give labels - 5")])
+def test_idx_labels_that_do_not_begin_at_0_have_a_remedy(tmp_path, least, told):
+  arrays = {k: v + np.uint8(least) if k.endswith("labels") else v for k, v in small_idx().items()}
+  with pytest.raises(train.RunError, match=rf"label {least} at position .* and 0 does not occur; {told}$"):
+    load_idx(write_set(tmp_path / "set", arrays, False))
+
+
 def test_images_in_the_place_of_labels_are_named(idx_folder):
   images, labels = idx_file(idx_folder, "train_images"), idx_file(idx_folder, "train_labels")
   labels.write_bytes(images.read_bytes())
@@ -426,6 +469,136 @@ def test_npz_mistakes_are_told(tmp_path, changes, message, of_its_own):
     load_npz(write_npz(tmp_path, **{**changes, **without}))
   assert str(refused.value).startswith("data.npz")
   assert "\n" not in str(refused.value)
+
+
+REMEDIES = {
+  "1 to 4": (Y + 1, "give labels - 1"),
+  "-1 and 1": (2 * (Y % 2) - 1, r"give \(labels \+ 1\) // 2"),
+  "-2 to 1": (Y - 2, r"give labels \+ 2"),
+  "gaps": (Y * 10, "give np.searchsorted"),
+  "a column": (Y[:, None], r"give labels\[:, 0\]"),
+  "one-hot": (np.eye(4)[Y], r"these are one-hot: give labels.argmax\(1\)"),
+  "one-hot of booleans": (np.eye(4, dtype=bool)[Y], r"these are one-hot: give labels.argmax\(1\)"),
+  "soft": (np.full((40, 4), 0.25), "give one label an example"),
+  "floats": (Y.astype(float), r"give labels.astype\(int\)"),
+  "booleans": (Y % 2 == 1, r"give labels.astype\(int\)"),
+  "a regression": (Y + 0.5, "only classes can be learned"),
+  "strings": (np.array(list("abcd"))[Y], r"class_names, labels = np.unique\(labels, return_inverse=True\)"),
+  "objects": (np.array(list("abcd"), object)[Y], r"numpy.savez saves texts as x.astype\(str\)"),
+}
+
+
+@pytest.mark.parametrize(("labels", "told"), REMEDIES.values(), ids=REMEDIES)
+def test_labels_of_other_kinds_have_a_remedy(tmp_path, labels, told):
+  with pytest.raises(train.RunError, match=told) as refused:
+    load_npz(write_npz(tmp_path, y_train=labels))
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+  "kind", ["1 to 4", "-2 to 1", "a column", "one-hot", "one-hot of booleans", "floats"]
+)
+def test_the_remedy_gives_the_labels(tmp_path, kind):
+  """What the message says, done to the labels, gives those that were meant."""
+  labels = REMEDIES[kind][0]
+  with pytest.raises(train.RunError) as refused:
+    load_npz(write_npz(tmp_path, y_train=labels))
+  remedied = eval(str(refused.value).rpartition("give ")[2], {"labels": labels})
+  np.testing.assert_array_equal(remedied, Y)
+
+
+def test_npz_may_name_the_classes(tmp_path):
+  names = ["ant", "bee", "cat", "dog"]
+  data = load_npz(write_npz(tmp_path, class_names=np.array(names)))
+  assert data.describe()["class_names"] == names
+  with pytest.raises(train.RunError, match="class_names must have a name for each of 4 classes, got 3"):
+    load_npz(write_npz(tmp_path, class_names=np.array(names[:3])))
+
+
+def test_a_class_of_one_example_is_named(tmp_path):
+  labels = np.concatenate([np.arange(39) % 3, [3]])
+  changes = {"y_train": labels, "x_val": None, "y_val": None}
+  with pytest.raises(
+    train.RunError, match=r"validation_fraction: got 0.1, but class 3 has a single training"
+  ):
+    load_npz(write_npz(tmp_path, **changes))
+  named = {**changes, "class_names": np.array(["ant", "bee", "cat", "dog"])}
+  with pytest.raises(train.RunError, match="but class 'dog' has a single training example"):
+    load_npz(write_npz(tmp_path, **named))
+
+
+def pixels(dtype, shape=(4, 4), top=255):
+  random = np.random.default_rng(0)
+  sizes = {"train": 40, "test": 12, "val": 8}
+  return {f"x_{part}": random.integers(0, top + 1, (n, *shape)).astype(dtype) for part, n in sizes.items()}
+
+
+@pytest.mark.parametrize(
+  ("changes", "options", "told"),
+  [
+    (pixels(np.uint8), {}, r"pixels up to 255, .*give --config\.data\.npz\.scale=255$"),
+    (pixels(np.float64), {}, r"pixels up to 255, .*give --config\.data\.npz\.scale=255$"),
+    (pixels(np.int16, (64,)), {}, r"give --config\.data\.npz\.scale=255$"),
+    (pixels(np.uint8, (64,), 16), {}, r"pixels up to 16, .*give --config\.data\.npz\.scale=16$"),
+    ({"x_train": X * [1, 1, 300]}, {}, r"not standardised, .*give --config\.data\.npz\.standardize=True$"),
+    ({"x_train": X * 1e-3}, {}, r"give --config\.data\.npz\.standardize=True$"),
+    ({"x_train": X + 1e3}, {}, r"give --config\.data\.npz\.standardize=True$"),
+    (pixels(np.uint8), {"scale": 255.0}, None),
+    (pixels(np.uint8, top=1), {}, None),
+    ({"x_train": X * [1, 1, 300]}, {"standardize": True}, None),
+    ({}, {}, None),
+  ],
+)
+def test_inputs_of_a_bad_scale_are_told_in_one_line(tmp_path, recwarn, changes, options, told):
+  fields = {f"data.npz.{name}": value for name, value in options.items()}
+  file = write_npz(tmp_path, **changes)
+  load_data(runs.make_config({"data.name": "npz", "data.npz.path": str(file), **fields}))
+  lines = [str(warning.message) for warning in recwarn if "data.npz" in str(warning.message)]
+  assert len(lines) == (told is not None)
+  for line in lines:
+    assert re.search(told, line)
+    assert "\n" not in line
+
+
+def test_a_source_of_ones_own_is_told_too():
+  inputs = pixels(np.uint8)["x_train"]
+  split = Split(inputs, np.arange(40) % 2)
+  line = scaling.remark(Dataset(split, split, split, num_classes=2), "data.mine")
+  assert (
+    line
+    == "data.mine: the inputs are pixels up to 255, and nothing divides them; give its Dataset the scale=255"
+  )
+
+
+def test_standardised_inputs_reach_the_network_so(tmp_path):
+  """The network sees (x / scale - mean) / std, with the training split's moments, and the run predicts so."""
+  x = X.astype(np.float64) * [1, 0, 300] + [0, 4, 1000]
+  file = write_npz(
+    tmp_path, **{f"x_{part}": x[: len(arrays()[f"x_{part}"])] for part in ("val", "test")}, x_train=x
+  )
+  fields = {
+    "data.name": "npz",
+    "data.npz.path": str(file),
+    "data.npz.standardize": True,
+    "data.npz.scale": 2.0,
+  }
+  config = runs.make_config({**fields, "batch_size": 8, "method.name": "softmax", "model.MLP.widths": ()})
+  data = load_data(config)
+  stored = data.train.inputs.astype(np.float64) / 2
+  std = np.where(stored.std(0) > 0, stored.std(0), 1)
+  np.testing.assert_allclose(data.mean, stored.mean(0), rtol=1e-5)
+  np.testing.assert_allclose(data.std, std, rtol=1e-5)
+  program = build(config, data.describe())
+  state = program.init(np.uint32(0))
+  outputs, _ = program.apply_fn(state.params, state.model_state, data.train.inputs, key=None, train=False)
+  kernel, bias = (np.asarray(x, np.float64) for x in jax.tree.leaves(state.params)[::-1])
+  np.testing.assert_allclose(outputs["logits"], (stored - stored.mean(0)) / std @ kernel + bias, atol=1e-4)
+  with pytest.raises(
+    train.RunError, match=r"augment\.mean: the inputs of data\.npz are standardised already"
+  ):
+    build(
+      runs.make_config({**fields, "augment.mean": (0.0,) * 3, "augment.std": (1.0,) * 3}), data.describe()
+    )
 
 
 def npy(array):

@@ -10,7 +10,7 @@ import runs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg import losses
+from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import replicas_of
@@ -45,7 +45,7 @@ def drawing(train_step, apply_fn):
     outputs, _ = apply_fn(state.params, state.model_state, inputs, key=apply_key, train=True)
     layer = outputs["logits"] != outputs["logits"][:1]
     flat = 0 * outputs["logits"]
-    mask = losses.dropmax_log_mask(loss_key, flat, batch["labels"])
+    mask = dropmax_log_mask(loss_key, flat, batch["labels"])
     state, metrics = train_step(state, batch, **options)
     return state, {"metrics": metrics, "layer": layer, "mask": mask, "labels": batch["labels"]}
 

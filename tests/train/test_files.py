@@ -113,7 +113,8 @@ def test_an_array_of_an_impossible_shape_is_refused(tmp_path):
 def test_gzipped_files_that_unpack_to_too_much_are_refused(tmp_path, little_memory):
   packed = gzip.compress(bytes(2 * 10**6))
   assert len(packed) < 10**4
-  (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(packed)
+  header = bytes([0, 0, 8, 3]) + np.array([2000, 100, 10], ">u4").tobytes()
+  (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + bytes(2 * 10**6)))
   with pytest.raises(RunError, match=r"data\.idx\.path: .*it unpacks to more than 1000000 bytes"):
     sources.idx(str(tmp_path))
   (tmp_path / "train.en.gz").write_bytes(packed)

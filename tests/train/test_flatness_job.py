@@ -28,7 +28,7 @@ FIELDS = {
   "model.MLP.dropout_rate": 0.0,
   "epochs": 2,
   "checkpoint.keep": 2,
-  "flatness.where": ("backbone/Dense_1/*",),
+  "flatness.mask": ("backbone/Dense_1/*",),
   "flatness.rows": (
     "dropout: model.MLP.dropout_rates=(0.0,0.2)",
     "plain: flatness.analyses=('profile','alignment')",
@@ -65,7 +65,10 @@ def test_what_is_written(analysed):
   workdir, rows = analysed
   assert json.loads((workdir / "flatness.json").read_text()) == rows
   assert {path.name for path in (workdir / "figures").iterdir()} == {
-    f"{name}.png" for name in ("profile", "variance_flatness", "spectra", "projected_variance", "alignment")
+    *(
+      f"{name}.png" for name in ("profile", "variance_flatness", "spectra", "projected_variance", "alignment")
+    ),
+    *(f"{name}.md" for name in ("variance_flatness", "projected_variance")),
   }
   assert rows["dropout"]["parameters"] == 8 * 6 + 6
   assert rows["dropout"]["examples"] == 128
@@ -93,8 +96,8 @@ def test_a_dense_layer_is_found_and_agrees_with_the_generic_way(analysed):
   subject, _, _ = _subject(workdir, "dropout", ("backbone/Dense_1/*",))
   assert subject.layer is not None
   assert subject.layer.inputs.shape == (128, 8)
-  generic = Subject(subject.loss_fn, subject.params, subject.batch, subject.where, None)
-  part = flatness.subset(subject.params, subject.where)
+  generic = Subject(subject.loss_fn, subject.params, subject.batch, subject.mask, None)
+  part = flatness.subset(subject.params, subject.mask)
   expected = jax.hessian(lambda flat: subject.loss_fn(part.merge(flat), subject.batch, key=None))(part.flat)
   scale = float(np.abs(expected).max())
   np.testing.assert_allclose(subject.hessian(), expected, atol=1e-5 * scale)
@@ -165,13 +168,13 @@ def test_noise_before_the_layer_is_drawn_the_generic_way_and_so_is_another_subse
   noisy = build(runs.make_config({**FIELDS, "model.MLP.dropout_rates": (0.5, 0.0)}), data.describe())
   batch = with_weights({"inputs": data.train.inputs, "labels": data.train.labels.astype(np.int32)})
   before = make_subjects(noisy, state.params, batch, ("backbone/Dense_1/*",))(state)
-  assert not before.layer.all_noise
-  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).layer.all_noise
+  assert not before.all_noise
+  assert make_subjects(noisy, state.params, batch, ("backbone/Dense_0/*",))(state).all_noise
   hessian, covariance = before.hessian(), before.covariance(jax.random.key(0), 8)
-  expected = flatness.hessian(before.loss_fn, before.params, before.batch, where=before.where)
+  expected = flatness.hessian(before.loss_fn, before.params, before.batch, mask=before.mask)
   np.testing.assert_allclose(hessian, expected, atol=1e-5 * float(np.abs(expected).max()))
   expected = flatness.per_example_noise_covariance(
-    before.loss_fn, before.params, before.batch, key=jax.random.key(0), num_masks=8, where=before.where
+    before.loss_fn, before.params, before.batch, key=jax.random.key(0), num_samples=8, mask=before.mask
   )
   np.testing.assert_array_equal(covariance, expected)
   aligned = before.alignment(jax.random.key(0), 8)
@@ -184,7 +187,7 @@ def test_the_noise_of_parts_is_that_of_their_examples(analysed, tmp_path):
   workdir, _ = analysed
   whole, _, folder = _subject(workdir, "dropout", ("backbone/Dense_1/*",))
   program, state, _ = restore_run(folder, "latest", 0)
-  subject = make_subjects(program, state.params, whole.batch, whole.where, 8)(state)
+  subject = make_subjects(program, state.params, whole.batch, whole.mask, 8)(state)
   samples = analyses.gradient_samples(subject, kept.Kept(tmp_path), jax.random.key(0), 1000)
   assert samples.shape == (8 * 126, subject.size)
   expected = np.asarray(whole.covariance(jax.random.key(1), 200))
@@ -244,7 +247,7 @@ def noises(entry):
   [
     ({"flatness.variance_flatness.factors": (2.0, 2)}, r"variance_flatness\.factors: must be different ones"),
     ({"flatness.analyses": ("profle",)}, r"flatness\.analyses: got 'profle'.*did you mean 'profile'"),
-    ({"flatness.where": ("Conv_0/*",)}, r"where: 'Conv_0/\*' selects no parameter; there are backbone"),
+    ({"flatness.mask": ("Conv_0/*",)}, r"mask: 'Conv_0/\*' selects no parameter; there are backbone"),
     ({"flatness.alignment.noises": ()}, r"flatness\.alignment\.noises: give at least one"),
     (noises("x: model.MLP.widths=(9,4)"), r"noises: 'x' changes the network"),
     (noises("x: method.name=dropmax"), r"noises: 'x' changes the network"),
@@ -253,7 +256,7 @@ def noises(entry):
     (noises("x: model.MLP.dropout_rates=(0.0,0.0)"), r"with 'x' neither the network nor the method's loss"),
     ({"flatness.workdir": "somewhere"}, r"flatness\.rows, flatness\.workdir: give either"),
     ({"flatness.rows": ("a: model.MLP.widths=(8,)",)}, "selects no parameter"),
-    ({"flatness.where": (1,)}, "row 'dropout': a pattern must be a glob.*got 1"),
+    ({"flatness.mask": (1,)}, r"flatness\.mask: must be a tuple of texts, got \(1,\)"),
     ({"flatness.rows": ("a:",)}, "row 'a': .*loss draws noise, and variance_flatness, projected_"),
     ({"optimizer.schedule.name": "cosine"}, "for 30 steps more, from step 8 on, .* rate comes to 0"),
     ({"optimizer.schedule.name": "cosine", "flatness.checkpoint": "best"}, "from step 0 on, .* comes to 0"),
@@ -330,7 +333,7 @@ def test_what_is_kept_is_not_that_of_a_run_trained_again(on_a_file, tmp_path):
 @pytest.mark.thorough
 def test_where_nothing_varies_is_told_before_the_analyses(on_a_file):
   _, _, analyse = on_a_file
-  sampled = {"flatness.analyses": ("projected_variance",), "flatness.where": ("*kernel",)}
+  sampled = {"flatness.analyses": ("projected_variance",), "flatness.mask": ("*kernel",)}
   sampled["flatness.projected_variance.samples"] = 5
   with pytest.raises(train.RunError, match="parameters along the trajectory are the same in all 5 samples"):
     analyse(**sampled)

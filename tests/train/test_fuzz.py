@@ -50,7 +50,8 @@ def fault(main, capsys, arguments):
   out, err = capsys.readouterr()
   if status != 1 or out:
     return f"status {status}, said {out!r}"
-  if not err.startswith("run.py: error: ") or err.count("\n") != 1:
+  said = [line for line in err.splitlines() if not line.startswith("starting: ")]
+  if len(said) != 1 or not said[0].startswith("run.py: error: "):
     return f"not one line: {err!r}"
   if len(err) > 1500 or any(word in err for word in ("Traceback", "NoneType", "object at 0x")):
     return f"unclear: {err!r}"

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from jaxreg import calibration, models, train
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.fields import MEASURES
+from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import elsewhere, laplace, measures
 from jaxreg.train.jobs import evaluate as job
@@ -143,7 +143,7 @@ def test_further_measures(finished_run, light_runs):
   p, labels = np.exp(log_p["test"]), data.test.labels
   of = lambda log_p, labels: -log_p[np.arange(len(labels)), labels]
   bins = oracles.ece_bins(log_p["test"], labels, np.ones(len(labels)), 15)
-  gaps = np.abs(bins["correct"] - bins["confidence"]) / np.maximum(bins["count"], 1)
+  gaps = np.abs(bins.correct - bins.confidence) / np.maximum(bins.count, 1)
   assert found["test/mce"] == pytest.approx(gaps.max(), rel=1e-4)
   order, classwise = np.argsort(p.max(-1), kind="stable"), 0
   sure, right = p.max(-1)[order], (p.argmax(-1) == labels)[order]
@@ -252,7 +252,7 @@ def test_laplace_of_weights_that_are_drawn_is_refused():
 
 
 def test_every_measure_has_a_name():
-  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT, "laplace"} == {*MEASURES}
+  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT, "laplace"} == {*FIELDS["evaluate.measures"].allowed}
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])
@@ -362,7 +362,7 @@ def test_what_is_predicted_by_sampled_noise_is_so_everywhere(tmp_path, light_run
   fields = {"method.name": "softmax", "model.MLP.dropout_rate": 0.9, "evaluate.mc_samples": 2, "epochs": 1}
   trained = train.train(runs.make_config(fields), tmp_path / "run")
   bins = runs.table(tmp_path / "run" / "reliability.json")
-  bins = {name: np.array(sums) for name, sums in bins.items()}
+  bins = calibration.Bins(**{name: np.array(sums) for name, sums in bins.items()})
   assert float(calibration.ece(bins)) == pytest.approx(trained["test/ece"], rel=1e-5)
   predict = train.load(tmp_path / "run")
   one, other = (np.asarray(predict(images, key=jax.random.key(seed))) for seed in (1, 2))

@@ -2,6 +2,9 @@
 
 import errno
 import json
+import os
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,13 +13,16 @@ import terminal
 from PIL import Image
 
 from jaxreg import train
+from jaxreg.train.run.figures import save_figures
 from jaxreg.train.run.log import Log, progress, read_records
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
 
-def test_what_a_run_leaves_behind(finished_run):
-  names = {path.name for path in finished_run.iterdir()}
+def test_what_a_run_leaves_behind(finished_copy, asked_figures):
+  ((_, *arguments),) = asked_figures
+  save_figures(finished_copy, *arguments)
+  names = {path.name for path in finished_copy.iterdir()}
   assert names == {
     "checkpoints",
     "config.json",
@@ -30,20 +36,20 @@ def test_what_a_run_leaves_behind(finished_run):
     "lock",
     "tensorboard",
   }
-  figures = {path.name for path in (finished_run / "figures").iterdir()}
+  figures = {path.name for path in (finished_copy / "figures").iterdir()}
   assert figures == {"curves.png", "terms.png", "diagnostics.png", "retain_maps.png", "reliability.png"}
   for name in figures:
-    with Image.open(finished_run / "figures" / name) as image:
+    with Image.open(finished_copy / "figures" / name) as image:
       assert min(image.size) > 100
       assert len(set(image.convert("L").resize((64, 64)).getdata())) > 4  # not blank
-  sums = {k: np.array(v) for k, v in runs.table(finished_run / "reliability.json").items()}
-  results = runs.table(finished_run / "results.json")
+  sums = {k: np.array(v) for k, v in runs.table(finished_copy / "reliability.json").items()}
+  results = runs.table(finished_copy / "results.json")
   gap = np.abs(sums["confidence"] - sums["correct"]).sum() / sums["count"].sum()
   assert gap == pytest.approx(results["test/ece"], rel=1e-5)
-  environment = runs.table(finished_run / "environment.json")
+  environment = runs.table(finished_copy / "environment.json")
   assert {"jax", "flax", "optax", "numpy", "python", "jaxreg"} <= environment.keys()
   assert len(environment["devices"]) == 8
-  config = runs.table(finished_run / "config.json")
+  config = runs.table(finished_copy / "config.json")
   assert config["model.MLP.widths"] == [8]
   assert config == train.flatten(runs.make_config())
 
@@ -136,6 +142,9 @@ def test_a_damaged_line_is_left_out_and_said(tmp_path, capsys, damage):
 
 def test_a_record_that_cannot_be_written_is_told(tmp_path):
   class Full:
+    def __init__(self, stream):
+      self.fileno = stream.fileno
+
     def write(self, text):
       raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -143,8 +152,7 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path):
       pass
 
   with Log(tmp_path, start=0, total=10, steps_per_epoch=5) as log:
-    log._stream.close()
-    log._stream = Full()
+    log._stream = Full(log._stream)
     with pytest.raises(train.RunError, match=r"metrics\.jsonl: cannot be written \(.*No space left"):
       log.write(1, {"train/loss": 1.0})
 
@@ -175,8 +183,101 @@ def test_lines_for_people_go_to_stderr(tmp_path, capsys):
   assert lines[2:] == ["step 10/10  epoch 2.0  val error 12.50%  val NLL 0.5000"]
 
 
+@pytest.mark.parametrize("gone", ["metrics.jsonl", "tensorboard", "both", "replaced"])
+def test_records_that_are_removed_under_the_run_are_told_and_go_on(tmp_path, capsys, gone):
+  with Log(tmp_path, start=0, total=10, steps_per_epoch=5) as log:
+    log.write(1, {"train/loss": 1.0})
+    if gone in ("metrics.jsonl", "both"):
+      (tmp_path / "metrics.jsonl").unlink()
+    if gone in ("tensorboard", "both"):
+      shutil.rmtree(tmp_path / "tensorboard")
+    if gone == "replaced":  # as an editor saves a file
+      shutil.copy(tmp_path / "metrics.jsonl", tmp_path / "copy")
+      os.replace(tmp_path / "copy", tmp_path / "metrics.jsonl")
+    log.write(2, {"train/loss": 0.5})
+    log.write(3, {"train/loss": 0.25})
+  warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+  named = ("metrics.jsonl", "tensorboard") if gone == "both" else ("metrics.jsonl",) * (gone == "replaced")
+  for name, line in zip(named or (gone,), warnings, strict=True):
+    assert line.startswith(
+      f"warning: {tmp_path}/{name} was removed or replaced under this run: records up to"
+    )
+    assert "up to step 1 are lost" in line
+  assert steps_in(tmp_path) == [2, 3] if gone in ("metrics.jsonl", "both") else [1, 2, 3]
+  assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe"])
+def test_records_are_not_begun_again_through_a_link(tmp_path, odd):
+  (tmp_path / "mine").write_text("precious")
+  file = tmp_path / "run" / "metrics.jsonl"
+  with Log(tmp_path / "run", start=0, total=10, steps_per_epoch=5) as log:
+    file.unlink()
+    file.symlink_to(tmp_path / "mine") if odd == "link" else os.mkfifo(file)
+    with pytest.raises(train.RunError, match=r"metrics\.jsonl: cannot be written \("):
+      log.write(1, {"train/loss": 1.0})
+  assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_run_that_is_not_there_any_more_begins_no_records_again(tmp_path):
+  """Another run may have begun in this folder."""
+
+  def gone():
+    raise train.RunError("gone")
+
+  with Log(tmp_path / "run", start=0, total=10, steps_per_epoch=5, check_there=gone) as log:
+    log.write(1, {"train/loss": 1.0})
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(train.RunError, match=r"^gone$"):
+      log.write(2, {"train/loss": 1.0})
+  assert not list((tmp_path / "run").iterdir())
+
+
+def test_in_a_log_each_step_has_one_line(tmp_path, capsys):
+  """Steps 2 and 4 are evaluated; at 4 a training record is due, and at 2 the means so far are shown."""
+  with Log(tmp_path, start=0, total=4, steps_per_epoch=2, eval_every=2) as log:
+    log.write(1, {"train/loss": 4.0})
+    log.show(2, {"train/loss": 2.0})
+    log.write(2, {"val/error": 0.25})
+    log.write(4, {"train/loss": 1.0})
+    log.write(4, {"val/error": 0.125})
+    log.write(4, {"test/error": 0.5})
+  lines = [line.partition("  0:0")[0] for line in capsys.readouterr().err.splitlines()]
+  assert lines == [
+    "step 1/4  epoch 0.5  loss 4.0000",
+    "step 2/4  epoch 1.0  loss 2.0000  val error 25.00%",
+    "step 4/4  epoch 2.0  loss 1.0000  val error 12.50%",
+    "test error 50.00%",
+  ]
+  assert [sorted(record)[2] for record in read_records(tmp_path)] == [
+    *("train/loss", "val/error", "train/loss", "val/error", "test/error")
+  ]
+
+
+def test_a_line_that_waits_for_an_evaluation_is_written_when_none_comes(tmp_path, capsys):
+  with Log(tmp_path, start=0, total=4, steps_per_epoch=2, eval_every=2) as log:
+    log.write(2, {"train/loss": 2.0})
+  assert capsys.readouterr().err.startswith("step 2/4  epoch 1.0  loss 2.0000")
+
+
+@pytest.mark.parametrize("total", [60, 1600, 10**5, 10**8])
+@pytest.mark.parametrize("part", ["", "row 2 of 3: dropmax", "run 13 of 88: a row with a long name, x=0.1"])
+def test_a_bar_shows_its_numbers_whole_at_80_columns(tmp_path, monkeypatch, total, part):
+  with terminal.Terminal() as shown, monkeypatch.context() as patch:
+    patch.setattr("sys.stderr", shown.file)
+    patch.setattr("tqdm.std.tqdm.format_interval", staticmethod(lambda t: "17:23:51"))
+    with Log(tmp_path, start=total // 2, total=total, steps_per_epoch=5, part=part) as log:
+      log.write(total // 2, {"train/loss": 123.4567, "val/error": 0.125})
+  drawn = [text for text in re.split(r"[\r\n]|\x1b\[\w", shown.output.decode()) if "%" in text]
+  assert drawn
+  assert max(map(len, drawn)) <= 80
+  assert "loss 123.4567  val error 12.50%" in drawn[-1]
+  assert part[:15] in drawn[-1]
+
+
 def of_a_run(workdir, start, total, **options):
-  with Log(workdir, start=start, total=total, steps_per_epoch=5, **options) as log:
+  with Log(workdir, start=start, total=total, steps_per_epoch=5, eval_every=2, **options) as log:
     log.say("training, in runs/digits", routine=True)
     log.say("a warning")
     for step in range(start + 1, total + 1):
@@ -198,7 +299,7 @@ def test_a_terminal_shows_a_bar_and_a_line_for_each_tenth(tmp_path, monkeypatch,
   last = f"step {total}/{total}  epoch {total / 5}  loss 1.2500  val error 12.50%  val NLL 0.5000"
   assert lines[-1] == last
   assert bar.startswith("100%|")
-  assert bar.endswith("loss 1.2500  val error 12.50%]")
+  assert "loss 1.2500  val error 12.50%" in bar
 
 
 def test_a_part_of_a_longer_job_leaves_nothing_but_warnings_on_a_terminal(tmp_path, monkeypatch):
@@ -214,6 +315,6 @@ def test_a_log_has_plain_lines(tmp_path, capsys):
   of_a_run(tmp_path, 0, 10, part="run 3 of 8")
   progress("compare: run 4 of 8")
   lines = capsys.readouterr().err.splitlines()
-  assert len(lines) == 2 + 10 + 5 + 1 + 1
+  assert len(lines) == 2 + 10 + 1 + 1
   assert all(line.isprintable() for line in lines)
   assert lines[-1] == "compare: run 4 of 8"

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg import augment, train
+from jaxreg import train
+from jaxreg.augment._manifold_mixup import Mixing
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 
@@ -24,7 +25,7 @@ def test_the_inputs_of_the_drawn_layer_are_mixed(layer):
   share = np.linspace(0.2, 0.9, 6).astype(np.float32)
   partners = np.array([1, 2, 3, 4, 5, 0])
   one = np.ones(6, np.float32)
-  mixing = augment.HiddenMixing(partners, {"backbone": one, "head": one, layer: share})
+  mixing = Mixing(partners, {"backbone": one, "head": one, layer: share})
   x = sources.digits().test.inputs[:6]
   outputs, _ = program.apply_fn(state.params, {}, x, key=None, train=False, mixing=mixing)
   mix = lambda x: share[:, None] * x + (1 - share)[:, None] * x[partners]

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxreg.calibration import merge
 from jaxreg.train.data.order import padded_indices
-from jaxreg.train.step.metrics import averaged, merge, prediction_metrics, summarize, to_host, weighted
+from jaxreg.train.step.metrics import averaged, prediction_metrics, summarize, to_host, weighted
 
 SIZE, CLASSES = 103, 5
 

@@ -1,14 +1,9 @@
 """How processes find each other, and how one process is as if there were no such thing."""
 
 import shutil
-import sys
 
 import jax
 import pytest
-from jax._src.clusters import ClusterEnv, cloud_tpu_cluster
-from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster
-from jax._src.clusters.ompi_cluster import OmpiCluster
-from jax._src.clusters.slurm_cluster import SlurmCluster
 
 from jaxreg import train
 from jaxreg.train.devices import launchers, processes
@@ -121,60 +116,42 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"}
 
 
 @pytest.mark.parametrize(
-  ("theirs", "variables"),
+  "variables",
   [
     *(
-      (SlurmCluster, SLURM | {"SLURM_STEP_NODELIST": nodes})
+      SLURM | {"SLURM_STEP_NODELIST": nodes}
       for nodes in ("n1", "n1,m2", "n[001-015],m2", "n[001,007-015]", "n-x[7]")
     ),
-    (SlurmCluster, SLURM | {"SLURM_STEP_NODELIST": "n1", "JAX_COORDINATOR_PORT": "1234"}),
-    (OmpiCluster, OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.108.0.1:34911"}),
-    (OmpiCluster, OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp6://[fe80::b9b,2620::2]:43370"}),
+    SLURM | {"SLURM_STEP_NODELIST": "n1", "JAX_COORDINATOR_PORT": "1234"},
+    OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.108.0.1:34911"},
+    OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp6://[fe80::b9b,2620::2]:43370"},
   ],
 )
-def test_processes_of_a_launcher_meet_as_numbered_ones_do(calls, monkeypatch, theirs, variables):
+def test_processes_of_a_launcher_meet_as_numbered_ones_do(calls, monkeypatch, variables):
   """JAX's own reading of the variables is the oracle."""
   for name, value in variables.items():
     monkeypatch.setenv(name, value)
   processes.start(None, None, None)
-  host, _, port = theirs.get_coordinator_address(
-    timeout_secs=None, override_coordinator_port=variables.get("JAX_COORDINATOR_PORT")
-  ).rpartition(":")
+  coordinator, *numbers = launchers.asked(timeout=5)
+  host, _, port = coordinator.rpartition(":")
   host = f"[{host}]" if ":" in host else host
   host = "n-x7" if "n-x" in host else host  # JAX keeps the bracket of a list of one
-  assert calls == [(f"{host}:{port}", theirs.get_process_count(), theirs.get_process_id())]
-  assert calls.met == calls
+  assert calls == calls.met == [(f"{host}:{port}", *numbers)]
 
 
-@pytest.fixture
-def tpu_pod(monkeypatch):
-  """The second of two hosts of the second slice of a TPU pod on GKE."""
-  hosts = {"TPU_WORKER_HOSTNAMES": "localhost,h1", "TPU_WORKER_ID": "1"}
-  slices = {"MEGASCALE_COORDINATOR_ADDRESS": "", "MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "1"}
-  for name, value in {**hosts, **slices}.items():
+def test_where_jax_alone_knows_the_launcher_its_answer_is_taken(calls, monkeypatch):
+  """As on a TPU pod; here the launcher is one that both know."""
+  for name, value in (SLURM | {"SLURM_STEP_NODELIST": "n1"}).items():
     monkeypatch.setenv(name, value)
-  monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
-
-
-def test_processes_of_a_tpu_pod_meet_as_numbered_ones_do(calls, tpu_pod, monkeypatch):
+  monkeypatch.setattr(launchers, "detected", lambda: None)
   processes.start(None, None, None)
-  assert calls == calls.met == [("localhost:8482", 4, 3)]
-  monkeypatch.setattr(GkeTpuCluster, "get_process_count", lambda: 1 / 0)
-  with pytest.raises(
-    train.RunError, match=r"^--coordinator: the launcher does not tell .*\(division by zero\)$"
-  ):
+  assert calls == calls.met == [launchers.asked(timeout=5)]
+  monkeypatch.setenv("SLURM_PROCID", "three")
+  with pytest.raises(train.RunError, match=r"^--coordinator: the launcher does not tell .*'three'\)$"):
     processes.start(None, None, None)
-
-
-@pytest.mark.parametrize("moved", ["module", "function", "arguments"])
-def test_jax_itself_meets_where_its_detection_has_moved(calls, tpu_pod, monkeypatch, moved):
-  name = "auto_detect_unset_distributed_params"
-  if moved == "module":
-    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
-  elif moved == "function":
-    monkeypatch.delattr(ClusterEnv, name)
-  else:
-    monkeypatch.setattr(ClusterEnv, name, lambda: None)
+  monkeypatch.setattr(launchers, "asked", lambda timeout: None)  # JAX's detection has moved
+  calls.clear()
+  calls.met.clear()
   processes.start(None, None, None)
   assert (calls, calls.met) == ([(None, None, None)], [])
 

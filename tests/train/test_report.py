@@ -7,6 +7,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.jobs.compare import markdown
+from jaxreg.train.step.metrics import shown
 
 
 @pytest.mark.parametrize(
@@ -35,14 +36,38 @@ def test_lines_of_a_training(replicas, ensemble, said):
 def test_table_of_a_comparison():
   mean = {"test/error": 0.05, "test/error_ci95": 0.01, "test/nll": 0.25, "test/ece": 0.012}
   less = {"test/error": -0.01, "test/error_ci95": 0.002}
-  plain, small = {}, {"optimizer.learning_rate": 0.03, "model.MLP.dropout_rate": 0.5}
+  plain, small = {}, {"optimizer.learning_rate": 0.03, "noise.dropconnect_params.rate": 0.5}
   rows = {
     "plain": {"mean": mean, "setting": plain},
     "small": {"mean": mean, "difference": less, "setting": small},
   }
-  assert markdown({"seeds": 2, "rows": rows}).splitlines() == [
-    "| 2 seeds | test error, % | NLL | ECE, % | error less plain's, % | setting |",
-    "|---|---|---|---|---|---|",
-    "| plain | 5.00 ± 1.00 | 0.250 | 1.20 |  |  |",
-    "| small | 5.00 ± 1.00 | 0.250 | 1.20 | -1.00 ± 0.20 | learning_rate 0.03, dropout_rate 0.5 |",
+  table = [
+    "| 3 seeds | test error, % | NLL   | ECE, % | error less plain's, % | setting                      |",
+    "| ------- | ------------- | ----- | ------ | --------------------- | ---------------------------- |",
+    "| plain   | 5.00 ± 1.00   | 0.250 | 1.20   |                       |                              |",
+    "| small   | 5.00 ± 1.00   | 0.250 | 1.20   | -1.00 ± 0.20          | learning_rate 0.03, rate 0.5 |",
   ]
+  assert markdown({"seeds": 3, "rows": rows}).splitlines() == table
+  *two, note = markdown({"seeds": 2, "rows": rows}).splitlines()
+  assert two == [table[0].replace("3 seeds", "2 seeds"), *table[1:], ""]
+  assert "2 runs have one degree of freedom" in note
+
+
+@pytest.mark.parametrize(
+  ("name", "mean", "half", "options", "text"),
+  [
+    ("test/error", 0.1097, 0.1941, {"factor": 100}, "10.97 [0.00, 30.38]"),
+    ("test/error", 0.95, 0.1, {"factor": 100}, "95.00 [85.00, 100.00]"),
+    ("test/error", 0.1097, 0.1, {"factor": 100}, "10.97 ± 10.00"),
+    ("test/error", -0.1, 0.2, {"factor": 100, "difference": True}, "-10.00 ± 20.00"),
+    ("test/error", -0.1, 2.0, {"factor": 100, "difference": True}, "-10.00 [-100.00, 100.00]"),
+    ("test/nll", 0.25, 0.5, {}, "0.25 [0.00, 0.75]"),
+    ("test/nll", -0.25, 9.0, {"difference": True}, "-0.25 ± 9.00"),
+    ("test/brier", 1.9, 0.5, {}, "1.90 [1.40, 2.00]"),
+    ("ood/noise/confidence_auroc", 0.9, 0.2, {}, "0.90 [0.70, 1.00]"),
+    ("beam/bleu", 40.0, 70.0, {}, "40.00 [0.00, 100.00]"),
+    ("train/loss", 0.25, 0.5, {}, "0.25 ± 0.50"),
+  ],
+)
+def test_an_interval_ends_where_the_quantity_does(name, mean, half, options, text):
+  assert shown({name: mean, f"{name}_ci95": half}, name, digits=2, **options) == text

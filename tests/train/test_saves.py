@@ -151,9 +151,9 @@ def test_what_a_save_leaves_of_a_removed_folder_is_in_nobodys_way(tmp_path):
 def test_the_stacks_of_a_step_that_hangs(tmp_path):
   file = tmp_path / "stacks.txt"
 
-  def hang():
+  def hang():  # till its own line is written: the stacks come in pieces
     deadline = time.monotonic() + 10
-    while not file.stat().st_size and time.monotonic() < deadline:
+    while "in hang\n" not in file.read_text() and time.monotonic() < deadline:
       time.sleep(0.01)
 
   with Watchdog(file, minutes=0.1 / 60) as watchdog:

@@ -13,7 +13,7 @@ from jaxreg.train.data import sources
 from jaxreg.train.step.chain import make_optimizer
 
 
-@pytest.mark.parametrize(("name", "options"), [("asam", {}), ("gsam", {"alpha": 0.0})])
+@pytest.mark.parametrize(("name", "options"), [("asam", {}), ("gsam", {"weight": 0.0})])
 def test_the_gradient_at_the_second_point_is_clipped_and_decays(name, options):
   w, there = np.array([1.0, -2.0, 2.0]), np.array([3.0, 0.0, -4.0])
   tx = make_optimizer(

@@ -88,7 +88,7 @@ def test_the_loss_is_the_mean_over_the_tokens(text_folder):
   found = evaluated(text_folder)
   assert value(found["nll"]) == pytest.approx(nll[counts].mean(), rel=1e-5)
   assert value(found["error"]) == pytest.approx(1 - right[counts].mean(), rel=1e-6)
-  assert found["ece"]["count"].sum() == counts.sum()
+  assert found["ece"].count.sum() == counts.sum()
 
 
 @pytest.mark.slow

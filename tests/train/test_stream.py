@@ -1,6 +1,8 @@
 """Images decoded batch by batch: their pixels, their order on any processes from any step, runs on them."""
 
+import dataclasses
 import io
+import json
 import multiprocessing
 import os
 import signal
@@ -17,11 +19,13 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.data import images, placement, sources, stream
 from jaxreg.train.data.crops import centre_crop, draw_box, random_crop, scaled_crop
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Images
+from jaxreg.train.data.images import Decoding, Images
 from jaxreg.train.data.order import Order, batch_indices
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import sealed
+from jaxreg.train.run.predictor import cropped
 
 
 def triangle(length, low, high, size):
@@ -270,30 +274,35 @@ def test_images_of_other_modes_become_red_green_and_blue(tmp_path):
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_a_png_of_any_depth_keeps_its_greys(channels, dtype):
-  """Of 16 bits the higher 8, as TensorFlow takes them; transparency is left out, whatever it hides."""
+  """Of 16 bits the higher 8, as TensorFlow takes them; transparent parts show white."""
   grey = np.linspace(0, np.iinfo(dtype).max, 30).astype(dtype).reshape(5, 6)
   pixels = np.repeat(grey[..., None], channels, axis=-1)
-  expected = (grey // (1 if dtype == np.uint8 else 256)).astype(np.uint8)
-  np.testing.assert_array_equal(np.asarray(images.decode(png(pixels))), np.stack([expected] * 3, axis=-1))
+  expected = (grey // (1 if dtype == np.uint8 else 256)).astype(np.float64)
+  if channels in (2, 4):  # the opacity is as large as the grey
+    expected = expected * expected / 255 + 255 - expected
+  found = np.asarray(images.decode(png(pixels)))
+  np.testing.assert_allclose(found, np.stack([expected] * 3, axis=-1), rtol=0, atol=0.51)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("form", ["PNG", "GIF"])
-def test_a_palette_with_transparency_keeps_its_colours(form):
+def test_a_transparent_colour_of_a_palette_shows_white(form):
   image = Image.new("P", (2, 1))
   image.putpalette([255, 0, 0, 0, 128, 0])
   image.putdata([1, 0])
   file = io.BytesIO()
   image.save(file, form, transparency=bytes([0, 9]) if form == "PNG" else 1)
-  np.testing.assert_array_equal(np.asarray(images.decode(file.getvalue())), [[[0, 128, 0], [255, 0, 0]]])
+  # PNG: green has an opacity of 9 of 255, and red of 0. GIF: green is transparent, and red is not.
+  expected = [[246, 255 - 9 * 127 / 255, 246], [255] * 3] if form == "PNG" else [[255] * 3, [255, 0, 0]]
+  np.testing.assert_allclose(np.asarray(images.decode(file.getvalue())), [expected], rtol=0, atol=1)
 
 
-@pytest.mark.parametrize("form", ["TIFF", "PPM", "EPS", "ICO", "WEBP"])
+@pytest.mark.parametrize("form", ["PPM", "EPS", "ICO", "TGA"])
 def test_other_formats_are_refused(folder, form):
   file = folder / "train" / "cat" / "zzz.png"
   Image.fromarray(noise(0, 40, 40)).save(file, form)
   inputs = sources.image_folder(str(folder), val="val").train.inputs
-  fails(file, "it is no JPEG, PNG, GIF, BMP image", call=lambda: inputs.cut(20))
+  fails(file, "it is no JPEG, PNG, GIF, BMP, WEBP, TIFF image", call=lambda: inputs.cut(20))
 
 
 def test_an_image_that_promises_too_many_pixels_is_refused(folder):
@@ -523,6 +532,67 @@ def config_of(folder, fields=None):
   return runs.make_config({**FIELDS, "data.image_folder.path": str(folder), **(fields or {})})
 
 
+@pytest.fixture
+def trained(folder, tmp_path, monkeypatch):
+  monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
+  config = config_of(folder, {"epochs": 1})
+  train.train(config, tmp_path / "run")
+  return tmp_path / "run", load_data(config)
+
+
+@pytest.mark.thorough
+def test_a_loaded_run_takes_images_of_any_size(trained, folder, tmp_path):
+  """By the crops of its evaluation, whose pixels are the arrays of the data set."""
+  workdir, data = trained
+  predict = train.load(workdir)
+  files = sorted((folder / "val").rglob("*.*"), key=lambda file: (file.parent.name, file.name))
+  expected = np.asarray(predict(np.asarray(data.val.inputs)))
+  assert expected.shape == (12, 2)
+  pixels = [np.asarray(Image.open(file).convert("RGB")) for file in files]
+  assert len({image.shape for image in pixels}) > 1
+  for given in (files, [str(file) for file in files], pixels, [Image.fromarray(image) for image in pixels]):
+    np.testing.assert_array_equal(predict(given), expected)
+  one = noise(5, 17, 31)
+  top, left = (round(17 * 8 / 17) - 6) // 2, (round(31 * 8 / 17) - 6) // 2
+  whole = resized(one, (0, 0, 31, 17), (round(31 * 8 / 17), 8))[top : top + 6, left : left + 6]
+  crop = cropped(one[None], Decoding(size=6, resize=8))
+  assert crop.shape == (1, 6, 6, 3)
+  np.testing.assert_allclose(crop[0], whole, rtol=0, atol=1.01)
+  np.testing.assert_array_equal(predict(one[None]), predict(crop))
+  grey = one[..., 0]
+  np.testing.assert_array_equal(predict([grey]), predict([np.stack([grey] * 3, -1)]))
+  np.testing.assert_array_equal(predict([grey[..., None]]), predict([grey]))
+  assert "or uint8 images of any size" in repr(predict)
+  outputs = train.load_outputs(workdir)
+  np.testing.assert_array_equal(outputs(files)["logits"], outputs(np.asarray(data.val.inputs))["logits"])
+  (tmp_path / "damaged.png").write_bytes(files[0].read_bytes()[:40])
+  for wrong, message in (
+    (pixels[0].astype(np.float32)[None], r"image 0 must be uint8 .* got float32"),
+    ([one, one[..., :2]], r"image 1 must be uint8 .* 1, 3 or 4 channels, got uint8 \(17, 31, 2\)"),
+    ([tmp_path / "damaged.png"], "damaged.png cannot be decoded"),
+    ([tmp_path / "nowhere.png"], "nowhere.png cannot be decoded"),
+    (str(files[0]), "must be a sequence of images, got a str"),
+    (3, "must be a sequence of images, got a int"),
+    ([], "must have at least one image, got none"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      predict(wrong)
+
+
+@pytest.mark.thorough
+def test_a_loaded_run_names_classes(trained, folder):
+  workdir, data = trained
+  file = workdir / "data.json"
+  file.write_text(json.dumps(sealed({**runs.table(file), "class_names": ["cat", "dog"]})))
+  predict = train.load(workdir)
+  inputs = np.asarray(data.val.inputs)
+  best = np.asarray(predict(inputs)).argmax(-1)
+  assert predict.class_names == ("cat", "dog")
+  assert predict.classify(inputs) == [("cat", "dog")[label] for label in best]
+  numbered = dataclasses.replace(predict, class_names=())
+  assert numbered.classify(inputs) == [str(label) for label in best]
+
+
 @pytest.mark.slow
 def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   file = tmp_path / "images" / "train" / "cat" / "000.PNG"
@@ -533,7 +603,9 @@ def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   status, out, err = runs.run(arguments, tmp_path, optimised=False)
   assert (status, out) == (1, "")
   assert runs.own_lines(err) == [
-    f"run.py: error: data.image_folder.path: {file} cannot be decoded (it is no image that Pillow knows)"
+    f"run.py: error: data.image_folder.path: {file} cannot be decoded (it is no JPEG, PNG, GIF, BMP, WEBP, "
+    "TIFF image); the job check-data finds all such images, and --config.data.skip_unreadable=True leaves "
+    "them out"
   ]
   assert not (tmp_path / "run" / "results.json").exists()
 

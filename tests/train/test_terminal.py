@@ -53,5 +53,8 @@ def test_a_job_leaves_less_than_a_screen(name, tmp_path, light_runs, monkeypatch
 def test_the_main_job_leaves_less_than_a_screen(tmp_path):
   status, lines = terminal.run([sys.executable, runs.ROOT / "run.py"], cwd=tmp_path)
   assert (status, len(lines) < 24) == (0, True), lines
-  assert lines[0] == "training 1600 steps, in runs/dropmax_digits"
+  assert lines[:2] == [
+    "starting: train, in runs/dropmax_digits",
+    "training 1600 steps, in runs/dropmax_digits",
+  ]
   assert lines[-1] == "runs/dropmax_digits/figures/terms.png"

@@ -22,7 +22,7 @@ OPTIONS = {
   "pgd.step_size": 0.1,
   "pgd.num_steps": 1,
   "virtual_adversarial.eps": 0.5,
-  "virtual_adversarial.num_iters": 40,
+  "virtual_adversarial.num_steps": 40,
   "pseudo_label.threshold": 0.0,
   "kl_sparsity.target": 0.2,
   "distillation.temperature": 2.0,

@@ -63,6 +63,18 @@ def test_gzipped_files_are_the_same(text_folder, tmp_path):
   assert load(tmp_path).describe() == load(text_folder).describe()
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_byte_order_mark_is_no_token(text_folder, tmp_path, zipped):
+  """At the beginning of a file, and where a file was appended to another one."""
+  for file in text_folder.iterdir():
+    lines = file.read_bytes().splitlines(keepends=True)
+    marked = b"\xef\xbb\xbf".join([b"", *(b"".join(part) for part in (lines[:3], lines[3:]))])
+    name = f"{file.name}.gz" if zipped else file.name
+    (tmp_path / name).write_bytes(gzip.compress(marked) if zipped else marked)
+  assert load(tmp_path).describe() == load(text_folder).describe()
+  assert "\ufeff" not in read(tmp_path).tokenizer.get_vocab()
+
+
 @pytest.mark.thorough
 def test_tokens_are_the_same_in_another_process(text_folder):
   code = (

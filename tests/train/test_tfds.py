@@ -149,12 +149,17 @@ def test_the_default_data_directory_is_that_of_tfds(root, monkeypatch):
 # The cache.
 
 
-def test_the_cache_gives_the_same_arrays_and_leaves_nothing_else(root, decoded):
+def cache_files(tmp_path):
+  return [file for file in (tmp_path / "home" / ".cache" / "jaxreg" / "tfds").rglob("*") if file.is_file()]
+
+
+def test_the_cache_gives_the_same_arrays_and_leaves_nothing_else(root, decoded, tmp_path):
+  before = sorted(root.rglob("*"))
   first = sources.tfds(data_dir=str(root), **SMALL)
   assert decoded == ["cifar10 train[:200]", "cifar10 test[:50]"]
   assert_equal(first, sources.tfds(data_dir=str(root), **SMALL))
   assert len(decoded) == 2
-  files = list((root / CIFAR10 / "jaxreg_cache").iterdir())
+  files = cache_files(tmp_path)
   assert sorted(file.name[:8] for file in files) == ["test_50-", "train_20"]
   for file in files:
     with np.load(file, allow_pickle=False) as arrays:
@@ -164,12 +169,13 @@ def test_the_cache_gives_the_same_arrays_and_leaves_nothing_else(root, decoded):
   # A split with the same examples is one more file, and another feature would be too.
   sources.tfds(data_dir=str(root), **SMALL | {"train": "train[0:200]"})
   assert len(decoded) == 3
+  assert sorted(root.rglob("*")) == before
 
 
-def test_a_damaged_cache_is_made_again(root, decoded):
+def test_a_damaged_cache_is_made_again(root, decoded, tmp_path):
   read = functools.partial(sources.tfds, data_dir=str(root), train="train[:120]", test="test[:5]")
   first = read()
-  (file,) = (root / CIFAR10 / "jaxreg_cache").glob("train*")
+  (file,) = (file for file in cache_files(tmp_path) if file.name.startswith("train"))
   whole = file.read_bytes()
   damages = [whole[:-1], whole[: len(whole) // 2], b"", b"PK\3\4" + bytes(100)]
   for position in np.linspace(0, len(whole) - 1, 25).astype(int).tolist() + list(range(40, 200, 9)):
@@ -201,12 +207,13 @@ def test_a_cache_of_other_files_is_made_again(root, decoded, change):
   assert len(decoded) == 4
 
 
-def test_beside_a_folder_that_cannot_be_written_the_cache_is_at_home(root, decoded, tmp_path):
-  (root / CIFAR10 / "jaxreg_cache").write_text("a file in the way, which stops root too")
+def test_a_home_that_cannot_be_written_costs_the_cache_only(root, decoded, tmp_path):
+  (tmp_path / "home").write_text("a file in the way, which stops root too")
+  before = sorted(root.rglob("*"))
   first = sources.tfds(data_dir=str(root), **SMALL)
   assert_equal(first, sources.tfds(data_dir=str(root), **SMALL))
-  assert len(decoded) == 2
-  assert len(list((tmp_path / "home" / ".cache" / "jaxreg").rglob("*.npz"))) == 2
+  assert len(decoded) == 4
+  assert sorted(root.rglob("*")) == before
 
 
 def test_a_full_disk_costs_the_cache_only(root, decoded, monkeypatch, tmp_path):
@@ -328,7 +335,7 @@ def test_cifar10_is_prepared_from_an_archive_in_the_official_layout(monkeypatch,
     assert_same(data.splits()[split], builder.as_data_source(split))
   record = builder.as_data_source("train", decoders={"image": tensorflow_datasets.decode.SkipDecoding()})[0]
   assert record["image"].startswith(b"\x89PNG")
-  assert sorted(path.name for path in root.iterdir()) == ["cifar10", "downloads"]
+  assert [path.name for path in root.iterdir()] == ["cifar10"]
 
 
 def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_path):
@@ -514,11 +521,11 @@ def test_an_interrupted_preparation_leaves_nothing(monkeypatch, tmp_path, error)
     else:
       with pytest.raises(KeyboardInterrupt):
         sources.tfds(**options)
-  assert [path.name for path in (tmp_path / "tfds").iterdir()] == ["downloads"]
+  assert not list((tmp_path / "tfds").iterdir())
   # What a killed run left is cleared away.
-  (tmp_path / "tfds" / ".preparing_cifar10" / "cifar10").mkdir(parents=True)
+  (tmp_path / "tfds" / f".preparing_cifar10-{os.getuid()}" / "cifar10").mkdir(parents=True)
   assert len(sources.tfds(**options).test) == 30
-  assert sorted(path.name for path in (tmp_path / "tfds").iterdir()) == ["cifar10", "downloads"]
+  assert [path.name for path in (tmp_path / "tfds").iterdir()] == ["cifar10"]
 
 
 # Errors.
@@ -547,7 +554,9 @@ def test_a_wrong_option_is_named_with_the_right_ones(root, options, mentions):
 
 def test_one_process_at_a_time_prepares_a_set_of_tfds_own(tmp_path, monkeypatch):
   def builder(reference, *, data_dir):
-    with (data_dir / "downloads" / f".{reference}.lock").open() as lock, pytest.raises(BlockingIOError):
+    assert data_dir == tmp_path / "tfds"
+    (file,) = (tmp_path / "home" / ".cache" / "jaxreg" / "locks").iterdir()
+    with file.open() as lock, pytest.raises(BlockingIOError):
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return types.SimpleNamespace(download_and_prepare=lambda **_: prepared.append(reference))
 
@@ -555,12 +564,13 @@ def test_one_process_at_a_time_prepares_a_set_of_tfds_own(tmp_path, monkeypatch)
   monkeypatch.setattr(tensorflow_datasets, "builder", builder)
   _prepare._prepare_stock("food101", tmp_path / "tfds", "")
   assert prepared == ["food101"]
+  assert not (tmp_path / "tfds").exists()
 
 
 @pytest.mark.parametrize("name", ["food101", "emnist/balanced"])
 def test_another_set_needs_tensorflow_once(tmp_path, name):
   fails(
-    "pip install 'jaxreg[prepare]'",
+    "pip install -e '.[prepare]'",
     f"tfds.builder('{name}', data_dir='{tmp_path}').download_and_prepare(file_format='array_record')",
     name=name,
     data_dir=str(tmp_path),
@@ -598,13 +608,13 @@ def test_without_data_and_network_the_ways_to_get_it_are_named(tmp_path, name):
     "--config.data.tfds.manual_dir=DIR",
     "another machine",
     "TFDS_DATA_DIR",
-    "pip install 'jaxreg[prepare]'",
+    "pip install -e '.[prepare]'",
     name=name,
     data_dir=str(tmp_path),
   )
   assert time.monotonic() - start < 10
-  assert [path.name for path in tmp_path.iterdir()] == ["downloads"]
-  assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
+  assert [path.name for path in tmp_path.iterdir()] == ["home"]  # with an empty file as the lock
+  assert [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()] == [0]
 
 
 def test_a_wrong_or_missing_manual_file_is_named(tmp_path, data_dir):
@@ -761,13 +771,13 @@ def test_a_damaged_record_of_a_streamed_set_is_named(uneven, tmp_path):
   with pytest.raises(RunError, match=r"image \d+ of split train in .*1\.2\.0 cannot be decoded"):
     data.train.inputs.cut(0)
   tfds_stream._opened.cache_clear()
-  shutil.rmtree(folder / "jaxreg_cache")
+  shutil.rmtree(tmp_path / "home" / ".cache" / "jaxreg" / "tfds")
   fails("split train", "remove that folder", name="uneven/even", stream=True, **uneven)
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  fails("pip install 'jaxreg[train]'", data_dir=str(tmp_path))
+  fails("pip install -e '.[train]'", data_dir=str(tmp_path))
 
 
 def test_the_trainer_reads_it(root):

@@ -13,14 +13,8 @@ from jaxreg import train
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
-from jaxreg.train.step.methods import METHODS
 from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS
 
-# Methods with a config of their own, or in the comparisons.
-OF_OTHER_CONFIGS = (
-  *("softmax", "dropmax", "dropmax_qp", "random_dropmax", "deterministic_dropmax", "deterministic_attention"),
-  *("sampled_softmax", "sparsemax", "group_softmax", "autoencoder", "multitask"),
-)
 # Of the noises, methods, augmentations and averages, what `toolbox_digits` has beside the tables.
 OTHERS = (
   *("none", "dropout", "mc_dropout", "geometric_mean", "weight_scaling_mean", "hidden_noise"),
@@ -29,7 +23,8 @@ OTHERS = (
   *("stochastic_depth", "shake_drop", "shake_shake", "token_dropout", "recurrent_dropout"),
   *("rnn_weight_noise", "concrete_dropout", "variational_dropout", "weight_norm", "spectral_norm"),
   "l2_limit",
-  *(name for name in METHODS if name not in OF_OTHER_CONFIGS),
+  *("label_smoothing", "focal", "poly_loss", "confidence_penalty", "large_margin", "logit_adjustment"),
+  *("cosface", "arcface", "bi_tempered"),
   *("translate", "rotate", "scale", "cutout", "random_erasing", "rand_augment", "mixup", "cutmix"),
   *("manifold_mixup", "trivial_augment", "auto_augment", "random_resized_crop", "color_jitter"),
   *("early_stopping", "swa", "swag", "ema", "bagging", "deep_ensemble"),
@@ -114,7 +109,7 @@ def test_noises_draw_differently():
     ({"optimizer.constraints.names": ("maxnorm",)}, r"optimizer\.constraints\.names: got 'maxnorm'"),
     (
       {"noise.names": ("gaussian_noise",), "noise.gaussian_noise.kind": "both"},
-      "kind: must be 'additive' or",
+      "kind: must be one of additive,",
     ),
     ({"optimizer.constraints.names": ("prox_l1",), "optimizer.constraints.prox_l1.weight": -1.0}, "weight"),
     ({"optimizer.constraints.names": ("max_norm",), "optimizer.constraints.max_norm.limit": 0.0}, "limit"),

@@ -1,0 +1,242 @@
+"""The records behind the numbers of the pages: how measurements write them, and how pages show them.
+
+A record is a file `benchmarks/records/NAME.json`: the `compare.json` of `job=compare`, the rows of
+`benchmarks/seeds.py`, or what a script of this folder found with `Found`. A page shows a table of it between
+two comments, and a number as a link whose title says which:
+
+    <!-- record NAME
+    columns: test/error; test/nll; less test/error; setting
+    rows: softmax; clipped = OTHER_RECORD/softmax
+    paper: softmax 7.09 %
+    -->
+    <!-- end -->
+
+    [4.54 ± 0.28 %](benchmarks/records/NAME.json "softmax: test/error")
+
+Without `columns` and `rows` a table has all of a comparison. Another key is a column of fixed texts. A title
+is `ROW: QUANTITY`, with `mean` or `sd` before the quantity for that alone, with ` less ROW` behind it for the
+paired difference, and with `, N digits`. `python -m benchmarks --render` fills both in.
+"""
+
+import importlib.metadata
+import json
+import platform
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxreg.train.step.metrics import averaged, shown
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "benchmarks" / "records"
+BLOCK = re.compile(r"(<!-- record ([\w.-]+)\n?(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+NUMBER = re.compile(r'\[((?:[^][]|\[[^][]*\])*)\]\(([\w./-]*benchmarks/records/)([\w.-]+)\.json "([^"]+)"\)')
+TITLE = re.compile(r"(.+?): (mean |sd )?(.+?)(?: less (.+?))?(?:, (\d) digits)?")
+# Of the metrics of the trainer: heading, factor, digits.
+METRICS = {
+  "test/error": ("test error, %", 100, 2),
+  "test/nll": ("NLL", 1, 3),
+  "test/nll_unscaled": ("NLL, not scaled", 1, 3),
+  "test/ece": ("ECE, %", 100, 2),
+  "val/error": ("validation error, %", 100, 2),
+}
+METHODS = {
+  "dropmax": "DropMax",
+  "dropmax_qp": "DropMax, q = p",
+  "random_dropmax": "random DropMax",
+  "deterministic_dropmax": "deterministic DropMax",
+}
+COMPARED = "test/error; test/nll; test/ece; less test/error; setting"
+
+
+class Row(NamedTuple):
+  runs: dict[str, np.ndarray]  # one value a seed
+  setting: dict[str, Any]
+  digits: dict[str, int]
+
+
+class Found:
+  """What a script measured: values for each row and quantity, one a run; `write` makes them a record."""
+
+  def __init__(self) -> None:
+    self.rows: dict[str, dict[str, Any]] = {}
+    self.digits: dict[str, int] = {}
+
+  def add(self, row: str, quantity: str, values: Any, digits: int = 2) -> None:
+    values = np.atleast_1d(np.asarray(values, np.float64))
+    self.rows.setdefault(row, {"runs": {}})["runs"][quantity] = values.tolist()
+    self.digits[quantity] = digits
+    text = shown(averaged({quantity: values}), quantity, digits=digits)
+    print(f"  {row}: {quantity} {text} ({len(values)} runs)", flush=True)
+
+  def write(self, name: str, command: str) -> None:
+    versions = {package: importlib.metadata.version(package) for package in ("jax", "flax", "optax", "numpy")}
+    record = {
+      "command": command,
+      "versions": {"python": platform.python_version(), **versions},
+      "digits": self.digits,
+      "rows": self.rows,
+    }
+    partial = FOLDER / f"{name}.partial"
+    partial.write_text(json.dumps(record, indent=1) + "\n")
+    partial.replace(FOLDER / f"{name}.json")
+
+
+@cache
+def read(name: str) -> dict[str, Row]:
+  """The rows of a record.
+
+  Raises:
+    FileNotFoundError: if there is no such record.
+  """
+  content = json.loads((FOLDER / f"{name}.json").read_text())
+  content = content.get("compare", content)
+  if isinstance(content["rows"], list):  # of seeds.py: a row for each run
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for run in sorted(content["rows"], key=lambda run: run["seed"]):
+      by_method.setdefault(run["method"], []).append(run)
+    return {
+      method: Row({key: np.array([run[key] for run in runs]) for key in runs[0] if "/" in key}, {}, {})
+      for method, runs in by_method.items()
+    }
+  return {
+    label: Row(
+      {key: np.array(values) for key, values in row["runs"].items()},
+      row.get("setting", {}),
+      content.get("digits", {}),
+    )
+    for label, row in content["rows"].items()
+  }
+
+
+def row_of(name: str, label: str) -> Row:
+  rows = read(name)
+  if label not in rows:
+    raise ValueError(f"the record {name} has no row {label!r}, it has {', '.join(rows)}")
+  return rows[label]
+
+
+def text_of(row: Row, quantity: str, *, less: Row | None = None, only: str = "", digits: str = "") -> str:
+  """A quantity as pages show it, `4.54 ± 0.28`: mean and 95 % interval, or the one that `only` names."""
+  if quantity not in row.runs:
+    raise ValueError(f"a record has no quantity {quantity!r}, it has {', '.join(row.runs)}")
+  _, factor, usual = METRICS.get(quantity, ("", 1, row.digits.get(quantity, 2)))
+  values = row.runs[quantity] - (less.runs[quantity] if less else 0)
+  places = int(digits or usual)
+  if only:
+    value = values.mean() if only == "mean" else values.std(ddof=1)
+    return f"{factor * value:.{places}f}"
+  means = averaged({quantity: values})
+  return shown(means, quantity, factor=factor, digits=places, difference=less is not None)
+
+
+def render(page: str, up: str = "") -> str:
+  """The page with its tables and numbers from the records that exist; `up` leads to the root, as `../`."""
+  page = BLOCK.sub(lambda found: _block(found, up), page)
+  return NUMBER.sub(_number, page)
+
+
+def missing(page: str) -> set[str]:
+  """The names of the records that a page asks for and that do not exist."""
+  names = {found[2] for found in BLOCK.finditer(page)} | {found[3] for found in NUMBER.finditer(page)}
+  for found in BLOCK.finditer(page):
+    names |= {name for name, _, _ in _rows(found[2], _options(found[3])) if name}
+  return {name for name in names if not (FOLDER / f"{name}.json").is_file()}
+
+
+def unrecorded(page: str) -> list[str]:
+  """The numbers with an interval that no record is behind."""
+  page = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+  page = re.sub(r"<!-- tables? \w+ -->.*?<!-- end -->", "", page, flags=re.DOTALL)
+  return re.findall(r"[\d.]+ (?:± [\d.]+|\[-?[\d.]+, -?[\d.]+\])", NUMBER.sub("", BLOCK.sub("", page)))
+
+
+def link(name: str, title: str, unit: str = "", up: str = "") -> str:
+  """A number of a record, for pages that are written by a program."""
+  file = f'[?{unit}]({up}benchmarks/records/{name}.json "{title}")'
+  return NUMBER.sub(_number, file)
+
+
+def _number(found: re.Match[str]) -> str:
+  old, folder, name, title = found.groups()
+  if missing(found[0]):
+    return found[0]
+  parts = TITLE.fullmatch(title)
+  if not parts:
+    raise ValueError(f"a title of a number is 'ROW: QUANTITY', got {title!r}")
+  label, only, quantity, less, digits = parts.groups(default="")
+  other = row_of(name, less) if less else None
+  new = text_of(row_of(name, label), quantity, less=other, only=only.strip(), digits=digits)
+  unit = " %" if old.endswith(" %") else ""
+  return f'[{new}{unit}]({folder}{name}.json "{title}")'
+
+
+def _block(found: re.Match[str], up: str) -> str:
+  head, name, options, end = found.groups()
+  if missing(found[0]):
+    return found[0]
+  given = _options(options)
+  rows = {shown_as: row_of(of, label) for of, label, shown_as in _rows(name, given)}
+  columns = given.pop("columns", COMPARED).split("; ")
+  given.pop("rows", None)
+  first = next(iter(rows))
+  if columns[-1] == "setting" and not any(row.setting for row in rows.values()):
+    columns.pop()
+  number = max(len(values) for row in rows.values() for values in row.runs.values())
+  heads = [f"{number} seed{'s' * (number > 1)}", *(_heading(column, first) for column in columns), *given]
+  lines = [heads, ["---"] * len(heads)]
+  for label, row in rows.items():
+    cells = [_cell(row, column, rows[first]) for column in columns]
+    lines.append([label, *cells, *(_fixed(texts, label) for texts in given.values())])
+  table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+  files = dict.fromkeys(of for of, _, _ in _rows(name, _options(options)))
+  links = " and ".join(f"[{file}]({up}benchmarks/records/{file}.json)" for file in files)
+  kind = "Mean and 95 % interval" if number > 1 else "Values"
+  return f"{head}{table}\n\n{kind} of the runs in {links}.\n{end}"
+
+
+def _options(text: str) -> dict[str, str]:
+  return {key: value for key, _, value in (line.partition(": ") for line in text.strip().splitlines())}
+
+
+def _rows(name: str, options: dict[str, str]) -> list[tuple[str, str, str]]:
+  """Of each row of a table its record, its label there and what the page calls it."""
+  if "rows" not in options:
+    known = read(name) if (FOLDER / f"{name}.json").is_file() else {}
+    return [(name, label, METHODS.get(label, label.replace("_", " "))) for label in known]
+  rows = []
+  for entry in options["rows"].split("; "):
+    shown_as, _, source = entry.rpartition(" = ")
+    of, _, label = source.partition("/") if shown_as and "/" in source else (name, "", source)
+    rows.append((of, label, shown_as or METHODS.get(label, label.replace("_", " "))))
+  return rows
+
+
+def _heading(column: str, first: str) -> str:
+  if column == "setting":
+    return "chosen"
+  if column.startswith("less "):
+    heading = METRICS.get(column.removeprefix("less "), (column.removeprefix("less "),))[0]
+    what, comma, unit = heading.removeprefix("test ").partition(", ")
+    return f"{what} less {first}'s{comma}{unit}"
+  if column.startswith("sd "):
+    return f"{_heading(column.removeprefix('sd '), first)}, standard deviation"
+  return METRICS.get(column, (column,))[0]
+
+
+def _cell(row: Row, column: str, first: Row) -> str:
+  if column == "setting":
+    return ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in row.setting.items())
+  if column.startswith("less "):
+    return "" if row is first else text_of(row, column.removeprefix("less "), less=first)
+  only, quantity = ("sd", column.removeprefix("sd ")) if column.startswith("sd ") else ("", column)
+  return text_of(row, quantity, only=only) if quantity in row.runs else ""
+
+
+def _fixed(texts: str, label: str) -> str:
+  """What a column of fixed texts, `softmax 7.09 %; DropMax 5.32 %`, has for a row."""
+  head = f"{label} "
+  return next((text.removeprefix(head) for text in texts.split("; ") if text.startswith(head)), "")

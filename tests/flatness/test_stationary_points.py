@@ -1,0 +1,136 @@
+"""Index, PL ratio and the other constants: of functions whose Hessian is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import jit
+
+from jaxreg import flatness
+
+WHERE = "Stationary Points in High Dimensions"
+
+
+def quadratic(x, h, *, key):
+  return 0.5 * x @ h @ x
+
+
+def symmetric(values, seed=0):
+  q = np.linalg.qr(np.random.default_rng(seed).normal(size=(len(values), len(values))))[0]
+  return q * np.asarray(values) @ q.T
+
+
+@pytest.mark.claim("adaptive_sgd", WHERE, "index: 0 at a minimum, 1 at a maximum, between them at a saddle")
+def test_the_index_of_known_hessians(x64):
+  saddle = lambda x, batch, *, key: x[0] ** 2 - x[1] ** 2 + 2 * x[2] ** 2
+  np.testing.assert_allclose(flatness.hessian_index(saddle, jnp.zeros(3), None).negative, 1 / 3)
+  index = jit(lambda h: flatness.hessian_index(quadratic, jnp.zeros(6), h))
+  for values, negative, zero in (
+    ([1.0, 2, 3, 4, 5, 6], 0, 0),
+    ([-1.0, -2, -3, -4, -5, -6], 1, 0),
+    ([-1.0, 2, 0, 0, -1e-3, 6], 2 / 6, 2 / 6),
+  ):
+    got = index(symmetric(values))
+    np.testing.assert_allclose([got.negative, got.zero], [negative, zero], atol=1e-12)
+
+
+@pytest.mark.claim(
+  "adaptive_sgd", WHERE, "printed is f + J D + D^T H D; the second-order term has a half", status="erratum"
+)
+def test_the_second_order_term_has_a_half(x64):
+  h, x = symmetric([1.0, -2.0, 4.0]), np.array([0.3, -1.0, 2.0])
+  f = lambda x: jnp.sum(jnp.cos(x)) + quadratic(x, h, key=None)
+  j, hessian = jit(lambda x: (jax.grad(f)(x), jax.hessian(f)(x)))(x)
+  d = 1e-3 * np.array([1.0, 0.7, -0.4])
+  truth = f(x + d) - f(x)
+  halved, printed = j @ d + 0.5 * d @ hessian @ d, j @ d + d @ hessian @ d
+  assert abs(halved - truth) < 1e-3 * abs(printed - truth)
+
+
+def test_symmetries_are_zero_eigenvalues(x64):
+  """(ab - 1)^2 is the same along a hyperbola: at its minimum one of two eigenvalues is 0."""
+  loss = lambda w, batch, *, key: (w["a"] * w["b"] - 1) ** 2
+  got = flatness.hessian_index(loss, {"a": jnp.asarray(2.0), "b": jnp.asarray(0.5)}, None)
+  np.testing.assert_allclose([got.negative, got.zero], [0, 0.5])
+  at_the_origin = flatness.hessian_index(loss, {"a": jnp.asarray(0.0), "b": jnp.asarray(0.0)}, None)
+  np.testing.assert_allclose([at_the_origin.negative, at_the_origin.zero], [0.5, 0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_hessian_that_is_not_finite_has_no_index(bad):
+  """One entry is enough. Neither fraction may be a number, which would say minimum."""
+  h = np.diag([1.0, bad, 2.0])
+  dense = flatness.hessian_index(quadratic, jnp.zeros(3), h)
+  lanczos = flatness.hessian_index(quadratic, jnp.zeros(3), h, method="lanczos", key=jax.random.key(0))
+  assert np.isnan([*dense, *lanczos]).all()
+
+
+def test_the_standard_error_is_that_of_a_mean_over_probes(x64):
+  """One of six eigenvalues is negative: a probe's mass there is Beta(1/2, 5/2), of variance 5/144."""
+  values = symmetric([-1.0, 1, 2, 3, 4, 5])
+  one = lambda key: flatness.hessian_index(
+    quadratic, jnp.zeros(6), values, method="lanczos", key=key, num_samples=3
+  )
+  found = jit(jax.vmap(one))(jax.random.split(jax.random.key(1), 3000))
+  np.testing.assert_allclose((found.standard_error**2).mean(), 5 / 144 / 3, rtol=0.06)
+  np.testing.assert_allclose(found.negative.var(), 5 / 144 / 3, rtol=0.06)
+
+
+@pytest.mark.thorough
+def test_lanczos_against_all_eigenvalues(x64):
+  values = np.concatenate([np.linspace(-3, -1, 12), np.linspace(1, 9, 28)])
+  got = flatness.hessian_index(
+    quadratic, jnp.zeros(40), symmetric(values), method="lanczos", key=jax.random.key(0), num_samples=64
+  )
+  assert abs(got.negative - 0.3) < 4 * got.standard_error < 0.1
+  with pytest.raises(TypeError, match="key must be given"):
+    flatness.hessian_index(quadratic, jnp.zeros(40), symmetric(values), method="lanczos")
+  with pytest.raises(ValueError, match="method must be one of dense, lanczos, got"):
+    flatness.hessian_index(quadratic, jnp.zeros(40), symmetric(values), method="other")  # type: ignore[arg-type]
+
+
+@pytest.mark.claim(
+  "adaptive_sgd",
+  "Differences of Convex vs. Non-Convex",
+  "printed is norm(grad f)^2 >= mu (f - f*); the usual PL inequality has a half: the constants differ by 2",
+  status="erratum",
+)
+def test_the_pl_ratio_of_a_quadratic(x64):
+  values = np.array([0.5, 1.0, 4.0])
+  h = symmetric(values)
+  points = np.concatenate([np.random.default_rng(1).normal(size=(200, 3)), np.linalg.eigh(h)[1].T])
+  ratios = np.asarray(jit(jax.vmap(lambda x: flatness.pl_ratio(quadratic, x, h)))(points))
+  squares, left = ((points @ h) ** 2).sum(1), 0.5 * np.einsum("ni,ij,nj->n", points, h, points)
+  np.testing.assert_allclose(ratios, 0.5 * squares / left, rtol=1e-10)
+  np.testing.assert_allclose([ratios.min(), ratios.max()], [0.5, 4.0], rtol=1e-10)
+  np.testing.assert_allclose((squares / left).min(), 2 * values.min(), rtol=1e-10)
+
+
+@pytest.mark.claim(
+  "adaptive_sgd",
+  "Differences of Convex vs. Non-Convex",
+  "the further from the optimum the larger the gradient, which points towards it: of a convex function; at a "
+  "stationary point that is none the constants are 0 and below",
+)
+def test_the_constants_of_a_quadratic_and_of_a_saddle(x64):
+  h = symmetric([0.5, 1.0, 4.0])
+  star, points = np.array([1.0, -2.0, 0.5]), np.random.default_rng(2).normal(size=(300, 3))
+  points = np.concatenate([points, star + np.linalg.eigh(h)[1].T])
+  f = lambda x, h, *, key: 7.0 + quadratic(x - star, h, key=key)
+  found = jit(jax.vmap(lambda x: flatness.landscape_constants(f, x, h, minimiser=star)))(points)
+  away = points - star
+  squares = (away**2).sum(1)
+  np.testing.assert_allclose(
+    found.error_bound, np.linalg.norm(away @ h, axis=1) / np.sqrt(squares), rtol=1e-9
+  )
+  np.testing.assert_allclose(
+    found.monotonicity, 0.5 * np.einsum("ni,ij,nj->n", away, h, away) / squares, rtol=1e-9
+  )
+  np.testing.assert_allclose([np.min(c) for c in found], [0.5, 0.5, 0.25], rtol=1e-9)
+  # Between two minima the gradient is 0, and on its way there points away from the one.
+  double = lambda x, batch, *, key: jnp.square(x**2 - 1).sum()
+  middle = flatness.landscape_constants(double, jnp.zeros(1), None, minimiser=jnp.ones(1))
+  np.testing.assert_allclose([middle.pl, middle.error_bound], 0, atol=1e-12)
+  assert (
+    flatness.landscape_constants(double, -0.5 * jnp.ones(1), None, minimiser=jnp.ones(1)).monotonicity < 0
+  )

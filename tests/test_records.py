@@ -1,0 +1,160 @@
+"""Every number with an interval on a page comes from a record, and every table is the one of its record."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # as `python -m benchmarks` has it
+
+command = importlib.import_module("benchmarks.__main__")
+records = importlib.import_module("_records")
+
+
+def where(page):
+  return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", command.PAGES, ids=where)
+def test_a_page_shows_its_records(page):
+  text = page.read_text()
+  results = json.loads(command.RESULTS.read_text())
+  assert records.missing(text) == set(), "records that this page needs are not in benchmarks/records"
+  made = {table for found in results.values() for table in found["tables"]}
+  assert {name for _, name, _ in command.TABLE.findall(text)} <= made
+  again = records.render(command.render(text, results), command.up(page))
+  assert again == text, "`python -m benchmarks --render` makes it again"
+
+
+@pytest.mark.parametrize("page", command.PAGES, ids=where)
+def test_no_number_with_an_interval_is_typed(page):
+  text = page.read_text()
+  assert records.missing(text) == set()
+  assert records.unrecorded(text) == [], "give them a record: benchmarks/_records.py says how"
+
+
+def test_the_table_of_the_toolbox_has_the_errors_of_its_record():
+  toolbox = importlib.import_module("toolbox")
+  found = json.loads(toolbox.RECORD.read_text())["rows"]
+  (table,) = json.loads(command.RESULTS.read_text())["toolbox"]["tables"].values()
+  assert table["rows"]
+  for number, (label, *cells, _) in enumerate(table["rows"]):
+    assert cells == toolbox.cells(found[label], first=number == 0), label
+
+
+VALUES = {"softmax": np.array([0.05, 0.04, 0.06]), "dropmax": np.array([0.03, 0.035, 0.04])}
+
+
+def half(values):
+  return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+  """A comparison and the same runs as rows of `seeds.py`, in a folder of their own."""
+  rows = {
+    label: {
+      "setting": {"optimizer.rate": 0.1},
+      "runs": {"test/error": list(values), "test/nll": [0.1, 0.2, 0.3]},
+    }
+    for label, values in VALUES.items()
+  }
+  (tmp_path / "one.json").write_text(json.dumps({"seeds": 3, "rows": rows}))
+  runs = [
+    {"method": label, "seed": seed, "test/error": values[seed], "versions": {}}
+    for label, values in VALUES.items()
+    for seed in (2, 0, 1)
+  ]
+  (tmp_path / "two.json").write_text(json.dumps({"runs": "two", "rows": runs}))
+  monkeypatch.setattr(records, "FOLDER", tmp_path)
+  records.read.cache_clear()
+  yield tmp_path
+  records.read.cache_clear()
+
+
+def test_a_table_has_means_intervals_and_paired_differences(kept):
+  page = records.render(
+    "a\n<!-- record one\ncolumns: test/error; less test/error; sd test/nll; setting\n"
+    "paper: DropMax 5 %\n-->\nold\n<!-- end -->\nb\n"
+  )
+  softmax, dropmax = 100 * VALUES["softmax"], 100 * VALUES["dropmax"]
+  assert page.splitlines()[5:9] == [
+    "| 3 seeds | test error, % | error less softmax's, % | NLL, standard deviation | chosen | paper |",
+    "| --- | --- | --- | --- | --- | --- |",
+    f"| softmax | 5.00 ± {half(softmax):.2f} |  | 0.100 | rate 0.1 |  |",
+    f"| DropMax | 3.50 ± {half(dropmax):.2f} | -1.50 ± {half(dropmax - softmax):.2f} "
+    "| 0.100 | rate 0.1 | 5 % |",
+  ]
+  assert page.startswith("a\n<!-- record one\n")
+  assert page.endswith("of the runs in [one](benchmarks/records/one.json).\n<!-- end -->\nb\n")
+  assert records.render(page) == page
+  assert records.unrecorded(page) == []
+
+
+def test_rows_of_several_records_make_one_table(kept):
+  block = "<!-- record one\ncolumns: test/error\nrows: a = softmax; b = two/dropmax\n-->\n<!-- end -->\n"
+  page = records.render(block, "../")
+  assert [line.split(" ± ")[0] for line in page.splitlines()[6:8]] == ["| a | 5.00", "| b | 3.50"]
+  assert "[one](../benchmarks/records/one.json) and [two](../benchmarks/records/two.json)" in page
+  assert records.missing(block) == set()
+  assert records.missing(block.replace("two/", "three/")) == {"three"}
+
+
+@pytest.mark.parametrize(
+  ("title", "want"),
+  [
+    ("softmax: test/error", f"5.00 ± {100 * half(VALUES['softmax']):.2f} %"),
+    (
+      "dropmax: test/error less softmax",
+      f"-1.50 ± {100 * half(VALUES['dropmax'] - VALUES['softmax']):.2f} %",
+    ),
+    ("dropmax: mean test/error, 1 digits", "3.5 %"),
+    ("softmax: sd test/error", "1.00 %"),
+  ],
+)
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_number_is_filled_from_its_record(kept, name, title, want):
+  page = f'so [9 ± 9 %](../benchmarks/records/{name}.json "{title}") here'
+  assert records.render(page) == f'so [{want}](../benchmarks/records/{name}.json "{title}") here'
+
+
+def test_an_interval_beyond_what_an_error_can_be_ends_there(kept):
+  rows = {"a": {"runs": {"test/error": [0.0, 0.2]}}}
+  (kept / "wide.json").write_text(json.dumps({"seeds": 2, "rows": rows}))
+  page = '[?](benchmarks/records/wide.json "a: test/error")'
+  page = records.render(page)
+  assert page == '[10.00 [0.00, 100.00]](benchmarks/records/wide.json "a: test/error")'
+  assert records.render(page) == page
+  assert records.unrecorded(page) == []
+
+
+def test_what_a_record_has_not_is_named(kept):
+  with pytest.raises(ValueError, match="the record one has no row 'sparsemax', it has softmax, dropmax"):
+    records.link("one", "sparsemax: test/error")
+  with pytest.raises(ValueError, match="no quantity 'test/ece', it has test/error, test/nll"):
+    records.link("one", "softmax: test/ece")
+  gone = '[1 ± 2](benchmarks/records/gone.json "a: b")'
+  assert records.render(gone) == gone
+  assert records.missing(gone) == {"gone"}
+
+
+def test_a_typed_number_is_seen():
+  table = "| a | 4.54 ± 0.28 % |\n"
+  assert records.unrecorded(table) == ["4.54 ± 0.28"]
+  assert records.unrecorded("so 0.66 [-0.63, 0.70] and 3 more") == ["0.66 [-0.63, 0.70]"]
+  assert records.unrecorded(f"```\n{table}```\n") == []
+
+
+def test_what_a_script_found_is_a_record(kept):
+  found = records.Found()
+  found.add("a", "steps", [10, 12, 20], 1)
+  found.add("a", "size", 3.0, 0)
+  found.write("three", "python x.py")
+  assert json.loads((kept / "three.json").read_text())["command"] == "python x.py"
+  assert records.link("three", "a: steps").startswith(f"[14.0 ± {half([10, 12, 20]):.1f}](")
+  assert records.link("three", "a: size").startswith("[3](")

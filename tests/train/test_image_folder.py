@@ -1,0 +1,395 @@
+"""Image files as people have them: formats, folders, orientations, transparency, shapes, and damaged ones."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import runs
+from image_files import CLASSES, make_folder, noise
+from PIL import Image
+
+from jaxreg import train
+from jaxreg.train import cli
+from jaxreg.train.build.dataset import load_data
+from jaxreg.train.data import images, readable, sources
+from jaxreg.train.data.crops import centre_crop, scaled_crop
+from jaxreg.train.data.image_folder import find_images
+from jaxreg.train.errors import RunError
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  return tmp_path / "cache" / "jaxreg"
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return make_folder(tmp_path / "images")
+
+
+def read(folder, **options):
+  return sources.image_folder(str(folder), val="val", **options).decoded_by(size=6, resize=8)
+
+
+def config_of(folder, fields=None):
+  given = {"data.name": "image_folder", "data.image_folder.path": str(folder), "data.limit": 0}
+  sizes = {"data.stream.size": 6, "data.stream.resize": 8, "batch_size": 8, "eval_batch_size": 8}
+  return runs.make_config({**given, **sizes, "data.image_folder.val": "val", **(fields or {})})
+
+
+def encoded(pixels, form, **options):
+  file = io.BytesIO()
+  Image.fromarray(pixels).save(file, form, **options)
+  return file.getvalue()
+
+
+# Which files.
+
+
+@pytest.mark.parametrize(
+  ("suffix", "form", "exact"),
+  [
+    *((f".{name}", "JPEG", False) for name in ("jpg", "jpeg", "jpe", "jfif", "JPG")),
+    *((f".{name}", "TIFF", True) for name in ("tif", "tiff", "TIF")),
+    *((f".{form.lower()}", form, form != "WEBP") for form in ("PNG", "BMP", "GIF", "WEBP")),
+  ],
+)
+def test_a_file_of_this_ending_is_read(folder, suffix, form, exact):
+  pixels = np.full((8, 8, 3), 255, np.uint8)
+  pixels[:4] = 0
+  (folder / "train" / "cat" / f"zzz{suffix}").write_bytes(encoded(pixels, form))
+  data = read(folder)
+  assert len(data.train) == 41
+  assert not data.remarks
+  np.testing.assert_allclose(data.train.inputs.cut(20), pixels[1:7, 1:7], rtol=0, atol=0 if exact else 20)
+
+
+def test_nested_images_are_read_and_the_others_counted_by_their_reasons(folder, tmp_path):
+  cat = folder / "train" / "cat"
+  (cat / "a" / "b").mkdir(parents=True)
+  (cat / "000.PNG").rename(cat / "a" / "b" / "000.PNG")
+  (cat / "elsewhere").symlink_to(tmp_path / "others")
+  (tmp_path / "others").mkdir()
+  Image.fromarray(noise(0, 9, 9)).save(tmp_path / "others" / "x.png")
+  (cat / "round").symlink_to(cat)
+  for name in ("gone.png", "gone"):
+    (cat / name).symlink_to(tmp_path / "nowhere")
+  os.mkfifo(cat / "pipe.png")
+  for name in ("notes.txt", "more.TXT", "photo.heic", "README", "._000.png", ".DS_Store"):
+    (cat / name).write_bytes(b"")
+  (cat / ".thumbs").mkdir()
+  (cat / ".thumbs" / "x.png").write_bytes(b"")
+  (folder / "train" / "stray.png").write_bytes(b"")
+  data = read(folder)
+  assert [len(split) for split in data.splits().values()] == [41, 12, 12]
+  assert np.bincount(data.train.labels).tolist() == [21, 20]
+  reasons = Counter()
+  assert len(find_images(cat, reasons)) == 21
+  twice = {"broken links": 2, ".txt": 2, "hidden": 2}
+  once = (".heic", "without an ending", "pipes or devices", "links to a folder around them")
+  assert reasons == twice | dict.fromkeys(once, 1)
+  [line] = data.remarks
+  assert line.startswith(f"data.image_folder.train: 11 files in {folder / 'train'} are left out: 2 ")
+  assert all(f"{number} {reason}" in line for reason, number in twice.items())
+  assert line.endswith("3 others")
+  with pytest.warns(UserWarning, match="11 files in .* are left out: "):
+    load_data(config_of(folder))
+
+
+def test_a_folder_that_no_field_names_is_told(folder):
+  (folder / "test").mkdir()
+  [line] = read(folder).remarks
+  assert line == (
+    f"data.image_folder.path: {folder} has test too, not read with train='train', val='val', test='val'"
+  )
+
+
+def test_a_class_without_images_says_what_is_there_instead(folder):
+  for split in ("train", "val"):
+    (folder / split / "cow").mkdir()
+    (folder / split / "cow" / "0.heic").write_bytes(b"")
+  with pytest.raises(
+    RunError, match=r"cow has no images; give \.bmp, .* and not these: 1 files in .*: 1 \.heic$"
+  ):
+    read(folder)
+
+
+def test_the_names_of_the_classes_are_kept(folder):
+  data = load_data(config_of(folder))
+  assert data.describe()["class_names"] == list(CLASSES)
+  three = make_folder(folder.parent / "three", classes=("ant", "bee", "cow"))
+  subset = load_data(config_of(three, {"data.subset.num_classes": 2}))
+  kept = np.sort(np.random.default_rng(0).permutation(3)[:2])  # as the subset draws them
+  assert subset.class_names == tuple(("ant", "bee", "cow")[k] for k in kept)
+
+
+def test_a_run_of_an_earlier_version_that_kept_no_names_continues(folder, tmp_path):
+  from jaxreg.train.run import workdir as workdirs
+
+  config = config_of(folder)
+  description = load_data(config).describe()
+  earlier = {name: value for name, value in description.items() if name != "class_names"}
+  workdirs.claim(tmp_path / "run", train.flatten(config), earlier, 10)
+  assert workdirs.check_same(tmp_path / "run", train.flatten(config), description) == {}
+
+
+def test_a_class_of_one_image_is_named_with_the_remedy(folder):
+  for file in list((folder / "train" / "dog").iterdir())[1:]:
+    file.unlink()
+  with pytest.raises(RunError) as caught:
+    sources.image_folder(str(folder))
+  assert "class 'dog' has a single training example" in str(caught.value)
+  assert "add examples, leave the class out, or give a validation split of its own" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("fraction", "told"), [(0.01, "1 of 40"), (0.99, "40 of 40"), (2.0, "below 1, got 2.0")]
+)
+def test_a_fraction_that_fits_no_class_is_told_in_our_own_words(folder, fraction, told):
+  with pytest.raises(RunError, match=r"^data\.image_folder\.validation_fraction: ") as caught:
+    sources.image_folder(str(folder), validation_fraction=fraction)
+  assert told in str(caught.value)
+  assert "test_size" not in str(caught.value)
+
+
+# What they show.
+
+
+def turned(pixels, orientation):
+  """The stored pixels of an upright image, by the table of the EXIF standard, in NumPy alone."""
+  across = np.swapaxes(pixels, 0, 1)
+  return {
+    1: pixels,
+    2: pixels[:, ::-1],
+    3: pixels[::-1, ::-1],
+    4: pixels[::-1],
+    5: across,
+    6: across[::-1],
+    7: across[::-1, ::-1],
+    8: across[:, ::-1],
+  }[orientation]
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_is_applied(form, orientation):
+  pixels = np.kron(noise(1, 3, 5), np.ones((8, 8, 1), np.uint8))  # blocks, which JPEG keeps
+  exif = Image.Exif()
+  exif[274] = orientation
+  options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}.get(form, {})
+  stored = np.ascontiguousarray(turned(pixels, orientation))
+  found = np.asarray(images.decode(encoded(stored, form, exif=exif, **options)))
+  np.testing.assert_allclose(found, pixels, rtol=0, atol=4 if form == "JPEG" else 0)
+
+
+def test_damaged_exif_leaves_the_image():
+  pixels = np.full((8, 8, 3), 77, np.uint8)
+  found = images.decode(encoded(pixels, "JPEG", exif=b"Exif\0\0MM\0*\0\0\xff\xff"))
+  np.testing.assert_allclose(np.asarray(found), pixels, rtol=0, atol=2)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_black_drawing_on_nothing_shows_on_white(mode, channels):
+  opacity = np.random.default_rng(0).integers(0, 256, (5, 7), np.uint8)
+  drawing = np.zeros((5, 7, 4), np.uint8)
+  drawing[..., 3] = opacity
+  file = io.BytesIO()
+  Image.fromarray(drawing).convert(mode).save(file, "PNG")
+  found = np.asarray(images.decode(file.getvalue(), channels)).reshape(5, 7, -1)
+  np.testing.assert_array_equal(found, np.repeat(255 - opacity[..., None], channels, axis=-1))
+  kept = images.decode(file.getvalue(), 4)
+  np.testing.assert_array_equal(np.asarray(kept)[..., 3], opacity)
+
+
+def test_a_transparent_grey_of_16_bits_shows_white():
+  grey = np.array([[0, 300, 65535]], np.uint16)
+  file = io.BytesIO()
+  Image.fromarray(grey).save(file, "PNG", transparency=300)
+  np.testing.assert_array_equal(np.asarray(images.decode(file.getvalue(), 1)), [[0, 255, 255]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_of_32_bits_are_refused(dtype):
+  with pytest.raises(ValueError, match="not of 8 or 16 bits"):
+    images.decode(encoded(np.full((2, 2), 70_000, dtype), "TIFF"))
+
+
+@pytest.mark.parametrize("shape", [(1, 300), (300, 1), (2, 40), (40, 3)])
+def test_a_thin_image_is_cut_as_if_it_were_scaled_whole(shape):
+  image = Image.fromarray(noise(2, *shape))
+  scaled = [max(64, round(side * 64 / min(image.size))) for side in image.size]
+  whole = np.asarray(image.resize(scaled, Image.Resampling.BILINEAR)).astype(int)
+  left, top = ((side - 50) // 2 for side in scaled)
+  found = centre_crop(image, size=50, resize=64)
+  np.testing.assert_allclose(found, whole[top : top + 50, left : left + 50], rtol=0, atol=1)
+  drawn = np.random.default_rng(3)
+  drawn.integers(64, 65)
+  left, top = (int(drawn.integers(side - 49)) for side in scaled)
+  found = scaled_crop(np.random.default_rng(3), image, size=50, sides=(64, 64), flip=False)
+  np.testing.assert_allclose(found, whole[top : top + 50, left : left + 50], rtol=0, atol=1)
+
+
+def test_a_very_thin_image_takes_little_memory():
+  """Scaled whole, it has 1.1 GB."""
+  code = (
+    "import numpy as np, resource; from PIL import Image; from jaxreg.train.data.crops import centre_crop\n"
+    "image = Image.fromarray(np.zeros((6000, 1, 3), np.uint8))\n"
+    "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+    "assert centre_crop(image, size=224, resize=256).shape == (224, 224, 3)\n"
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+  )
+  out = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, cwd=runs.ROOT, check=True
+  )
+  assert int(out.stdout) * 1024 < 100e6
+
+
+# Images that cannot be decoded.
+
+
+def damage(folder, *names):
+  files = [folder / name for name in names]
+  for file in files:
+    file.write_bytes(file.read_bytes()[:40])
+  return files
+
+
+def test_unreadable_images_are_left_out_counted_and_named(folder, cache):
+  damage(folder, "train/cat/003.png", "train/dog/000.PNG", "val/dog/002.PNG")
+  whole = np.asarray(read(make_folder(folder.parent / "whole")).train.inputs)
+  config = config_of(folder, {"data.skip_unreadable": True})
+  with pytest.warns(
+    UserWarning, match=r"4 images .*\(2 of train, 1 of val, 1 of test\) are left out; .*003\.png"
+  ):
+    data = load_data(config)
+  assert [len(split) for split in data.splits().values()] == [38, 11, 11]
+  kept = np.delete(np.arange(40), [3, 20])
+  np.testing.assert_array_equal(np.asarray(data.train.inputs), whole[kept])
+  np.testing.assert_array_equal(data.train.labels, np.repeat([0, 1], 20)[kept])
+  assert len(list((cache / "unreadable").iterdir())) >= 2
+
+
+def test_what_was_found_is_kept_until_a_file_changes(folder, monkeypatch):
+  [file] = damage(folder, "train/cat/003.png")
+  config = config_of(folder, {"data.skip_unreadable": True})
+  assert len(load_data(config).train) == 39
+  with monkeypatch.context() as patch:
+    patch.setattr(readable, "in_chunks", lambda *_, **__: pytest.fail("they were read before"))
+    assert len(load_data(config).train) == 39
+  Image.fromarray(noise(0, 9, 9)).save(file)
+  assert len(load_data(config).train) == 40
+
+
+def test_an_error_of_the_system_may_pass_and_is_not_kept(folder, cache):
+  file = folder / "train" / "cat" / "003.png"
+  whole = file.read_bytes()
+  data = read(folder)
+  file.unlink()  # after the folder was listed
+  assert list(readable.find_faults(data)["train"]) == [3]
+  file.write_bytes(whole)
+  assert readable.find_faults(data)["train"] == {}
+
+
+def test_a_class_without_any_other_image_is_told(folder):
+  damage(folder, *(f"train/dog/{file.name}" for file in (folder / "train" / "dog").iterdir()))
+  with pytest.raises(RunError, match=r"no image of class 'dog' in the train split can be decoded"):
+    load_data(config_of(folder, {"data.skip_unreadable": True}))
+
+
+def test_without_the_option_nothing_is_read_before(folder, cache):
+  damage(folder, "train/cat/003.png")
+  assert len(load_data(config_of(folder)).train) == 40
+  assert not cache.exists()
+
+
+# The job.
+
+
+def flags(folder, *more):
+  config = config_of(folder)
+  fields = {
+    "data.name",
+    "data.image_folder.path",
+    "data.image_folder.val",
+    "data.stream.size",
+    "data.stream.resize",
+  }
+  given = [f"--config.{field}={value}" for field, value in train.flatten(config).items() if field in fields]
+  return [*given, "--config.batch_size=8", *more]
+
+
+def test_the_command_takes_the_flags_of_a_training_run(folder, tmp_path):
+  plain = cli.parse(flags(folder, "--workdir", str(tmp_path / "run")), runs.ROOT / "configs")
+  call = cli.parse(["check-data", *flags(folder, "--workdir", str(tmp_path / "run"))], runs.ROOT / "configs")
+  before = train.flatten(plain.config)
+  changed = {field for field, value in train.flatten(call.config).items() if value != before[field]}
+  assert changed == {"job"}
+  assert call.config.job == "check_data"
+
+
+def test_good_data_are_counted_and_nothing_is_written(folder, tmp_path):
+  config = config_of(folder, {"job": "check_data"})
+  results = train.check_data(config, tmp_path / "run")
+  assert results["unreadable"] == 0
+  assert results["sizes"] == {"train": 40, "val": 12, "test": 12}
+  assert train.report(results, config, tmp_path / "run").splitlines() == [
+    "data.image_folder: 40 train, 12 val, 12 test examples of 2 classes: cat, dog",
+    "64 images read; 0 of them cannot be decoded",
+  ]
+  assert not (tmp_path / "run").exists()
+
+
+def test_images_that_would_end_a_run_end_the_job(folder, tmp_path, capsys):
+  files = damage(folder, "train/cat/003.png", "val/dog/002.PNG")
+  with pytest.raises(
+    RunError, match=r"^data: 2 of 64 images cannot be decoded, and 2 of them would end the run"
+  ):
+    train.check_data(config_of(folder, {"job": "check_data"}), tmp_path / "run")
+  said = capsys.readouterr().err.splitlines()
+  for file in files:
+    assert [line for line in said if f"{file} cannot be decoded" in line]
+  # Those that the run does not use do not end it, nor with the option.
+  few = config_of(folder, {"job": "check_data", "data.limit": 2, "data.skip_unreadable": False})
+  assert train.check_data(few, tmp_path / "run")["unreadable"] == 2
+  results = train.check_data(config_of(folder, {"job": "check_data", "data.skip_unreadable": True}), tmp_path)
+  assert (results["unreadable"], results["sizes"]["train"]) == (2, 39)
+
+
+def test_every_check_reads_anew(folder, tmp_path):
+  config = config_of(folder, {"job": "check_data"})
+  file = folder / "train" / "cat" / "003.png"
+  before, whole = file.stat(), file.read_bytes()
+  assert train.check_data(config, tmp_path)["unreadable"] == 0
+  file.write_bytes(bytes(len(whole)))
+  os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # a disk that loses bits tells nobody
+  with pytest.raises(RunError, match="1 of 64 images cannot be decoded"):
+    train.check_data(config, tmp_path)
+
+
+@pytest.mark.thorough
+def test_the_program_checks_and_exits(folder, tmp_path):
+  arguments = ["check-data", *flags(folder), "--config.compilation_cache=False"]
+  status, out, err = runs.run(arguments, tmp_path, optimised=False)
+  assert (status, runs.own_lines(err)) == (0, [])
+  assert "64 images read; 0 of them cannot be decoded" in out
+  damage(folder, "val/dog/002.PNG")
+  status, out, err = runs.run(arguments, tmp_path, optimised=False)
+  assert (status, out) == (1, "")
+  assert "1 of 64 images cannot be decoded, and 1 of them would end the run" in err
+  assert not (tmp_path / "runs").exists()
+
+
+def test_other_data_are_read_too(tmp_path):
+  config = runs.make_config({"job": "check_data", "data.limit": 0})
+  results = train.check_data(config, tmp_path)
+  assert train.report(results, config, tmp_path) == (
+    "data.digits: 1078 train, 359 val, 360 test examples of 10 classes"
+  )
+  json.dumps(results)

@@ -1,0 +1,149 @@
+"""No job writes through a link or waits at a pipe: people pass work directories on."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import runs
+import toy_text
+
+from jaxreg import train
+from jaxreg.train.data import sources
+from jaxreg.train.files import FOLDERS
+from jaxreg.train.jobs.flatness.array_cache import Kept
+from jaxreg.train.run import workdir as workdirs
+
+SHORT = {"epochs": 1, "method.name": "softmax"}
+PROFILE = {"flatness.analyses": ("profile",), "flatness.profile.directions": 1, "flatness.profile.points": 3}
+COMPARE = {"compare.rows": ("softmax",), "compare.grid": ("softmax: seed=1,2",), "compare.seeds": 1}
+# The job, its fields, and whether it reads the run of `train`.
+JOBS = {
+  "train": (train.train, SHORT, False),
+  "evaluate": (train.evaluate, {**SHORT, "job": "evaluate"}, True),
+  "compare": (train.compare, {"epochs": 1, "job": "compare", **COMPARE}, False),
+  "flatness": (train.flatness, {**SHORT, "job": "flatness", **PROFILE}, False),
+  "translate": (train.translate, {"job": "translate"}, True),
+}
+MARKS = {"compare": "thorough", "flatness": "thorough", "translate": "thorough"}
+FIXED = {
+  ".json",
+  ".jsonl",
+  ".md",
+  ".npz",
+  ".png",
+  ".txt",
+}  # the endings of files whose names are known before
+
+
+def written(folder):
+  """The files whose names are known before a run: without checkpoints, and arrays named by their digests."""
+  files = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix in FIXED and path.is_file()}
+  return {path for path in files if not {"checkpoints", "kept"} & {*path.parts}}
+
+
+def lay(folder, files, make):
+  """Puts something odd in the place of each file that is not there, and of the file that is written first."""
+  laid = [folder / path for path in files if not (folder / path).exists()]
+  for path in laid:
+    for place in (path, path.with_name(path.name + ".partial")):
+      place.parent.mkdir(parents=True, exist_ok=True)
+      make(place)
+  return laid
+
+
+@pytest.fixture(scope="module")
+def run_job(tmp_path_factory, light_module):
+  """Runs a job in a work directory, for which it copies what the job needs."""
+  texts = toy_text.write(tmp_path_factory.mktemp("texts"))
+  ready = {}
+
+  def make(name, fields):
+    return toy_text.make_config(texts, fields) if name == "translate" else runs.make_config(fields)
+
+  def run(name, workdir, lay=lambda workdir: None):
+    job, fields, reads = JOBS[name]
+    if reads:
+      if name not in ready:
+        ready[name] = tmp_path_factory.mktemp("trained") / "run"
+        trained = {field: value for field, value in fields.items() if field != "job"}
+        train.train(make(name, trained), ready[name])
+      shutil.copytree(ready[name], workdir)
+    laid = lay(workdir)
+    return job(make(name, fields), workdir), laid
+
+  return run
+
+
+@pytest.mark.parametrize(
+  "name",
+  [pytest.param(name, marks=getattr(pytest.mark, MARKS[name]) if name in MARKS else ()) for name in JOBS],
+)
+def test_every_file_of_every_job(name, run_job, tmp_path):
+  """A link to nowhere would make a file there; a link to a file is the same to whoever opens it."""
+  results, _ = run_job(name, tmp_path / "plain")
+  expected = written(tmp_path / "plain")
+  assert len(expected) > 5
+  (tmp_path / "mine").mkdir()
+  link = lambda place: place.symlink_to(tmp_path / "mine" / f"{abs(hash(place))}")
+  # A file of results that is no file would be those of another program.
+  piped = {path for path in expected if path.name != "results.json"}
+  for kind, files, make in (("links", expected, link), ("pipes", piped, os.mkfifo)):
+    workdir = tmp_path / kind
+    again, laid = run_job(name, workdir, lambda workdir, files=files, make=make: lay(workdir, files, make))
+    assert len(laid) >= 2 or name == "evaluate"
+    assert again == results
+    assert written(workdir) == expected
+    assert not [path for path in laid if path.is_symlink() or not path.is_file()]
+    assert not list(workdir.rglob("*.partial"))
+  assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe"])
+def test_arrays_that_are_kept(tmp_path, odd):
+  (tmp_path / "mine").mkdir()
+  make = os.mkfifo if odd == "pipe" else lambda place: place.symlink_to(tmp_path / "mine" / place.name)
+  for name in ("a.npz", "a.npz.partial"):
+    make(tmp_path / name)
+  kept = Kept(tmp_path)
+  assert kept.arrays("a", lambda: {"x": np.arange(3)})["x"].tolist() == [0, 1, 2]
+  assert kept.arrays("a", lambda: pytest.fail("it is kept"))["x"].tolist() == [0, 1, 2]
+  assert not list((tmp_path / "mine").iterdir())
+  assert (tmp_path / "a.npz").is_file()
+  assert not (tmp_path / "a.npz").is_symlink()
+
+
+def test_a_file_that_a_link_names_is_left_alone(tmp_path, light_runs):
+  (tmp_path / "mine").write_text("precious")
+  (tmp_path / "run" / "figures").mkdir(parents=True)
+  names = ("metrics.jsonl", "environment.json", "reliability.json", "stacks-0.txt")
+  for name in names:
+    (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
+  train.train(runs.make_config(SHORT), tmp_path / "run")
+  assert (tmp_path / "mine").read_text() == "precious"
+  assert not any((tmp_path / "run" / name).is_symlink() for name in names)
+
+
+@pytest.mark.parametrize("inner", [*FOLDERS, "checkpoints/2023", "rows/softmax", "kept/a/b"])
+@pytest.mark.parametrize("job", ["train", "compare", "flatness"])
+def test_a_folder_that_is_a_link_is_refused(job, inner, tmp_path, light_runs):
+  """Beginning a run removes half-saved checkpoints, which a link would find among the user's folders."""
+  (tmp_path / "mine" / "7").mkdir(parents=True)
+  before = runs.snapshot(tmp_path / "mine")
+  folder = tmp_path / "run" / inner
+  folder.parent.mkdir(parents=True)
+  folder.symlink_to(tmp_path / "mine")
+  run, fields, _ = JOBS[job]
+  with pytest.raises(
+    train.RunError, match=rf"^--workdir: {folder} is a link, and nothing is written through"
+  ):
+    run(runs.make_config(fields), tmp_path / "run")
+  assert runs.snapshot(tmp_path / "mine") == before
+
+
+def test_the_work_directory_itself_may_be_a_link(tmp_path):
+  (tmp_path / "disk").mkdir()
+  (tmp_path / "run").symlink_to(tmp_path / "disk")
+  fields = train.flatten(runs.make_config())
+  assert workdirs.claim(tmp_path / "run", fields, sources.digits().describe(), 3) is None
+  assert (tmp_path / "disk" / "config.json").is_file()
