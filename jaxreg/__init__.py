@@ -36,6 +36,10 @@ Conventions:
 - A `batch` is any pytree, which is only passed to the loss. Functions that read it (`augment`,
   `adversarial_loss`) need a mapping with `inputs` and, for mixing, `labels`.
 - `params` are any pytree; `mask` says which leaves, as `paths` explains: globs, a tree or a function.
+- An error names the argument, what was given and what is allowed. TypeError: an array that is not floating,
+  labels that are not integers, a key that is missing or not typed, a function with other arguments.
+  ValueError: shapes that do not fit, an option out of range, an unknown name, a mask that selects nothing.
+  Values are checked where they are known, outside of `jit`. `Raises` in a docstring has the other errors.
 """
 
 import importlib

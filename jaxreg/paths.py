@@ -73,9 +73,6 @@ def select(
   Returns:
     A pytree of bools with the structure of `tree`, like Optax's masks.
 
-  Raises:
-    TypeError: if a pattern is of another type.
-
   Example:
     >>> select({"Dense_0": {"kernel": 1.0, "bias": 2.0}}, "*/kernel")
     {'Dense_0': {'bias': False, 'kernel': True}}
@@ -98,7 +95,6 @@ def labels(tree: Any, patterns: Sequence[Pattern]) -> Any:
     A pytree of integers with the structure of `tree`.
 
   Raises:
-    TypeError: if a pattern is of another type.
     ValueError: if a name matches no pattern.
 
   Example:

@@ -65,10 +65,6 @@ def permute_units(params: Params, permutation: ArrayLike, *, incoming: Mask, out
   Returns:
     A pytree like `params`.
 
-  Raises:
-    TypeError: for a `permutation` that is not of integers.
-    ValueError: for a known `permutation` that is none, or a leaf with another number of units.
-
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
     >>> permute_units(params, jnp.array([1, 0]), incoming="a/*", outgoing="b/kernel")["b"]["kernel"].ravel()
@@ -106,10 +102,6 @@ def rescale_units(params: Params, scales: ArrayLike, *, incoming: Mask, outgoing
   Returns:
     A pytree like `params`, with the same dtypes.
 
-  Raises:
-    TypeError: for `scales` that are not floating.
-    ValueError: for a known scale that is not above 0, or a leaf with another number of units.
-
   Example:
     >>> params = {"a": {"kernel": jnp.array([[1.0, 2.0]])}, "b": {"kernel": jnp.array([[3.0], [4.0]])}}
     >>> new = rescale_units(params, jnp.array([10.0, 0.5]), incoming="a/*", outgoing="b/kernel")
@@ -143,9 +135,6 @@ def rescale_normalized(params: Params, scales: ArrayLike, *, incoming: Mask) -> 
   Returns:
     A pytree like `params`, with the same dtypes.
 
-  Raises:
-    TypeError, ValueError: as `rescale_units`.
-
   Example:
     >>> params = {"Dense_0": {"kernel": jnp.ones((1, 2))}, "BatchNorm_0": {"scale": jnp.ones(2)}}
     >>> rescale_normalized(params, 3.0, incoming="Dense_0/kernel")["Dense_0"]["kernel"]
@@ -177,9 +166,6 @@ def invariance_error(apply_fn: Callable[..., Any], params: Params, other: Params
 
   Returns:
     A scalar, float32 or wider.
-
-  Raises:
-    TypeError: for outputs that are not floating.
 
   Example:
     >>> invariance_error(lambda w, x: w * x, 2.0, 3.0, jnp.array([1.0, -4.0]))
@@ -221,10 +207,6 @@ def linear_coordinates(matrix: ArrayLike) -> Coordinates:
   Returns:
     `Coordinates`.
 
-  Raises:
-    TypeError: for a `matrix` that is not floating.
-    ValueError: for a `matrix` that is not square.
-
   Example:
     >>> forward, inverse = linear_coordinates(jnp.array([[0.0, 2.0], [1.0, 0.0]]))
     >>> forward(jnp.array([1.0, 3.0])), inverse(jnp.array([6.0, 1.0]))
@@ -262,7 +244,6 @@ def elementwise_coordinates(
     `Coordinates`.
 
   Raises:
-    TypeError: for an argument that is no function.
     ValueError: for an `inverse` that does not undo `forward` at -1, 0.5 and 2, unless it gives NaN there.
 
   Example:

@@ -46,9 +46,6 @@ def adversarial_loss(
   Returns:
     A function of the signature of `loss_fn`; its value is float32 or wider.
 
-  Raises:
-    TypeError: if a function does not take these arguments; in a call, if the loss is no floating scalar.
-
   Example:
     >>> loss_fn = lambda w, batch, *, key: jax.nn.softplus(-batch["inputs"] @ w).mean()
     >>> from jaxreg.adversarial import fgsm

@@ -36,9 +36,6 @@ class EarlyStoppingState(NamedTuple):
 def early_stopping_init(params: Params) -> EarlyStoppingState:
   """Returns the state before the first evaluation: a copy of the parameters, and no metric.
 
-  Raises:
-    TypeError: for a leaf that is no array.
-
   Example:
     >>> early_stopping_init(jnp.ones(1)).params
     Array([1.], dtype=float32)
@@ -79,10 +76,6 @@ def early_stopping_update(
 
   Returns:
     The new state; `state.params` are the parameters to use.
-
-  Raises:
-    TypeError: for a metric that is not floating.
-    ValueError: for an option out of range, a metric that is no scalar, or parameters of another structure.
 
   Example:
     >>> state = early_stopping_init(jnp.zeros(1))

@@ -24,9 +24,6 @@ class EMAState(NamedTuple):
 def ema_init(params: Params) -> EMAState:
   """Returns an average that is a copy of the parameters, in float32 or wider.
 
-  Raises:
-    TypeError: for a leaf that is no array.
-
   Example:
     >>> ema_init(jnp.ones(2, jnp.bfloat16)).params
     Array([1., 1.], dtype=float32)
@@ -52,9 +49,6 @@ def ema_decay(
 
   Returns:
     The decays, in the shape of `number`, floating.
-
-  Raises:
-    ValueError: for a `decay`, `warmup` or `power` out of range.
 
   Example:
     >>> ema_decay(jnp.array([1, 2, 5]), decay=0.75)
@@ -104,10 +98,6 @@ def ema_update(
 
   Returns:
     The new state; `state.params` are the parameters to use.
-
-  Raises:
-    TypeError: for a leaf that is no array.
-    ValueError: for a `decay`, `warmup` or `power` out of range.
 
   Example:
     >>> state = ema_init(jnp.zeros(1))

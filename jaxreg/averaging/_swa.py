@@ -21,9 +21,6 @@ class SWAState(NamedTuple):
 def swa_init(params: Params) -> SWAState:
   """Returns a copy of `params` in float32 or wider with weight 0: the first update replaces it.
 
-  Raises:
-    TypeError: for a leaf that is no array.
-
   Example:
     >>> swa_init(jnp.ones(2, jnp.bfloat16))
     SWAState(params=Array([1., 1.], dtype=float32), count=Array(0, dtype=int32))
@@ -45,9 +42,6 @@ def swa_update(state: SWAState, params: Params) -> SWAState:
 
   Returns:
     The new state; `state.params` are the parameters to use.
-
-  Raises:
-    TypeError: for a leaf that is no array.
 
   Example:
     >>> state = swa_init(jnp.zeros(2))
@@ -101,8 +95,7 @@ def batch_norm_statistics(
     A pytree like `model_state`, in its dtypes.
 
   Raises:
-    TypeError: for a leaf of `model_state` that is not floating.
-    ValueError: for no batches, or a `momentum` outside [0, 1).
+    ValueError: for no batches.
 
   Example:
     >>> def apply_fn(params, mean, x, *, key, train):  # a running mean with momentum 0.9

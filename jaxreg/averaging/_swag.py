@@ -32,11 +32,8 @@ def swag_init(params: Params, *, rank: int = 20) -> SWAGState:
 
   Args:
     params: any pytree of arrays.
-    rank: how many iterates the covariance keeps beside its diagonal; the state has `rank + 2` copies.
-
-  Raises:
-    TypeError: for a leaf that is no array.
-    ValueError: for a `rank` below 2.
+    rank: how many iterates, at least 2, the covariance keeps beside its diagonal; the state has `rank + 2`
+      copies.
 
   Example:
     >>> swag_init(jnp.ones(3), rank=4).deviations.shape
@@ -67,9 +64,6 @@ def swag_update(state: SWAGState, params: Params) -> SWAGState:
 
   Returns:
     The new state.
-
-  Raises:
-    TypeError: for a leaf that is no array.
 
   Example:
     >>> state = swag_init(jnp.zeros(1), rank=2)
@@ -118,10 +112,6 @@ def swag_sample(key: Key, state: SWAGState, *, scale: ArrayLike = 1.0) -> Params
 
   Returns:
     Parameters like `state.params`.
-
-  Raises:
-    TypeError: for a `key` that is no typed key.
-    ValueError: for a negative `scale`.
 
   Example:
     >>> state = swag_init(jnp.zeros(1), rank=2)

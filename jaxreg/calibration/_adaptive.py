@@ -32,10 +32,6 @@ def adaptive_bins(
     `Bins` of `[num_bins]`, in order of rising confidence; for a traced label
     out of range the first two, and so the ECE, are NaN.
 
-  Raises:
-    TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
-
   Example:
     >>> bins = adaptive_bins(jnp.log(jnp.array([[0.75, 0.25], [0.9, 0.1]])), jnp.array([0, 1]), num_bins=2)
     >>> bins.confidence, bins.correct

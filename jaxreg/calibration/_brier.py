@@ -25,10 +25,6 @@ def brier(
   Returns:
     Two scalars; the sum is NaN for a traced label out of range.
 
-  Raises:
-    TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
-
   Example:
     >>> brier(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
     (Array(0.5, dtype=float32), Array(1., dtype=float32))

@@ -31,10 +31,6 @@ def classwise_bins(
   Returns:
     `Bins` of `[classes, num_bins]`; for a traced label out of range the first two, and so the error, are NaN.
 
-  Raises:
-    TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
-
   Example:
     >>> bins = classwise_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
     >>> bins.correct

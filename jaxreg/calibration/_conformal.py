@@ -33,10 +33,6 @@ def conformal_scores(log_probs: ArrayLike) -> Array:
   Returns:
     `[..., classes]`, at least 0, float32 or wider.
 
-  Raises:
-    TypeError: if `log_probs` are not floating.
-    ValueError: if the sum of known probabilities of an example is not 1.
-
   Example:
     >>> conformal_scores(jnp.log(jnp.array([0.75, 0.25]))).round(4)
     Array([0.2877, 1.3863], dtype=float32)
@@ -71,10 +67,6 @@ def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
 
   Returns:
     `[..., classes]`, float32 or wider.
-
-  Raises:
-    TypeError: if `log_probs` are not floating, or `key` is neither None nor a typed key.
-    ValueError: if the sum of known probabilities of an example is not 1.
 
   Example:
     >>> aps_scores(None, jnp.log(jnp.array([0.25, 0.5, 0.25]))).round(4)  # of 3/4, 1/2 and 1
@@ -113,10 +105,6 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
 
   Returns:
     A scalar, float32 or wider; NaN for a traced label out of range.
-
-  Raises:
-    TypeError: if `scores` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a known label is out of range, or `alpha` is outside [0, 1].
 
   Example:
     >>> scores = conformal_scores(jnp.log(jnp.array([[0.75, 0.25], [0.5, 0.5], [0.125, 0.875]])))

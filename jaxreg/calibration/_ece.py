@@ -45,10 +45,6 @@ def ece_bins(
     `Bins` of `[num_bins]`; for a traced label out of range the first two, and
     so the ECE, are NaN.
 
-  Raises:
-    TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
-
   Example:
     >>> bins = ece_bins(jnp.log(jnp.array([[0.75, 0.25]])), jnp.array([0]), num_bins=2)
     >>> bins.confidence

@@ -22,10 +22,6 @@ def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = 
   Returns:
     Two scalars, the sum in nats; it is NaN for a traced label out of range.
 
-  Raises:
-    TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit or known values are no labels or no log-probabilities.
-
   Example:
     >>> nll(jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([0]))
     (Array(0.6931472, dtype=float32), Array(1., dtype=float32))

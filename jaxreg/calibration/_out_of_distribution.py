@@ -28,10 +28,6 @@ def least_confidence(log_probs: ArrayLike) -> Array:
   Returns:
     `[...]`, in [0, 1 - 1 / classes], float32 or wider.
 
-  Raises:
-    TypeError: if `log_probs` are not floating.
-    ValueError: if the sum of known probabilities of an example is not 1.
-
   Example:
     >>> least_confidence(jnp.log(jnp.array([[0.75, 0.25]]))).round(4)
     Array([0.25], dtype=float32)
@@ -56,10 +52,6 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
 
   Returns:
     `[...]`, float32 or wider.
-
-  Raises:
-    TypeError: if `logits` are not floating.
-    ValueError: if `temperature` is not above 0 or of another shape.
 
   Example:
     >>> energy(jnp.zeros((1, 4)), temperature=0.5)  # -log(4) / 2
@@ -90,7 +82,6 @@ def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
     A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
 
   Raises:
-    TypeError: if scores are not floating.
     ValueError: if there are no scores of one kind.
 
   Example:
@@ -121,8 +112,7 @@ def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95)
     A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
 
   Raises:
-    TypeError: if scores are not floating.
-    ValueError: if there are no scores of one kind, or `tpr` is outside (0, 1].
+    ValueError: if there are no scores of one kind.
 
   Example:
     >>> fpr_at_tpr(jnp.array([0.1, 0.2, 0.3, 0.9]), jnp.array([0.25, 0.4]), tpr=0.75)

@@ -41,10 +41,6 @@ def fit_temperature(
   Returns:
     A scalar, float32 or wider; NaN if a logit is NaN or a traced label is out of range.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, a known label is out of range, or `0 < low < high` does not hold.
-
   Example:
     >>> logits = jnp.array([[2.0, 0.0]] * 4)  # confidence 0.88, right in 3 of 4
     >>> print(f"{fit_temperature(logits, jnp.array([0, 0, 0, 1])):.4f}")  # 2 / log 3
@@ -88,10 +84,6 @@ def temper(logits: ArrayLike, *, temperature: ArrayLike) -> Array:
 
   Returns:
     `[..., classes]`, float32 or wider.
-
-  Raises:
-    TypeError: if `logits` are not floating.
-    ValueError: if `temperature` is not above 0 or not a scalar.
 
   Example:
     >>> jnp.exp(temper(jnp.log(jnp.array([0.8, 0.2])), temperature=2.0)).round(4)

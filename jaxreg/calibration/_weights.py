@@ -32,11 +32,7 @@ class Examples(NamedTuple):
 
 
 def predictions(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None) -> Examples:
-  """Like `weighted_examples`, but checks that values with a weight are log-probabilities.
-
-  Raises:
-    ValueError: if the sum of known probabilities of an example is not 1.
-  """
+  """Like `weighted_examples`, but checks that values with a weight are log-probabilities."""
   examples = weighted_examples(log_probs, labels, weights)
   check_log_probs(examples.log_probs, "log_probs")
   return examples
@@ -57,10 +53,6 @@ def weighted_examples(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLik
   A known label out of range is refused; a traced one makes the sums of its example NaN. Equal
   probabilities replace the contents of an example of weight 0: padding may hold anything, even NaN or no
   label, and must reach neither the value nor the gradient.
-
-  Raises:
-    TypeError: if `log_probs` are not floating or `labels` not integer.
-    ValueError: if shapes do not fit, or a known label of an example with a known weight is out of range.
   """
   log_probs = check_logits(log_probs, "log_probs")
   given, labels = labels, check_labels(labels, log_probs, "log_probs", bounded=False)

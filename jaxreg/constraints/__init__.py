@@ -1,9 +1,9 @@
 """Proximal operators `(params, step, *, ...) -> params` and projections `(params, *, ...) -> params`.
 
-`proximal` and `project` make Optax transforms of them, which come last in a chain. `dual_init`, `dual_step`
-and `lagrangian` find the multiplier that keeps a penalty within a bound. `proximal_gradient` solves a problem
-without noise. `mask` selects parameters as `jaxreg.paths` says; None stands for the default, `kernels_only`.
-These files import JAX, Optax, NumPy and the core only.
+`proximal` and `project` make Optax transforms of them, which come last in a chain and need `params`.
+`dual_init`, `dual_step` and `lagrangian` find the multiplier that keeps a penalty within a bound.
+`proximal_gradient` solves a problem without noise. `mask` selects parameters as `jaxreg.paths` says; None
+stands for the default, `kernels_only`.
 """
 
 from jaxreg._names import suggest_names

@@ -35,9 +35,6 @@ def dual_init(multiplier: ArrayLike = 0.0) -> DualState:
   Returns:
     A `DualState` of scalars, float32 or wider.
 
-  Raises:
-    ValueError: if `multiplier` is negative.
-
   Example:
     >>> dual_init().multiplier
     Array(0., dtype=float32)
@@ -64,10 +61,6 @@ def lagrangian(loss: ArrayLike, penalty: ArrayLike, state: DualState, *, bound: 
 
   Returns:
     A scalar, float32 or wider.
-
-  Raises:
-    TypeError: if `loss` or `penalty` is not floating.
-    ValueError: if one is not a scalar.
 
   Example:
     >>> lagrangian(1.0, 5.0, dual_init(0.5), bound=4.0)
@@ -102,10 +95,6 @@ def dual_step(
 
   Returns:
     The new state.
-
-  Raises:
-    TypeError: if `penalty` is not floating.
-    ValueError: if it is not a scalar, or an option is out of range.
 
   Example:
     >>> dual_step(dual_init(0.5), 5.0, bound=4.0, learning_rate=0.25).multiplier

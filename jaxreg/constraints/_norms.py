@@ -32,10 +32,6 @@ def max_norm(params: Params, *, limit: ArrayLike, axis: Axis = None, mask: Mask 
   Returns:
     A pytree like `params`, with the same dtypes.
 
-  Raises:
-    TypeError: for a selected leaf that is not floating.
-    ValueError: for a wrong `limit` or `mask`, or an `axis` that a selected leaf does not have.
-
   Example:
     >>> max_norm({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}, limit=2.5)["kernel"]
     Array([[1.5, 0. ],
@@ -70,9 +66,6 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
 
   Returns:
     A pytree like `params`, with the same dtypes.
-
-  Raises:
-    TypeError, ValueError: as `max_norm`.
 
   Example:
     >>> unit_norm({"kernel": jnp.array([[4.0, 0.0], [0.0, 0.0]])})["kernel"]
@@ -112,9 +105,6 @@ def min_max_norm(
 
   Returns:
     A pytree like `params`, with the same dtypes.
-
-  Raises:
-    TypeError, ValueError: as `max_norm`, and for bounds or a `rate` out of range.
 
   Example:
     >>> w = {"kernel": jnp.array([[3.0, 0.0], [4.0, 0.5]])}

@@ -30,7 +30,6 @@ def project(projection: Projection) -> optax.GradientTransformationExtraArgs:
 
   Raises:
     TypeError: for a `projection` with options that are not bound, such as `max_norm` without its limit.
-    ValueError: in `update`, without `params`.
 
   Example:
     >>> import functools

@@ -39,9 +39,6 @@ def soft_threshold(x: ArrayLike, *, threshold: ArrayLike) -> Array:
   Returns:
     An array of the shape and dtype of `x`.
 
-  Raises:
-    TypeError: if `x` is not floating.
-
   Example:
     >>> soft_threshold(jnp.array([-3.0, 0.5, 2.0]), threshold=1.0)
     Array([-2.,  0.,  1.], dtype=float32)
@@ -71,10 +68,6 @@ def prox_l1(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
   Returns:
     A pytree like `params`, with the same dtypes.
 
-  Raises:
-    TypeError: for a selected leaf that is not floating.
-    ValueError: for a negative `weight`, or a `mask` that selects nothing or is another tree.
-
   Example:
     >>> prox_l1({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 0.1, weight=10.0)["kernel"]
     Array([-2.,  0.,  1.], dtype=float32)
@@ -102,10 +95,6 @@ def prox_elastic_net(
 
   Returns:
     A pytree like `params`, with the same dtypes.
-
-  Raises:
-    TypeError: as `prox_l1`.
-    ValueError: as `prox_l1`, and for a `ratio` outside [0, 1].
 
   Example:
     >>> prox_elastic_net({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 1.0, weight=2.0, ratio=0.5)["kernel"]
@@ -145,10 +134,6 @@ def prox_group_lasso(
   Returns:
     A pytree like `params`, with the same dtypes.
 
-  Raises:
-    TypeError: as `prox_l1`.
-    ValueError: as `prox_l1`, or if `axis` is not one of a selected leaf.
-
   Example:
     >>> w = jnp.array([[3.0, 0.1], [4.0, 0.1]])
     >>> prox_group_lasso({"kernel": w}, 1.0, weight=2.5, size_weighted=False)["kernel"]
@@ -186,9 +171,6 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
   Returns:
     A pytree like `params`, with the same dtypes.
 
-  Raises:
-    TypeError, ValueError: as `prox_l1`.
-
   Example:
     >>> prox_l0({"kernel": jnp.array([-3.0, 0.5, 2.0])}, 1.0, weight=1.0)["kernel"]
     Array([-3.,  0.,  2.], dtype=float32)
@@ -212,9 +194,6 @@ def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = ker
 
   Returns:
     A pytree like `params`, with the same dtypes.
-
-  Raises:
-    TypeError, ValueError: as `prox_l1`.
 
   Example:
     >>> prox_non_negative({"kernel": jnp.array([-3.0, 0.5])})["kernel"]
@@ -247,7 +226,6 @@ def proximal(prox: Prox, learning_rate: optax.ScalarOrSchedule) -> optax.Gradien
 
   Raises:
     TypeError: for a `prox` with options that are not bound, such as `prox_l1` without its weight.
-    ValueError: in `update`, without `params`.
 
   Example:
     >>> import functools

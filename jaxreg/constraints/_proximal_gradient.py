@@ -55,10 +55,6 @@ def proximal_gradient(
     By name: the solution `params`, the last step size `step`, and `losses`, the smooth loss before each step,
     `[num_steps]`.
 
-  Raises:
-    TypeError: for a `loss_fn` or `prox` that is no such function.
-    ValueError: for a number out of its range.
-
   Example:
     >>> import functools
     >>> from jaxreg.constraints import prox_l1

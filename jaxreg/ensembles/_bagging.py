@@ -24,10 +24,6 @@ def bootstrap_indices(key: Key, *, num_examples: int, num_members: int) -> Array
   Returns:
     `[num_members, num_examples]`, int32.
 
-  Raises:
-    TypeError: if `key` is not a typed key or a number not an integer.
-    ValueError: if a number is below 1.
-
   Example:
     >>> bootstrap_indices(jax.random.key(0), num_examples=4, num_members=2).shape
     (2, 4)

@@ -21,10 +21,6 @@ def ensemble_init(key: Key, init_fn: Callable[[Key], Params], *, num_members: in
   Returns:
     The stacked parameters, every leaf `[members, ...]`.
 
-  Raises:
-    TypeError: if `key` is not a typed key or `num_members` not an integer.
-    ValueError: if `num_members` is below 1.
-
   Example:
     >>> ensemble_init(jax.random.key(0), lambda key: jax.random.normal(key, (4,)), num_members=3).shape
     (3, 4)
@@ -55,9 +51,6 @@ def ensemble_apply(
 
   Returns:
     The outputs stacked, every leaf `[members, ...]`.
-
-  Raises:
-    ValueError: if `by` is neither.
 
   Example:
     >>> slopes = jnp.array([1.0, 2.0])

@@ -71,10 +71,6 @@ def laplace_curvature(
     A NamedTuple of sums for `laplace_posterior`, float32 or wider: for "dense" of the `matrix`
     `[features, classes, features, classes]`, for "kronecker" of `features`, `classes` and `count`.
 
-  Raises:
-    TypeError: if `features` or `logits` are not floating.
-    ValueError: for other shapes, or another `structure`.
-
   Example:
     >>> laplace_curvature(jnp.array([[2.0]]), jnp.zeros((1, 2))).matrix.reshape(2, 2)
     Array([[ 1., -1.],
@@ -126,9 +122,6 @@ def laplace_posterior(
     A NamedTuple for `laplace_variance`, by the form of `curvature`: `directions` or the factors `features`
     and `classes` of the directions, and the `variances` of the weights along them.
 
-  Raises:
-    ValueError: if `precision` is not above 0.
-
   Example:
     >>> curvature = laplace_curvature(jnp.array([[2.0]]), jnp.zeros((1, 2)))
     >>> laplace_posterior(curvature, precision=1.0).variances.round(4)  # of eigenvalues 0 and 2
@@ -158,10 +151,6 @@ def laplace_variance(posterior: DensePosterior | KroneckerPosterior, features: A
 
   Returns:
     `[batch, classes]`, float32 or wider, for `probit_log_probs`.
-
-  Raises:
-    TypeError: if `features` are not floating.
-    ValueError: if their number is not that of the posterior.
 
   Example:
     >>> posterior = laplace_posterior(
@@ -199,10 +188,6 @@ def probit_log_probs(logits: ArrayLike, variance: ArrayLike) -> Array:
 
   Returns:
     Log-probabilities `[..., classes]`, float32 or wider.
-
-  Raises:
-    TypeError: if `logits` or `variance` are not floating.
-    ValueError: if the shapes differ.
 
   Example:
     >>> log_probs = probit_log_probs(jnp.array([3.0, 0.0]), jnp.array([8 / jnp.pi * 8, 0.0]))

@@ -21,8 +21,7 @@ def dropout_masks(num_units: int) -> Array:
     `[2^d, d]`, bool, true for a kept unit.
 
   Raises:
-    TypeError: if `num_units` is not an integer.
-    ValueError: if it is below 1 or above 16.
+    ValueError: if `num_units` is above 16.
 
   Example:
     >>> dropout_masks(2)
@@ -51,10 +50,6 @@ def mask_probs(masks: ArrayLike, *, rate: ArrayLike) -> Array:
 
   Returns:
     `[...]`, float32 or wider; over all of `dropout_masks(d)` they sum to 1.
-
-  Raises:
-    TypeError: if `masks` are not bool.
-    ValueError: if `rate` is outside [0, 1] or of another shape.
 
   Example:
     >>> mask_probs(dropout_masks(2), rate=0.25)

@@ -60,10 +60,6 @@ def mc_predict(
   Returns:
     An `MCResult`, float32 or wider.
 
-  Raises:
-    TypeError: if `key` is not a typed key, a number not an integer, or the outputs are not floating.
-    ValueError: if a number is below 1.
-
   Example:
     >>> apply_fn = lambda w, x, *, key: jax.random.bernoulli(key, 0.5, x.shape) * x @ w
     >>> x, w = jnp.ones((1, 1)), jnp.array([[jnp.log(3.0), 0.0]])  # 3/4 or 1/2
@@ -102,9 +98,6 @@ def mc_regress(
   Returns:
     A NamedTuple of `mean` and `variance` of the draws (divided by their number), `[batch, ...]`, and of
     `samples`, the draws, `[num_samples, batch, ...]`; float32 or wider.
-
-  Raises:
-    TypeError, ValueError: as `mc_predict`.
 
   Example:
     >>> apply_fn = lambda w, x, *, key: w * jax.random.bernoulli(key, 0.5, x.shape) * x

@@ -30,8 +30,7 @@ def arithmetic(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arr
     `[...]`, float32 or wider.
 
   Raises:
-    TypeError: if an array is not floating.
-    ValueError: if known `weights` are negative or all 0, or known `log_probs` are probabilities.
+    ValueError: if known `weights` are negative or all 0.
 
   Example:
     >>> jnp.exp(arithmetic(jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))))
@@ -66,9 +65,6 @@ def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arra
 
   Returns:
     `[..., classes]`, log-probabilities, float32 or wider; NaN if every class is vetoed.
-
-  Raises:
-    TypeError, ValueError: as `arithmetic`.
 
   Example:
     >>> jnp.exp(geometric(jnp.log(jnp.array([[0.5, 0.5], [0.8, 0.2]])))).round(4)

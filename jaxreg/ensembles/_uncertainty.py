@@ -48,9 +48,6 @@ def uncertainty(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> MC
   Returns:
     An `MCResult`, float32 or wider.
 
-  Raises:
-    TypeError, ValueError: as `arithmetic`, and ValueError if known values are not log-probabilities.
-
   Example:
     >>> members = jnp.log(jnp.array([[0.5, 0.5], [1.0, 0.0]]))
     >>> result = uncertainty(members)

@@ -85,8 +85,8 @@ def top_eigenpairs(
     largest absolute eigenvalue.
 
   Raises:
-    ValueError: if the operator fails the checks, a number does not fit the size, or `until_converged` is set
-      for compiled products or with `v0`.
+    ValueError: if the operator fails the checks, or `until_converged` is set for compiled products or
+      with `v0`.
 
   Example:
     >>> matvec = lambda v: jnp.array([1.0, 5.0, 3.0]) * v

@@ -37,8 +37,7 @@ def subset(params: Params, mask: Mask = "*") -> Subset:
     `merge`, `[size] -> params`, puts such values into the selected leaves; `names` of the selected leaves.
 
   Raises:
-    ValueError: for a pattern or mask that selects nothing, or state that the model updates itself, such as
-      BatchNorm's running averages. TypeError: if a selected leaf is not floating.
+    ValueError: for state that the model updates itself, such as BatchNorm's running averages.
 
   Example:
     >>> tree = {"Dense_0": {"kernel": jnp.ones((2, 2)), "bias": jnp.zeros(2)}}

@@ -39,10 +39,6 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
   Returns:
     `[...]`, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `t1` or `t2` are out of range or the shapes do not fit.
-
   Example:
     >>> bi_tempered(jnp.array([[1e4, 0.0]]), jnp.array([1]), t1=0.5, t2=1.0)  # 1 / (1 - t1) minus p's part
     Array([2.], dtype=float32)
@@ -72,10 +68,6 @@ def bi_tempered_log_probs(logits: ArrayLike, *, t2: float = 1.3) -> Array:
 
   Returns:
     `[..., classes]`, float32 or wider.
-
-  Raises:
-    TypeError: if `logits` are not floating.
-    ValueError: if `t2` is below 1.
 
   Example:
     >>> jnp.exp(bi_tempered_log_probs(jnp.array([6.0, 0.0]), t2=2.0)).round(3)  # the softmax has 0.998

@@ -27,10 +27,6 @@ def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLik
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `weight` is negative or of another shape, or the shapes do not fit.
-
   Example:
     >>> confidence_penalty(jnp.zeros((1, 2)), jnp.array([0]), weight=1.0)
     Array([0.], dtype=float32)

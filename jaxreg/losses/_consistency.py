@@ -28,10 +28,6 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
   Returns:
     `[...]`, in [0, 2 / classes], float32 or wider.
 
-  Raises:
-    TypeError: if logits are not floating.
-    ValueError: if the shapes differ.
-
   Example:
     >>> consistency(jnp.array([[1e3, 0.0]]), jnp.array([[0.0, 0.0]]))  # a certain and a uniform prediction
     Array([0.25], dtype=float32)

@@ -42,10 +42,6 @@ def cosface(
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have cosines of 0 and no gradient.
 
-  Raises:
-    TypeError: if `features` or `kernel` are not floating or `labels` not integer.
-    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range or of another shape.
-
   Example:
     >>> cosface(jnp.array([[2.0, 0.0]]), 3 * jnp.eye(2), jnp.array([0]), margin=1.0)  # cosines 1 - 1 and 0
     Array([0.6931472], dtype=float32)
@@ -87,10 +83,6 @@ def arcface(
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have `psi` and cosines of 0 and no gradient.
 
-  Raises:
-    TypeError: if `features` or `kernel` are not floating or `labels` not integer.
-    ValueError: if the shapes do not fit, or `margin` or `scale` are out of range or of another shape.
-
   Example:
     >>> right = jax.jit(lambda x: arcface(x, 3 * jnp.eye(2), jnp.array([0]), margin=jnp.pi / 2))
     >>> right(jnp.array([[2.0, 0.0]])).round(4)  # cosines 0 and 0
@@ -119,10 +111,6 @@ def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike
 
   Returns:
     `[..., classes]`, float32 or wider.
-
-  Raises:
-    TypeError: if `features` or `kernel` are not floating.
-    ValueError: if the shapes do not fit, or `scale` is not above 0 or of another shape.
 
   Example:
     >>> cosine_log_probs(jnp.array([2.0, 0.0]), 3 * jnp.eye(2), scale=1.0).round(2)  # cosines 1 and 0

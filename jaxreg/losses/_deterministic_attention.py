@@ -27,10 +27,6 @@ def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels:
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if the logits are not floating or `labels` are neither integer nor soft.
-    ValueError: if shapes do not fit.
-
   Example:
     >>> deterministic_attention(jnp.zeros((1, 2)), jnp.array([[99.0, 0.0]]), jnp.array([0]))
     Array([0.4054651], dtype=float32)

@@ -53,10 +53,6 @@ def deterministic_dropmax() -> None:
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if the logits are not floating or `labels` are neither integer nor soft.
-    ValueError: if shapes do not fit or the weight is NaN or of another shape.
-
   Example:
     >>> deterministic_dropmax(jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).round(3)
     Array([9.234, 9.234, 9.234, 9.234], dtype=float32)

@@ -30,10 +30,6 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if logits are not floating.
-    ValueError: if the shapes differ or `temperature` is not above 0 or of another shape.
-
   Example:
     >>> distillation(jnp.array([[0.0, 0.0]]), jnp.array([[2 * jnp.log(3.0), 0.0]]), temperature=2.0)
     Array([0.5232483], dtype=float32)

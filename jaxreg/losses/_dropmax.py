@@ -104,10 +104,6 @@ def dropmax() -> None:
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: for logits that are not floating, labels that are not integer, or no typed key.
-    ValueError: for shapes that differ or an option out of range.
-
   Example:
     >>> o = ph = rh = jnp.zeros((4, 10))
     >>> dropmax(jax.random.key(0), o, ph, rh, jnp.zeros(4, int)).shape

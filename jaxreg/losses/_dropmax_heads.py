@@ -44,10 +44,6 @@ def dropmax_heads(
     `logits`, `retain_logits`, `residual_logits`, and for `"parameters"` also `posterior_logits`; each
     `[..., classes]`.
 
-  Raises:
-    TypeError: if an array is not floating.
-    ValueError: for another `stop_gradient`, or shapes that do not fit.
-
   Example:
     >>> head = {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}
     >>> outputs = dropmax_heads(jnp.ones((5, 2)), head, head, head)

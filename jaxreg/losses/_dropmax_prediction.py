@@ -27,10 +27,6 @@ def dropmax_log_probs(logits: ArrayLike, retain_logits: ArrayLike) -> Array:
   Returns:
     Log-probabilities, `[..., classes]`, in at least float32.
 
-  Raises:
-    TypeError: if an argument is not floating.
-    ValueError: if shapes differ.
-
   Example:
     >>> jnp.exp(dropmax_log_probs(jnp.zeros(2), jnp.array([-99.0, 99.0]))).round(3)
     Array([0., 1.], dtype=float32)
@@ -66,10 +62,6 @@ def dropmax_monte_carlo_log_probs(
 
   Returns:
     Log-probabilities, `[..., classes]`, in at least float32.
-
-  Raises:
-    TypeError: if an array is of the wrong type.
-    ValueError: if shapes differ or `num_samples` is below 1.
 
   Example:
     >>> log_probs = dropmax_monte_carlo_log_probs(jax.random.key(0), jnp.zeros(3), jnp.full(3, 99.0))

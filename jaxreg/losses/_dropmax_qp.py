@@ -65,10 +65,6 @@ def dropmax_qp() -> None:
   Returns:
     `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.
 
-  Raises:
-    TypeError: for logits that are not floating, labels that are not integer, or no typed key.
-    ValueError: for shapes that differ or an option out of range.
-
   Example:
     >>> dropmax_qp(jax.random.key(0), jnp.zeros((4, 10)), jnp.zeros((4, 10)), jnp.zeros(4, int)).shape
     (4,)

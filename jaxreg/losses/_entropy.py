@@ -22,9 +22,6 @@ def entropy(logits: ArrayLike) -> Array:
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating.
-
   Example:
     >>> entropy(jnp.zeros((1, 2)))  # log 2
     Array([0.6931472], dtype=float32)
@@ -55,10 +52,6 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
   Returns:
     `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where either's logits
     are NaN.
-
-  Raises:
-    TypeError: if logits are not floating.
-    ValueError: if the shapes differ or `threshold` is outside [0, 1] or of another shape.
 
   Example:
     >>> sure, unsure = jnp.array([9.0, 0.0]), jnp.array([1.0, 0.0])

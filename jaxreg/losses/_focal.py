@@ -29,10 +29,6 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `gamma` is negative or of another shape, or the shapes do not fit.
-
   Example:
     >>> focal(jnp.array([[0.0, 0.0]]), jnp.array([0]), gamma=1.0)  # log(2) / 2
     Array([0.3465736], dtype=float32)

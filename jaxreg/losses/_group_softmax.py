@@ -76,10 +76,6 @@ def group_softmax(
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if an array is of another kind, or `num_groups` not an integer.
-    ValueError: if shapes do not fit, or for another `kind`, `form`, `power` or `num_groups`.
-
   Example:
     >>> x, kernel, bias = jnp.ones((2, 8)), jnp.zeros((8, 10)), jnp.zeros(10)
     >>> group_softmax(x, kernel, bias, jnp.array([3, 5]), num_groups=4, kind="II")  # 4 log 10
@@ -111,10 +107,6 @@ def group_softmax_and_logits(
 
   Returns:
     The loss `[...]`, and `features @ kernel + bias`, `[..., classes]`, without gradient.
-
-  Raises:
-    TypeError: if an array is of another kind, or `num_groups` not an integer.
-    ValueError: if shapes do not fit, or for another `kind`, `form`, `power` or `num_groups`.
 
   Example:
     >>> x, kernel, bias = jnp.ones((1, 4)), jnp.eye(4), jnp.zeros(4)
@@ -150,10 +142,6 @@ def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> A
 
   Returns:
     `[..., classes]`, in at least float32.
-
-  Raises:
-    TypeError: if `logits` are not floating.
-    ValueError: if `logit_scale` is not above 0 or of another shape.
 
   Example:
     >>> group_softmax_log_probs(jnp.array([2.0, 0.0]), logit_scale=0.5)

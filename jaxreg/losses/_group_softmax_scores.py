@@ -40,10 +40,6 @@ def discriminative_scores(
   Returns:
     `[..., features]`, in at least float32.
 
-  Raises:
-    TypeError: if an array is of another kind.
-    ValueError: if shapes do not fit.
-
   Example:
     >>> discriminative_scores(jnp.ones(2), jnp.array([[3.0, 0.0], [1.0, 2.0]]), jnp.zeros(2), 0)
     Array([ 3., -1.], dtype=float32)

@@ -25,10 +25,6 @@ def jensen_shannon(logits: ArrayLike) -> Array:
   Returns:
     `[...]`, in [0, log(views)], float32 or wider.
 
-  Raises:
-    TypeError: if the logits are not floating.
-    ValueError: if they have fewer than two axes.
-
   Example:
     >>> jensen_shannon(jnp.log(jnp.array([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]))).round(4)  # log(2) / 2
     Array(0.3466, dtype=float32)

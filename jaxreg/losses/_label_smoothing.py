@@ -35,10 +35,6 @@ def label_smoothing(
   Returns:
     `[...]`, in nats.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: for a `smoothing` outside [0, 1], another `over`, or shapes that do not fit.
-
   Example:
     >>> label_smoothing(jnp.array([[2.0, 0.0]]), jnp.array([0]), smoothing=0.1).round(4)
     Array([0.2269], dtype=float32)

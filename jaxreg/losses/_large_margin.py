@@ -29,10 +29,6 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` not integer.
-    ValueError: if `weight` is negative or of another shape, the shapes do not fit or there is one class.
-
   Example:
     >>> logits = jnp.array([[0.0, 0.0, jnp.log(3.0)]])  # q = 1/4, 3/4; penalty (1/2) (1/4) log(3)
     >>> loss = lambda weight: large_margin(logits, jnp.array([0]), weight=weight)

@@ -30,10 +30,6 @@ def logit_adjustment(
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` or `log_prior` are not floating or `labels` are neither integer nor soft.
-    ValueError: if `weight` is negative or of another shape, or the shapes do not fit.
-
   Example:
     >>> logit_adjustment(jnp.zeros((2, 2)), jnp.array([0, 1]), jnp.log(jnp.array([3.0, 1.0]))).round(4)
     Array([0.2877, 1.3863], dtype=float32)

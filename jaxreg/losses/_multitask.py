@@ -38,10 +38,6 @@ def multitask() -> None:
   Returns:
     The shape of one loss, float32 or wider.
 
-  Raises:
-    TypeError: if a loss is not floating.
-    ValueError: if `losses` is empty, its shapes differ, or `weights` has other tasks or shapes.
-
   Example:
     >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([1.0])}
     >>> multitask(losses, weights={"digit": 1.0, "parity": 0.5})
@@ -80,10 +76,6 @@ def uncertainty_weighting() -> None:
 
   Returns:
     The shape of one loss, float32 or wider.
-
-  Raises:
-    TypeError: if a loss or a `log_vars` is not floating.
-    ValueError: if `losses` is empty, its shapes differ, or `log_vars` has other tasks.
 
   Example:
     >>> losses = {"digit": jnp.array([2.0]), "parity": jnp.array([0.5])}

@@ -29,10 +29,6 @@ def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0)
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` neither integer nor soft.
-    ValueError: if `epsilon` is below -1 or of another shape, or the shapes do not fit.
-
   Example:
     >>> poly_loss(jnp.array([[0.0, 0.0]]), jnp.array([0]), epsilon=1.0)  # log(2) + 1/2
     Array([1.1931472], dtype=float32)

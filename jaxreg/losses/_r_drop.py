@@ -26,10 +26,6 @@ def r_drop(logits: ArrayLike, other_logits: ArrayLike) -> Array:
   Returns:
     `[...]`, in nats, float32 or wider.
 
-  Raises:
-    TypeError: if logits are not floating.
-    ValueError: if the shapes differ.
-
   Example:
     >>> r_drop(jnp.array([[jnp.log(3.0), 0.0]]), jnp.array([[0.0, jnp.log(3.0)]]))  # log(3) / 2
     Array([0.54930615], dtype=float32)

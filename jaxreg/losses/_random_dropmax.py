@@ -35,10 +35,6 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: Arra
   Returns:
     `[...]`, in nats, float32 or wider; the cross-entropy at a `rate` of 0, nothing but the eps at 1.
 
-  Raises:
-    TypeError: if `logits` are not floating, `labels` not integer or `key` not a typed key.
-    ValueError: if `rate` is outside [0, 1] or of another shape, or shapes do not fit.
-
   Example:
     >>> random_dropmax(jax.random.key(0), jnp.zeros((1, 4)), jnp.array([1]), rate=0.0)
     Array([1.3862944], dtype=float32)

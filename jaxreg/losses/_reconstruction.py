@@ -33,8 +33,7 @@ def reconstruction(
     `[batch]`, in nats, float32 or wider; a sum over the inputs, not their mean.
 
   Raises:
-    TypeError: if an array is not floating.
-    ValueError: if the shapes differ, or known inputs are outside [0, 1] for "bernoulli".
+    ValueError: if known inputs are outside [0, 1] for "bernoulli".
 
   Example:
     >>> reconstruction(jnp.zeros((1, 2)), jnp.array([[1.0, 2.0]]))

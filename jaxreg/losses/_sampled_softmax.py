@@ -47,10 +47,6 @@ def sampled_softmax(
   Returns:
     `[...]`, in nats, float32 or wider; exactly `softmax_cross_entropy` at a rate of 0.
 
-  Raises:
-    TypeError: if `logits` are not floating, `labels` not integer or `key` not a typed key.
-    ValueError: if `rate` is out of range or shapes do not fit.
-
   Example:
     >>> sampled_softmax(jax.random.key(0), jnp.zeros((1, 10)), jnp.array([3]), rate=0.6)
     Array([1.609438], dtype=float32)

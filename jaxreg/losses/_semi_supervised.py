@@ -45,10 +45,6 @@ def semi_supervised(
   Returns:
     `[batch]`, float32 or wider.
 
-  Raises:
-    TypeError: if the terms are not floating or `labels` neither integers nor bool.
-    ValueError: for other shapes, a negative `weight` or another `over`.
-
   Example:
     >>> labels = jnp.array([3, -1, -1])
     >>> loss = semi_supervised(jnp.full(3, 2.0), jnp.full(3, 1.0), labels, weight=0.5)

@@ -30,10 +30,6 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
   Returns:
     `[...]`, in nats; float32, or float64 for float64 logits.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if the shapes do not fit or a known label is out of range.
-
   Example:
     >>> softmax_cross_entropy(jnp.array([[20.0, 0.0]]), jnp.array([0]))
     Array([2.0611537e-09], dtype=float32)
@@ -97,9 +93,6 @@ def gaps_of(logits: Array) -> tuple[Array, Array]:
 
 def softmax_log_probs(logits: ArrayLike) -> Array:
   """Computes the log-probabilities of the softmax: `[..., classes] -> [..., classes]`, in at least float32.
-
-  Raises:
-    TypeError: if `logits` are not floating.
 
   Example:
     >>> softmax_log_probs(jnp.zeros(2))

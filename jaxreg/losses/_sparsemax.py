@@ -39,10 +39,6 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
   Returns:
     `[...]`, float32 or wider; no log-likelihood.
 
-  Raises:
-    TypeError: if `logits` are not floating or `labels` are neither integer nor soft.
-    ValueError: if the shapes do not fit or a known label is out of range.
-
   Example:
     >>> sparsemax(jnp.array([[0.5, 0.0], [3.0, 0.0], [0.0, 3.0]]), jnp.array([0, 0, 0]))
     Array([0.0625, 0.    , 3.    ], dtype=float32)
@@ -88,10 +84,6 @@ def sparsemax_log_probs(logits: ArrayLike, *, eps: float = 1e-20) -> Array:
 
   Returns:
     `[..., classes]`, in at least float32.
-
-  Raises:
-    TypeError: if `logits` are not floating.
-    ValueError: if `eps` is out of range.
 
   Example:
     >>> sparsemax_log_probs(jnp.array([1.0, 0.5, -1.0])).round(2)

@@ -25,9 +25,6 @@ def z_loss(logits: ArrayLike) -> Array:
   Returns:
     `[...]`, float32 or wider.
 
-  Raises:
-    TypeError: if `logits` are not floating.
-
   Example:
     >>> z_loss(jnp.log(jnp.array([[0.5, 0.5], [1.0, jnp.e - 1.0]]))).round(6)
     Array([0., 1.], dtype=float32)

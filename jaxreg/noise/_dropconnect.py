@@ -126,9 +126,6 @@ def dropconnect_params(
   Returns:
     A pytree like `params`, its leaves in their own dtypes.
 
-  Raises:
-    ValueError: if `mask` selects nothing.
-
   Example:
     >>> params = {"kernel": jnp.ones(4), "bias": jnp.ones(2)}
     >>> dropconnect_params(jax.random.key(1), params, rate=0.5)["kernel"]

@@ -66,9 +66,6 @@ def rnn_weight_noise(
   Returns:
     The noisy parameters, with the dtypes of their leaves, and the carry for the next step.
 
-  Raises:
-    ValueError: if `mask` selects nothing.
-
   Example:
     >>> params = {"kernel": jnp.zeros(())}
     >>> def body(carry, _):

@@ -48,7 +48,7 @@ def weight_noise(
     A pytree like `params`, with the dtypes of its leaves.
 
   Raises:
-    ValueError: if `mask` selects nothing, or `relative` is set for multiplicative noise.
+    ValueError: if `relative` is set for multiplicative noise.
 
   Example:
     >>> weight_noise(jax.random.key(0), {"kernel": jnp.zeros(2), "bias": jnp.zeros(2)}, std=0.1)

@@ -27,9 +27,6 @@ def scale_weights(params: Params, *, rate: ArrayLike, mask: Mask) -> Params:
   Returns:
     A pytree like `params`, with the dtypes of its leaves.
 
-  Raises:
-    ValueError: if `mask` selects nothing.
-
   Example:
     >>> scale_weights({"kernel": 2.0, "bias": 2.0}, rate=0.5, mask="kernel")
     {'bias': 2.0, 'kernel': Array(1., dtype=float32)}

@@ -3,7 +3,8 @@
 All are `optax.GradientTransformationExtraArgs`, so they chain, mask, accumulate and take schedules like
 Optax's own. The `exact_*` are the formulas without an epsilon, with 0/0 = 0; the usual ones are
 `optax.adagrad`, `optax.rmsprop` and `optax.adam`. `mask` and `trained` select parameters as `jaxreg.paths`
-says. These files import JAX, Optax, NumPy and the core only.
+says. An `update` that needs `params` or `grad_fn` raises a ValueError without them. These files import JAX,
+Optax, NumPy and the core only.
 """
 
 from jaxreg._names import suggest_names

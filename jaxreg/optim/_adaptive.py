@@ -48,9 +48,6 @@ def adaptive(
   Returns:
     An Optax transform.
 
-  Raises:
-    ValueError: for a decay out of range.
-
   Example:
     >>> tx = adaptive(0.1, b1=0.9, b2=0.999)
     >>> tx.update(jnp.array([1e-20, -3.0, 0.0]), tx.init(jnp.zeros(3)))[0]
@@ -122,9 +119,6 @@ def exact_rmsprop(
   Returns:
     An Optax transform.
 
-  Raises:
-    ValueError: for a `decay` out of range.
-
   Example:
     >>> tx = exact_rmsprop(0.1, debias=False)
     >>> tx.update(jnp.array([7.0]), tx.init(jnp.zeros(1)))[0].round(4)
@@ -156,9 +150,6 @@ def exact_adam(
 
   Returns:
     An Optax transform.
-
-  Raises:
-    ValueError: for a decay out of range.
 
   Example:
     >>> tx = exact_adam(0.1)

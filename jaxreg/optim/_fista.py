@@ -49,10 +49,6 @@ def fista(
   Returns:
     An Optax transform whose `update` needs `params`, `value_fn` and `grad_fn`, functions of parameters.
 
-  Raises:
-    TypeError: for a `prox` that is no such function.
-    ValueError: for a number out of its range; in `update`, for a missing argument.
-
   Example:
     >>> import functools
     >>> from jaxreg.constraints import prox_l1

@@ -34,8 +34,7 @@ def gradient_noise(
     An Optax transform.
 
   Raises:
-    TypeError: for a `key` that is no typed key.
-    ValueError: for a negative number, or an `update` without any key.
+    ValueError: in `update`, without any key.
 
   Example:
     >>> tx = optax.chain(gradient_noise(key=jax.random.key(0), variance=0.0), optax.sgd(0.5))

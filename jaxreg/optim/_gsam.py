@@ -42,10 +42,6 @@ def gsam(
   Returns:
     An Optax transform whose `update` needs `params` and `grad_fn`.
 
-  Raises:
-    TypeError: for an `inner` that is no Optax transform.
-    ValueError: for a negative number, a wrong mask, or an `update` without `params` and `grad_fn`.
-
   Example:
     >>> loss = lambda w: 0.5 * jnp.sum(jnp.array([1.0, 4.0]) * w**2)
     >>> tx, w = gsam(optax.sgd(0.1), rho=0.0, weight=1.0), jnp.array([1.0, 0.0])

@@ -33,8 +33,7 @@ def layer_decay(
     An Optax transform.
 
   Raises:
-    TypeError: for an `inner` that is no Optax transform, or a pattern of another type.
-    ValueError: for a `decay` outside [0, 1]; in `update`, for a parameter in no layer.
+    ValueError: in `update`, for a parameter in no layer.
 
   Example:
     >>> tx = layer_decay(optax.sgd(1.0), layers=("stem/*", "block_*", "head/*"), decay=0.5)

@@ -46,7 +46,6 @@ def scale_by_mahalanobis(
     An Optax transform.
 
   Raises:
-    TypeError: for a matrix that is not floating, or a `solve` that is no function.
     ValueError: for none or several forms, or a known matrix that is not positive definite.
 
   Example:
@@ -109,7 +108,6 @@ def mahalanobis(
     An Optax transform.
 
   Raises:
-    TypeError: for a matrix that is not floating, or a `solve` that is no function.
     ValueError: for none or several forms, or a known matrix that is not positive definite.
 
   Example:

@@ -30,9 +30,6 @@ def scale_by_p_norm(*, p: ArrayLike = 2.0, weight: ArrayLike = 1.0) -> optax.Gra
   Returns:
     An Optax transform.
 
-  Raises:
-    ValueError: for an option out of range.
-
   Example:
     >>> tx = scale_by_p_norm(p=3.0, weight=4.0)
     >>> tx.update(jnp.array([-4.0, 0.0, 1.0]), tx.init(jnp.zeros(3)))[0]
@@ -78,7 +75,7 @@ def p_norm_sgd(
     An Optax transform.
 
   Raises:
-    ValueError: for both or none of `learning_rate` and `weight`, or an option out of range.
+    ValueError: for both or none of `learning_rate` and `weight`.
 
   Example:
     >>> tx = p_norm_sgd(0.5, p=3.0)

@@ -44,9 +44,6 @@ def path_norm(apply_fn: Apply, params: Params, input_shape: Sequence[int], *, p:
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    ValueError: for a `p` below 1.
-
   Example:
     >>> apply_fn = lambda params, x: jax.nn.relu(x @ params["a"]) @ params["b"]
     >>> params = {"a": jnp.array([[1.0, -2.0]]), "b": jnp.array([[3.0], [-1.0]])}
@@ -107,10 +104,6 @@ def path_sgd(
 
   Returns:
     An Optax transform that needs `params`.
-
-  Raises:
-    TypeError: for an `apply_fn` that is no function.
-    ValueError: for an option out of range, or an `update` without `params`.
 
   Example:
     Two networks of the same function, steps of the same function:

@@ -50,8 +50,7 @@ def reparameterize(
     An Optax transform.
 
   Raises:
-    TypeError: for a `forward` that is neither matrix nor function, or an `inner` that is no transform.
-    ValueError: for a matrix that is not square or known to be singular, or a missing `inverse`.
+    ValueError: for a matrix that is known to be singular, or a missing `inverse`.
 
   Example:
     With y = 2x gradient descent takes a quarter of the step:

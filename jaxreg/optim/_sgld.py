@@ -51,8 +51,7 @@ def sgld(
     An Optax transform.
 
   Raises:
-    TypeError: for a `key` that is no typed key.
-    ValueError: for an option out of range, or an `update` without any key.
+    ValueError: in `update`, without any key.
 
   Example:
     >>> tx = sgld(0.02, key=jax.random.key(0), num_examples=10, temperature=0.0)

@@ -60,7 +60,7 @@ def scale_by_trust_region(
     An Optax transform.
 
   Raises:
-    ValueError: for an unknown name, a decay out of range, or a `denominator_decay` with another norm.
+    ValueError: for a `denominator_decay` with another norm.
 
   Example:
     >>> tx = scale_by_trust_region(blocks="leaf")
@@ -139,7 +139,7 @@ def trust_region(
     An Optax transform.
 
   Raises:
-    ValueError: for an unknown name, a decay out of range, or a `denominator_decay` with another norm.
+    ValueError: for a `denominator_decay` with another norm.
 
   Example:
     >>> tx = trust_region(0.5, blocks="global")

@@ -24,10 +24,6 @@ def l1_activity(activations: ArrayLike) -> Array:
   Returns:
     `[batch]`, float32 or wider.
 
-  Raises:
-    TypeError: for `activations` that are not floating.
-    ValueError: for `activations` without a batch axis.
-
   Example:
     >>> l1_activity(jnp.array([[1.0, -2.0], [0.0, 0.5]]))
     Array([3. , 0.5], dtype=float32)
@@ -66,10 +62,6 @@ def kl_sparsity(
     `[units]` in nats, float32 or wider. For a unit that is always 0 or 1 the value is finite and the gradient
     leads away from there.
 
-  Raises:
-    TypeError: for `activations` or `weights` that are not floating.
-    ValueError: for a `target` outside (0, 1), or shapes that do not fit.
-
   Example:
     >>> kl_sparsity(jnp.array([[0.05, 0.9], [0.05, 0.7]])).round(4)
     Array([0.    , 1.3416], dtype=float32)
@@ -96,10 +88,6 @@ def sparsity(activations: ArrayLike, *, tol: float = 0.0) -> Array:
 
   Returns:
     `[batch]`, float32 or wider, in [0, 1].
-
-  Raises:
-    TypeError: for `activations` that are not floating.
-    ValueError: for `activations` without a batch axis, or a negative `tol`.
 
   Example:
     >>> sparsity(jnp.array([[0.0, 2.0, 0.0, 0.0, -3.0, 0.0]])).round(4)

@@ -27,10 +27,6 @@ def coadaptation(activations: ArrayLike) -> Array:
   Returns:
     A scalar in [0, 1], float32 or wider; 0 if fewer than two units vary.
 
-  Raises:
-    TypeError: for `activations` that are not floating.
-    ValueError: for `activations` without an axis of examples.
-
   Example:
     >>> hidden = jnp.array([[1.0, 2.0, 1.0], [2.0, 4.0, -1.0], [3.0, 6.0, 1.0]])
     >>> coadaptation(hidden).round(4)  # units 1 and 2 agree, unit 3 differs

@@ -25,10 +25,6 @@ def elastic_net(params: Params, *, ratio: ArrayLike, mask: Mask = kernels_only) 
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    TypeError: as `l2`.
-    ValueError: as `l2`, and for a `ratio` outside [0, 1].
-
   Example:
     >>> elastic_net({"kernel": jnp.array([3.0, -4.0])}, ratio=0.5)
     Array(9.75, dtype=float32)

@@ -32,7 +32,6 @@ def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params,
     `[batch]`, float32 or wider.
 
   Raises:
-    TypeError: for an `x` that is not floating.
     ValueError: for several outputs an example; see `jacobian_penalty`.
 
   Example:
@@ -79,10 +78,6 @@ def jacobian_penalty(
 
   Returns:
     `[batch]`, float32 or wider.
-
-  Raises:
-    TypeError: for an `x` that is not floating, or a `key` that is missing or no typed key.
-    ValueError: for outputs without a batch axis.
 
   Example:
     >>> linear = lambda w, x: x @ w

@@ -34,10 +34,6 @@ def group_lasso(
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    TypeError: as `l2`.
-    ValueError: as `l2`, or if `axis` is not one of a selected leaf.
-
   Example:
     >>> group_lasso({"kernel": jnp.array([[3.0, 0.0], [4.0, 0.0]])}, size_weighted=False)
     Array(5., dtype=float32)

@@ -27,9 +27,6 @@ def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    TypeError, ValueError: as `l2`.
-
   Example:
     >>> hoyer({"kernel": jnp.array([[2.0, -2.0, 2.0, 2.0, 0.0]]), "bias": jnp.array([9.0])})  # 8^2 / 16
     Array(4., dtype=float32)

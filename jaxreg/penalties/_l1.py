@@ -21,9 +21,6 @@ def l1(params: Params, *, mask: Mask = kernels_only) -> Array:
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    TypeError, ValueError: as `l2`.
-
   Example:
     >>> l1({"kernel": jnp.array([3.0, -4.0]), "bias": jnp.array([9.0])})
     Array(7., dtype=float32)

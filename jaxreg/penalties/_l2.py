@@ -24,10 +24,6 @@ def l2(params: Params, *, mask: Mask = kernels_only) -> Array:
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    TypeError: for a selected leaf that is not floating.
-    ValueError: for a `mask` that selects nothing or is another tree.
-
   Example:
     >>> l2({"kernel": jnp.array([3.0, 4.0]), "bias": jnp.array([9.0])})
     Array(12.5, dtype=float32)

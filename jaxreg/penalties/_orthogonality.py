@@ -30,10 +30,6 @@ def orthogonality(
   Returns:
     A scalar, float32 or wider.
 
-  Raises:
-    TypeError: as `l2`.
-    ValueError: as `l2`, or if `axis` is not one of a selected leaf.
-
   Example:
     >>> orthogonality({"kernel": jnp.array([[2.0, 0.0], [0.0, 1.0]])})
     Array(9., dtype=float32)

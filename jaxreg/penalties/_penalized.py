@@ -37,8 +37,7 @@ def penalized(
     It also takes a number `step`, which schedules need and `loss_fn` does not see.
 
   Raises:
-    TypeError: for a term that is no such pair, or a `loss_fn` of other arguments or values.
-    ValueError: for a negative weight or a loss that is no scalar; in a call, for a schedule without `step`.
+    ValueError: in a call, for a schedule without `step`.
 
   Example:
     >>> loss_fn = lambda params, batch, *, key: (params["kernel"] * batch).sum()

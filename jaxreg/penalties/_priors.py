@@ -33,10 +33,6 @@ def gaussian_prior(params: Params, *, precision: ArrayLike, mask: Mask = kernels
   Returns:
     A scalar in nats, float32 or wider.
 
-  Raises:
-    TypeError: as `l2`.
-    ValueError: as `l2`, or if `precision` is not above 0.
-
   Example:
     >>> gaussian_prior({"kernel": jnp.array([1.0, 1.0])}, precision=1.0).round(4)
     Array(2.8379, dtype=float32)
@@ -65,10 +61,6 @@ def laplace_prior(params: Params, *, rate: ArrayLike, mask: Mask = kernels_only)
 
   Returns:
     A scalar in nats, float32 or wider.
-
-  Raises:
-    TypeError: as `l2`.
-    ValueError: as `l2`, or if `rate` is not above 0.
 
   Example:
     >>> laplace_prior({"kernel": jnp.array([1.0, -1.0])}, rate=2.0)

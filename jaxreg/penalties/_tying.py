@@ -29,7 +29,6 @@ def tying(params: Params, *, pairs: Iterable[tuple[str, str]]) -> Array:
     A scalar, float32 or wider.
 
   Raises:
-    TypeError: for a leaf that is not floating.
     ValueError: for no pair, a name without parameters, or two sides that differ in leaves or shapes.
 
   Example:
@@ -69,10 +68,6 @@ def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Ar
 
   Returns:
     A scalar, float32 or wider.
-
-  Raises:
-    TypeError: as `l2`.
-    ValueError: as `l2`, or if a selected leaf has no reference of its shape.
 
   Example:
     >>> l2_sp({"kernel": jnp.array([3.0, 1.0])}, reference={"kernel": jnp.array([1.0, 1.0])})

@@ -35,9 +35,6 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
 
   Returns:
     A figure with a panel for each metric.
-
-  Raises:
-    ValueError: if there is no row.
   """
   if not rows:
     raise ValueError("rows must have at least one entry, got none")

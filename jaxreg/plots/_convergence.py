@@ -22,9 +22,6 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   Returns:
     A figure of two axes: nll, error in %.
 
-  Raises:
-    ValueError: if there is no run, or a record has no epoch.
-
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a).
   """

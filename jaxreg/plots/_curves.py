@@ -27,9 +27,6 @@ def curves(records: Records, *, title: str = "") -> Figure:
   Returns:
     A figure of three axes: nll, error in %, learning rate.
 
-  Raises:
-    ValueError: if a record has no epoch.
-
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, Fig. 3 (a), has the first for MNIST.
   """

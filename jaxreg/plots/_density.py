@@ -21,10 +21,6 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
   Returns:
     A figure of one axis.
 
-  Raises:
-    TypeError: if `densities` is no mapping.
-    ValueError: if there is nothing to draw, or the arrays of a density differ in shape.
-
   References:
     Ghorbani, Krishnan and Xiao, `An Investigation into Neural Net Optimization via Hessian Eigenvalue
     Density`, 2019.

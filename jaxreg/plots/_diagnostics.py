@@ -26,9 +26,6 @@ def diagnostics(records: Records, *, title: str = "") -> Figure:
   Returns:
     A figure of three axes: retain probabilities, posterior and masks of non-targets, gradient norm.
 
-  Raises:
-    ValueError: if a record has no epoch.
-
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018; the equilibrium is derived from its objective,
     d(KL - H) / d rho = 0 where q is certain, and not printed there.

@@ -18,10 +18,6 @@ def layerwise(found: Any, *, title: str = "") -> Figure:
   Returns:
     A figure with a panel for each of the two that has finite values; layers stand from top to bottom.
 
-  Raises:
-    TypeError: if `found` is something else.
-    ValueError: if there is no layer, or no finite value.
-
   References:
     Yao et al., `PyHessian: Neural Networks Through the Lens of the Hessian`, 2020.
   """

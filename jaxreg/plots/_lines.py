@@ -31,9 +31,6 @@ def line(
   Means over replicas, whose records also have `<name>_ci95`, get their confidence interval. With `band`,
   other means of at least 10 records get a band from the 10th to the 90th percentile. With `cross`,
   non-finite values get a cross.
-
-  Raises:
-    ValueError: if a record with `name` has no epoch.
   """
   epochs, values = read(records, name)
   if not len(values):

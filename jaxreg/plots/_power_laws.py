@@ -41,9 +41,6 @@ def power_laws(
   Returns:
     A figure with a row of panels.
 
-  Raises:
-    ValueError: if there is no panel, or a panel has no label.
-
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figures 2 and 3.
   """

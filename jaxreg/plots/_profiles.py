@@ -22,9 +22,6 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
   Returns:
     A figure of two axes: linear, and on a log scale.
 
-  Raises:
-    ValueError: if a label's losses do not fit `alphas`.
-
   References:
     Zhang, Zhou and Xu, `Dropout in training neural networks`, 2021, figure 1.
   """

@@ -29,9 +29,6 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   Returns:
     A figure of two axes.
 
-  Raises:
-    ValueError: if there is nothing to draw.
-
   References:
     Guo et al., `On Calibration of Modern Neural Networks`, 2017, Fig. 1.
     Wilson, `Probable Inference, the Law of Succession, and Statistical Inference`, 1927.

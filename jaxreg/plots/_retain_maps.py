@@ -48,10 +48,6 @@ def retain_maps(
     the second and the last map, `o` is the truth and `x` the prediction. Values are printed for at most 10
     classes.
 
-  Raises:
-    TypeError: if `labels` are not integers.
-    ValueError: if shapes do not fit, a label is no class, or `rows` is below 1.
-
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, and its poster, the maps for MNIST.
   """

@@ -21,11 +21,7 @@ class Series(NamedTuple):
 
 
 def read(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns epochs and values of the records that have `name`; null reads as NaN.
-
-  Raises:
-    ValueError: if such a record has no epoch.
-  """
+  """Returns epochs and values of the records that have `name`; null reads as NaN."""
   found = [(i, record) for i, record in enumerate(records) if name in record]
   for i, record in found:
     if "epoch" not in record:

@@ -19,9 +19,6 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
 
   Returns:
     A figure with a row of panels.
-
-  Raises:
-    ValueError: if there is no panel.
   """
   if not panels:
     raise ValueError("panels must have at least one entry, got none")

@@ -32,9 +32,6 @@ def surface(
   Returns:
     A figure of one axis and a colour bar.
 
-  Raises:
-    ValueError: if the shapes do not fit, or no loss is finite.
-
   References:
     Li et al., `Visualizing the Loss Landscape of Neural Nets`, 2018, sections 6 and 7.
   """

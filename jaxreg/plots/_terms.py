@@ -24,10 +24,6 @@ def terms(records: Records, names: Sequence[str], *, title: str = "") -> Figure:
   Returns:
     A figure of `2 + len(names)` axes: all, the sum, then the terms in the given order.
 
-  Raises:
-    TypeError: if `names` is a single string.
-    ValueError: if a record has no epoch.
-
   References:
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018: the auxiliary term Eq. 11, the entropy Eq. 13.
   """

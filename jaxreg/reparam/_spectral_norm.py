@@ -38,10 +38,6 @@ def spectral_norm(
     largest singular value, so the largest singular value of the result is never below 1. A zero kernel stays
     zero and does not change `u`.
 
-  Raises:
-    TypeError: for arrays that are not floating.
-    ValueError: for shapes that do not fit, an `axis` that `kernel` does not have, or `num_steps` below 1.
-
   Example:
     >>> kernel = jnp.diag(jnp.array([2., 4.]))
     >>> spectral_norm(kernel, jnp.array([0.6, 0.8]), num_steps=20)[0]
@@ -80,10 +76,6 @@ def spectral_norm_init(key: Key, kernel: ArrayLike, *, axis: Axis = None) -> Arr
     key: a typed key.
     kernel: `[..., units]`, floating.
     axis: as for `spectral_norm`.
-
-  Raises:
-    TypeError: for a `kernel` that is not floating, or a `key` that is no typed key.
-    ValueError: for a `kernel` without an axis of inputs, or an `axis` that it does not have.
 
   Example:
     >>> u = spectral_norm_init(jax.random.key(0), jnp.ones((3, 2)))

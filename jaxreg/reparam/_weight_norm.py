@@ -38,10 +38,6 @@ def weight_norm(v: Any, g: Any, *, axis: Axis = None) -> Any:
   Returns:
     The kernels, of the shapes and dtypes of `v`. A unit whose `v` is zero has zero weights and no gradient.
 
-  Raises:
-    TypeError: for arrays that are not floating.
-    ValueError: for shapes that do not fit, or an `axis` that a kernel does not have.
-
   Example:
     >>> v, g = jnp.array([[3., 0.], [4., 2.]]), jnp.array([1., 5.])
     >>> weight_norm(v, g)
@@ -66,10 +62,6 @@ def weight_norm_init(v: Any, *, axis: Axis = None) -> Any:
   Args:
     v: a kernel, or a pytree of kernels.
     axis: as for `weight_norm`.
-
-  Raises:
-    TypeError: for a kernel that is not floating.
-    ValueError: for a kernel without an axis of inputs, or an `axis` that it does not have.
 
   Example:
     >>> weight_norm_init(jnp.array([[3., 0.], [4., 2.]]))

@@ -30,10 +30,6 @@ def weight_standardization(v: Any, *, eps: float = 1e-5, axis: Axis = None) -> A
   Returns:
     The kernels, of the shapes and dtypes of `v`. A unit whose weights are all equal has zero weights.
 
-  Raises:
-    TypeError: for arrays that are not floating.
-    ValueError: for a kernel with fewer than two axes, an `axis` that it does not have, or a wrong `eps`.
-
   Example:
     >>> weight_standardization(jnp.array([[3., 7.], [5., 7.]])).round(3)
     Array([[-1.,  0.],
