@@ -18,7 +18,8 @@ Subpackages load on first use, so `import jaxreg` costs nothing for unused ones:
 - `flatness`: loss profiles, curvature and noise covariances of any model
 - `reparam`: weights as functions of trained parameters: weight and spectral normalisation
 - `paths`: parameters by name, weight-decay masks
-- `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`)
+- `models`, `train`, `plots`: Linen models, the trainer behind `run.py`, figures (`jaxreg[train]`); all other
+  files import JAX, Optax, NumPy and each other only
 
 Conventions:
 

@@ -29,6 +29,7 @@ import jax
 import numpy as np
 
 from jaxreg._checks import check_no_function, one_line
+from jaxreg._names import suggest_names
 from jaxreg.typing import Mask
 
 __all__ = [
@@ -309,5 +310,4 @@ def _match(name: str, pattern: Pattern) -> bool:
   )
 
 
-def __dir__() -> list[str]:
-  return __all__
+suggest_names(globals())

@@ -26,6 +26,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import paths
 from jaxreg._checks import check_floating, check_range, check_wide
+from jaxreg._names import suggest_names
 from jaxreg.typing import Array, Mask, Params
 
 __all__ = [
@@ -316,5 +317,4 @@ def _check_units(name: str, x: Array, axis: int, units: int, *, several: bool) -
     raise ValueError(f"{name} must have {units} units on axis {axis}, got shape {jnp.shape(x)}")
 
 
-def __dir__() -> list[str]:
-  return __all__
+suggest_names(globals())

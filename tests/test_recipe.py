@@ -35,7 +35,7 @@ def missing(folder, function):
   arguments = tuple(argument.arg for argument in function.args.args)
   where, table = TABLES[folder]
   if name not in module.__all__:
-    yield f"jaxreg/{folder}/__init__.py: import it, and name it in __all__"
+    yield f"jaxreg/{folder}/__init__.py: import it, as `{name} as {name}`"
   if f"{folder}.{name}" not in TESTED:
     yield f"tests/cases_{folder}.py: a Case with an oracle in NumPy"
   if arguments[: len(FIRST[folder])] != FIRST[folder]:

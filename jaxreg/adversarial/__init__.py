@@ -2,8 +2,7 @@
 
 `fgsm` draws nothing and takes no key; `pgd` and `virtual_adversarial` start at random. Two functions return a
 penalty, `[batch]`: `vat_loss` with the arguments of `virtual_adversarial`, and `trades_loss` with `pgd`'s.
-`adversarial_loss` trains on the result; its `loss_fn` is `(params, batch, *, key) -> scalar`. These files
-import JAX, Optax, NumPy and the core only.
+`adversarial_loss` trains on the result; its `loss_fn` is `(params, batch, *, key) -> scalar`.
 
 `loss_of_inputs(x) -> [batch]` is any loss with one value per example that depends only on this example, so
 not on batch statistics. The caller closes over parameters and labels, and over the key of any noise, so that
@@ -12,12 +11,11 @@ the noise is the same in every pass. `virtual_adversarial` needs no labels: its 
 """
 
 from jaxreg._names import suggest_names
-from jaxreg.adversarial._adversarial_loss import adversarial_loss
-from jaxreg.adversarial._fgsm import fgsm
-from jaxreg.adversarial._pgd import pgd
-from jaxreg.adversarial._trades import trades_loss
-from jaxreg.adversarial._vat import vat_loss, virtual_adversarial
-
-__all__ = ["adversarial_loss", "fgsm", "pgd", "trades_loss", "vat_loss", "virtual_adversarial"]
+from jaxreg.adversarial._adversarial_loss import adversarial_loss as adversarial_loss
+from jaxreg.adversarial._fgsm import fgsm as fgsm
+from jaxreg.adversarial._pgd import pgd as pgd
+from jaxreg.adversarial._trades import trades_loss as trades_loss
+from jaxreg.adversarial._vat import vat_loss as vat_loss
+from jaxreg.adversarial._vat import virtual_adversarial as virtual_adversarial
 
 suggest_names(globals())

@@ -6,40 +6,27 @@ code those of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`, and divid
 `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `auroc` and `fpr_at_tpr` take
 the whole set. `conformal_scores` and `aps_scores` are `[..., classes]`; `least_confidence` and `energy`,
 scores of examples from elsewhere, `[...]`. Every function refuses a known label out of range, and gives NaN
-for a traced one. These files import JAX, Optax, NumPy and the core only.
+for a traced one.
 """
 
 from jaxreg._names import suggest_names
-from jaxreg.calibration._adaptive import adaptive_bins
-from jaxreg.calibration._brier import brier
-from jaxreg.calibration._classwise import classwise_bins
-from jaxreg.calibration._conformal import aps_scores, conformal_scores, conformal_threshold
-from jaxreg.calibration._ece import Bins, ece, ece_bins
-from jaxreg.calibration._mce import mce
-from jaxreg.calibration._merge import merge
-from jaxreg.calibration._nll import nll
-from jaxreg.calibration._out_of_distribution import auroc, energy, fpr_at_tpr, least_confidence
-from jaxreg.calibration._temperature import fit_temperature, temper
-
-__all__ = [
-  "Bins",
-  "adaptive_bins",
-  "aps_scores",
-  "auroc",
-  "brier",
-  "classwise_bins",
-  "conformal_scores",
-  "conformal_threshold",
-  "ece",
-  "ece_bins",
-  "energy",
-  "fit_temperature",
-  "fpr_at_tpr",
-  "least_confidence",
-  "mce",
-  "merge",
-  "nll",
-  "temper",
-]
+from jaxreg.calibration._adaptive import adaptive_bins as adaptive_bins
+from jaxreg.calibration._brier import brier as brier
+from jaxreg.calibration._classwise import classwise_bins as classwise_bins
+from jaxreg.calibration._conformal import aps_scores as aps_scores
+from jaxreg.calibration._conformal import conformal_scores as conformal_scores
+from jaxreg.calibration._conformal import conformal_threshold as conformal_threshold
+from jaxreg.calibration._ece import Bins as Bins
+from jaxreg.calibration._ece import ece as ece
+from jaxreg.calibration._ece import ece_bins as ece_bins
+from jaxreg.calibration._mce import mce as mce
+from jaxreg.calibration._merge import merge as merge
+from jaxreg.calibration._nll import nll as nll
+from jaxreg.calibration._out_of_distribution import auroc as auroc
+from jaxreg.calibration._out_of_distribution import energy as energy
+from jaxreg.calibration._out_of_distribution import fpr_at_tpr as fpr_at_tpr
+from jaxreg.calibration._out_of_distribution import least_confidence as least_confidence
+from jaxreg.calibration._temperature import fit_temperature as fit_temperature
+from jaxreg.calibration._temperature import temper as temper
 
 suggest_names(globals())

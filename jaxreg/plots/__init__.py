@@ -6,39 +6,21 @@ and a record without an epoch raise a ValueError. These files import NumPy, SciP
 of the trainer.
 """
 
-from jaxreg.plots._alignment import alignment
-from jaxreg.plots._comparison import comparison
-from jaxreg.plots._convergence import convergence
-from jaxreg.plots._curves import curves
-from jaxreg.plots._density import density
-from jaxreg.plots._diagnostics import diagnostics
-from jaxreg.plots._layerwise import layerwise
-from jaxreg.plots._power_laws import power_law_table, power_laws
-from jaxreg.plots._profiles import profiles
-from jaxreg.plots._reliability import reliability
-from jaxreg.plots._retain_maps import retain_maps
-from jaxreg.plots._spectra import spectra
-from jaxreg.plots._surface import surface
-from jaxreg.plots._terms import terms
+from jaxreg._names import suggest_names
+from jaxreg.plots._alignment import alignment as alignment
+from jaxreg.plots._comparison import comparison as comparison
+from jaxreg.plots._convergence import convergence as convergence
+from jaxreg.plots._curves import curves as curves
+from jaxreg.plots._density import density as density
+from jaxreg.plots._diagnostics import diagnostics as diagnostics
+from jaxreg.plots._layerwise import layerwise as layerwise
+from jaxreg.plots._power_laws import power_law_table as power_law_table
+from jaxreg.plots._power_laws import power_laws as power_laws
+from jaxreg.plots._profiles import profiles as profiles
+from jaxreg.plots._reliability import reliability as reliability
+from jaxreg.plots._retain_maps import retain_maps as retain_maps
+from jaxreg.plots._spectra import spectra as spectra
+from jaxreg.plots._surface import surface as surface
+from jaxreg.plots._terms import terms as terms
 
-__all__ = [
-  "alignment",
-  "comparison",
-  "convergence",
-  "curves",
-  "density",
-  "diagnostics",
-  "layerwise",
-  "power_law_table",
-  "power_laws",
-  "profiles",
-  "reliability",
-  "retain_maps",
-  "spectra",
-  "surface",
-  "terms",
-]
-
-
-def __dir__() -> list[str]:
-  return __all__
+suggest_names(globals())
