@@ -30,6 +30,14 @@ def check_floating(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = N
   return x
 
 
+def check_batched(x: ArrayLike, name: str) -> Array:
+  """Like `check_floating`, for `[batch, ...]`."""
+  x = check_floating(x, name)
+  if x.ndim == 0:
+    raise ValueError(f"{name} must have a batch axis, got a scalar")
+  return x
+
+
 def check_wide(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
   """Like `check_floating`, but widens to at least float32: bfloat16 is too coarse for losses and logs."""
   x = check_floating(x, name, shape=shape)
@@ -55,7 +63,7 @@ def check_classes(shape: tuple[int, ...], name: str) -> None:
 
 
 def check_log_probs(x: ArrayLike, name: str, *, shape: tuple[int, ...] | None = None) -> Array:
-  """Like `check_logits`, for log-probabilities; known values must be those of a distribution."""
+  """Like `check_logits`, for log-probabilities; known values must be the logarithms of a distribution."""
   given, x = x, check_logits(x, name, shape=shape)
   known = known_values(given)
   if known is not None and known.size:

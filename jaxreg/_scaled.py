@@ -37,3 +37,9 @@ def norm(x: Array, axes: tuple[int, ...]) -> Array:
   """Returns Euclidean norms over `axes`, kept as axes of size 1; the gradient of a zero norm is 0."""
   _, length, power = scaled(x, axes)
   return length / power
+
+
+def unit_length(x: Array, axes: tuple[int, ...], otherwise: Array | float = 0.0) -> Array:
+  """Returns `x` divided by its norms over `axes`; `otherwise`, without a gradient, where a norm is 0."""
+  near_one, length, _ = scaled(x, axes)
+  return jnp.where(length == 0, otherwise, near_one / jnp.where(length == 0, 1, length))

@@ -72,3 +72,14 @@ def add(running: Compensated, term: Array) -> Compensated:
 def total(running: Compensated) -> Array:
   """The value of a running sum."""
   return running[0] + running[1]
+
+
+def sum_of_rows(function: Callable[..., Array], rows: int, zero: Array, *arrays: Array) -> Array:
+  """Sums a function of `rows` rows of the arrays over all of their rows, in a loop that copies no array."""
+  number = len(arrays[0])
+  rows = min(rows, number)
+  chunks, rest = divmod(number, rows)
+  of = lambda first, size: function(*(jax.lax.dynamic_slice_in_dim(x, first, size) for x in arrays))
+  add_chunk = lambda chunk, running: add(running, of(chunk * rows, rows))
+  running = jax.lax.fori_loop(0, chunks, add_chunk, compensated(zero))
+  return total(add(running, of(chunks * rows, rest)) if rest else running)

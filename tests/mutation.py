@@ -146,7 +146,7 @@ _TABLE = {
       "test_exact_covariance_is_that_over_all_masks[full_batch-start]",
     ),
   ),
-  "flatness/_sharpness.py flatness/test_interval.py": (
+  "flatness/_sharpness.py flatness/test_sharpness.py": (
     ("factor * loss", "(factor + 1) * loss", "test_quadratic"),
     ("0], at[:, 1]", "1], at[:, 1]", "test_sides_are_searched_each_for_itself"),
     (
@@ -160,7 +160,7 @@ _TABLE = {
       "test_evaluations_and_first_step_are_those_seen",
     ),
   ),
-  "flatness/_covariance.py flatness/test_samples.py": (
+  "flatness/_covariance.py flatness/test_covariance.py": (
     ("samples.dtype)) / count", "samples.dtype)) / (count - 1)", "test_covariance_and_projected_variance"),
     (
       "gram(centred.T) / count",
@@ -168,7 +168,7 @@ _TABLE = {
       "test_principal_components_are_those_of_numpy[5-1]",
     ),
   ),
-  "flatness/_noise.py flatness/test_samples.py": (
+  "flatness/_noise.py flatness/test_noise.py": (
     ("(num_samples - 1)", "num_samples", "test_few_draws_are_unbiased"),
     (
       "* float(examples) ** 2",
@@ -176,7 +176,7 @@ _TABLE = {
       "test_per_example_covariance_agrees_with_samples_of_the_whole_gradient[7]",
     ),
   ),
-  "flatness/_layers.py flatness/test_curvature.py": (
+  "flatness/_layers.py flatness/test_layers.py": (
     ("columns, 1.0, 2.0", "columns, 1.0, 1.0", "test_dense_hessian_is_jax_s[40-True]"),
     ("drawn.mean(axis=1", "0 * drawn.mean(axis=1", "test_dense_noise_covariance_enumerated"),
     ("else jax.random.fold_in(key, number))", "else key)", "test_chunks_of_a_layer_draw_from_their_own_keys"),
@@ -185,37 +185,39 @@ _TABLE = {
       "key, num_samples",
       "test_chunks_of_a_layer_draw_from_their_own_keys",
     ),
+  ),
+  "flatness/_layers.py flatness/test_operators.py": (
     (
       "_losses(head_fn, z + t * speed, batch, key)",
       "_losses(head_fn, z + t * speed, batch, None)",
       "test_the_key_reaches_the_noise",
     ),
   ),
-  "flatness/_operators.py flatness/test_curvature.py": (
+  "flatness/_operators.py flatness/test_operators.py": (
     (
       "self._outputs(self.apply_fn, self.key)",
       "self._outputs(self.apply_fn, jax.random.key(0))",
       "test_the_key_reaches_the_noise",
     ),
   ),
-  "flatness/_layer_inputs.py flatness/test_gauss_newton_diagonal.py": (
+  "flatness/_layer_inputs.py flatness/test_jacobians.py": (
     (
       "again.get(number) == other",
       "again",
       "test_parameters_that_are_no_kernel_of_one_layer[_to_prototypes]",
     ),
   ),
-  "flatness/_noise.py flatness/test_lazy.py": (
+  "flatness/_noise.py flatness/test_covariance.py": (
     ("widened(sample)", "sample", "test_samples_and_operators_of_other_types[bfloat16]"),
   ),
-  "flatness/_jacobians.py flatness/test_gauss_newton_matrix.py": (
+  "flatness/_jacobians.py flatness/test_jacobians.py": (
     ("chunk_size / num_examples(batch)", "1 / 3", "test_of_one_layer_it_is_jax_s_hessian[first-2]"),
     ("first + stride * number", "0", "test_each_example_draws_its_own_noise"),
   ),
   "flatness/_subset.py flatness/test_subset.py": (
     ('"flax.BatchStat", ', "", "test_running_averages_are_no_parameters[nnx]"),
   ),
-  "flatness/_batches.py flatness/test_chunked.py": (
+  "flatness/_batches.py flatness/test_batches.py": (
     (
       "x[: chunks * chunk_size].reshape(chunk_size, chunks, *x.shape[1:])",
       "x[: chunks * chunk_size].reshape(chunks, chunk_size, *x.shape[1:]).swapaxes(0, 1)",
@@ -223,7 +225,7 @@ _TABLE = {
     ),
     ("last, jnp.int32(chunks)", "last, jnp.int32(0)", "test_chunks_draw_different_noise"),
   ),
-  "flatness/_eigen.py flatness/test_lanczos.py": (
+  "flatness/_eigen.py flatness/test_eigen.py": (
     ("ddof=1) / math.sqrt(num_samples)", "ddof=1)", "test_standard_error_of_the_density"),
     (
       "residuals <= tol * numpy.abs(values).max()",
@@ -231,14 +233,14 @@ _TABLE = {
       "test_residuals_are_true_and_say_what_has_not_converged",
     ),
   ),
-  "flatness/_batches.py flatness/test_any_data.py": (
+  "flatness/_batches.py flatness/test_curvature.py": (
     (
       "jax.random.fold_in(operator.key, number)",
       "operator.key",
       "test_noise_of_a_batch_is_that_of_its_number",
     ),
   ),
-  "train/jobs/flatness/analyses.py flatness/test_job_tables.py": (
+  "train/jobs/flatness/analyses.py train/test_flatness_tables.py": (
     ("/ 2 - at(0.0)", "/ 2", "test_rises_are_above_the_loss_at_the_parameters"),
     (
       "np.sqrt(like.var(axis=0).mean())",
@@ -246,10 +248,10 @@ _TABLE = {
       "test_the_isotropic_control_has_the_total_variance_of_the_samples",
     ),
   ),
-  "train/jobs/flatness/job.py flatness/test_job_tables.py": (
+  "train/jobs/flatness/job.py train/test_flatness_tables.py": (
     ("rise < compared", "rise > compared", "test_lower_along_counts_directions_of_lower_rise"),
   ),
-  "train/jobs/flatness/row.py flatness/test_job_tables.py": (
+  "train/jobs/flatness/row.py train/test_flatness_tables.py": (
     (
       'each["variances"], each["mask"])',
       'each["variances"], each["mask"] | True)',
@@ -272,7 +274,7 @@ _TABLE = {
       "test_products_are_in_full_precision[hessian]",
     ),
   ),
-  "noise/_dropout.py flatness/test_dropout_noise.py": (
+  "noise/_dropout.py papers/test_dropout_noise.py": (
     (
       "1.0 - jnp.asarray(rate, jnp.float32",
       "jnp.asarray(rate, jnp.float32",

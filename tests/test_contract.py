@@ -47,26 +47,24 @@ ELSEWHERE = {
   "ensembles/test_laplace.py": "ensembles.laplace_curvature ensembles.laplace_posterior "
   "ensembles.laplace_variance",
   "ensembles/test_means.py": "ensembles.dropout_masks",
-  "flatness/test_any_data.py": "flatness.layerwise flatness.operator_diagonal",
-  "flatness/test_chunked.py": "flatness.chunked",
-  "flatness/test_curvature.py": "flatness.gauss_newton flatness.hessian flatness.hvp "
-  "flatness.noise_covariance flatness.per_example_noise_covariance",
-  "flatness/test_directions.py": "flatness.filter_normalized_direction flatness.loss_profile "
-  "flatness.loss_surface",
-  "flatness/test_fisher.py": "flatness.damped_solve flatness.fisher flatness.kfac",
-  "flatness/test_gauss_newton_diagonal.py": "flatness.gauss_newton_diagonal",
-  "flatness/test_gauss_newton_matrix.py": "flatness.gauss_newton_matrix",
-  "flatness/test_interval.py": "flatness.interval_flatness",
-  "flatness/test_lanczos.py": "flatness.operator_trace flatness.spectral_density flatness.top_eigenpairs",
-  "flatness/test_noise_by_parts.py": "flatness.sample_noise_by_parts",
+  "flatness/test_batches.py": "flatness.chunked",
+  "flatness/test_covariance.py": "flatness.hessian_variance_alignment flatness.noise_covariance "
+  "flatness.principal_components flatness.projected_variance",
+  "flatness/test_curvature.py": "flatness.layerwise flatness.operator_diagonal",
+  "flatness/test_eigen.py": "flatness.damped_solve flatness.spectral_density flatness.top_eigenpairs",
+  "flatness/test_jacobians.py": "flatness.gauss_newton_diagonal flatness.gauss_newton_matrix",
+  "flatness/test_layers.py": "flatness.kfac",
+  "flatness/test_noise.py": "flatness.per_example_noise_covariance flatness.sample_gradients "
+  "flatness.sample_noise_by_parts flatness.sample_trajectory",
+  "flatness/test_operators.py": "flatness.fisher flatness.gauss_newton flatness.hessian flatness.hvp",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",
-  "flatness/test_relations.py": "flatness.hessian_variance_alignment",
-  "flatness/test_samples.py": "flatness.principal_components flatness.projected_variance "
-  "flatness.sample_gradients flatness.sample_trajectory",
-  "flatness/test_sharpness.py": "flatness.keskar_sharpness flatness.sam_sharpness flatness.trajectory_plane",
+  "flatness/test_profiles.py": "flatness.filter_normalized_direction flatness.loss_profile "
+  "flatness.loss_surface flatness.trajectory_plane",
+  "flatness/test_sharpness.py": "flatness.interval_flatness flatness.keskar_sharpness flatness.sam_sharpness",
   "flatness/test_stationary_points.py": "flatness.hessian_index flatness.landscape_constants "
   "flatness.pl_ratio",
   "flatness/test_subset.py": "flatness.subset",
+  "flatness/test_trace.py": "flatness.operator_trace",
   "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",

@@ -8,23 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_option
-from jaxreg._scaled import norm, scaled
+from jaxreg._checks import check_option
+from jaxreg._leaves import wide
+from jaxreg._scaled import norm, unit_length
 from jaxreg.typing import Array
 
 LossOfInputs = Callable[[Array], Array]
 Bounds = tuple[float, float] | None
-
-
-def batched(x: ArrayLike) -> Array:
-  x = check_floating(x, "x")
-  if x.ndim == 0:
-    raise ValueError("x must have a batch axis, got a scalar")
-  return x
-
-
-def wide(x: Array) -> Array:
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def per_example(value: ArrayLike, name: str, x: Array) -> Array:
@@ -59,5 +49,4 @@ def lengths(delta: Array) -> Array:
 
 def unit(delta: Array, otherwise: Array | float = 0.0) -> Array:
   """Each example divided by its norm; `otherwise` if the norm is 0, NaN if it is NaN."""
-  near_one, length, _ = scaled(delta, tuple(range(1, delta.ndim)))
-  return jnp.where(length == 0, otherwise, near_one / jnp.where(length == 0, 1, length))
+  return unit_length(delta, tuple(range(1, delta.ndim)), otherwise)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg.adversarial._common import Bounds, LossOfInputs, batched, input_gradient, per_example, perturbed
+from jaxreg._checks import check_batched
+from jaxreg.adversarial._common import Bounds, LossOfInputs, input_gradient, per_example, perturbed
 from jaxreg.typing import Array
 
 
@@ -38,6 +39,6 @@ def fgsm(loss_of_inputs: LossOfInputs, x: ArrayLike, *, eps: ArrayLike, clip: Bo
     Goodfellow, Shlens and Szegedy, `Explaining and Harnessing Adversarial Examples`, 2015, section 4.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
-  x = batched(x)
+  x = check_batched(x, "x")
   radius = per_example(eps, "eps", x)
   return perturbed(x, jnp.sign(input_gradient(loss_of_inputs, x)) * radius, clip)

@@ -9,17 +9,16 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_count, check_key, key_first
+from jaxreg._checks import check_batched, check_choice, check_count, check_key, key_first
+from jaxreg._leaves import wide
 from jaxreg.adversarial._common import (
   Bounds,
   LossOfInputs,
-  batched,
   input_gradient,
   lengths,
   per_example,
   perturbed,
   unit,
-  wide,
 )
 from jaxreg.typing import Array, Key
 
@@ -73,7 +72,7 @@ def pgd(
   References:
     Madry et al., `Towards Deep Learning Models Resistant to Adversarial Attacks`, 2018, section 2.1.
   """
-  x = batched(x)
+  x = check_batched(x, "x")
   radius, rate = per_example(eps, "eps", x), per_example(step_size, "step_size", x)
   check_count(num_steps, "num_steps")
   check_choice(norm, "norm", ("linf", "l2", "l1"))

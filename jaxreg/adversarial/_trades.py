@@ -7,8 +7,9 @@ from collections.abc import Callable
 import jax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_key, key_first
-from jaxreg.adversarial._common import Bounds, batched, wide
+from jaxreg._checks import check_batched, check_key, key_first
+from jaxreg._leaves import wide
+from jaxreg.adversarial._common import Bounds
 from jaxreg.adversarial._pgd import Norm, pgd
 from jaxreg.adversarial._vat import divergence, predicted
 from jaxreg.typing import Array, Key
@@ -56,7 +57,7 @@ def trades_loss(
   References:
     Zhang et al., `Theoretically Principled Trade-off between Robustness and Accuracy`, 2019, Eq. 5.
   """
-  x = batched(x)
+  x = check_batched(x, "x")
   clean = predicted(log_probs_fn, x)
   target = jax.lax.stop_gradient(clean)
   moved = pgd(

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_key, check_log_probs, key_first
-from jaxreg.adversarial._common import batched, per_example, unit, wide
+from jaxreg._checks import check_batched, check_count, check_key, check_log_probs, key_first
+from jaxreg._leaves import wide
+from jaxreg.adversarial._common import per_example, unit
 from jaxreg.typing import Array, Key
 
 
@@ -47,7 +48,7 @@ def virtual_adversarial(
     Miyato et al., `Virtual Adversarial Training`, 2018, section 3.3.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, adversarial training.
   """
-  x = batched(x)
+  x = check_batched(x, "x")
   radius = per_example(eps, "eps", x)
   check_count(num_steps, "num_steps")
   return _move(check_key(key), log_probs_fn, x, _clean(log_probs_fn, x), radius, num_steps)
@@ -77,7 +78,7 @@ def vat_loss(
   References:
     Miyato et al., `Virtual Adversarial Training`, 2018.
   """
-  x = batched(x)
+  x = check_batched(x, "x")
   radius = per_example(eps, "eps", x)
   check_count(num_steps, "num_steps")
   clean = _clean(log_probs_fn, x)

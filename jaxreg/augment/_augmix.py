@@ -52,9 +52,7 @@ def augmix(
     severity: `s`, the largest magnitude, in [0.1, 10].
     alpha: parameter of both mixtures, above 0.
     operations: names to draw from, operations of `rand_augment`.
-    fill: value of pixels from outside the image.
-    value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
+    fill, value_range, channel_axis: as in `rand_augment`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.

@@ -41,9 +41,7 @@ def auto_augment(
     batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
     policy: `cifar10`, `imagenet`, `svhn`, or your own sub-policies: tuples `(operation, probability,
       magnitude)`, in each the same number. `rand_augment` lists the operations; `invert` is one more.
-    fill: value of pixels from outside the image.
-    value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
+    fill, value_range, channel_axis: as in `rand_augment`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.

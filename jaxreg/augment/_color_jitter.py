@@ -34,7 +34,7 @@ def color_jitter(
   .. math:: x \leftarrow \operatorname{clip}(p + f (x - p)), \qquad f \sim \mathcal U(1 - s, 1 + s)
 
   The plain image `p` is black for brightness, the mean grey for contrast, and the grey image for saturation.
-  The hue turns by :math:`\mathcal U(-s, s)` of a round. torchvision draws the order, too.
+  The hue turns by :math:`\mathcal U(-s, s)` of a round. torchvision also draws the order.
 
   Args:
     key: one draw of `[4, batch]`.
@@ -43,8 +43,7 @@ def color_jitter(
     contrast: `s`, in [0, 1].
     saturation: `s`, in [0, 1]; without effect on images of one channel.
     hue: `s`, in [0, 0.5]; without effect except on images of three channels.
-    value_range: the least and largest value of a pixel; by default 0 and 255 for uint8, otherwise 0 and 1.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
+    value_range, channel_axis: as in `rand_augment`.
 
   Returns:
     The batch with changed inputs, of the same shape and dtype.

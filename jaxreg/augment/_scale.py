@@ -32,8 +32,7 @@ def scale(
     key: one draw of `[batch]`.
     batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
     max_factor: at least 1.
-    fill: value of pixels from outside the image.
-    channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
+    fill, channel_axis: as in `translate`.
 
   Returns:
     The batch with scaled images, of the same shape and dtype.

@@ -26,7 +26,7 @@ def trivial_augment(
 ) -> dict[str, Any]:
   """Applies one operation of `rand_augment` to each image, with a uniform magnitude; nothing needs tuning.
 
-  The ranges are those of `rand_augment`, the source's space "RA". Its space "Wide" has larger ones.
+  Magnitudes have the ranges of `rand_augment`, the source's space "RA". Its space "Wide" has larger ones.
 
   Args:
     key: one draw of `[batch]` for the magnitudes, and the draws of `rand_augment`.

@@ -78,7 +78,7 @@ def ema_update(
   .. math:: \bar\theta_t = d_t \bar\theta_{t-1} + (1 - d_t) \theta_t, \qquad
     d_t = \texttt{ema_decay}(t) \text{ with the ramp, else } d, \qquad t = 1, 2, \dots
 
-  With the ramp as it is, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`. It
+  By default, the average is the mean of all iterates while there are fewer than `1 / (1 - d)`. It
   forgets the start, including its initial copy. Without the ramp, that copy keeps the weight `d^t`.
 
   A mean teacher is such an average of the student after each of its steps: the teacher's predictions are the
@@ -93,8 +93,7 @@ def ema_update(
     params: the new iterate. Leaves that are not floating, such as counters, replace the old ones.
     decay: `d` in [0, 1]; may be traced, so it can follow a schedule.
     ramp: whether the decay warms up.
-    warmup: as in `ema_decay`.
-    power: as in `ema_decay`.
+    warmup, power: as in `ema_decay`.
 
   Returns:
     The new state; `state.params` are the parameters to use.

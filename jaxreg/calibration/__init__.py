@@ -1,9 +1,9 @@
 """Calibration as sums that merge exactly: `(log_probs, labels, *, weights, ...) -> sums`.
 
 The sums merge by addition over batches, devices and processes: `nll` and `brier` return `(sum, count)`,
-`ece_bins` and `classwise_bins` three sums per bin, `Bins`. Add those of batches with `merge`, in compiled
-code those of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`, and divide at the end, for instance by
-`ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `auroc` and `fpr_at_tpr` take
+`ece_bins` and `classwise_bins` three sums per bin, `Bins`. Add the sums of batches with `merge`. In compiled
+code, add the sums of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`. Divide at the end, for instance
+by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `auroc` and `fpr_at_tpr` take
 the whole set. `conformal_scores` and `aps_scores` are `[..., classes]`; `least_confidence` and `energy`,
 scores of examples from elsewhere, `[...]`. Every function refuses a known label out of range, and gives NaN
 for a traced one.

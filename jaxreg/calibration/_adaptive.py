@@ -23,10 +23,8 @@ def adaptive_bins(
   into several bins, in their given order.
 
   Args:
-    log_probs: `[..., classes]`, floating: all predictions.
-    labels: `[...]`, integer.
+    log_probs, labels, weights: as in `nll`, of all predictions.
     num_bins: `M`.
-    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
     `Bins` of `[num_bins]`, in order of rising confidence; for a traced label

@@ -18,9 +18,7 @@ def brier(
   .. math:: \sum_i w_i \sum_k (p_{ik} - y_{ik})^2, \quad \sum_i w_i
 
   Args:
-    log_probs: `[..., classes]`, floating.
-    labels: `[...]`, integer.
-    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
+    log_probs, labels, weights: as in `nll`.
 
   Returns:
     Two scalars; the sum is NaN for a traced label out of range.

@@ -23,10 +23,8 @@ def classwise_bins(
   counts the examples of the class. Every example is in one bin of every class.
 
   Args:
-    log_probs: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    log_probs, labels, weights: as in `nll`.
     num_bins: number of equally wide bins.
-    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
     `Bins` of `[classes, num_bins]`; for a traced label out of range the first two, and so the error, are NaN.

@@ -36,10 +36,8 @@ def ece_bins(
   The ECE of a batch is biased, and a mean of batch ECEs is not the ECE: merge these sums instead.
 
   Args:
-    log_probs: `[..., classes]`, floating.
-    labels: `[...]`, integer.
+    log_probs, labels, weights: as in `nll`.
     num_bins: number of equally wide bins.
-    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
 
   Returns:
     `Bins` of `[num_bins]`; for a traced label out of range the first two, and

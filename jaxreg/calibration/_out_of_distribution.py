@@ -1,6 +1,6 @@
 """Scores of how unlike the training data an example is, and how well they tell such examples apart.
 
-All scores are larger for less usual examples. The entropy of a prediction, `losses.entropy`, is one, too.
+All scores are larger for less usual examples. The entropy of a prediction, `losses.entropy`, is another.
 """
 
 from __future__ import annotations
@@ -104,15 +104,11 @@ def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95)
   .. math:: \Pr(s' \le t), \qquad t = s_{(\lceil r n \rceil)} \text{ of the usual scores, at the rate } r
 
   Args:
-    scores: of usual examples, any shape, floating.
-    other_scores: of examples from elsewhere, any shape, floating.
+    scores, other_scores: as in `auroc`.
     tpr: the least share of usual examples that pass, in (0, 1]; static.
 
   Returns:
     A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
-
-  Raises:
-    ValueError: if there are no scores of one kind.
 
   Example:
     >>> fpr_at_tpr(jnp.array([0.1, 0.2, 0.3, 0.9]), jnp.array([0.25, 0.4]), tpr=0.75)

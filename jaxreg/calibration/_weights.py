@@ -18,8 +18,8 @@ class Examples(NamedTuple):
   """Predictions in at least float32 and in order.
 
   Attributes:
-    log_probs: `[..., classes]`, of an example of weight 0 those of equal probabilities.
-    labels: `[...]`, in range; of an example that does not count or is broken, 0 may stand for the label.
+    log_probs: `[..., classes]`; equal probabilities for an example of weight 0.
+    labels: `[...]`, in range; may be 0 for an example that does not count or is broken.
     weights: `[...]`, by which to multiply; NaN for a broken example: a label out of range, or NaN among its
       `log_probs`.
     counts: `[...]`, the weights as given.

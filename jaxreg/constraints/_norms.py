@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_option, check_range
 from jaxreg._leaves import map_selected, unit_axes
-from jaxreg._scaled import scaled
+from jaxreg._scaled import scaled, unit_length
 from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Mask, Params
 
@@ -60,9 +60,7 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
   A unit of norm 0 has no nearest point on the sphere and stays unchanged.
 
   Args:
-    params: any pytree.
-    axis: as for `max_norm`.
-    mask: which leaves are scaled; by default kernels and embeddings.
+    params, axis, mask: as in `max_norm`.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -72,12 +70,8 @@ def unit_norm(params: Params, *, axis: Axis = None, mask: Mask = kernels_only) -
     Array([[1., 0.],
            [0., 0.]], dtype=float32)
   """
-
-  def scale(name: str, w: Array) -> Array:
-    near_one, length, _ = scaled(w, unit_axes(name, w, axis))
-    return jnp.where(length > 0, near_one / jnp.where(length > 0, length, 1), w)
-
-  return map_selected(scale, params, mask)
+  unit = lambda name, w: unit_length(w, unit_axes(name, w, axis), otherwise=w)
+  return map_selected(unit, params, mask)
 
 
 def min_max_norm(
@@ -96,12 +90,10 @@ def min_max_norm(
   Units within the bounds stay unchanged, bit for bit. A unit of norm 0 has no direction and stays too.
 
   Args:
-    params: any pytree.
+    params, axis, mask: as in `max_norm`.
     low: `a`, at least 0.
     high: `b`, at least `low`.
     rate: `r` in [0, 1]; 1 projects, a smaller rate moves part of the way.
-    axis: as for `max_norm`.
-    mask: which leaves are scaled; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.

@@ -87,11 +87,8 @@ def prox_elastic_net(
   .. math:: \frac{\operatorname{soft}(w, \eta \alpha \rho)}{1 + \eta \alpha (1 - \rho)}
 
   Args:
-    params: any pytree.
-    step: `eta`, the learning rate of the preceding gradient step.
-    weight: `alpha`, at least 0.
+    params, step, weight, mask: as in `prox_l1`.
     ratio: `rho` in [0, 1], the share of the L1 norm.
-    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -123,13 +120,10 @@ def prox_group_lasso(
   .. math:: w_g \max\Bigl(1 - \frac{\eta \alpha \sqrt{n_g}}{\|w_g\|_2}, 0\Bigr)
 
   Args:
-    params: any pytree.
-    step: `eta`, the learning rate of the preceding gradient step.
-    weight: `alpha`, at least 0.
+    params, step, weight, mask: as in `prox_l1`.
     axis: axes of a group's weights, the same for all leaves; by default the axes of one unit's incoming
       weights (`paths.incoming_axes`).
     size_weighted: whether the threshold is multiplied by the root of a group's size.
-    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -163,10 +157,7 @@ def prox_l0(params: Params, step: ArrayLike, *, weight: ArrayLike, mask: Mask = 
   .. math:: w_i \text{ if } w_i^2 > 2 \eta \alpha, \text{ else } 0
 
   Args:
-    params: any pytree.
-    step: `eta`, the learning rate of the preceding gradient step.
-    weight: `alpha`, at least 0.
-    mask: which leaves are changed; by default kernels and embeddings.
+    params, step, weight, mask: as in `prox_l1`.
 
   Returns:
     A pytree like `params`, with the same dtypes.
@@ -188,9 +179,8 @@ def prox_non_negative(params: Params, step: ArrayLike = 1.0, *, mask: Mask = ker
   .. math:: \max(w, 0)
 
   Args:
-    params: any pytree.
+    params, mask: as in `prox_l1`.
     step: not used; present so that all operators share a signature.
-    mask: which leaves are changed; by default kernels and embeddings.
 
   Returns:
     A pytree like `params`, with the same dtypes.

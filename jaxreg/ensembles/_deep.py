@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import jax
 
-from jaxreg._checks import check_count, check_key, key_first
+from jaxreg._checks import check_choice, check_count, check_key, key_first
 from jaxreg.typing import Key, Params
 
 
@@ -62,7 +62,6 @@ def ensemble_apply(
     Lakshminarayanan, Pritzel and Blundell, `Simple and Scalable Predictive Uncertainty Estimation using Deep
     Ensembles`, 2017.
   """
-  if by not in ("vmap", "map"):
-    raise ValueError(f'by must be "vmap" or "map", got {by!r}')
+  check_choice(by, "by", ("vmap", "map"))
   one = lambda member: function(member, *shared)
   return jax.vmap(one)(members) if by == "vmap" else jax.lax.map(one, members)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_option, check_wide
+from jaxreg._checks import check_choice, check_option, check_wide
 from jaxreg._sums import ROWS, products, sum_of_blocks
 from jaxreg.typing import Array
 
@@ -86,8 +86,7 @@ def laplace_curvature(
       "features and logits must be [batch, features] and [batch, classes], "
       f"got {features.shape} and {logits.shape}"
     )
-  if structure not in ("dense", "kronecker"):
-    raise ValueError(f"structure must be 'dense' or 'kronecker', got {structure!r}")
+  check_choice(structure, "structure", ("dense", "kronecker"))
   ones = jnp.ones(len(features), features.dtype)
   w = ones if weights is None else check_wide(weights, "weights", shape=ones.shape)
   # Padding may hold anything, even NaN.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_wide
-from jaxreg._sums import add, compensated, gram, total
+from jaxreg._sums import add, compensated, gram, sum_of_rows, total
 from jaxreg.flatness._batches import Streamed
 from jaxreg.flatness._common import analysis, as_pytree
 from jaxreg.flatness._layers import DenseBlock
@@ -126,8 +125,8 @@ def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, 
   .. math:: \mathrm{Var}(v^\top S) = \frac1N \sum_j (v^\top \theta_j - \mu)^2 = v^\top \Sigma v
 
   Args:
-    samples: `[num, size]`, floating, of which no copy is made; or samples that are drawn one at a time and
-      never together in memory, as from `sample_gradients(..., lazy=True)`.
+    samples: `[num, size]`, floating, which are not copied; or samples that are drawn one at a time and never
+      together in memory, as from `sample_gradients(..., lazy=True)`.
     directions: `[k, size]`, one direction per row.
     ddof: as in `noise_covariance`.
 
@@ -153,7 +152,7 @@ def projected_variance(samples: ArrayLike | LazySamples, directions: ArrayLike, 
 def _variance(samples, directions, count):
   mean = samples.mean(axis=0)
   square = lambda rows: jnp.sum(((rows - mean[None]) @ directions.T) ** 2, axis=0)
-  return _sum_of_rows(square, samples, jnp.zeros(len(directions), samples.dtype)) / count
+  return sum_of_rows(square, 64, jnp.zeros(len(directions), samples.dtype), samples) / count
 
 
 @jax.jit
@@ -290,7 +289,7 @@ def _moments(hessian, samples):
     products = centred @ matrix if isinstance(matrix, jax.Array) else jax.lax.map(hessian, centred)
     return jnp.stack([jnp.sum(centred * products), jnp.sum(centred**2)])
 
-  return _sum_of_rows(both, samples, jnp.zeros(2, samples.dtype), rows=16)
+  return sum_of_rows(both, 16, jnp.zeros(2, samples.dtype), samples)
 
 
 def _add_sample(carry, sample, hessian):
@@ -331,13 +330,3 @@ _next = jax.jit(lambda samples, state, number: samples.next(state, number))
 def _alignment(trace: Array, curvature: Array, noise: Array, size: int) -> Alignment:
   isotropic = curvature * noise / size
   return Alignment(trace, isotropic, trace / isotropic)
-
-
-def _sum_of_rows(function: Callable[[Array], Array], samples: Array, zero: Array, rows: int = 64) -> Array:
-  """Sums a function of some rows `[rows, size]` over all, without a copy of all of them."""
-  rows = min(rows, len(samples))
-  chunks, rest = divmod(len(samples), rows)
-  part = lambda number: jax.lax.dynamic_slice_in_dim(samples, number * rows, rows)
-  add_chunk = lambda number, running: add(running, function(part(number)))
-  running = jax.lax.fori_loop(0, chunks, add_chunk, compensated(zero))
-  return total(add(running, function(samples[chunks * rows :])) if rest else running)

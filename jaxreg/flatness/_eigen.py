@@ -394,7 +394,7 @@ def damped_solve(
     num_steps: the most iterations.
 
   Returns:
-    A NamedTuple: `x` `[size]`; `residual`, the norm of what is left relative to that of `vector`;
+    A NamedTuple: `x` `[size]`; `residual`, the norm of `b - (A + lambda I) x` relative to the norm of `b`;
     `converged`, whether it is at most twice `tol`, which leaves room for rounding.
 
   Example:

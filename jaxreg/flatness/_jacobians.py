@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from jaxreg import paths
 from jaxreg._checks import check_count, check_loss_fn
-from jaxreg._sums import add, compensated, total
+from jaxreg._sums import add, compensated, sum_of_rows, total
 from jaxreg.flatness._batches import dealt, num_examples
 from jaxreg.flatness._common import analysis, outputs_of, same, widened
 from jaxreg.flatness._layer_inputs import of_examples, tapped
@@ -116,11 +116,7 @@ def _squares(scales: Array, h: Array, g: Array) -> Array:
 
   entries = len(first) * (k + factors * units) if by_pairs else factors * k * units
   size = max(1, min(n, _ENTRIES // entries))
-  part = lambda first, size: [jax.lax.dynamic_slice_in_dim(x, first, size) for x in (scales, h, g)]
-  add_chunk = lambda number, running: add(running, some(*part(number * size, size)))
-  chunks, rest = divmod(n, size)
-  running = jax.lax.fori_loop(0, chunks, add_chunk, compensated(jnp.zeros((k, units), h.dtype)))
-  return total(add(running, some(*part(chunks * size, rest))) if rest else running)
+  return sum_of_rows(some, size, jnp.zeros((k, units), h.dtype), scales, h, g)
 
 
 @analysis

@@ -101,13 +101,10 @@ def loss_profile(
   .. math:: f(\alpha) = L(\theta + \alpha d)
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`; `key=None` asks for no noise.
-    params: any pytree.
+    loss_fn, params, batch, key: as in `hvp`.
     direction: a pytree like `params`, as from `filter_normalized_direction`. For a vector `v` give
       `subset(jax.tree.map(jnp.zeros_like, params), mask).merge(v)`.
     alphas: `[points]`.
-    batch: passed to `loss_fn`.
-    key: passed to `loss_fn`.
     chunk_size: points at once; 1 is fastest on a CPU.
 
   Returns:

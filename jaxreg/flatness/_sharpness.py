@@ -39,12 +39,9 @@ def sam_sharpness(
   It is a first-order approximation of the largest rise in a ball. Where the gradient is 0 it is 0.
 
   Args:
-    loss_fn: `(params, batch, *, key) -> scalar`; `key=None` asks for no noise.
-    params: any pytree.
-    batch: passed to `loss_fn`; the sharpness of the paper's `m`-sharpness is a mean over small batches.
+    loss_fn, params, mask, key: as in `hvp`.
+    batch: passed to `loss_fn`; the paper's `m`-sharpness is a mean over small batches.
     rho: radius of the ball.
-    mask: the parameters that move.
-    key: passed to `loss_fn`.
 
   Returns:
     A scalar.
@@ -91,13 +88,11 @@ def keskar_sharpness(
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, called with `key=None`.
-    params: any pytree.
-    batch: passed to `loss_fn`.
+    params, batch, mask: as in `hvp`.
     key: draws the points to start from.
     eps: the size of the box.
-    num_starts: number of searches, of which the largest rise counts.
+    num_starts: number of searches; the largest rise counts.
     num_steps: steps of a search, each as long as 2.5 half sides of the box over `num_steps`.
-    mask: the parameters that move.
 
   Returns:
     A scalar, at least 0.
@@ -189,12 +184,9 @@ def interval_flatness(
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`; use a cross-entropy that is accurate near 0, such as
       `losses.softmax_cross_entropy`.
-    params: any pytree.
+    params, batch, mask, key: as in `hvp`.
     directions: `[k, size]` in the order of `subset(params, mask).flat`; unit vectors in the paper. For a
       tree like `params` give `subset(tree, mask).flat[None]`.
-    batch: passed to `loss_fn`.
-    mask: the parameters that move.
-    key: passed to `loss_fn`.
     factor: `c`, above 1.
     first_step: the start of every search; by default the first search starts at a hundredth of the norm of
       the parameters.

@@ -55,9 +55,7 @@ def hessian_index(
 
   Args:
     loss_fn: `(params, batch, *, key) -> scalar`, twice differentiable; called with `key=None`.
-    params: any pytree.
-    batch: passed to `loss_fn`.
-    mask: the parameters of the Hessian.
+    params, batch, mask: as in `hvp`.
     tol: `tau`, at least 0, relative to the largest absolute eigenvalue.
     method: `dense`, all eigenvalues; or `lanczos`, the mass of the spectral density by random probes, which
       needs only products with the Hessian.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_option, check_wide, per_class
-from jaxreg._scaled import norm, scaled
+from jaxreg._scaled import norm, unit_length
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
@@ -74,11 +74,8 @@ def arcface(
   `pi - m` would lower the loss.
 
   Args:
-    features: `x`, `[..., features]`, floating.
-    kernel: `W`, `[features, classes]`, floating.
-    labels: `[...]`, integer; soft labels are refused: the margin belongs to one class.
+    features, kernel, labels, scale: as in `cosface`.
     margin: `m`, a scalar or `[...]`, in radians, in [0, pi]; 0 is the normalised softmax.
-    scale: `s`, a scalar or `[...]`, above 0.
 
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have `psi` and cosines of 0 and no gradient.
@@ -105,9 +102,7 @@ def cosine_log_probs(features: ArrayLike, kernel: ArrayLike, *, scale: ArrayLike
   .. math:: \log p_k = s \cos\theta_k - \log \sum_j e^{s \cos\theta_j}
 
   Args:
-    features: `x`, `[..., features]`, floating.
-    kernel: `W`, `[features, classes]`, floating.
-    scale: `s`, a scalar or `[...]`, above 0.
+    features, kernel, scale: as in `cosface`.
 
   Returns:
     `[..., classes]`, float32 or wider.
@@ -135,7 +130,8 @@ def _cosines(features: ArrayLike, kernel: ArrayLike) -> tuple[Array, Array, Arra
     raise ValueError("features must be [..., features], got a scalar")
   if kernel.ndim != 2 or kernel.shape[0] != features.shape[-1]:
     raise ValueError(f"kernel must be [{features.shape[-1]}, classes], got {kernel.shape}")
-  x, w = _unit(features), _unit(kernel.T)
+  # A zero vector has no direction and gets no gradient.
+  x, w = unit_length(features, (-1,)), unit_length(kernel.T, (-1,))
   return jnp.matmul(x, w.T, precision=jax.lax.Precision.HIGHEST), x, w
 
 
@@ -148,9 +144,3 @@ def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[
   # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
   return cosines, norm(across, (-1,)), is_target_of(labels, cosines), labels
-
-
-def _unit(x: Array) -> Array:
-  # A zero vector has no direction and gets no gradient.
-  near_one, length, _ = scaled(x, (-1,))
-  return jnp.where(length == 0, 0, near_one / jnp.where(length == 0, 1, length))

@@ -42,6 +42,6 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
   check_option(temperature, "temperature", logits.shape[:-1], low=0, open_low=True)
   t = per_class(temperature, logits.dtype)
   log_p, log_q = jax.nn.log_softmax(teacher / t), jax.nn.log_softmax(logits / t)
-  # A class that the teacher excludes does not count, even if the student excludes it, too.
+  # A class that the teacher excludes does not count, even if the student excludes it.
   gap = jnp.where(jnp.isneginf(log_p), 0, log_p - log_q)
   return jnp.asarray(temperature, logits.dtype) ** 2 * (jnp.exp(log_p) * gap).sum(axis=-1)

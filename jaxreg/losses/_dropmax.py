@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_labels, check_logits, check_option, key_first
+from jaxreg._checks import check_choice, check_labels, check_logits, check_option, key_first
 from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._terms import sum_of
@@ -54,8 +54,7 @@ def dropmax_terms(
   logits, prior, residual, posterior, labels = check_arguments(
     logits, retain_logits, residual_logits, posterior_logits, labels
   )
-  if class_reduction not in ("sum", "mean"):
-    raise ValueError(f"class_reduction must be 'sum' or 'mean', got {class_reduction!r}")
+  check_choice(class_reduction, "class_reduction", ("sum", "mean"))
   for name, weight in dict(kl=kl_weight, entropy=entropy_weight, auxiliary=auxiliary_weight).items():
     check_option(weight, f"{name}_weight", labels.shape)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating
+from jaxreg._checks import check_choice, check_floating
 from jaxreg.typing import Array
 
 
@@ -54,8 +54,7 @@ def dropmax_heads(
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018, section 4 and the released code.
   """
   features = check_floating(features, "features")
-  if stop_gradient not in ("activations", "parameters"):
-    raise ValueError(f"stop_gradient must be 'activations' or 'parameters', got {stop_gradient!r}")
+  check_choice(stop_gradient, "stop_gradient", ("activations", "parameters"))
   branch = jax.lax.stop_gradient(features) if branch_only else features
   outputs = {
     "logits": _affine(features, classifier, "classifier"),

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_logits, check_option, per_class
+from jaxreg._checks import check_choice, check_logits, check_option, per_class
 from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.losses._group_softmax_scores import (
   check_arguments,
@@ -153,8 +153,7 @@ def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> A
 
 
 def _power(kind: str, power: float | None, num_groups: int) -> float:
-  if kind not in ("I", "II"):
-    raise ValueError(f"kind must be 'I' or 'II', got {kind!r}")
+  check_choice(kind, "kind", ("I", "II"))
   if power is None:
     return float(num_groups if kind == "I" else 1)
   check_option(power, "power", (), low=0, open_low=True)
@@ -164,8 +163,7 @@ def _power(kind: str, power: float | None, num_groups: int) -> float:
 def _form(
   form: str, batch: int, num_groups: int, num_features: int, num_classes: int
 ) -> Callable[..., tuple]:
-  if form not in ("auto", "dense", "scan", "gather"):
-    raise ValueError(f"form must be 'auto', 'dense', 'scan' or 'gather', got {form!r}")
+  check_choice(form, "form", ("auto", "dense", "scan", "gather"))
   if form == "auto":  # benchmarks/group_softmax.py has the times
     many = num_groups >= 16 or (num_groups >= 8 and num_classes >= 256)
     if many and num_features >= 4 * num_groups and jax.default_backend() == "cpu":

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxreg._leaves import wide
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
@@ -124,7 +125,7 @@ def _gather_parts(features, kernel, bias, labels, groups, sizes, power, *, keep)
     result = loss.sum(axis=1) / power, logits.sum(axis=1)
     return result, _residual(power * logits, labels) if keep else ()
 
-  parts = _chunks(kernel, sizes, _wide(features), labels, _order(groups))
+  parts = _chunks(kernel, sizes, wide(features), labels, _order(groups))
   (loss, logits), residuals = jax.lax.map(chunk, parts)
   join = lambda x: x.reshape(-1, *x.shape[2:])[: len(features)]
   return (join(loss), join(logits)), residuals
@@ -138,7 +139,7 @@ def _gather_forward(features, kernel, bias, labels, groups, sizes, power):
 
 def _gather_backward(sizes, power, kept, cotangents):
   features, kernel, bias, labels, groups, residuals = kept
-  wide = _wide(features)
+  x = wide(features)
 
   def chunk(total, part):
     x, y, g, o, cotangent, *residual = part
@@ -150,7 +151,7 @@ def _gather_backward(sizes, power, kept, cotangents):
     return (_add_outer(total[0], x, residual, g), total[1] + residual.sum(axis=0)), d_features
 
   start = _zeros(features, *kernel.shape), _zeros(features, len(sizes), kernel.shape[1])
-  parts = _chunks(kernel, sizes, wide, labels, groups, _order(groups), cotangents[0])
+  parts = _chunks(kernel, sizes, x, labels, groups, _order(groups), cotangents[0])
   parts += (residuals,) if len(residuals) else ()
   (d_kernel, d_shares), d_features = jax.lax.scan(chunk, start, parts)
   d_features = d_features.reshape(-1, features.shape[1])[: len(features)]
@@ -179,7 +180,7 @@ def _gathered_logits(x: Array, kernel: Array, bias: Array, order: Array, sizes: 
   order = order[:, position]  # [chunk, G, longest]
   values = jnp.take_along_axis(x, order.reshape(len(x), -1), axis=1).reshape(order.shape)
   values = jnp.where(member[None], values, 0)
-  kernel = _wide(kernel)
+  kernel = wide(kernel)
 
   def members(number, logits):
     at = lambda array, k: jax.lax.dynamic_index_in_dim(array, number * UNROLL + k, axis=2, keepdims=False)
@@ -203,7 +204,7 @@ def _gathered_products(residual: Array, kernel: Array, groups: Array) -> Array:
   pad = blocks * width - num_classes
   residual = jnp.pad(residual, ((0, 0), (0, 0), (0, pad)))
   residual = residual.reshape(-1, UNROLL * num_groups, blocks, width).transpose(0, 2, 1, 3)
-  kernel = jnp.pad(_wide(kernel), ((0, 0), (0, pad))).reshape(-1, 1, blocks, width).transpose(2, 0, 1, 3)
+  kernel = jnp.pad(wide(kernel), ((0, 0), (0, pad))).reshape(-1, 1, blocks, width).transpose(2, 0, 1, 3)
   first = num_groups * jnp.arange(UNROLL, dtype=jnp.int32)[None, None]
   groups = groups.astype(jnp.int32).reshape(-1, UNROLL, groups.shape[1]).transpose(0, 2, 1) + first
   ones = jnp.ones(LANES, kernel.dtype)
@@ -279,7 +280,7 @@ def _fractions(sizes: tuple[int, ...], dtype: Any) -> Array:
 
 def _shares(sizes: tuple[int, ...], bias: Array) -> Array:
   """Each group's part of the bias, `[G, C]`, in proportion to its number of features."""
-  bias = _wide(bias)
+  bias = wide(bias)
   # A class excluded by -inf is so in every group, also in one without features.
   excluded = jnp.isneginf(bias)
   shares = _fractions(sizes, bias.dtype)[:, None] * jnp.where(excluded, 0, bias)[None, :]
@@ -288,10 +289,6 @@ def _shares(sizes: tuple[int, ...], bias: Array) -> Array:
 
 def _product(x: Array, y: Array) -> Array:
   return jnp.matmul(x, y, preferred_element_type=jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _wide(x: Array) -> Array:
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _zeros(like: Array, *shape: int) -> Array:

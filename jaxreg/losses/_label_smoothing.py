@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._checks import check_choice, check_hard_or_soft_labels, check_logits, check_option
 from jaxreg.losses._labels import counted, is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
@@ -47,8 +47,7 @@ def label_smoothing(
   labels = check_hard_or_soft_labels(labels, logits)
   check_option(smoothing, "smoothing", logits.shape[:-1], low=0, high=1)
   classes = logits.shape[-1]
-  if over not in ("all", "others"):
-    raise ValueError(f"over must be 'all' or 'others', got {over!r}")
+  check_choice(over, "over", ("all", "others"))
   every = cross_entropies(logits)
   if over == "all":
     rest = every.mean(axis=-1)

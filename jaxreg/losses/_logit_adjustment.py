@@ -17,7 +17,7 @@ def logit_adjustment(
 
   .. math:: \ell = -\log \frac{e^{o_t + \tau \log \pi_t}}{\sum_k e^{o_k + \tau \log \pi_k}}
 
-  Predict with the plain logits. The model need not learn the frequencies, so its logits are those of balanced
+  Predict with the plain logits. The model need not learn the frequencies, so it has the logits of balanced
   classes, for which the loss is consistent at `tau = 1`.
 
   Args:

@@ -21,7 +21,7 @@ def r_drop(logits: ArrayLike, other_logits: ArrayLike) -> Array:
 
   Args:
     logits: logits or log-probabilities of `p`, `[..., classes]`, floating; -inf excludes a class.
-    other_logits: those of `q`, same shape.
+    other_logits: logits or log-probabilities of `q`, same shape.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_wide, known_values
+from jaxreg._checks import check_choice, check_wide, known_values
 from jaxreg.typing import Array
 
 
@@ -45,8 +45,7 @@ def reconstruction(
   """
   outputs = check_wide(outputs, "outputs")
   given, x = x, check_wide(x, "x", shape=outputs.shape)
-  if likelihood not in ("gaussian", "bernoulli"):
-    raise ValueError(f"likelihood must be 'gaussian' or 'bernoulli', got {likelihood!r}")
+  check_choice(likelihood, "likelihood", ("gaussian", "bernoulli"))
   known = known_values(given) if likelihood == "bernoulli" else None
   if known is not None and known.size and (known.min() < 0 or known.max() > 1):
     raise ValueError(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_option, check_wide
+from jaxreg._checks import check_choice, check_option, check_wide
 from jaxreg.typing import Array
 
 
@@ -62,8 +62,7 @@ def semi_supervised(
   if labels.shape != supervised.shape:
     raise ValueError(f"labels must have shape {supervised.shape}, got {labels.shape}")
   check_option(weight, "weight", supervised.shape, low=0)
-  if over not in ("unlabelled", "all"):
-    raise ValueError(f"over must be 'unlabelled' or 'all', got {over!r}")
+  check_choice(over, "over", ("unlabelled", "all"))
   weights = (
     jnp.ones_like(supervised) if weights is None else check_wide(weights, "weights", shape=labels.shape)
   )

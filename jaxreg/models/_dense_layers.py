@@ -7,6 +7,7 @@ from flax import linen as nn
 from jax.typing import ArrayLike
 
 from jaxreg import noise, reparam
+from jaxreg._checks import check_range
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
@@ -73,8 +74,7 @@ class ConcreteDropoutDense(nn.Module):
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
-    if not 0 < self.initial_rate < 1:
-      raise ValueError(f"initial_rate must lie in (0, 1), got {self.initial_rate}")
+    check_range(self.initial_rate, "initial_rate", low=0, high=1, open_low=True, open_high=True)
     kernel, bias = _parameters(self, x, self.features, self.initializer)
     odds = self.initial_rate / (1 - self.initial_rate)
     logit = self.param("rate_logit", lambda key: jnp.log(jnp.asarray(odds, jnp.float32)))

@@ -7,20 +7,25 @@ from typing import Any, Literal
 from flax import linen as nn
 
 from jaxreg import losses
+from jaxreg._checks import check_range
 from jaxreg.models._layers import initializers
 from jaxreg.typing import Array
 
 
-class SoftmaxHead(nn.Module):
+class _ClassHead(nn.Module):
+  """The fields of a head of classes, as `SoftmaxHead` explains them."""
+
+  num_classes: int
+  initializer: str = "glorot"
+
+
+class SoftmaxHead(_ClassHead):
   """One affine layer: `[batch, features] -> {"logits": [batch, classes]}`.
 
   Attributes:
     num_classes: number of classes.
     initializer: `glorot` or `tutorial`.
   """
-
-  num_classes: int
-  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
@@ -29,16 +34,11 @@ class SoftmaxHead(nn.Module):
     }
 
 
-class AttentionHead(nn.Module):
+class AttentionHead(_ClassHead):
   """Two affine layers side by side, logits and gate: `logits` and `retain_logits`, each `[batch, classes]`.
 
-  Attributes:
-    num_classes: number of classes.
-    initializer: `glorot` or `tutorial`.
+  It has the fields of `SoftmaxHead`.
   """
-
-  num_classes: int
-  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
@@ -46,12 +46,11 @@ class AttentionHead(nn.Module):
     return {"logits": affine("classifier"), "retain_logits": affine("prior")}
 
 
-class DropMaxHead(nn.Module):
+class DropMaxHead(_ClassHead):
   """Three affine layers side by side: the arguments of `losses.dropmax`, each `[batch, classes]`.
 
   Attributes:
-    num_classes: number of classes.
-    initializer: `glorot` or `tutorial`.
+    num_classes, initializer: as in `SoftmaxHead`.
     stop_gradient: `activations` (the released code) or `parameters` (the poster).
     branch_only: whether to keep the gradients of the two mask branches out of the backbone.
     initial_rate: if given, the initial probability of dropping a class, the same for every class and example:
@@ -61,8 +60,6 @@ class DropMaxHead(nn.Module):
     Lee et al., `DropMax: Adaptive Variational Softmax`, 2018.
   """
 
-  num_classes: int
-  initializer: str = "glorot"
   stop_gradient: Literal["activations", "parameters"] = "activations"
   branch_only: bool = False
   initial_rate: float | None = None
@@ -71,8 +68,7 @@ class DropMaxHead(nn.Module):
   def __call__(self, features: Array) -> dict[str, Array]:
     biases: dict[str, float | None] = {"classifier": None, "prior": None, "residual": None}
     if self.initial_rate is not None:
-      if not 0 < self.initial_rate < 1:
-        raise ValueError(f"initial_rate must lie in (0, 1), got {self.initial_rate}")
+      check_range(self.initial_rate, "initial_rate", low=0, high=1, open_low=True, open_high=True)
       biases["prior"] = math.log((1 - self.initial_rate) / self.initial_rate)
       biases["residual"] = 0.0
     weights = [
@@ -84,22 +80,16 @@ class DropMaxHead(nn.Module):
     )
 
 
-class GroupSoftmaxHead(nn.Module):
+class GroupSoftmaxHead(_ClassHead):
   """One affine layer that returns its weights: the arguments of `losses.group_softmax`.
 
   `[batch, features] -> {"features": [batch, features], "kernel": [features, classes], "bias":
-  [classes]}`; the prediction, `features @ kernel + bias`, uses the same weights.
-
-  Attributes:
-    num_classes: number of classes.
-    initializer: `glorot` or `tutorial`.
+  [classes]}`; the prediction, `features @ kernel + bias`, uses the same weights. It has the
+  fields of `SoftmaxHead`.
 
   References:
     Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021.
   """
-
-  num_classes: int
-  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:
@@ -107,18 +97,12 @@ class GroupSoftmaxHead(nn.Module):
     return {"features": features, **weights}
 
 
-class CosineHead(nn.Module):
+class CosineHead(_ClassHead):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
   The kernel is `[features, classes]`; only the direction of each column matters. There is no bias.
-
-  Attributes:
-    num_classes: number of classes.
-    initializer: `glorot` or `tutorial`.
+  It has the fields of `SoftmaxHead`.
   """
-
-  num_classes: int
-  initializer: str = "glorot"
 
   @nn.compact
   def __call__(self, features: Array) -> dict[str, Array]:

@@ -18,7 +18,25 @@ from jaxreg.typing import Array, Key
 _Conv = partial(Conv, use_bias=False, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"))
 
 
-class CifarResNet(nn.Module):
+class _Options(nn.Module):
+  """The fields of every residual network, as `CifarResNet` explains them."""
+
+  depth: int = 32
+  width: int = 16
+  axis_name: str | None = None
+  remat: bool = False
+  dropout_rate: float = 0.0
+  dropout: str = "dropout"
+  block_size: int = 3
+  branch_noise: str = ""
+  branch_rate: float = 0.5
+  branch_schedule: str = "linear"
+  layer_scale: float = 0.0
+  standardized: bool = False
+  hidden_noise_std: float = 0.0
+
+
+class CifarResNet(_Options):
   """The CIFAR family: three stages of n basic blocks, of `width`, 2 `width` and 4 `width` channels.
 
   `[batch, height, width, channels] -> [batch, 4 width]`. Shortcuts have no parameters: where the size
@@ -50,20 +68,6 @@ class CifarResNet(nn.Module):
     appendix A (dropout).
   """
 
-  depth: int = 32
-  width: int = 16
-  axis_name: str | None = None
-  remat: bool = False
-  dropout_rate: float = 0.0
-  dropout: str = "dropout"
-  block_size: int = 3
-  branch_noise: str = ""
-  branch_rate: float = 0.5
-  branch_schedule: str = "linear"
-  layer_scale: float = 0.0
-  standardized: bool = False
-  hidden_noise_std: float = 0.0
-
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
     n, rest = divmod(self.depth - 2, 6)
@@ -75,12 +79,7 @@ class CifarResNet(nn.Module):
     norm = _batch_norm(train, self.axis_name)
     x = nn.relu(norm()(_conv(self)(self.width, (3, 3))(x)))
     widths = [self.width, 2 * self.width, 4 * self.width]
-    block = partial(
-      _remat(BasicBlock, self.remat),
-      norm=norm,
-      projected=False,
-      **_block_options(self, train),
-    )
+    block = partial(_remat(BasicBlock, self.remat), norm=norm, projected=False, **_block_options(self, train))
     return _stages(self, x, [n, n, n], widths, block, train=train)
 
 
@@ -89,7 +88,7 @@ _BASIC = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 _BOTTLENECK = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-class ResNet(nn.Module):
+class ResNet(_Options):
   """ResNet-18, -34, -50, -101 or -152: four stages of blocks with projected shortcuts.
 
   `[batch, height, width, channels] -> [batch, 8 width]` with basic blocks at depths 18 and 34, and `[batch,
@@ -99,10 +98,8 @@ class ResNet(nn.Module):
     depth: 18, 34, 50, 101 or 152.
     width: channels of the first stage, before the factor 4 of a bottleneck.
     stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
-    axis_name: as in `CifarResNet`.
-    remat: as in `CifarResNet`.
-    dropout_rate, dropout, block_size, branch_noise, branch_rate, branch_schedule: as in `CifarResNet`.
-    layer_scale, standardized, hidden_noise_std: as in `CifarResNet`.
+
+  It also has the other fields of `CifarResNet`.
 
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1; the strides of bottlenecks are
@@ -112,17 +109,6 @@ class ResNet(nn.Module):
   depth: int = 34
   width: int = 64
   stem: Literal["cifar", "imagenet"] = "cifar"
-  axis_name: str | None = None
-  remat: bool = False
-  dropout_rate: float = 0.0
-  dropout: str = "dropout"
-  block_size: int = 3
-  branch_noise: str = ""
-  branch_rate: float = 0.5
-  branch_schedule: str = "linear"
-  layer_scale: float = 0.0
-  standardized: bool = False
-  hidden_noise_std: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool) -> Array:
@@ -140,27 +126,29 @@ class ResNet(nn.Module):
       x = nn.relu(norm()(_conv(self)(self.width, (7, 7), strides=2, padding=[(3, 3), (3, 3)])(x)))
       x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=[(1, 1), (1, 1)])  # type: ignore[arg-type]
     widths = [self.width * 2**stage for stage in range(4)]
-    if self.depth in _BASIC:
-      block = partial(_remat(BasicBlock, self.remat), norm=norm, projected=True)
-    else:
-      block = partial(_remat(Bottleneck, self.remat), norm=norm)
-    block = partial(block, **_block_options(self, train))
+    kind = BasicBlock if self.depth in _BASIC else Bottleneck
+    block = partial(_remat(kind, self.remat), norm=norm, **_block_options(self, train))
     return _stages(self, x, blocks[self.depth], widths, block, train=train)
 
 
-class BasicBlock(nn.Module):
-  """Two 3x3 convolutions with dropout, BatchNorm and a shortcut; the first has the `stride`."""
+class _Block(nn.Module):
+  """The fields of a block."""
 
   width: int
   stride: int
   norm: Any
-  projected: bool
   drop: Callable[[Key, Array], Array] | None = None
   branch_noise: str = ""
   branch_rate: float = 0.0
   train: bool = False
   conv: Any = _Conv
   layer_scale: float = 0.0
+
+
+class BasicBlock(_Block):
+  """Two 3x3 convolutions with dropout, BatchNorm and a shortcut; the first has the `stride`."""
+
+  projected: bool = True
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -185,21 +173,11 @@ class BasicBlock(nn.Module):
     return x
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(_Block):
   """1x1, 3x3 and 1x1 convolutions with dropout, BatchNorm and a shortcut.
 
   There are `width` channels inside, and 4 `width` at the end.
   """
-
-  width: int
-  stride: int
-  norm: Any
-  drop: Callable[[Key, Array], Array] | None = None
-  branch_noise: str = ""
-  branch_rate: float = 0.0
-  train: bool = False
-  conv: Any = _Conv
-  layer_scale: float = 0.0
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
@@ -262,8 +240,7 @@ def _block_options(module: Any, train: bool) -> dict[str, Any]:
 
 def _check_noises(module: Any) -> None:
   check_choice(module.dropout, "dropout", DROPOUTS)
-  if module.branch_noise not in BRANCH_NOISES:
-    raise ValueError(f"branch_noise must be one of {BRANCH_NOISES}, got {module.branch_noise!r}")
+  check_choice(module.branch_noise, "branch_noise", BRANCH_NOISES)
 
 
 def _remat(block: type[nn.Module], remat: bool) -> Callable[..., Any]:

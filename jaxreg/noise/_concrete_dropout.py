@@ -34,11 +34,9 @@ def concrete_dropout(
   loss: without it nothing keeps the rate from going to 0.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise.
-    x: any shape, floating.
+    key, x, shared_axes: as in `dropout`.
     rate_logit: `logit p`, a scalar, to be trained.
     temperature: `t`, positive.
-    shared_axes: axes along which one mask is shared, for instance the positions of a feature map.
 
   Returns:
     An array of the shape and dtype of `x`.

@@ -27,12 +27,10 @@ def gaussian_dropout(
   Nothing is dropped, and nothing is done at test time.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise.
-    x: any shape, floating.
+    key, x, shared_axes: as in `dropout`.
     rate: the dropout rate with the same variance, in [0, 1]; may be traced. At rate 1 the variance is
       infinite and the result is all zeros, as in `dropout`.
     std: `sigma` itself, instead of `rate`; may be traced.
-    shared_axes: axes along which one draw is shared.
 
   Returns:
     An array of the shape and dtype of `x`.

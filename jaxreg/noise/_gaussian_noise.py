@@ -34,12 +34,10 @@ def gaussian_noise(
   `papers/regularization` has the terms of other models.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise.
-    x: any shape, floating.
+    key, x, shared_axes: as in `dropout`.
     std: `sigma`, at least 0, a scalar or an array that broadcasts to the shape of `x`; may be traced, so it
       can follow a schedule.
     kind: whether the noise is added or multiplied.
-    shared_axes: axes along which one draw is shared.
 
   Returns:
     An array of the shape and dtype of `x`; `x` itself at `std` 0.

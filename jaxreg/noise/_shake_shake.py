@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_choice, check_floating, check_key, check_option, key_first
+from jaxreg._checks import check_batched, check_choice, check_floating, check_key, check_option, key_first
 from jaxreg.typing import Array, Key
 
 
@@ -52,13 +52,13 @@ def shake_shake(
   References:
     Gastaldi, `Shake-Shake regularization`, 2017, section 1.
   """
-  x1 = check_floating(x1, "x1")
+  x1 = check_batched(x1, "x1")
   x2 = check_floating(x2, "x2", shape=x1.shape)
   if x1.dtype != x2.dtype:
     raise TypeError(f"x2 must have the dtype of x1, got {x2.dtype} and {x1.dtype}")
   check_choice(forward, "forward", ("shake", "even"))
   check_choice(backward, "backward", ("shake", "even", "keep"))
-  shape, wide = _coefficients(x1, per_example, "x1"), jnp.promote_types(x1.dtype, jnp.float32)
+  shape, wide = _coefficients(x1, per_example), jnp.promote_types(x1.dtype, jnp.float32)
   if key is None:
     return ((x1.astype(wide) + x2) / 2).astype(x1.dtype)
   keys = jax.random.split(check_key(key))
@@ -107,8 +107,8 @@ def shake_drop(
   References:
     Yamada et al., `ShakeDrop Regularization for Deep Residual Learning`, 2019, section 3.
   """
-  x = check_floating(x, "x")
-  shape, wide = _coefficients(x, per_example, "x"), jnp.promote_types(x.dtype, jnp.float32)
+  x = check_batched(x, "x")
+  shape, wide = _coefficients(x, per_example), jnp.promote_types(x.dtype, jnp.float32)
   check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
@@ -132,7 +132,5 @@ def _scaled_jvp(primals, tangents):
   return forward * x, backward * tangents[0]
 
 
-def _coefficients(x: Array, per_example: bool, name: str) -> tuple[int, ...]:
-  if x.ndim == 0:
-    raise ValueError(f"{name} must have shape [batch, ...], got ()")
+def _coefficients(x: Array, per_example: bool) -> tuple[int, ...]:
   return (x.shape[0] if per_example else 1, *[1] * (x.ndim - 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, key_first
+from jaxreg._checks import check_batched, key_first
 from jaxreg.noise._dropout import dropout
 from jaxreg.typing import Array, Key
 
@@ -45,8 +45,6 @@ def stochastic_depth(
   References:
     Huang et al., `Deep Networks with Stochastic Depth`, 2016, section 3.
   """
-  x = check_floating(x, "x")
-  if x.ndim == 0:
-    raise ValueError("x must have shape [batch, ...], got ()")
+  x = check_batched(x, "x")
   axes = tuple(range(1 if per_example else 0, x.ndim))
   return dropout(key, x, rate=rate, inverted=inverted, shared_axes=axes)

@@ -22,8 +22,7 @@ def variational_dropout(
   `variational_dropout_kl` in the loss.
 
   Args:
-    key: one draw for the whole of `x`; None for no noise.
-    x: any shape, floating.
+    key, x: as in `dropout`.
     log_alpha: `log(alpha)`, a scalar or one per entry of the last axis.
     max_log_alpha: upper bound applied to `log_alpha`. The first paper uses 0, because its approximation of
       the KL holds up to there; the approximation here does not need that.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_option
-from jaxreg.paths import chosen, leaf_names
-from jaxreg.typing import Array, Mask, Params
+from jaxreg._checks import check_option
+from jaxreg._leaves import map_selected
+from jaxreg.typing import Mask, Params
 
 
 def scale_weights(params: Params, *, rate: ArrayLike, mask: Mask) -> Params:
@@ -37,12 +36,4 @@ def scale_weights(params: Params, *, rate: ArrayLike, mask: Mask) -> Params:
     scaling inference rule).
   """
   check_option(rate, "rate", (), low=0, high=1)
-  leaves, tree = jax.tree.flatten(params)
-  names, taken = leaf_names(params), chosen(params, mask)
-
-  def scaled(leaf: ArrayLike, name: str) -> Array:
-    leaf = check_floating(leaf, name or "params")
-    wide = jnp.promote_types(leaf.dtype, jnp.float32)
-    return (leaf * jnp.asarray(1.0 - rate, wide)).astype(leaf.dtype)
-
-  return tree.unflatten([scaled(leaf, n) if c else leaf for leaf, n, c in zip(leaves, names, taken)])
+  return map_selected(lambda _, leaf: leaf * (1.0 - jnp.asarray(rate, leaf.dtype)), params, mask)

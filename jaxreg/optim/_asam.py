@@ -34,12 +34,11 @@ def asam(
   `sam` does, with the same conditions, and `all_params` in `optax.masked` and `optax.partition`.
 
   Args:
-    inner: the optimizer that takes the step.
+    inner, trained: as in `sam`.
     rho: length of the perturbation after division by `T`, at least 0.
     eps: at least 0; lets weights move that are nearly 0.
     mask: the parameters that have this `T`, by default kernels and embeddings; the others have `T = 1`, as in
       the paper's code.
-    trained: a mask of the parameters that are trained, as in `sam`; None for all.
 
   Returns:
     An Optax transform whose `update` needs `params` and `grad_fn`.

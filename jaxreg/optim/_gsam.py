@@ -34,10 +34,9 @@ def gsam(
   `sam` does, with the same conditions, and `all_params` in `optax.masked` and `optax.partition`.
 
   Args:
-    inner: the optimizer that takes the step.
+    inner, trained: as in `sam`.
     rho: length of the perturbation, at least 0.
     weight: `alpha`, the share, at least 0; the default is ours, to be searched.
-    trained: a mask of the parameters that are trained, as in `sam`; None for all.
 
   Returns:
     An Optax transform whose `update` needs `params` and `grad_fn`.

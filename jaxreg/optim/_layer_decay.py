@@ -21,7 +21,7 @@ def layer_decay(
 
   .. math:: \Delta_l = \gamma^{L - 1 - l} \operatorname{inner}(g)_l, \qquad l = 0, \ldots, L - 1
 
-  The last layer has the optimizer's own learning rate. Weight decay inside `inner` is scaled, too.
+  The last layer has the optimizer's own learning rate. Weight decay inside `inner` is also scaled.
   `optax.partition` with `paths.labels` gives layers whole optimizers of their own instead.
 
   Args:

@@ -99,16 +99,10 @@ def mahalanobis(
 
   Args:
     learning_rate: `alpha`, a number or an Optax schedule.
-    dense: `M`, `[size, size]`, symmetric and positive definite, over all parameters in the order of
-      `jax.flatten_util.ravel_pytree`; or a tree of such matrices, one for each leaf.
-    diagonal: a tree like the parameters, or a number, above 0; entries where it is 0 do not move.
-    solve: `(updates, params, **extra_args) -> updates`, the product with the inverse.
+    dense, diagonal, solve: one form of the metric `M`, as in `scale_by_mahalanobis`.
 
   Returns:
     An Optax transform.
-
-  Raises:
-    ValueError: for none or several forms, or a known matrix that is not positive definite.
 
   Example:
     >>> tx = mahalanobis(0.5, diagonal=jnp.array([1.0, 4.0]))

@@ -1,4 +1,4 @@
-"""Trees of which `optax.masked` and `optax.partition` show only a part, and the whole trees behind them."""
+"""Trees that `optax.masked` and `optax.partition` show in part, and the whole trees behind them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def on_whole(
       if not _has_masked(full):
         raise
       raise TypeError(
-        f"{name} must take params of which optax.masked or optax.partition hides a part; "
-        "it takes the whole tree if update gets all_params=params, too"
+        f"{name} must take params with a part hidden by optax.masked or optax.partition; "
+        "it takes the whole tree if update also gets all_params=params"
       ) from error
 
   return call

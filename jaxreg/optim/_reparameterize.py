@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
-from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import lu_factor, lu_solve
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
 from jaxreg._leaves import wide
 from jaxreg.optim._trust_region import as_updates, check_transform
+from jaxreg.symmetry import linear_coordinates
 from jaxreg.typing import Array, Params
 
 Map = Callable[[Params], Params]
@@ -65,13 +64,12 @@ def reparameterize(
   """
   check_transform(inner)
   tx = optax.with_extra_args_support(inner)
-  matrix = None
+  linear = inverse is None
   if not callable(forward):
     if inverse is not None:
       raise ValueError("inverse must be None when forward is a matrix, which is inverted here")
-    matrix, factors = _matrix(forward)
-    forward, inverse = _linear(matrix), _linear_inverse(factors)
-  linear = matrix is not None or inverse is None
+    forward, inverse = linear_coordinates(_matrix(forward))
+    linear = True
 
   def init(params: Params) -> ReparameterizeState:
     y = jax.tree.map(wide, params)
@@ -107,7 +105,7 @@ def _transposed(forward: Map, gradient: Params) -> Params:
     raise ValueError("forward must be linear when no inverse is given") from error
 
 
-def _matrix(matrix: Any) -> tuple[Array, tuple[Array, Array]]:
+def _matrix(matrix: Any) -> Array:
   if isinstance(matrix, str | dict):
     raise TypeError(f"forward must be a matrix or a function, got {type(matrix).__name__}")
   matrix = check_wide(matrix, "forward")
@@ -115,20 +113,4 @@ def _matrix(matrix: Any) -> tuple[Array, tuple[Array, Array]]:
     raise ValueError(f"forward must be square, got shape {matrix.shape}")
   if not isinstance(matrix, Tracer) and np.linalg.matrix_rank(np.asarray(matrix, np.float64)) < len(matrix):
     raise ValueError("forward must be invertible, got a singular matrix")
-  return matrix, lu_factor(matrix)
-
-
-def _linear(matrix: Array) -> Map:
-  def forward(y: Params) -> Params:
-    flat, unravel = ravel_pytree(y)
-    return unravel(matrix @ flat)
-
-  return forward
-
-
-def _linear_inverse(factors: tuple[Array, Array]) -> Map:
-  def inverse(x: Params) -> Params:
-    flat, unravel = ravel_pytree(x)
-    return unravel(lu_solve(factors, flat))
-
-  return inverse
+  return matrix

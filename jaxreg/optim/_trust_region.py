@@ -126,20 +126,10 @@ def trust_region(
 
   Args:
     learning_rate: `epsilon`, the radius; a number or an Optax schedule.
-    blocks: which parameters are normalised together: `global`, everything; `leaf`, each array; `unit`, the
-      incoming weights of each unit (`paths.incoming_axes`); `element`, each number.
-    norm: norm of the region, `l2`, `l1`, `linf` or `rms`, as in `scale_by_trust_region`.
-    numerator_decay: decay of an exponential average of the gradient; `None` for no average, 1 for the flat
-      mean.
-    denominator_decay: decay of an exponential average of the squared norms, whose root replaces the norm of
-      the numerator; for `l2` and `rms`; `None` for no average.
-    debias: whether the weights of an average sum to 1 from the first step on.
+    blocks, norm, numerator_decay, denominator_decay, debias: as in `scale_by_trust_region`.
 
   Returns:
     An Optax transform.
-
-  Raises:
-    ValueError: for a `denominator_decay` with another norm.
 
   Example:
     >>> tx = trust_region(0.5, blocks="global")

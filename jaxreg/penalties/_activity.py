@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_floating, check_option, check_wide
-from jaxreg._leaves import absolute
+from jaxreg._checks import check_batched, check_floating, check_option
+from jaxreg._leaves import absolute, wide
 from jaxreg.typing import Array
 
 
@@ -31,7 +31,7 @@ def l1_activity(activations: ArrayLike) -> Array:
   References:
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, sparse representations.
   """
-  activations = _with_batch(check_wide(activations, "activations"))
+  activations = wide(check_batched(activations, "activations"))
   return absolute(activations).sum(axis=tuple(range(1, activations.ndim)))
 
 
@@ -69,7 +69,7 @@ def kl_sparsity(
   References:
     Ng, `Sparse autoencoder`, CS294A lecture notes, 2011, section 3.
   """
-  activations = _with_batch(check_wide(activations, "activations"))
+  activations = wide(check_batched(activations, "activations"))
   check_option(target, "target", activations.shape[-1:], low=0, high=1, open_low=True, open_high=True)
   mean = _mean(activations, weights, axis_name)
   # Clips one step of the dtype inside [0, 1]; beyond that the value is constant and the gradient continues.
@@ -93,16 +93,10 @@ def sparsity(activations: ArrayLike, *, tol: float = 0.0) -> Array:
     >>> sparsity(jnp.array([[0.0, 2.0, 0.0, 0.0, -3.0, 0.0]])).round(4)
     Array([0.6667], dtype=float32)
   """
-  activations = _with_batch(check_wide(activations, "activations"))
+  activations = wide(check_batched(activations, "activations"))
   check_option(tol, "tol", (), low=0)
   zero = (jnp.abs(activations) <= tol).astype(activations.dtype)
   return zero.mean(axis=tuple(range(1, activations.ndim)))
-
-
-def _with_batch(activations: Array) -> Array:
-  if activations.ndim == 0:
-    raise ValueError("activations must have a batch axis, got a scalar")
-  return activations
 
 
 def _mean(activations: Array, weights: ArrayLike | None, axis_name: str | None) -> Array:

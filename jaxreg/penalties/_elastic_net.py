@@ -18,9 +18,8 @@ def elastic_net(params: Params, *, ratio: ArrayLike, mask: Mask = kernels_only) 
   .. math:: \Omega(w) = \rho \|w\|_1 + \frac{1 - \rho}{2} \|w\|_2^2
 
   Args:
-    params: any pytree.
+    params, mask: as in `l2`.
     ratio: `rho` in [0, 1]; 1 is `l1`, 0 is `l2`.
-    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 
   Returns:
     A scalar, float32 or wider.

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_count, check_floating, check_key
+from jaxreg._checks import check_batched, check_count, check_key
+from jaxreg._leaves import wide
 from jaxreg.typing import Array, Key, Params
 
 
@@ -44,7 +45,7 @@ def gradient_penalty(apply_fn: Callable[[Params, Array], Array], params: Params,
     Bishop, `Training with Noise is Equivalent to Tikhonov Regularization`, 1995.
     Na, `Regularization for Deep Learning`, lecture, Chonbuk National University, dataset augmentation.
   """
-  x = _batched(x)
+  x = check_batched(x, "x")
   outputs, pull = jax.vjp(lambda x: apply_fn(params, x), x)
   if outputs.shape not in ((x.shape[0],), (x.shape[0], 1)):
     raise ValueError(
@@ -87,7 +88,7 @@ def jacobian_penalty(
   References:
     Hoffman, Roberts and Yaida, `Robust Learning with Jacobian Regularization`, 2019, section 2.
   """
-  x = _batched(x)
+  x = check_batched(x, "x")
   outputs, pull = jax.vjp(lambda x: apply_fn(params, x), x)
   if outputs.shape[:1] != x.shape[:1]:
     raise ValueError(f"apply_fn must give [batch, ...] for a batch of {x.shape[0]}, got {outputs.shape}")
@@ -99,23 +100,12 @@ def jacobian_penalty(
     check_count(num_samples, "num_samples")
     if key is None:
       raise TypeError("key must be given with num_samples, got None")
-    normal = jax.random.normal(check_key(key), (num_samples, x.shape[0], size), _wide(outputs.dtype))
+    normal = jax.random.normal(check_key(key), (num_samples, x.shape[0], size), wide(outputs).dtype)
     rows = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
     scale = size / num_samples
   rows = rows.astype(outputs.dtype).reshape(len(rows), *outputs.shape)
   return scale * jax.vmap(lambda row: _squares(pull(row)[0]))(rows).sum(axis=0)
 
 
-def _batched(x: ArrayLike) -> Array:
-  x = check_floating(x, "x")
-  if x.ndim == 0:
-    raise ValueError("x must have a batch axis, got a scalar")
-  return x
-
-
 def _squares(gradient: Array) -> Array:
-  return jnp.square(gradient.astype(_wide(gradient.dtype))).sum(axis=tuple(range(1, gradient.ndim)))
-
-
-def _wide(dtype: jnp.dtype) -> jnp.dtype:
-  return jnp.promote_types(dtype, jnp.float32)
+  return jnp.square(wide(gradient)).sum(axis=tuple(range(1, gradient.ndim)))

@@ -25,11 +25,10 @@ def group_lasso(
   `constraints.prox_group_lasso`.
 
   Args:
-    params: any pytree.
+    params, mask: as in `l2`.
     axis: axes of a group's weights, the same for all leaves; by default the axes of one unit's incoming
       weights (`paths.incoming_axes`).
     size_weighted: whether to multiply by the root of the size.
-    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 
   Returns:
     A scalar, float32 or wider.

@@ -21,8 +21,7 @@ def hoyer(params: Params, *, mask: Mask = kernels_only) -> Array:
   cut off the small weights after the training.
 
   Args:
-    params: any pytree.
-    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
+    params, mask: as in `l2`.
 
   Returns:
     A scalar, float32 or wider.

@@ -15,8 +15,7 @@ def l1(params: Params, *, mask: Mask = kernels_only) -> Array:
   `constraints.proximal` with `constraints.prox_l1`.
 
   Args:
-    params: any pytree.
-    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
+    params, mask: as in `l2`.
 
   Returns:
     A scalar, float32 or wider.

@@ -22,10 +22,9 @@ def orthogonality(
   columns or rows, and it is cheaper.
 
   Args:
-    params: any pytree.
+    params, mask: as in `l2`.
     axis: axes of one unit's weights, the same for all leaves; by default the axes of its incoming weights
       (`paths.incoming_axes`).
-    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 
   Returns:
     A scalar, float32 or wider.

@@ -62,9 +62,8 @@ def l2_sp(params: Params, *, reference: Params, mask: Mask = kernels_only) -> Ar
   New layers have no reference: for these use `l2` with the opposite mask.
 
   Args:
-    params: any pytree.
+    params, mask: as in `l2`.
     reference: a pytree with leaves of the same names and shapes; leaves that are not selected may be missing.
-    mask: which leaves count; by default kernels and embeddings, no biases and no normalisation scales.
 
   Returns:
     A scalar, float32 or wider.

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import colors, new_figure
+from jaxreg.plots._axes import colors, new_figure, tidy
 from jaxreg.plots._marks import stroke
 
 FEW = 6  # more groups have no colours that one can tell apart
@@ -64,10 +64,8 @@ def alignment(series: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "")
     both.set_ylabel("trace")
     ratio.set_ylabel(r"ratio Tr$(H \Sigma)$ / Tr$(H \bar\Sigma)$" if not row else "ratio")
     for axis in (both, ratio):
-      axis.set_title(row, loc="left", fontsize="medium")
       axis.set_yscale("log")
-      axis.grid(alpha=0.3)
-      axis.spines[["top", "right"]].set_visible(False)
+      tidy(axis, row)
   for axis in axes[-1]:
     axis.set_xlabel("training step")
   marks = (stroke(r"Tr$(H \Sigma)$, the noise"), stroke(r"Tr$(H \bar\Sigma)$, isotropic noise", ":"))

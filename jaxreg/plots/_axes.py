@@ -1,7 +1,7 @@
 """Parts shared by all figures: new figures, axis scales, and the finish of an axis."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import colormaps
@@ -73,14 +73,19 @@ def _plain(axis: Axis) -> None:
   axis.set_minor_formatter(NullFormatter())
 
 
+def tidy(axis: Axes, title: str = "", *, grid: Literal["both", "x"] = "both") -> None:
+  """Adds a title on the left and a light grid, and takes away the upper and the right frame."""
+  axis.set_title(title, loc="left", fontsize="medium")
+  axis.grid(alpha=0.3, axis=grid)
+  axis.spines[["top", "right"]].set_visible(False)
+
+
 def finish(axis: Axes, title: str, *, legend: bool = True) -> None:
   """Adds title, grid, legend and the label of the epochs; an axis without a line says so.
 
   If every line has one point, there is no range of values: the axes then start at 0.
   """
-  axis.set_title(title, loc="left", fontsize="medium")
-  axis.spines[["top", "right"]].set_visible(False)
-  axis.grid(alpha=0.3)
+  tidy(axis, title)
   axis.set_xlabel("epoch")
   if not axis.lines:
     axis.text(0.5, 0.5, "not recorded", transform=axis.transAxes, ha="center", va="center", color="gray")

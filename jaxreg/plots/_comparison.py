@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import new_figure, tidy
 from jaxreg.plots._interval import cut, interval
 from jaxreg.plots._names import paper_name
 
@@ -65,9 +65,7 @@ def comparison(rows: Mapping[str, Mapping[str, Sequence[float]]], *, title: str 
         middle = {"ha": "right", "va": "center" if many else "bottom", **size}
         axis.annotate(note, (1, place), xycoords=axis.get_yaxis_transform(), **middle)
         axis.plot(1, place, ">", color=COLORS[1], transform=axis.get_yaxis_transform(), clip_on=False)
-    axis.set_title(label, loc="left", fontsize="medium")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="x", alpha=0.3)
+    tidy(axis, label, grid="x")
   axes[0].set_yticks(range(len(rows)), [paper_name(label) for label in rows], **size)
   axes[0].invert_yaxis()
   axes[0].margins(y=0.6 / max(len(rows), 2))

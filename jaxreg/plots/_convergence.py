@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -58,7 +57,3 @@ def convergence(runs: Mapping[str, Records], *, title: str = "") -> Figure:
   figure.legend(handles, labels, loc="outside right upper", fontsize="small", frameon=False)
   note_averages(figure, blocks)
   return figure
-
-
-def _percent(values: np.ndarray) -> np.ndarray:
-  return 100 * values

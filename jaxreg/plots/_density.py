@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import new_figure, tidy
 
 
 def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "") -> Figure:
@@ -43,8 +43,7 @@ def density(densities: Mapping[str, Any], *, floor: float = 1e-7, title: str = "
     low = np.maximum(values - errors, floor * values.max())
     axis.fill_between(grid, low, values + errors, color=color, alpha=0.25, linewidth=0)
   axis.set(yscale="log", ylim=(floor * top, 3 * top), xlabel="eigenvalue", ylabel="density")
-  axis.grid(alpha=0.3)
-  axis.spines[["top", "right"]].set_visible(False)
+  tidy(axis)
   if len(densities) > 1:
     axis.legend(fontsize="small", frameon=False)
   return figure

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import new_figure, tidy
 
 
 def layerwise(found: Any, *, title: str = "") -> Figure:
@@ -36,8 +36,7 @@ def layerwise(found: Any, *, title: str = "") -> Figure:
     axis.barh(places, numbers, xerr=spread, color=f"C{number}", height=0.7, error_kw={"linewidth": 1})
     axis.axvline(0, color="black", linewidth=0.6)
     axis.set(xlabel=label)
-    axis.grid(alpha=0.3, axis="x")
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis, grid="x")
   axes[0].set_yticks(places, found.names, fontsize="small")
   axes[0].invert_yaxis()
   return figure

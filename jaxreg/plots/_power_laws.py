@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
-from jaxreg.plots._axes import log_ticks, new_figure
+from jaxreg.plots._axes import log_ticks, new_figure, tidy
 
 MAX_POINTS = 3000
 FEW_POINTS = 300
@@ -77,12 +77,10 @@ def power_laws(
       axis.legend(handles, labels, fontsize="x-small", frameon=False, **below)
     else:
       axis.text(0.5, 0.5, "no finite values", ha="center", transform=axis.transAxes)
-    axis.set_title(name, loc="left", fontsize="medium")
+    tidy(axis, name)
     axis.set_xlabel(xlabel)
     if axis is axes[0] or not same_y:
       axis.set_ylabel(ylabel)
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
   # After everything is drawn, because an axis may span several panels.
   for axis in axes:
     if axis.lines:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import log_ticks, new_figure
+from jaxreg.plots._axes import log_ticks, new_figure, tidy
 from jaxreg.plots._marks import band, stroke
 
 
@@ -42,11 +42,9 @@ def profiles(alphas: ArrayLike, losses: Mapping[str, ArrayLike], *, title: str =
   axes[1].set_yscale("log")
   log_ticks(axes[1].yaxis, *axes[1].get_ylim())
   for axis, name in zip(axes, ("linear scale", "log scale"), strict=True):
-    axis.set_title(name, loc="left", fontsize="medium")
+    tidy(axis, name)
     axis.set_xlabel(r"$\alpha$")
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
   axes[0].set_ylabel(r"loss at $\theta + \alpha d$")
   handles, _ = axes[0].get_legend_handles_labels()
   marks = (stroke("mean"), band("one standard deviation"), stroke("one direction", width=0.5))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from jaxreg.calibration import Bins
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import new_figure, tidy
 from jaxreg.plots._names import paper_name
 
 QUANTILE = 1.959964  # of the normal distribution, for 95 % intervals
@@ -62,7 +62,7 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
     edges = np.linspace(0, 1, len(count) + 1)
     width = np.diff(edges) / len(curves)
     lower.bar(edges[:-1] + place * width, count, width, align="edge", color=color, alpha=0.7)
-  upper.set_title("accuracy", loc="left", fontsize="medium")
+  tidy(upper, "accuracy")
   upper.set_xlim(0, 1)
   upper.set_ylim(0, 1)
   handles, labels = upper.get_legend_handles_labels()
@@ -81,7 +81,7 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   ]
   # Beside the axes: inside, it would hide points of rare confidences.
   figure.legend(handles, labels, loc="outside right upper", frameon=False)
-  lower.set_title("examples in the bin", loc="left", fontsize="medium")
+  tidy(lower, "examples in the bin")
   # Most examples are in the last bin; on a linear axis the others would be invisible.
   lower.set_yscale("log")
   lower.set_ylim(
@@ -91,9 +91,6 @@ def reliability(curves: Mapping[str, Bins], *, title: str = "") -> Figure:
   lower.yaxis.set_minor_formatter(lambda *_: "")
   lower.axhline(FEW, color="gray", linewidth=0.8, linestyle="--")
   lower.set_xlabel("confidence")
-  for axis in (upper, lower):
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
   return figure
 
 

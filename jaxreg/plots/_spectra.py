@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from jaxreg.plots._axes import new_figure
+from jaxreg.plots._axes import new_figure, tidy
 
 
 def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -> Figure:
@@ -32,9 +32,7 @@ def spectra(panels: Mapping[str, Mapping[str, ArrayLike]], *, title: str = "") -
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel("index")
-    axis.set_title(name, loc="left", fontsize="medium")
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis, name)
   axes[0].set_ylabel("eigenvalue of the covariance")
   axes[0].legend(fontsize="small", frameon=False)
   return figure

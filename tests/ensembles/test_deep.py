@@ -87,5 +87,5 @@ def test_refusals():
     ensembles.ensemble_init(jax.random.key(0), init_fn, num_members=0)
   with pytest.raises(TypeError, match="key must be a typed key"):
     ensembles.ensemble_init(0, init_fn, num_members=2)
-  with pytest.raises(ValueError, match='by must be "vmap" or "map"'):
+  with pytest.raises(ValueError, match="by must be one of vmap, map"):
     ensembles.ensemble_apply(apply_fn, {"kernel": jnp.ones((2, 3, 2))}, X, by="loop")  # pyright: ignore

@@ -1,393 +1,451 @@
-import dataclasses
-import functools
+"""`Curvature` and `layerwise` on arrays, lists and loaders, against JAX's own dense Hessians in float64."""
+
+import faulthandler
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType
 
 from jaxreg import flatness, losses
+from jaxreg.flatness._trace import Estimate
 
-WHERE = "Dense_1/*"
-
-
-@pytest.fixture(autouse=True)
-def _x64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
-@functools.cache
-def _plain_hessian(where):
-  return _jax_hessian(nets.make_params(), nets.make_batch(), where)
+class Loader:
+  """Batches of unlike sizes from NumPy, in another order each time."""
+
+  def __init__(self, batch, sizes, shuffle=True):
+    edges = np.cumsum([0, *sizes])
+    self.batches = [
+      jax.tree.map(lambda x, a=a, b=b: np.asarray(x)[a:b], batch) for a, b in itertools.pairwise(edges)
+    ]
+    self.shuffle, self.passes = shuffle, 0
+
+  def __iter__(self):
+    self.passes += 1
+    return iter(self.batches[:: -1 if self.shuffle and self.passes % 2 else 1])
 
 
-def _jax_hessian(params, batch, where, key=None):
-  """JAX's own, over the flattened subset."""
+def problem():
+  return nets.make_params(), nets.make_batch()
+
+
+def dense(params, batch, where):
+  """The Hessian by `jax.hessian` of the whole batch, in plain JAX."""
   part = flatness.subset(params, where)
-  loss = lambda flat: nets.loss_fn(
-    part.merge(flat), batch, key=None if key is None else jax.random.clone(key)
+  return np.asarray(
+    jax.jit(jax.hessian(lambda flat: nets.loss_fn(part.merge(flat), batch, key=None)))(part.flat)
   )
-  return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
 
 
-def dense_layer(params, batch, **options):
-  z, h = nets.second(params, batch), nets.first(params, batch)
-  return flatness.DenseLayer(nets.head(params), z, h, batch, **options)
+class Tensor:
+  """What an array of another framework has: a shape, slices, and NumPy's view of it."""
+
+  def __init__(self, values):
+    self.values, self.shape = np.asarray(values), values.shape
+
+  def __getitem__(self, rows):
+    return Tensor(self.values[rows])
+
+  def __array__(self, dtype=None, copy=None):
+    return self.values
 
 
-def test_quadratic_form():
-  matrix = np.array([[2.0, 1, 0], [1, 3, -1], [0, -1, 4]])
-  loss = lambda params, batch, *, key: 0.5 * params @ batch @ params
-  product = flatness.hvp(loss, jnp.ones(3), jnp.asarray(matrix))
-  np.testing.assert_allclose(product(jnp.array([1.0, 2, 3])), matrix @ [1, 2, 3], rtol=1e-14)
-  np.testing.assert_allclose(flatness.hessian(loss, jnp.ones(3), jnp.asarray(matrix)), matrix, rtol=1e-14)
+FORMS = {
+  "one batch": lambda batch: (batch, {}),
+  "chunks": lambda batch: (batch, {"chunk_size": 16}),
+  "NumPy": lambda batch: (jax.tree.map(np.asarray, batch), {"chunk_size": 15}),
+  "list": lambda batch: ([jax.tree.map(lambda x: x[:10], batch), jax.tree.map(lambda x: x[10:], batch)], {}),
+  "tensors": lambda batch: (jax.tree.map(Tensor, batch), {"chunk_size": 15}),
+  "list of tensors": lambda batch: ([jax.tree.map(Tensor, batch)], {}),
+  "loader": lambda batch: (Loader(batch, [15, 20, 5]), {"chunk_size": 10}),
+}
 
 
-@pytest.mark.parametrize("mask", [WHERE, "*"])
-@pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 5])
-def test_hessian_is_jax_s(mask, chunk_size):
-  params, batch = nets.make_params(), nets.make_batch()
-  found = flatness.hessian(nets.loss_fn, params, batch, mask=mask, chunk_size=chunk_size)
-  np.testing.assert_allclose(found, _plain_hessian(mask), atol=1e-13)
-
-
-def test_within_a_layer_of_a_relu_network_it_is_positive_and_of_all_parameters_not():
-  """Piecewise linear: Hessian and Gauss-Newton of one layer agree, so a negative eigenvalue is rounding."""
-  params, batch = nets.make_params(), nets.make_batch()
-
-  def outputs(params, batch, *, key):
-    h = batch["inputs"]
-    for name in ("Dense_0", "Dense_1", "Dense_2"):
-      h = h if name == "Dense_0" else jax.nn.relu(h)
-      h = h @ params[name]["kernel"] + params[name]["bias"][None]
-    return h
-
-  outer = lambda logits, batch: losses.softmax_cross_entropy(logits, batch["labels"]).mean()
-  loss = lambda params, batch, *, key: outer(outputs(params, batch, key=key), batch)
-  inside = flatness.hessian(loss, params, batch, mask=WHERE)
-  newton = flatness.gauss_newton(outputs, outer, params, batch, mask=WHERE).matrix()
-  np.testing.assert_allclose(inside, newton, atol=1e-15)
-  top = float(np.linalg.norm(inside, 2))
-  assert np.linalg.eigvalsh(inside).min() > -1e-14 * top
-  assert np.linalg.eigvalsh(flatness.hessian(loss, params, batch)).min() < -1e-3 * top
-
-
-def test_parameters_without_effect_have_no_curvature():
-  loss = lambda params, batch, *, key: (params["used"] ** 2).sum()
-  found = flatness.hessian(loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None)
-  np.testing.assert_array_equal(found, np.diag([0.0, 0, 2, 2]))
-  gradients = flatness.sample_gradients(
-    loss, {"frozen": jnp.ones(2), "used": jnp.ones(2)}, None, key=jax.random.key(0), num_samples=1
-  )
-  np.testing.assert_array_equal(gradients, [[0.0, 0, 2, 2]])
-
-
-def test_matrices_are_symmetric_to_the_last_bit():
-  """In single precision, so that an eigendecomposition sees no rounding between the two halves."""
-  samples = jnp.asarray(np.random.default_rng(0).normal(size=(300, 61)), np.float32)
-  params = jnp.full(61, np.float32(0.1))
-
-  def loss(params, batch, *, key):
-    noise = 0 if key is None else jax.random.normal(key, batch.shape, batch.dtype)
-    return jnp.tanh((batch + noise) @ params).mean()
-
-  for matrix in (
-    flatness.hessian(loss, params, samples),
-    flatness.per_example_noise_covariance(loss, params, samples, key=jax.random.key(1), chunk_size=7),
-    flatness.noise_covariance(samples),
-  ):
-    assert matrix.dtype == np.float32
-    np.testing.assert_array_equal(matrix, matrix.T)
-
-
-def test_with_noise_it_is_that_of_one_draw():
-  params, batch, key = nets.make_params(), nets.make_batch(), jax.random.key(3)
-  found = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE, key=jax.random.clone(key))
-  np.testing.assert_allclose(found, _jax_hessian(params, batch, WHERE, key), atol=1e-13)
-  assert np.abs(found - _plain_hessian(WHERE)).max() > 1e-3
-
-
-def test_gauss_newton_of_a_linear_layer_is_its_hessian():
-  """The last layer is linear in its parameters; before it, the network's own curvature is left out."""
-  params, batch = nets.make_params(), nets.make_batch()
-
-  def outputs(params, batch, *, key):
-    del key
-    layer = params["Dense_2"]
-    return jnp.tanh(nets.second(params, batch)) @ layer["kernel"] + layer["bias"][None]
-
-  def outer(logits, batch):
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["labels"][:, None], 1).mean()
-
-  last = flatness.gauss_newton(outputs, outer, params, batch, mask="Dense_2/*")
-  np.testing.assert_allclose(last.matrix(), _plain_hessian("Dense_2/*"), atol=1e-13)
-  whole = np.asarray(flatness.gauss_newton(outputs, outer, params, batch).matrix())
-  assert np.linalg.eigvalsh(whole).min() > -1e-14
-  # J' A J from the dense Jacobian.
-  part = flatness.subset(params)
-  jacobian = np.asarray(jax.jacrev(lambda flat: outputs(part.merge(flat), batch, key=None))(part.flat))
-  probs = np.asarray(jax.nn.softmax(outputs(params, batch, key=None)))
-  inner = np.einsum("nk,kl->nkl", probs, np.eye(nets.CLASSES)) - np.einsum("nk,nl->nkl", probs, probs)
-  expected = np.einsum("nkd,nkl,nle->de", jacobian, inner, jacobian) / nets.EXAMPLES
-  np.testing.assert_allclose(whole, expected, atol=1e-13)
-
-
-def test_data_are_arguments_of_what_is_compiled():
-  """The operator is a pytree: jit takes it as it is, and for other data does not compile again."""
-  traced = []
-
-  @jax.jit
-  def apply(operator, vector):
-    traced.append(1)
-    return operator(vector)
-
-  params = nets.make_params()
-  for seed in (1, 2):
-    operator = flatness.hvp(nets.loss_fn, params, nets.make_batch(seed), mask=WHERE)
-    apply(operator, operator.like)
-  assert len(traced) == 1
-
-
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-  "chunk_size", [7, *(pytest.param(size, marks=pytest.mark.thorough) for size in (40, 100))]
+  "form",
+  [
+    *("one batch", "list of tensors", "loader"),
+    *(pytest.param(form, marks=pytest.mark.thorough) for form in ("chunks", "NumPy", "list", "tensors")),
+  ],
 )
-def test_dense_hessian_is_jax_s(bias, chunk_size):
+def test_every_form_of_data_gives_jax_s_hessian(form):
+  params, batch = problem()
+  data, options = FORMS[form](batch)
+  curvature = flatness.Curvature(nets.loss_fn, params, data, mask="Dense_2/*", **options)
+  expected = dense(params, batch, "Dense_2/*")
+  np.testing.assert_allclose(curvature.matrix(), expected, atol=1e-14)
+  np.testing.assert_allclose(curvature.diagonal().mean, np.diag(expected), atol=1e-14)
+  assert repr(curvature) == "Curvature(Hessian([15] -> [15]))"
+
+
+def test_the_only_batch_is_evaluated_once():
+  """The products of one batch share its activations, which need no second look at the images."""
   params, batch = nets.make_params(), nets.make_batch()
-  z, h = nets.second(params, batch), nets.first(params, batch)
-  block = flatness.DenseLayer(nets.head(params), z, h, batch, bias=bias, chunk_size=chunk_size).hessian()
-  expected = _plain_hessian(WHERE if bias else "Dense_1/kernel")
-  assert block.size == len(expected)
-  np.testing.assert_allclose(block.matrix(), expected, atol=1e-14)
-  np.testing.assert_allclose(block.trace(), np.trace(expected), rtol=1e-12)
-  np.testing.assert_allclose(block.inner(block), (expected**2).sum(), rtol=1e-12)
+  looks = []
+
+  def looked_at(x):
+    return jax.pure_callback(
+      lambda x: looks.append(1) or np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x
+    )
+
+  def loss_fn(params, batch, *, key):
+    return nets.loss_fn(params, jax.tree.map(looked_at, batch), key=None)
+
+  curvature = flatness.Curvature(loss_fn, params, batch)
+  vectors = np.random.default_rng(0).normal(size=(3, curvature.like.size))
+  products = np.stack([curvature(vector) for vector in vectors])
+  once = len(looks)
+  assert once == len(jax.tree.leaves(batch))
+  np.testing.assert_allclose(products, vectors @ dense(params, batch, "*"), atol=1e-12)
+  parts = flatness.Curvature(loss_fn, params, batch, chunk_size=20)
+  np.testing.assert_allclose(np.stack([parts(vector) for vector in vectors]), products, atol=1e-12)
+  assert len(looks) > 3 * once  # two chunks, in each product
 
 
-def test_dense_hessian_in_float32():
-  params, batch = nets.make_params(dtype=np.float32), nets.make_batch(dtype=np.float32)
-  block = dense_layer(params, batch).hessian()
-  assert block.packed.dtype == np.float32
-  generic = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE)
-  np.testing.assert_allclose(block.matrix(), generic, atol=4e-7 * np.abs(generic).max())
-  expected = _plain_hessian(WHERE)
-  np.testing.assert_allclose(block.matrix(), expected, atol=4e-7 * np.abs(expected).max() * 4)
+def test_analyses_are_numpy_s_of_the_dense_hessian():
+  """Top eigenvalues of both signs, the trace within four errors, and the mean of the density."""
+  params, batch = problem()
+  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 15, 10]), mask="Dense_[12]/*")
+  values = np.linalg.eigvalsh(dense(params, batch, "Dense_[12]/*"))
+  top = curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=3, num_steps=43)
+  np.testing.assert_allclose(top.values, values[::-1][:3], atol=1e-13)
+  assert top.vectors.shape == (3, 43)
+  trace = curvature.trace(key=jax.random.key(1), num_samples=50)
+  assert abs(float(trace.mean) - values.sum()) < 4 * float(trace.standard_error)
+  density = curvature.density(key=jax.random.key(2), num_steps=20, num_samples=2)
+  assert float(density.density.sum() * (density.grid[1] - density.grid[0])) == pytest.approx(1, abs=1e-3)
 
 
-def test_dense_hessian_by_a_formula():
-  """`curvature_fn` in place of derivatives: for the last layer, diag(p) - p p'."""
-  params, batch = nets.make_params(), nets.make_batch()
-  h = jnp.tanh(nets.second(params, batch))
-  logits = h @ params["Dense_2"]["kernel"] + params["Dense_2"]["bias"][None]
-
-  def curvature(z, batch):
-    probs = jax.nn.softmax(z)
-    return jax.vmap(jnp.diag)(probs) - probs[:, :, None] * probs[:, None, :]
-
-  head = lambda z, batch, *, key: jnp.zeros(len(z))
-  block = flatness.DenseLayer(head, logits, h, batch).hessian(curvature_fn=curvature)
-  np.testing.assert_allclose(block.matrix(), _plain_hessian("Dense_2/*"), atol=1e-14)
-
-
-def test_dense_noise_covariance_agrees_with_the_generic_one():
-  """Both estimate each example's covariance from many draws; the generic one knows nothing of layers."""
-  params, batch = nets.make_params(), nets.make_batch(examples=12)
-  dense = dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=4000)
-  generic = flatness.per_example_noise_covariance(
-    nets.loss_fn, params, batch, key=jax.random.key(1), num_samples=4000, mask=WHERE, chunk_size=12
+def test_hutchinson_s_diagonal_and_its_error():
+  """Var = sum of the squares beside the diagonal in a row; products compiled and on the host agree."""
+  params, batch = problem()
+  hessian = dense(params, batch, "Dense_2/*")
+  curvature = flatness.Curvature(nets.loss_fn, params, batch, mask="Dense_2/*")
+  found = flatness.operator_diagonal(
+    lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num_samples=2000
   )
-  scale = np.sqrt(np.outer(np.diag(generic), np.diag(generic))).max()
-  np.testing.assert_allclose(dense.matrix(), generic, atol=6 * scale * np.sqrt(2 / 4000))
-  np.testing.assert_allclose(dense.trace(), np.trace(generic), rtol=0.03)
-
-
-def test_dense_noise_covariance_enumerated():
-  """All 2^4 masks of one example, weighted by their probability."""
-  params, batch = nets.make_params(), nets.make_batch(examples=3)
-  part = flatness.subset(params, WHERE)
-  masks = np.array([[(m >> j) & 1 for j in range(4)] for m in range(16)], float)
-  probs = np.prod(np.where(masks == 1, nets.KEEP, 1 - nets.KEEP), axis=1)
-  layer = params["Dense_2"]
-
-  def loss(flat, mask, example):
-    one = jax.tree.map(lambda x: x[example][None], batch)
-    hidden = jnp.tanh(nets.second(part.merge(flat), one)) * mask[None] / nets.KEEP
-    logits = hidden @ layer["kernel"] + layer["bias"][None]
-    return -jax.nn.log_softmax(logits)[0, batch["labels"][example]]
-
-  expected = 0
-  for example in range(3):
-    gradients = np.asarray(jax.vmap(jax.grad(loss), (None, 0, None))(part.flat, masks, example))
-    centred = gradients - probs @ gradients
-    expected = expected + centred.T @ (probs[:, None] * centred) / 9
-  found = dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=60_000)
-  scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected))).max()
-  np.testing.assert_allclose(found.matrix(), expected, atol=6 * scale * np.sqrt(5 / 60_000))
-
-
-def test_chunks_of_a_layer_draw_from_their_own_keys():
-  """The noise of one example a chunk averages out over 400 chunks; one draw for all chunks would not."""
-  z, h, key = jnp.zeros((400, 1)), jnp.ones((400, 1)), jax.random.key(0)
-  assert abs(float(jax.random.uniform(jax.random.fold_in(key, 0))) - 0.5) > 0.1
-  curved = lambda z, batch, *, key: jax.random.uniform(key) * z[:, 0] ** 2 / 2
-  hessian = flatness.DenseLayer(curved, z, h, bias=False, chunk_size=1).hessian(key=key)
-  assert float(hessian.trace()) == pytest.approx(0.5, abs=4 / np.sqrt(12 * 400))
-  sign = lambda z, batch, *, key: jax.random.rademacher(key, (1,), float) * z[:, 0]
-  noise = flatness.DenseLayer(sign, z, h, bias=False, chunk_size=1).noise_covariance(key=key)
-  assert 400 * float(noise.trace()) == pytest.approx(1, abs=4 / np.sqrt(400))
-
-
-def test_the_key_reaches_the_noise():
-  """Of the interval along a layer's direction, and of the outputs in a Gauss-Newton product."""
-  scale = float(jax.random.uniform(jax.random.key(1)))
-  head = lambda z, batch, *, key: 0.5 + 0.5 * jax.random.uniform(key) * z[:, 0] ** 2
-  z, h = jnp.zeros((2, 1)), jnp.ones((2, 1))
-  layer = flatness.DenseLayer(head, z, h, bias=False)
-  found = layer.interval_flatness(jnp.eye(1), key=jax.random.key(1))
-  np.testing.assert_allclose(found.width, 2 / np.sqrt(scale), rtol=1e-3)
-  outputs = lambda params, batch, *, key: params * jax.random.uniform(key)
-  outer = lambda z, batch: 0.5 * (z**2).sum()
-  product = flatness.gauss_newton(outputs, outer, jnp.ones(2), None, key=jax.random.key(1))
-  np.testing.assert_allclose(product(jnp.ones(2)), scale**2, rtol=1e-6)
-
-
-def test_dense_interval_flatness_is_the_generic_one():
-  params, batch = nets.make_params(), nets.make_batch()
-  part = flatness.subset(params, WHERE)
-  directions = np.linalg.qr(np.random.default_rng(0).normal(size=(part.flat.size, 4)))[0].T
-  generic = flatness.interval_flatness(
-    nets.loss_fn, params, directions, batch, mask=WHERE, factor=1.2, tol=1e-8
+  error = np.sqrt(((hessian**2).sum(axis=1) - np.diag(hessian) ** 2) / 2000)
+  np.testing.assert_allclose(found.standard_error, error, rtol=0.1)
+  assert (np.abs(found.mean - np.diag(hessian)) < 4 * error).all()
+  few = flatness.operator_diagonal(
+    lambda v: hessian @ v, curvature.like, key=jax.random.key(0), num_samples=5
   )
-  dense = dense_layer(params, batch).interval_flatness(directions, factor=1.2, tol=1e-8)
-  np.testing.assert_allclose(dense.left, generic.left, rtol=1e-7)
-  np.testing.assert_allclose(dense.right, generic.right, rtol=1e-7)
+  chex.assert_trees_all_close(curvature.diagonal(key=jax.random.key(0), num_samples=5), few, atol=1e-13)
 
 
-@pytest.mark.slow
-def test_sharded_examples_give_the_same():
-  """Over eight devices: the layer's Hessian, its noise covariance and Lanczos."""
-  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  params, here = nets.make_params(), nets.make_batch()
-  there = jax.device_put(here, NamedSharding(mesh, P("data")))
+def test_gauss_newton_of_a_loader():
+  params, batch = problem()
+  logits = lambda params, batch, *, key: nets.second(params, batch) @ params["Dense_2"]["kernel"]
+  outer = lambda z, batch: losses.softmax_cross_entropy(z, batch["labels"]).mean()
+  curvature = flatness.Curvature(nets.loss_fn, params, Loader(batch, [15, 25]), mask="Dense_1/bias")
+  found = curvature.gauss_newton(logits, outer).matrix()
+  jacobian = jax.jacfwd(
+    lambda b: logits({**params, "Dense_1": {**params["Dense_1"], "bias": b}}, batch, key=None)
+  )
+  j, p = jacobian(params["Dense_1"]["bias"]), jax.nn.softmax(logits(params, batch, key=None))
+  inner = np.einsum("nk,kl->nkl", p, np.eye(3)) - np.einsum("nk,nl->nkl", p, p)
+  np.testing.assert_allclose(found, np.einsum("nkd,nkl,nle->de", j, inner, j) / 40, atol=1e-14)
+
+
+@pytest.mark.parametrize("batches", [pytest.param(1, marks=pytest.mark.thorough), 2])
+def test_a_checkpoint_compiles_nothing(batches):
+  """Another checkpoint with its running averages, in the same program: of each batch's shape one trace."""
+  chex.clear_trace_counter()
+  _, batch = problem()
+  data = batches * [batch]
+
+  @chex.assert_max_traces(n=1)
+  def loss_of(params, batch, state):
+    z = (batch["inputs"] - state["mean"][None]) @ params["w"]
+    return losses.softmax_cross_entropy(z, batch["labels"]).mean()
+
+  loss_fn = lambda params, batch, *, key, model_state: loss_of(params, batch, model_state)
+
+  for seed in range(3):
+    rng = np.random.default_rng(seed)
+    params, state = {"w": jnp.asarray(rng.normal(size=(5, 3)))}, {"mean": jnp.asarray(rng.normal(size=5))}
+    curvature = flatness.Curvature(loss_fn, params, data, model_state=state)
+    top = curvature.top_eigenpairs(key=jax.random.key(0), num_steps=15)
+    # The softmax regression's Hessian: mean of (diag p - p p') x h h'.
+    h = np.asarray(batch["inputs"]) - np.asarray(state["mean"])
+    p = np.asarray(jax.nn.softmax(h @ np.asarray(params["w"])))
+    inner = np.einsum("nk,kl->nkl", p, np.eye(3)) - np.einsum("nk,nl->nkl", p, p)
+    hessian = np.einsum("ni,nkl,nj->ikjl", h, inner, h).reshape(15, 15) / 40
+    assert float(top.values[0]) == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-9)
+    layers = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=2)
+    assert float(layers.top_eigenvalues[0]) == pytest.approx(float(top.values[0]), rel=1e-9)
+  only = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=2, num_steps=0)
+  assert np.isnan(only.top_eigenvalues).all()
+  np.testing.assert_array_equal(only.traces, layers.traces)
+
+
+def test_a_warm_start_needs_fewer_products():
+  """The eigenvectors of a matrix, for one that is a thousandth away."""
+  rng = np.random.default_rng(0)
+  basis, values = np.linalg.qr(rng.normal(size=(200, 200)))[0], np.linspace(0, 1, 200)
+  noise = rng.normal(size=(200, 200)) / 200
+  old, new = basis @ np.diag(values) @ basis.T, None
+  new = old + 1e-4 * (noise + noise.T)
+  true = np.linalg.eigvalsh(new)[::-1][:2]
+  errors = [
+    np.abs(
+      flatness.top_eigenpairs(
+        jax.tree_util.Partial(jnp.matmul, new),
+        jnp.zeros(200),
+        key=jax.random.key(0),
+        num_pairs=2,
+        num_steps=12,
+        v0=v0,
+      ).values
+      - true
+    ).max()
+    for v0 in (None, jnp.asarray(basis.T[:-3:-1]))
+  ]
+  assert errors[1] < 1e-2 * errors[0]
+  with pytest.raises(ValueError, match=r"v0 must have shape \[200\] or \[k, 200\], got \(3,\)"):
+    flatness.top_eigenpairs(lambda v: v, jnp.zeros(200), key=jax.random.key(0), v0=jnp.ones(3))
+
+
+class Passes:
+  """One batch, and the number of times that it was read: once a product."""
+
+  def __init__(self, batch):
+    self.batch, self.number = batch, 0
+
+  def __iter__(self):
+    self.number += 1
+    yield self.batch
+
+
+def of_a_diagonal(values):
+  """A `Curvature` with these eigenvalues, and its data."""
+  data = Passes(jnp.asarray(values)[None])
+  return flatness.Curvature(
+    lambda params, x, *, key: 0.5 * (x * params[None] ** 2).sum(), jnp.zeros(len(values)), data
+  ), data
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
+def test_a_curvature_ends_when_all_pairs_have_converged(which):
+  values = np.concatenate([[-90, -60, -30, 40, 70, 100], np.linspace(-1, 1, 194)])
+  rank = {"largest": -values, "smallest": values, "magnitude": -np.abs(values)}[which]
+  want = values[np.argsort(rank)[:3]]
+  curvature, data = of_a_diagonal(values)
+  top = lambda **options: curvature.top_eigenpairs(
+    key=jax.random.key(0), num_pairs=3, which=which, check=False, **options
+  )
+  found = top(until_converged=True)
+  assert data.number < 20, "29 without an end"
+  np.testing.assert_allclose(found.values, want, rtol=1e-5)
+  assert found.converged.all()
+  vectors = np.asarray(found.vectors)
+  residuals = np.linalg.norm(vectors * values - np.asarray(found.values)[:, None] * vectors, axis=1)
+  np.testing.assert_allclose(residuals, found.residuals, rtol=1e-2, atol=1e-8)
+  assert (residuals <= 1e-3 * np.abs(found.values)).all()
+  np.testing.assert_allclose(vectors @ vectors.T, np.eye(3), atol=1e-10)
+  data.number = 0
+  top()
+  assert data.number == 29
+  with pytest.raises(ValueError, match="until_converged must be False with v0, got True"):
+    top(until_converged=True, v0=found.vectors)
+
+
+@pytest.mark.parametrize(
+  ("values", "which", "want"),
+  [
+    ([5, 5, 3, 1, *40 * [0]], "largest", [5, 5]),  # the first space holds one copy, and is exhausted
+    ([1000, 3, 2, 1, *np.linspace(0, 0.1, 197)], "largest", [1000, 3, 2, 1]),
+    ([100, -0.09, *np.linspace(-0.01, 0.01, 198)], "smallest", [-0.09]),
+  ],
+)
+def test_the_end_waits_for_small_eigenvalues(values, which, want):
+  """Each pair is measured by its own eigenvalue, not by the largest one."""
+  curvature, _ = of_a_diagonal(np.asarray(values, float))
+  found = curvature.top_eigenpairs(
+    key=jax.random.key(0), num_pairs=len(want), which=which, num_steps=40, until_converged=True
+  )
+  np.testing.assert_allclose(found.values, want, rtol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"until_converged": True}])
+def test_a_hessian_that_is_not_finite(options):
+  curvature, _ = of_a_diagonal(np.array([1.0, np.nan, 2.0]))
+  with pytest.raises(ValueError, match="matvec must return finite values"):
+    curvature.top_eigenpairs(key=jax.random.key(0), **options)
+
+
+@pytest.mark.thorough
+def test_sharded_over_fake_devices():
+  """43 parameters, which four devices do not divide, and a last batch that they do not divide either.
+
+  The mesh has explicit axes, as `jax.make_mesh` makes them unless it is told otherwise.
+  """
+  mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+  params, batch = problem()
   found = []
-  for batch in (here, there):
-    layer = dense_layer(params, batch, chunk_size=16)
-    hessian = layer.hessian().matrix()
-    noise = layer.noise_covariance(key=jax.random.key(0)).matrix()
-    operator = flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)
-    values = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(1), num_pairs=3).values
-    found.append((hessian, noise, values))
-  for ours, theirs in zip(*found, strict=True):
-    np.testing.assert_allclose(ours, theirs, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
-def test_narrow_types_are_computed_in_float32(dtype):
-  """A quadratic of 300 examples whose sums of squares overflow float16, against NumPy in float64."""
-  x = jnp.asarray(30 * np.random.default_rng(0).normal(size=(300, 4)), dtype)
-  wide = np.asarray(x, np.float64)
-  loss = lambda params, batch, *, key: 5 + ((batch @ params) ** 2).mean() / 2
-  operator = flatness.hvp(loss, jnp.zeros(4, dtype), x)
-  values, vectors = np.linalg.eigh(wide.T @ wide / 300)
-  top = flatness.top_eigenpairs(operator, operator.like, key=jax.random.key(0), num_pairs=4)
-  assert top.values.dtype == np.float32
-  np.testing.assert_allclose(top.values, values[::-1], rtol=1e-5)
-  rows = jnp.asarray(vectors.T, dtype)
-  width = flatness.interval_flatness(loss, jnp.zeros(4, dtype), rows, x).width
-  curved = np.einsum("kd,de,ke->k", *(np.asarray(r, np.float64) for r in (rows, wide.T @ wide / 300, rows)))
-  np.testing.assert_allclose(width, 2 * np.sqrt(2 * 5 / curved), rtol=1e-3)
-  np.testing.assert_allclose(
-    flatness.noise_covariance(x), np.cov(wide.T, ddof=0), rtol=1e-4, atol=1e-3 * wide.var()
+  for options in ({}, {"mesh": mesh}):
+    curvature = flatness.Curvature(
+      nets.loss_fn, params, Loader(batch, [32, 7], shuffle=False), mask="Dense_[12]/*", **options
+    )
+    top = curvature.top_eigenpairs(key=jax.random.key(0), num_pairs=2, num_steps=12)
+    layers = flatness.layerwise(curvature, key=jax.random.key(1), num_samples=2, num_steps=3)
+    found.append((top, layers.top_eigenvalues, layers.traces, layers.diagonals))
+  chex.assert_trees_all_close(*found, atol=1e-10)
+  vector = jnp.arange(43.0)
+  whole, parts = (
+    flatness.Curvature(nets.loss_fn, params, batch, mask="Dense_[12]/*", mesh=mesh, chunk_size=size)(vector)
+    for size in (None, 20)
   )
+  np.testing.assert_allclose(whole, dense(params, batch, "Dense_[12]/*") @ vector, atol=1e-10)
+  np.testing.assert_allclose(parts, whole, atol=1e-10)
 
 
-def test_operators_show_their_size_alone():
-  params, batch = nets.make_params(), nets.make_batch()
-  product = flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)
-  assert repr(product) == "Hessian([28] -> [28])"
-  outer = lambda outputs, batch: (outputs**2).mean()
-  gauss_newton = flatness.gauss_newton(nets.loss_fn, outer, params, batch, mask=WHERE)
-  assert str(gauss_newton) == "GaussNewton([28] -> [28])"
+@pytest.mark.thorough
+def test_convolutions_over_fake_devices():
+  """Two programs with convolutions that run at once on a CPU wait for each other without end."""
+  with jax.enable_x64(False):
+    draw = lambda seed, *shape: jax.random.normal(jax.random.key(seed), shape)
+    params = [draw(0, 3, 3, 3, 8) / 5, draw(1, 3, 3, 8, 8) / 8, draw(2, 8, 10)]
+    batch = draw(3, 200, 16, 16, 3), jnp.arange(200) % 10
+
+    def loss(params, batch, *, key):
+      x, labels = batch
+      for kernel in params[:2]:
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dimensions))
+      return losses.softmax_cross_entropy(x.mean(axis=(1, 2)) @ params[2], labels).mean()
+
+    faulthandler.dump_traceback_later(300, exit=True)  # instead of a test that never ends
+    found = [
+      flatness.Curvature(loss, params, batch, mesh=mesh).top_eigenpairs(
+        key=jax.random.key(0), num_pairs=2, num_steps=20, check=False
+      )
+      for mesh in (None, jax.make_mesh((8,), ("data",)))
+    ]
+    faulthandler.cancel_dump_traceback_later()
+  np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layer_of", [None, pytest.param(str, marks=pytest.mark.slow)])
+def test_layers_are_the_blocks_of_the_dense_hessian(layer_of):
+  params, batch = problem()
+  curvature = flatness.Curvature(nets.loss_fn, params, [batch])
+  options = {} if layer_of is None else {"layer_of": layer_of}
+  found = flatness.layerwise(curvature, key=jax.random.key(0), num_samples=60, num_steps=20, **options)
+  parts = {name: f"{name}*" for name in ("Dense_0", "Dense_1", "Dense_2")}
+  if layer_of:
+    parts = {f"{name}/{leaf}": f"{name}/{leaf}" for name in parts for leaf in ("bias", "kernel")}
+  assert found.names == tuple(parts)
+  for number, where in enumerate(parts.values()):
+    block = dense(params, batch, where)
+    assert float(found.top_eigenvalues[number]) == pytest.approx(np.linalg.eigvalsh(block)[-1], rel=1e-4)
+    for estimate, exact in (
+      (Estimate(*(x[number] for x in found.traces)), np.trace(block)),
+      (found.diagonals[number], np.diag(block)),
+    ):
+      assert (np.abs(estimate.mean - exact) <= 5 * estimate.standard_error).all()
+
+
+def test_narrow_types_are_widened():
+  params, batch = problem()
+  narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == np.float64 else x, (params, batch))
+  curvature = flatness.Curvature(nets.loss_fn, narrow[0], [narrow[1]], mask="Dense_2/*")
+  assert curvature.like.dtype == curvature.matrix().dtype == np.float32
+  np.testing.assert_allclose(curvature.matrix(), dense(params, batch, "Dense_2/*"), atol=5e-3)
+
+
+@pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.thorough), 15])
+def test_noise_of_a_batch_is_that_of_its_number(size):
+  """On one batch, and on parts of it: batch b draws by fold_in(key, b)."""
+  params, batch = problem()
+  key, where = jax.random.key(3), "Dense_2/kernel"
+  kernel = params["Dense_2"]["kernel"]
+
+  def loss_fn(params, batch, *, key):
+    kept = jax.random.bernoulli(key, 0.5, (len(batch["labels"]), len(kernel))) / 0.5
+    logits = (nets.second(params, batch) * kept) @ params["Dense_2"]["kernel"]
+    return losses.softmax_cross_entropy(logits, batch["labels"]).mean()
+
+  found = flatness.Curvature(loss_fn, params, batch, mask=where, key=key, chunk_size=size).matrix()
+  want, edges = 0.0, range(0, 40, size or 40)
+  for number, first in enumerate(edges):
+    part = jax.tree.map(lambda x, a=first: x[a : a + (size or 40)], batch)
+    of = lambda w, part=part, number=number: loss_fn(
+      {**params, "Dense_2": {**params["Dense_2"], "kernel": w}}, part, key=jax.random.fold_in(key, number)
+    )
+    want += jax.hessian(of)(kernel).reshape(kernel.size, kernel.size) * len(part["labels"]) / 40
+  np.testing.assert_allclose(found, want, atol=1e-13)
+
+
+@pytest.mark.parametrize("size", [None, 20])
+def test_vectors_of_other_types_and_shapes(size):
+  params, batch = problem()
+  curvature = flatness.Curvature(nets.loss_fn, params, batch, mask="Dense_2/*", chunk_size=size)
+  ones = curvature(jnp.ones(curvature.like.size))
+  for dtype in (np.int32, np.float32, jnp.bfloat16):
+    np.testing.assert_array_equal(curvature(jnp.ones(curvature.like.size, dtype)), ones)
+  with pytest.raises(ValueError, match=r"vector must have shape \(\d+,\), got \(3,\)"):
+    curvature(jnp.ones(3))
 
 
 def test_bad_arguments():
-  params, batch = nets.make_params(), nets.make_batch()
-  with pytest.raises(ValueError, match=r"vector must have shape \(28,\), got \(3,\)"):
-    flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)(jnp.ones(3))
-  with pytest.raises(
-    TypeError, match=r"vector must be a vector of shape \(28,\), got a tree; convert it with subset"
-  ):
-    flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)(params)
-  with pytest.raises(ValueError, match=r"preactivations must be \[n, units\] and inputs \[n, inputs\]"):
-    flatness.DenseLayer(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2))).hessian()
-  with pytest.raises(ValueError, match="batch must have 3 examples, as preactivations have, got 40"):
-    flatness.DenseLayer(nets.head(params), jnp.ones((3, 4)), jnp.ones((3, 6)), batch).hessian()
-  layer, key = dense_layer(params, batch), jax.random.key(0)
-  mean = lambda z, batch, *, key: nets.head(params)(z, batch, key=key).mean()
-  of_mean = dataclasses.replace(layer, head_fn=mean)
-  for message, call in (
-    (r"head_fn must return a loss for each of 40 examples, got \(\)", of_mean.hessian),
+  params, batch = problem()
+  make = lambda data, **options: flatness.Curvature(nets.loss_fn, params, data, **options)
+  for error, message, call in (
     (
-      "head_fn must return a loss for each of 40",
-      lambda: of_mean.noise_covariance(key=jax.random.clone(key)),
+      TypeError,
+      "data must start anew in each product, got the iterator list_iterator",
+      lambda: make(iter([batch])),
     ),
-    ("head_fn must return a loss for each of 40", lambda: of_mean.interval_flatness(jnp.eye(28))),
     (
-      r"curvature_fn must return \(40, 4, 4\), got \(40, 4\)",
-      lambda: layer.hessian(curvature_fn=lambda z, batch: z),
+      TypeError,
+      "a list must have batches alike, got 2 kinds",
+      lambda: make([batch["inputs"], batch["labels"]]),
     ),
-    (r"directions must be \[k, 28\].*got \(24, 24\)", lambda: layer.interval_flatness(jnp.eye(24))),
-    ("num_samples must be at least 2", lambda: layer.noise_covariance(key=key, num_samples=1)),
-    ("chunk_size must be at least 1, got 0", dataclasses.replace(layer, chunk_size=0).hessian),
-    ("factor must lie in", lambda: layer.interval_flatness(jnp.eye(28), factor=1.0)),
-  ):
-    with pytest.raises(ValueError, match=message):
-      call()
-
-
-@pytest.mark.parametrize(
-  ("batches", "error", "message"),
-  [
-    (lambda one: [one, one], TypeError, "batch must be one batch, got a list of 2; join all batches along"),
-    (lambda one: iter([one]), TypeError, "batch must be a tree of arrays, got a list_iterator; join all"),
+    (TypeError, "a list must have batches alike, got 0 kinds", lambda: make([])),
+    (TypeError, r"mesh must be a jax.sharding.Mesh, got 'data'", lambda: make(batch, mesh="data")),
     (
-      lambda one: [one, jax.tree.map(lambda x: x[:5], one)],
+      TypeError,
+      r"loss_fn must take \(params, batch, \*, key, model_state\)",
+      lambda: make(batch, model_state={"mean": jnp.zeros(2)}),
+    ),
+    (ValueError, "chunk_size must be at least 1", lambda: make(batch, chunk_size=0)),
+    (
       ValueError,
-      "batch must be one batch, got a list of 2; join all batches along the first axis",
+      "v0 must have rows whose sum is finite and not 0, got one of norm 0.0",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), v0=jnp.zeros(79)),
     ),
-  ],
-)
-def test_several_batches_are_refused(batches, error, message):
-  """As lists and loaders give them; `x.shape` of a dict would be an AttributeError."""
-  loss = flatness.chunked(lambda params, batch, *, key: (batch["inputs"] @ params).mean(), 10)
-  with pytest.raises(error, match=message):
-    flatness.hessian(loss, jnp.ones(nets.INPUTS), batches(nets.make_batch()))
-
-
-def test_a_list_of_batches_is_told_by_every_function_that_takes_one():
-  """Whatever error the network has on it: here the list unpacks into other things than inputs and labels."""
-  params, one = jnp.ones((2, 2)), (jnp.ones((4, 2)), jnp.zeros(4, int))
-  key = jax.random.key(0)
-
-  def outputs(params, batch, *, key):
-    x, _ = batch
-    return x @ params
-
-  outer = lambda z, batch: losses.softmax_cross_entropy(z, batch[1]).mean()
-  loss = lambda params, batch, *, key: outer(outputs(params, batch, key=key), batch)
-  calls = (
-    lambda batch: flatness.hvp(loss, params, batch)(jnp.ones(4)),
-    lambda batch: flatness.gauss_newton(outputs, outer, params, batch)(jnp.ones(4)),
-    lambda batch: flatness.gauss_newton_matrix(outputs, outer, params, batch),
-    lambda batch: flatness.gauss_newton_diagonal(outputs, outer, params, batch),
-    lambda batch: flatness.fisher(outputs, params, batch, key=key)(jnp.ones(4)),
-    lambda batch: flatness.kfac(outputs, params, batch, key=key, mask="*"),
-    lambda batch: flatness.loss_profile(loss, params, params, jnp.ones(1), batch),
-  )
-  for call, number in itertools.product(calls, (2, 3)):
-    with pytest.raises(TypeError, match=f"batch must be one batch, got a list of {number}; join all"):
-      call([one] * number)
+    (
+      TypeError,
+      r"v0 must be \[79\] or \[k, 79\], got a tree",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), v0=params),
+    ),
+    (
+      ValueError,
+      "num_pairs must be at most the size 79, got 100",
+      lambda: make(batch).top_eigenpairs(key=jax.random.key(0), num_pairs=100),
+    ),
+    (ValueError, "data must have at least one batch", lambda: make(Loader(batch, []))(jnp.zeros(79))),
+    (TypeError, "call it outside of jit", lambda: jax.jit(make(batch))(jnp.zeros(79))),
+    (
+      ValueError,
+      "method must be hutchinson",
+      lambda: flatness.operator_trace(make(batch), key=jax.random.key(0), method="xtrace"),
+    ),
+    (
+      TypeError,
+      "curvature must be a Curvature",
+      lambda: flatness.layerwise(nets.loss_fn, key=jax.random.key(0)),
+    ),
+    (TypeError, "like must be a vector", lambda: flatness.operator_diagonal(lambda v: v)),
+    (TypeError, "like must be a vector", lambda: flatness.top_eigenpairs(lambda v: v, key=jax.random.key(0))),
+  ):
+    with pytest.raises(error, match=message):
+      call()

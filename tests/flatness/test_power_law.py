@@ -10,10 +10,7 @@ power_law_fit = jax.jit(flatness.power_law_fit)
 broken_power_law_fit = jax.jit(flatness.broken_power_law_fit)
 
 
-@pytest.fixture(autouse=True)
-def _x64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def test_power_law_is_scipy_s_regression():

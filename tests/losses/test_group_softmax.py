@@ -478,8 +478,8 @@ def test_labels_out_of_range_are_nan():
     ({"num_groups": 2.0}, TypeError, "num_groups must be an integer, got 2.0"),
     ({"num_groups": (6, 7)}, ValueError, "num_groups must be group sizes that add up to 12 features, got"),
     ({"num_groups": (6.0, 6.0)}, TypeError, "num_groups must be an integer or integers, got"),
-    ({"kind": "III"}, ValueError, "kind must be 'I' or 'II', got 'III'"),
-    ({"form": "fast"}, ValueError, "form must be 'auto', 'dense', 'scan' or 'gather', got 'fast'"),
+    ({"kind": "III"}, ValueError, "kind must be one of I, II, got 'III'"),
+    ({"form": "fast"}, ValueError, "form must be one of auto, dense, scan, gather, got 'fast'"),
     ({"power": 0.0}, ValueError, r"power must lie in \(0, inf\], got 0.0"),
   ],
 )

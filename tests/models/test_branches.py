@@ -21,7 +21,7 @@ NORM = functools.partial(nn.BatchNorm, use_running_average=True)
 
 
 def block(kind="", rate=0.0, train=False):
-  return BasicBlock(2, 1, NORM, False, branch_noise=kind, branch_rate=rate, train=train)
+  return BasicBlock(2, 1, NORM, projected=False, branch_noise=kind, branch_rate=rate, train=train)
 
 
 def start(module):

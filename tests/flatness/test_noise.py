@@ -1,3 +1,7 @@
+"""Samples of gradients, of their parts and of trajectories, and the covariance by examples."""
+
+import itertools
+
 import jax
 import jax.numpy as jnp
 import nets
@@ -42,60 +46,6 @@ def test_trajectory_of_a_random_walk():
   np.testing.assert_allclose(samples, np.cumsum(steps, axis=0), rtol=1e-5)
   np.testing.assert_allclose(end["w"], samples[-1])
   assert end["n"] == 6
-
-
-@pytest.mark.claim("flatness", "definition 3", "the projected variance divides by N, and is v' Sigma v")
-@pytest.mark.parametrize("ddof", [0, 1])
-def test_covariance_and_projected_variance(ddof):
-  with jax.enable_x64(True):
-    samples = np.random.default_rng(0).normal(size=(30, 8)) @ np.diag(np.arange(1.0, 9))
-    expected = np.cov(samples.T, ddof=ddof)
-    np.testing.assert_allclose(flatness.noise_covariance(samples, ddof=ddof), expected, rtol=1e-12)
-    directions = np.random.default_rng(1).normal(size=(4, 8))
-    projected = flatness.projected_variance(samples, directions, ddof=ddof)
-    np.testing.assert_allclose(projected, np.diag(directions @ expected @ directions.T), rtol=1e-12)
-
-
-@pytest.mark.claim(
-  "flatness", "definition 1", "the variance at an eigen-direction is that eigenvalue of the covariance"
-)
-@pytest.mark.parametrize(("num_samples", "ddof"), [(5, 0), (5, 1), (50, 0), (50, 1)])
-def test_principal_components_are_those_of_numpy(num_samples, ddof):
-  """Fewer samples than parameters, and more."""
-  with jax.enable_x64(True):
-    samples = np.random.default_rng(0).normal(size=(num_samples, 12)) @ np.diag(np.arange(1.0, 13)) + 3
-    found = flatness.principal_components(samples, ddof=ddof)
-    values, vectors = np.linalg.eigh(np.cov(samples.T, ddof=ddof))
-    number = min(num_samples - 1, 12)
-    np.testing.assert_allclose(found.variances, values[::-1][:number], rtol=1e-10)
-    overlap = np.abs(np.sum(np.asarray(found.directions) * vectors.T[::-1][:number], axis=1))
-    np.testing.assert_allclose(overlap, 1, rtol=1e-9)
-    np.testing.assert_allclose(found.mean, samples.mean(axis=0))
-    assert found.rank == number
-
-
-def test_dead_units_are_no_components():
-  """Directions without variance, as dead ReLUs leave, are counted out instead of giving tiny negatives."""
-  samples = np.random.default_rng(0).normal(size=(50, 10)).astype(np.float32)
-  samples[:, 3:6] = 0
-  found = flatness.principal_components(samples)
-  assert found.rank == 7
-  np.testing.assert_array_equal(found.variances[7:], 0)
-  np.testing.assert_array_equal(found.directions[7:], 0)
-  assert (np.asarray(found.variances[:7]) > 0).all()
-
-
-def test_spectrum_is_biased_where_the_projected_variance_is_not():
-  """300 samples of isotropic noise in 200 dimensions find eigenvalues far below and far above 1."""
-  samples = np.random.default_rng(0).normal(size=(300, 200)).astype(np.float32)
-  variances = np.asarray(flatness.principal_components(samples).variances)
-  # Marchenko and Pastur: (1 +- sqrt(200 / 300))^2.
-  np.testing.assert_allclose(
-    variances[[0, -1]], [(1 + np.sqrt(2 / 3)) ** 2, (1 - np.sqrt(2 / 3)) ** 2], rtol=0.25
-  )
-  projected = np.asarray(flatness.projected_variance(samples, np.eye(200, dtype=np.float32)))
-  assert projected.mean() == pytest.approx(1, abs=0.02)
-  assert projected.max() < 1.5
 
 
 @pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.thorough), 7])
@@ -167,3 +117,69 @@ def test_many_narrow_examples_are_all_counted():
   assert got.dtype == jnp.float32
   # Half of the pairs differ, which count 2 each: the standard error is 1 / sqrt(2000).
   np.testing.assert_allclose(2000 * got, 1, atol=4 / np.sqrt(2000))
+
+
+def loss_fn(params, batch, *, key):
+  """Keeps each input of all examples of a batch with probability 1/2: noise that couples the examples."""
+  mask = 1.0 if key is None else 2.0 * jax.random.bernoulli(key, 0.5, (2,))
+  return 0.5 * ((batch["x"] @ (params["w"] * mask) - batch["y"]) ** 2).mean()
+
+
+PARAMS = {"w": jnp.array([0.7, -0.4])}
+
+
+RNG = np.random.default_rng(0)
+
+
+PARTS = [
+  {"x": jnp.asarray(RNG.normal(size=(3, 2)), jnp.float32), "y": jnp.asarray(RNG.normal(size=3), jnp.float32)}
+  for _ in range(4)
+]
+
+
+def enumerated():
+  """The covariance of the mean gradient, from all masks of each part in float64."""
+  w, total = np.array([0.7, -0.4]), np.zeros((2, 2))
+  for part in PARTS:
+    x, y = (np.asarray(part[name], np.float64) for name in "xy")
+    masks = [2.0 * np.array(mask) for mask in itertools.product((0, 1), repeat=2)]
+    gradients = np.stack([mask * (x.T @ (x @ (w * mask) - y)) / 3 for mask in masks])
+    total += np.cov(gradients.T, ddof=0)
+  return total / len(PARTS) ** 2
+
+
+@pytest.mark.parametrize("num", [2, pytest.param(1000, marks=pytest.mark.thorough)])
+def test_the_covariance_of_the_mean_gradient_is_enumerated_over_all_masks(num):
+  """It is unbiased for two draws, too: over 300 keys the mean is within five standard errors."""
+  keys = jax.random.split(jax.random.key(0), 300 if num == 2 else 1)
+  found = []
+  for key in keys:
+    samples = flatness.sample_noise_by_parts(loss_fn, PARAMS, PARTS, key=key, num_samples=num)
+    assert samples.shape == (num * 4, 2)
+    found.append(np.asarray(samples.T @ samples) / len(samples))
+  error = np.std(found, axis=0, ddof=1) / np.sqrt(len(keys)) if num == 2 else 0.01
+  assert (np.abs(np.mean(found, axis=0) - enumerated()) < 5 * error).all()
+
+
+def test_each_draw_has_all_parts_and_repeats_with_its_key():
+  draw = lambda key: flatness.sample_noise_by_parts(loss_fn, PARAMS, PARTS, key=key, num_samples=3, mask="w")
+  first, again, other = draw(jax.random.key(0)), draw(jax.random.key(0)), draw(jax.random.key(1))
+  np.testing.assert_array_equal(first, again)
+  assert not np.array_equal(first, other)
+  np.testing.assert_allclose(first.reshape(3, 4, 2).sum(axis=0), 0, atol=1e-6)
+  gradient = lambda k, j: jax.grad(loss_fn)(
+    PARAMS, PARTS[j], key=jax.random.fold_in(jax.random.fold_in(jax.random.key(0), k), j)
+  )["w"]
+  of_part = np.stack([gradient(k, 2) for k in range(3)])
+  expected = np.sqrt(3 / (4 * 2)) * (of_part - of_part.mean(axis=0))
+  np.testing.assert_allclose(first.reshape(3, 4, 2)[:, 2], expected, rtol=1e-5)
+
+
+def test_bad_arguments_of_parts():
+  for parts, num, message in (
+    (PARTS, 1, "num_samples must be at least 2, got 1"),
+    ([], 2, r"parts must be batches with equal numbers of examples, got \[\]"),
+    ([jnp.zeros(2), jnp.zeros(3)], 2, r"parts must be batches with equal numbers of examples, got \[2, 3\]"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      flatness.sample_noise_by_parts(loss_fn, PARAMS, parts, key=jax.random.key(0), num_samples=num)

@@ -1,3 +1,5 @@
+"""`chunked`: the mean over chunks, its derivatives and its memory."""
+
 import functools
 
 import chex

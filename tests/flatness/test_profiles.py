@@ -1,3 +1,5 @@
+"""Directions, profiles and surfaces of the loss, and the plane of a trajectory."""
+
 import jax
 import jax.numpy as jnp
 import nets
@@ -122,3 +124,28 @@ def test_bad_arguments():
     flatness.loss_profile(nets.loss_fn, params, params, 0.5, None)
   with pytest.raises(ValueError, match=r"betas must be \[points\], got \(2, 2\)"):
     flatness.loss_surface(nets.loss_fn, params, (params, params), jnp.ones(2), jnp.ones((2, 2)), None)
+
+
+@pytest.mark.usefixtures("x64")
+def test_trajectory_plane_is_numpy_s():
+  """Right singular vectors of the centred points; a surface in them has the losses of the path."""
+  path = np.random.default_rng(2).normal(size=(6, 5)) * np.array([5, 1, 3, 0.1, 0.1])
+  points = [{"still": jnp.ones(2), "w": jnp.asarray(row)} for row in path]
+  plane = flatness.trajectory_plane(points, mask="w")
+  _, values, rows = np.linalg.svd(path - path.mean(axis=0))
+  found = np.stack([direction["w"] for direction in plane.directions])
+  np.testing.assert_allclose(np.abs(np.sum(found * rows[:2], axis=1)), 1, rtol=1e-12)
+  np.testing.assert_allclose(plane.explained, values[:2] ** 2 / (values**2).sum(), rtol=1e-12)
+  np.testing.assert_allclose(plane.coordinates, (path - path[-1]) @ found.T, atol=1e-12)
+  assert not plane.directions[0]["still"].any()
+  np.testing.assert_array_equal(
+    flatness.trajectory_plane(iter(points), mask="w").coordinates, plane.coordinates
+  )
+  for few, message in (
+    (points[:2], "at least three trees"),
+    ([jnp.ones(1)] * 3, "at least two parameters"),
+    ([jnp.ones(2)] * 3, "points must be finite and differ"),
+    ([jnp.ones(2), jnp.zeros(2), jnp.ones(3)], "another structure or shape at index 2"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      flatness.trajectory_plane(few)
