@@ -23,15 +23,7 @@ LANES = 16  # partial sums of a sum over the classes
 PARTS = 64  # terms that it adds to each of them in one pass
 
 
-def dense(
-  features: Array,
-  kernel: Array,
-  bias: Array,
-  labels: Array,
-  groups: Array,
-  sizes: tuple[int, ...],
-  power: float,
-) -> tuple[Array, Array]:
+def dense(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:
   """Computes all groups by one product with masked copies of the features; plain autodiff, forward mode too.
 
   `G` times the arithmetic of the softmax. Keeps masked features and group logits, `batch * G * (D + C)`.
@@ -44,15 +36,7 @@ def dense(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def scan(
-  features: Array,
-  kernel: Array,
-  bias: Array,
-  labels: Array,
-  groups: Array,
-  sizes: tuple[int, ...],
-  power: float,
-) -> tuple[Array, Array]:
+def scan(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:
   """Computes one masked product after another, and recomputes them in the backward pass.
 
   `G` times the arithmetic of the softmax and a third more. Keeps the groups.
@@ -97,15 +81,7 @@ scan.defvjp(_scan_forward, _scan_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def gather(
-  features: Array,
-  kernel: Array,
-  bias: Array,
-  labels: Array,
-  groups: Array,
-  sizes: tuple[int, ...],
-  power: float,
-) -> tuple[Array, Array]:
+def gather(features, kernel, bias, labels, groups, sizes, power) -> tuple[Array, Array]:
   """Sums the kernel rows of each example's groups: for CPUs, since these sums are no matrix products.
 
   The arithmetic of the softmax, whatever `G` is. Keeps `batch * G * C` residuals. If they are more than
