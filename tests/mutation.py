@@ -161,7 +161,7 @@ _TABLE = {
     ),
   ),
   "flatness/_covariance.py flatness/test_covariance.py": (
-    ("samples.dtype)) / count", "samples.dtype)) / (count - 1)", "test_covariance_and_projected_variance"),
+    ("samples) / count", "samples) / (count - 1)", "test_covariance_and_projected_variance"),
     (
       "gram(centred.T) / count",
       "gram(centred.T) / samples",
@@ -338,7 +338,11 @@ _TABLE = {
     ("alpha, 1 - beta", "alpha, beta", "test_forward_and_backward_coefficients_are_two_draws"),
   ),
   "noise/_weight_scaling.py noise/test_weight_scaling.py": (
-    ("1.0 - rate, wide", "rate, wide", "test_geometric_mean_of_softmax_regressions_is_scaled_weights"),
+    (
+      "1.0 - rate, leaf.dtype",
+      "rate, leaf.dtype",
+      "test_geometric_mean_of_softmax_regressions_is_scaled_weights",
+    ),
   ),
   "papers/regularization/_noise_terms.py papers/test_noise_terms.py": (
     ("* laplacian)", "* laplacian / 2)", "test_input_noise_of_a_tanh_unit"),

@@ -36,4 +36,4 @@ def scale_weights(params: Params, *, rate: ArrayLike, mask: Mask) -> Params:
     scaling inference rule).
   """
   check_option(rate, "rate", (), low=0, high=1)
-  return map_selected(lambda _, leaf: leaf * (1.0 - jnp.asarray(rate, leaf.dtype)), params, mask)
+  return map_selected(lambda _, leaf: leaf * jnp.asarray(1.0 - rate, leaf.dtype), params, mask)
