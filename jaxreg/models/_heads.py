@@ -37,7 +37,8 @@ class SoftmaxHead(_ClassHead):
 class AttentionHead(_ClassHead):
   """Two affine layers side by side, logits and gate: `logits` and `retain_logits`, each `[batch, classes]`.
 
-  It has the fields of `SoftmaxHead`.
+  Attributes:
+    num_classes, initializer: as in `SoftmaxHead`.
   """
 
   @nn.compact
@@ -84,8 +85,10 @@ class GroupSoftmaxHead(_ClassHead):
   """One affine layer that returns its weights: the arguments of `losses.group_softmax`.
 
   `[batch, features] -> {"features": [batch, features], "kernel": [features, classes], "bias":
-  [classes]}`; the prediction, `features @ kernel + bias`, uses the same weights. It has the
-  fields of `SoftmaxHead`.
+  [classes]}`; the prediction, `features @ kernel + bias`, uses the same weights.
+
+  Attributes:
+    num_classes, initializer: as in `SoftmaxHead`.
 
   References:
     Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021.
@@ -101,7 +104,9 @@ class CosineHead(_ClassHead):
   """The directions of the classes: `[batch, features] -> {"features": [batch, features], "kernel": ...}`.
 
   The kernel is `[features, classes]`; only the direction of each column matters. There is no bias.
-  It has the fields of `SoftmaxHead`.
+
+  Attributes:
+    num_classes, initializer: as in `SoftmaxHead`.
   """
 
   @nn.compact

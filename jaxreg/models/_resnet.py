@@ -98,8 +98,8 @@ class ResNet(_Options):
     depth: 18, 34, 50, 101 or 152.
     width: channels of the first stage, before the factor 4 of a bottleneck.
     stem: `imagenet` (7x7 convolution of stride 2, then pooling) or, for small images, `cifar` (3x3).
-
-  It also has the other fields of `CifarResNet`.
+    axis_name, remat, dropout_rate, dropout, block_size, branch_noise, branch_rate: as in `CifarResNet`.
+    branch_schedule, layer_scale, standardized, hidden_noise_std: as in `CifarResNet`.
 
   References:
     He et al., `Deep Residual Learning for Image Recognition`, 2016, table 1; the strides of bottlenecks are

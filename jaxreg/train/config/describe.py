@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -110,15 +111,27 @@ def _inner(function: Any) -> Any:
 
 @functools.cache
 def _parameters(function: Callable[..., Any]) -> dict[str, str]:
-  """The first sentence on each parameter, from the section `Args` or `Attributes` of a docstring."""
+  """The first sentence on each parameter, from the section `Args` or `Attributes` of a docstring.
+
+  A text that only refers to another function of the folder, `as in` its name, is the text there.
+  """
   doc = inspect.getdoc(function) or ""
   section = re.search(r"^(?:Args|Attributes):\n((?: +.*\n?|\n)*)", doc, re.MULTILINE)
   found: dict[str, str] = {}
   for entry in re.split(r"\n(?=\S)", inspect.cleandoc(section[1])) if section else []:
     names, colon, text = entry.partition(":")
     for name in re.sub(r"\([^)]*\)|[`*]", "", names).split(",") if colon else []:
-      found[name.strip()] = _sentence(" ".join(text.split()))
+      found[name.strip()] = _elsewhere(function, name.strip(), text) or _sentence(" ".join(text.split()))
   return found
+
+
+def _elsewhere(function: Callable[..., Any], name: str, text: str) -> str:
+  """The sentence on a parameter that a text refers to, in the same folder; empty for any other text."""
+  refers = re.fullmatch(r"\s*as (?:in|for) `(\w+)`\.?", text)
+  if not refers:
+    return ""
+  other = getattr(sys.modules.get(function.__module__.rpartition(".")[0]), refers[1], None)
+  return _parameters(other).get(name, "") if callable(other) else ""
 
 
 def _sentence(text: str) -> str:
