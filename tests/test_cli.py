@@ -518,7 +518,8 @@ def test_help_of_a_comparison_shows_what_its_rows_read(run, capsys):
 
 def test_every_field_has_a_description_and_each_description_a_field():
   fields = train.flatten(train.base_config())
-  assert [field for field in fields if not describe.describe(field)] == []
+  texts = {field: describe.describe(field) for field in fields}
+  assert [field for field, text in texts.items() if not text or text.startswith("As in ")] == []
   assert [name for name in FIELDS if not fnmatch.filter(fields, name)] == []
   for field, given in fields.items():
     if not isinstance(attribute(field, "allowed"), tuple):
