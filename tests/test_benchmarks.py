@@ -191,8 +191,8 @@ def test_parts_share_the_time_and_the_rest_goes_on(accelerator, tmp_path, monkey
   ]
 
 
-def test_all_parts_take_less_than_nine_minutes(accelerator):
-  assert accelerator.LOOK + sum(accelerator.PARTS.values()) <= 540
+def test_all_parts_take_less_than_35_minutes(accelerator):
+  assert accelerator.LOOK + sum(accelerator.PARTS.values()) <= 35 * 60
   assert set(accelerator.PARTS) == PARTS
 
 
