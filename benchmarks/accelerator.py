@@ -24,8 +24,8 @@ from typing import Any
 
 from _report import Report, flags
 
-# Seconds for each part, most of which go to compiling; with the look at the device less than 35 minutes. On an
-# H200 the parts for agreement, resume and memory took 70 to 85, and each row of the steps 20.
+# Seconds for each part, mostly for compiling; with the look at the device less than 35 minutes. On an H200
+# agreement, resume and memory took 70 to 85 each, and a row of the steps 20.
 PARTS = {
   "agreement": 120,
   "memory": 100,
