@@ -47,8 +47,7 @@ try:
   from jaxreg.train.config.fields import JOBS as NAMES
   from jaxreg.train.devices import processes
   from jaxreg.train.devices.mesh import check_platform
-  from jaxreg.train.run import slurm
-  from jaxreg.train.run.interrupt import SIGNALS, Interrupt, Interrupted, set_handler
+  from jaxreg.train.run.interrupt import SIGNALS, Interrupt, Interrupted, requeue, set_handler
   from jaxreg.train.user_cache import keep_compiled_programs
 except ModuleNotFoundError as error:
   if __name__ != "__main__" or (error.name or "").startswith("jaxreg"):
@@ -95,7 +94,7 @@ def main(argv: list[str]) -> int:
     _ignore_signals()
     processes.leave()
     print(f"{program()}: {stop}", file=sys.stderr, flush=True)
-    if processes.is_first() and (remark := slurm.requeue(stop.signal)):
+    if processes.is_first() and (remark := requeue(stop.signal)):
       print(f"{program()}: {remark}", file=sys.stderr)
     return stop.status
   except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:

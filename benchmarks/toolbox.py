@@ -17,7 +17,7 @@ from _steps import Steps, alternate, made_up
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.files import load_file
 from jaxreg.train.config.rows import Row, compared_rows
-from jaxreg.train.jobs.cells import make_cell
+from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.step.metrics import shown
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -55,7 +55,7 @@ def tell(report: Report, found: dict[str, Any], times: dict[str, dict[str, list[
 
 def make_step(config: Any, row: Row) -> Steps:
   """The compiled step of one run of a row."""
-  cell = make_cell(config, row.label, {**row.fields, **row.grid[len(row.grid) // 2]}, seeds=1)
+  cell = row_config(config, row.label, {**row.fields, **row.grid[len(row.grid) // 2]}, seeds=1)
   return Steps(made_up((28, 28, 1)), cell.batch_size, flatten(cell), replicas=cell.replicas)
 
 

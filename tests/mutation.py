@@ -247,21 +247,19 @@ _TABLE = {
       "np.sqrt(like.var(axis=0).sum())",
       "test_the_isotropic_control_has_the_total_variance_of_the_samples",
     ),
-  ),
-  "train/jobs/flatness/job.py train/test_flatness_tables.py": (
-    ("rise < compared", "rise > compared", "test_lower_along_counts_directions_of_lower_rise"),
-  ),
-  "train/jobs/flatness/row.py train/test_flatness_tables.py": (
     (
-      'each["variances"], each["mask"])',
-      'each["variances"], each["mask"] | True)',
+      '_fit(by_factor[-1]["width"], variances, mask)',
+      '_fit(by_factor[-1]["width"], variances, mask | True)',
       "test_fits_leave_out_rounding_errors[variance_flatness]",
     ),
     (
-      "_fit(values, variances, mask)",
-      "_fit(values, variances, mask | True)",
+      "_fit(values, each, mask)",
+      "_fit(values, each, mask | True)",
       "test_fits_leave_out_rounding_errors[projected_variance]",
     ),
+  ),
+  "train/jobs/flatness/job.py train/test_flatness_tables.py": (
+    ("rise < compared", "rise > compared", "test_lower_along_counts_directions_of_lower_rise"),
   ),
   "flatness/_power_law.py flatness/test_power_law.py": (
     ("scaled, scaled**2", "scaled, scaled**3", "test_linearity_is_the_textbook_test"),

@@ -17,7 +17,7 @@ from jaxreg.train.build import checks
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import checked_rows, compared_rows
-from jaxreg.train.jobs.cells import make_cell
+from jaxreg.train.jobs.row_config import row_config
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -249,7 +249,7 @@ def test_the_rows_of_an_analysis_can_be_built(choice):
   cells = checked_rows(config, "flatness.rows")
   assert cells
   for label, fields in cells.items():
-    cell = make_cell(config, label, fields, seeds=1)
+    cell = row_config(config, label, fields, seeds=1)
     train.check(cell)
     # Rows of one network differ in the training, of which `check` knows all fields.
     network = str((cell.data.name, cell.model.to_dict(), cell.method.name, cell.flatness.mask))

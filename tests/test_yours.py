@@ -17,7 +17,7 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.rows import compared_rows
-from jaxreg.train.jobs.cells import make_cell
+from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.step.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -258,7 +258,7 @@ def test_rows_of_a_comparison(theirs):
   plain, poly, strong = compared_rows(config)
   assert (plain.label, poly.label, poly.fields) == ("softmax", "poly", {"method.name": "theirs:poly"})
   assert [len(row.grid) for row in (plain, poly, strong)] == [2, 2, 4]
-  cell = make_cell(config, strong.label, {**strong.fields, **strong.grid[-1]}, seeds=1)
+  cell = row_config(config, strong.label, {**strong.fields, **strong.grid[-1]}, seeds=1)
   train.check(cell)
   assert (cell.method.POLY.loss.epsilon, cell.model.name) == (9.0, "theirs:Tiny")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.compare import compare
   from jaxreg.train.jobs.evaluate import evaluate
   from jaxreg.train.jobs.flatness.job import flatness
-  from jaxreg.train.jobs.load import load, load_outputs
+  from jaxreg.train.jobs.load_model import load, load_outputs
   from jaxreg.train.jobs.report import report
   from jaxreg.train.jobs.train import train
   from jaxreg.train.jobs.translate import translate
@@ -58,8 +58,8 @@ _PLACES = {
   "evaluate": "jobs.evaluate",
   "flatness": "jobs.flatness.job",
   "flatten": "config.choices",
-  "load": "jobs.load",
-  "load_outputs": "jobs.load",
+  "load": "jobs.load_model",
+  "load_outputs": "jobs.load_model",
   "make_program": "build.program",
   "report": "jobs.report",
   "train": "jobs.train",

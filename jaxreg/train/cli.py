@@ -24,7 +24,7 @@ from jaxreg.train.config.overrides import (
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
-from jaxreg.train.run.workdir import default_workdir
+from jaxreg.train.run.folder_name import default_workdir
 
 USAGE = """usage: python run.py [JOB] [--config FILE.py[:VARIANT]] [--workdir DIR]
                      [--config.FIELD=VALUE ...]

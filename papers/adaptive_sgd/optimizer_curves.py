@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 
 STARTS = {"balanced": "", "unbalanced": " unbalanced"}
 STYLES = {"balanced": {"color": "tab:blue"}, "unbalanced": {"color": "tab:orange", "linestyle": "--"}}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage, stats
 
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {"dropmax_awa2": 50, "dropmax_cifar100": 100, "dropmax_cub200": 200}

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 from papers.dropmax import plots
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from jaxreg.losses._group_softmax_scores import GROUPINGS, feature_groups
 from jaxreg.train import base_config
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.saved import restore_config
-from jaxreg.train.jobs.load import load_outputs
+from jaxreg.train.jobs.load_model import load_outputs
 from papers import group_softmax
 
 RULES = ("discriminative", "interleaved", "posterior", "rival")

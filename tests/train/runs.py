@@ -27,7 +27,7 @@ from jaxreg.train.files import parse_table
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -59,7 +59,7 @@ class Kept:
   """What runs of one configuration may share, to trace and compile it once: on one mesh, in one process."""
 
   def __init__(self):
-    self.programs, self.replicas, self.measured, self.told = {}, {}, {}, lambda: False
+    self.programs, self.replicas, self.measured, self.stop = {}, {}, {}, lambda: False
 
   def build(self, config, data, *, teacher=None):
     if teacher:
@@ -81,10 +81,10 @@ class Kept:
         self.replicas[id(program)] = replicas
       return self.replicas[id(program)]
 
-    def kept_evaluate(program, replicas, size, *, told):
-      self.told = told
+    def kept_evaluate(program, replicas, size, *, stop):
+      self.stop = stop
       if id(program) not in self.measured:
-        self.measured[id(program)] = make_evaluate(program, replicas, size, told=lambda: self.told())
+        self.measured[id(program)] = make_evaluate(program, replicas, size, stop=lambda: self.stop())
       return self.measured[id(program)]
 
     patch.setattr(training, "build", self.build)

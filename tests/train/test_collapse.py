@@ -5,14 +5,14 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.run.collapse import CollapseGuard
+from jaxreg.train.run.health import CollapseGuard
 
 
 def warnings(*seen, steps=100, clipped=False):
   said = []
   guard = CollapseGuard(said.append, steps=steps, num_classes=10, clipped=clipped)
   for values in seen:
-    guard.see(50, {f"train/{name}": np.atleast_1d(value) for name, value in values.items()})
+    guard.observe(50, {f"train/{name}": np.atleast_1d(value) for name, value in values.items()})
   return said
 
 
@@ -62,7 +62,7 @@ def test_an_exploded_validation_loss_is_told_once(losses, told):
   said = []
   guard = CollapseGuard(said.append, steps=100, num_classes=10, clipped=False)
   for number, loss in enumerate(losses, 1):
-    guard.see_evaluation(np.array([1.0, loss]), last=number == len(losses))
+    guard.observe_evaluation(np.array([1.0, loss]), last=number == len(losses))
   assert len(said) == told
   for line in said:
     assert "the validation loss is 2" in line

@@ -17,7 +17,7 @@ from jaxreg.train.build.run import replicas_of
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.compile import make_step
-from jaxreg.train.jobs import train as training
+from jaxreg.train.jobs import initial_state
 
 STEPS, SEED = 10, 7
 OTHERS = [pytest.param(4, marks=pytest.mark.slow), 8]
@@ -95,7 +95,7 @@ def test_orthogonal_kernels_of_replicas_are_not_one_batch_of_lapack(form):
   """A batch is spread over the threads of the CPU, which hangs where every device waits in one of them."""
   config = runs.make_config({"model.name": "RNN", "replicas": 2, "replicas_by": form})
   program = build(config, load_data(config).describe())
-  init = training.compile_init(program, replicas_of(config, program))
+  init = initial_state.compile_init(program, replicas_of(config, program))
   text = init.lower(np.arange(2, dtype=np.uint32)).as_text()
   assert re.findall(r"@lapack_sgeqrf_ffi.*?num_batch_dims = \"(\d)\"", text) == ["0"]
 

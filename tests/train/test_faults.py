@@ -25,7 +25,7 @@ from jaxreg.train.data import order
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, results
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from jaxreg.train.data import sources, unpack
 from jaxreg.train.data.tfds import cache as tfds_cache
 from jaxreg.train.errors import RunError, printable
 from jaxreg.train.files import local_path, write_json
-from jaxreg.train.jobs.load import load
+from jaxreg.train.jobs.load_model import load
+from jaxreg.train.run.health import Watchdog
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.run.watchdog import Watchdog
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import pytest
 from jaxreg import flatness, losses
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness import analyses
-from jaxreg.train.jobs.flatness.checks import check_parts
 from jaxreg.train.jobs.flatness.job import _compare_profiles
-from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
-from jaxreg.train.jobs.flatness.row import AnalysedRun
+from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
+from jaxreg.train.jobs.flatness.requirements import check_parts
 
 
 def _profile(*curvatures):
@@ -50,32 +49,26 @@ def test_the_isotropic_control_has_the_total_variance_of_the_samples():
 
 
 @pytest.mark.parametrize("analysis", ["variance_flatness", "projected_variance"])
-def test_fits_leave_out_rounding_errors(monkeypatch, tmp_path, analysis):
+def test_fits_leave_out_rounding_errors(monkeypatch, analysis):
   """Six points on a power law, and four below the tolerance that are far from it."""
   x = np.geomspace(1, 32, 6)
   law, noise = x**-2 / 32, np.full(4, 1e-12)
   x, y = np.concatenate([x, np.full(4, 1e3)]), np.concatenate([law, noise])
   if analysis == "projected_variance":
-    x, y = y[:6].tolist() + noise.tolist(), np.concatenate([x[:6], np.full(4, 1e3)])
-    found = {"values": np.array(x), "residuals": np.zeros(10), "by": "lanczos", "variances": {"gradients": y}}
+    x, y = np.concatenate([y[:6], noise]), np.concatenate([x[:6], np.full(4, 1e3)])
+    pairs = {"values": x, "vectors": np.eye(10), "residuals": np.zeros(10), "by": "lanczos"}
+    cache = SimpleNamespace(arrays=lambda *_: pairs)
+    monkeypatch.setattr(flatness, "projected_variance", lambda samples, vectors: samples[0])
+    options = {"eigenpairs": 0, "tol": 1e-9}
+    _, summary = analyses.projected_variance(None, cache, None, {"gradients": y[None]}, **options)
   else:
-    found = {
-      "gradients": {
-        "variances": y,
-        "width": x[None],
-        "evaluations": np.ones((1, 10)),
-        "crossed": np.ones((1, 10, 2), bool),
-      }
-    }
-  monkeypatch.setattr(analyses, analysis, lambda *_, **__: found)
-  monkeypatch.setattr(analyses, "spectra", lambda *_: {})
-  options = SimpleNamespace(samples=10, directions=0, factors=(2.0,), tol=1e-9, eigenpairs=0)
-  run = SimpleNamespace(
-    options=SimpleNamespace(**{analysis: options}, seed=0),
-    samples=lambda subject, num: {"gradients": None},
-    kept=tmp_path,
-  )
-  _, summary = getattr(AnalysedRun, analysis)(run, None)
+    intervals = {"width": x, "evaluations": np.ones(10), "crossed": np.ones((10, 2), bool)}
+    cache = SimpleNamespace(blocks=lambda *_, **__: intervals)
+    parts = flatness.PrincipalComponents(y, np.eye(10), np.zeros(10), np.int32(10))
+    monkeypatch.setattr(analyses, "_principal", lambda _: parts)
+    options = {"factors": (2.0,), "directions": 0, "tol": 1e-9}
+    network = SimpleNamespace(layer=None)
+    _, summary = analyses.variance_flatness(network, cache, {"gradients": y}, **options)
   fits = (
     summary["gradients"]["fits"]["2"] if analysis == "variance_flatness" else summary["fits"]["gradients"]
   )
@@ -99,7 +92,7 @@ def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activat
     "labels": np.arange(6, dtype=np.int32) % 3,
   }
   state = SimpleNamespace(params=params, model_state={})
-  subject = make_subjects(program, params, jax.tree.map(jnp.asarray, with_weights(batch)), ("first",))(state)
+  subject = make_networks(program, params, jax.tree.map(jnp.asarray, with_weights(batch)), ("first",))(state)
   assert subject.hessian_by == by
   part = flatness.subset(params, "first")
   expected = jax.hessian(lambda flat: subject.loss_fn(part.merge(flat), subject.batch, key=None))(part.flat)

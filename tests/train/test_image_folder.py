@@ -129,16 +129,6 @@ def test_the_names_of_the_classes_are_kept(folder):
   assert subset.class_names == tuple(("ant", "bee", "cow")[k] for k in kept)
 
 
-def test_a_run_of_an_earlier_version_that_kept_no_names_continues(folder, tmp_path):
-  from jaxreg.train.run import workdir as workdirs
-
-  config = config_of(folder)
-  description = load_data(config).describe()
-  earlier = {name: value for name, value in description.items() if name != "class_names"}
-  workdirs.claim(tmp_path / "run", train.flatten(config), earlier, 10)
-  assert workdirs.check_same(tmp_path / "run", train.flatten(config), description) == {}
-
-
 def test_a_class_of_one_image_is_named_with_the_remedy(folder):
   for file in list((folder / "train" / "dog").iterdir())[1:]:
     file.unlink()

@@ -42,7 +42,7 @@ def test_no_number_is_left_out_by_dispatches_of_several_steps(service, agreed):
   stops = [interrupt.stops(steps) for steps in dispatches]
   assert stops == [agreed in steps for steps in dispatches]
   assert interrupt.received == 15
-  assert not interrupt.told()
+  assert not interrupt.requested()
 
 
 def test_the_next_run_of_a_process_goes_on_with_the_next_number(service):
@@ -72,9 +72,9 @@ def test_a_second_ctrl_c_does_what_the_program_says(monkeypatch):
 def test_each_signal_stops_the_run(number):
   before = signal.getsignal(number)
   with Interrupt() as interrupt:
-    assert not interrupt.told()
+    assert not interrupt.requested()
     signal.raise_signal(number)
-    assert interrupt.told()
+    assert interrupt.requested()
     assert interrupt.received == number
   assert signal.getsignal(number) is before
 
@@ -84,7 +84,7 @@ def test_nohup_keeps_its_meaning():
   try:
     with Interrupt() as interrupt:
       signal.raise_signal(signal.SIGHUP)
-      assert not interrupt.told()
+      assert not interrupt.requested()
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
   finally:
     signal.signal(signal.SIGHUP, before)

@@ -11,7 +11,7 @@ import toy_text
 from jaxreg import train
 from jaxreg.train.data import sources
 from jaxreg.train.files import FOLDERS
-from jaxreg.train.jobs.flatness.array_cache import Kept
+from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.run import workdir as workdirs
 
 SHORT = {"epochs": 1, "method.name": "softmax"}
@@ -105,7 +105,7 @@ def test_arrays_that_are_kept(tmp_path, odd):
   make = os.mkfifo if odd == "pipe" else lambda place: place.symlink_to(tmp_path / "mine" / place.name)
   for name in ("a.npz", "a.npz.partial"):
     make(tmp_path / name)
-  kept = Kept(tmp_path)
+  kept = ArrayCache(tmp_path)
   assert kept.arrays("a", lambda: {"x": np.arange(3)})["x"].tolist() == [0, 1, 2]
   assert kept.arrays("a", lambda: pytest.fail("it is kept"))["x"].tolist() == [0, 1, 2]
   assert not list((tmp_path / "mine").iterdir())

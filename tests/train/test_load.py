@@ -18,11 +18,10 @@ from jaxreg.train.build.saved import restore_run
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
-from jaxreg.train.jobs import elsewhere, laplace, measures
 from jaxreg.train.jobs import evaluate as job
+from jaxreg.train.jobs import laplace, measures, out_of_distribution
 from jaxreg.train.jobs.report import report
 from jaxreg.train.run import checkpoint, manifest
-from jaxreg.train.run import restore as restoring
 from jaxreg.train.step.methods import METHODS
 
 # The package's attribute of that name is the function.
@@ -258,14 +257,14 @@ def test_every_measure_has_a_name():
 @pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])
 def test_images_from_elsewhere_are_stored_as_the_data(dtype, scale):
   inputs = np.zeros((3, 28, 28, 1), dtype)
-  for kind, make in elsewhere.KINDS.items():
+  for kind, make in out_of_distribution.KINDS.items():
     made = make(inputs, scale)
     assert made.dtype == dtype
     assert made.shape[1:] == inputs.shape[1:]
     assert 0 <= made.min() <= made.max() <= scale
     if kind in ("noise", "digits"):
       assert 0.05 * scale < made.mean() < 0.6 * scale
-  assert len(elsewhere._digits(inputs, scale)) == 1797
+  assert len(out_of_distribution._digits(inputs, scale)) == 1797
 
 
 def test_the_checkpoint_of_a_step(finished_run):
@@ -282,11 +281,12 @@ def test_the_checkpoint_of_a_step(finished_run):
 def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, monkeypatch):
   """As a training run beside deletes it: the next is read. One that is whole and does not fit is told."""
   *_, before, last = sorted(manifest.good_steps(finished_copy))
+  restore = checkpoint.restore
 
   def gone(workdir, step, like):
     if step == last:
       shutil.rmtree(workdir / "checkpoints" / str(step))
-    return checkpoint.restore(workdir, step, like)
+    return restore(workdir, step, like)
 
   with monkeypatch.context() as patch:
     patch.setattr(job, "restore", gone)
@@ -295,10 +295,10 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
       train.evaluate(config, shutil.copytree(finished_copy, finished_copy.parent / "a"))["step"] == before
     )
   with monkeypatch.context() as patch:
-    patch.setattr(restoring, "restore", gone)
+    patch.setattr(checkpoint, "restore", gone)
     _, state, _ = restore_run(shutil.copytree(finished_copy, finished_copy.parent / "b"), "latest", 0)
   assert state.step == before
-  monkeypatch.setattr(job, "restore", lambda *_: checkpoint.restore(finished_copy, last, {"x": 0}))
+  monkeypatch.setattr(job, "restore", lambda *_: restore(finished_copy, last, {"x": 0}))
   with pytest.raises(train.RunError, match="does not fit"):
     train.evaluate(config, finished_copy)
 

@@ -13,8 +13,10 @@ import terminal
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.run.figures import save_figures
-from jaxreg.train.run.log import Log, progress, read_records
+from jaxreg.train.run.log import Log, progress
+from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.run.results import save_figures
+from jaxreg.train.run.workdir import FORMAT
 
 STEPS = 6 * runs.STEPS_PER_EPOCH
 
@@ -51,7 +53,7 @@ def test_what_a_run_leaves_behind(finished_copy, asked_figures):
   assert len(environment["devices"]) == 8
   config = runs.table(finished_copy / "config.json")
   assert config["model.MLP.widths"] == [8]
-  assert config == train.flatten(runs.make_config())
+  assert config == {"format": FORMAT, **train.flatten(runs.make_config())}
 
 
 @pytest.mark.thorough
@@ -152,7 +154,7 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path):
       pass
 
   with Log(tmp_path, start=0, total=10, steps_per_epoch=5) as log:
-    log._stream = Full(log._stream)
+    log._files._stream = Full(log._files._stream)
     with pytest.raises(train.RunError, match=r"metrics\.jsonl: cannot be written \(.*No space left"):
       log.write(1, {"train/loss": 1.0})
 

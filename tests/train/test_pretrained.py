@@ -12,8 +12,8 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.devices.mesh import make_mesh
+from jaxreg.train.jobs import initial_state
 from jaxreg.train.jobs import train as training
-from jaxreg.train.run import pretrained
 
 pytestmark = pytest.mark.thorough
 
@@ -65,7 +65,7 @@ def test_resuming_does_not_start_from_it_again(finished_run, tmp_path, light_run
   train.train(runs.make_config({**fields, "epochs": 1}), parts)
   missing = pytest.MonkeyPatch()
   with missing.context() as patched:
-    patched.setattr(training, "_pretrained", lambda *_, **__: pytest.fail("it was loaded again"))
+    patched.setattr(training, "load_backbone", lambda *_, **__: pytest.fail("it was loaded again"))
     train.train(runs.make_config(fields), parts)
   for ours, theirs in zip(
     *(jax.tree.leaves(runs.final_state(w)["params"]) for w in (whole, parts)), strict=True
@@ -81,9 +81,9 @@ def test_averages_of_batch_norm_come_too():
   zeros = lambda tree: jax.tree.map(lambda x: np.zeros((1, *x.shape), x.dtype), tree)
   ones = lambda tree: jax.tree.map(lambda x: np.ones(x.shape, x.dtype), tree)
   state = program.abstract
-  backbone = pretrained._backbone(state)
+  backbone = initial_state._backbone(state)
   assert jax.tree.leaves(backbone["model_state"])
-  started = pretrained.with_backbone(
+  started = initial_state.with_backbone(
     program,
     state.replace(params=zeros(state.params), model_state=zeros(state.model_state)),
     ones(backbone),

@@ -10,8 +10,8 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.run import manifest
-from jaxreg.train.run.finite import check_finite, largest_parts
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.health import check_finite, largest_parts
+from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.recorder import Recorder
 
 
@@ -61,7 +61,7 @@ def test_the_speed_is_that_of_the_steps_alone(monkeypatch):
       now[0] += 1.0
       recorder.flush()
       now[0] += 60.0
-      recorder.restart()
+      recorder.restart_timing()
       now[0] -= 1.0  # the step that follows was not dispatched ahead
   now[0] += 1.0
   recorder.flush()
@@ -73,7 +73,7 @@ def test_the_steps_of_one_dispatch_have_its_speed(monkeypatch):
   monkeypatch.setattr(time, "monotonic", lambda: now[0])
   log = FakeLog()
   recorder = Recorder(log, every=1, examples=4)
-  recorder.restart()
+  recorder.restart_timing()
   values = (jnp.ones((1, 3)), jnp.ones((1, 3)))
   recorder.add(range(1, 4), {"loss": values})
   now[0] += 6.0

@@ -12,7 +12,7 @@ from jaxreg.train.data import sources
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.run import manifest
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step.metrics import averaged
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("light_module")]

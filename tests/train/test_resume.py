@@ -13,7 +13,7 @@ import runs
 from jaxreg import train
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import train as training
-from jaxreg.train.run import checkpoint, evaluation, loop, manifest
+from jaxreg.train.run import checkpoint, loop, manifest, whole_split
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.lock import locked
 
@@ -48,18 +48,18 @@ def test_stopped_and_continued_equals_one_go(finished_run, tmp_path, monkeypatch
 
 
 def test_told_while_it_waits_for_a_save_it_makes_no_step_more(tmp_path, monkeypatch):
-  vouch, vouched = checkpoint.vouch, []
+  write_manifest, written = checkpoint.write_manifest, []
 
   def told(workdir, step, metrics):
-    vouched.append(step)
+    written.append(step)
     os.kill(os.getpid(), signal.SIGTERM)
-    vouch(workdir, step, metrics)
+    write_manifest(workdir, step, metrics)
 
-  monkeypatch.setattr(checkpoint, "vouch", told)
+  monkeypatch.setattr(checkpoint, "write_manifest", told)
   step = runs.STEPS_PER_EPOCH
   with pytest.raises(train.Interrupted, match=f"stopped at step {step} and saved"):
     train.train(runs.make_config(), tmp_path / "run")
-  assert vouched == [step]
+  assert written == [step]
   assert runs.records(tmp_path / "run")[-1]["step"] == step
 
 
@@ -75,8 +75,8 @@ def test_ctrl_c_saves_too(tmp_path, monkeypatch):
 def test_a_step_waits_for_the_checkpoint_before_it(finished_run, tmp_path, monkeypatch, wait):
   """A kill then loses no more than the steps between two saves; beside the training, up to twice as many."""
   workdir, there = tmp_path / "run", {}
-  vouch = checkpoint.vouch
-  monkeypatch.setattr(checkpoint, "vouch", lambda *what: time.sleep(0.2) or vouch(*what))
+  write_manifest = checkpoint.write_manifest
+  monkeypatch.setattr(checkpoint, "write_manifest", lambda *what: time.sleep(0.2) or write_manifest(*what))
 
   class Recorder(loop.Recorder):
     def add(self, steps, metrics):
@@ -108,7 +108,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
   """Of a run of two epochs: in the first, in the last, in those of the end; each is cut after a batch."""
   config = runs.make_config({"epochs": 2, "average.name": average})
   train.train(config, tmp_path / "whole")
-  made, original = 0, evaluation.batches
+  made, original = 0, whole_split.batches
 
   def batches(*arguments):
     nonlocal made
@@ -118,7 +118,7 @@ def test_stopped_in_an_evaluation_it_begins_with_it(tmp_path, monkeypatch, avera
         os.kill(os.getpid(), signal.SIGTERM)
       yield batch
 
-  monkeypatch.setattr(evaluation, "batches", batches)
+  monkeypatch.setattr(whole_split, "batches", batches)
   # An evaluation has three batches; one that is cut has one, and is made again.
   signals, steps = (1, 5, 9), []
   for _ in signals:

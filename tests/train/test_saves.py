@@ -10,9 +10,9 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.data import order
-from jaxreg.train.run import checkpoint, due, manifest, slurm
+from jaxreg.train.run import checkpoint, interrupt, intervals, manifest
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.watchdog import Watchdog
+from jaxreg.train.run.health import Watchdog
 
 pytestmark = pytest.mark.usefixtures("light_runs")
 
@@ -46,8 +46,8 @@ def test_by_minutes_one_step_late_at_most_and_with_few_looks(monkeypatch, second
   """Steps that take so long, three times faster after the first save; the first process alone has a clock."""
   now, looks, saves = [0.0], [], []
   monkeypatch.setattr(time, "monotonic", lambda: now[0])
-  monkeypatch.setattr(due, "first", lambda look: looks.append(1) or list(look()))
-  minutes, since = due.Minutes(1, 100), 0.0
+  monkeypatch.setattr(intervals, "first", lambda look: looks.append(1) or list(look()))
+  minutes, since = intervals.SaveClock(1, 100), 0.0
   for step in range(101, 100 + int(1000 / seconds)):
     now[0] += seconds if not saves else seconds / 3
     if minutes.due(step):
@@ -60,8 +60,8 @@ def test_by_minutes_one_step_late_at_most_and_with_few_looks(monkeypatch, second
 
 
 def test_not_by_minutes(monkeypatch):
-  monkeypatch.setattr(due, "first", lambda look: pytest.fail("nothing is to be asked"))
-  assert not any(due.Minutes(0, 0).due(step) for step in range(1, 100))
+  monkeypatch.setattr(intervals, "first", lambda look: pytest.fail("nothing is to be asked"))
+  assert not any(intervals.SaveClock(0, 0).due(step) for step in range(1, 100))
 
 
 @pytest.mark.thorough
@@ -187,13 +187,13 @@ def scontrol(tmp_path, monkeypatch):
 
 def test_slurm_is_asked_to_requeue(scontrol, monkeypatch):
   heard = scontrol(0)
-  assert slurm.requeue(signal.SIGTERM) is None
+  assert interrupt.requeue(signal.SIGTERM) is None
   assert not heard.exists()
-  assert slurm.requeue(signal.SIGUSR1) == "SLURM was asked to requeue job 4711"
+  assert interrupt.requeue(signal.SIGUSR1) == "SLURM was asked to requeue job 4711"
   assert heard.read_text() == "requeue 4711\n"
   scontrol(1)
-  assert slurm.requeue(signal.SIGUSR1) == "SLURM does not requeue job 4711 (no such job)"
+  assert interrupt.requeue(signal.SIGUSR1) == "SLURM does not requeue job 4711 (no such job)"
   monkeypatch.setenv("PATH", "")
-  assert slurm.requeue(signal.SIGUSR1).startswith("SLURM does not requeue job 4711 (")
+  assert interrupt.requeue(signal.SIGUSR1).startswith("SLURM does not requeue job 4711 (")
   monkeypatch.delenv("SLURM_JOB_ID")
-  assert slurm.requeue(signal.SIGUSR1) is None
+  assert interrupt.requeue(signal.SIGUSR1) is None

@@ -9,7 +9,7 @@ from jaxreg import train
 from jaxreg.train import files
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.data import sources
-from jaxreg.train.run import log, manifest
+from jaxreg.train.run import manifest, metrics_file
 from jaxreg.train.run import workdir as workdirs
 
 RECORD = {"step": 12, "epoch": 3.0, "train/loss": 0.1234567, "val/error": float("nan")}
@@ -26,9 +26,9 @@ def flips(content):
 
 def test_no_flipped_bit_of_a_record_passes_for_another_value():
   line = json.dumps(files.sealed(RECORD)).encode()
-  whole = log._parse(line)
+  whole = metrics_file._parse(line)
   assert repr(whole) == repr(RECORD)
-  read = [log._parse(damaged) for damaged in flips(line)]
+  read = [metrics_file._parse(damaged) for damaged in flips(line)]
   assert {repr(record) for record in read if record is not None} <= {repr(RECORD)}
   assert read.count(None) > 0.9 * len(read)
 
@@ -126,6 +126,15 @@ def test_a_config_of_odd_values_is_damage(finished_copy, field, value):
   file.write_text(json.dumps({**runs.table(file), field: value}))
   with pytest.raises(train.RunError, match=r"config\.json is damaged|had a field"):
     restore_config(train.base_config(), finished_copy)
+
+
+@pytest.mark.parametrize("version", [0, 2, None, "1"])
+def test_a_work_directory_of_another_format_is_refused(finished_copy, version):
+  file = finished_copy / "config.json"
+  files.write_json(file, files.sealed({**runs.table(file), "format": version}))
+  for call in (lambda: train.load(finished_copy), lambda: claim(finished_copy)):
+    with pytest.raises(train.RunError, match=r"^workdir: .* is of another version of jaxreg \(format"):
+      call()
 
 
 def test_rows_and_rules_are_the_same_values_after_a_work_directory(tmp_path):

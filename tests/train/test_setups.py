@@ -13,7 +13,7 @@ from PIL import Image
 from jaxreg import train
 from jaxreg.train import cli
 from jaxreg.train.data import image_lists as split_images
-from jaxreg.train.run.log import read_records
+from jaxreg.train.run.metrics_file import read_records
 
 CONFIGS = runs.ROOT / "configs"
 TEXT, BOX = tfds.features.Text, tfds.features.BBoxFeature

@@ -11,10 +11,11 @@ from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import Loop, Vmap, make_replicas
 from jaxreg.train.devices.sharding import make_layout
-from jaxreg.train.run.collapse import CollapseGuard
-from jaxreg.train.run.evaluation import make_evaluate
+from jaxreg.train.run.health import CollapseGuard
 from jaxreg.train.run.interrupt import Interrupt
-from jaxreg.train.run.loop import Intervals, Run
+from jaxreg.train.run.intervals import Intervals
+from jaxreg.train.run.loop import Run
+from jaxreg.train.run.whole_split import make_evaluate
 from jaxreg.train.step.program import Program
 
 
@@ -46,7 +47,7 @@ def make_run(config: Config, dataset: Dataset, program: Program, replicas: Vmap 
     data={name: make_source(replicas.mesh, split, resident=resident) for name, split in splits.items()},
     order=make_order(config, dataset),
     interrupt=interrupt,
-    evaluate=make_evaluate(program, replicas, config.eval_batch_size, told=interrupt.told),
+    evaluate=make_evaluate(program, replicas, config.eval_batch_size, stop=interrupt.requested),
     every=intervals(config, program),
     best=config.checkpoint.best,
     wait=config.checkpoint.wait,

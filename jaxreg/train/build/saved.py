@@ -15,8 +15,8 @@ from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
+from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step
-from jaxreg.train.run.restore import pick_and_restore, restore_state
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key

@@ -75,14 +75,14 @@ def _checked(field: str, value: Any, known: Mapping[str, Any], where: str) -> An
     near = difflib.get_close_matches(str(field), known, n=2, cutoff=0.6)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise RunError(f"{where}: there is no field {field}{hint}")
-  now = known[field]
-  if isinstance(now, list):
-    value = list(value) if isinstance(value, tuple) else value
-  if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
-    value = float(value)
+  now = tuple(known[field]) if isinstance(known[field], list) else known[field]
+  if isinstance(now, tuple) and isinstance(value, list):
+    return tuple(value)
+  if isinstance(now, float) and type(value) is int:
+    return float(value)
   if now is not None and type(value) is not type(now):
     raise RunError(f"{where}: {field}={value} is wrong, its type must be {type(now).__name__}")
-  return tuple(value) if isinstance(now, list) else value
+  return value
 
 
 def parse_entries(field: str, entries: Iterable[Any], known: Mapping[str, Any] | None = None) -> Any:

@@ -19,11 +19,12 @@ from jaxreg.train.config.rows import Row, compared_rows
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import check_no_links, write_figures, write_json, write_text
-from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
+from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.train import train
 from jaxreg.train.lookup import short
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.log import progress, read_records
+from jaxreg.train.run.log import progress
+from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step.metrics import averaged, few_runs, shown
 
 METRICS = ("test/error", "test/nll", "test/ece")
@@ -60,7 +61,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     chosen, search = _search(config, workdir, row, say)
     final = _cell(config, row, chosen, seeds=config.compare.seeds)
     part = say(f"{row.label}, {config.compare.seeds} seeds")
-    folder = workdir / "rows" / folder_name(row.label, final)
+    folder = workdir / "rows" / row_folder(row.label, final)
     results = train(final, folder, part=part)
     runs = results.get("replicas") or {name: [results[name]] for name in METRICS}
     table[row.label] = {"setting": chosen, "search": search, "runs": {name: runs[name] for name in METRICS}}
@@ -140,7 +141,7 @@ def _search(
   for setting in row.grid:
     cell = _cell(config, row, setting, seeds=1)
     part = say(f"{row.label}, {_show(setting)}")
-    results = train(cell, workdir / "search" / folder_name(row.label, cell), part=part)
+    results = train(cell, workdir / "search" / row_folder(row.label, cell), part=part)
     values = {name: value for name, value in results.items() if name.startswith("val/")}
     seen.append({"setting": setting, **values})
   # Of equal settings, the one with the better likelihood wins.
@@ -150,7 +151,7 @@ def _search(
 
 def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -> Config:
   """The configuration of one run."""
-  return make_cell(config, row.label, {**row.fields, **setting}, seeds=seeds)
+  return row_config(config, row.label, {**row.fields, **setting}, seeds=seeds)
 
 
 def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:

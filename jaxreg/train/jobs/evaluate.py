@@ -12,13 +12,13 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
-from jaxreg.train.jobs.elsewhere import detection
 from jaxreg.train.jobs.measures import further_measures
+from jaxreg.train.jobs.out_of_distribution import detection
 from jaxreg.train.run import workdir as workdirs
-from jaxreg.train.run.checkpoint import abstract, restore
-from jaxreg.train.run.evaluation import make_evaluate
+from jaxreg.train.run.checkpoint import abstract, pick_and_restore, restore
+from jaxreg.train.run.folder_name import EVALUATES
 from jaxreg.train.run.manifest import pick_step
-from jaxreg.train.run.restore import pick_and_restore
+from jaxreg.train.run.whole_split import make_evaluate
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 
@@ -64,7 +64,7 @@ def restore_states(config: Config, workdir: Path) -> Restored:
   program = build(config, description)
 
   def pick() -> int:
-    workdirs.check_same(workdir, flatten(config), description, workdirs.EVALUATES)
+    workdirs.check_same(workdir, flatten(config), description, EVALUATES)
     return pick_step(workdir, config.evaluate.checkpoint, config.checkpoint.best)
 
   replicas = replicas_of(config, program)

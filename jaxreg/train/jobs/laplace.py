@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import calibration, ensembles, models
 from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.errors import RunError
-from jaxreg.train.run.evaluation import batches
+from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step import rules
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState

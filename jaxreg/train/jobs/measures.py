@@ -15,7 +15,7 @@ from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
-from jaxreg.train.run.evaluation import outputs_over
+from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.program import Program
 
 

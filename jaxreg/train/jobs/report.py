@@ -7,7 +7,7 @@ from typing import Any
 from jaxreg.train.config.choices import Config
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
-from jaxreg.train.jobs.flatness.figures import markdown as flatness_lines
+from jaxreg.train.jobs.flatness.job import markdown as flatness_lines
 from jaxreg.train.step.metrics import few_runs, shown
 
 

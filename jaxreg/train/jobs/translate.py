@@ -23,7 +23,7 @@ from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import write_json, write_text
 from jaxreg.train.jobs.evaluate import restore_states
-from jaxreg.train.run.evaluation import batches
+from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState

@@ -1,4 +1,4 @@
-"""Checkpoints that are known to be complete: Orbax writes them, and a manifest vouches for them."""
+"""Saves and restores states: Orbax writes a checkpoint, and a manifest says that it is complete."""
 
 import concurrent.futures
 import contextlib
@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1
 
 from jaxreg.train.devices.processes import first, is_first
+from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.errors import NothingToSave, RunError, first_line, one_line
-from jaxreg.train.run.manifest import clean, folders, good_steps, vouch, withdraw
+from jaxreg.train.run.manifest import clean, folders, good_steps, remove_manifest, write_manifest
+from jaxreg.train.step.program import Program
+from jaxreg.train.step.state import TrainState
 
 ocp: Any = v1  # Its classes do not satisfy its own protocols for a type checker.
+TRIES = 5  # in case a training run deletes each checkpoint while it is read
 
 
 class Checkpoints:
@@ -90,7 +95,7 @@ class Checkpoints:
     self._check_there()
     self.latest, self.measured = step, metrics is not None
     if again and is_first():
-      withdraw(self._workdir, step)
+      remove_manifest(self._workdir, step)
     try:
       response = self._orbax.save_checkpointables_async(
         step, {"state": state}, force=True, overwrite=again, metrics=metrics
@@ -106,7 +111,7 @@ class Checkpoints:
       finally:
         self._check_there()
       if is_first():
-        vouch(self._workdir, step, metrics)
+        write_manifest(self._workdir, step, metrics)
 
     self._saving = self._thread.submit(finish)
 
@@ -159,3 +164,33 @@ def abstract(state: Any, sharding: Any) -> Any:
   """`state` as shapes and dtypes, to be restored with one sharding or with a tree of shardings."""
   like = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
   return jax.tree.map(like, state, jax.tree.broadcast(sharding, state))
+
+
+def pick_and_restore(
+  workdir: Path,
+  pick: Callable[[], int],
+  restored: Callable[[int], Any],
+  *,
+  agree: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+) -> tuple[int, Any]:
+  """The step that `pick` returns, and the result of `restored` for this step.
+
+  A training run in the same folder may delete the checkpoint that was just picked; then another is picked.
+  `agree` calls a function whose result all processes must share.
+  """
+  for _ in range(TRIES - 1):
+    step = agree(pick)
+    try:
+      return step, restored(step)
+    except RunError:
+      if agree(lambda step=step: step in good_steps(workdir)):
+        raise
+  step = agree(pick)
+  return step, restored(step)
+
+
+def restore_state(program: Program, workdir: Path, step: int, replica: int, replicas: int) -> TrainState:
+  """The state of `replica`, one of `replicas`, at a good step, with the parameters for predictions."""
+  here = SingleDeviceSharding(jax.local_devices()[0])
+  states = restore(workdir, step, abstract(stacked(program.abstract, replicas), here))
+  return program.predicting(jax.tree.map(lambda x: x[replica], states))

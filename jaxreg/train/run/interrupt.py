@@ -1,7 +1,8 @@
-"""Signals as a flag that the loop reads, so that a run can save before it ends."""
+"""Signals as a flag that the loop reads, so that a run can save before it ends; SLURM requeues its job."""
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -9,6 +10,8 @@ from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+
+from jaxreg.train.errors import one_line
 
 # SLURM can send SIGUSR1 before a job's time is over; a terminal that closes sends SIGHUP.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
@@ -74,7 +77,7 @@ class Interrupt:
       self.received = self.received or signal.SIGTERM
     return reached
 
-  def told(self) -> bool:
+  def requested(self) -> bool:
     """Whether to stop now, between two steps; False for several processes, which agree only in `stops`."""
     return jax.process_count() == 1 and self.received is not None
 
@@ -84,3 +87,21 @@ class Interrupt:
     self.received = number
     if jax.process_count() > 1:
       os.kill(os.getpid(), signal.SIGTERM)
+
+
+def requeue(received: int) -> str | None:
+  """Requeues this SLURM job if SIGUSR1 has come; returns a line about it for people, or None.
+
+  `--signal=USR1@SECONDS` makes SLURM send SIGUSR1. SIGTERM does not requeue: `scancel` sends it to end a
+  job for good. A preemption sends it too, but then SLURM itself requeues the job, if its site allows that.
+  """
+  job = os.environ.get("SLURM_JOB_ID")
+  if job is None or received != signal.SIGUSR1:
+    return None
+  try:
+    subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, text=True, timeout=60)
+  except subprocess.CalledProcessError as error:
+    return f"SLURM does not requeue job {job} ({' '.join(error.stderr.split()) or error.returncode})"
+  except (OSError, subprocess.TimeoutExpired) as error:
+    return f"SLURM does not requeue job {job} ({one_line(error)})"
+  return f"SLURM was asked to requeue job {job}"

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,34 +15,13 @@ from jaxreg.train.data.stream import Feed
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.run.checkpoint import Checkpoints
-from jaxreg.train.run.collapse import CollapseGuard
-from jaxreg.train.run.due import Minutes
-from jaxreg.train.run.finite import check_finite, largest_parts
+from jaxreg.train.run.health import CollapseGuard, Watchdog, check_finite, largest_parts
 from jaxreg.train.run.interrupt import Interrupt, Interrupted
+from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
-from jaxreg.train.run.watchdog import Watchdog
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
-
-
-@dataclasses.dataclass(frozen=True)
-class Intervals:
-  """How often a run evaluates, saves, logs and dispatches.
-
-  Attributes:
-    evaluate: steps between evaluations on the validation split.
-    save: the run saves at the multiples of each of these numbers of steps.
-    save_minutes: the run also saves when this time has passed; 0 for never.
-    log: steps between records.
-    dispatch: steps that one dispatch makes.
-  """
-
-  evaluate: int
-  save: tuple[int, ...]
-  save_minutes: float
-  log: int
-  dispatch: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,17 +62,16 @@ def train_steps(
   Returns:
     The step, the states at that step, and the validation metrics of the last evaluation, or None.
   """
-  program, every = run.program, run.every
-  minutes = Minutes(every.save_minutes, step)
+  every, num_steps = run.every, run.program.num_steps
   dispatch = _make_dispatch(run, feed)
-  observe = program.extras.evaluated and run.replicas.make_update(program.extras.evaluated)
-  over = observe is not None and _all_stopped(states)
-  examples = run.batch_size * len(run.seeds)
+  clock = SaveClock(every.save_minutes, step)
   guard = run.guard(log.say)
-  recorder = Recorder(log, every=every.log, examples=examples, guard=guard)
+  recorder = Recorder(log, every=every.log, examples=run.batch_size * len(run.seeds), guard=guard)
+  early_stopping = run.program.extras.evaluated and run.replicas.make_update(run.program.extras.evaluated)
+  over = early_stopping is not None and _all_stopped(states)
   val = None
-  ahead = dispatches(step, program.num_steps, every.dispatch, (every.evaluate, *every.save))
-  if step and not saved.measured and (step % every.evaluate == 0 or step == program.num_steps):
+  ahead = dispatches(step, num_steps, every.dispatch, (every.evaluate, *every.save))
+  if step and not saved.measured and (step % every.evaluate == 0 or step == num_steps):
     ahead = itertools.chain([range(0)], ahead)  # a run stopped in an evaluation begins with that evaluation
   try:
     for steps in ahead:
@@ -104,10 +82,9 @@ def train_steps(
         states, metrics = dispatch(states, steps)
         step = steps[-1]
         recorder.add(steps, metrics)
-      last = step == program.num_steps
-      stop = run.interrupt.stops(steps)
-      evaluates = step % every.evaluate == 0 or last
-      saves = last or not steps or any(step % steps == 0 for steps in every.save) or minutes.due(step)
+      stop, last = run.interrupt.stops(steps), step == num_steps
+      evaluates = last or step % every.evaluate == 0
+      saves = last or not steps or any(step % number == 0 for number in every.save) or clock.due(step)
       if not (evaluates or saves or stop):
         continue
 
@@ -115,10 +92,9 @@ def train_steps(
       check_finite(step, largest_parts(states))
       if last:
         recorder.write(step)
-      if evaluates:
-        recorder.show(step)
       values = None  # the metrics of this step, if it is evaluated
       if evaluates:
+        recorder.show(step)
         watchdog.alive()
         val = None if stop else run.evaluate(states, run.data["val"], "val", final=False)
         stop = val is None
@@ -126,28 +102,28 @@ def train_steps(
         check_finite(step, val)
         values = averaged(val)
         log.write(step, values)
-        guard.see_evaluation(val["val/nll"], last=last)
-        if observe is not None:
-          states = observe(states, val[run.best].astype(np.float32))
+        guard.observe_evaluation(val["val/nll"], last=last)
+        if early_stopping is not None:
+          states = early_stopping(states, val[run.best].astype(np.float32))
           over = _all_stopped(states)
       if saves or over or stop:
         watchdog.alive()
         saved.save(step, run.replicas.pack(states), values)
-        minutes.saved(step)
+        clock.saved(step)
         if run.wait:
           saved.wait()
-        stop = stop or run.interrupt.told()
+        stop = stop or run.interrupt.requested()
       if stop:
         saved.wait()
         raise Interrupted(run.interrupt.received, step)
       if steps:
-        recorder.restart()
+        recorder.restart_timing()
   except (Interrupted, NothingToSave):
     raise
   except Exception:
     _rescue(run, step, states, saved)
     raise
-  if over and step < program.num_steps:
+  if over and step < num_steps:
     log.say(f"stopped early at step {step}: {run.best} has not improved")
   return step, states, val
 
@@ -176,21 +152,6 @@ def _make_dispatch(run: Run, feed: Feed) -> Callable[[Any, range], tuple[Any, An
       return make(states, arrays, batch)
 
   return dispatch
-
-
-def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
-  """The steps of each dispatch: `size` steps, or one step if `size` steps would cross a mark or the end.
-
-  A mark stands at each multiple of the numbers in `marks`. The dispatches depend on the step alone, so that a
-  resumed run makes the same ones.
-  """
-  step = start
-  while step < total:
-    end = step + size
-    whole = step % size == 0 and end <= total and all(step // mark == (end - 1) // mark for mark in marks)
-    steps = range(step + 1, (end if whole else step + 1) + 1)
-    yield steps
-    step = steps[-1]
 
 
 def _all_stopped(states: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Manifests: each one vouches for a complete checkpoint with the SHA-256 of every file.
+"""Manifests: each one shows that a checkpoint is complete, with the SHA-256 of every file.
 
 Orbax restores a flipped bit without an error. So each committed step gets `<step>.json` in the folder
 `manifests`, with the digests and the metrics of the step. A checkpoint that does not match is not used.
@@ -60,7 +60,7 @@ def seal(workdir: Path, step: int) -> str:
   return digest(_read_manifest(folders(workdir)[1] / f"{step}.json"))
 
 
-def vouch(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
+def write_manifest(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
   """Writes the manifest of a checkpoint on disk, and removes the manifests of deleted checkpoints."""
   root, manifests = folders(workdir)
   folder = root / str(step)
@@ -73,7 +73,7 @@ def vouch(workdir: Path, step: int, metrics: dict[str, float] | None) -> None:
       manifest.unlink()
 
 
-def withdraw(workdir: Path, step: int) -> None:
+def remove_manifest(workdir: Path, step: int) -> None:
   """Removes the manifest of a checkpoint that is about to be replaced."""
   (folders(workdir)[1] / f"{step}.json").unlink(missing_ok=True)
 

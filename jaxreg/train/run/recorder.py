@@ -6,8 +6,7 @@ from typing import Any
 import jax
 
 from jaxreg.calibration import merge
-from jaxreg.train.run.collapse import CollapseGuard
-from jaxreg.train.run.finite import check_finite
+from jaxreg.train.run.health import CollapseGuard, check_finite
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.step.metrics import averaged, summarize, to_host
 
@@ -33,7 +32,7 @@ class Recorder:
     self.flush()
     self._pending = (steps, metrics)
 
-  def restart(self) -> None:
+  def restart_timing(self) -> None:
     """Restarts the timing of steps: the time since the last step was not spent on training."""
     self._since = time.monotonic()
 
@@ -78,5 +77,5 @@ class Recorder:
     values = self._means(of_replicas)
     self._log.write(step, values)
     if self._guard is not None:
-      self._guard.see(self._recorded, of_replicas)
+      self._guard.observe(self._recorded, of_replicas)
     self._total, self._recorded, self._steps, self._seconds = None, 0, 0, 0.0

@@ -1,18 +1,21 @@
-"""The figures and results that a finished run writes to its work directory."""
+"""What a finished run writes to its work directory: figures, `reliability.json` and `results.json`."""
 
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import expit
 
-from jaxreg import calibration
+from jaxreg import calibration, plots
+from jaxreg.calibration import Bins
+from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import sealed, write_json
-from jaxreg.train.run.evaluation import bins_over, make_sums, outputs_over
-from jaxreg.train.run.figures import save_figures
+from jaxreg.train.files import sealed, write_figures, write_json
 from jaxreg.train.run.loop import Run
+from jaxreg.train.run.metrics_file import read_records
+from jaxreg.train.run.whole_split import bins_over, make_sums, outputs_over
 from jaxreg.train.step.metrics import averaged
 
 
@@ -49,7 +52,7 @@ def write_results(
   return results
 
 
-def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, np.ndarray], calibration.Bins]:
+def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, np.ndarray], Bins]:
   """The outputs for every test example, if they can be kept, and the sums of the calibration bins."""
   program, replicas, test = run.program, run.replicas, run.data["test"]
   if program.ensemble > 1:  # the outputs of single members are not the ensemble's prediction
@@ -60,3 +63,43 @@ def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, n
     return {}, bins_over(*shown)
   outputs = outputs_over(*shown)
   return outputs, calibration.ece_bins(outputs["log_probs"], labels)
+
+
+def save_figures(
+  workdir: Path,
+  method: str,
+  seeds: range,
+  terms: tuple[str, ...],
+  bins: Bins,
+  outputs: dict[str, Any],
+  labels: np.ndarray,
+) -> list[str]:
+  """Draws figures of the run's records and of its first seed's test outputs into `workdir/figures`.
+
+  A figure is left out if its records or outputs are missing. `bins` are the sums of `calibration.ece_bins`
+  over the test split.
+
+  Returns:
+    The file names.
+  """
+  name = paper_name(method)
+  first = f"{name}, seed {seeds[0]}"
+  title = first if len(seeds) == 1 else f"{name}, mean of the seeds {seeds[0]} to {seeds[-1]}"
+  records = read_records(workdir)
+  figures = {
+    "curves": plots.curves(records, title=title),
+    "reliability": plots.reliability({"test": bins}, title=first),
+  }
+  if len(terms) > 1:
+    figures["terms"] = plots.terms(records, terms, title=title)
+  if "retain_logits" in outputs:
+    retain = outputs["retain_logits"]
+    # Without posterior or residual logits, the posterior equals the prior.
+    posterior = outputs.get("posterior_logits", retain + outputs.get("residual_logits", 0))
+    if any("train/retain_target" in record for record in records):
+      figures["diagnostics"] = plots.diagnostics(records, title=title)
+    figures["retain_maps"] = plots.retain_maps(
+      expit(retain), expit(posterior), labels, outputs["log_probs"], title=first
+    )
+  write_figures(workdir, figures)
+  return [f"{name}.png" for name in figures]

@@ -1,11 +1,13 @@
 """The work directory: which run it belongs to, and the files that describe that run."""
 
-import hashlib
+import contextlib
+import functools
 import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +19,14 @@ from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import default_config, flatten, relevant
 from jaxreg.train.config.fields import attribute
 from jaxreg.train.errors import RunError, one_line, printable, shortened
-from jaxreg.train.files import check_no_links, make_folder, parse_table, sealed, split_variant, write_json
+from jaxreg.train.files import check_no_links, make_folder, parse_table, sealed, write_json
+from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
+from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps
 
-# Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
-TRAINS = frozenset({"call"})
-PREDICTS = TRAINS | {"prediction"}
-EVALUATES = PREDICTS | {"place"}
 SHOWN = 8  # differences in a message
-
-
-def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
-  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
-
-  An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
-  the evaluation do not count.
-  """
-  named = lambda free: _named(config_path, overrides, free)
-  if overrides.get("job") not in ("evaluate", "translate"):
-    return named(TRAINS)
-  folders = [named(free) for free in (TRAINS, PREDICTS, EVALUATES)]
-  return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
-
-
-def _named(config_path: str, overrides: Mapping[str, Any], free: frozenset[str]) -> Path:
-  path, _, argument = split_variant(config_path)
-  name = Path(path).stem + (f"-{argument}" if argument else "")
-  if overrides.get("job") == "compare":
-    name += "-compare"  # beside the run that the same config trains alone
-  changed = {
-    field: value for field, value in sorted(overrides.items()) if attribute(field, "scope") not in free
-  }
-  if changed:
-    digest = hashlib.sha256(json.dumps(changed, sort_keys=True, default=str).encode()).hexdigest()
-    name += f"-{digest[:8]}"
-  return Path("runs") / _one_folder(name)
-
-
-def _one_folder(name: str) -> str:
-  """`name` as the name of one folder; a hash distinguishes names with characters that had to be replaced."""
-  safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
-  if safe != name or not safe.strip("."):
-    safe += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-  return safe
+FORMAT = 1  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
 def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps: int) -> str | None:
@@ -102,11 +68,42 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
   return remark
 
 
+def claim_and_lock(
+  workdir: Path,
+  fields: dict[str, Any],
+  data: dict[str, Any],
+  num_steps: int,
+  held: contextlib.ExitStack,
+  *,
+  part: str = "",
+) -> dict[str, Any]:
+  """Claims `workdir` as `claim` does and locks it until `held` ends.
+
+  Returns:
+    The `results` of a run that is finished, or `claim`'s `remark` and the lock's `token`.
+  """
+  remark = claim(workdir, fields, data, num_steps)
+  if (workdir / "results.json").is_file():
+    results = read(workdir, "results.json")
+    again = "to start over, remove it or give another --workdir"
+    say = progress if part else functools.partial(print, file=sys.stderr)
+    say(f"nothing left to do: {printable(str(workdir))} has its results; {again}")
+    return {"results": results}
+  token = held.enter_context(locked(workdir))
+  if check_same(workdir, fields, data):  # another run claimed it before it was locked
+    raise RunError(f"--workdir: another run has begun in {workdir}; give another")
+  return {"remark": remark, "token": token}
+
+
 def describe(
   workdir: Path, fields: dict[str, Any], data: dict[str, Any], *, missing_only: bool = False
 ) -> list[str]:
   """Writes the files that say which run this is; the last one marks the folder. Returns their names."""
-  tables = {"data.json": data, "environment.json": _environment(), "config.json": fields}
+  tables = {
+    "data.json": data,
+    "environment.json": _environment(),
+    "config.json": {"format": FORMAT, **fields},
+  }
   written = [name for name in tables if not (missing_only and (workdir / name).is_file())]
   for name in written:
     write_json(workdir / name, sealed(tables[name]))
@@ -129,8 +126,6 @@ def check_same(
   if difference:
     raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
   before, now = flatten(read_data(workdir)), flatten(data)
-  if "class_names" not in before:  # earlier versions kept no names
-    now.pop("class_names", None)
   difference = _differences(before, now, free)
   if difference:
     raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
@@ -161,6 +156,11 @@ def read(workdir: Path, name: str) -> Any:
 def read_config(workdir: Path) -> dict[str, Any]:
   """The flat configuration that `workdir` was trained with."""
   fields = read(workdir, "config.json")
+  if (version := fields.pop("format", None)) != FORMAT:
+    raise RunError(
+      f"workdir: {workdir} is of another version of jaxreg (format {version}, and this version reads "
+      f"{FORMAT}); give another"
+    )
   try:
     check_types(fields)
   except RunError as error:
@@ -248,12 +248,12 @@ def _other_environment(workdir: Path) -> str | None:
 
   Other versions may change the last bits of results, or more.
   """
-  if not (workdir / "environment.json").exists():  # an early version wrote none
+  if not (workdir / "environment.json").exists():
     return None
   try:
     before = read(workdir, "environment.json")
   except RunError as error:
-    return f"{error.args[0].partition(';')[0]}: whether the versions are the same is not known"
+    return f"{str(error).partition(';')[0]}: whether the versions are the same is not known"
   shown = lambda value: f"{len(value)} times {value[0]}" if isinstance(value, list) and value else str(value)
   differ = [
     f"{name} was {printable(shown(before[name]))}, is {shown(now)}"

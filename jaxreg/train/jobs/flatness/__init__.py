@@ -1,7 +1,7 @@
 """`job = flatness`: the shape of the loss around a trained network.
 
-`job` goes through the rows, `row` restores one run, and `network_at_point` makes its `subject`, which
-`analyses` measures. `checks` refuses runs that cannot be measured, `figures` draws the results, and
-`array_cache` keeps arrays that took long to compute.
+`job` trains the rows and draws the results. `analysed_run` restores one run and makes a `network_at_point`,
+which `analyses` measures; `array_cache` keeps arrays that took long to compute. `requirements` refuses runs
+that cannot be measured.
 May import: build and all below.
 """

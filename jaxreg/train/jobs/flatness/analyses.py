@@ -1,6 +1,6 @@
-"""The analyses of `job = flatness`: from a subject to arrays, which are saved as they are computed."""
+"""The analyses of `job = flatness`: from a network to arrays for the figures, and a summary in numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,32 +10,35 @@ import numpy as np
 from jaxreg import flatness
 from jaxreg.flatness._noise import pooled
 from jaxreg.train import keys
-from jaxreg.train.jobs.flatness.array_cache import Arrays, Kept
-from jaxreg.train.jobs.flatness.subject import Subject
+from jaxreg.train.jobs.flatness.array_cache import ArrayCache, Arrays
+from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint
 from jaxreg.typing import Key
 
 BLOCK = 250  # samples, or directions in a dense layer, between two saves
 FEW = 10  # the same for directions in a whole network, each of which takes some twenty passes over the data
 RISES = (0.5, 1.0)  # distances at which the rise of a profile is reported
 MASKS = 32  # draws for each example, for a covariance without the bias of few samples
+MIN_LINEARITY = 0.01  # if the p-value of a straight line is smaller, two lines that meet are fitted instead
+
+Samples = Mapping[str, np.ndarray]  # by their kind: gradients, the trajectory, the isotropic control
+Fit = flatness.PowerLaw | flatness.BrokenPowerLaw
 
 
 def profile(
-  subject: Subject, kept: Kept, *, directions: int, points: int, reach: float, granularity: str
+  network: NetworkAtPoint, cache: ArrayCache, *, directions: int, points: int, reach: float, granularity: str
 ) -> Arrays:
-  """The loss along random directions, the same for every subject: `losses` `[directions, points]`."""
+  """The loss along random directions, the same for every network: `losses` `[directions, points]`."""
   alphas = jnp.linspace(-reach, reach, points)
 
   def along(first: int, number: int) -> dict[str, Any]:
     losses = []
     for index in range(first, first + number):
       key = keys.direction(index)
-      direction = flatness.filter_normalized_direction(key, subject.params, granularity=granularity)  # type: ignore[arg-type]
-      losses.append(flatness.loss_profile(subject.loss_fn, subject.params, direction, alphas, subject.batch))
+      direction = flatness.filter_normalized_direction(key, network.params, granularity=granularity)  # type: ignore[arg-type]
+      losses.append(flatness.loss_profile(network.loss_fn, network.params, direction, alphas, network.batch))
     return {"losses": np.stack(losses)}
 
-  found = kept.blocks("profile", directions, along, size=1)
-  return {"alphas": np.asarray(alphas), **found}
+  return {"alphas": np.asarray(alphas), **cache.blocks("profile", directions, along, size=1)}
 
 
 def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -47,21 +50,16 @@ def rises(profile: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   return {f"{distance:g}": (at(distance) + at(-distance)) / 2 - at(0.0) for distance in reached}
 
 
-def factor_name(factor: float) -> str:
-  """The factor with all its digits, so that two nearly equal factors have two names."""
-  return str(factor).removesuffix(".0")
-
-
-def gradient_samples(subject: Subject, kept: Kept, key: Key, num: int) -> np.ndarray:
-  """Gradients under noise at the subject's parameters, or the noise of their parts: `num` rows or more."""
-  if subject.parts > 1:
+def gradient_samples(network: NetworkAtPoint, cache: ArrayCache, key: Key, num: int) -> np.ndarray:
+  """Gradients under noise at the network's parameters, or the noise of their parts: `num` rows or more."""
+  if network.parts > 1:
     # The mean of the draws of a part counts as one of them.
-    draws = -(-num // subject.parts) + 1
-    of_parts = lambda first, number: {"samples": subject.part_gradients(jax.random.clone(key), first, number)}
-    drawn = kept.blocks("part-gradients", draws, of_parts, size=4)["samples"]
+    draws = -(-num // network.parts) + 1
+    of_parts = lambda first, number: {"samples": network.part_gradients(jax.random.clone(key), first, number)}
+    drawn = cache.blocks("part-gradients", draws, of_parts, size=4)["samples"]
     return np.asarray(pooled(jnp.asarray(drawn)))
-  block = lambda first, number: {"samples": subject.gradients(jax.random.clone(key), first, number)}
-  return kept.blocks("gradients", num, block, size=BLOCK)["samples"]
+  block = lambda first, number: {"samples": network.gradients(jax.random.clone(key), first, number)}
+  return cache.blocks("gradients", num, block, size=BLOCK)["samples"]
 
 
 def isotropic_samples(like: np.ndarray, seed: int) -> np.ndarray:
@@ -71,85 +69,119 @@ def isotropic_samples(like: np.ndarray, seed: int) -> np.ndarray:
 
 
 def variance_flatness(
-  subject: Subject,
-  kept: Kept,
-  samples: Mapping[str, np.ndarray],
+  network: NetworkAtPoint,
+  cache: ArrayCache,
+  samples: Samples,
   *,
   factors: Sequence[float],
   directions: int,
-) -> dict[str, Arrays]:
-  """Variances and interval flatness along the principal components of the samples, by kind of samples.
+  tol: float,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Variances and interval flatness along the principal components of the samples, by kind, with fits.
 
-  Each kind has the `variances` `[k]` along its `k` components, and the fields of `IntervalFlatness` along
-  them for each of the factors, `[factors, k]`. If there are more components than `directions`, `directions`
-  evenly spaced ones are measured; 0 for all.
+  `found` has for each kind the `variances` `[k]` along its `k` components, the fields of `IntervalFlatness`
+  along them for each of the factors, `[factors, k]`, and the `mask` of the components that are fitted. If
+  there are more components than `directions`, `directions` evenly spaced ones are measured; 0 for all.
   """
-  found = {}
-  size = FEW if subject.layer is None else BLOCK
+  found, fits, summary = {}, {}, {}
+  size = FEW if network.layer is None else BLOCK
   for kind, each in samples.items():
     parts = _principal(each)
     rank = int(parts.rank)
     chosen = np.arange(rank)
     if directions and rank > directions:
       chosen = np.unique(np.linspace(0, rank - 1, directions).round().astype(int))
-    rows = np.asarray(parts.directions)[chosen]
-    by_factor = []
+    rows, variances = np.asarray(parts.directions)[chosen], np.asarray(parts.variances)[chosen]
+    # Trailing components are mostly rounding error; dead units have zero variance.
+    mask = variances > tol * variances[0]
+    by_factor, fits[kind] = [], {}
     for factor in factors:
 
       def block(first: int, number: int, rows: np.ndarray = rows, factor: float = factor) -> dict[str, Any]:
-        directions = jnp.asarray(rows[first : first + number], jnp.float32)
-        return subject.intervals(directions, factor)._asdict()
+        return network.intervals(jnp.asarray(rows[first : first + number], jnp.float32), factor)._asdict()
 
-      by_factor.append(kept.blocks(f"{kind}-{factor_name(factor)}", len(rows), block, size=size))
+      # The factor with all its digits, so that two nearly equal factors have two names.
+      name = str(factor).removesuffix(".0")
+      by_factor.append(cache.blocks(f"{kind}-{name}", len(rows), block, size=size))
+      fits[kind][name] = _fit(by_factor[-1]["width"], variances, mask)
     stacked = {name: np.stack([each[name] for each in by_factor]) for name in by_factor[0]}
-    found[kind] = {"variances": np.asarray(parts.variances)[chosen], **stacked}
-  return found
+    found[kind] = {"variances": variances, "mask": mask, **stacked}
+    summary[kind] = {
+      "directions": int(mask.sum()),
+      "evaluations": float(stacked["evaluations"].mean()),
+      "not_crossed": int((~stacked["crossed"]).any(axis=-1).sum()),
+      "fits": {name: _numbers(fit) for name, fit in fits[kind].items()},
+    }
+  return {"found": found, "fits": fits}, summary
 
 
-def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
-  """Principal components in float64: float32 has no digits left for the noise beside a trajectory's drift."""
-  with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
-    return jax.device_get(flatness.principal_components(jnp.asarray(samples, jnp.float64)))
-
-
-def spectra(subject: Subject, kept: Kept, key: Key, samples: np.ndarray) -> dict[str, np.ndarray]:
+def spectra(network: NetworkAtPoint, cache: ArrayCache, key: Key, samples: np.ndarray) -> Arrays:
   """Spectra of the covariance: from all samples, from a third of them, and without the bias of samples."""
   few = samples[: max(2, len(samples) // 3)]
   found = {f"{len(each)} gradients": np.asarray(_principal(each).variances) for each in (few, samples)}
-  if subject.parts > 1 or subject.coupled:
+  if network.parts > 1 or network.coupled:
     return found
-  exact = kept.arrays(
-    "covariance",
-    lambda: {"values": jnp.linalg.eigvalsh(subject.covariance(jax.random.clone(key), MASKS))[::-1]},
-  )
+  covariance = lambda: network.covariance(jax.random.clone(key), MASKS)
+  exact = cache.arrays("covariance", lambda: {"values": jnp.linalg.eigvalsh(covariance())[::-1]})
   return {**found, "drawn for each example": exact["values"]}
 
 
 def projected_variance(
-  subject: Subject, kept: Kept, key: Key, samples: Mapping[str, np.ndarray], *, eigenpairs: int
-) -> dict[str, Any]:
+  network: NetworkAtPoint, cache: ArrayCache, key: Key, samples: Samples, *, eigenpairs: int, tol: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
   """The Hessian's eigenvalues, `values`, with `residuals`, and the samples' variances along its eigenvectors.
 
-  The variances are by kind of samples. With `eigenpairs` 0, the dense Hessian gives all eigenpairs.
-  `by` says how they were computed: `lanczos`, or a way of `Subject.hessian_by`.
+  The variances and their fits are by kind of samples. With `eigenpairs` 0, the dense Hessian gives all
+  eigenpairs. `by` says how they were computed: `lanczos`, or a way of `NetworkAtPoint.hessian_by`.
   """
 
   def decompose() -> dict[str, Any]:
     if eigenpairs == 0:
-      values, vectors = np.linalg.eigh(np.asarray(subject.hessian(), np.float64))
+      values, vectors = np.linalg.eigh(np.asarray(network.hessian(), np.float64))
       pairs = {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
-      return pairs | {"by": subject.hessian_by}
-    found = subject.curvature.top_eigenpairs(key=key, num_pairs=eigenpairs)
+      return pairs | {"by": network.hessian_by}
+    found = network.curvature.top_eigenpairs(key=key, num_pairs=eigenpairs)
     pairs = {"values": found.values, "vectors": found.vectors, "residuals": found.residuals}
     return pairs | {"by": "lanczos"}
 
-  pairs = kept.arrays(f"eigenpairs-{eigenpairs}", decompose)
-  vectors = pairs.pop("vectors").astype(np.float64)
-  by = str(pairs.pop("by", "unknown"))  # an older version did not save it
-  # In float64, like the principal components.
+  pairs = cache.arrays(f"eigenpairs-{eigenpairs}", decompose)
+  vectors, values, by = pairs["vectors"].astype(np.float64), pairs["values"], str(pairs["by"])
+  variances = {
+    kind: _in_float64(lambda each=each: flatness.projected_variance(each.astype(np.float64), vectors))
+    for kind, each in samples.items()
+  }
+  # Below this tolerance, an eigenvalue of a float32 matrix is rounding error.
+  mask = values > tol * values[0]
+  fits = {kind: _fit(values, each, mask) for kind, each in variances.items()}
+  summary = {
+    "eigenvalues": int(mask.sum()),
+    "largest": float(values[0]),
+    "largest_residual": float(pairs["residuals"].max()),
+    "eigenpairs_by": by,
+    "fits": {kind: _numbers(fit) for kind, fit in fits.items()},
+  }
+  return {"values": values, "variances": variances, "mask": mask, "fits": fits}, summary
+
+
+def _principal(samples: np.ndarray) -> flatness.PrincipalComponents:
+  return _in_float64(lambda: flatness.principal_components(jnp.asarray(samples, jnp.float64)))
+
+
+def _in_float64(compute: Callable[[], Any]) -> Any:
+  """The result in float64: float32 has no digits left for the noise beside a trajectory's drift."""
   with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
-    variances = {
-      kind: np.asarray(flatness.projected_variance(each.astype(np.float64), vectors))
-      for kind, each in samples.items()
-    }
-  return {**pairs, "by": by, "variances": variances}
+    return jax.device_get(compute())
+
+
+def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Fit:
+  """One power law, or two that meet if the linearity test rejects one."""
+  with jax.enable_x64(True):
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    straight = jax.device_get(flatness.power_law_fit(x, y, where=mask))
+    if not straight.linearity < MIN_LINEARITY:
+      return straight
+    return jax.device_get(flatness.broken_power_law_fit(x, y, where=mask))
+
+
+def _numbers(fit: Fit) -> dict[str, Any]:
+  return {name: np.asarray(value).tolist() for name, value in fit._asdict().items()}

@@ -15,7 +15,7 @@ from jaxreg.train.files import replaced
 Arrays = dict[str, np.ndarray]
 
 
-class Kept:
+class ArrayCache:
   """A folder of named arrays: an array that is there is not computed again."""
 
   def __init__(self, folder: Path):

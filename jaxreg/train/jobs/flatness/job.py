@@ -5,25 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxreg import plots
-from jaxreg.flatness._subset import selected
-from jaxreg.train.build.dataset import load_data
-from jaxreg.train.build.program import build
-from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import checked_rows
-from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import check_no_links, local_path, write_figures, write_json, write_text
-from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
+from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun
 from jaxreg.train.jobs.flatness.analyses import rises
-from jaxreg.train.jobs.flatness.checks import check_parts, check_plain, check_samples, noisy_programs
-from jaxreg.train.jobs.flatness.figures import make_figures, power_law_panels
-from jaxreg.train.jobs.flatness.row import AnalysedRun
+from jaxreg.train.jobs.flatness.requirements import check_analyses, check_row
+from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.train import train
 from jaxreg.train.run.log import progress
-
-ANALYSES = ("profile", "variance_flatness", "projected_variance", "alignment")
 
 
 def flatness(config: Config, workdir: Path) -> dict[str, Any]:
@@ -42,16 +36,16 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
   check_no_links(workdir)
   rows = _rows(config)
   found: dict[str, dict[str, Any]] = {}
-  for number, (label, cell) in enumerate(rows.items(), 1):
+  for number, (label, row) in enumerate(rows.items(), 1):
     part = f"row {number} of {len(rows)}: {label}"
     progress(f"flatness: {part}")
     if config.flatness.workdir:
       folder = local_path(config.flatness.workdir, "flatness.workdir")
     else:
-      folder = workdir / "rows" / folder_name(label, cell)
-      train(cell, folder, part=part)
+      folder = workdir / "rows" / row_folder(label, row)
+      train(row, folder, part=part)
     try:
-      found[label] = AnalysedRun(cell, folder, kept_in=workdir / "kept").analyse()
+      found[label] = AnalysedRun(row, folder, cache=workdir / "kept").analyse()
     except (ValueError, TypeError) as error:
       raise RunError(f"flatness, row {label!r}: {one_line(error)}") from error
   results = {label: row["summary"] for label, row in found.items()}
@@ -71,42 +65,18 @@ def _rows(config: Config) -> dict[str, Config]:
   if options.workdir:
     if options.rows:
       raise RunError("flatness.rows, flatness.workdir: give either rows to train or a run to look at")
-    _check(config)
+    check_analyses(config)
     return {Path(options.workdir).name: config}
   check_replicas(config)
   fields = checked_rows(config, "flatness.rows") if options.rows else {"run": {}}
-  cells = {}
+  found = {}
   for label, row in fields.items():
     try:
-      cells[label] = make_cell(config, label, row, seeds=1)
-      _check_row(cells[label])
+      found[label] = row_config(config, label, row, seeds=1)
+      check_row(found[label])
     except (RunError, ValueError, TypeError) as error:
       raise RunError(f"flatness, row {label!r}: {error}") from error
-  return cells
-
-
-def _check_row(cell: Config) -> None:
-  """Makes the checks of a trained row that are possible before training."""
-  check(cell)
-  _check(cell)
-  options, dataset = cell.flatness, load_data(cell)
-  check_plain(cell, options, dataset)
-  program = build(cell, dataset.describe())
-  selected(program.abstract.params, tuple(options.mask))
-  if "alignment" in options.analyses:
-    noisy_programs(cell, cell, program, dataset)
-  check_parts(program, options, dataset)
-  # The best checkpoint may be any checkpoint, so its step is taken as 0.
-  check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
-
-
-def _check(config: Config) -> None:
-  options = config.flatness
-  for name in options.analyses:
-    if name not in ANALYSES:
-      raise unknown("flatness.analyses", name, ANALYSES)
-  if "alignment" in options.analyses and not options.alignment.noises:
-    raise RunError("flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis")
+  return found
 
 
 def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None:
@@ -123,3 +93,80 @@ def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None
         lower = int((rise < compared[first][distance]).sum())
         entry["flatter_than"] = {"row": first, "directions": lower, "of": len(rise)}
       results[label]["profile"][distance] = entry
+
+
+def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """The figures of all analyses in `rows`."""
+  having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
+  figures = {}
+  if found := having("profile"):
+    alphas = next(iter(found.values()))["alphas"]
+    figures["profile"] = plots.profiles(alphas, {label: each["losses"] for label, each in found.items()})
+  for name, (panels, xlabel, ylabel) in power_law_panels(rows).items():
+    figures[name] = plots.power_laws(panels, xlabels=[xlabel] * len(panels), ylabels=[ylabel] * len(panels))
+  if found := having("variance_flatness"):
+    figures["spectra"] = plots.spectra({label: each["spectra"] for label, each in found.items()})
+  if found := having("alignment"):
+    series = {f"{label}, {noise}": each for label, noises in found.items() for noise, each in noises.items()}
+    figures["alignment"] = plots.alignment(series)
+  return figures
+
+
+def power_law_panels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[dict[str, Any], str, str]]:
+  """The clouds and fits of `plots.power_laws`, with the labels of the axes, by the name of the figure."""
+  having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
+  figures: dict[str, tuple[dict[str, Any], str, str]] = {}
+  if found := having("variance_flatness"):
+    panels: dict[str, Any] = {kind: {} for kind in next(iter(found.values()))["found"]}
+    for kind in panels:
+      for label, each in found.items():
+        # The paper's factor, if it was measured; the widths come in the order of the fits.
+        factor = "2" if "2" in each["fits"][kind] else next(iter(each["fits"][kind]))
+        width = each["found"][kind]["width"][list(each["fits"][kind]).index(factor)]
+        shown = np.where(each["found"][kind]["mask"], width, np.nan)
+        panels[kind][label] = (shown, each["found"][kind]["variances"], each["fits"][kind][factor])
+    figures["variance_flatness"] = (panels, r"interval flatness $F$", r"variance $\lambda(\Sigma)$")
+  if found := having("projected_variance"):
+    panels = {
+      kind: {
+        label: (np.where(each["mask"], each["values"], np.nan), each["variances"][kind], each["fits"][kind])
+        for label, each in found.items()
+      }
+      for kind in next(iter(found.values()))["variances"]
+    }
+    figures["projected_variance"] = (panels, r"eigenvalue $\lambda(H)$", "projected variance")
+  return figures
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+  """The results as text, a line for each measure."""
+  lines = []
+  for label, row in results["rows"].items():
+    lines.append(f"{label}: step {row['step']}, training loss {row['train/loss']:.3g}")
+    for distance, rise in row.get("profile", {}).items():
+      flatter = rise.get("flatter_than")
+      verdict = (
+        f"; lower than {flatter['row']} along {flatter['directions']} of {flatter['of']}" if flatter else ""
+      )
+      lines.append(f"  rise at ±{distance}: {rise['mean']:.3g} ± {rise['sd']:.2g}{verdict}")
+    for kind, each in row.get("variance_flatness", {}).items():
+      for factor, fit in each["fits"].items():
+        lines.append(f"  variance over flatness, {kind}, factor {factor}: {_fit(fit)}")
+    curvature = row.get("projected_variance", {})
+    if curvature:
+      lines.append(f"  eigenpairs of the Hessian by: {curvature['eigenpairs_by']}")
+    for kind, fit in curvature.get("fits", {}).items():
+      lines.append(f"  variance over curvature, {kind}: {_fit(fit)}")
+    for noise, each in row.get("alignment", {}).items():
+      lines.append(f"  alignment, {noise}: least ratio {each['least_ratio']:.2f} of {each['points']} points")
+  return "\n".join(lines)
+
+
+def _fit(fit: Mapping[str, Any]) -> str:
+  """One slope if it is one power law; else both slopes, and where they meet."""
+  test = f"linearity p {fit['linearity']:.2g}, correlation {fit['correlation']:.3f}"
+  if "slopes" in fit:
+    below, above = fit["slopes"]
+    return f"no single law: slope {below:.3f} below {fit['breakpoint'][0]:.3g}, {above:.3f} above, {test}"
+  low, high = fit["slope_interval"]
+  return f"slope {fit['slope']:.3f} [{low:.3f}, {high:.3f}], {test}"

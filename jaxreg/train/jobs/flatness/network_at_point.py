@@ -1,6 +1,7 @@
-"""Makes the subject of the flatness analyses from a run: its loss as a function of its parameters."""
+"""A network at one point of its training, and what `job = flatness` measures there."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,10 +13,136 @@ from flax import linen as nn
 
 from jaxreg import flatness
 from jaxreg.flatness._common import analysis
-from jaxreg.train.jobs.flatness.subject import Outputs, Subject
+from jaxreg.flatness._noise import gradients_of_parts
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, LossFn, ModelState, Params
+
+AT_ONCE = 250  # examples of a loss or a product at once
+PROBES = 3  # random vectors along which the Gauss-Newton matrix must agree with the Hessian
+AGREEMENT = 1e-4  # relative; a network that is not piecewise linear differs by some per cent or more
+
+# The outputs of each example, `(params, batch, *, key) -> [n, outputs]`, and the loss as a function of them,
+# `(outputs, batch) -> scalar`.
+Split = tuple[Callable[..., Array], Callable[..., Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkAtPoint:
+  """A network at one point of its training, and the parameters that are analysed.
+
+  Attributes:
+    loss_fn: `(params, batch, *, key) -> scalar`; with `key=None` nothing is dropped, and BatchNorm uses its
+      running averages.
+    params: all parameters.
+    batch: the examples, from `with_weights`.
+    mask: selects the parameters that are analysed.
+    layer: the layer, if the analysed parameters belong to one dense layer; else None.
+    all_noise: whether the layer's head draws all noise: there is none before the layer, and no BatchNorm.
+    find_split: returns the network and the loss of its outputs, if they are one vector for each example;
+      else None.
+    parts: the parts of the examples of whose gradients noise is sampled; 1 for whole gradients.
+    coupled: whether the training couples the examples, as by BatchNorm.
+  """
+
+  loss_fn: LossFn
+  params: Params
+  batch: Batch
+  mask: tuple[str, ...]
+  layer: flatness.DenseLayer | None
+  all_noise: bool = False
+  find_split: Callable[[], Split | None] = lambda: None
+  parts: int = 1
+  coupled: bool = False
+
+  @functools.cached_property
+  def curvature(self) -> flatness.Curvature:
+    """The Hessian as products."""
+    return flatness.Curvature(self.loss_fn, self.params, self.batch, mask=self.mask, chunk_size=AT_ONCE)
+
+  @property
+  def size(self) -> int:
+    """The number of parameters that are analysed."""
+    return flatness.subset(self.params, self.mask).flat.size
+
+  @analysis
+  def loss(self) -> float:
+    """The mean loss over the examples, without noise."""
+    return float(self.loss_fn(self.params, self.batch, key=None))
+
+  def hessian(self) -> Array:
+    """The Hessian of the loss, `[size, size]`."""
+    if self.layer is not None:
+      return self.layer.hessian().matrix()
+    split = self.find_split()
+    if split is not None and self.hessian_by == "jacobians":
+      return flatness.gauss_newton_matrix(*split, self.params, self.batch, mask=self.mask)
+    return flatness.hessian(self.loss_fn, self.params, self.batch, mask=self.mask)
+
+  @functools.cached_property
+  def hessian_by(self) -> str:
+    """The fastest exact way to the Hessian: `dense layer`, `jacobians` or `products`.
+
+    `jacobians` gives the Gauss-Newton matrix. It counts as the Hessian if their products with random vectors
+    agree, as in one layer of a piecewise linear network.
+    """
+    if self.layer is not None:
+      return "dense layer"
+    split = self.find_split()
+    if split is None:
+      return "products"
+    hessian = self.curvature
+    newton = hessian.gauss_newton(*split)
+    for number in range(PROBES):
+      vector = jax.random.normal(jax.random.key(number), (self.size,), hessian.like.dtype)
+      exact = hessian(vector)
+      if not jnp.linalg.norm(newton(vector) - exact) <= AGREEMENT * jnp.linalg.norm(exact):
+        return "products"
+    return "jacobians"
+
+  def covariance(self, key: Key, num_samples: int) -> Array:
+    """The covariance of the gradient under noise that is drawn for each example or part, `[size, size]`."""
+    if self.parts > 1:
+      noise = flatness.sample_noise_by_parts(
+        self.loss_fn, self.params, self.in_parts, key=key, num_samples=num_samples, mask=self.mask
+      )
+      return noise.T @ noise / len(noise)
+    if self.layer is None or not self.all_noise:
+      return flatness.per_example_noise_covariance(
+        self.loss_fn, self.params, self.batch, key=key, num_samples=num_samples, mask=self.mask
+      )
+    return self.layer.noise_covariance(key=key, num_samples=num_samples).matrix()
+
+  def alignment(self, key: Key, num_samples: int) -> flatness.Alignment:
+    """The alignment of the Hessian with `covariance`."""
+    if self.layer is None or not self.all_noise or self.parts > 1:
+      return flatness.hessian_variance_alignment(self.hessian(), self.covariance(key, num_samples))
+    noise = self.layer.noise_covariance(key=key, num_samples=num_samples)
+    return flatness.hessian_variance_alignment(self.layer.hessian(), noise)
+
+  def intervals(self, directions: Array, factor: float) -> flatness.IntervalFlatness:
+    """The interval flatness along each row of `directions`."""
+    if self.layer is not None:
+      return self.layer.interval_flatness(directions, factor=factor)
+    loss_fn = flatness.chunked(self.loss_fn, AT_ONCE)  # on a CPU also faster than all examples at once
+    return flatness.interval_flatness(
+      loss_fn, self.params, directions, self.batch, mask=self.mask, factor=factor
+    )
+
+  def gradients(self, key: Key, first: int, num: int) -> Array:
+    """Samples `first` to `first + num` of the gradient under noise, `[num, size]`."""
+    return flatness.sample_gradients(
+      self.loss_fn, self.params, self.batch, key=key, num_samples=num, first=first, mask=self.mask
+    )
+
+  @functools.cached_property
+  def in_parts(self) -> list[Batch]:
+    """The examples as equal batches, each with every `parts`-th example."""
+    return [jax.tree.map(lambda x, j=j: x[j :: self.parts], self.batch) for j in range(self.parts)]
+
+  def part_gradients(self, key: Key, first: int, num: int) -> Array:
+    """Draws `first` to `first + num` of the gradient of each part, `[num, parts, size]`."""
+    return gradients_of_parts(self.loss_fn, self.params, self.in_parts, key, first, num, self.mask)
 
 
 def with_weights(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -41,10 +168,10 @@ def draws_noise(program: Program, batch: Batch) -> bool:
   return "random_bits" in str(traced)
 
 
-def make_subjects(
+def make_networks(
   program: Program, params: Params, batch: Batch, mask: tuple[str, ...], parts: int = 1
-) -> Callable[[TrainState], Subject]:
-  """Builds `state -> Subject`; all states share the compiled functions."""
+) -> Callable[[TrainState], NetworkAtPoint]:
+  """Builds `state -> NetworkAtPoint`; all states share the compiled functions."""
   path, bias = _dense_path(params, mask)
 
   def examples_fn(
@@ -52,8 +179,7 @@ def make_subjects(
   ) -> Array:
     # Without noise, a method that draws in its loss still needs a key: always the same one.
     apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
-    replaced = contextlib.nullcontext() if z is None else nn.intercept_methods(_replacing(path, z))
-    with replaced:
+    with contextlib.nullcontext() if z is None else _intercept(path, [], z):
       outputs, _ = program.apply_fn(
         params, model_state, batch["inputs"], key=apply_key, train=key is not None
       )
@@ -65,7 +191,7 @@ def make_subjects(
     losses = jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
     return losses.reshape(len(weights), -1).sum(axis=1)
 
-  def outputs_with(model_state: ModelState) -> Outputs | None:
+  def split_with(model_state: ModelState) -> Split | None:
     forward = lambda params, batch: program.apply_fn(
       params, model_state, batch["inputs"], key=None, train=False
     )[0]
@@ -73,7 +199,7 @@ def make_subjects(
     # Of a sequence's outputs there are too many.
     if set(shapes) != {"logits"} or shapes["logits"].ndim != 2:
       return None
-    return Outputs(
+    return (
       lambda params, batch, *, key: forward(params, batch)["logits"],
       lambda logits, batch: losses_of(jax.random.key(0), {"logits": logits}, batch).mean(),
     )
@@ -81,35 +207,34 @@ def make_subjects(
   def loss_with(model_state: ModelState) -> LossFn:
     return lambda params, batch, *, key: examples_fn(params, model_state, None, batch, key=key).mean()
 
-  plain, plain_outputs = loss_with({}), functools.cache(lambda: outputs_with({}))
+  plain, plain_split = loss_with({}), functools.cache(lambda: split_with({}))
 
   @analysis
   def layer_at(state: TrainState) -> tuple[flatness.DenseLayer | None, bool]:
     if not path:
       return None, False
     calls: list[tuple[Array, Array]] = []
-    with nn.intercept_methods(_recording(path, calls)):
+    with _intercept(path, calls):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
     if len(calls) != 1 or calls[0][1].ndim != 2:
       return None, False
     (inputs, preactivations), noisy = calls[0], []
-    with nn.intercept_methods(_recording(path, noisy)):
+    with _intercept(path, noisy):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=jax.random.key(0), train=True)
     all_noise = not state.model_state and bool((noisy[0][0] == inputs).all())
     # A pytree, so that the parameters do not become constants of the compiled function.
     head = jax.tree_util.Partial(examples_fn, state.params, state.model_state)
     return flatness.DenseLayer(head, preactivations, inputs, batch, bias), all_noise
 
-  def subject(state: TrainState) -> Subject:
-    loss_fn, outputs = plain, plain_outputs
+  def network(state: TrainState) -> NetworkAtPoint:
+    loss_fn, split = plain, plain_split
     if state.model_state:
       loss_fn = loss_with(state.model_state)
-      outputs = functools.cache(lambda: outputs_with(state.model_state))
-    return Subject(
-      loss_fn, state.params, batch, mask, *layer_at(state), outputs, parts, bool(state.model_state)
-    )
+      split = functools.cache(lambda: split_with(state.model_state))
+    coupled = bool(state.model_state)
+    return NetworkAtPoint(loss_fn, state.params, batch, mask, *layer_at(state), split, parts, coupled)
 
-  return subject
+  return network
 
 
 def _dense_path(params: Params, mask: tuple[str, ...]) -> tuple[str, bool]:
@@ -128,24 +253,16 @@ def _dense_path(params: Params, mask: tuple[str, ...]) -> tuple[str, bool]:
   return (path, "bias" in kinds) if layer["kernel"].ndim == 2 else ("", False)
 
 
-def _recording(path: str, calls: list[tuple[Array, Array]]) -> Callable[..., Any]:
-  """Records the inputs and outputs of the module at `path` in `calls`."""
+def _intercept(path: str, calls: list[tuple[Array, Array]], output: Array | None = None) -> Any:
+  """Intercepts the module at `path`: `output` replaces its output, or both its ends are added to `calls`."""
 
   def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    if context.method_name != "__call__" or "/".join(context.module.path) != path:
+      return call(*args, **kwargs)
+    if output is not None:
+      return output
     result = call(*args, **kwargs)
-    if context.method_name == "__call__" and "/".join(context.module.path) == path:
-      calls.append((args[0], result))
+    calls.append((args[0], result))
     return result
 
-  return intercept
-
-
-def _replacing(path: str, z: Array) -> Callable[..., Any]:
-  """Replaces the output of the module at `path` by `z`."""
-
-  def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
-    if context.method_name == "__call__" and "/".join(context.module.path) == path:
-      return z
-    return call(*args, **kwargs)
-
-  return intercept
+  return nn.intercept_methods(intercept)

@@ -1,7 +1,5 @@
-"""For jobs that train several runs: the configuration and the folder of one run."""
+"""The configuration and the folder of a row, for jobs that train several runs."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from jaxreg.train.config.choices import Config, base_config, flatten, relevant
 from jaxreg.train.config.fields import attribute
 from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.run.folder_name import short_hash
 
 
 def check_replicas(config: Config) -> None:
@@ -17,27 +16,26 @@ def check_replicas(config: Config) -> None:
     raise RunError(f"replicas: job={config.job} sets them itself; leave it out, got {config.replicas}")
 
 
-def make_cell(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
+def row_config(config: Config, label: str, fields: Mapping[str, Any], *, seeds: int) -> Config:
   """The configuration of one run: `config` with `fields` set, and a replica for each member."""
   for field in ("job", "replicas"):
     if field in fields:
       raise RunError(f"{field}: is the same in all rows; leave it out of {label!r}")
   # A deep copy, so that the fields of one row do not reach the next.
-  cell: Config = config.copy_and_resolve_references()
+  row: Config = config.copy_and_resolve_references()
   members = fields.get("ensemble", config.ensemble)
   for field, value in {**fields, "job": "train", "replicas": seeds * members}.items():
     try:
-      cell.update_from_flattened_dict({field: value})
+      row.update_from_flattened_dict({field: value})
     except (TypeError, ValueError) as error:
       raise RunError(f"{field}={value} in {label!r}: {one_line(error)}") from error
-  return cell.lock()
+  return row.lock()
 
 
-def folder_name(label: str, cell: Config) -> str:
+def row_folder(label: str, config: Config) -> str:
   """A name with the row's label and a hash of all fields that the result depends on."""
   # Fields with their default values are left out, so that fields of later versions do not change the name.
-  defaults, fields = flatten(base_config()), relevant(flatten(cell))
+  defaults, fields = flatten(base_config()), relevant(flatten(config))
   fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
   fields = {name: value for name, value in fields.items() if attribute(name, "scope") != "call"}
-  digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()
-  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{digest[:8]}"
+  return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{short_hash(fields)}"

@@ -1,4 +1,4 @@
-"""Runs a trained state over a whole split: metrics, outputs, and bins of the calibration error."""
+"""Passes over a whole split with a trained state: metrics, outputs, and bins of the calibration error."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -21,13 +21,13 @@ from jaxreg.train.step.state import TrainState
 
 
 def make_sums(
-  program: Program, replicas: Vmap | Loop, batch_size: int, *, told: Callable[[], bool] = lambda: False
+  program: Program, replicas: Vmap | Loop, batch_size: int, *, stop: Callable[[], bool] = lambda: False
 ) -> Callable[..., Any]:
   """Builds `sums(states, source, *, final=True)`: the metrics over a whole split, each `[replicas]`.
 
   Unless `final`, the live parameters of the training are evaluated, if the run's average asks for them. The
-  members of an ensemble predict together; each metric then has one value per ensemble. Once `told` says to
-  stop, `sums` returns None.
+  members of an ensemble predict together; each metric then has one value per ensemble. Once `stop`
+  returns True, `sums` returns None.
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:
@@ -65,7 +65,7 @@ def make_sums(
   def sums(states: Any, source: Source, *, final: bool = True) -> Any:
     total: Any = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
-      if told():
+      if stop():
         return None
       total = merge(total, to_host(steps[final](states, source.arrays, batch, jnp.uint32(number))))
     return total
@@ -74,13 +74,13 @@ def make_sums(
 
 
 def make_evaluate(
-  program: Program, replicas: Vmap | Loop, batch_size: int, *, told: Callable[[], bool] = lambda: False
+  program: Program, replicas: Vmap | Loop, batch_size: int, *, stop: Callable[[], bool] = lambda: False
 ) -> Callable[..., Any]:
   """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
 
-  Once `told` says to stop, `evaluate` returns None.
+  Once `stop` returns True, `evaluate` returns None.
   """
-  sums = make_sums(program, replicas, batch_size, told=told)
+  sums = make_sums(program, replicas, batch_size, stop=stop)
 
   def evaluate(
     states: Any, source: Source, prefix: str, *, final: bool = True

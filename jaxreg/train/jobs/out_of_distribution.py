@@ -12,7 +12,7 @@ from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.sources import digits
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import RunError
-from jaxreg.train.run.evaluation import outputs_over
+from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.program import Program
 
 

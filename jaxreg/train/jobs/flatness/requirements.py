@@ -4,17 +4,40 @@ from typing import Any
 
 import numpy as np
 
+from jaxreg.flatness._subset import selected
+from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import checked_rows
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
-from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.jobs.flatness.network_at_point import draws_noise
+from jaxreg.train.jobs.row_config import row_config
 from jaxreg.train.step.program import Program
 
 SAMPLED = ("variance_flatness", "projected_variance")
+
+
+def check_row(row: Config) -> None:
+  """Makes the checks of a trained row that are possible before training."""
+  check_analyses(row)
+  options, dataset = row.flatness, load_data(row)
+  check_plain(row, options, dataset)
+  program = build(row, dataset.describe())
+  selected(program.abstract.params, tuple(options.mask))
+  if "alignment" in options.analyses:
+    noisy_programs(row, row, program, dataset)
+  check_parts(program, options, dataset)
+  # The best checkpoint may be any checkpoint, so its step is taken as 0.
+  check_samples(program, options, dataset, program.num_steps if options.checkpoint == "latest" else 0)
+
+
+def check_analyses(config: Config) -> None:
+  """Checks the fields alone."""
+  check(config)
+  if "alignment" in config.flatness.analyses and not config.flatness.alignment.noises:
+    raise RunError("flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis")
 
 
 def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
@@ -75,23 +98,15 @@ def noisy_programs(
   where, made = "flatness.alignment.noises", {}
   state = lambda program: (program.abstract.params, program.abstract.model_state)
   for label, fields in checked_rows(config, where).items():
-    cell = make_cell(run, label, fields, seeds=1)
-    check(cell)
-    noisy = build(cell, dataset.describe())
+    changed = row_config(run, label, fields, seeds=1)
+    check(changed)
+    noisy = build(changed, dataset.describe())
     if state(noisy) != state(program):
       raise RunError(f"{where}: {label!r} changes the network; give fields of noise alone")
     if not draws_noise(noisy, host_batch(dataset.train.take(slice(2)))):
       raise RunError(f"{where}: with {label!r} neither the network nor the method's loss draws noise")
     made[label] = (fields, noisy)
   return made
-
-
-def check_vary(what: str, samples: np.ndarray) -> None:
-  """Checks that the samples vary: equal samples have no directions."""
-  if not np.ptp(samples, axis=0).any():
-    raise RunError(
-      f"flatness.mask: the {what} are the same in all {len(samples)} samples; give another mask or run"
-    )
 
 
 def most_samples(options: Any) -> int:

@@ -1,10 +1,9 @@
-"""A trained model as a function of its inputs."""
+"""The inputs that a trained model takes: as its data source stores them, or images of any size."""
 
-import dataclasses
 import functools
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,64 +14,7 @@ import numpy as np
 from jaxreg.train.data.crops import centre_crop
 from jaxreg.train.data.images import Decoding, decode
 from jaxreg.train.errors import one_line
-from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Array, Key
-
-
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class Predictor:
-  """A trained model: `predict(inputs, *, key=None) -> log-probabilities`.
-
-  Attributes:
-    input_shape: the shape of one example.
-    input_dtype: the dtype in which the data source stores inputs.
-    scale: the divisor of the stored inputs. If inputs are stored as integers, floats are taken as divided
-      already.
-    num_classes: the number of classes of the log-probabilities.
-    step: the step of the checkpoint.
-    class_names: the names of the classes, in the order of the log-probabilities; () if the data had none.
-    decoding: for a run on images of any size, how its evaluation scales and crops them; None for other runs.
-  """
-
-  input_shape: tuple[int, ...]
-  input_dtype: str
-  scale: float
-  num_classes: int
-  step: int
-  class_names: tuple[str, ...]
-  decoding: Decoding | None
-  _program: Program
-  _state: TrainState
-
-  @functools.cached_property
-  def _run(self) -> Callable[..., Array]:
-    return jax.jit(self._program.predict_fn)
-
-  def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
-    key = jax.random.clone(self._state.key) if key is None else key
-    data = {"input_shape": self.input_shape, "input_dtype": self.input_dtype, "scale": self.scale}
-    return self._run(self._state, as_stored(inputs, data, self.decoding), key)
-
-  def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
-    """The name of the most probable class of each input, or its number if the classes have no names."""
-    best = np.asarray(self(inputs, key=key).argmax(axis=-1))
-    if best.ndim != 1:
-      raise ValueError(f"classify needs one class for each input, got predictions of shape {best.shape}")
-    names = self.class_names or [str(number) for number in range(self.num_classes)]
-    return [names[number] for number in best]
-
-  def __repr__(self) -> str:
-    shape = ", ".join(map(str, ("batch", *self.input_shape)))
-    kind = self.input_dtype
-    if _is_integer(kind) and self.scale != 1:
-      kind += f" in [0, {self.scale:g}], or floating in [0, 1]"
-    if self.decoding is not None:
-      kind += ", or uint8 images of any size"
-    return (
-      f"Predictor(inputs [{shape}] {kind} -> log-probabilities of {self.num_classes} classes, "
-      f"step {self.step})"
-    )
+from jaxreg.typing import Array
 
 
 def _fits(inputs: Any, shape: tuple[int, ...]) -> bool:
@@ -131,7 +73,7 @@ def as_stored(inputs: Any, data: Mapping[str, Any], decoding: Decoding | None = 
     shape = ", ".join(map(str, ("batch", *data["input_shape"])))
     raise ValueError(f"inputs must have shape [{shape}], got {inputs.shape}")
   stored = data["input_dtype"]
-  if not _is_integer(stored) or inputs.dtype == stored:
+  if not is_integer(stored) or inputs.dtype == stored:
     return jnp.asarray(inputs)
   scale = data["scale"]
   if scale == 1 or not np.issubdtype(inputs.dtype, np.floating):
@@ -145,5 +87,5 @@ def as_stored(inputs: Any, data: Mapping[str, Any], decoding: Decoding | None = 
   return jnp.asarray(inputs * scale, jnp.float32)
 
 
-def _is_integer(dtype: str) -> bool:
+def is_integer(dtype: str) -> bool:
   return np.issubdtype(np.dtype(dtype), np.integer)

@@ -1,0 +1,131 @@
+"""`load`: the predictions of a trained run, for a program of your own."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxreg.train.build.saved import decoding_of, restore_run
+from jaxreg.train.data.images import Decoding
+from jaxreg.train.files import local_path
+from jaxreg.train.jobs.model_inputs import as_stored, is_integer
+from jaxreg.train.step.program import Program
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array, Key, ModelState
+
+
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Predictor:
+  """A trained model: `predict(inputs, *, key=None) -> log-probabilities`.
+
+  Attributes:
+    input_shape: the shape of one example.
+    input_dtype: the dtype in which the data source stores inputs.
+    scale: the divisor of the stored inputs. If inputs are stored as integers, floats are taken as divided
+      already.
+    num_classes: the number of classes of the log-probabilities.
+    step: the step of the checkpoint.
+    class_names: the names of the classes, in the order of the log-probabilities; () if the data had none.
+    decoding: for a run on images of any size, how its evaluation scales and crops them; None for other runs.
+  """
+
+  input_shape: tuple[int, ...]
+  input_dtype: str
+  scale: float
+  num_classes: int
+  step: int
+  class_names: tuple[str, ...]
+  decoding: Decoding | None
+  _program: Program
+  _state: TrainState
+
+  @functools.cached_property
+  def _predict(self) -> Callable[..., Array]:
+    return jax.jit(self._program.predict_fn)
+
+  @functools.cached_property
+  def _outputs(self) -> Callable[..., tuple[dict[str, Array], ModelState]]:
+    return jax.jit(functools.partial(self._program.apply_fn, key=None, train=False))
+
+  def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
+    key = jax.random.clone(self._state.key) if key is None else key
+    return self._predict(self._state, self._stored(inputs), key)
+
+  def outputs(self, inputs: Any) -> dict[str, Array]:
+    """The outputs of the head, such as `logits` and `retain_logits`, `[batch, classes]`."""
+    return self._outputs(self._state.params, self._state.model_state, self._stored(inputs))[0]
+
+  def _stored(self, inputs: Any) -> Array:
+    data = {"input_shape": self.input_shape, "input_dtype": self.input_dtype, "scale": self.scale}
+    return as_stored(inputs, data, self.decoding)
+
+  def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
+    """The name of the most probable class of each input, or its number if the classes have no names."""
+    best = np.asarray(self(inputs, key=key).argmax(axis=-1))
+    if best.ndim != 1:
+      raise ValueError(f"classify needs one class for each input, got predictions of shape {best.shape}")
+    names = self.class_names or [str(number) for number in range(self.num_classes)]
+    return [names[number] for number in best]
+
+  def __repr__(self) -> str:
+    shape = ", ".join(map(str, ("batch", *self.input_shape)))
+    kind = self.input_dtype
+    if is_integer(kind) and self.scale != 1:
+      kind += f" in [0, {self.scale:g}], or floating in [0, 1]"
+    if self.decoding is not None:
+      kind += ", or uint8 images of any size"
+    return (
+      f"Predictor(inputs [{shape}] {kind} -> log-probabilities of {self.num_classes} classes, "
+      f"step {self.step})"
+    )
+
+
+def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0) -> Predictor:
+  """Returns the trained model of a work directory, as a compiled function.
+
+  Args:
+    workdir: the folder where `run.py` trained.
+    checkpoint: `latest`, `best` on the validation split, or a step.
+    replica: the replica, if several were trained. A replica of an ensemble is one member;
+      `jaxreg.ensembles.arithmetic` joins the members' predictions.
+
+  Returns:
+    `predict(inputs, *, key=None) -> log-probabilities [batch, classes]`; for sequences
+    `[batch, length, classes]`. Its `repr` says which inputs it takes. It takes inputs as the data source
+    stores them (for MNIST uint8 `[batch, 28, 28, 1]`) and scales them as in training, or it takes floats that
+    are scaled already. After a training on image files, it also takes a list of files, or of uint8 images of
+    any size, which it scales and crops as the run's evaluation does. The key is for predictions that sample
+    masks, and for `evaluate.mc_samples`; by default it is the run's key.
+    `predict.classify(inputs)` returns the names of the classes, which `predict.class_names` has in order.
+
+  Raises:
+    RunError: if the work directory holds nothing usable.
+
+  Example:
+    >>> predict = jaxreg.train.load("runs/dropmax_digits")
+    >>> labels = predict(images).argmax(-1)
+  """
+  folder = local_path(workdir, "workdir")
+  program, state, data = restore_run(folder, checkpoint, replica)
+  return Predictor(
+    input_shape=tuple(data["input_shape"]),
+    input_dtype=data["input_dtype"],
+    scale=data["scale"],
+    num_classes=data["num_classes"],
+    step=int(state.step),
+    class_names=tuple(data.get("class_names", ())),
+    decoding=decoding_of(folder),
+    _program=program,
+    _state=state,
+  )
+
+
+def load_outputs(
+  workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0
+) -> Callable[[Any], dict[str, Array]]:
+  """As `load`, but returns `outputs(inputs)`, a function to the head's outputs, such as `logits`, by name."""
+  return load(workdir, checkpoint=checkpoint, replica=replica).outputs

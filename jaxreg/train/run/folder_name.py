@@ -1,0 +1,52 @@
+"""The default work directory of a command, named after its config and its overrides."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxreg.train.config.fields import attribute
+from jaxreg.train.files import split_variant
+
+# Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
+TRAINS = frozenset({"call"})
+PREDICTS = TRAINS | {"prediction"}
+EVALUATES = PREDICTS | {"place"}
+
+
+def default_workdir(config_path: str, overrides: Mapping[str, Any]) -> Path:
+  """`runs/<config>`, with `-<hash>` if fields were overridden: another override is another run.
+
+  An evaluation looks for the existing folder of a run with the same overrides, where overrides that belong to
+  the evaluation do not count.
+  """
+  named = lambda free: _named(config_path, overrides, free)
+  if overrides.get("job") not in ("evaluate", "translate"):
+    return named(TRAINS)
+  folders = [named(free) for free in (TRAINS, PREDICTS, EVALUATES)]
+  return next((folder for folder in folders if (folder / "config.json").is_file()), folders[-1])
+
+
+def _named(config_path: str, overrides: Mapping[str, Any], free: frozenset[str]) -> Path:
+  path, _, argument = split_variant(config_path)
+  name = Path(path).stem + (f"-{argument}" if argument else "")
+  if overrides.get("job") == "compare":
+    name += "-compare"  # beside the run that the same config trains alone
+  changed = {
+    field: value for field, value in sorted(overrides.items()) if attribute(field, "scope") not in free
+  }
+  return Path("runs") / _one_folder(f"{name}-{short_hash(changed)}" if changed else name)
+
+
+def _one_folder(name: str) -> str:
+  """`name` as the name of one folder; a hash distinguishes names with characters that had to be replaced."""
+  safe = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)[:150]
+  if safe != name or not safe.strip("."):
+    safe += f"-{short_hash(name)}"
+  return safe
+
+
+def short_hash(value: Any) -> str:
+  """Eight digits that tell a value, such as a table of fields, from other values."""
+  return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

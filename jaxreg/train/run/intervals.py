@@ -1,0 +1,73 @@
+"""When a run evaluates, saves and logs, and how many steps each dispatch makes."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from jaxreg.train.devices.processes import first
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+  """How often a run evaluates, saves, logs and dispatches.
+
+  Attributes:
+    evaluate: steps between evaluations on the validation split.
+    save: the run saves at the multiples of each of these numbers of steps.
+    save_minutes: the run also saves when this time has passed; 0 for never.
+    log: steps between records.
+    dispatch: steps that one dispatch makes.
+  """
+
+  evaluate: int
+  save: tuple[int, ...]
+  save_minutes: float
+  log: int
+  dispatch: int
+
+
+def dispatches(start: int, total: int, size: int, marks: tuple[int, ...]) -> Iterator[range]:
+  """The steps of each dispatch: `size` steps, or one step if `size` steps would cross a mark or the end.
+
+  A mark stands at each multiple of the numbers in `marks`. The dispatches depend on the step alone, so that a
+  resumed run makes the same ones.
+  """
+  step = start
+  while step < total:
+    end = step + size
+    whole = step % size == 0 and end <= total and all(step // mark == (end - 1) // mark for mark in marks)
+    steps = range(step + 1, (end if whole else step + 1) + 1)
+    yield steps
+    step = steps[-1]
+
+
+class SaveClock:
+  """Asks the clock of the first process, as seldom as possible.
+
+  Each look costs a message to all processes. So the first process also says after which step to look again:
+  after half of the steps that fit into the remaining time, at the speed since the last save.
+
+  Attributes:
+    minutes: the time between two saves; 0 for no saves by the clock.
+  """
+
+  def __init__(self, minutes: float, step: int):
+    self.minutes = minutes
+    self.saved(step)
+
+  def saved(self, step: int) -> None:
+    """Restarts the clock after a save at this step."""
+    self._step, self._next, self._since = step, step + 1, time.monotonic()
+
+  def due(self, step: int) -> bool:
+    """Whether to save after this step; every process must ask after each dispatch."""
+    if not self.minutes or step < self._next:
+      return False
+    due, self._next = first(lambda: self._look(step))
+    return due
+
+  def _look(self, step: int) -> tuple[bool, int]:
+    passed = time.monotonic() - self._since
+    left = 60 * self.minutes - passed
+    speed = (step - self._step) / max(passed, 1e-9)
+    return left <= 0, step + max(1, int(left * speed / 2))
