@@ -18,8 +18,7 @@ from jaxreg.train.build.saved import restore_run
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
-from jaxreg.train.jobs import evaluate as job
-from jaxreg.train.jobs import laplace, measures, out_of_distribution
+from jaxreg.train.jobs import laplace, measures, out_of_distribution, restored_run
 from jaxreg.train.jobs.report import report
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.step.methods import METHODS
@@ -190,10 +189,9 @@ def test_a_test_split_that_is_the_validation_split_is_refused():
   """Some set-ups hold nothing out, and read the same images as both."""
   data = sources.digits()
   same = dataclasses.replace(data, val=dataclasses.replace(data.test))
-  program = types.SimpleNamespace(ensemble=1)
-  options = {"number": 1, "batch_size": 8, "resident": True, "alpha": 0.1}
+  run = types.SimpleNamespace(program=types.SimpleNamespace(ensemble=1), dataset=same)
   with pytest.raises(train.RunError, match=r"conformal learns from the validation split.*split=test"):
-    measures.further_measures(program, None, None, same, "test", ("mce", "conformal"), **options)
+    measures.further_measures(run, "test", ("mce", "conformal"), alpha=0.1)
 
 
 def test_laplace_of_the_last_layer(tmp_path):
@@ -289,7 +287,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
     return restore(workdir, step, like)
 
   with monkeypatch.context() as patch:
-    patch.setattr(job, "restore", gone)
+    patch.setattr(restored_run, "restore", gone)
     config = runs.make_config({"job": "evaluate"})
     assert (
       train.evaluate(config, shutil.copytree(finished_copy, finished_copy.parent / "a"))["step"] == before
@@ -298,7 +296,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_missed(finished_copy, mo
     patch.setattr(checkpoint, "restore", gone)
     _, state, _ = restore_run(shutil.copytree(finished_copy, finished_copy.parent / "b"), "latest", 0)
   assert state.step == before
-  monkeypatch.setattr(job, "restore", lambda *_: restore(finished_copy, last, {"x": 0}))
+  monkeypatch.setattr(restored_run, "restore", lambda *_: restore(finished_copy, last, {"x": 0}))
   with pytest.raises(train.RunError, match="does not fit"):
     train.evaluate(config, finished_copy)
 

@@ -1,44 +1,28 @@
 """`evaluate.measures`: more about a run's probabilities than error, NLL, Brier score and ECE."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxreg import calibration
 from jaxreg.train import keys
-from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.placement import make_source
-from jaxreg.train.devices.replicas import Loop, Vmap
+from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.laplace import check_last_layer, laplace_measures
-from jaxreg.train.run.whole_split import outputs_over
-from jaxreg.train.step.program import Program
+from jaxreg.train.jobs.restored_run import RestoredRun
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array, Key
 
 
-@dataclasses.dataclass(frozen=True)
-class Predicted:
+class Predicted(NamedTuple):
   """The log-probabilities `[n, classes]` of a run for a split with these labels `[n]`; `key` is for draws."""
 
   log_probs: np.ndarray
   labels: np.ndarray
-  key: Any
-
-
-def _mce(shown: Predicted) -> dict[str, Any]:
-  return {"mce": calibration.mce(calibration.ece_bins(shown.log_probs, shown.labels))}
-
-
-def _adaptive_ece(shown: Predicted) -> dict[str, Any]:
-  return {"adaptive_ece": calibration.ece(calibration.adaptive_bins(shown.log_probs, shown.labels))}
-
-
-def _classwise_ece(shown: Predicted) -> dict[str, Any]:
-  bins = calibration.classwise_bins(shown.log_probs, shown.labels)
-  return {"classwise_ece": calibration.ece(bins).mean()}
+  key: Key
 
 
 def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
@@ -61,7 +45,7 @@ def _aps(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
 
 
 def _sets(
-  name: str, ours: Any, shown: Predicted, theirs: Any, held_out: Predicted, alpha: float
+  name: str, ours: Array, shown: Predicted, theirs: Array, held_out: Predicted, alpha: float
 ) -> dict[str, Any]:
   """How often the sets hold the label, and their mean number of classes."""
   sets = np.asarray(ours <= calibration.conformal_threshold(theirs, held_out.labels, alpha=alpha))
@@ -70,9 +54,11 @@ def _sets(
 
 
 OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
-  "mce": _mce,
-  "adaptive_ece": _adaptive_ece,
-  "classwise_ece": _classwise_ece,
+  "mce": lambda shown: {"mce": calibration.mce(calibration.ece_bins(*shown[:2]))},
+  "adaptive_ece": lambda shown: {"adaptive_ece": calibration.ece(calibration.adaptive_bins(*shown[:2]))},
+  "classwise_ece": lambda shown: {
+    "classwise_ece": calibration.ece(calibration.classwise_bins(*shown[:2])).mean()
+  },
 }
 # These learn one number from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
@@ -83,29 +69,20 @@ HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
 
 
 def further_measures(
-  program: Program,
-  replicas: Vmap | Loop,
-  states: Any,
-  dataset: Dataset,
-  split: str,
-  names: Iterable[str],
-  *,
-  number: int,
-  batch_size: int,
-  resident: bool,
-  alpha: float,
+  run: RestoredRun, split: str, names: Iterable[str], *, alpha: float
 ) -> dict[str, np.ndarray]:
-  """The measures with these names on a split, `[number]` each, as `<split>/<measure>`.
+  """The measures with these names on a split, `[replicas]` each, as `<split>/<measure>`.
 
   `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
   sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
-  `laplace_measures`. `number` is the number of replicas; `resident` as in `make_source`.
+  `laplace_measures`.
   """
+  dataset, ensemble = run.dataset, run.program.ensemble
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
-  if program.ensemble > 1 or wanted[split].labels.ndim > 1:
+  if ensemble > 1 or wanted[split].labels.ndim > 1:
     raise RunError(
       "evaluate.measures: needs labels [n] and ensemble=1, "
-      f"got labels {wanted[split].labels.shape} and ensemble={program.ensemble}"
+      f"got labels {wanted[split].labels.shape} and ensemble={ensemble}"
     )
   learns = [name for name in names if name in HELD_OUT or name == "laplace"]
   # Two splits may be the same examples, read twice.
@@ -114,22 +91,22 @@ def further_measures(
       f"evaluate.measures: {', '.join(learns)} learns from the validation split, which must have other "
       f"examples than evaluate.split={split}"
     )
-  source = lambda one: make_source(replicas.mesh, one, resident=resident)
+  sources: dict[str, Source] = {}
   if "laplace" in learns:
-    check_last_layer(program)
-    sources = {"train": source(dataset.train), "val": source(wanted["val"]), "shown": source(wanted[split])}
+    check_last_layer(run.program)
+    splits = {"train": dataset.train, "val": wanted["val"], "shown": wanted[split]}
+    sources = {name: run.source(one) for name, one in splits.items()}
   found: dict[str, list[float]] = {}
-  for replica in range(number):
-    state = replicas.pick(states, replica)
+  for state in run.each():
 
     @functools.cache
-    def predicted(name: str, state: Any = state) -> Predicted:
-      outputs = outputs_over(program, replicas.mesh, state, source(wanted[name]), batch_size)
+    def predicted(name: str, state: TrainState = state) -> Predicted:
+      outputs = run.outputs(state, run.source(wanted[name]))
       return Predicted(outputs["log_probs"], wanted[name].labels, keys.prediction_sets(name))
 
     for name in names:
       if name == "laplace":
-        values = laplace_measures(program, replicas.mesh, state, sources, batch_size)
+        values = laplace_measures(run.program, run.replicas.mesh, state, sources, run.batch_size)
       elif name in HELD_OUT:
         values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:

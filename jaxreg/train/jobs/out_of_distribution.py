@@ -1,19 +1,18 @@
-"""`evaluate.ood`: how well a run's predictions tell its test images from images from elsewhere."""
+"""`evaluate.ood`: how well a run's predictions tell its test images from images out of distribution."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxreg import calibration, losses
-from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.dataset import Split
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.data.sources import digits
-from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import RunError
-from jaxreg.train.run.whole_split import outputs_over
-from jaxreg.train.step.program import Program
+from jaxreg.train.jobs.restored_run import RestoredRun
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array
 
 
 def _rotated(inputs: np.ndarray, scale: float) -> np.ndarray:
@@ -48,33 +47,22 @@ KINDS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
 }
 
 
-def detection(
-  program: Program,
-  replicas: Vmap | Loop,
-  states: Any,
-  dataset: Dataset,
-  split: Split,
-  kinds: Iterable[str],
-  *,
-  number: int,
-  batch_size: int,
-) -> dict[str, np.ndarray]:
-  """The AUROC of each score, and its false positives at 95 % of the split, for each kind, `[number]`.
+def detection(run: RestoredRun, split: Split, kinds: Iterable[str]) -> dict[str, np.ndarray]:
+  """The AUROC of each score, and its false positives at 95 % of the split, for each kind, `[replicas]`.
 
   The names are `ood/<kind>/<score>_auroc` and `_fpr95`. The scores are the confidence, the entropy and, if
-  the head returns logits, the energy. `number` is the number of replicas.
+  the head returns logits, the energy.
   """
   inputs = split.inputs
-  if not isinstance(inputs, np.ndarray) or inputs.ndim != 4 or program.ensemble > 1:
+  if not isinstance(inputs, np.ndarray) or inputs.ndim != 4 or run.program.ensemble > 1:
     raise RunError("evaluate.ood: needs images [n, height, width, channels] in memory, and ensemble=1")
-  others = {kind: KINDS[kind](inputs, dataset.scale) for kind in kinds}
+  others = {kind: KINDS[kind](inputs, run.dataset.scale) for kind in kinds}
   found: dict[str, list[float]] = {}
-  for replica in range(number):
-    state = replicas.pick(states, replica)
+  for state in run.each():
 
-    def scores(inputs: np.ndarray, state: Any = state) -> dict[str, Any]:
-      source = make_source(replicas.mesh, Split(inputs, np.zeros(len(inputs), np.int32)), resident=False)
-      outputs = outputs_over(program, replicas.mesh, state, source, batch_size)
+    def scores(inputs: np.ndarray, state: TrainState = state) -> dict[str, Array]:
+      images = Split(inputs, np.zeros(len(inputs), np.int32))
+      outputs = run.outputs(state, make_source(run.replicas.mesh, images, resident=False))
       log_probs = outputs["log_probs"]
       made = {"confidence": calibration.least_confidence(log_probs), "entropy": losses.entropy(log_probs)}
       return made | ({"energy": calibration.energy(outputs["logits"])} if "logits" in outputs else {})
@@ -82,9 +70,10 @@ def detection(
     usual = scores(inputs)
     for kind, other in others.items():
       for name, strange in scores(other).items():
-        for metric, value in (
-          ("auroc", calibration.auroc(usual[name], strange)),
-          ("fpr95", calibration.fpr_at_tpr(usual[name], strange)),
-        ):
+        metrics = {
+          "auroc": calibration.auroc(usual[name], strange),
+          "fpr95": calibration.fpr_at_tpr(usual[name], strange),
+        }
+        for metric, value in metrics.items():
           found.setdefault(f"ood/{kind}/{name}_{metric}", []).append(float(value))
   return {name: np.array(values) for name, values in found.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxreg.calibration import Bins
 from jaxreg.train.build.checks import check_devices
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
@@ -28,7 +29,7 @@ from jaxreg.train.run.log import open_log
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.results import write_results
-from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.metrics import averaged, summarize
 
 
 def train(config: Config, workdir: Path, *, part: str = "") -> dict[str, Any]:
@@ -103,10 +104,11 @@ def _train(
       if dataset.class_names:
         log.say(f"classes: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
-      values = _evaluate(run, states, val)
-      if values is None:
+      evaluated = _evaluate(run, states, val)
+      if evaluated is None:
         saved.wait()
         raise Interrupted(run.interrupt.received, step)
+      values, bins = evaluated
       check_finite(step, values)
       log.write(step, {name: value for name, value in averaged(values).items() if "test/" in name})
   there()
@@ -114,15 +116,23 @@ def _train(
   describe = functools.partial(workdirs.describe, workdir, flatten(config), dataset.describe())
   if gone := processes.first(lambda: describe(missing_only=True)):
     log.say(f"warning: {', '.join(gone)} had been removed under this run, and is written again")
-  return write_results(run, workdir, step, states, dataset.test.labels, values)
+  return write_results(run, workdir, step, states, dataset.test.labels, values, bins)
 
 
-def _evaluate(run: Run, states: Any, val: dict[str, np.ndarray] | None) -> dict[str, np.ndarray] | None:
-  """The final metrics on the val and test splits, each `[replicas]`; None once a signal has come."""
+def _evaluate(
+  run: Run, states: Any, val: dict[str, np.ndarray] | None
+) -> tuple[dict[str, np.ndarray], Bins] | None:
+  """The final metrics on val and test, `[replicas]` each, and the first replica's bins of the test split.
+
+  None once a signal has come.
+  """
   # The last evaluation may have used the live parameters; a run killed after its last step has none.
   if val is None or run.program.extras.evaluated:
-    val = run.evaluate(states, run.data["val"], "val")
-  if val is None:
+    sums = run.evaluate(states, run.data["val"])
+    if sums is None:
+      return None
+    val = summarize(sums, "val")
+  sums = run.evaluate(states, run.data["test"])
+  if sums is None:
     return None
-  test = run.evaluate(states, run.data["test"], "test")
-  return None if test is None else val | test
+  return val | summarize(sums, "test"), jax.tree.map(lambda x: x[0], sums["ece"])

@@ -22,7 +22,7 @@ from jaxreg.train.data.placement import Source, gather, make_source
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import write_json, write_text
-from jaxreg.train.jobs.evaluate import restore_states
+from jaxreg.train.jobs.restored_run import restore_states
 from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program

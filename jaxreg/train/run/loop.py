@@ -20,7 +20,7 @@ from jaxreg.train.run.interrupt import Interrupt, Interrupted
 from jaxreg.train.run.intervals import Intervals, SaveClock, dispatches
 from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
-from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.program import Program
 
 
@@ -33,7 +33,7 @@ class Run:
     batch_size, eval_batch_size: in examples.
     data: the splits, on the devices or as sources of batches for them.
     order: which training examples make the batch of a step.
-    evaluate: `(states, source, prefix, *, final) -> metrics`, or None once a signal has come.
+    evaluate: `(states, source, *, final) -> sums of the metrics`, or None once a signal has come.
     best: the metric of the validation split that chooses a checkpoint.
     wait: whether the training waits until a checkpoint is on disk.
     guard: `warn -> CollapseGuard`; the guard calls `warn` if the run does not learn.
@@ -47,7 +47,7 @@ class Run:
   data: dict[str, Source]
   order: Order
   interrupt: Interrupt
-  evaluate: Callable[..., dict[str, np.ndarray] | None]
+  evaluate: Callable[..., dict[str, Any] | None]
   every: Intervals
   best: str
   wait: bool
@@ -96,8 +96,8 @@ def train_steps(
       if evaluates:
         recorder.show(step)
         watchdog.alive()
-        val = None if stop else run.evaluate(states, run.data["val"], "val", final=False)
-        stop = val is None
+        sums = None if stop else run.evaluate(states, run.data["val"], final=False)
+        stop, val = sums is None, None if sums is None else summarize(sums, "val")
       if evaluates and val is not None:
         check_finite(step, val)
         values = averaged(val)

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from scipy.special import expit
 
-from jaxreg import calibration, plots
+from jaxreg import plots
 from jaxreg.calibration import Bins
 from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
@@ -15,12 +14,18 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.files import sealed, write_figures, write_json
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
-from jaxreg.train.run.whole_split import bins_over, make_sums, outputs_over
+from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.metrics import averaged
 
 
 def write_results(
-  run: Run, workdir: Path, step: int, states: Any, labels: np.ndarray, values: dict[str, np.ndarray]
+  run: Run,
+  workdir: Path,
+  step: int,
+  states: Any,
+  labels: np.ndarray,
+  values: dict[str, np.ndarray],
+  bins: Bins,
 ) -> dict[str, Any]:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
@@ -28,9 +33,14 @@ def write_results(
     step: the step at which the run ended, with these `states`.
     labels: the labels of the test split; the figures show the first replica, or the first ensemble, on it.
     values: the metrics, each `[replicas]`.
+    bins: the sums of `calibration.ece_bins` over the test split.
   """
   program, seeds = run.program, run.seeds
-  outputs, bins = _predictions(run, states, labels)
+  outputs: dict[str, np.ndarray] = {}
+  # The outputs of single members are not the ensemble's, and those of every token are too many to keep.
+  if program.ensemble == 1 and labels.ndim == 1:
+    first = run.replicas.pick(states, 0)
+    outputs = outputs_over(program, run.replicas.mesh, first, run.data["test"], run.eval_batch_size)
   results = {"step": step, **averaged(values)}
   if len(seeds) > program.ensemble:
     firsts = list(seeds)[:: program.ensemble]
@@ -50,19 +60,6 @@ def write_results(
       f"{workdir}: the results cannot be written ({error}); the same command tries again"
     ) from error
   return results
-
-
-def _predictions(run: Run, states: Any, labels: np.ndarray) -> tuple[dict[str, np.ndarray], Bins]:
-  """The outputs for every test example, if they can be kept, and the sums of the calibration bins."""
-  program, replicas, test = run.program, run.replicas, run.data["test"]
-  if program.ensemble > 1:  # the outputs of single members are not the ensemble's prediction
-    sums = make_sums(program, replicas, run.eval_batch_size)(states, test)
-    return {}, jax.tree.map(lambda x: x[0], sums["ece"])
-  shown = (program, replicas.mesh, replicas.pick(states, 0), test, run.eval_batch_size)
-  if labels.ndim > 1:  # outputs for every token of every sequence are too many to keep
-    return {}, bins_over(*shown)
-  outputs = outputs_over(*shown)
-  return outputs, calibration.ece_bins(outputs["log_probs"], labels)
 
 
 def save_figures(

@@ -1,4 +1,4 @@
-"""Passes over a whole split with a trained state: metrics, outputs, and bins of the calibration error."""
+"""Passes over a whole split with a trained state: metrics and outputs."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -11,23 +11,23 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
-from jaxreg.calibration import Bins, merge
+from jaxreg.calibration import merge
 from jaxreg.train.data.placement import Source, gather, place
 from jaxreg.train.data.stream import in_turn
 from jaxreg.train.devices.replicas import Loop, Vmap
-from jaxreg.train.step.metrics import prediction_metrics, summarize, to_host
+from jaxreg.train.step.metrics import prediction_metrics, to_host
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
 
-def make_sums(
+def make_evaluate(
   program: Program, replicas: Vmap | Loop, batch_size: int, *, stop: Callable[[], bool] = lambda: False
 ) -> Callable[..., Any]:
-  """Builds `sums(states, source, *, final=True)`: the metrics over a whole split, each `[replicas]`.
+  """Builds `evaluate(states, source, *, final=True)`: the sums of the metrics over a whole split, by replica.
 
-  Unless `final`, the live parameters of the training are evaluated, if the run's average asks for them. The
-  members of an ensemble predict together; each metric then has one value per ensemble. Once `stop`
-  returns True, `sums` returns None.
+  With `final=False`, it evaluates the current parameters, unless the run's average says `along`. The members
+  of an ensemble predict together; each metric then has one value per ensemble. Once `stop` returns True,
+  `evaluate` returns None.
   """
 
   def shown(state: TrainState, final: bool) -> TrainState:
@@ -62,31 +62,13 @@ def make_sums(
   steps = {True: make(True)}
   steps[False] = steps[True] if program.extras.average.along else make(False)
 
-  def sums(states: Any, source: Source, *, final: bool = True) -> Any:
+  def evaluate(states: Any, source: Source, *, final: bool = True) -> Any:
     total: Any = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
       if stop():
         return None
       total = merge(total, to_host(steps[final](states, source.arrays, batch, jnp.uint32(number))))
     return total
-
-  return sums
-
-
-def make_evaluate(
-  program: Program, replicas: Vmap | Loop, batch_size: int, *, stop: Callable[[], bool] = lambda: False
-) -> Callable[..., Any]:
-  """Builds `evaluate(states, source, prefix, *, final=True) -> {"<prefix>/error": [replicas], ...}`.
-
-  Once `stop` returns True, `evaluate` returns None.
-  """
-  sums = make_sums(program, replicas, batch_size, stop=stop)
-
-  def evaluate(
-    states: Any, source: Source, prefix: str, *, final: bool = True
-  ) -> dict[str, np.ndarray] | None:
-    total = sums(states, source, final=final)
-    return None if total is None else summarize(total, prefix)
 
   return evaluate
 
@@ -110,22 +92,6 @@ def outputs_over(
     for number, batch in enumerate(batches(source, batch_size, mesh))
   ]
   return jax.tree.map(lambda *x: np.concatenate(x)[: len(source)], *parts)
-
-
-def bins_over(
-  program: Program, mesh: jax.sharding.Mesh, state: TrainState, source: Source, batch_size: int
-) -> Bins:
-  """The sums of `calibration.ece_bins` over a split whose outputs are too large to keep, on the host."""
-  state = program.predicting(state)
-
-  @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
-  def run(state, arrays, batch, number):
-    return program.eval_step(state, gather(arrays, batch), number)["ece"]
-
-  total: Any = None
-  for number, batch in enumerate(batches(source, batch_size, mesh)):
-    total = merge(total, jax.device_get(run(state, source.arrays, batch, jnp.uint32(number))))
-  return total
 
 
 def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
