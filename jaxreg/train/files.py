@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxreg.train.errors import RunError
 
+Table = dict[str, Any]  # of a JSON file, or of results that become one
 SEAL = "seal"  # the name of the checksum in a table
 DIGITS = 16  # of the 64 digits of a SHA-256: enough against accidents
 DEPTH = 32  # of tables and lists within each other; Python's limit is at some hundreds

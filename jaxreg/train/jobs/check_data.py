@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from jaxreg.train.build.dataset import read_source, used_part
 from jaxreg.train.config.choices import Config
@@ -10,11 +9,12 @@ from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import REMEDY
 from jaxreg.train.data.readable import Faults, find_faults
 from jaxreg.train.errors import RunError, printable, shortened
+from jaxreg.train.files import Table
 
 MOST_SHOWN = 20  # errors of single images
 
 
-def check_data(config: Config, workdir: Path) -> dict[str, Any]:
+def check_data(config: Config, workdir: Path) -> Table:
   """Reads the data that `config` names, decodes each image once, and returns what there is.
 
   Nothing is written into `workdir`. What is found out about images stays in the user's cache, where a run
@@ -51,7 +51,7 @@ def check_data(config: Config, workdir: Path) -> dict[str, Any]:
   return results
 
 
-def report_lines(results: dict[str, Any]) -> list[str]:
+def report_lines(results: Table) -> list[str]:
   """The results in a few lines for people."""
   sizes = ", ".join(f"{number} {name}" for name, number in results["sizes"].items())
   names = f": {shortened(', '.join(results['class_names']), 1000)}" if results["class_names"] else ""

@@ -2,9 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,11 @@ from jaxreg.train.build.checks import check_devices
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import Config, flatten
-from jaxreg.train.config.rows import Row, compared_rows
+from jaxreg.train.config.choices import Config
+from jaxreg.train.config.rows import Fields, Row, compared_rows
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import check_no_links, write_figures, write_json, write_text
+from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
 from jaxreg.train.jobs.row_config import check_replicas, row_config, row_folder
 from jaxreg.train.jobs.train import train
 from jaxreg.train.lookup import short
@@ -30,7 +29,7 @@ from jaxreg.train.step.metrics import averaged, few_runs, shown
 METRICS = ("test/error", "test/nll", "test/ece")
 
 
-def compare(config: Config, workdir: Path) -> dict[str, Any]:
+def compare(config: Config, workdir: Path) -> Table:
   """Trains every row of `config.compare`; writes `compare.json`, `compare.md` and figures.
 
   Each run has a folder of its own below `workdir`. After an interruption, the same command continues where it
@@ -44,8 +43,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
   """
   processes.everywhere(lambda: check_no_links(workdir))
   rows = compared_rows(config)
-  cells = [(row, setting) for row in rows for setting in row.grid]
-  _check_all(config, cells)
+  _check_all(config, rows)
   searches = sum(len(row.grid) for row in rows if len(row.grid) > 1)
   total, numbers = searches + len(rows), itertools.count(1)
 
@@ -55,11 +53,11 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     progress(f"compare: {run}")
     return run
 
-  table: dict[str, Any] = {}
+  table: Table = {}
   folders: dict[str, Path] = {}
   for row in rows:
     chosen, search = _search(config, workdir, row, say)
-    final = _cell(config, row, chosen, seeds=config.compare.seeds)
+    final = _run_config(config, row, chosen, seeds=config.compare.seeds)
     part = say(f"{row.label}, {config.compare.seeds} seeds")
     folder = workdir / "rows" / row_folder(row.label, final)
     results = train(final, folder, part=part)
@@ -106,14 +104,14 @@ def data_title(config: Config) -> str:
   return ", ".join([*words, *(name for name, value in options.items() if value is True)])
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Table) -> str:
   """The comparison as a Markdown table, whose columns are aligned for people who read it as text."""
   rows = results["rows"]
   reference = next(iter(rows))
   seeds = f"{results['seeds']} seed{'s' if results['seeds'] > 1 else ''}"
   lines = [[seeds, "test error, %", "NLL", "ECE, %", f"error less {reference}'s, %", "setting"]]
   for label, entry in rows.items():
-    cells = [
+    columns = [
       label,
       shown(entry["mean"], "test/error", factor=100, digits=2),
       shown(entry["mean"], "test/nll", digits=3),
@@ -123,7 +121,7 @@ def markdown(results: dict[str, Any]) -> str:
       else shown(entry["difference"], "test/error", factor=100, digits=2, difference=True),
       ", ".join(f"{field.rpartition('.')[2]} {value}" for field, value in entry["setting"].items()),
     ]
-    lines.append(cells)
+    lines.append(columns)
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   lines.insert(1, ["-" * width for width in widths])
   table = ["| " + " | ".join(map(str.ljust, line, widths)) + " |\n" for line in lines]
@@ -131,51 +129,46 @@ def markdown(results: dict[str, Any]) -> str:
   return "".join(table) + (f"\n{note}\n" if note else "")
 
 
-def _search(
-  config: Config, workdir: Path, row: Row, say: Callable[[str], str]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _search(config: Config, workdir: Path, row: Row, say: Callable[[str], str]) -> tuple[Fields, list[Table]]:
   """The setting to train from all seeds, and the validation metrics of all settings."""
   if len(row.grid) == 1:
     return row.grid[0], []
-  seen = []
+  searched = []
   for setting in row.grid:
-    cell = _cell(config, row, setting, seeds=1)
+    run = _run_config(config, row, setting, seeds=1)
     part = say(f"{row.label}, {_show(setting)}")
-    results = train(cell, workdir / "search" / row_folder(row.label, cell), part=part)
+    results = train(run, workdir / "search" / row_folder(row.label, run), part=part)
     values = {name: value for name, value in results.items() if name.startswith("val/")}
-    seen.append({"setting": setting, **values})
+    searched.append({"setting": setting, **values})
   # Of equal settings, the one with the better likelihood wins.
-  best = min(seen, key=lambda entry: (entry[config.compare.choose], entry["val/nll"]))
-  return best["setting"], seen
+  best = min(searched, key=lambda entry: (entry[config.compare.choose], entry["val/nll"]))
+  return best["setting"], searched
 
 
-def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -> Config:
-  """The configuration of one run."""
+def _run_config(config: Config, row: Row, setting: Fields, *, seeds: int) -> Config:
   return row_config(config, row.label, {**row.fields, **setting}, seeds=seeds)
 
 
-def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
+def _check_all(config: Config, rows: list[Row]) -> None:
   """Makes every check that needs no training, before hours of training begin."""
   check_replicas(config)
-  described: dict[str, dict[str, Any]] = {}
-  for row, setting in cells:
-    cell = _cell(config, row, setting, seeds=config.compare.seeds)
+  described: dict[str, Table] = {}
+  settings = [(row, setting) for row in rows for setting in row.grid]
+  for row, setting in settings:
+    run = _run_config(config, row, setting, seeds=config.compare.seeds)
     try:
-      check(cell)
-      check_devices(cell)
-      data = json.dumps({k: v for k, v in flatten(cell).items() if k.startswith("data.")})
+      check(run)
+      check_devices(run)
+      data = json.dumps(run.data.to_dict())
       if data not in described:
-        described[data] = processes.everywhere(lambda cell=cell: load_data(cell)).describe()
+        described[data] = processes.everywhere(lambda run=run: load_data(run)).describe()
       # Settings that differ only in numbers of the optimizer are built once, for the first of them.
       if setting == row.grid[0] or not all(field.startswith("optimizer.") for field in setting):
-        build(cell, described[data])
+        build(run, described[data])
     except RunError as error:
-      raise RunError(f"compare, row {row.label!r}{_with(setting)}: {error}") from error
+      chosen = f" with {_show(setting)}" if setting else ""
+      raise RunError(f"compare, row {row.label!r}{chosen}: {error}") from error
 
 
-def _show(setting: Mapping[str, Any]) -> str:
+def _show(setting: Fields) -> str:
   return ", ".join(f"{field}={value}" for field, value in setting.items())
-
-
-def _with(setting: Mapping[str, Any]) -> str:
-  return f" with {_show(setting)}" if setting else ""

@@ -1,9 +1,9 @@
 """`job = evaluate`: the metrics of a checkpoint on a split."""
 
 from pathlib import Path
-from typing import Any
 
 from jaxreg.train.config.choices import Config
+from jaxreg.train.files import Table
 from jaxreg.train.jobs.measures import further_measures
 from jaxreg.train.jobs.out_of_distribution import detection
 from jaxreg.train.jobs.restored_run import restore_states
@@ -11,7 +11,7 @@ from jaxreg.train.run.whole_split import make_evaluate
 from jaxreg.train.step.metrics import averaged, summarize
 
 
-def evaluate(config: Config, workdir: Path) -> dict[str, Any]:
+def evaluate(config: Config, workdir: Path) -> Table:
   """Evaluates a checkpoint of `workdir`, as `config.evaluate` says.
 
   Raises:

@@ -18,16 +18,16 @@ from jaxreg.train.files import local_path
 from jaxreg.train.run.checkpoint import abstract, restore
 from jaxreg.train.run.loop import Run
 from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.state import States, TrainState
 
 
-def restored_states(run: Run, workdir: Path, step: int) -> Any:
+def restored_states(run: Run, workdir: Path, step: int) -> States:
   """The states of all replicas from the checkpoint of this step."""
   like = abstract(stacked(run.program.abstract, len(run.seeds)), run.replicas.stacked_layout)
   return run.replicas.unpack(restore(workdir, step, like))
 
 
-def initial_states(run: Run, backbone: dict[str, Any] | None) -> Any:
+def initial_states(run: Run, backbone: dict[str, Any] | None) -> States:
   """The states of all replicas from their seeds, each with a copy of `backbone`, if there is one."""
   state = compile_init(run.program, run.replicas)(np.array(run.seeds, np.uint32))
   if backbone is not None:

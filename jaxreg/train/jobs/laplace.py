@@ -80,16 +80,16 @@ def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Any:
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def last_layer(state, arrays, batch):
-    batch, seen = gather(arrays, batch), []
+    batch, found = gather(arrays, batch), []
 
     def keep_inputs(function: Any, args: Any, kwargs: Any, context: Any) -> Any:
       if context.module.path == ("head", "classifier") and context.method_name == "__call__":
-        seen.append(args[0])
+        found.append(args[0])
       return function(*args, **kwargs)
 
     with nn.intercept_methods(keep_inputs):
       outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
-    (features,) = seen
+    (features,) = found
     return jnp.pad(features, ((0, 0), (0, 1)), constant_values=1), outputs["logits"], batch["weights"]
 
   return last_layer

@@ -53,12 +53,12 @@ def _sets(
   return {f"{name}_coverage": covered.mean(), f"{name}_size": sets.sum(axis=-1).mean()}
 
 
-OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
-  "mce": lambda shown: {"mce": calibration.mce(calibration.ece_bins(*shown[:2]))},
-  "adaptive_ece": lambda shown: {"adaptive_ece": calibration.ece(calibration.adaptive_bins(*shown[:2]))},
-  "classwise_ece": lambda shown: {
-    "classwise_ece": calibration.ece(calibration.classwise_bins(*shown[:2])).mean()
-  },
+OF_THE_SPLIT: dict[str, Callable[[np.ndarray, np.ndarray], Array]] = {
+  "mce": lambda log_probs, labels: calibration.mce(calibration.ece_bins(log_probs, labels)),
+  "adaptive_ece": lambda log_probs, labels: calibration.ece(calibration.adaptive_bins(log_probs, labels)),
+  "classwise_ece": lambda log_probs, labels: calibration.ece(
+    calibration.classwise_bins(log_probs, labels)
+  ).mean(),
 }
 # These learn one number from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
@@ -102,7 +102,8 @@ def further_measures(
     @functools.cache
     def predicted(name: str, state: TrainState = state) -> Predicted:
       outputs = run.outputs(state, run.source(wanted[name]))
-      return Predicted(outputs["log_probs"], wanted[name].labels, keys.prediction_sets(name))
+      log_probs, labels = outputs["log_probs"], wanted[name].labels
+      return Predicted(log_probs, labels, keys.prediction_sets(name))
 
     for name in names:
       if name == "laplace":
@@ -110,7 +111,8 @@ def further_measures(
       elif name in HELD_OUT:
         values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:
-        values = OF_THE_SPLIT[name](predicted(split))
+        shown = predicted(split)
+        values = {name: OF_THE_SPLIT[name](shown.log_probs, shown.labels)}
       for measure, value in jax.device_get(values).items():
         found.setdefault(f"{split}/{measure}", []).append(float(value))
   return {name: np.array(values) for name, values in found.items()}

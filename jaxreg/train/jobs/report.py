@@ -2,16 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 from jaxreg.train.config.choices import Config
+from jaxreg.train.files import Table
 from jaxreg.train.jobs.check_data import report_lines
 from jaxreg.train.jobs.compare import markdown
 from jaxreg.train.jobs.flatness.job import markdown as flatness_lines
 from jaxreg.train.step.metrics import few_runs, shown
 
 
-def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
+def report(results: Table, config: Config, workdir: Path) -> str:
   """The results as a few lines for people, with the paths of the figures."""
   if config.job == "compare":
     where = f"in {workdir}: compare.md, compare.json, and a folder a run"
@@ -56,21 +56,21 @@ def report(results: dict[str, Any], config: Config, workdir: Path) -> str:
   return "\n".join([what, *lines])
 
 
-def _further(results: dict[str, Any], split: str) -> list[str]:
+def _further(results: Table, split: str) -> list[str]:
   """Lines on `evaluate.measures`."""
   lines, indent = [], " " * 6
   percent = lambda name: f"{shown(results, f'{split}/{name}', factor=100, digits=2)}%"
   if errors := [name for name in ("mce", "adaptive_ece", "classwise_ece") if f"{split}/{name}" in results]:
-    told = [f"{name.replace('_ece', ' ECE').replace('mce', 'MCE')} {percent(name)}" for name in errors]
-    lines.append(indent + "   ".join(told))
+    texts = [f"{name.replace('_ece', ' ECE').replace('mce', 'MCE')} {percent(name)}" for name in errors]
+    lines.append(indent + "   ".join(texts))
   if f"{split}/temperature" in results:
     temperature, nll = (
       shown(results, f"{split}/{name}", digits=4) for name in ("temperature", "tempered_nll")
     )
     lines.append(f"{indent}at temperature {temperature}: NLL {nll}   ECE {percent('tempered_ece')}")
   if f"{split}/laplace_nll" in results:
-    told = f"NLL {shown(results, f'{split}/laplace_nll', digits=4)}   ECE {percent('laplace_ece')}"
-    lines.append(f"{indent}by Laplace: error {percent('laplace_error')}   {told}")
+    likelihood = f"NLL {shown(results, f'{split}/laplace_nll', digits=4)}   ECE {percent('laplace_ece')}"
+    lines.append(f"{indent}by Laplace: error {percent('laplace_error')}   {likelihood}")
   for name in ("conformal", "aps"):
     if f"{split}/{name}_size" in results:
       size = shown(results, f"{split}/{name}_size", digits=3)

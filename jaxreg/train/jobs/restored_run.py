@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from jaxreg.train.run.folder_name import EVALUATES
 from jaxreg.train.run.manifest import pick_step
 from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.state import States, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class RestoredRun:
   program: Program
   dataset: Dataset
   replicas: Vmap | Loop
-  states: Any
+  states: States
   step: int
   number: int
   batch_size: int

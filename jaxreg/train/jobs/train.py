@@ -3,7 +3,6 @@
 import contextlib
 import functools
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import shortened
+from jaxreg.train.files import Table
 from jaxreg.train.jobs.initial_state import initial_states, load_backbone, restored_states
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import Checkpoints
@@ -30,9 +30,10 @@ from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
 from jaxreg.train.run.results import write_results
 from jaxreg.train.step.metrics import averaged, summarize
+from jaxreg.train.step.state import States
 
 
-def train(config: Config, workdir: Path, *, part: str = "") -> dict[str, Any]:
+def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   """Trains, or continues to train, and evaluates; returns the results, which are also in `results.json`.
 
   If there are several replicas, the results are means with a `..._ci95` beside each, and `replicas` holds the
@@ -79,10 +80,10 @@ def _train(
   config: Config,
   workdir: Path,
   dataset: Dataset,
-  backbone: dict[str, Any] | None,
-  claimed: dict[str, Any],
+  backbone: Table | None,
+  claimed: Table,
   part: str,
-) -> dict[str, Any]:
+) -> Table:
   program, there = run.program, functools.partial(check_there, workdir, claimed["token"])
   keeps = {"keep": config.checkpoint.keep, "best": config.checkpoint.best}
   with (
@@ -120,7 +121,7 @@ def _train(
 
 
 def _evaluate(
-  run: Run, states: Any, val: dict[str, np.ndarray] | None
+  run: Run, states: States, val: dict[str, np.ndarray] | None
 ) -> tuple[dict[str, np.ndarray], Bins] | None:
   """The final metrics on val and test, `[replicas]` each, and the first replica's bins of the test split.
 

@@ -16,13 +16,12 @@ from tqdm import tqdm
 from jaxreg import models
 from jaxreg._extras import install
 from jaxreg.train import keys
-from jaxreg.train.build.dataset import is_resident
 from jaxreg.train.config.choices import Config
-from jaxreg.train.data.placement import Source, gather, make_source
+from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import write_json, write_text
-from jaxreg.train.jobs.restored_run import restore_states
+from jaxreg.train.files import Table, write_json, write_text
+from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
 from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step.metrics import averaged
 from jaxreg.train.step.program import Program
@@ -32,7 +31,7 @@ from jaxreg.typing import Array
 Search = Callable[..., tuple[Array, Array]]
 
 
-def translate(config: Config, workdir: Path) -> dict[str, Any]:
+def translate(config: Config, workdir: Path) -> Table:
   """Translates `config.evaluate.split` with a checkpoint of `workdir`, as `config.translate` says.
 
   Writes `translate.json` and, for the first replica, `translations.txt`. sacrebleu computes BLEU against the
@@ -59,9 +58,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
 
   run = restore_states(config, workdir)
   split = config.evaluate.split
-  source = make_source(
-    run.replicas.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset)
-  )
+  source = run.source(run.dataset.splits()[split])
   text = read_parallel_text(**config.data.parallel_text)
   pairs = text.pairs[split][: len(source)]
   searches: dict[str, Search] = {
@@ -75,10 +72,9 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
     decode = make_decode(
       run.program, search, text, beam_size=config.translate.beam_size if name == "beam" else 1
     )
-    for replica in range(config.replicas):
-      state = run.program.predicting(run.replicas.pick(run.states, replica))
+    for replica, state in enumerate(run.each()):
       title = name if config.replicas == 1 else f"{name}, replica {replica}"
-      lines = text.text(_decode_all(decode, run.replicas.mesh, state, source, config.eval_batch_size, title))
+      lines = text.text(_decode_all(decode, run, run.program.predicting(state), source, title))
       score = metric.corpus_score(lines, [[target for _, target in pairs]]).score
       bleu.setdefault(name, []).append(score)
       first.setdefault(name, lines)
@@ -136,20 +132,21 @@ def make_decode(
 
 def _decode_all(
   decode: Callable[[TrainState, Array, Array], Array],
-  mesh: jax.sharding.Mesh,
+  run: RestoredRun,
   state: TrainState,
   source: Source,
-  batch_size: int,
   title: str,
 ) -> np.ndarray:
+  mesh = run.replicas.mesh
+
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
-  def run(state, arrays, batch, number):
+  def decode_batch(state, arrays, batch, number):
     return decode(state, gather(arrays, batch)["inputs"], number)
 
   parts = []
   options = {"desc": f"translating ({title})", "unit": "line", "file": sys.stderr, "disable": None}
   with tqdm(total=len(source), **options) as bar:  # on a terminal only
-    for number, batch in enumerate(batches(source, batch_size, mesh)):
-      parts.append(np.asarray(run(state, source.arrays, batch, jnp.uint32(number))))
+    for number, batch in enumerate(batches(source, run.batch_size, mesh)):
+      parts.append(np.asarray(decode_batch(state, source.arrays, batch, jnp.uint32(number))))
       bar.update(min(len(parts[-1]), len(source) - bar.n))
   return np.concatenate(parts)[: len(source)]

@@ -5,13 +5,14 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxreg.train.errors import NothingToSave
+from jaxreg.train.step.state import States
 from jaxreg.typing import Array
 
 NEAR_CHANCE = 1.5  # multiple of the accuracy of a guess
@@ -19,7 +20,7 @@ EXPLODED = 10  # multiple of the loss of a guess; an overfit network stays below
 ALIKE = 0.05  # difference of retain probabilities; a healthy run reaches 0.1 in its first epoch
 
 
-def largest_parts(states: Any) -> dict[str, np.ndarray]:
+def largest_parts(states: States) -> dict[str, np.ndarray]:
   """The largest absolute value in each part of the state, for each replica."""
   parts = ("params", "model_state", "opt_state")
   if isinstance(states, tuple):
@@ -118,7 +119,7 @@ class Watchdog:
 
   def __init__(self, file: Path, *, minutes: float):
     self._file, self._seconds = file, 60 * minutes
-    self._stream: Any = None
+    self._stream: TextIO | None = None
     self._since = 0.0
 
   def __enter__(self) -> "Watchdog":

@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-  """The run was told to stop, and saved; `status` is the exit status that a shell expects for the signal."""
+  """A signal stopped the run, which saved; `status` is the exit status that a shell expects for it."""
 
   def __init__(self, signal_number: int | None, step: int):
     super().__init__(f"stopped at step {step} and saved; the same command continues from there")

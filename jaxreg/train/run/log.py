@@ -16,7 +16,7 @@ from jaxreg.train.step.program import Program
 
 PART_WIDTH = 30  # characters of a part's name beside its bar
 BAR_WIDTH = 8  # columns that a bar has at least
-# The forms of the bar, the richest first; the first one that the terminal has room for is used.
+# The forms of the bar, the richest first; the first one that fits into the terminal is used.
 FORMS = (
   "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
   "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]",
@@ -100,7 +100,7 @@ class Log:
     if self._bar is None:
       self._say_line(step, values)
       return
-    # The bar shows the speed itself and has little room.
+    # The bar shows the speed itself and has little space.
     self._bar.set_postfix_str(_summary(self._latest, "train/loss", "val/error"), refresh=False)
     self._bar.bar_format = _fitting(self._bar)
     self._bar.refresh()
@@ -181,7 +181,7 @@ def progress(line: str) -> None:
 
 
 def _fitting(bar: tqdm) -> str:
-  """The richest form of the bar that the terminal has room for."""
+  """The richest form of the bar that fits into the terminal."""
   given = bar.format_dict
   for form in FORMS[:-1]:
     text = bar.format_meter(**{**given, "bar_format": form.replace("{bar}", ""), "ncols": None})

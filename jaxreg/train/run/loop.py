@@ -22,6 +22,7 @@ from jaxreg.train.run.log import Log, Silent
 from jaxreg.train.run.recorder import Recorder
 from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.program import Program
+from jaxreg.train.step.state import States
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Run:
 
 
 def train_steps(
-  run: Run, step: int, states: Any, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
-) -> tuple[int, Any, dict[str, np.ndarray] | None]:
+  run: Run, step: int, states: States, feed: Feed, saved: Checkpoints, log: Log | Silent, watchdog: Watchdog
+) -> tuple[int, States, dict[str, np.ndarray] | None]:
   """Trains from `step` to the last step, or until all replicas have stopped early.
 
   Returns:
@@ -128,7 +129,7 @@ def train_steps(
   return step, states, val
 
 
-def _rescue(run: Run, step: int, states: Any, saved: Checkpoints) -> None:
+def _rescue(run: Run, step: int, states: States, saved: Checkpoints) -> None:
   """Saves the states after an exception in the loop, if they are whole; one of several processes cannot."""
   alive = not any(leaf.is_deleted() for leaf in jax.tree.leaves(states))
   if not step or not alive or jax.process_count() > 1:
@@ -139,13 +140,13 @@ def _rescue(run: Run, step: int, states: Any, saved: Checkpoints) -> None:
     saved.wait()
 
 
-def _make_dispatch(run: Run, feed: Feed) -> Callable[[Any, range], tuple[Any, Any]]:
+def _make_dispatch(run: Run, feed: Feed) -> Callable[[States, range], tuple[States, Any]]:
   """Builds `dispatch(states, steps) -> (states, metrics)`: one step, or several in one program."""
   one = run.replicas.make_step(run.program.train_step)
   several = run.replicas.make_step(run.program.train_step, scan=True)
   arrays = run.data["train"].arrays
 
-  def dispatch(states: Any, steps: range) -> tuple[Any, Any]:
+  def dispatch(states: States, steps: range) -> tuple[States, Any]:
     make, place_batch = one if len(steps) == 1 else several
     batch = place_batch(feed(steps))
     with jax.transfer_guard("disallow"):
@@ -154,7 +155,7 @@ def _make_dispatch(run: Run, feed: Feed) -> Callable[[Any, range], tuple[Any, An
   return dispatch
 
 
-def _all_stopped(states: Any) -> bool:
+def _all_stopped(states: States) -> bool:
   """Whether early stopping has stopped every replica."""
   each = states if isinstance(states, tuple) else (states,)
   return all(bool(np.all(jax.device_get(state.extras["average"].should_stop))) for state in each)

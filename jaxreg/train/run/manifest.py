@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import digest, parse_table, sealed, sync_all, write_json
+from jaxreg.train.files import Table, digest, parse_table, sealed, sync_all, write_json
 
 
 def folders(workdir: Path) -> tuple[Path, Path]:
@@ -120,7 +120,7 @@ def _inspect(folder: Path, manifests: Path) -> tuple[str | None, dict[str, float
   return (f"{wrong[0]} does not match its checksum" if wrong else None), manifest["metrics"]
 
 
-def _read_manifest(file: Path) -> dict[str, Any]:
+def _read_manifest(file: Path) -> Table:
   """The manifest in `file`; raises ValueError if the file is damaged or is not a manifest."""
   if file.exists() and not file.is_file():
     raise ValueError("it is no file")  # a pipe would be waited for

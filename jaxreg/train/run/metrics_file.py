@@ -17,7 +17,7 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import no_link_or_pipe, parse_table, sealed, write_text
+from jaxreg.train.files import Table, no_link_or_pipe, parse_table, sealed, write_text
 
 proto: Any = event_pb2  # The import creates its classes, which a type checker cannot know.
 FLUSH_SECONDS = 30
@@ -119,12 +119,12 @@ class EventFile:
     self._file.write(event.SerializeToString())
 
 
-def read_records(workdir: Path) -> list[dict[str, Any]]:
+def read_records(workdir: Path) -> list[Table]:
   """The records of `metrics.jsonl`; damaged lines, such as a last line that a kill cut, are left out."""
   return [record for record in _read_lines(workdir) if record is not None]
 
 
-def _read_lines(workdir: Path) -> list[dict[str, Any] | None]:
+def _read_lines(workdir: Path) -> list[Table | None]:
   """The record of each line; None for a damaged line."""
   file = workdir / "metrics.jsonl"
   lines = file.read_bytes().splitlines() if file.is_file() else []
@@ -139,11 +139,11 @@ def _is_still(stream: TextIO, file: Path) -> bool:
     return False
 
 
-def _line(record: dict[str, Any]) -> str:
+def _line(record: Table) -> str:
   return json.dumps(sealed(record)) + "\n"
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> Table | None:
   try:
     record = parse_table(line)
   except ValueError:

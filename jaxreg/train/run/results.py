@@ -1,7 +1,6 @@
 """What a finished run writes to its work directory: figures, `reliability.json` and `results.json`."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -11,22 +10,23 @@ from jaxreg.calibration import Bins
 from jaxreg.plots._names import paper_name
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
-from jaxreg.train.files import sealed, write_figures, write_json
+from jaxreg.train.files import Table, sealed, write_figures, write_json
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.whole_split import outputs_over
 from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.state import States
 
 
 def write_results(
   run: Run,
   workdir: Path,
   step: int,
-  states: Any,
+  states: States,
   labels: np.ndarray,
   values: dict[str, np.ndarray],
   bins: Bins,
-) -> dict[str, Any]:
+) -> Table:
   """Writes figures, `reliability.json` and, last, `results.json`; returns the content of `results.json`.
 
   Args:
@@ -68,7 +68,7 @@ def save_figures(
   seeds: range,
   terms: tuple[str, ...],
   bins: Bins,
-  outputs: dict[str, Any],
+  outputs: Table,
   labels: np.ndarray,
 ) -> list[str]:
   """Draws figures of the run's records and of its first seed's test outputs into `workdir/figures`.

@@ -17,7 +17,7 @@ from jaxreg.train.data.stream import in_turn
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.step.metrics import prediction_metrics, to_host
 from jaxreg.train.step.program import Program
-from jaxreg.train.step.state import TrainState
+from jaxreg.train.step.state import States, TrainState
 
 
 def make_evaluate(
@@ -62,7 +62,7 @@ def make_evaluate(
   steps = {True: make(True)}
   steps[False] = steps[True] if program.extras.average.along else make(False)
 
-  def evaluate(states: Any, source: Source, *, final: bool = True) -> Any:
+  def evaluate(states: States, source: Source, *, final: bool = True) -> Any:
     total: Any = None
     for number, batch in enumerate(batches(source, batch_size, replicas.mesh)):
       if stop():

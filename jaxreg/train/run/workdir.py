@@ -19,7 +19,7 @@ from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import default_config, flatten, relevant
 from jaxreg.train.config.fields import attribute
 from jaxreg.train.errors import RunError, one_line, printable, shortened
-from jaxreg.train.files import check_no_links, make_folder, parse_table, sealed, write_json
+from jaxreg.train.files import Table, check_no_links, make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.folder_name import TRAINS
 from jaxreg.train.run.lock import locked
 from jaxreg.train.run.log import progress
@@ -29,7 +29,7 @@ SHOWN = 8  # differences in a message
 FORMAT = 1  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
-def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps: int) -> str | None:
+def claim(workdir: Path, fields: Table, data: Table, num_steps: int) -> str | None:
   """Claims `workdir` for a flat configuration, or checks that it belongs to that configuration.
 
   `num_steps` is the length of the run that is asked for.
@@ -70,13 +70,13 @@ def claim(workdir: Path, fields: dict[str, Any], data: dict[str, Any], num_steps
 
 def claim_and_lock(
   workdir: Path,
-  fields: dict[str, Any],
-  data: dict[str, Any],
+  fields: Table,
+  data: Table,
   num_steps: int,
   held: contextlib.ExitStack,
   *,
   part: str = "",
-) -> dict[str, Any]:
+) -> Table:
   """Claims `workdir` as `claim` does and locks it until `held` ends.
 
   Returns:
@@ -95,9 +95,7 @@ def claim_and_lock(
   return {"remark": remark, "token": token}
 
 
-def describe(
-  workdir: Path, fields: dict[str, Any], data: dict[str, Any], *, missing_only: bool = False
-) -> list[str]:
+def describe(workdir: Path, fields: Table, data: Table, *, missing_only: bool = False) -> list[str]:
   """Writes the files that say which run this is; the last one marks the folder. Returns their names."""
   tables = {
     "data.json": data,
@@ -111,7 +109,7 @@ def describe(
 
 
 def check_same(
-  workdir: Path, fields: dict[str, Any], data: dict[str, Any], free: frozenset[str] = TRAINS
+  workdir: Path, fields: Table, data: Table, free: frozenset[str] = TRAINS
 ) -> dict[str, tuple[Any, Any]]:
   """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
 
@@ -153,7 +151,7 @@ def read(workdir: Path, name: str) -> Any:
   return content
 
 
-def read_config(workdir: Path) -> dict[str, Any]:
+def read_config(workdir: Path) -> Table:
   """The flat configuration that `workdir` was trained with."""
   fields = read(workdir, "config.json")
   if (version := fields.pop("format", None)) != FORMAT:
@@ -168,7 +166,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
   return fields
 
 
-def read_data(workdir: Path) -> dict[str, Any]:
+def read_data(workdir: Path) -> Table:
   """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it."""
   data = read(workdir, "data.json")
   for field, right in DATA.items():
@@ -224,9 +222,7 @@ def _is_untouched(workdir: Path) -> bool:
   return not (workdir / "results.json").exists() and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
 
 
-def _differences(
-  old: dict[str, Any], new: dict[str, Any], free: frozenset[str]
-) -> dict[str, tuple[Any, Any]]:
+def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tuple[Any, Any]]:
   new = json.loads(json.dumps(new))
   fields = [field for field in sorted({*old, *new}) if attribute(field, "scope") not in free]
   return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
@@ -263,7 +259,7 @@ def _other_environment(workdir: Path) -> str | None:
   return f"the run began in another environment: {', '.join(differ)}" if differ else None
 
 
-def _environment() -> dict[str, Any]:
+def _environment() -> Table:
   packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
   return {
     "jaxreg": jaxreg.__version__,

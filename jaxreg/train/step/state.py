@@ -32,3 +32,6 @@ class TrainState:
   def replace(self, **changes: Any) -> "TrainState":
     """The state with other values of these fields."""
     return dataclasses.replace(self, **changes)
+
+
+States = TrainState | tuple[TrainState, ...]  # of all replicas: one stacked state, or a state of each

@@ -20,6 +20,7 @@ from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import gather, place
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
+from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
@@ -38,8 +39,9 @@ from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps, pick_step, seal
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Key, Params
 
-Found = tuple[Any, dict[str, Any]]  # the arrays of an analysis for the figures, and its summary in numbers
+Found = tuple[Any, Table]  # the arrays of an analysis for the figures, and its summary in numbers
 
 
 class AnalysedRun:
@@ -67,24 +69,24 @@ class AnalysedRun:
     identity = [*saved, len(self.split), self.mask, options.seed, options.parts]
     self.cache = cache / f"{folder.name}-{short_hash(identity)}"
 
-  def analyse(self) -> dict[str, Any]:
+  def analyse(self) -> Table:
     """The arrays for the figures, and a summary in numbers."""
     network = self.networks(self.program, self.state.params)(self.state)
     results = workdirs.read(self.folder, "results.json") if (self.folder / "results.json").is_file() else {}
-    summary: dict[str, Any] = {
+    summary: Table = {
       "step": self.step,
       "examples": len(self.split),
       "parameters": network.size,
       "train/loss": network.loss(),
       **{name: value for name, value in results.items() if name in ("test/error", "test/nll")},
     }
-    arrays: dict[str, Any] = {}
+    arrays: Table = {}
     for name in self.options.analyses:
       progress(f"flatness: {name}")
       arrays[name], summary[name] = getattr(self, name)(network)
     return {"arrays": arrays, "summary": summary}
 
-  def networks(self, program: Program, params: Any) -> Callable[[TrainState], NetworkAtPoint]:
+  def networks(self, program: Program, params: Params) -> Callable[[TrainState], NetworkAtPoint]:
     """Builds `state -> NetworkAtPoint` on the examples, which are split over the devices if they divide."""
     spec = P("data") if len(self.split) % self.mesh.size == 0 else P()
     batch = place(self.mesh, with_weights(host_batch(self.split)), spec)
@@ -109,7 +111,7 @@ class AnalysedRun:
     control = analyses.isotropic_samples(gradients, self.options.seed)
     return {"trajectory": trajectory, "gradients": gradients, "isotropic control": control}
 
-  def key(self, name: str) -> Any:
+  def key(self, name: str) -> Key:
     return keys.flatness(self.options.seed, name)
 
   def trajectory(self, num: int) -> np.ndarray:
@@ -162,7 +164,7 @@ class AnalysedRun:
     for label, (fields, program) in self.noisy.items():
       networks = self.networks(program, network.params)
 
-      def at(step: int, networks: Callable[[TrainState], NetworkAtPoint] = networks) -> dict[str, Any]:
+      def at(step: int, networks: Callable[[TrainState], NetworkAtPoint] = networks) -> Table:
         state = restore_state(self.program, self.folder, step, self.options.replica, self.run.replicas)
         return (
           networks(state).alignment(keys.step(self.key("alignment"), step), options.num_samples)._asdict()

@@ -10,6 +10,7 @@ import numpy as np
 from jaxreg import flatness
 from jaxreg.flatness._noise import pooled
 from jaxreg.train import keys
+from jaxreg.train.files import Table
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache, Arrays
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint
 from jaxreg.typing import Key
@@ -30,7 +31,7 @@ def profile(
   """The loss along random directions, the same for every network: `losses` `[directions, points]`."""
   alphas = jnp.linspace(-reach, reach, points)
 
-  def along(first: int, number: int) -> dict[str, Any]:
+  def along(first: int, number: int) -> Table:
     losses = []
     for index in range(first, first + number):
       key = keys.direction(index)
@@ -76,7 +77,7 @@ def variance_flatness(
   factors: Sequence[float],
   directions: int,
   tol: float,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Table, Table]:
   """Variances and interval flatness along the principal components of the samples, by kind, with fits.
 
   `found` has for each kind the `variances` `[k]` along its `k` components, the fields of `IntervalFlatness`
@@ -97,7 +98,7 @@ def variance_flatness(
     by_factor, fits[kind] = [], {}
     for factor in factors:
 
-      def block(first: int, number: int, rows: np.ndarray = rows, factor: float = factor) -> dict[str, Any]:
+      def block(first: int, number: int, rows: np.ndarray = rows, factor: float = factor) -> Table:
         return network.intervals(jnp.asarray(rows[first : first + number], jnp.float32), factor)._asdict()
 
       # The factor with all its digits, so that two nearly equal factors have two names.
@@ -128,14 +129,14 @@ def spectra(network: NetworkAtPoint, cache: ArrayCache, key: Key, samples: np.nd
 
 def projected_variance(
   network: NetworkAtPoint, cache: ArrayCache, key: Key, samples: Samples, *, eigenpairs: int, tol: float
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Table, Table]:
   """The Hessian's eigenvalues, `values`, with `residuals`, and the samples' variances along its eigenvectors.
 
   The variances and their fits are by kind of samples. With `eigenpairs` 0, the dense Hessian gives all
   eigenpairs. `by` says how they were computed: `lanczos`, or a way of `NetworkAtPoint.hessian_by`.
   """
 
-  def decompose() -> dict[str, Any]:
+  def decompose() -> Table:
     if eigenpairs == 0:
       values, vectors = np.linalg.eigh(np.asarray(network.hessian(), np.float64))
       pairs = {"values": values[::-1], "vectors": vectors.T[::-1], "residuals": np.zeros_like(values)}
@@ -183,5 +184,5 @@ def _fit(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> Fit:
     return jax.device_get(flatness.broken_power_law_fit(x, y, where=mask))
 
 
-def _numbers(fit: Fit) -> dict[str, Any]:
+def _numbers(fit: Fit) -> Table:
   return {name: np.asarray(value).tolist() for name, value in fit._asdict().items()}

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from jax.typing import ArrayLike
 from tqdm import tqdm
 
 from jaxreg.train.data.unpack import ERRORS, read_npz
@@ -21,7 +21,7 @@ class ArrayCache:
   def __init__(self, folder: Path):
     self.folder = folder
 
-  def arrays(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> Arrays:
+  def arrays(self, name: str, compute: Callable[[], Mapping[str, ArrayLike]]) -> Arrays:
     """The arrays of that name, from disk or from `compute`; a file is either whole or not there."""
     file = self.folder / f"{name}.npz"
     found = _read(file)
@@ -32,7 +32,7 @@ class ArrayCache:
     return found
 
   def blocks(
-    self, name: str, total: int, compute: Callable[[int, int], Mapping[str, Any]], *, size: int
+    self, name: str, total: int, compute: Callable[[int, int], Mapping[str, ArrayLike]], *, size: int
   ) -> Arrays:
     """`compute(first, number)` over the blocks of `total` rows, with a progress bar.
 
@@ -41,7 +41,7 @@ class ArrayCache:
     # A block of another size is another one.
     blocks = {f"{name}-{start}+{size}": (start, min(size, total - start)) for start in range(0, total, size)}
 
-    def join() -> Mapping[str, Any]:
+    def join() -> Mapping[str, ArrayLike]:
       parts = []
       for block, rows in tqdm(blocks.items(), desc=name, unit="block", leave=False, disable=None):
         parts.append(self.arrays(block, lambda rows=rows: compute(*rows)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ from jaxreg import plots
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import checked_rows
 from jaxreg.train.errors import RunError, one_line
-from jaxreg.train.files import check_no_links, local_path, write_figures, write_json, write_text
+from jaxreg.train.files import Table, check_no_links, local_path, write_figures, write_json, write_text
 from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun
 from jaxreg.train.jobs.flatness.analyses import rises
 from jaxreg.train.jobs.flatness.requirements import check_analyses, check_row
@@ -20,7 +19,7 @@ from jaxreg.train.jobs.train import train
 from jaxreg.train.run.log import progress
 
 
-def flatness(config: Config, workdir: Path) -> dict[str, Any]:
+def flatness(config: Config, workdir: Path) -> Table:
   """Runs the analyses that `config.flatness` asks for; writes `flatness.json` and figures.
 
   Each row of `flatness.rows` is trained as by `train`, in a folder of its own below `workdir`, and then
@@ -35,7 +34,7 @@ def flatness(config: Config, workdir: Path) -> dict[str, Any]:
     raise RunError(f"job: flatness runs in one process, here are {jax.process_count()}")
   check_no_links(workdir)
   rows = _rows(config)
-  found: dict[str, dict[str, Any]] = {}
+  found: dict[str, Table] = {}
   for number, (label, row) in enumerate(rows.items(), 1):
     part = f"row {number} of {len(rows)}: {label}"
     progress(f"flatness: {part}")
@@ -79,7 +78,7 @@ def _rows(config: Config) -> dict[str, Config]:
   return found
 
 
-def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None:
+def _compare_profiles(found: Mapping[str, Table], results: Table) -> None:
   """Compares every row with the first, direction by direction; all rows have the same directions."""
   compared = {
     label: rises(row["arrays"]["profile"]) for label, row in found.items() if "profile" in row["arrays"]
@@ -95,7 +94,7 @@ def _compare_profiles(found: Mapping[str, Any], results: dict[str, Any]) -> None
       results[label]["profile"][distance] = entry
 
 
-def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def make_figures(rows: Mapping[str, Table]) -> Table:
   """The figures of all analyses in `rows`."""
   having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
   figures = {}
@@ -112,12 +111,12 @@ def make_figures(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
   return figures
 
 
-def power_law_panels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[dict[str, Any], str, str]]:
+def power_law_panels(rows: Mapping[str, Table]) -> dict[str, tuple[Table, str, str]]:
   """The clouds and fits of `plots.power_laws`, with the labels of the axes, by the name of the figure."""
   having = lambda name: {label: arrays[name] for label, arrays in rows.items() if name in arrays}
-  figures: dict[str, tuple[dict[str, Any], str, str]] = {}
+  figures: dict[str, tuple[Table, str, str]] = {}
   if found := having("variance_flatness"):
-    panels: dict[str, Any] = {kind: {} for kind in next(iter(found.values()))["found"]}
+    panels: Table = {kind: {} for kind in next(iter(found.values()))["found"]}
     for kind in panels:
       for label, each in found.items():
         # The paper's factor, if it was measured; the widths come in the order of the fits.
@@ -138,7 +137,7 @@ def power_law_panels(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[d
   return figures
 
 
-def markdown(results: Mapping[str, Any]) -> str:
+def markdown(results: Table) -> str:
   """The results as text, a line for each measure."""
   lines = []
   for label, row in results["rows"].items():
@@ -162,7 +161,7 @@ def markdown(results: Mapping[str, Any]) -> str:
   return "\n".join(lines)
 
 
-def _fit(fit: Mapping[str, Any]) -> str:
+def _fit(fit: Table) -> str:
   """One slope if it is one power law; else both slopes, and where they meet."""
   test = f"linearity p {fit['linearity']:.2g}, correlation {fit['correlation']:.3f}"
   if "slopes" in fit:

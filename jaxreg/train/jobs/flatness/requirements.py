@@ -40,7 +40,7 @@ def check_analyses(config: Config) -> None:
     raise RunError("flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis")
 
 
-def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
+def check_plain(run: Config, options: Config, dataset: Dataset) -> None:
   """Checks that the training can be continued from its last parameters, batch by batch of its examples."""
   if not options.replica < run.replicas:
     raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
@@ -60,7 +60,7 @@ def check_plain(run: Config, options: Any, dataset: Dataset) -> None:
     )
 
 
-def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -> None:
+def check_samples(program: Program, options: Config, dataset: Dataset, step: int) -> None:
   """Checks, for analyses of samples, that the gradients vary, and the parameters after `step`."""
   sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
   if not sampled:
@@ -79,7 +79,7 @@ def check_samples(program: Program, options: Any, dataset: Dataset, step: int) -
     )
 
 
-def check_parts(program: Program, options: Any, dataset: Dataset) -> None:
+def check_parts(program: Program, options: Config, dataset: Dataset) -> None:
   """Checks that the examples divide into `flatness.parts`, and that BatchNorm couples none of them."""
   examples = len(dataset.train.take(slice(options.examples or None)))
   if examples % options.parts:
@@ -109,7 +109,7 @@ def noisy_programs(
   return made
 
 
-def most_samples(options: Any) -> int:
+def most_samples(options: Config) -> int:
   """The largest number of samples that an analysis asks for."""
   return max(options[name].samples for name in SAMPLED if name in options.analyses)
 
