@@ -5,9 +5,7 @@ import functools
 from pathlib import Path
 
 import jax
-import numpy as np
 
-from jaxreg.calibration import Bins
 from jaxreg.train.build.checks import check_devices
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
@@ -28,9 +26,9 @@ from jaxreg.train.run.lock import check_shared, check_there
 from jaxreg.train.run.log import open_log
 from jaxreg.train.run.loop import Run, train_steps
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.run.results import write_results
-from jaxreg.train.step.metrics import averaged, summarize
-from jaxreg.train.step.state import States
+from jaxreg.train.run.results import final_metrics, write_results
+from jaxreg.train.step.metrics import averaged
+from jaxreg.typing import Params
 
 
 def train(config: Config, workdir: Path, *, part: str = "") -> Table:
@@ -80,7 +78,7 @@ def _train(
   config: Config,
   workdir: Path,
   dataset: Dataset,
-  backbone: Table | None,
+  backbone: Params | None,
   claimed: Table,
   part: str,
 ) -> Table:
@@ -105,7 +103,7 @@ def _train(
       if dataset.class_names:
         log.say(f"classes: {shortened(', '.join(dataset.class_names), 300)}", routine=True)
       step, states, val = train_steps(run, step, states, feed, saved, log, watchdog)
-      evaluated = _evaluate(run, states, val)
+      evaluated = final_metrics(run, states, val)
       if evaluated is None:
         saved.wait()
         raise Interrupted(run.interrupt.received, step)
@@ -118,22 +116,3 @@ def _train(
   if gone := processes.first(lambda: describe(missing_only=True)):
     log.say(f"warning: {', '.join(gone)} had been removed under this run, and is written again")
   return write_results(run, workdir, step, states, dataset.test.labels, values, bins)
-
-
-def _evaluate(
-  run: Run, states: States, val: dict[str, np.ndarray] | None
-) -> tuple[dict[str, np.ndarray], Bins] | None:
-  """The final metrics on val and test, `[replicas]` each, and the first replica's bins of the test split.
-
-  None once a signal has come.
-  """
-  # The last evaluation may have used the live parameters; a run killed after its last step has none.
-  if val is None or run.program.extras.evaluated:
-    sums = run.evaluate(states, run.data["val"])
-    if sums is None:
-      return None
-    val = summarize(sums, "val")
-  sums = run.evaluate(states, run.data["test"])
-  if sums is None:
-    return None
-  return val | summarize(sums, "test"), jax.tree.map(lambda x: x[0], sums["ece"])

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import numpy as np
 from scipy.special import expit
 
@@ -14,8 +15,27 @@ from jaxreg.train.files import Table, sealed, write_figures, write_json
 from jaxreg.train.run.loop import Run
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.run.whole_split import outputs_over
-from jaxreg.train.step.metrics import averaged
+from jaxreg.train.step.metrics import averaged, summarize
 from jaxreg.train.step.state import States
+
+
+def final_metrics(
+  run: Run, states: States, val: dict[str, np.ndarray] | None
+) -> tuple[dict[str, np.ndarray], Bins] | None:
+  """The final metrics on val and test, `[replicas]` each, and the first replica's bins of the test split.
+
+  None once a signal has come.
+  """
+  # The last evaluation may have used the live parameters; a run killed after its last step has none.
+  if val is None or run.program.extras.evaluated:
+    sums = run.evaluate(states, run.data["val"])
+    if sums is None:
+      return None
+    val = summarize(sums, "val")
+  sums = run.evaluate(states, run.data["test"])
+  if sums is None:
+    return None
+  return val | summarize(sums, "test"), jax.tree.map(lambda x: x[0], sums["ece"])
 
 
 def write_results(
