@@ -1,22 +1,26 @@
 """`evaluate.measures=('laplace',)`: how sure a trained softmax is of its last layer's weights."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import calibration, ensembles, models
 from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.errors import RunError
+from jaxreg.train.jobs.flatness.network_at_point import intercept
 from jaxreg.train.run.whole_split import batches
 from jaxreg.train.step import rules
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
+from jaxreg.typing import Array
+
+Arrays = dict[str, Array]
 
 PRECISIONS = np.logspace(-2, 4, 13)
 
@@ -75,21 +79,15 @@ def laplace_measures(
   }
 
 
-def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Any:
+def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Callable[..., tuple[Array, Array, Array]]:
   """Compiles `(state, arrays, batch) -> (features, logits, weights)`; the last feature is 1, for the bias."""
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
-  def last_layer(state, arrays, batch):
-    batch, found = gather(arrays, batch), []
-
-    def keep_inputs(function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-      if context.module.path == ("head", "classifier") and context.method_name == "__call__":
-        found.append(args[0])
-      return function(*args, **kwargs)
-
-    with nn.intercept_methods(keep_inputs):
+  def last_layer(state: TrainState, arrays: Arrays, batch: Arrays) -> tuple[Array, Array, Array]:
+    batch, calls = gather(arrays, batch), []
+    with intercept("head/classifier", calls):
       outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
-    (features,) = found
+    ((features, _),) = calls
     return jnp.pad(features, ((0, 0), (0, 1)), constant_values=1), outputs["logits"], batch["weights"]
 
   return last_layer

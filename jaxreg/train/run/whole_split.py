@@ -95,7 +95,7 @@ def outputs_over(
 
 
 def batches(source: Source, batch_size: int, mesh: jax.sharding.Mesh) -> Iterator[Any]:
-  """A whole split in batches as `gather` takes them, with weights, on the devices."""
+  """Yields the split's batches, weighted and placed on the devices, ready for `gather`."""
   # `batch_size` or the whole split if that is smaller, rounded up to a multiple of the devices per batch.
   parts = mesh.shape["data"]
   per_part = -(-min(batch_size, len(source)) // parts)

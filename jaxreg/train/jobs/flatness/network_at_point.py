@@ -179,7 +179,7 @@ def make_networks(
   ) -> Array:
     # Without noise, a method that draws in its loss still needs a key: always the same one.
     apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
-    with contextlib.nullcontext() if z is None else _intercept(path, [], z):
+    with contextlib.nullcontext() if z is None else intercept(path, [], z):
       outputs, _ = program.apply_fn(
         params, model_state, batch["inputs"], key=apply_key, train=key is not None
       )
@@ -214,12 +214,12 @@ def make_networks(
     if not path:
       return None, False
     calls: list[tuple[Array, Array]] = []
-    with _intercept(path, calls):
+    with intercept(path, calls):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
     if len(calls) != 1 or calls[0][1].ndim != 2:
       return None, False
     (inputs, preactivations), noisy = calls[0], []
-    with _intercept(path, noisy):
+    with intercept(path, noisy):
       program.apply_fn(state.params, state.model_state, batch["inputs"], key=jax.random.key(0), train=True)
     all_noise = not state.model_state and bool((noisy[0][0] == inputs).all())
     # A pytree, so that the parameters do not become constants of the compiled function.
@@ -253,7 +253,7 @@ def _dense_path(params: Params, mask: tuple[str, ...]) -> tuple[str, bool]:
   return (path, "bias" in kinds) if layer["kernel"].ndim == 2 else ("", False)
 
 
-def _intercept(path: str, calls: list[tuple[Array, Array]], output: Array | None = None) -> Any:
+def intercept(path: str, calls: list[tuple[Array, Array]], output: Array | None = None) -> Any:
   """Intercepts the module at `path`: `output` replaces its output, or both its ends are added to `calls`."""
 
   def intercept(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
