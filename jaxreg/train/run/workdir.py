@@ -223,7 +223,7 @@ def _is_untouched(workdir: Path) -> bool:
 
 
 def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tuple[Any, Any]]:
-  new = json.loads(json.dumps(new))
+  old, new = json.loads(json.dumps([old, new]))  # where tuples are lists
   fields = [field for field in sorted({*old, *new}) if attribute(field, "scope") not in free]
   return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
 
