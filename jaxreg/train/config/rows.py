@@ -45,9 +45,7 @@ def compared_rows(config: Config) -> list[Row]:
       if any(point in points[:place] for place, point in enumerate(points)):
         raise RunError(f"compare.grid: {field} has a value twice, got {tuple(points)}")
       for label in [key] if isinstance(value, dict) else rows:
-        if field in lines[label]:
-          raise RunError(f"compare.grid: {field} is given twice for {label}")
-        lines[label][field] = points
+        lines[label][field] = points  # a line of one row counts more than an earlier one of all rows
   settings = lambda line: [dict(zip(line, point, strict=True)) for point in itertools.product(*line.values())]
   return [Row(label, fields, settings(lines[label])) for label, fields in rows.items()]
 
@@ -81,7 +79,7 @@ def _checked(field: str, value: Any, known: Mapping[str, Any], where: str) -> An
   if isinstance(now, float) and type(value) is int:
     return float(value)
   if now is not None and type(value) is not type(now):
-    raise RunError(f"{where}: {field}={value} is wrong, its type must be {type(now).__name__}")
+    raise RunError(f"{where}: {field} must be of type {type(now).__name__}, got {value!r}")
   return value
 
 
