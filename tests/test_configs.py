@@ -14,7 +14,7 @@ from configs.toolbox_digits import TOOLBOX
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
 from jaxreg.train.build import checks
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import parse_fields, parse_rows
 from jaxreg.train.jobs.cells import make_cell

@@ -1,5 +1,6 @@
 """Optimizers and schedules against float64 loops written from their definitions."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -11,7 +12,7 @@ import pytest
 import runs
 
 from jaxreg.train import RunError
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
@@ -302,7 +303,7 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
 )
 def test_refusals_of_optimizers(fields, match):
   config = runs.make_config(fields)
-  data = {**load_data(config).describe(), "input_shape": [32, 32, 3]}
+  data = dataclasses.replace(load_data(config).describe(), input_shape=(32, 32, 3))
   with pytest.raises(RunError, match=match):
     build(config, data)
 

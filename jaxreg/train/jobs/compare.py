@@ -11,11 +11,12 @@ import numpy as np
 from jaxreg import plots
 from jaxreg.calibration import Bins
 from jaxreg.train.build.checks import check_devices
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.config.rows import Row, parse_rows
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import check_no_links, write_figures, write_json, write_text
@@ -156,7 +157,7 @@ def _cell(config: Config, row: Row, setting: Mapping[str, Any], *, seeds: int) -
 def _check_all(config: Config, cells: list[tuple[Row, dict[str, Any]]]) -> None:
   """Makes every check that needs no training, before hours of training begin."""
   check_replicas(config)
-  described: dict[str, dict[str, Any]] = {}
+  described: dict[str, DataSpec] = {}
   for row, setting in cells:
     cell = _cell(config, row, setting, seeds=config.compare.seeds)
     try:

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.build.dataset import is_resident, load_data
+from jaxreg.train.build.load_data import is_resident, load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import replicas_of
 from jaxreg.train.config.choices import Config, flatten
@@ -60,7 +60,7 @@ def restore_states(config: Config, workdir: Path) -> Restored:
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))
   description = dataset.describe()
-  processes.same("data", description)
+  processes.same("data", description.table())
   program = build(config, description)
 
   def pick() -> int:

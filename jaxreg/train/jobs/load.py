@@ -40,12 +40,12 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   folder = local_path(workdir, "workdir")
   program, state, data = restore_run(folder, checkpoint, replica)
   return Predictor(
-    input_shape=tuple(data["input_shape"]),
-    input_dtype=data["input_dtype"],
-    scale=data["scale"],
-    num_classes=data["num_classes"],
+    input_shape=data.input_shape,
+    input_dtype=data.input_dtype,
+    scale=data.scale,
+    num_classes=data.num_classes,
     step=int(state.step),
-    class_names=tuple(data.get("class_names", ())),
+    class_names=data.class_names,
     decoding=decoding_of(folder),
     _program=program,
     _state=state,

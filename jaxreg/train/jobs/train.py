@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from jaxreg.train.build.checks import check_devices
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_run, replicas_of
 from jaxreg.train.build.saved import make_teacher, of_section, restore_run
 from jaxreg.train.config.choices import Config, flatten
-from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.stream import make_feed
+from jaxreg.train.data.batches import make_feed
+from jaxreg.train.data.dataset import Dataset, DataSpec
 from jaxreg.train.devices import processes
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.errors import RunError, printable, shortened
@@ -58,7 +58,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> dict[str, Any]:
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))
   description = dataset.describe()
-  processes.same("data", description)
+  processes.same("data", description.table())
   check_devices(config)
   teacher = None
   if config.teacher.workdir:
@@ -113,7 +113,7 @@ def _train(
   remark: str | None,
   check_there: Callable[[], None],
   part: str,
-  described: tuple[dict[str, Any], dict[str, Any]],
+  described: tuple[dict[str, Any], DataSpec],
 ) -> dict[str, Any]:
   program = run.program
   with (

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,10 @@ from tqdm import tqdm
 from jaxreg import models
 from jaxreg._extras import install
 from jaxreg.train import keys
-from jaxreg.train.build.dataset import is_resident
+from jaxreg.train.build.load_data import is_resident
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.placement import Source, gather, make_source
-from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
+from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import write_json, write_text
 from jaxreg.train.jobs.evaluate import restore_states
@@ -62,7 +62,7 @@ def translate(config: Config, workdir: Path) -> dict[str, Any]:
   source = make_source(
     run.replicas.mesh, run.dataset.splits()[split], resident=is_resident(config, run.dataset)
   )
-  text = read_parallel_text(**config.data.parallel_text)
+  text = cast(ParallelText, run.dataset)
   pairs = text.pairs[split][: len(source)]
   searches: dict[str, Search] = {
     "greedy": models.greedy_decode,

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg.train.data.crops import centre_crop
-from jaxreg.train.data.images import Decoding, decode
+from jaxreg.train.data.dataset import DataSpec
+from jaxreg.train.data.images import Decoding, centre_crop, decode
 from jaxreg.train.errors import one_line
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
@@ -51,8 +51,7 @@ class Predictor:
 
   def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
     key = jax.random.clone(self._state.key) if key is None else key
-    data = {"input_shape": self.input_shape, "input_dtype": self.input_dtype, "scale": self.scale}
-    return self._run(self._state, as_stored(inputs, data, self.decoding), key)
+    return self._run(self._state, as_stored(inputs, self, self.decoding), key)
 
   def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
     """The name of the most probable class of each input, or its number if the classes have no names."""
@@ -90,8 +89,7 @@ def cropped(images: Any, decoding: Decoding) -> np.ndarray:
   """
   if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
     raise ValueError(f"inputs must be a sequence of images, got a {type(images).__name__}")
-  crop = functools.partial(centre_crop, size=decoding.size, resize=decoding.resize)
-  found = [crop(_as_image(image, number)) for number, image in enumerate(images)]
+  found = [centre_crop(_as_image(image, number), decoding) for number, image in enumerate(images)]
   if not found:
     raise ValueError("inputs must have at least one image, got none")
   return np.stack(found)
@@ -119,21 +117,21 @@ def _as_image(given: Any, number: int) -> Any:
   return _as_image(Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels), number)
 
 
-def as_stored(inputs: Any, data: Mapping[str, Any], decoding: Decoding | None = None) -> Array:
+def as_stored(inputs: Any, data: "Predictor | DataSpec", decoding: Decoding | None = None) -> Array:
   """The inputs as the data source stores them; they may be given as stored, or as floats that are scaled.
 
   With `decoding`, they may also be images as `cropped` takes them.
   """
-  if decoding is not None and not _fits(inputs, tuple(data["input_shape"])):
+  if decoding is not None and not _fits(inputs, data.input_shape):
     inputs = cropped(inputs, decoding)
   inputs = np.asarray(inputs)
-  if inputs.shape[1:] != tuple(data["input_shape"]):
-    shape = ", ".join(map(str, ("batch", *data["input_shape"])))
+  if inputs.shape[1:] != data.input_shape:
+    shape = ", ".join(map(str, ("batch", *data.input_shape)))
     raise ValueError(f"inputs must have shape [{shape}], got {inputs.shape}")
-  stored = data["input_dtype"]
+  stored = data.input_dtype
   if not _is_integer(stored) or inputs.dtype == stored:
     return jnp.asarray(inputs)
-  scale = data["scale"]
+  scale = data.scale
   if scale == 1 or not np.issubdtype(inputs.dtype, np.floating):
     floats = "" if scale == 1 else f", or floating and divided by {scale:g}"
     raise ValueError(f"inputs must be {stored}, as the data source stores them{floats}, got {inputs.dtype}")

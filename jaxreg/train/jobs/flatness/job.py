@@ -8,7 +8,7 @@ import jax
 
 from jaxreg import plots
 from jaxreg.flatness._subset import selected
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
