@@ -70,6 +70,8 @@ def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
     str(given).lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5
   )
   hint = next((f"; did you mean {name!r}?" for name in allowed if near and name.lower() == near[0]), "")
-  got, names = f"{kind}: got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
+  got, names = f"got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
   # The suggestion comes first where the list would hide it.
-  return RunError(f"{got}{hint} {names}" if hint and len(allowed) > MANY else f"{got}, {names}{hint}")
+  return ArgumentError(
+    kind, f"{got}{hint} {names}" if hint and len(allowed) > MANY else f"{got}, {names}{hint}"
+  )

@@ -101,7 +101,7 @@ def make_config(fields=None, *, base=TINY):
   return config
 
 
-def read_source(name, **options):
+def read_source(name, /, **options):
   """The whole data of a source, read and checked as a run does it: errors name the fields."""
   config = make_config({"data.name": name, **{f"data.{name}.{key}": value for key, value in options.items()}})
   data = data_of.read_source(config)

@@ -249,8 +249,8 @@ def test_another_folder_has_another_description(folder, dataset, change):
   else:
     file.rename(folder / "train" / "dog" / "003b.png")
   after = sources.image_folder(path=str(folder)).decoded_by(size=6, resize=8).describe()
-  assert after["crc32"]["train"] != before["crc32"]["train"]
-  assert after["crc32"]["test"] == before["crc32"]["test"]
+  assert after.crc32["train"] != before.crc32["train"]
+  assert after.crc32["test"] == before.crc32["test"]
 
 
 def test_images_of_other_modes_become_red_green_and_blue(tmp_path):

@@ -363,7 +363,7 @@ def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_pa
   assert (stored.train.inputs[:50] != images[:50]).any()
   # With a validation split of its own all may be for training.
   np.testing.assert_array_equal(read(order="id", num_train=200, val="test").train.inputs, images)
-  for number, most in ((200, {}), (201, {"val": "test"}), (-1, {})):
+  for number, most in ((200, {}), (201, {"val": "test"})):
     options = {"data_dir": str(tmp_path / "tfds"), "order": "id", "num_train": number, **most}
     fails("data.tfds.num_train", f"at most {200 if most else 199}", f"got {number}", **options)
 
@@ -390,7 +390,7 @@ def test_the_stored_order_is_that_of_the_official_preparation(monkeypatch, tmp_p
   members["batches.meta.txt"] = "\n".join("abcdefghij").encode()
   packed = archive({f"cifar-10-batches-bin/{name}": content for name, content in members.items()})
   offer(monkeypatch, tmp_path / "files", "cifar10", {"cifar-10-binary.tar.gz": packed})
-  tfds_builders.prepare("cifar10", "", "", tmp_path / "tfds", tmp_path / "files")
+  tfds_builders.prepare("cifar10", "", "", tmp_path / "tfds", str(tmp_path / "files"))
   skip = {"image": tensorflow_datasets.decode.SkipDecoding()}
   ours, theirs = (
     [
@@ -560,7 +560,7 @@ def test_one_process_at_a_time_prepares_a_set_of_tfds_own(tmp_path, monkeypatch)
   prepared = []
   monkeypatch.setattr(tensorflow_datasets, "builder", builder)
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-  tfds_builders.prepare("food101", "", "", tmp_path / "tfds", tmp_path / "files")
+  tfds_builders.prepare("food101", "", "", tmp_path / "tfds", "")
   assert prepared == ["food101"]
   assert not (tmp_path / "tfds").exists()
 
@@ -610,7 +610,7 @@ def test_without_data_and_network_the_ways_to_get_it_are_named(tmp_path, name):
     data_dir=str(tmp_path),
   )
   assert time.monotonic() - start < 10
-  assert [path.name for path in tmp_path.iterdir()] == ["home"]  # with an empty file as the lock
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads", "home"]  # with an empty lock
   assert [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()] == [0]
 
 

@@ -29,7 +29,7 @@ def test_the_unlabelled_are_those_that_the_subset_leaves():
   assert rows(joined) == rows(everything.train.inputs)
   np.testing.assert_array_equal(dataset.training().inputs, joined)
   described = dataset.describe()
-  assert described["sizes"]["unlabelled"] == len(dataset.unlabelled)
+  assert described.sizes["unlabelled"] == len(dataset.unlabelled)
   assert "unlabelled" not in everything.describe().sizes
 
 

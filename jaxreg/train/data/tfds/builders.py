@@ -34,7 +34,7 @@ from jaxreg.train.errors import ArgumentError, RunError, one_line
 from jaxreg.train.user_cache import user_cache
 
 
-def prepare(name: str, config: str, version: str, root: Path, manual: Path) -> None:
+def prepare(name: str, config: str, version: str, root: Path, manual_dir: str) -> None:
   """Prepares a data set below `root`, wholly or not at all.
 
   Args:
@@ -42,8 +42,10 @@ def prepare(name: str, config: str, version: str, root: Path, manual: Path) -> N
     config: one of its configurations, or "" for the default one.
     version: a version, or "" for the current one.
     root: TFDS's data directory.
-    manual: the folder of the official files. Missing files of our own builders are downloaded to it.
+    manual_dir: the folder of the official files; "" for TFDS's own, `root/downloads/manual`, to which missing
+      files of MNIST and CIFAR are downloaded.
   """
+  manual = Path(manual_dir) if manual_dir else root / "downloads" / "manual"
   reference = "/".join(filter(None, (name, config))) + (f":{version}" if version else "")
   ours = BUILDERS.get(name)
   if ours and (config or (version and not ours.VERSION.match(version))):
@@ -54,7 +56,7 @@ def prepare(name: str, config: str, version: str, root: Path, manual: Path) -> N
       _check_possible(reference, name, root)
     with _one_process(reference, root):
       if ours:
-        _prepare_ours(ours, root, manual)
+        _prepare_ours(ours, root, manual, download=not manual_dir)
       else:
         # TFDS writes beside the data set's folder and renames, so an interrupted preparation leaves no data
         # set. If another process has prepared it by now, TFDS does nothing.
@@ -80,7 +82,7 @@ def prepare(name: str, config: str, version: str, root: Path, manual: Path) -> N
     raise ArgumentError("name", f"{reference} cannot be prepared in {root}: {one_line(error)}") from error
 
 
-def _prepare_ours(builder_class: Any, root: Path, manual: Path) -> None:
+def _prepare_ours(builder_class: Any, root: Path, manual: Path, *, download: bool) -> None:
   name = builder_class.name
   final = root / name / str(builder_class.VERSION)
   if (final / "dataset_info.json").is_file():
@@ -88,7 +90,12 @@ def _prepare_ours(builder_class: Any, root: Path, manual: Path) -> None:
   if final.exists():
     raise ArgumentError("data_dir", f"{final} is there but holds no prepared data set; remove it")
   for url, info in builder_class.url_infos.items():
-    _fetch(url, info, manual)
+    if (manual / info.filename).is_file():
+      _verify(manual / info.filename, url, info)
+    elif download:
+      _download(url, info, manual)
+    else:
+      raise ArgumentError("manual_dir", f"{manual} has no {info.filename}; put the file of {url} there")
   staging = root / f".preparing_{name}-{os.getuid()}"  # the lock keeps out the same user's processes only
   shutil.rmtree(staging, ignore_errors=True)  # a killed run may have left it
   try:
@@ -117,11 +124,8 @@ def _write(builder: Any, downloads: Path, manual: Path) -> None:
   )
 
 
-def _fetch(url: str, info: Any, folder: Path) -> None:
-  """Verifies an official file in the folder, or downloads it."""
+def _download(url: str, info: Any, folder: Path) -> None:
   file = folder / info.filename
-  if file.is_file():
-    return _verify(file, url, info)
   partial = file.with_name(f"{file.name}.part")
   folder.mkdir(parents=True, exist_ok=True)
   tqdm.write(f"downloading {url}", file=sys.stderr)

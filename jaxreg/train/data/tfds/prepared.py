@@ -42,7 +42,7 @@ def tfds(
     name: `name`, `name/configuration` or either with `:version`; without version the newest prepared one.
     data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
     manual_dir: for preparing, a folder with the official files; empty for `downloads/manual` in the data
-      directory, where missing files of mnist, cifar10 and cifar100 are downloaded to.
+      directory, to which missing files of mnist, cifar10 and cifar100 are downloaded.
     train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
     validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
     image, label: the names of the features.
@@ -54,8 +54,9 @@ def tfds(
       the labels are read once, and cached. In stored order only.
   """
   root = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "data_dir")
-  manual = local_path(manual_dir, "manual_dir") if manual_dir else root / "downloads" / "manual"
-  builder, folder = _open(name, root, manual)
+  if manual_dir:
+    manual_dir = str(local_path(manual_dir, "manual_dir"))
+  builder, folder = _open(name, root, manual_dir)
   num_classes, class_names = _classes(builder, image, label)
   _check_order(builder, order, stream)
   read: dict[str, Split] = {}
@@ -82,7 +83,7 @@ def tfds(
   )
 
 
-def _open(reference: str, root: Path, manual: Path) -> tuple[Any, Path]:
+def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
   """TFDS's reader of a data set, and its folder; a set that is not prepared is prepared first."""
   parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
   if not parsed:
@@ -100,7 +101,7 @@ def _open(reference: str, root: Path, manual: Path) -> tuple[Any, Path]:
   if folder is None:
     from jaxreg.train.data.tfds.builders import prepare
 
-    prepare(name, config, version, root, manual)
+    prepare(name, config, version, root, manual_dir)
     folder = _find(root, name, config, version)
   if folder is None:
     raise ArgumentError(
