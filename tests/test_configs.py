@@ -1,6 +1,7 @@
 """Every config describes a step that can be traced, on data of the right shape."""
 
 import ast
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from jaxreg.train.build import checks
 from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import parse_fields, parse_rows
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs.cells import make_cell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,13 +95,8 @@ def one_device(monkeypatch):
 
 
 def images(num_classes, shape, *sizes):
-  return {
-    "num_classes": num_classes,
-    "input_shape": list(shape),
-    "input_dtype": "uint8",
-    "scale": 255.0,
-    "sizes": dict(zip(("train", "val", "test"), sizes, strict=True)),
-  }
+  named = dict(zip(("train", "val", "test"), sizes, strict=True))
+  return DataSpec(tuple(shape), "uint8", num_classes, named, scale=255.0)
 
 
 def describe(config, choice):
@@ -123,16 +120,21 @@ def describe(config, choice):
   if data.name == "parallel_text":
     options = data.parallel_text
     lengths = options.source_length, options.target_length
-    return {
-      **images(options.vocab_size, [sum(lengths)], options.num_examples, 1014, 1000),
-      **{"label_shape": [lengths[1]], "input_dtype": "int32", "scale": 1.0},
-      "model": {"vocab_size": options.vocab_size, "source_length": lengths[0]},
-    }
+    return dataclasses.replace(
+      images(options.vocab_size, [sum(lengths)], options.num_examples, 1014, 1000),
+      label_shape=(lengths[1],),
+      input_dtype="int32",
+      scale=1.0,
+      model={"vocab_size": options.vocab_size, "source_length": lengths[0]},
+    )
   assert data.name == "idx"
   mnist = functools.partial(images, 10, (28, 28, 1))
   if subset.per_class:
-    found = {**mnist(subset.num_classes * subset.per_class, 1000, 2000), "num_classes": subset.num_classes}
-    return found | {"sizes": {**found["sizes"], "unlabelled": 50000 * bool(data.unlabelled.batch_size)}}
+    found = mnist(subset.num_classes * subset.per_class, 1000, 2000)
+    unlabelled = 50000 * bool(data.unlabelled.batch_size)
+    return dataclasses.replace(
+      found, num_classes=subset.num_classes, sizes={**found.sizes, "unlabelled": unlabelled}
+    )
   if choice.startswith("flatness_"):
     return mnist(data.idx.num_train or 55000, 5000, 10000)
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
@@ -198,8 +200,8 @@ def check_program(config, data):
   program = build(config, data)
   state = program.abstract
   of = lambda *shape, dtype="float32": jax.ShapeDtypeStruct((config.batch_size, *shape), dtype)
-  inputs = of(*data["input_shape"], dtype=data["input_dtype"])
-  shape = data.get("label_shape", ())
+  inputs = of(*data.input_shape, dtype=data.input_dtype)
+  shape = data.label_shape
   batch = {"inputs": inputs, "labels": of(*shape, dtype=jnp.int32), "weights": of(*shape)}
   after, metrics = jax.eval_shape(program.train_step, state, batch)
   shapes = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
