@@ -157,8 +157,8 @@ def test_a_config_fits_its_data(choice):
   assert choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   checks.check_inputs(config, data)
-  length = checks.length(config, data["sizes"])
-  assert length["steps_per_epoch"] == data["sizes"]["train"] // config.batch_size
+  length = checks.length(config, data.sizes)
+  assert length["steps_per_epoch"] == data.sizes["train"] // config.batch_size
   assert length["num_steps"] == config.epochs * length["steps_per_epoch"] > 0
 
 
@@ -341,9 +341,9 @@ def test_the_set_ups_of_group_softmax(name, argument):
   """Kobayashi, 2021, supplement, B.1."""
   config, data = of_photographs(f"group_softmax_{name}", argument)
   classes, thousands, drops, epochs = TABLE_B1[name, argument]
-  assert data["num_classes"] == classes
+  assert data.num_classes == classes
   # Which classes the paper drew is not known, and not all have as many images.
-  assert abs(data["sizes"]["train"] // 1000 - thousands) <= (3 if (argument or "").startswith("cl") else 0)
+  assert abs(data.sizes["train"] // 1000 - thousands) <= (3 if (argument or "").startswith("cl") else 0)
   schedule = config.optimizer.schedule
   assert (schedule.name, schedule.step.boundaries, schedule.step.factor) == ("step", drops, 0.1)
   assert (config.batch_size, config.epochs) == (256, epochs)
