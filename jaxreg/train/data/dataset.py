@@ -206,7 +206,8 @@ class Dataset:
         raise ArgumentError("", f"split {name}: {problem}")
     if len(self.class_names) not in (0, self.num_classes):
       raise ArgumentError(
-        "", f"class_names must have a name for each of {self.num_classes} classes, got {len(self.class_names)}"
+        "",
+        f"class_names must have a name for each of {self.num_classes} classes, got {len(self.class_names)}",
       )
     check_apart(self.train, val=self.val, test=self.test)
     return self
