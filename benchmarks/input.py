@@ -25,11 +25,11 @@ from _steps import alternate, made_up
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.build.dataset import load_data, make_order
+from jaxreg.train.build.load_data import load_data, make_order
 from jaxreg.train.build.program import build
+from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source
-from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.devices.replicas import make_replicas
 from jaxreg.train.run.log import Silent

@@ -35,6 +35,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
 from jaxreg.train.build.program import build
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.sharding import make_layout
 
@@ -73,13 +74,7 @@ def compile_step(case: str, layout: str, devices: list[Any]) -> tuple[Any, int]:
     | LAYOUTS[layout]
   )
   train.check(config)
-  data = {
-    "num_classes": num_classes,
-    "input_shape": list(image),
-    "input_dtype": "uint8",
-    "scale": 255.0,
-    "sizes": {"train": EXAMPLES},
-  }
+  data = DataSpec(tuple(image), "uint8", num_classes, {"train": EXAMPLES}, scale=255.0)
   program = build(config, data)
   mesh = jax.make_mesh((parts, model), ("data", "model"), axis_types=(AxisType.Auto,) * 2, devices=devices)
   layout_of = make_layout(program.abstract, mesh, config.mesh.shard, config.mesh.min_size)

@@ -47,7 +47,7 @@ def draw(doc: str | None, source: str, figures: dict[str, Callable], on_mnist: d
 
 def mnist(folder: str, *, num_train: int = 0) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
   """Training and test images as `[n, 784]` in [0, 1], with their labels."""
-  data = sources.idx(folder, num_train=num_train)
+  data = sources.idx(path=folder, num_train=num_train)
   return _examples(data.train), _examples(data.test)
 
 

@@ -1,6 +1,7 @@
 """Every config describes a step that can be traced, on data of the right shape."""
 
 import ast
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -14,9 +15,10 @@ from configs.toolbox_digits import TOOLBOX
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
 from jaxreg.train.build import checks
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import checked_rows, compared_rows
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs.row_config import row_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,13 +95,8 @@ def one_device(monkeypatch):
 
 
 def images(num_classes, shape, *sizes):
-  return {
-    "num_classes": num_classes,
-    "input_shape": list(shape),
-    "input_dtype": "uint8",
-    "scale": 255.0,
-    "sizes": dict(zip(("train", "val", "test"), sizes, strict=True)),
-  }
+  named = dict(zip(("train", "val", "test"), sizes, strict=True))
+  return DataSpec(tuple(shape), "uint8", num_classes, named, scale=255.0)
 
 
 def describe(config, choice):
@@ -123,16 +120,21 @@ def describe(config, choice):
   if data.name == "parallel_text":
     options = data.parallel_text
     lengths = options.source_length, options.target_length
-    return {
-      **images(options.vocab_size, [sum(lengths)], options.num_examples, 1014, 1000),
-      **{"label_shape": [lengths[1]], "input_dtype": "int32", "scale": 1.0},
-      "model": {"vocab_size": options.vocab_size, "source_length": lengths[0]},
-    }
+    return dataclasses.replace(
+      images(options.vocab_size, [sum(lengths)], options.num_examples, 1014, 1000),
+      label_shape=(lengths[1],),
+      input_dtype="int32",
+      scale=1.0,
+      model={"vocab_size": options.vocab_size, "source_length": lengths[0]},
+    )
   assert data.name == "idx"
   mnist = functools.partial(images, 10, (28, 28, 1))
   if subset.per_class:
-    found = {**mnist(subset.num_classes * subset.per_class, 1000, 2000), "num_classes": subset.num_classes}
-    return found | {"sizes": {**found["sizes"], "unlabelled": 50000 * bool(data.unlabelled.batch_size)}}
+    found = mnist(subset.num_classes * subset.per_class, 1000, 2000)
+    unlabelled = 50000 * bool(data.unlabelled.batch_size)
+    return dataclasses.replace(
+      found, num_classes=subset.num_classes, sizes={**found.sizes, "unlabelled": unlabelled}
+    )
   if choice.startswith("flatness_"):
     return mnist(data.idx.num_train or 55000, 5000, 10000)
   sizes = MNIST_SIZES[re.search(r"mnist(\d+k)", choice.replace(".py:", "")).group(1)]
@@ -155,8 +157,8 @@ def test_a_config_fits_its_data(choice):
   assert choice.removeprefix("compare_").startswith(first)
   data = describe(config, choice)
   checks.check_inputs(config, data)
-  length = checks.length(config, data["sizes"])
-  assert length["steps_per_epoch"] == data["sizes"]["train"] // config.batch_size
+  length = checks.length(config, data.sizes)
+  assert length["steps_per_epoch"] == data.sizes["train"] // config.batch_size
   assert length["num_steps"] == config.epochs * length["steps_per_epoch"] > 0
 
 
@@ -198,8 +200,8 @@ def check_program(config, data):
   program = build(config, data)
   state = program.abstract
   of = lambda *shape, dtype="float32": jax.ShapeDtypeStruct((config.batch_size, *shape), dtype)
-  inputs = of(*data["input_shape"], dtype=data["input_dtype"])
-  shape = data.get("label_shape", ())
+  inputs = of(*data.input_shape, dtype=data.input_dtype)
+  shape = data.label_shape
   batch = {"inputs": inputs, "labels": of(*shape, dtype=jnp.int32), "weights": of(*shape)}
   after, metrics = jax.eval_shape(program.train_step, state, batch)
   shapes = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
@@ -339,9 +341,9 @@ def test_the_set_ups_of_group_softmax(name, argument):
   """Kobayashi, 2021, supplement, B.1."""
   config, data = of_photographs(f"group_softmax_{name}", argument)
   classes, thousands, drops, epochs = TABLE_B1[name, argument]
-  assert data["num_classes"] == classes
+  assert data.num_classes == classes
   # Which classes the paper drew is not known, and not all have as many images.
-  assert abs(data["sizes"]["train"] // 1000 - thousands) <= (3 if (argument or "").startswith("cl") else 0)
+  assert abs(data.sizes["train"] // 1000 - thousands) <= (3 if (argument or "").startswith("cl") else 0)
   schedule = config.optimizer.schedule
   assert (schedule.name, schedule.step.boundaries, schedule.step.factor) == ("step", drops, 0.1)
   assert (config.batch_size, config.epochs) == (256, epochs)

@@ -13,7 +13,7 @@ import pytest
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.rows import compared_rows

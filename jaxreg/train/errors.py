@@ -11,6 +11,25 @@ class RunError(Exception):
   """An error that `run.py` prints as one line before it exits with a non-zero status."""
 
 
+class ArgumentError(RunError):
+  """A wrong argument of a function that sees no configuration.
+
+  Whoever takes the argument from a field puts the field in front: see `of_section`.
+  """
+
+  def __init__(self, argument: str, problem: str):
+    """`argument` is the name, or "" if the problem is with none alone."""
+    super().__init__(argument, problem)
+
+  def __str__(self) -> str:
+    return ": ".join(filter(None, self.args))
+
+  def of_section(self, section: str) -> RunError:
+    """The error with the field, for arguments that are the fields of this section."""
+    argument, problem = self.args
+    return RunError(f"{section}.{argument}: {problem}" if argument else f"{section}: {problem}")
+
+
 class NothingToSave(RunError):
   """A fault that leaves no good state, or no place to save one."""
 
@@ -51,6 +70,8 @@ def unknown(kind: str, given: object, allowed, *, others: str = "") -> RunError:
     str(given).lower(), {name.lower(): name for name in allowed}, n=1, cutoff=0.5
   )
   hint = next((f"; did you mean {name!r}?" for name in allowed if near and name.lower() == near[0]), "")
-  got, names = f"{kind}: got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
+  got, names = f"got {shortened(repr(given), 80)}", f"allowed are {', '.join(allowed)}{others}"
   # The suggestion comes first where the list would hide it.
-  return RunError(f"{got}{hint} {names}" if hint and len(allowed) > MANY else f"{got}, {names}{hint}")
+  return ArgumentError(
+    kind, f"{got}{hint} {names}" if hint and len(allowed) > MANY else f"{got}, {names}{hint}"
+  )

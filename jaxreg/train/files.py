@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError, RunError
 
 Table = dict[str, Any]  # of a JSON file, or of results that become one
 SEAL = "seal"  # the name of the checksum in a table
@@ -121,20 +121,21 @@ def parse_table(text: str | bytes, *, required: bool = False) -> dict[str, Any]:
 
 
 def local_path(given: str | Path, field: str) -> Path:
-  """The path that people mean: `~` is their home, and `file:///a` is `/a`."""
+  """The path that people mean: `~` is their home, and `file:///a` is `/a`; `field` is for errors."""
   text = str(given)
   scheme, colon, rest = text.partition(":/")
   if colon and scheme.isalnum() and len(scheme) > 1:
     if scheme.lower() != "file":
-      raise RunError(
-        f"{field}: got {text!r}, but only folders of this machine can be read and written; mount {scheme}:// "
-        "there, for instance with gcsfuse or s3fs, or copy what is needed"
+      raise ArgumentError(
+        field,
+        f"got {text!r}, but only folders of this machine can be read and written; mount {scheme}:// "
+        "there, for instance with gcsfuse or s3fs, or copy what is needed",
       )
     text = urllib.parse.unquote(f"/{rest.removeprefix('/localhost').lstrip('/')}")
   try:
     return Path(text).expanduser()
   except RuntimeError as error:
-    raise RunError(f"{field}: got {text!r}, whose home folder is not known ({error})") from error
+    raise ArgumentError(field, f"got {text!r}, whose home folder is not known ({error})") from error
 
 
 def split_variant(path: str) -> tuple[str, str, str]:

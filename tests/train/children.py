@@ -112,12 +112,12 @@ def _main(arguments, said, clock, devices=1, pause=0.06, cwd=None, environment=N
   jax.config.update("jax_num_cpu_devices", devices)
   signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says otherwise
   _begun(said).touch()
-  from jaxreg.train.data import order
+  from jaxreg.train.data import batches
   from jaxreg.train.run import intervals, results
 
   results.save_figures = lambda *_: []  # they take longer than these runs
-  indices = order.batch_indices
-  order.batch_indices = lambda *args, **options: time.sleep(pause) or indices(*args, **options)
+  indices = batches.batch_indices
+  batches.batch_indices = lambda *args, **options: time.sleep(pause) or indices(*args, **options)
   if stopped_clock:
     intervals.time = types.SimpleNamespace(monotonic=lambda: 0.0)
   if clock is not None:

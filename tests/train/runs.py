@@ -16,12 +16,13 @@ import numpy as np
 from jax.sharding import AxisType, SingleDeviceSharding
 
 from jaxreg import train
+from jaxreg.train.build import load_data as data_of
 from jaxreg.train.build import run as building
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_evaluate, replicas_of
 from jaxreg.train.build.saved import restore_config
 from jaxreg.train.config.rows import ENTRIES, parse_entries
-from jaxreg.train.data import order, sources
+from jaxreg.train.data import batches, sources
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table
 from jaxreg.train.jobs import train as training
@@ -65,7 +66,7 @@ class Kept:
     if teacher:
       return build(config, data, teacher=teacher)
     fields = train.flatten(config).items()
-    key = json.dumps([[x for x in fields if x[0].split(".")[0] not in UNREAD], data], sort_keys=True)
+    key = json.dumps([[x for x in fields if x[0].split(".")[0] not in UNREAD], data.table()], sort_keys=True)
     if key not in self.programs:
       self.programs[key] = build(config, data)
     return self.programs[key]
@@ -103,10 +104,18 @@ def make_config(fields=None, *, base=TINY):
   return config
 
 
+def read_source(name, /, **options):
+  """The whole data of a source, read and checked as a run does it: errors name the fields."""
+  config = make_config({"data.name": name, **{f"data.{name}.{key}": value for key, value in options.items()}})
+  data = data_of.read_source(config)
+  data_of.used_part(config, data)
+  return data
+
+
 def final_state(workdir, step=None, build=build):
   """A saved state on the host: params, optimizer state, the key as numbers; each with an axis of replicas."""
   config = restore_config(train.base_config(), workdir)
-  program = build(config, workdirs.read(workdir, "data.json"))
+  program = build(config, workdirs.read_data(workdir))
   step = max(manifest.good_steps(workdir)) if step is None else step
   like = stacked(program.abstract, config.replicas)
   like = checkpoint.abstract(like, SingleDeviceSharding(jax.devices()[0]))
@@ -154,15 +163,15 @@ def assert_bitwise(ours, theirs):
 
 def interrupt_at(monkeypatch, step, number=signal.SIGTERM):
   """A real signal, while that step is being prepared; returns what takes it back."""
-  original = order.batch_indices
+  original = batches.batch_indices
 
   def batch_indices(seed, index, **options):
     if index == step - 1:
       os.kill(os.getpid(), number)
     return original(seed, index, **options)
 
-  monkeypatch.setattr(order, "batch_indices", batch_indices)
-  return lambda: monkeypatch.setattr(order, "batch_indices", original)
+  monkeypatch.setattr(batches, "batch_indices", batch_indices)
+  return lambda: monkeypatch.setattr(batches, "batch_indices", original)
 
 
 def records(workdir):

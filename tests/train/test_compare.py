@@ -10,7 +10,7 @@ from scipy import stats
 
 from jaxreg import train
 from jaxreg.train.config.rows import compared_rows
-from jaxreg.train.data import order
+from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
 from jaxreg.train.jobs.row_config import row_config
 
@@ -99,7 +99,7 @@ def test_what_is_finished_is_not_run_again(compared, monkeypatch, capsys):
 @pytest.mark.slow
 def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, monkeypatch):
   workdir = tmp_path / "run"
-  original, calls = order.batch_indices, []
+  original, calls = batches.batch_indices, []
 
   def stop(seed, step, **options):
     calls.append(step)
@@ -107,7 +107,7 @@ def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, m
       raise KeyboardInterrupt
     return original(seed, step, **options)
 
-  monkeypatch.setattr(order, "batch_indices", stop)
+  monkeypatch.setattr(batches, "batch_indices", stop)
   with pytest.raises(KeyboardInterrupt):
     train.compare(runs.make_config(FIELDS), workdir)
   assert not (workdir / "compare.json").exists()

@@ -11,10 +11,10 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import replicas_of
-from jaxreg.train.data.order import batch_indices
+from jaxreg.train.data.batches import batch_indices
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.jobs import initial_state

@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.dataset import is_resident, load_data
+from jaxreg.train.build.load_data import is_resident, load_data
 from jaxreg.train.build.run import steps_per_dispatch
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, recorder

@@ -21,7 +21,7 @@ import pytest
 import runs
 from fuzz_cases import damage_file, pick
 
-from jaxreg.train.data import order
+from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, results
 from jaxreg.train.run import workdir as workdirs
@@ -117,7 +117,7 @@ class Here:
   def __init__(self, bench, patch):
     self.bench, self.before = bench, lambda step: None
     self.module = runs.load_run("run_for_faults")
-    indices, data = order.batch_indices, training.load_data(runs.make_config())
+    indices, data = batches.batch_indices, training.load_data(runs.make_config())
     bench.kept.apply(patch)
     runs.on_devices(patch, 1)
 
@@ -131,7 +131,7 @@ class Here:
       "outputs_over": lambda *shown: {"log_probs": np.full((len(shown[3]), 10), np.log(0.1), np.float32)},
     }.items():
       patch.setattr(results, name, value)
-    patch.setattr(order, "batch_indices", hooked)
+    patch.setattr(batches, "batch_indices", hooked)
 
   def __call__(self, workdir, *more):
     """The exit status, and what was said on stderr."""

@@ -8,11 +8,11 @@ import zipfile
 
 import numpy as np
 import pytest
+import runs
 
-from jaxreg.train.data import sources, unpack
-from jaxreg.train.data.tfds import cache as tfds_cache
+from jaxreg.train.data import unpack
 from jaxreg.train.errors import RunError, printable
-from jaxreg.train.files import local_path, write_json
+from jaxreg.train.files import local_path, replaced, write_json
 from jaxreg.train.jobs.load_model import load
 from jaxreg.train.run.health import Watchdog
 from jaxreg.train.run.lock import locked
@@ -67,7 +67,8 @@ def test_what_lies_in_the_place_of_a_file_is_not_waited_for_and_not_followed(tmp
   "given", ["gs://bucket/run", "s3://bucket/run", "gs:/bucket", "hdfs://a", "~nobody-here/a"]
 )
 def test_a_path_elsewhere_is_refused_in_one_line(given):
-  for call in (lambda: local_path(given, "--workdir"), lambda: load(given), lambda: sources.npz(given)):
+  of_data = lambda: runs.read_source("npz", path=given)
+  for call in (lambda: local_path(given, "--workdir"), lambda: load(given), of_data):
     with pytest.raises(RunError, match=r"^(--workdir|workdir|data\.npz\.path): got ") as refused:
       call()
     assert "\n" not in str(refused.value)
@@ -98,7 +99,7 @@ def test_an_archive_that_promises_too_much_is_refused(tmp_path, little_memory):
   np.savez_compressed(tmp_path / "data.npz", **arrays)
   assert (tmp_path / "data.npz").stat().st_size < 10**4
   with pytest.raises(RunError, match="it unpacks to more than 1000000 bytes"):
-    sources.npz(str(tmp_path / "data.npz"))
+    runs.read_source("npz", path=str(tmp_path / "data.npz"))
 
 
 def test_an_array_of_an_impossible_shape_is_refused(tmp_path):
@@ -107,7 +108,7 @@ def test_an_array_of_an_impossible_shape_is_refused(tmp_path):
   with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
     archive.writestr("x_train.npy", npy)
   with pytest.raises(RunError, match="cannot be read"):
-    sources.npz(str(tmp_path / "data.npz"))
+    runs.read_source("npz", path=str(tmp_path / "data.npz"))
 
 
 def test_gzipped_files_that_unpack_to_too_much_are_refused(tmp_path, little_memory):
@@ -116,17 +117,18 @@ def test_gzipped_files_that_unpack_to_too_much_are_refused(tmp_path, little_memo
   header = bytes([0, 0, 8, 3]) + np.array([2000, 100, 10], ">u4").tobytes()
   (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + bytes(2 * 10**6)))
   with pytest.raises(RunError, match=r"data\.idx\.path: .*it unpacks to more than 1000000 bytes"):
-    sources.idx(str(tmp_path))
+    runs.read_source("idx", path=str(tmp_path))
   (tmp_path / "train.en.gz").write_bytes(packed)
   with pytest.raises(RunError, match=r"data\.parallel_text\.path: .*it unpacks to more than 1000000 bytes"):
-    sources.parallel_text(str(tmp_path), source="en", target="de")
+    runs.read_source("parallel_text", path=str(tmp_path))
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o027])
 def test_the_umask_says_who_may_read_a_cache(tmp_path, mask):
   before = os.umask(mask)
   try:
-    tfds_cache._write(tmp_path / "a.npz", {"x": np.zeros(2)})
+    with replaced(tmp_path / "a.npz") as stream:
+      np.savez(stream, x=np.zeros(2))
   finally:
     os.umask(before)
   assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [

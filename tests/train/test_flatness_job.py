@@ -13,7 +13,7 @@ import runs
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.jobs.flatness import analyses

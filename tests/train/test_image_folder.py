@@ -15,10 +15,10 @@ from PIL import Image
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.data import images, readable, sources
-from jaxreg.train.data.crops import centre_crop, scaled_crop
 from jaxreg.train.data.image_folder import find_images
+from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 
 def read(folder, **options):
-  return sources.image_folder(str(folder), val="val", **options).decoded_by(size=6, resize=8)
+  return sources.image_folder(path=str(folder), val="val", **options).decoded_by(size=6, resize=8)
 
 
 def config_of(folder, fields=None):
@@ -95,7 +95,7 @@ def test_nested_images_are_read_and_the_others_counted_by_their_reasons(folder, 
   once = (".heic", "without an ending", "pipes or devices", "links to a folder around them")
   assert reasons == twice | dict.fromkeys(once, 1)
   [line] = data.remarks
-  assert line.startswith(f"data.image_folder.train: 11 files in {folder / 'train'} are left out: 2 ")
+  assert line.startswith(f"11 files in {folder / 'train'} are left out: 2 ")
   assert all(f"{number} {reason}" in line for reason, number in twice.items())
   assert line.endswith("3 others")
   with pytest.warns(UserWarning, match="11 files in .* are left out: "):
@@ -105,9 +105,7 @@ def test_nested_images_are_read_and_the_others_counted_by_their_reasons(folder, 
 def test_a_folder_that_no_field_names_is_told(folder):
   (folder / "test").mkdir()
   [line] = read(folder).remarks
-  assert line == (
-    f"data.image_folder.path: {folder} has test too, not read with train='train', val='val', test='val'"
-  )
+  assert line == (f"{folder} has test too, not read with train='train', val='val', test='val'")
 
 
 def test_a_class_without_images_says_what_is_there_instead(folder):
@@ -122,7 +120,7 @@ def test_a_class_without_images_says_what_is_there_instead(folder):
 
 def test_the_names_of_the_classes_are_kept(folder):
   data = load_data(config_of(folder))
-  assert data.describe()["class_names"] == list(CLASSES)
+  assert data.describe().class_names == tuple(CLASSES)
   three = make_folder(folder.parent / "three", classes=("ant", "bee", "cow"))
   subset = load_data(config_of(three, {"data.subset.num_classes": 2}))
   kept = np.sort(np.random.default_rng(0).permutation(3)[:2])  # as the subset draws them
@@ -133,7 +131,7 @@ def test_a_class_of_one_image_is_named_with_the_remedy(folder):
   for file in list((folder / "train" / "dog").iterdir())[1:]:
     file.unlink()
   with pytest.raises(RunError) as caught:
-    sources.image_folder(str(folder))
+    runs.read_source("image_folder", path=str(folder))
   assert "class 'dog' has a single training example" in str(caught.value)
   assert "add examples, leave the class out, or give a validation split of its own" in str(caught.value)
 
@@ -143,7 +141,7 @@ def test_a_class_of_one_image_is_named_with_the_remedy(folder):
 )
 def test_a_fraction_that_fits_no_class_is_told_in_our_own_words(folder, fraction, told):
   with pytest.raises(RunError, match=r"^data\.image_folder\.validation_fraction: ") as caught:
-    sources.image_folder(str(folder), validation_fraction=fraction)
+    runs.read_source("image_folder", path=str(folder), validation_fraction=fraction)
   assert told in str(caught.value)
   assert "test_size" not in str(caught.value)
 
@@ -217,22 +215,22 @@ def test_a_thin_image_is_cut_as_if_it_were_scaled_whole(shape):
   scaled = [max(64, round(side * 64 / min(image.size))) for side in image.size]
   whole = np.asarray(image.resize(scaled, Image.Resampling.BILINEAR)).astype(int)
   left, top = ((side - 50) // 2 for side in scaled)
-  found = centre_crop(image, size=50, resize=64)
+  found = images.centre_crop(image, Decoding(size=50, resize=64))
   np.testing.assert_allclose(found, whole[top : top + 50, left : left + 50], rtol=0, atol=1)
   drawn = np.random.default_rng(3)
   drawn.integers(64, 65)
   left, top = (int(drawn.integers(side - 49)) for side in scaled)
-  found = scaled_crop(np.random.default_rng(3), image, size=50, sides=(64, 64), flip=False)
+  found = images.random_crop(np.random.default_rng(3), image, Decoding(size=50, sides=(64, 64), flip=False))
   np.testing.assert_allclose(found, whole[top : top + 50, left : left + 50], rtol=0, atol=1)
 
 
 def test_a_very_thin_image_takes_little_memory():
   """Scaled whole, it has 1.1 GB."""
   code = (
-    "import numpy as np, resource; from PIL import Image; from jaxreg.train.data.crops import centre_crop\n"
+    "import numpy as np, resource; from PIL import Image; from jaxreg.train.data import images\n"
     "image = Image.fromarray(np.zeros((6000, 1, 3), np.uint8))\n"
     "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-    "assert centre_crop(image, size=224, resize=256).shape == (224, 224, 3)\n"
+    "assert images.centre_crop(image, images.Decoding()).shape == (224, 224, 3)\n"
     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
   )
   out = subprocess.run(

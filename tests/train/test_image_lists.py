@@ -64,7 +64,7 @@ def test_the_draw_is_of_the_seed_and_of_the_class_alone(source, tmp_path):
 
 def test_the_image_folder_reads_it(source, tmp_path):
   split_images.split_images(source, tmp_path / "out", train=3, skip=["257.clutter"])
-  data = sources.image_folder(str(tmp_path / "out"), val="test", test="test").checked("data.image_folder")
+  data = sources.image_folder(path=str(tmp_path / "out"), val="test", test="test").checked()
   assert np.bincount(data.train.labels).tolist() == [3, 3]
   assert np.bincount(data.test.labels).tolist() == [2, 4]
   assert data.num_classes == 2

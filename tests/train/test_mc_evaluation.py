@@ -1,5 +1,7 @@
 """Evaluation by the mean of many draws of the noise."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -63,7 +65,7 @@ def test_mirror_is_the_mean_with_the_mirror_images():
 
 
 def test_mirror_needs_images():
-  data = {**sources.digits().describe(), "input_shape": [64]}
+  data = dataclasses.replace(sources.digits().describe(), input_shape=(64,))
   with pytest.raises(train.RunError, match=r"evaluate\.mirror: is for images, .* has shape \(64,\); give F"):
     build(runs.make_config({**FIELDS, "evaluate.mirror": True}), data)
 
@@ -81,6 +83,6 @@ def test_laplace_is_of_the_image_alone():
 
 def test_batch_norm_cannot_be_held():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
-  data = {**sources.digits().describe(), "input_shape": [32, 32, 3]}
+  data = dataclasses.replace(sources.digits().describe(), input_shape=(32, 32, 3))
   with pytest.raises(train.RunError, match=r"evaluate\.mc_samples must be 0 for a model with BatchNorm"):
     build(runs.make_config({**FIELDS, **fields}), data)

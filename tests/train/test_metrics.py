@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxreg.calibration import merge
-from jaxreg.train.data.order import padded_indices
+from jaxreg.train.data.batches import padded_indices
 from jaxreg.train.step.metrics import averaged, prediction_metrics, summarize, to_host, weighted
 
 SIZE, CLASSES = 103, 5

@@ -1,5 +1,6 @@
 """Optimizers and schedules against float64 loops written from their definitions."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -11,7 +12,7 @@ import pytest
 import runs
 
 from jaxreg.train import RunError
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
@@ -243,7 +244,7 @@ def test_unbalanced_networks_are_the_same_function():
   plain, other = (
     build(runs.make_config({**fields, "model.unbalance": spread}), data) for spread in (0.0, 1.0)
   )
-  inputs = np.random.default_rng(0).integers(0, 17, (6, *data["input_shape"])).astype(data["input_dtype"])
+  inputs = np.random.default_rng(0).integers(0, 17, (6, *data.input_shape)).astype(data.input_dtype)
   states = [jax.jit(program.init)(np.uint32(3)) for program in (plain, other)]
   logits = [plain.apply_fn(s.params, {}, inputs, key=None, train=False)[0]["logits"] for s in states]
   np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
@@ -260,14 +261,14 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
   data = load_data(config).describe()
   program = build(config, data)
   state = jax.jit(program.init)(np.uint32(0))
-  size = np.prod(data["input_shape"])
-  x = np.random.default_rng(0).integers(0, 17, (4, *data["input_shape"])).astype(data["input_dtype"])
+  size = np.prod(data.input_shape)
+  x = np.random.default_rng(0).integers(0, 17, (4, *data.input_shape)).astype(data.input_dtype)
   batch = {"inputs": x, "labels": np.arange(4), "weights": np.ones(4, np.float32)}
   after, _ = jax.jit(program.train_step)(state, batch)
 
   def loss(w):
     hidden, head = w["backbone"]["Dense_0"], w["head"]["classifier"]
-    h = jax.nn.relu(jnp.float32(x).reshape(4, size) / data["scale"] @ hidden["kernel"] + hidden["bias"][None])
+    h = jax.nn.relu(jnp.float32(x).reshape(4, size) / data.scale @ hidden["kernel"] + hidden["bias"][None])
     logits = h @ head["kernel"] + head["bias"][None]
     return -jnp.mean(jax.nn.log_softmax(logits)[np.arange(4), np.arange(4)])
 
@@ -302,7 +303,7 @@ def test_path_sgd_of_the_trainer_is_that_of_its_network():
 )
 def test_refusals_of_optimizers(fields, match):
   config = runs.make_config(fields)
-  data = {**load_data(config).describe(), "input_shape": [32, 32, 3]}
+  data = dataclasses.replace(load_data(config).describe(), input_shape=(32, 32, 3))
   with pytest.raises(RunError, match=match):
     build(config, data)
 

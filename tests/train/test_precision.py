@@ -13,6 +13,7 @@ from jaxreg import train
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train import METHODS
 from jaxreg.train.build.program import build
+from jaxreg.train.data.dataset import DataSpec
 
 CASES = {
   "MLP": {"model.name": "MLP", "model.MLP.widths": (8, 8)},
@@ -23,13 +24,13 @@ CASES = {
 
 @functools.cache
 def program(model, precision, method="dropmax"):
-  data = {
-    "num_classes": 10,
-    "input_shape": [28, 28, 1],
-    "input_dtype": "uint8",
-    "scale": 255.0,
-    "sizes": {"train": 64},
-  }
+  data = DataSpec(
+    num_classes=10,
+    input_shape=(28, 28, 1),
+    input_dtype="uint8",
+    scale=255.0,
+    sizes={"train": 64},
+  )
   fields = {**CASES[model], "precision": precision, "method.name": method}
   fields |= {"batch_size": 16, "augment.mean": (0.5,)}
   fields |= {"method.logit_adjustment.loss.class_counts": (1.0,) * 10}

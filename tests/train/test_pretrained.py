@@ -8,7 +8,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.devices.mesh import make_mesh

@@ -8,6 +8,7 @@ from scipy import optimize
 from scipy.special import expit
 
 from jaxreg.train.build.program import build
+from jaxreg.train.data.dataset import DataSpec
 
 pytestmark = pytest.mark.slow
 
@@ -52,13 +53,13 @@ def test_the_equilibrium_by_training():
     "optimizer.schedule.name": "cosine",
     "steps": 6000,
   }
-  data = {
-    "num_classes": 3,
-    "input_shape": [2],
-    "input_dtype": "float32",
-    "scale": 1.0,
-    "sizes": {"train": 96},
-  }
+  data = DataSpec(
+    num_classes=3,
+    input_shape=(2,),
+    input_dtype="float32",
+    scale=1.0,
+    sizes={"train": 96},
+  )
   config = runs.make_config(fields)
   program = build(config, data)
 

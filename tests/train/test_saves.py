@@ -9,7 +9,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.data import order
+from jaxreg.train.data import batches
 from jaxreg.train.run import checkpoint, interrupt, intervals, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.health import Watchdog
@@ -21,14 +21,14 @@ SELDOM = {"checkpoint.every": 100, "epochs": 2}  # 8 steps
 
 def before_step(monkeypatch, step, call):
   """Calls while the batch of that step is made."""
-  original = order.batch_indices
+  original = batches.batch_indices
 
   def batch_indices(seed, index, **options):
     if index == step - 1:
       call()
     return original(seed, index, **options)
 
-  monkeypatch.setattr(order, "batch_indices", batch_indices)
+  monkeypatch.setattr(batches, "batch_indices", batch_indices)
 
 
 def test_by_steps(tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_a_flipped_result_is_not_reported(finished_copy):
 
 
 def claim(workdir):
-  return workdirs.claim(workdir, train.flatten(runs.make_config()), runs.table(workdir / "data.json"), 24)
+  return workdirs.claim(workdir, train.flatten(runs.make_config()), workdirs.read_data(workdir), 24)
 
 
 def test_other_versions_are_told_in_one_line(finished_copy):

@@ -1,6 +1,7 @@
 """Labels of sequences: each counts as an example does, and padding as nothing."""
 
 import functools
+import json
 
 import chex
 import jax
@@ -11,7 +12,7 @@ import toy_text
 from scipy.special import log_softmax
 
 from jaxreg import train
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.data import dataset as data
 from jaxreg.train.data import sources
@@ -150,25 +151,21 @@ def test_mistakes_are_told(text_folder, tmp_path, fields, message):
 def test_labels_of_sequences_are_checked():
   tokens, labels = np.ones((2, 3), np.int32), np.array([[0, -1], [1, 5]])
   splits = lambda labels: [Split(tokens + number, labels) for number in range(3)]
-  make = lambda labels: Dataset(*splits(labels), num_classes=6).checked("here")
-  assert make(labels).describe()["label_shape"] == [2]
+  make = lambda labels: Dataset(*splits(labels), num_classes=6).checked()
+  assert make(labels).describe().label_shape == (2,)
   with pytest.raises(train.RunError, match="label 6 at position 1, 1 is out of range"):
     make(labels + np.array([[0, 0], [0, 1]]))
   with pytest.raises(train.RunError, match="label -2 at position 0, 0"):
     make(labels - 2)
   with pytest.raises(train.RunError, match="labels are \\(1,\\), in the train split \\(2,\\)"):
-    Dataset(Split(tokens, labels), Split(tokens, labels[:, :1]), Split(tokens, labels), 6).checked("here")
+    Dataset(Split(tokens, labels), Split(tokens, labels[:, :1]), Split(tokens, labels), 6).checked()
   # Pixels have one label each.
   with pytest.raises(train.RunError, match=r"labels must be integers \[n\]"):
     Split(tokens.astype(np.uint8), labels).check("here")
 
 
-def test_what_other_data_say_of_themselves_is_as_before():
-  assert list(sources.digits().describe()) == [
-    "num_classes",
-    "input_shape",
-    "input_dtype",
-    "scale",
-    "sizes",
-    "crc32",
-  ]
+def test_a_description_comes_back_from_json():
+  tokens, labels = np.ones((2, 3), np.int32), np.array([[0, -1], [1, 5]])
+  sequences = Dataset(*(Split(tokens, labels) for _ in range(3)), num_classes=6, class_names=tuple("abcdef"))
+  for spec in (sources.digits().describe(), sequences.describe()):
+    assert data.DataSpec.from_table(json.loads(json.dumps(spec.table()))) == spec

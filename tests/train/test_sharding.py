@@ -11,10 +11,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.rows import parse_entries
-from jaxreg.train.data.order import batch_indices
+from jaxreg.train.data.batches import batch_indices
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.mesh import make_mesh

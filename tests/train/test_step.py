@@ -11,19 +11,20 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import DataSpec
 
 SIZE = 64
 
 
 # Nine classes: a mean over the eight wrong ones is a multiple of 1/8, and sums of those are exact.
 def describe(num_classes=9, dtype="float32"):
-  return {
-    "num_classes": num_classes,
-    "input_shape": [8, 8, 1],
-    "input_dtype": dtype,
-    "scale": 16.0,
-    "sizes": {"train": SIZE},
-  }
+  return DataSpec(
+    num_classes=num_classes,
+    input_shape=(8, 8, 1),
+    input_dtype=dtype,
+    scale=16.0,
+    sizes={"train": SIZE},
+  )
 
 
 @functools.cache

@@ -15,12 +15,11 @@ from image_files import make_folder, make_noisy_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.build.dataset import load_data
-from jaxreg.train.data import images, placement, sources, stream
-from jaxreg.train.data.crops import centre_crop, draw_box, random_crop, scaled_crop
+from jaxreg.train.build.load_data import load_data
+from jaxreg.train.data import batches, images, placement, sources
+from jaxreg.train.data.batches import Order, batch_indices
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import Decoding, Images
-from jaxreg.train.data.order import Order, batch_indices
+from jaxreg.train.data.images import Decoding, Images, centre_crop, draw_box, random_crop
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
@@ -52,7 +51,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def dataset(folder):
-  return sources.image_folder(str(folder)).decoded_by(size=6, resize=8)
+  return sources.image_folder(path=str(folder)).decoded_by(size=6, resize=8)
 
 
 FIELDS = {
@@ -73,7 +72,7 @@ FIELDS = {
 def test_a_centre_crop_without_resizing_is_a_slice(height, width):
   pixels = noise(0, height, width)
   top, left = (height - 14) // 2, (width - 14) // 2
-  found = centre_crop(Image.fromarray(pixels), size=14, resize=20)
+  found = centre_crop(Image.fromarray(pixels), Decoding(size=14, resize=20))
   np.testing.assert_array_equal(found, pixels[top : top + 14, left : left + 14])
 
 
@@ -83,7 +82,7 @@ def test_a_centre_crop_is_that_of_the_image_with_a_shorter_side(height, width, r
   new = [round(side * resize / min(height, width)) for side in (width, height)]
   whole = resized(pixels, (0, 0, width, height), new)
   left, top = ((side - 14) // 2 for side in new)
-  found = centre_crop(Image.fromarray(pixels), size=14, resize=resize)
+  found = centre_crop(Image.fromarray(pixels), Decoding(size=14, resize=resize))
   # Pillow rounds twice: after the rows and after the columns.
   np.testing.assert_allclose(found, whole[top : top + 14, left : left + 14], rtol=0, atol=1.01)
 
@@ -94,14 +93,8 @@ def test_a_random_crop_without_resizing_is_a_slice_or_its_mirror_image():
   windows = np.lib.stride_tricks.sliding_window_view(pixels, (8, 8, 3))[:, :, 0]
   places, mirrored = [], []
   for seed in range(400):
-    found = random_crop(
-      np.random.default_rng(seed),
-      Image.fromarray(pixels),
-      size=8,
-      area=(0.25, 0.25),
-      aspect=(1.0, 1.0),
-      flip=True,
-    )
+    how = Decoding(size=8, area=(0.25, 0.25), aspect=(1.0, 1.0))
+    found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), how)
     plain = np.argwhere((windows == found).all((2, 3, 4)))
     flipped = np.argwhere((windows == found[:, ::-1]).all((2, 3, 4)))
     assert len(plain) + len(flipped) == 1
@@ -119,7 +112,9 @@ def test_a_random_crop_is_its_box_resized():
   options = {"area": (0.08, 1.0), "aspect": (0.75, 4 / 3)}
   for seed in range(20):
     box = draw_box(np.random.default_rng(seed), 47, 30, **options)
-    found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), size=12, flip=False, **options)
+    found = random_crop(
+      np.random.default_rng(seed), Image.fromarray(pixels), Decoding(size=12, flip=False, **options)
+    )
     np.testing.assert_allclose(found, resized(pixels, box, (12, 12)), rtol=0, atol=1.01)
 
 
@@ -127,9 +122,8 @@ def test_a_scaled_crop_has_a_drawn_shorter_side_and_a_drawn_place():
   pixels = noise(4, 30, 47)
   sides, places = [], []
   for seed in range(300):
-    found = scaled_crop(
-      np.random.default_rng(seed), Image.fromarray(pixels), size=12, sides=(14, 17), flip=False
-    )
+    how = Decoding(size=12, sides=(14, 17), flip=False)
+    found = random_crop(np.random.default_rng(seed), Image.fromarray(pixels), how)
     drawn = np.random.default_rng(seed)
     side = drawn.integers(14, 18)
     width, height = round(47 * side / 30), side
@@ -148,7 +142,7 @@ def test_a_scaled_crop_has_a_drawn_shorter_side_and_a_drawn_place():
 def test_scaled_crops_are_mirrored_every_other_time():
   pixels = noise(5, 12, 12)
   whole = [
-    scaled_crop(np.random.default_rng(seed), Image.fromarray(pixels), size=12, sides=(12, 12), flip=True)
+    random_crop(np.random.default_rng(seed), Image.fromarray(pixels), Decoding(size=12, sides=(12, 12)))
     for seed in range(400)
   ]
   mirrored = [np.array_equal(found, pixels[:, ::-1]) for found in whole]
@@ -159,7 +153,7 @@ def test_scaled_crops_are_mirrored_every_other_time():
 def test_a_store_of_images_draws_the_crops_that_are_asked_for(folder):
   pixels = noise(6, 10, 10)
   Image.fromarray(pixels).save(folder / "train" / "cat" / "000.PNG")
-  images = sources.image_folder(str(folder)).decoded_by(size=6, resize=10, sides=(10, 10)).train.inputs
+  images = sources.image_folder(path=str(folder)).decoded_by(size=6, resize=10, sides=(10, 10)).train.inputs
   windows = np.lib.stride_tricks.sliding_window_view(pixels, (6, 6, 3))[:, :, 0]
   found = images.cut(0, np.random.default_rng(0))
   assert any((windows == side).all((2, 3, 4)).sum() == 1 for side in (found, found[:, ::-1]))
@@ -204,7 +198,7 @@ def test_where_no_crop_fits_it_is_the_centre(size, box):
 def test_a_folder_is_read_in_the_order_of_its_names(folder):
   (folder / "train" / "cat" / "notes.txt").write_text("no image")
   (folder / "train" / ".hidden").mkdir()
-  data = sources.image_folder(str(folder), val="val").decoded_by(size=6, resize=8).checked("data")
+  data = sources.image_folder(path=str(folder), val="val").decoded_by(size=6, resize=8).checked()
   assert [len(split) for split in data.splits().values()] == [40, 12, 12]
   assert (data.num_classes, data.scale) == (2, 255.0)
   assert (data.train.inputs.shape, data.train.inputs.dtype) == ((40, 6, 6, 3), np.uint8)
@@ -215,7 +209,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(folder):
 
 
 def test_validation_is_a_stratified_part_of_train(folder):
-  data = sources.image_folder(str(folder), validation_fraction=0.25).decoded_by(size=6, resize=8)
+  data = sources.image_folder(path=str(folder), validation_fraction=0.25).decoded_by(size=6, resize=8)
   assert np.bincount(data.val.labels).tolist() == [5, 5]
   colours = [np.asarray(split.inputs)[:, 0, 0, :2] for split in (data.train, data.val)]
   assert sorted(np.concatenate(colours)[:, 0]) == list(range(40))
@@ -238,15 +232,15 @@ def test_subsets_and_flipped_labels_are_those_of_arrays(dataset):
       other = plain.training() if name == "training" else plain.splits()[name]
       np.testing.assert_array_equal(np.asarray(split.inputs), other.inputs)
       np.testing.assert_array_equal(split.labels, other.labels)
-    lazy.checked("data")
+    lazy.checked()
     # Another set, as one sees without decoding it.
-    assert lazy.describe()["crc32"]["train"] != dataset.describe()["crc32"]["train"]
+    assert lazy.describe().crc32["train"] != dataset.describe().crc32["train"]
 
 
 @pytest.mark.parametrize("change", ["content", "name", "label"])
 def test_another_folder_has_another_description(folder, dataset, change):
   before = dataset.describe()
-  assert before == sources.image_folder(str(folder)).decoded_by(size=6, resize=8).describe()
+  assert before == sources.image_folder(path=str(folder)).decoded_by(size=6, resize=8).describe()
   file = folder / "train" / "cat" / "003.png"
   if change == "content":
     Image.fromarray(noise(0, 30, 30)).save(file)
@@ -254,9 +248,9 @@ def test_another_folder_has_another_description(folder, dataset, change):
     file.rename(file.with_name("999.png"))
   else:
     file.rename(folder / "train" / "dog" / "003b.png")
-  after = sources.image_folder(str(folder)).decoded_by(size=6, resize=8).describe()
-  assert after["crc32"]["train"] != before["crc32"]["train"]
-  assert after["crc32"]["test"] == before["crc32"]["test"]
+  after = sources.image_folder(path=str(folder)).decoded_by(size=6, resize=8).describe()
+  assert after.crc32["train"] != before.crc32["train"]
+  assert after.crc32["test"] == before.crc32["test"]
 
 
 def test_images_of_other_modes_become_red_green_and_blue(tmp_path):
@@ -266,7 +260,7 @@ def test_images_of_other_modes_become_red_green_and_blue(tmp_path):
   for i, mode in enumerate(("L", "P", "RGBA", "CMYK")):
     file = root / "train" / "cat" / ("000.PNG" if mode != "CMYK" else "zzz.jpg")
     plain.convert(mode).save(file, quality=100) if mode == "CMYK" else plain.convert(mode).save(file)
-    split = sources.image_folder(str(root), val="val").decoded_by(size=6, resize=8).train
+    split = sources.image_folder(path=str(root), val="val").decoded_by(size=6, resize=8).train
     found = split.inputs.cut(0 if mode != "CMYK" else 20)
     np.testing.assert_allclose(found, 204, rtol=0, atol=3, err_msg=f"{i} {mode}")
 
@@ -301,7 +295,7 @@ def test_a_transparent_colour_of_a_palette_shows_white(form):
 def test_other_formats_are_refused(folder, form):
   file = folder / "train" / "cat" / "zzz.png"
   Image.fromarray(noise(0, 40, 40)).save(file, form)
-  inputs = sources.image_folder(str(folder), val="val").train.inputs
+  inputs = sources.image_folder(path=str(folder), val="val").train.inputs
   fails(file, "it is no JPEG, PNG, GIF, BMP, WEBP, TIFF image", call=lambda: inputs.cut(20))
 
 
@@ -309,7 +303,7 @@ def test_an_image_that_promises_too_many_pixels_is_refused(folder):
   """Of few bytes: 80 MB when decoded."""
   file = folder / "train" / "cat" / "zzz.png"
   file.write_bytes(png(np.zeros((2**13 + 1, 2**13, 1), np.uint8)))
-  inputs = sources.image_folder(str(folder), val="val").train.inputs
+  inputs = sources.image_folder(path=str(folder), val="val").train.inputs
   fails(file, "it has 67117056 pixels, and at most 67108864", call=lambda: inputs.cut(20))
 
 
@@ -338,12 +332,12 @@ def fails(*mentions, call):
 def test_a_wrong_folder_is_named(folder, options, mentions):
   options = {"path": "{folder}", **options}
   options = {k: v.format(folder=folder) if isinstance(v, str) else v for k, v in options.items()}
-  fails(*mentions, call=lambda: sources.image_folder(**options))
+  fails(*mentions, call=lambda: runs.read_source("image_folder", **options))
 
 
 def test_a_class_without_images_or_of_one_split_only_is_named(folder):
   (folder / "val" / "cow").mkdir()
-  read = lambda: sources.image_folder(str(folder))
+  read = lambda: runs.read_source("image_folder", path=str(folder))
   fails("data.image_folder.test", "only", folder / "val", "'cow'", call=read)
   (folder / "train" / "cow").mkdir()
   fails("data.image_folder.train", folder / "train" / "cow", "has no images", call=read)
@@ -384,7 +378,7 @@ def test_a_damaged_image_is_named(folder, damage, suffix):
   file = folder / "train" / "cat" / f"zzz.{suffix}"
   Image.fromarray(noise(0, 40, 40)).save(file)
   file.write_bytes(DAMAGES[damage](file.read_bytes()))
-  images = sources.image_folder(str(folder), val="val").train.inputs
+  images = sources.image_folder(path=str(folder), val="val").train.inputs
   for generator in (None, np.random.default_rng(0)):
     fails(file, "cannot be decoded", call=lambda generator=generator: images.cut(20, generator))
   file.unlink()
@@ -398,12 +392,12 @@ def feed_of(dataset, mesh, *, start=0, stop=10, seeds=(3,), batch_size=8, steps=
   """All batches of those steps, `[steps, replicas, batch, ...]`, a dispatch making `steps` of them."""
   source = placement.make_source(mesh, dataset.train, resident=False)
   order = Order(range(seeds[0], seeds[-1] + 1), len(dataset.train), batch_size)
-  with stream.make_feed(mesh, source, order, start=start, stop=stop) as feed:
+  with batches.make_feed(mesh, source, order, start=start, stop=stop) as feed:
     if steps == 1:
-      batches = [feed(range(step + 1, step + 2)) for step in range(start, stop)]
-      return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-    batches = [feed(range(step + 1, step + 1 + steps)) for step in range(start, stop, steps)]
-    joined = {name: np.concatenate([batch[name] for batch in batches], axis=1) for name in batches[0]}
+      found = [feed(range(step + 1, step + 2)) for step in range(start, stop)]
+      return {name: np.stack([batch[name] for batch in found]) for name in found[0]}
+    found = [feed(range(step + 1, step + 1 + steps)) for step in range(start, stop, steps)]
+    joined = {name: np.concatenate([batch[name] for batch in found], axis=1) for name in found[0]}
     return {name: np.swapaxes(x, 0, 1) for name, x in joined.items()}
 
 
@@ -414,12 +408,12 @@ def assert_equal(one, other):
 
 
 def test_batches_are_those_of_the_order(dataset):
-  batches = feed_of(dataset, make_mesh(), seeds=(3, 4), stop=9)
+  found = feed_of(dataset, make_mesh(), seeds=(3, 4), stop=9)
   images = np.asarray(dataset.train.inputs)
   for replica, seed in enumerate((3, 4)):
     for step in range(9):
       index = batch_indices(seed, step, num_examples=len(dataset.train), batch_size=8)
-      inputs, labels = (batches[name][step, replica] for name in ("inputs", "labels"))
+      inputs, labels = (found[name][step, replica] for name in ("inputs", "labels"))
       np.testing.assert_array_equal(inputs[:, 0, 0], images[index, 0, 0])
       np.testing.assert_array_equal(labels, dataset.train.labels[index])
 
@@ -427,7 +421,7 @@ def test_batches_are_those_of_the_order(dataset):
 @pytest.fixture
 def noisy(tmp_path):
   root = make_noisy_folder(tmp_path / "images")
-  return sources.image_folder(str(root)).decoded_by(size=6, resize=8)
+  return sources.image_folder(path=str(root)).decoded_by(size=6, resize=8)
 
 
 def test_begun_at_a_step_they_go_on_and_several_a_dispatch_are_the_same(noisy):
@@ -453,12 +447,7 @@ def test_an_image_is_cut_by_seed_step_and_position(noisy):
         io.BytesIO(noisy.train.inputs.store.read(noisy.train.inputs.numbers[index[position]]))
       ) as image:
         wanted = random_crop(
-          np.random.default_rng((3, step, position)),
-          image.convert("RGB"),
-          size=6,
-          area=(0.08, 1.0),
-          aspect=(0.75, 4 / 3),
-          flip=True,
+          np.random.default_rng((3, step, position)), image.convert("RGB"), Decoding(size=6)
         )
       np.testing.assert_array_equal(whole[step, position], wanted)
 
@@ -468,16 +457,16 @@ def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, pa
   mesh = make_mesh()
   whole = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
   training, testing = placement.make_source(mesh, noisy.train, resident=False), noisy.test
-  evaluated = list(stream.in_turn(mesh, placement.Source(testing, {}), 8))
+  evaluated = list(batches.in_turn(mesh, placement.Source(testing, {}), 8))
   for positions in np.split(np.arange(8), parts):
-    monkeypatch.setattr(stream, "local_positions", lambda *_, positions=positions: positions)
+    monkeypatch.setattr(batches, "local_positions", lambda *_, positions=positions: positions)
     part = feed_of(noisy, mesh, stop=3, seeds=(3, 4))
     np.testing.assert_array_equal(part["labels"], whole["labels"])
     np.testing.assert_array_equal(part["inputs"][:, :, positions], whole["inputs"][:, :, positions])
     others = np.setdiff1d(np.arange(8), positions)
     assert not part["inputs"][:, :, others].any()
     for batch, all_of_it in zip(
-      stream.in_turn(mesh, placement.Source(testing, {}), 8), evaluated, strict=True
+      batches.in_turn(mesh, placement.Source(testing, {}), 8), evaluated, strict=True
     ):
       np.testing.assert_array_equal(batch["inputs"][positions], all_of_it["inputs"][positions])
       np.testing.assert_array_equal(batch["weights"], all_of_it["weights"])
@@ -485,12 +474,12 @@ def test_several_processes_decode_parts_of_the_same_batch(noisy, monkeypatch, pa
 
 
 def test_the_positions_of_a_process_are_those_of_its_devices():
-  assert stream.local_positions(make_mesh(), 16).tolist() == list(range(16))
+  assert batches.local_positions(make_mesh(), 16).tolist() == list(range(16))
 
 
 def test_an_evaluation_sees_the_centre_of_every_image_once(noisy):
-  batches = list(stream.in_turn(make_mesh(), placement.Source(noisy.train, {}), 16))
-  inputs, labels, weights = (np.concatenate([b[k] for b in batches]) for k in ("inputs", "labels", "weights"))
+  found = list(batches.in_turn(make_mesh(), placement.Source(noisy.train, {}), 16))
+  inputs, labels, weights = (np.concatenate([b[k] for b in found]) for k in ("inputs", "labels", "weights"))
   number = len(noisy.train)
   assert len(weights) == 48
   assert weights.tolist() == [1] * number + [0] * (48 - number)
@@ -514,7 +503,7 @@ def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
   source = placement.make_source(mesh, dataset.train, resident=False)
   order = Order(range(3, 4), len(dataset.train), 8)
   others = multiprocessing.active_children()
-  with stream.make_feed(mesh, source, order, start=0, stop=10**6) as feed:
+  with batches.make_feed(mesh, source, order, start=0, stop=10**6) as feed:
     feed(range(1, 2))
     (worker,) = [child for child in multiprocessing.active_children() if child not in others]
     os.kill(worker.pid, signal.SIGTERM)
@@ -603,7 +592,7 @@ def test_run_py_tells_an_image_that_a_worker_cannot_decode(noisy, tmp_path):
   status, out, err = runs.run(arguments, tmp_path, optimised=False)
   assert (status, out) == (1, "")
   assert runs.own_lines(err) == [
-    f"run.py: error: data.image_folder.path: {file} cannot be decoded (it is no JPEG, PNG, GIF, BMP, WEBP, "
+    f"run.py: error: {file} cannot be decoded (it is no JPEG, PNG, GIF, BMP, WEBP, "
     "TIFF image); the job check-data finds all such images, and --config.data.skip_unreadable=True leaves "
     "them out"
   ]

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import runs
 import toy_text
 
 from jaxreg import train
@@ -20,18 +21,13 @@ def own_folder(tmp_path):
   return toy_text.write(tmp_path)
 
 
-def read(folder, **options):
-  arguments = {"source": "en", "target": "de", "num_examples": 0, **OPTIONS, **options}
-  return text.read_parallel_text(str(folder), **arguments)
-
-
 def load(folder, **options):
-  return sources.parallel_text(str(folder), **{**OPTIONS, **options})
+  return sources.parallel_text(path=str(folder), **{**OPTIONS, **options})
 
 
 def test_examples_are_the_lines_and_come_back_as_them(text_folder):
-  data = load(text_folder).checked("here")
-  back = read(text_folder).text
+  data = load(text_folder).checked()
+  back = load(text_folder).text
   assert (data.num_classes, data.model) == (60, {"vocab_size": 60, "source_length": 30})
   for split, name in zip(data.splits().values(), toy_text.SIZES, strict=True):
     first, second = toy_text.lines(name)
@@ -52,7 +48,7 @@ def test_examples_are_the_lines_and_come_back_as_them(text_folder):
 
 
 def test_the_languages_can_be_swapped(text_folder):
-  data, back = load(text_folder, source="de", target="en"), read(text_folder, source="de", target="en").text
+  data, back = load(text_folder, source="de", target="en"), load(text_folder, source="de", target="en").text
   assert back(data.val.labels) == toy_text.lines("val")[0]
   assert back(data.val.inputs[:, :30]) == toy_text.lines("val")[1]
 
@@ -72,27 +68,27 @@ def test_a_byte_order_mark_is_no_token(text_folder, tmp_path, zipped):
     name = f"{file.name}.gz" if zipped else file.name
     (tmp_path / name).write_bytes(gzip.compress(marked) if zipped else marked)
   assert load(tmp_path).describe() == load(text_folder).describe()
-  assert "\ufeff" not in read(tmp_path).tokenizer.get_vocab()
+  assert "\ufeff" not in load(tmp_path).tokenizer.get_vocab()
 
 
 @pytest.mark.thorough
 def test_tokens_are_the_same_in_another_process(text_folder):
   code = (
     "from jaxreg.train.data import sources\n"
-    f"print(sources.parallel_text({str(text_folder)!r}, **{OPTIONS}).describe()['crc32'])"
+    f"print(sources.parallel_text(path={str(text_folder)!r}, **{OPTIONS}).describe().crc32)"
   )
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-  assert done.stdout.strip() == str(load(text_folder).describe()["crc32"])
+  assert done.stdout.strip() == str(load(text_folder).describe().crc32)
 
 
 def test_tokens_are_learnt_from_the_training_lines_only(text_folder, tmp_path):
   for file in text_folder.iterdir():
     content = file.read_text()
     (tmp_path / file.name).write_text(content if "train" in file.name else content.replace("a", "q"))
-  one, other = read(text_folder), read(tmp_path)
+  one, other = load(text_folder), load(tmp_path)
   assert one.tokenizer.to_str() == other.tokenizer.to_str()
-  assert text.UNKNOWN in other.split("val").inputs
-  assert text.UNKNOWN not in one.split("val").inputs
+  assert text.UNKNOWN in other.val.inputs
+  assert text.UNKNOWN not in one.val.inputs
 
 
 def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(text_folder):
@@ -109,7 +105,7 @@ def test_long_pairs_are_left_out_of_training_and_cut_elsewhere(text_folder):
   # The first of those that are left, in the order of the file.
   first = load(text_folder, **lengths, num_examples=3)
   np.testing.assert_array_equal(first.train.inputs, short.train.inputs[:3])
-  assert [pair[1] for pair in read(text_folder, **lengths, num_examples=3).pairs["train"]] == [
+  assert [pair[1] for pair in load(text_folder, **lengths, num_examples=3).pairs["train"]] == [
     line for line, fit in zip(toy_text.lines("train")[1], fits, strict=True) if fit
   ][:3]
 
@@ -119,7 +115,7 @@ def test_lines_are_those_of_the_file_whatever_they_contain(own_folder):
   for language, line in (("en", odd), ("de", "Mann.")):
     file = own_folder / f"train.{language}"
     file.write_bytes(f"{line}\r\n".encode() + file.read_bytes())
-  pairs = read(own_folder, vocab_size=80).pairs["train"]
+  pairs = load(own_folder, vocab_size=80).pairs["train"]
   assert pairs[0] == (odd, "Mann.")
   assert len(pairs) == toy_text.SIZES["train"] + 1
 
@@ -159,7 +155,7 @@ def latin(folder):
     (None, {"vocab_size": 10}, r"\.vocab_size: must be at least \d+: one per character .* got 10"),
     (None, {"source_length": 1}, r"\.source_length: must be at least 2, .* got 1"),
     (None, {"target_length": 0}, r"\.target_length: must be at least 2, .* got 0"),
-    (None, {"num_examples": -1}, r"\.num_examples: must be at least 0, got -1"),
+    (None, {"num_examples": -1}, r"\.num_examples: must be at least 0 and finite, got -1"),
     (None, {"num_examples": 41}, r"\.num_examples: got 41, but 40 of 40 training pairs"),
     (None, {"source_length": 2, "target_length": 2}, r"\.num_examples: got 0, but 0 of 40 training pairs"),
     (None, {"target": "en"}, r"\.target: must be another language"),
@@ -170,22 +166,14 @@ def test_mistakes_are_told(own_folder, change, options, message):
   if change:
     change(own_folder)
   with pytest.raises(train.RunError, match=message) as refused:
-    load(own_folder, **options)
+    runs.read_source("parallel_text", path=str(own_folder), **{**OPTIONS, **options})
   assert str(refused.value).startswith("data.parallel_text.")
   assert "\n" not in str(refused.value)
 
 
 def test_multi30k(data_dir):
   """Its sizes, that no line is lost in tokens, and the first pair."""
-  lines = text.read_parallel_text(
-    str(data_dir / "multi30k"),
-    source="en",
-    target="de",
-    vocab_size=4000,
-    source_length=40,
-    target_length=40,
-    num_examples=2048,
-  )
+  lines = sources.parallel_text(path=str(data_dir / "multi30k"), num_examples=2048)
   assert {name: len(pairs) for name, pairs in lines.pairs.items()} == {
     "train": 2048,
     "val": 1014,
@@ -193,6 +181,6 @@ def test_multi30k(data_dir):
   }
   assert lines.tokenizer.get_vocab_size() == 4000
   assert lines.pairs["train"][0][0] == "Two young, White males are outside near many bushes."
-  split = lines.split("train")
+  split = lines.train
   assert lines.text(split.labels) == [target for _, target in lines.pairs["train"]]
   assert text.UNKNOWN not in split.inputs

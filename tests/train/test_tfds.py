@@ -25,12 +25,10 @@ import tensorflow_datasets
 from PIL import Image
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.data import sources
 from jaxreg.train.data.tfds import builders as tfds_builders
-from jaxreg.train.data.tfds import source as tfds_source
-from jaxreg.train.data.tfds import stream as tfds_stream
-from jaxreg.train.data.tfds.builders import _prepare
+from jaxreg.train.data.tfds import records as tfds_records
 from jaxreg.train.errors import RunError
 
 CIFAR10 = "cifar10/3.0.2"
@@ -72,7 +70,7 @@ def root(data_dir, tmp_path):
 def fails(*mentions, **options):
   """Calls the source, which must fail in one line that has all `mentions`."""
   with pytest.raises(RunError) as caught:
-    sources.tfds(**options)
+    runs.read_source("tfds", **options)
   message = str(caught.value)
   assert "\n" not in message
   assert message.startswith("data.tfds")
@@ -98,13 +96,13 @@ def assert_equal(one, other):
 def decoded(monkeypatch):
   """The splits that were decoded, not read from the cache."""
   calls = []
-  decode = tfds_source._decode
+  decode = tfds_records._decoded
 
-  def count(source, what, *features):
-    calls.append(what)
-    return decode(source, what, *features)
+  def count(builder, split, *features):
+    calls.append(f"{builder.name} {split}")
+    return decode(builder, split, *features)
 
-  monkeypatch.setattr(tfds_source, "_decode", count)
+  monkeypatch.setattr(tfds_records, "_decoded", count)
   return calls
 
 
@@ -116,7 +114,7 @@ def test_a_prepared_set_is_read_as_tfds_reads_it(root, name):
   parts = {"train": "train[:6%]", "val": "train[94%:]", "test": "test[10:100]"}
   if name == "mnist":
     parts |= {"train": "train[:1000]", "val": "train[-500:]"}
-  data = sources.tfds(name, data_dir=str(root), **parts).checked("data.tfds")
+  data = sources.tfds(name=name, data_dir=str(root), **parts).checked()
   assert data.train.inputs.dtype == np.uint8
   assert (data.num_classes, data.scale) == (10, 255.0)
   assert data.train.inputs.shape[1:] == ((28, 28, 1) if name == "mnist" else (32, 32, 3))
@@ -365,7 +363,7 @@ def test_the_first_in_the_original_order_can_be_for_training(monkeypatch, tmp_pa
   assert (stored.train.inputs[:50] != images[:50]).any()
   # With a validation split of its own all may be for training.
   np.testing.assert_array_equal(read(order="id", num_train=200, val="test").train.inputs, images)
-  for number, most in ((200, {}), (201, {"val": "test"}), (-1, {})):
+  for number, most in ((200, {}), (201, {"val": "test"})):
     options = {"data_dir": str(tmp_path / "tfds"), "order": "id", "num_train": number, **most}
     fails("data.tfds.num_train", f"at most {200 if most else 199}", f"got {number}", **options)
 
@@ -418,8 +416,8 @@ def test_cifar100_is_prepared_from_an_archive_in_the_official_layout(monkeypatch
   offer(monkeypatch, tmp_path / "files", "cifar100", {"cifar-100-binary.tar.gz": packed})
   root = tmp_path / "tfds"
   options = {"data_dir": str(root), "manual_dir": str(tmp_path / "files"), "val": "test[:10]"}
-  assert sources.tfds("cifar100", **options).num_classes == 100
-  assert sources.tfds("cifar100", **options, label="coarse_label").num_classes == 20
+  assert sources.tfds(name="cifar100", **options).num_classes == 100
+  assert sources.tfds(name="cifar100", **options, label="coarse_label").num_classes == 20
   builder = tensorflow_datasets.builder("cifar100:3.0.2", data_dir=root)
   assert builder.info.features["label"].names == fine_names
   assert builder.info.features["coarse_label"].names == coarse_names
@@ -433,7 +431,7 @@ def test_cifar100_is_prepared_from_an_archive_in_the_official_layout(monkeypatch
 def test_mnist_is_prepared_from_the_official_files(monkeypatch, tmp_path, data_dir):
   arrays = offer_mnist(monkeypatch, tmp_path / "files", data_dir)
   root = tmp_path / "tfds"
-  sources.tfds("mnist", data_dir=str(root), manual_dir=str(tmp_path / "files"))
+  sources.tfds(name="mnist", data_dir=str(root), manual_dir=str(tmp_path / "files"))
   builder = tensorflow_datasets.builder("mnist", data_dir=root)
   assert str(builder.version) == "3.0.1"
   official = data_dir / "tfds" / "mnist" / "3.0.1"
@@ -460,7 +458,7 @@ def test_the_official_files_are_those_of_tfds():
 
 def test_files_in_the_default_manual_folder_are_used(monkeypatch, tmp_path, data_dir):
   offer_mnist(monkeypatch, tmp_path / "tfds" / "downloads" / "manual", data_dir)
-  data = sources.tfds("mnist", data_dir=str(tmp_path / "tfds"), val="test[:5]")
+  data = sources.tfds(name="mnist", data_dir=str(tmp_path / "tfds"), val="test[:5]")
   assert (len(data.train), len(data.test)) == (300, 100)
 
 
@@ -494,8 +492,7 @@ def test_what_was_downloaded_is_verified_and_used(monkeypatch, tmp_path, data_di
   options = {"name": "mnist", "data_dir": str(tmp_path / "tfds")}
   fails(
     "SHA-256",
-    "the file from https://storage.googleapis.com/cvdf-datasets/mnist/",
-    "run this again",
+    "fetch it again from https://storage.googleapis.com/cvdf-datasets/mnist/",
     **options,
   )
   assert not list((tmp_path / "tfds").rglob("*.gz*"))
@@ -562,7 +559,8 @@ def test_one_process_at_a_time_prepares_a_set_of_tfds_own(tmp_path, monkeypatch)
 
   prepared = []
   monkeypatch.setattr(tensorflow_datasets, "builder", builder)
-  _prepare._prepare_stock("food101", tmp_path / "tfds", "")
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+  tfds_builders.prepare("food101", "", "", tmp_path / "tfds", "")
   assert prepared == ["food101"]
   assert not (tmp_path / "tfds").exists()
 
@@ -570,8 +568,8 @@ def test_one_process_at_a_time_prepares_a_set_of_tfds_own(tmp_path, monkeypatch)
 @pytest.mark.parametrize("name", ["food101", "emnist/balanced"])
 def test_another_set_needs_tensorflow_once(tmp_path, name):
   fails(
-    "pip install -e '.[prepare]'",
-    f"tfds.builder('{name}', data_dir='{tmp_path}').download_and_prepare(file_format='array_record')",
+    "pip install -e '.[prepare]' and run this again",
+    f"copy its {tmp_path / name.partition('/')[0]}",
     name=name,
     data_dir=str(tmp_path),
   )
@@ -605,15 +603,14 @@ def test_without_data_and_network_the_ways_to_get_it_are_named(tmp_path, name):
     tmp_path,
     "cannot be fetched (ConnectionError)",
     *(info.filename for info in tfds_builders.BUILDERS[name].url_infos.values()),
-    "--config.data.tfds.manual_dir=DIR",
+    f"into {tmp_path / 'downloads' / 'manual'}",
     "another machine",
     "TFDS_DATA_DIR",
-    "pip install -e '.[prepare]'",
     name=name,
     data_dir=str(tmp_path),
   )
   assert time.monotonic() - start < 10
-  assert [path.name for path in tmp_path.iterdir()] == ["home"]  # with an empty file as the lock
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["downloads", "home"]  # with an empty lock
   assert [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()] == [0]
 
 
@@ -706,7 +703,7 @@ def uneven(tmp_path):
 def test_a_set_of_ones_own_with_configurations_is_read(uneven, tmp_path):
   """Its class is nowhere to be found: the prepared files are enough."""
   for name in ("uneven", "uneven/even", "uneven:1.*.*", "uneven/even:1.2.0"):
-    data = sources.tfds(name, **uneven)
+    data = sources.tfds(name=name, **uneven)
     assert (data.num_classes, data.train.inputs.shape) == (2, (36, 5, 5, 3))
   fails("unequal sizes", "(5, 5, 3)", "(6, 5, 3)", name="uneven/odd", **uneven)
   fails("data.tfds.label", "'number'", "it has kind", name="uneven", **uneven | {"label": "number"})
@@ -716,11 +713,11 @@ def test_a_set_of_ones_own_with_configurations_is_read(uneven, tmp_path):
 
 
 def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
-  read = lambda name="uneven/even", **options: sources.tfds(name, stream=True, **uneven, **options)
+  read = lambda name="uneven/even", **options: sources.tfds(name=name, stream=True, **uneven, **options)
   of_five = lambda data: data.decoded_by(size=5, resize=5)
   for options in ({}, {"num_train": 7, "val": "validation"}, {"train": "train[10:]"}):
-    whole = sources.tfds("uneven/even", **uneven, **options)
-    lazy = of_five(read(**options)).checked("data.tfds")
+    whole = sources.tfds(name="uneven/even", **uneven, **options)
+    lazy = of_five(read(**options)).checked()
     assert (lazy.num_classes, lazy.scale) == (whole.num_classes, whole.scale)
     for name, split in lazy.splits().items():
       np.testing.assert_array_equal(np.asarray(split.inputs), whole.splits()[name].inputs)
@@ -730,7 +727,7 @@ def test_a_streamed_set_has_the_same_images_and_labels(uneven, monkeypatch):
   colours = np.concatenate([np.asarray(split.inputs)[:, 0, 0, 0] for split in (odd.train, odd.val)])
   assert sorted(colours) == list(range(40))
   assert odd.describe() != of_five(read()).describe()
-  monkeypatch.setattr(tfds_stream, "_labels", lambda *_: pytest.fail("they were read before"))
+  monkeypatch.setattr(tfds_records, "_labels", lambda *_: pytest.fail("they were read before"))
   assert of_five(read("uneven/odd")).describe() == odd.describe()
   with pytest.raises(RunError, match="order: must be stored"):
     read(order="id")
@@ -755,22 +752,22 @@ def test_images_of_16_bits_and_of_palettes_keep_their_colours(tmp_path, config):
   """The higher 8 bits, as TensorFlow takes them."""
   Sixteen(data_dir=tmp_path, config=config).download_and_prepare(file_format="array_record")
   options = {"data_dir": str(tmp_path), "val": "validation", "test": "validation", "order": "stored"}
-  whole = sources.tfds(f"sixteen/{config}", image="picture", label="kind", **options)
+  whole = sources.tfds(name=f"sixteen/{config}", image="picture", label="kind", **options)
   assert sorted(whole.train.inputs[:, 2, 2, 1]) == list(range(40))
-  lazy = sources.tfds(f"sixteen/{config}", image="picture", label="kind", stream=True, **options)
+  lazy = sources.tfds(name=f"sixteen/{config}", image="picture", label="kind", stream=True, **options)
   images = np.asarray(lazy.decoded_by(size=5, resize=5).train.inputs)
   np.testing.assert_array_equal(images, whole.train.inputs)
 
 
 def test_a_damaged_record_of_a_streamed_set_is_named(uneven, tmp_path):
-  data = sources.tfds("uneven/even", stream=True, **uneven)
+  data = sources.tfds(name="uneven/even", stream=True, **uneven)
   folder = tmp_path / "uneven" / "even" / "1.2.0"
   (file,) = folder.glob("*train*")
-  tfds_stream._opened.cache_clear()
+  tfds_records._opened.cache_clear()
   file.write_bytes(bytes(len(file.read_bytes())))
   with pytest.raises(RunError, match=r"image \d+ of split train in .*1\.2\.0 cannot be decoded"):
     data.train.inputs.cut(0)
-  tfds_stream._opened.cache_clear()
+  tfds_records._opened.cache_clear()
   shutil.rmtree(tmp_path / "home" / ".cache" / "jaxreg" / "tfds")
   fails("split train", "remove that folder", name="uneven/even", stream=True, **uneven)
 

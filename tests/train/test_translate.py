@@ -12,7 +12,7 @@ import toy_text
 
 from jaxreg import models, train
 from jaxreg.train import cli
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.saved import restore_run
 from jaxreg.train.data import text
 from jaxreg.train.jobs.translate import make_decode
@@ -92,9 +92,8 @@ def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):
   """One token at a time, each time by the whole network, as in training."""
   config = toy_text.make_config(text_folder)
   program, state, _ = restore_run(workdir, "latest", 0)
-  options = config.data.parallel_text
-  lines = text.read_parallel_text(**options)
-  inputs = load_data(config).test.inputs
+  options, lines = config.data.parallel_text, load_data(config)
+  inputs = lines.test.inputs
   decode = make_decode(program, models.greedy_decode, lines, beam_size=1)
   found = np.asarray(jax.jit(decode)(state, jnp.asarray(inputs), 0))
   apply = jax.jit(lambda x: program.apply_fn(state.params, {}, x, key=None, train=False)[0]["logits"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train.build.dataset import load_data, make_order
-from jaxreg.train.data.order import batch_indices, bootstrap
+from jaxreg.train.build.load_data import load_data, make_order
+from jaxreg.train.data.batches import batch_indices, bootstrap
 
 FIELDS = {
   "data.limit": 0,
@@ -29,8 +29,8 @@ def test_the_unlabelled_are_those_that_the_subset_leaves():
   assert rows(joined) == rows(everything.train.inputs)
   np.testing.assert_array_equal(dataset.training().inputs, joined)
   described = dataset.describe()
-  assert described["sizes"]["unlabelled"] == len(dataset.unlabelled)
-  assert "unlabelled" not in everything.describe()["sizes"]
+  assert described.sizes["unlabelled"] == len(dataset.unlabelled)
+  assert "unlabelled" not in everything.describe().sizes
 
 
 def test_every_batch_has_so_many_of_each():

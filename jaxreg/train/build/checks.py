@@ -2,22 +2,19 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
 from jaxreg import models
 from jaxreg.train.config.choices import Config, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
-from jaxreg.train.data.dataset import is_tokens
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
 from jaxreg.train.step.example_terms import TERMS, needs_labels
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.named import Term
 from jaxreg.train.step.optimizer import step_name
-
-Data = dict[str, Any]  # as `Dataset.describe` gives it
 
 
 def check_devices(config: Config) -> None:
@@ -69,38 +66,38 @@ def length(config: Config, sizes: Mapping[str, int]) -> dict[str, int]:
   return {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
 
 
-def check_inputs(config: Config, data: Data) -> None:
+def check_inputs(config: Config, data: DataSpec) -> None:
   """Checks that the augmentations and `evaluate.mirror` fit the inputs."""
-  if is_tokens(data["input_dtype"]) and (config.augment.names or len(config.augment.mean)):
+  if data.has_tokens and (config.augment.names or len(config.augment.mean)):
     raise RunError(
       f"augment: is for images, and the inputs of data.{config.data.name} are tokens; leave it empty"
     )
-  if config.evaluate.mirror and (is_tokens(data["input_dtype"]) or len(data["input_shape"]) != 3):
+  if config.evaluate.mirror and (data.has_tokens or len(data.input_shape) != 3):
     raise RunError(
       f"evaluate.mirror: is for images, and an input of data.{config.data.name} has shape "
-      f"{tuple(data['input_shape'])}; give False"
+      f"{data.input_shape}; give False"
     )
-  if data.get("mean") and config.augment.mean:
+  if data.mean and config.augment.mean:
     raise RunError(
       f"augment.mean: the inputs of data.{config.data.name} are standardised already; leave it empty, got "
       f"{config.augment.mean}"
     )
-  channels = data["input_shape"][-1] if data["input_shape"] else 0
+  channels = data.input_shape[-1] if data.input_shape else 0
   if len(config.augment.mean) not in (0, channels):
     raise RunError(
       f"augment.mean, augment.std: must be {channels} numbers, one per channel, got {config.augment.mean}"
     )
 
 
-def check_noises(config: Config, data: Data) -> None:
+def check_noises(config: Config, data: DataSpec) -> None:
   """Checks that no input noise is named for inputs that are tokens."""
-  if is_tokens(data["input_dtype"]) and "gaussian_noise" in config.noise.names:
+  if data.has_tokens and "gaussian_noise" in config.noise.names:
     raise ValueError(
       f"noise.names: gaussian_noise cannot be added to tokens, the inputs of data.{config.data.name}"
     )
 
 
-def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
+def check_terms(config: Config, data: DataSpec, terms: Mapping[str, Term]) -> None:
   """Checks that the named example terms fit the examples."""
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
     without = ", ".join(name for name, term in TERMS.items() if not needs_labels(term))
@@ -108,11 +105,11 @@ def check_terms(config: Config, data: Data, terms: Mapping[str, Term]) -> None:
       "data.unlabelled.batch_size: no term uses examples without labels; name one of "
       f"{without} in regularizers.names, or give 0"
     )
-  if terms and (is_tokens(data["input_dtype"]) or data.get("label_shape")):
+  if terms and (data.has_tokens or data.label_shape):
     raise ValueError(f"regularizers.names: {', '.join(terms)} cannot be used with tokens or label sequences")
 
 
-def check_state(config: Config, data: Data, method: Method, *, has_statistics: bool) -> None:
+def check_state(config: Config, data: DataSpec, method: Method, *, has_statistics: bool) -> None:
   """Checks that the average and the optimizer fit the network and its head.
 
   `swa`, `swag` and `path_sgd` need a network without statistics (such as BatchNorm's) in its state. `ema`
@@ -125,7 +122,7 @@ def check_state(config: Config, data: Data, method: Method, *, has_statistics: b
     )
   if step_name(config.optimizer) != "path_sgd":
     return
-  if has_statistics or is_tokens(data["input_dtype"]):
+  if has_statistics or data.has_tokens:
     raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
   if method.head not in (models.SoftmaxHead, models.AttentionHead):
     raise ValueError(

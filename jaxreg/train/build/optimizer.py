@@ -1,19 +1,19 @@
 """The optimizer of a run: what `optimizer` in a configuration names, for the model at hand."""
 
 import inspect
-from typing import Any
 
 import optax
 
 from jaxreg import models
 from jaxreg.train.config.choices import Config, chosen
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.step import named
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import step_name
 
 
 def build_optimizer(
-  config: Config, data: dict[str, Any], model: models.Classifier, schedule: optax.Schedule
+  config: Config, data: DataSpec, model: models.Classifier, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
   """The optimizer, alone or within a wrapper, with decay, clipping and constraints.
 
@@ -43,7 +43,7 @@ def build_optimizer(
     network={
       "prox": named.make_prox(constraints),
       "apply_fn": lambda params, x: model.apply({"params": params}, x, train=False),
-      "input_shape": data["input_shape"],
-      "num_examples": data["sizes"]["train"],
+      "input_shape": data.input_shape,
+      "num_examples": data.sizes["train"],
     },
   )

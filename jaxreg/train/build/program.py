@@ -13,7 +13,7 @@ from jaxreg.train.build import checks
 from jaxreg.train.build.optimizer import build_optimizer
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, flatten, relevant
-from jaxreg.train.data.dataset import is_tokens
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import RunError, first_line
 from jaxreg.train.lookup import short
 from jaxreg.train.step import named
@@ -30,17 +30,16 @@ from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.step import make_train_step
 from jaxreg.typing import Array, Key
 
-Data = dict[str, Any]  # as `Dataset.describe` gives it
 Teacher = Callable[[Key, Array], Array]  # as `View.trained_fn`
 
 
-def build(config: Config, data: Data, *, teacher: Teacher | None = None) -> Program:
+def build(config: Config, data: DataSpec, *, teacher: Teacher | None = None) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
   teacher of a distillation, the program serves for predictions: its training step lacks that term.
   """
-  length = checks.length(config, data["sizes"])
+  length = checks.length(config, data.sizes)
   checks.check_inputs(config, data)
   try:
     program = _assemble(config, data, teacher, **length)
@@ -84,27 +83,26 @@ def make_program(
   check(config)
   if "distillation" in config.regularizers.names and teacher is None:
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
-  data = {"input_shape": list(input_shape), "input_dtype": input_dtype, "scale": scale}
-  data |= {"num_classes": num_classes, "sizes": {"train": num_examples}}
+  data = DataSpec(tuple(input_shape), input_dtype, num_classes, {"train": num_examples}, scale)
   return build(config, data, teacher=teacher)
 
 
 def _assemble(
-  config: Config, data: Data, teacher: Teacher | None, *, steps_per_epoch: int, num_steps: int
+  config: Config, data: DataSpec, teacher: Teacher | None, *, steps_per_epoch: int, num_steps: int
 ) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
   method, options = chosen(config, "method")
   _complete(method, options)
-  backbone = make_backbone(config.model.name, chosen(config, "model")[1], data.get("model", {}))
-  given = {"num_classes": data["num_classes"]}
+  backbone = make_backbone(config.model.name, chosen(config, "model")[1], data.model)
+  given: dict[str, Any] = {"num_classes": data.num_classes}
   if "input_shape" in inspect.signature(method.head).parameters:
-    given["input_shape"] = tuple(data["input_shape"])
+    given["input_shape"] = data.input_shape
   model = models.Classifier(backbone, method.head(**given, **options["head"]))
 
   checks.check_noises(config, data)
   noises = named.make_noises(config.noise.to_dict())
-  mean, std = (data.get(name) or config.augment[name] for name in ("mean", "std"))
-  network = (model, data["scale"], mean, std, config.precision, noises)
+  mean, std = (getattr(data, name) or config.augment[name] for name in ("mean", "std"))
+  network = (model, data.scale, mean, std, config.precision, noises)
   apply_fn = make_apply_fn(*network)
   features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
 
@@ -125,8 +123,8 @@ def _assemble(
     model,
     optimizer,
     extras,
-    input_shape=data["input_shape"],
-    dtype=jnp.dtype("int32" if is_tokens(data["input_dtype"]) else "float32"),
+    input_shape=data.input_shape,
+    dtype=jnp.dtype("int32" if data.has_tokens else "float32"),
     unbalanced=config.model.unbalance,
   )
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
@@ -144,8 +142,8 @@ def _assemble(
     make_augmentations(
       [chosen(config, "augment", name) for name in config.augment.names],
       noises["labels"],
-      scale=data["scale"],
-      num_classes=data["num_classes"],
+      scale=data.scale,
+      num_classes=data.num_classes,
       unlabelled=bool(config.data.unlabelled.batch_size),
     ),
     named.make_penalties(regularizers),
@@ -153,7 +151,7 @@ def _assemble(
     features_fn=features_fn,
     average=average if config.average.name == "ema" else None,
     trained_fn=teacher,
-    scale=data["scale"],
+    scale=data.scale,
     most_labels=named.most_labels(config.augment.names),
   )
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
@@ -187,12 +185,12 @@ def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
   options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
 
 
-def _trace(program: Program, data: Data, batch_size: int) -> None:
+def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
   """Traces the training step and the evaluation step on shapes alone."""
   shape = jax.ShapeDtypeStruct
-  each = (batch_size, *data.get("label_shape", ()))
+  each = (batch_size, *data.label_shape)
   batch = {
-    "inputs": shape((batch_size, *data["input_shape"]), data["input_dtype"]),
+    "inputs": shape((batch_size, *data.input_shape), data.input_dtype),
     "labels": shape(each, jnp.int32),
     "weights": shape(each, jnp.float32),
   }

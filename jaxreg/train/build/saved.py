@@ -11,6 +11,7 @@ from jaxreg.train.build.program import Teacher, build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, add_options, base_config, check_imports, flatten, relevant
 from jaxreg.train.config.fields import attribute, reads_streams
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
@@ -68,9 +69,7 @@ def decoding_of(workdir: Path) -> Decoding | None:
   return Decoding(**config.data.stream) if reads_streams(flatten(config)) else None
 
 
-def restore_run(
-  workdir: Path, checkpoint: str | int, replica: int
-) -> tuple[Program, TrainState, dict[str, Any]]:
+def restore_run(workdir: Path, checkpoint: str | int, replica: int) -> tuple[Program, TrainState, DataSpec]:
   """The functions of a run, one replica's state and the description of the run's data."""
   config = restore_config(base_config(), workdir)
   data = workdirs.read_data(workdir)
@@ -96,7 +95,7 @@ def of_section(section: str, error: RunError) -> RunError:
   return RunError(f"{section}.{field}:{rest}" if named else f"{section}.workdir: {error}")
 
 
-def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, replica: int) -> Teacher:
+def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> Teacher:
   """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
 
   The inputs are divided by the scale of their source. The parameters are constants of the compiled caller.
@@ -106,14 +105,13 @@ def make_teacher(data: Mapping[str, Any], workdir: str, *, checkpoint: str, repl
   except RunError as error:
     raise of_section("teacher", error) from error
   for name in ("input_shape", "input_dtype", "num_classes", "scale"):
-    if theirs[name] != data[name]:
-      raise RunError(
-        f"teacher.workdir: {workdir} was trained with {name} {theirs[name]}, and here it is {data[name]}"
-      )
+    given, here = getattr(theirs, name), getattr(data, name)
+    if given != here:
+      raise RunError(f"teacher.workdir: {workdir} was trained with {name} {given}, and here it is {here}")
   # On the host, so that the constants are bound to no device. SWAG's teacher is its mean: no draws a step.
   state = jax.device_get(state.replace(key=None, opt_state=(), extras={}))
 
   def teacher(key: Key, inputs: Array) -> Array:
-    return jax.lax.stop_gradient(program.predict_fn(state, inputs * theirs["scale"], key))
+    return jax.lax.stop_gradient(program.predict_fn(state, inputs * theirs.scale, key))
 
   return teacher

@@ -147,7 +147,7 @@ FIELDS: dict[str, Field] = {
   ),
   "data.subset.seed": Field(0, "Seed of the subset.", "[0, inf)"),
   "data.flipped_labels.rate": Field(
-    0.0, "Fraction of the training labels that are replaced by another class."
+    0.0, "Fraction of the training labels that are replaced by another class.", "[0, 1]"
   ),
   "data.flipped_labels.seed": Field(
     0,

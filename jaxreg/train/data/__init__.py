@@ -1,7 +1,7 @@
 """Data: the examples, their order, and the way of a batch to the devices.
 
-`dataset` has the type that every source returns, and `sources` what `data.name` can name; `tfds` is one of
-them. `readable` finds images that cannot be decoded, and `scaling` inputs of a bad scale. `order` says which
-examples make a batch, `stream` decodes `images` ahead and cuts `crops` out, and `placement` places arrays.
+A batch passes four files: its source (a row of `sources.SOURCES`), `images` or `dataset` with the examples,
+`batches` that says which examples these are, and `placement` that puts them on the devices. Functions here
+see no configuration: their errors name arguments, and `build/load_data.py` names the fields.
 May import: nothing of the trainer but errors, files, keys, lookup and user_cache.
 """

@@ -3,17 +3,65 @@
 import dataclasses
 import functools
 import zlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
 from jaxreg.train.data.images import Decoding, Images
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError
 
 
 def is_tokens(dtype: Any) -> bool:
   """Whether inputs of this dtype are tokens, which reach the model unscaled; bytes are pixels."""
   return np.issubdtype(dtype, np.integer) and np.dtype(dtype) != np.uint8
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSpec:
+  """What a run knows of its data without the examples: enough to predict, and to notice other data.
+
+  Attributes:
+    input_shape: the shape of one example.
+    input_dtype: the dtype of the stored inputs.
+    num_classes: the number of classes.
+    sizes: the number of examples of each split.
+    scale: the divisor of the stored inputs.
+    label_shape: `[length]` for sequences, () for one label per example.
+    mean, std: a number for each channel, which standardise the scaled inputs; () does not.
+    model: the keyword arguments that the data give the backbone.
+    class_names: the name of each class, or ().
+    crc32: a checksum of each split.
+  """
+
+  input_shape: tuple[int, ...]
+  input_dtype: str
+  num_classes: int
+  sizes: Mapping[str, int]
+  scale: float = 1.0
+  label_shape: tuple[int, ...] = ()
+  mean: tuple[float, ...] = ()
+  std: tuple[float, ...] = ()
+  model: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  class_names: tuple[str, ...] = ()
+  crc32: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  @property
+  def has_tokens(self) -> bool:
+    """Whether the inputs are tokens."""
+    return is_tokens(self.input_dtype)
+
+  def table(self) -> dict[str, Any]:
+    """The description as JSON has it."""
+    values = dataclasses.asdict(self).items()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
+
+  @classmethod
+  def from_table(cls, table: Mapping[str, Any]) -> Self:
+    """The description whose `table()` this is."""
+    given = {field.name: table[field.name] for field in dataclasses.fields(cls)}
+    values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return cls(**values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +78,8 @@ class Split:
   def __len__(self) -> int:
     return len(self.labels)
 
-  def take(self, index: Any) -> "Split":
-    """The examples at `index`: a slice or an array of indices."""
+  def take(self, index: slice | np.ndarray) -> "Split":
+    """The examples at `index`."""
     return Split(self.inputs[index], self.labels[index])
 
   def joined(self, other: "Split") -> "Split":
@@ -41,26 +89,22 @@ class Split:
       return Split(self.inputs.joined(other.inputs), labels)
     return Split(np.concatenate([self.inputs, other.inputs]), labels)
 
-  def check(self, where: str) -> None:
-    """Checks that the split holds valid examples; `where` names the split in the error.
-
-    Raises:
-      RunError: if it does not.
-    """
-    allowed = (1, 2) if is_tokens(self.inputs.dtype) else (1,)
-    if self.labels.ndim not in allowed or not np.issubdtype(self.labels.dtype, np.integer):
-      raise RunError(
-        f"{where}: labels must be integers [n], got {self.labels.dtype} {self.labels.shape}"
-        f"{remedy(self.labels)}"
-      )
-    if self.inputs.ndim < 2 or 0 in self.inputs.shape[1:]:
-      raise RunError(f"{where}: inputs must be [n, ...] with values in each, got {self.inputs.shape}")
-    if len(self.inputs) != len(self.labels):
-      raise RunError(f"{where}: {len(self.inputs)} inputs but {len(self.labels)} labels")
-    if not len(self):
-      raise RunError(f"{where}: it has no examples")
-    if np.issubdtype(self.inputs.dtype, np.floating) and not np.isfinite(self.inputs).all():
-      raise RunError(f"{where}: inputs have NaN or infinite values")
+  def check(self, name: str) -> None:
+    """Checks that the split of this name holds valid examples."""
+    inputs, labels = self.inputs, self.labels
+    problem = ""
+    if labels.ndim not in ((1, 2) if is_tokens(inputs.dtype) else (1,)) or labels.dtype.kind not in "iu":
+      problem = f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
+    elif inputs.ndim < 2 or 0 in inputs.shape[1:]:
+      problem = f"inputs must be [n, ...] with values in each, got {inputs.shape}"
+    elif len(inputs) != len(labels):
+      problem = f"{len(inputs)} inputs but {len(labels)} labels"
+    elif not len(self):
+      problem = "it has no examples"
+    elif np.issubdtype(inputs.dtype, np.floating) and not np.isfinite(inputs).all():
+      problem = "inputs have NaN or infinite values"
+    if problem:
+      raise ArgumentError("", f"split {name}: {problem}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +143,16 @@ class Dataset:
     """Whether images are decoded batch by batch."""
     return isinstance(self.train.inputs, Images)
 
-  def decoded_by(self, **options: Any) -> "Dataset":
-    """The data set with these options of `Decoding`, if its images are decoded batch by batch."""
+  def decoded_by(self, *, hint: str = "", **options: Any) -> "Dataset":
+    """The data set with these options of `Decoding`, if its images are decoded batch by batch.
+
+    `hint` ends the error of an image that cannot be decoded.
+    """
     if not self.streams():
       return self
-    decoding = Decoding(**options)
+    change = {"decoding": Decoding(**options), "hint": hint}
     splits = {
-      name: dataclasses.replace(split, inputs=dataclasses.replace(split.inputs, decoding=decoding))
+      name: dataclasses.replace(split, inputs=dataclasses.replace(split.inputs, **change))
       for name, split in {**self.splits(), "rest": self.rest}.items()
       if split is not None
     }
@@ -134,60 +181,58 @@ class Dataset:
     more = 0 if self.unlabelled is None else self.unlabelled.inputs.nbytes
     return more + sum(split.inputs.nbytes for split in self.splits().values())
 
-  def describe(self) -> dict[str, Any]:
-    """The description of the data in a work directory: enough to predict, and to notice other data."""
-    # Fields with their usual values are left out, because earlier versions did not have them.
-    label_shape = list(self.train.labels.shape[1:])
-    more = {"label_shape": label_shape, "model": self.model} if label_shape or self.model else {}
-    if self.mean:
-      more |= {"mean": list(self.mean), "std": list(self.std)}
-    if self.class_names:
-      more["class_names"] = list(self.class_names)
+  def describe(self) -> DataSpec:
+    """What a work directory keeps of the data."""
     splits = self.splits() | ({} if self.unlabelled is None else {"unlabelled": self.unlabelled})
-    return {
-      **more,
-      "num_classes": self.num_classes,
-      "input_shape": list(self.train.inputs.shape[1:]),
-      "input_dtype": str(self.train.inputs.dtype),
-      "scale": self.scale,
-      "sizes": {name: len(split) for name, split in splits.items()},
-      "crc32": {name: _crc32(*_identity(split.inputs), split.labels) for name, split in splits.items()},
-    }
+    return DataSpec(
+      input_shape=self.train.inputs.shape[1:],
+      input_dtype=str(self.train.inputs.dtype),
+      num_classes=self.num_classes,
+      sizes={name: len(split) for name, split in splits.items()},
+      scale=self.scale,
+      label_shape=self.train.labels.shape[1:],
+      mean=self.mean,
+      std=self.std,
+      model=self.model,
+      class_names=self.class_names,
+      crc32={name: _crc32(split) for name, split in splits.items()},
+    )
 
-  def checked(self, source: str) -> "Dataset":
+  def checked(self) -> "Dataset":
     """Returns the data set if every split can be trained on."""
     for name, split in self.splits().items():
-      where = f"{source}, split {name}"
-      split.check(where)
-      if split is self.train and (split.labels == split.labels.flat[0]).all():
-        raise RunError(f"{where}: labels must be of at least 2 classes, all {len(split)} are of one")
-      if (
-        split.inputs.shape[1:] != self.train.inputs.shape[1:] or split.inputs.dtype != self.train.inputs.dtype
-      ):
-        raise RunError(
-          f"{where}: inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
-          f"in the train split {self.train.inputs.dtype} {self.train.inputs.shape[1:]}"
-        )
-      if split.labels.shape[1:] != self.train.labels.shape[1:]:
-        raise RunError(
-          f"{where}: labels are {split.labels.shape[1:]}, in the train split {self.train.labels.shape[1:]}"
-        )
-      lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence
-      wrong = (split.labels < lowest) | (split.labels >= self.num_classes)
-      if wrong.any():
-        at = tuple(np.argwhere(wrong)[0].tolist())
-        raise RunError(
-          f"{where}: label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; "
-          f"the classes are 0 to {self.num_classes - 1}, those of the train split; leave such examples out, "
-          "or put some into train"
-        )
+      split.check(name)
+      if problem := self._problem(split):
+        raise ArgumentError("", f"split {name}: {problem}")
     if len(self.class_names) not in (0, self.num_classes):
-      raise RunError(
-        f"{source}: class_names must have a name for each of {self.num_classes} classes, "
-        f"got {len(self.class_names)}"
+      raise ArgumentError(
+        "",
+        f"class_names must have a name for each of {self.num_classes} classes, got {len(self.class_names)}",
       )
-    check_apart(source, self.train, val=self.val, test=self.test)
+    check_apart(self.train, val=self.val, test=self.test)
     return self
+
+  def _problem(self, split: Split) -> str:
+    """Why a valid split cannot be trained on together with the training split; "" if it can."""
+    train = self.train
+    if split is train and (split.labels == split.labels.flat[0]).all():
+      return f"labels must be of at least 2 classes, all {len(split)} are of one"
+    if split.inputs.shape[1:] != train.inputs.shape[1:] or split.inputs.dtype != train.inputs.dtype:
+      return (
+        f"inputs are {split.inputs.dtype} {split.inputs.shape[1:]}, "
+        f"in the train split {train.inputs.dtype} {train.inputs.shape[1:]}"
+      )
+    if split.labels.shape[1:] != train.labels.shape[1:]:
+      return f"labels are {split.labels.shape[1:]}, in the train split {train.labels.shape[1:]}"
+    lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence
+    wrong = (split.labels < lowest) | (split.labels >= self.num_classes)
+    if not wrong.any():
+      return ""
+    at = tuple(np.argwhere(wrong)[0].tolist())
+    return (
+      f"label {split.labels[at]} at position {', '.join(map(str, at))} is out of range; the classes are 0 to "
+      f"{self.num_classes - 1}, those of the train split; leave such examples out, or put some into train"
+    )
 
 
 def remedy(labels: np.ndarray) -> str:
@@ -221,19 +266,19 @@ def _is_one_hot(labels: np.ndarray) -> bool:
   return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(1) == 1).all())
 
 
-def check_apart(source: str, train: Split, **others: Split) -> None:
+def check_apart(train: Split, **others: Split) -> None:
   """Checks that no other split repeats the training split; sources of encoded images compare their files."""
   for name, split in others.items():
     if isinstance(split.inputs, Images) or not np.array_equal(split.labels, train.labels):
       continue
     if np.array_equal(split.inputs, train.inputs):
-      raise RunError(f"{source}, split {name}: it has the examples of the train split; give others")
+      raise ArgumentError("", f"split {name}: it has the examples of the train split; give others")
 
 
-def _crc32(*arrays: np.ndarray) -> int:
-  return functools.reduce(lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), arrays, 0)
-
-
-def _identity(inputs: Any) -> tuple[np.ndarray, ...]:
-  """Arrays that differ if the inputs differ."""
-  return inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)
+def _crc32(split: Split) -> int:
+  """A checksum of the examples; of encoded images, of what tells them apart."""
+  inputs = split.inputs
+  arrays = inputs.fingerprint() if isinstance(inputs, Images) else (inputs,)
+  return functools.reduce(
+    lambda crc, x: zlib.crc32(np.ascontiguousarray(x).data, crc), (*arrays, split.labels), 0
+  )

@@ -11,7 +11,7 @@ import numpy as np
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.images import SUFFIXES, Images
 from jaxreg.train.data.subsets import hold_out
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
 
 MOST_REASONS = 5  # that a line names
@@ -34,11 +34,10 @@ class Files:
   times: np.ndarray
 
   def read(self, number: int) -> bytes:
-    with open(self._path(number), "rb") as stream:
-      return stream.read()
+    return Path(self.name(number)).read_bytes()
 
   def name(self, number: int) -> str:
-    return f"data.image_folder.path: {self._path(number)}"
+    return os.path.join(self.folder, os.fsdecode(self.names[number]))
 
   def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
     return self.names[numbers].view(np.uint8), self.sizes[numbers]
@@ -47,13 +46,10 @@ class Files:
     where = np.frombuffer(os.fsencode(os.path.realpath(self.folder)), np.uint8)
     return where, self.times[numbers], *self.fingerprint(numbers)
 
-  def _path(self, number: int) -> str:
-    return os.path.join(self.folder, os.fsdecode(self.names[number]))
-
 
 def image_folder(
-  path: str = "",
   *,
+  path: str = "",
   train: str = "train",
   val: str = "",
   test: str = "val",
@@ -70,42 +66,34 @@ def image_folder(
     train, val, test: the names of the splits' folders.
     validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
   """
-  root = local_path(path, "data.image_folder.path")
+  root = local_path(path, "path")
   if not path or not root.is_dir():
-    raise RunError(
-      f"data.image_folder.path: got {path!r}, which is not a folder; give one with {train}/CLASS/*.jpg"
-    )
+    raise ArgumentError("path", f"got {path!r}, which is not a folder; give one with {train}/CLASS/*.jpg")
   fields = {"train": train, "val": val, "test": test}
   folders = {field: root / name for field, name in fields.items() if name or field != "val"}
-  for field in folders:
-    if field != "train" and folders[field].resolve() == folders["train"].resolve():
-      raise RunError(f"data.image_folder.{field}: must be another folder than train, got {fields[field]!r}")
   left_out = {field: Counter[str]() for field in folders}
-  classes = {field: _classes(field, folder, left_out[field]) for field, folder in folders.items()}
-  for field, names in classes.items():
-    differ = sorted({*names} ^ {*classes["train"]})
-    if differ:
-      where = folders["train" if differ[0] in classes["train"] else field]
-      raise RunError(
-        f"data.image_folder.{field}: {folders[field]} has other classes than {folders['train']}: "
-        f"only {where} has {differ[0]!r}"
+  names: tuple[str, ...] = ()
+  splits: dict[str, Split] = {}
+  for field, folder in folders.items():
+    if field != "train" and folder.resolve() == folders["train"].resolve():
+      raise ArgumentError(field, f"must be another folder than train, got {fields[field]!r}")
+    classes = _classes(field, folder, left_out[field])
+    names = names or classes
+    if differ := sorted({*classes} ^ {*names}):
+      where = folders["train"] if differ[0] in names else folder
+      raise ArgumentError(
+        field, f"{folder} has other classes than {folders['train']}: only {where} has {differ[0]!r}"
       )
-  names = tuple(classes["train"])
-  splits = {field: _split(field, folder, names, left_out[field]) for field, folder in folders.items()}
+    splits[field] = _split(field, folder, names, left_out[field])
   if not val:
-    where = "data.image_folder.validation_fraction"
-    splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, where, names)
-  remarks = [
-    f"data.image_folder.{field}: {told}"
-    for field, folder in folders.items()
-    if (told := left_out_line(folder, left_out[field]))
-  ]
+    splits["train"], splits["val"] = hold_out(splits["train"], validation_fraction, names)
+  remarks = [left_out_line(folder, left_out[field]) for field, folder in folders.items()]
   return Dataset(
     *(splits[field] for field in fields),
     num_classes=len(names),
     scale=255.0,
     class_names=names,
-    remarks=(*_unread(root, fields), *remarks),
+    remarks=tuple(filter(None, [_unread(root, fields), *remarks])),
   )
 
 
@@ -122,7 +110,7 @@ def find_images(
   try:
     found = sorted(_walk(folder, "", False, (), left_out))
   except OSError as error:
-    raise RunError(f"data.image_folder.path: {folder} cannot be read ({error})") from error
+    raise ArgumentError("path", f"{folder} cannot be read ({error})") from error
   flat = [file for file in found if nested or os.sep not in file[0]]
   if len(flat) < len(found):
     left_out["in deeper folders"] += len(found) - len(flat)
@@ -177,9 +165,9 @@ def _why_not(entry: os.DirEntry[str], hidden: bool) -> str:
   return "" if entry.is_file() else "pipes or devices"
 
 
-def _classes(field: str, folder: Path, left_out: Counter[str]) -> list[str]:
+def _classes(field: str, folder: Path, left_out: Counter[str]) -> tuple[str, ...]:
   if not folder.is_dir():
-    raise RunError(f"data.image_folder.{field}: {folder} is not a folder; give the name of one")
+    raise ArgumentError(field, f"{folder} is not a folder; give the name of one")
   names = []
   with os.scandir(folder) as entries:
     for entry in entries:
@@ -188,10 +176,8 @@ def _classes(field: str, folder: Path, left_out: Counter[str]) -> list[str]:
       elif not entry.name.startswith("."):
         left_out[_why_not(entry, False) or "outside the folders of the classes"] += 1
   if len(names) < 2:
-    raise RunError(
-      f"data.image_folder.{field}: {folder} must have a folder per class, at least 2, got {sorted(names)}"
-    )
-  return sorted(names)
+    raise ArgumentError(field, f"{folder} must have a folder per class, at least 2, got {sorted(names)}")
+  return tuple(sorted(names))
 
 
 def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter[str]) -> Split:
@@ -203,10 +189,8 @@ def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter
     here = Counter[str]()
     files = find_images(folder / name, here)
     if not files:
-      others = f", and not these: {told}" if (told := left_out_line(folder / name, here)) else ""
-      raise RunError(
-        f"data.image_folder.{field}: {folder / name} has no images; give {', '.join(SUFFIXES)} files{others}"
-      )
+      others = f", and not these: {line}" if (line := left_out_line(folder / name, here)) else ""
+      raise ArgumentError(field, f"{folder / name} has no images; give {', '.join(SUFFIXES)} files{others}")
     left_out.update(here)
     names += [os.fsencode(os.path.join(name, file)) for file, _ in files]
     sizes += [info.st_size for _, info in files]
@@ -216,12 +200,10 @@ def _split(field: str, folder: Path, classes: tuple[str, ...], left_out: Counter
   return Split(Images(files, np.arange(len(names))), np.array(labels, np.int64))
 
 
-def _unread(root: Path, fields: dict[str, str]) -> list[str]:
-  """A line on the folders beside the splits' that no field names, if there are any."""
+def _unread(root: Path, fields: dict[str, str]) -> str:
+  """A line on the folders beside the splits' that no field names, or ""."""
   named = {Path(name).parts[0] for name in fields.values() if name and Path(name).parts}
   with os.scandir(root) as entries:
     others = sorted(e.name for e in entries if e.is_dir() and e.name not in named and e.name[0] != ".")
-  if not others:
-    return []
   given = ", ".join(f"{field}={name!r}" for field, name in fields.items())
-  return [f"data.image_folder.path: {root} has {', '.join(others[:5])} too, not read with {given}"]
+  return f"{root} has {', '.join(others[:5])} too, not read with {given}" if others else ""

@@ -1,4 +1,8 @@
-"""Images that are decoded when a batch is made: an array of references to them."""
+"""Images that are decoded when a batch is made, and the crops that become inputs.
+
+`Images` is an array of references to encoded images. An evaluation takes the centre of each, training random
+crops.
+"""
 
 import dataclasses
 import io
@@ -8,15 +12,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxreg.train.data.crops import centre_crop, random_crop, scaled_crop
-from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.errors import ArgumentError, RunError, one_line
 
 MOST_BYTES = 2**34  # of images decoded into one array
 # Pillow knows forty formats more, and some of them run other programs.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 MOST_PIXELS = 2**26  # of one image, because a small file may claim very many
-REMEDY = "; the job check-data finds all such images, and --config.data.skip_unreadable=True leaves them out"
+ATTEMPTS = 10  # to find a random crop that fits into the image
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # by the number of channels
 ORIENTATION = 274  # the number of this tag in EXIF
 # By the orientation's value, the name of Pillow's operation that makes the image upright.
@@ -81,11 +84,18 @@ class Images:
   """Encoded images of any size, with the interface of an array of bytes `[n, size, size, 3]`.
 
   Indexing selects images without decoding them. Converted to a NumPy array, they are an evaluation's inputs.
+
+  Attributes:
+    store: where the images are.
+    numbers: the numbers of the images in the store.
+    decoding: how an image becomes an input.
+    hint: ends the error of an image that cannot be decoded.
   """
 
   store: Store
   numbers: np.ndarray
   decoding: Decoding = dataclasses.field(default_factory=Decoding)
+  hint: str = ""
 
   dtype = np.dtype(np.uint8)
   ndim = 4
@@ -113,7 +123,7 @@ class Images:
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     if self.nbytes > MOST_BYTES:
-      raise RunError(f"data.limit: {len(self)} images are too many for one array; give fewer")
+      raise ArgumentError("limit", f"{len(self)} images are too many for one array; give fewer")
     decoded = np.empty(self.shape, np.uint8)
     for position in range(len(self)):
       decoded[position] = self.cut(position)
@@ -124,17 +134,11 @@ class Images:
     number = int(self.numbers[position])
     try:
       rgb = decode(self.store.read(number))
-      if generator is None:
-        return centre_crop(rgb, size=self.decoding.size, resize=self.decoding.resize)
-      return self._draw(generator, rgb)
+      return (
+        centre_crop(rgb, self.decoding) if generator is None else random_crop(generator, rgb, self.decoding)
+      )
     except Exception as error:  # Pillow has no common error for damaged files
-      raise RunError(f"{self.store.name(number)} cannot be decoded ({_reason(error)}){REMEDY}") from error
-
-  def _draw(self, generator: np.random.Generator, image: Any) -> np.ndarray:
-    how = self.decoding
-    if how.sides:
-      return scaled_crop(generator, image, size=how.size, sides=how.sides, flip=how.flip)
-    return random_crop(generator, image, size=how.size, area=how.area, aspect=how.aspect, flip=how.flip)
+      raise RunError(f"{self.store.name(number)} cannot be decoded ({_reason(error)}){self.hint}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -187,3 +191,92 @@ def _of_8_bits(image: Any) -> Any:
   if isinstance(transparent := image.info.get("transparency"), int):
     higher[grey == transparent] = 255
   return Image.fromarray(higher)
+
+
+def centre_crop(image: Any, how: Decoding) -> np.ndarray:
+  """The centre `[size, size, 3]` of a Pillow image, scaled so that its shorter side is `resize`."""
+  scaled = _scaled(image.size, how.resize)
+  return np.asarray(_window(image, scaled, [(side - how.size) // 2 for side in scaled], how.size))
+
+
+def random_crop(generator: np.random.Generator, image: Any, how: Decoding) -> np.ndarray:
+  """A random crop `[size, size, 3]` of a Pillow image.
+
+  With `sides`, the image is scaled to a random shorter side, and the crop is from anywhere in it. Otherwise a
+  crop of random area, aspect and place is resized.
+
+  References:
+    He et al., `Deep Residual Learning for Image Recognition`, 2016, section 3.4: with `sides`.
+    Szegedy et al., `Going Deeper with Convolutions`, 2015, section 6: without.
+  """
+  from PIL import Image
+
+  size = how.size
+  if how.sides:
+    low, high = how.sides
+    scaled = _scaled(image.size, int(generator.integers(low, high + 1)))
+    crop = _window(image, scaled, [int(generator.integers(side - size + 1)) for side in scaled], size)
+  else:
+    crop = image.crop(draw_box(generator, *image.size, area=how.area, aspect=how.aspect))
+    if crop.size != (size, size):
+      crop = crop.resize((size, size), Image.Resampling.BILINEAR)
+  mirrored = generator.random() < 0.5
+  pixels = np.asarray(crop)
+  return np.ascontiguousarray(pixels[:, ::-1]) if how.flip and mirrored else pixels
+
+
+def _scaled(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+  """The width and height of an image, scaled so that its shorter side is `shorter`."""
+  width, height = (max(shorter, round(side * shorter / min(size))) for side in size)
+  return width, height
+
+
+def _window(image: Any, scaled: tuple[int, int], place: list[int], size: int) -> Any:
+  """The square of side `size` at `place`, left and top, of a Pillow image resized to `scaled`.
+
+  Only the square and the pixels around it that it depends on are resized: the whole of a thin image could be
+  very large.
+  """
+  from PIL import Image
+
+  if scaled == image.size:
+    return image.crop((*place, *(start + size for start in place)))
+  lows, highs = [], []
+  for start, new, old in zip(place, scaled, image.size):
+    margin = math.ceil(max(1, new / old)) + 1  # a bilinear filter reaches as far as one pixel of either image
+    lows.append(max(0, start - margin))
+    highs.append(min(new, start + size + margin))
+  ratios = [old / new for new, old in zip(scaled, image.size)]
+  box = [at * ratio for ends in (lows, highs) for at, ratio in zip(ends, ratios)]
+  box[2:] = map(min, box[2:], image.size)  # rounding must not lead out of the image
+  part = image.resize(tuple(np.subtract(highs, lows).tolist()), Image.Resampling.BILINEAR, box=tuple(box))
+  left, top = (start - low for start, low in zip(place, lows))
+  return part.crop((left, top, left + size, top + size))
+
+
+def draw_box(
+  generator: np.random.Generator,
+  width: int,
+  height: int,
+  *,
+  area: tuple[float, float],
+  aspect: tuple[float, float],
+) -> tuple[int, int, int, int]:
+  """Draws the left, top, right and bottom of a crop.
+
+  The area, the logarithm of the aspect, and then the place are uniform. A crop that does not fit is drawn
+  again; after `ATTEMPTS` attempts, the result is the largest centre crop of an allowed aspect.
+  """
+  for _ in range(ATTEMPTS):
+    pixels = generator.uniform(*area) * width * height
+    ratio = math.exp(generator.uniform(math.log(aspect[0]), math.log(aspect[1])))
+    across, down = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+    if 0 < across <= width and 0 < down <= height:
+      left = int(generator.integers(width - across + 1))
+      top = int(generator.integers(height - down + 1))
+      return left, top, left + across, top + down
+  ratio = min(max(width / height, aspect[0]), aspect[1])
+  across = min(width, max(1, round(height * ratio)))
+  down = min(height, max(1, round(width / ratio)))
+  left, top = (width - across) // 2, (height - down) // 2
+  return left, top, left + across, top + down

@@ -40,7 +40,11 @@ class Source:
     """The arrays that have to reach the devices for a batch of these examples: indices, or the examples."""
     if self.arrays:
       return {"indices": indices}
-    return {"inputs": self.split.inputs[indices], "labels": self.split.labels[indices].astype(np.int32)}
+    return {"inputs": self.split.inputs[indices], "labels": self.labels(indices)}
+
+  def labels(self, indices: np.ndarray) -> np.ndarray:
+    """The labels of these examples, as the devices take them."""
+    return self.split.labels[indices].astype(np.int32)
 
 
 def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Source:

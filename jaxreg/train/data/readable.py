@@ -4,21 +4,19 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import PIL
 
 from jaxreg.train.data.chunks import in_chunks
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import REMEDY, Images
-from jaxreg.train.errors import RunError
+from jaxreg.train.data.images import Images
+from jaxreg.train.errors import ArgumentError, RunError
 from jaxreg.train.files import parse_table, sealed, write_json
 from jaxreg.train.user_cache import user_cache
 
 CHUNK = 16  # images that a thread decodes between two steps of the progress bar
-FORMAT = 1  # raise it when other images can be decoded
+FORMAT = 2  # raise it when other images can be decoded, or with other errors
 
 Faults = dict[int, str]  # the error of each image that cannot be decoded, by its position in a split
 
@@ -40,11 +38,11 @@ def find_faults(data: Dataset, *, fresh: bool = False) -> dict[str, Faults]:
   }
 
 
-def without_faults(data: Dataset) -> Dataset:
-  """The data set without the images that cannot be decoded, and a remark that counts them."""
+def without_faults(data: Dataset) -> tuple[Dataset, str]:
+  """The data set without the images that cannot be decoded, and a line that counts them, or ""."""
   faults = {name: found for name, found in find_faults(data).items() if found}
   if not faults:
-    return data
+    return data, ""
   kept = {}
   for name, found in faults.items():
     split: Split = getattr(data, name)
@@ -52,27 +50,25 @@ def without_faults(data: Dataset) -> Dataset:
     kept[name] = split.take(good)
     lost = np.setdiff1d(split.labels, kept[name].labels)
     if lost.size and (name == "train" or not good.size):
-      raise RunError(
-        f"data.skip_unreadable: no image of class {data.class_name(int(lost[0]))} in the {name} split can be "
-        "decoded; give images that can, or remove the class"
+      raise ArgumentError(
+        "",
+        f"no image of class {data.class_name(int(lost[0]))} in the {name} split can be decoded; give images "
+        "that can, or remove the class",
       )
-  first = next(iter(next(iter(faults.values())).values()))
-  return dataclasses.replace(
-    data, **kept, remarks=(*data.remarks, f"{count(faults)} left out; {first.removesuffix(REMEDY)}")
-  )
-
-
-def count(faults: Mapping[str, Faults]) -> str:
-  """How many images of which splits cannot be decoded, as the beginning of a sentence."""
   number = sum(map(len, faults.values()))
-  of_splits = ", ".join(f"{len(found)} of {name}" for name, found in faults.items() if found)
-  return f"data.skip_unreadable: {number} images that cannot be decoded ({of_splits}) are"
+  of_splits = ", ".join(f"{len(found)} of {name}" for name, found in faults.items())
+  first = next(iter(next(iter(faults.values())).values()))
+  line = f"{number} images that cannot be decoded ({of_splits}) are left out; {first}"
+  return dataclasses.replace(data, **kept), line
 
 
 def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
   file = user_cache() / "unreadable" / f"{_key(images)}.json"
-  if not fresh and (known := _read(file)) is not None:
-    return known
+  if not fresh:
+    with contextlib.suppress(OSError, ValueError):  # it is missing or damaged
+      table = parse_table(file.read_bytes(), required=True)
+      return {int(position): str(fault) for position, fault in table.items()}
+  images = dataclasses.replace(images, hint="")
   faults: Faults = {}
   lasting = True  # whether another try would find the same
 
@@ -91,7 +87,8 @@ def _faults(images: Images, name: str, *, fresh: bool) -> Faults:
   in_chunks(read, len(images), f"reading the images of {name}", size=CHUNK)
   found = dict(sorted(faults.items()))
   if lasting:
-    _keep(file, found)
+    with contextlib.suppress(OSError):  # a full or read-only disk only costs the next start some time
+      write_json(file, sealed({str(position): fault for position, fault in found.items()}))
   return found
 
 
@@ -103,18 +100,3 @@ def _key(images: Images) -> str:
     digest.update(f"{array.dtype}{array.shape}".encode())
     digest.update(np.ascontiguousarray(array).data)
   return digest.hexdigest()[:32]
-
-
-def _read(file: Path) -> Faults | None:
-  """The faults that a file of the cache holds, or None if it is missing or damaged."""
-  try:
-    table = parse_table(file.read_bytes(), required=True)
-    return {int(position): str(fault) for position, fault in table.items()}
-  except (OSError, ValueError):
-    return None
-
-
-def _keep(file: Path, faults: Faults) -> None:
-  """Writes the faults to the cache; a full or read-only disk only costs the next start some time."""
-  with contextlib.suppress(OSError):
-    write_json(file, sealed({str(position): fault for position, fault in faults.items()}))

@@ -9,30 +9,33 @@ LARGEST, SMALLEST = 10.0, 0.1  # of the root mean squares of features that need 
 PIXELS = 32  # columns of whole numbers in 0 to 255, from which they count as pixels
 
 
-def remark(data: Dataset, source: str) -> str:
-  """One line on the scale of the training inputs, with the field that mends it, or "".
+def remark(
+  data: Dataset,
+  *,
+  scale: str = "its Dataset the scale",
+  standardize: str = "its Dataset the mean and the std",
+) -> str:
+  """One line on the scale of the training inputs, or "".
 
   Args:
     data: the data set.
-    source: the section of the configuration that it comes from, such as `data.npz`.
+    scale, standardize: the names of what divides the inputs, and of what standardises the features.
   """
   inputs = data.train.inputs
   if data.scale != 1 or data.mean or isinstance(inputs, Images) or is_tokens(inputs.dtype):
     return ""
   top = float(inputs.max())
-  scale = 255 if top > 100 else round(top)
   if top > 1 and _are_pixels(inputs):
-    field = "--config.data.npz.scale" if source == "data.npz" else "its Dataset the scale"
-    return f"{source}: the inputs are pixels up to {top:g}, and nothing divides them; give {field}={scale}"
+    divisor = 255 if top > 100 else round(top)
+    return f"the inputs are pixels up to {top:g}, and nothing divides them; give {scale}={divisor}"
   if inputs.ndim != 2 or inputs.dtype == np.uint8:
     return ""
   sizes = np.sqrt(np.square(inputs, dtype=np.float64).mean(0))
   if SMALLEST <= sizes.max() <= LARGEST:
     return ""
-  field = "--config.data.npz.standardize=True" if source == "data.npz" else "its Dataset the mean and the std"
   return (
-    f"{source}: the features are not standardised, their root mean squares are {sizes.min():.2g} to "
-    f"{sizes.max():.2g}; give {field}"
+    f"the features are not standardised, their root mean squares are {sizes.min():.2g} to {sizes.max():.2g}; "
+    f"give {standardize}"
   )
 
 

@@ -1,4 +1,4 @@
-"""The sources of data: each is a function `(**options) -> Dataset`."""
+"""The sources of data: each is a function `(**options) -> Dataset`, and its options are fields."""
 
 import math
 import typing
@@ -10,12 +10,11 @@ import numpy as np
 from jaxreg.train.data import scaling
 from jaxreg.train.data.dataset import Dataset, Split, check_apart, remedy
 from jaxreg.train.data.image_folder import image_folder as image_folder
-from jaxreg.train.data.mnist_variations import vary
 from jaxreg.train.data.subsets import hold_out
 from jaxreg.train.data.text import parallel_text as parallel_text
-from jaxreg.train.data.tfds.source import tfds as tfds
-from jaxreg.train.data.unpack import ERRORS, read_idx, read_npz
-from jaxreg.train.errors import RunError
+from jaxreg.train.data.tfds.prepared import tfds as tfds
+from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_idx, read_npz
+from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
 from jaxreg.train.lookup import find
 
@@ -35,8 +34,8 @@ def digits() -> Dataset:
 
 
 def idx(
-  path: str = "data/mnist",
   *,
+  path: str = "data/mnist",
   per_class: int = 0,
   num_train: int = 0,
   num_validation: int = 5000,
@@ -56,29 +55,28 @@ def idx(
     rotation: rotate every image by a random angle.
     background: lay every image on random noise. Angles and noise are always the same for a split.
   """
-  folder = local_path(path, "data.idx.path")
+  folder = local_path(path, "path")
   examples, test = (
     Split(
       _read_idx(folder, f"{part}-images-idx3-ubyte")[..., None],
-      _read_idx(folder, f"{part}-labels-idx1-ubyte"),
+      _read_idx(folder, f"{part}-labels-idx1-ubyte").astype(np.int64),
     )
     for part in ("train", "t10k")
   )
-  if len(examples.inputs) != len(examples.labels):
-    raise RunError(
-      f"data.idx.path: {folder} has {len(examples.inputs)} images but {len(examples.labels)} labels"
+  examples.check("train")
+  check_apart(examples, test=test)
+  num_classes = _count_classes(examples.labels)
+  most = len(examples) - num_validation
+  if not per_class and not 0 < num_validation < len(examples):
+    raise ArgumentError(
+      "num_validation",
+      f"must be from 1 to {len(examples) - 1}, unless per_class is given, got {num_validation}",
     )
-  check_apart(f"data.idx.path: {folder}", examples, test=test)
-  num_classes = _count_classes(examples.labels, f"data.idx.path: {folder}, training labels")
-  if per_class < 0 or not (per_class or 0 < num_validation < len(examples)):
-    raise RunError(
-      f"data.idx: per_class must be at least 0 and, without it, num_validation in [1, {len(examples) - 1}], "
-      f"got {per_class} and {num_validation}"
-    )
-  if num_train and (per_class or not 0 < num_train <= len(examples) - num_validation):
-    raise RunError(
-      f"data.idx.num_train: must be 0 or, without per_class, at most {len(examples) - num_validation}, what "
-      f"num_validation={num_validation} leaves of {len(examples)} examples, got {num_train}"
+  if num_train and (per_class or not 0 < num_train <= most):
+    raise ArgumentError(
+      "num_train",
+      f"must be 0 or, without per_class, at most {most}, what num_validation={num_validation} leaves of "
+      f"{len(examples)} examples, got {num_train}",
     )
   if num_train:
     train, val = np.split(np.arange(num_train + num_validation), [num_train])
@@ -88,9 +86,10 @@ def idx(
     of_class = [np.flatnonzero(examples.labels == k) for k in range(num_classes)]
     smallest = min(len(members) for members in of_class)
     if 2 * per_class > smallest:
-      raise RunError(
-        f"data.idx.per_class: got {per_class}, at most {smallest // 2} are allowed: the smallest class has "
-        f"{smallest} examples, and validation takes as many as training"
+      raise ArgumentError(
+        "per_class",
+        f"got {per_class}, at most {smallest // 2} are allowed: the smallest class has {smallest} examples, "
+        "and validation takes as many as training",
       )
     train = np.sort(np.concatenate([members[:per_class] for members in of_class]))
     val = np.sort(np.concatenate([members[per_class : 2 * per_class] for members in of_class]))
@@ -103,8 +102,36 @@ def idx(
   return Dataset(*parts, num_classes=num_classes, scale=255.0, rest=rest)
 
 
+def vary(split: Split, generator: np.random.Generator, *, rotation: bool, background: bool) -> Split:
+  """Rotates each image of `split`, uint8 `[n, height, width, 1]`, lays it on a background, or does both.
+
+  The angle is uniform over the circle. The background is noise, each pixel uniform over 0 to 255; it shows
+  wherever it is brighter than the digit.
+
+  References:
+    Larochelle et al., `An Empirical Evaluation of Deep Architectures on Problems with Many Factors of
+    Variation`, 2007: the idea; the paper's sets are other draws, and its rotated digits lie on photographs.
+  """
+  images = split.inputs
+  if rotation:
+    images = rotate(images, generator.uniform(0, 360, len(images)))
+  if background:
+    images = np.maximum(images, generator.integers(0, 256, images.shape, np.uint8))
+  return Split(images, split.labels)
+
+
+def rotate(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
+  """Rotates each image `[height, width, 1]` counter-clockwise about its centre by its angle in degrees."""
+  from scipy import ndimage  # its import takes a moment, and few runs need it
+
+  turned = np.empty_like(images)
+  for image, angle, output in zip(images, angles, turned, strict=True):
+    ndimage.rotate(image, angle, reshape=False, order=1, output=output)
+  return turned
+
+
 def npz(
-  path: str = "", *, validation_fraction: float = 0.1, scale: float = 1.0, standardize: bool = False
+  *, path: str = "", validation_fraction: float = 0.1, scale: float = 1.0, standardize: bool = False
 ) -> Dataset:
   """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
@@ -118,37 +145,38 @@ def npz(
     standardize: subtract the mean of each feature, or channel, of the training inputs, and divide by its
       standard deviation.
   """
-  file = local_path(path, "data.npz.path")
+  file = local_path(path, "path")
   if not path or not file.is_file():
-    raise RunError(
-      f"data.npz.path: got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
+    raise ArgumentError(
+      "path", f"got {path!r}, which is not a file; give an .npz with x_train, y_train, x_test, y_test"
     )
   try:
     arrays = read_npz(file)
   except ERRORS as error:
     hint = "; numpy.savez saves texts as x.astype(str), numbers as x.astype(float)"
-    raise RunError(
-      f"data.npz.path: {file} cannot be read ({error}); give an undamaged .npz of plain arrays"
-      f"{hint if 'Object arrays' in str(error) else ''}"
+    raise ArgumentError(
+      "path",
+      f"{file} cannot be read ({error}); give an undamaged .npz of plain arrays"
+      f"{hint if 'Object arrays' in str(error) else ''}",
     ) from error
   parts = ["train", "test"] + (["val"] if {"x_val", "y_val"} & arrays.keys() else [])
   missing = [name for part in parts for name in (f"x_{part}", f"y_{part}") if name not in arrays]
   if missing:
-    raise RunError(
-      f"data.npz.path: {file} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
+    raise ArgumentError(
+      "path", f"{file} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
     )
   if not (math.isfinite(scale) and scale > 0):
-    raise RunError(f"data.npz.scale: must be positive, got {scale}")
+    raise ArgumentError("scale", f"must be positive, got {scale}")
   splits = {part: Split(_inputs(arrays, part), arrays[f"y_{part}"]) for part in parts}
   train, test = splits["train"], splits["test"]
-  train.check("data.npz, split train")
-  check_apart("data.npz", train, test=test)
-  num_classes = _count_classes(train.labels, "data.npz, split train")
+  train.check("train")
+  check_apart(train, test=test)
+  num_classes = _count_classes(train.labels)
   names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
   if "val" in splits:
     val = splits["val"]
   else:
-    train, val = hold_out(train, validation_fraction, "data.npz.validation_fraction", names)
+    train, val = hold_out(train, validation_fraction, names)
   mean, std = scaling.moments(train.inputs / scale) if standardize else ((), ())
   return Dataset(train, val, test, num_classes, scale, mean=mean, std=std, class_names=names)
 
@@ -156,36 +184,36 @@ def npz(
 def _inputs(arrays: dict[str, np.ndarray], part: str) -> np.ndarray:
   x = arrays[f"x_{part}"]
   if not np.issubdtype(x.dtype, np.number) or np.issubdtype(x.dtype, np.complexfloating):
-    raise RunError(f"data.npz.path: x_{part} must be real numbers, got {x.dtype}")
+    raise ArgumentError("path", f"x_{part} must be real numbers, got {x.dtype}")
   return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 
-def _count_classes(labels: np.ndarray, where: str) -> int:
+def _count_classes(labels: np.ndarray) -> int:
   """The number of classes; labels must be 0, 1, 2, ... without gaps, which a damaged label would leave."""
   classes = np.unique(labels)
   odd = classes != np.arange(len(classes))
   if odd.any():
     label, missing = int(classes[odd.argmax()]), int(odd.argmax())
-    raise RunError(
-      f"{where}: label {label} at position {int((labels == label).argmax())} is out of range: "
-      f"labels must be 0, 1, 2, ..., and {missing} does not occur{remedy(labels)}"
+    raise ArgumentError(
+      "",
+      f"split train: label {label} at position {int((labels == label).argmax())} is out of range: labels "
+      f"must be 0, 1, 2, ..., and {missing} does not occur{remedy(labels)}",
     )
   return len(classes)
 
 
 def _read_idx(folder: Path, name: str) -> np.ndarray:
-  file = next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), None)
+  file = plain_or_gzipped(folder, name)
   if file is None:
-    raise RunError(
-      f"data.idx.path: {folder} has no {name}[.gz]; give the folder with the four MNIST files "
-      "(--config.data.idx.path=DIR), or --config configs/dropmax_digits.py, which needs no files"
+    raise ArgumentError(
+      "path",
+      f"{folder} has no {name}[.gz]; give the folder with the four MNIST files, or another source, such as "
+      "digits, which needs no files",
     )
-  rank = 3 if "idx3" in name else 1
   try:
-    data = read_idx(file, rank)
+    return read_idx(file, 3 if "idx3" in name else 1)
   except ERRORS as error:
-    raise RunError(f"data.idx.path: {file} is truncated or damaged ({error}); fetch it again") from error
-  return data if rank > 1 else data.astype(np.int64)
+    raise ArgumentError("path", f"{file} is truncated or damaged ({error}); fetch it again") from error
 
 
 SOURCES: dict[str, Callable[..., Dataset]] = {

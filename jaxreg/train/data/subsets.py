@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError
 
 
 def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int = 0) -> Dataset:
@@ -18,11 +18,11 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
   if not num_classes and not per_class:
     return data
   if data.train.labels.ndim != 1:
-    raise RunError(
-      f"data.subset: needs one label per example, these have {data.train.labels.shape[1]}; leave it at 0"
+    raise ArgumentError(
+      "", f"needs one label per example, these have {data.train.labels.shape[1]}; leave it at 0"
     )
   if num_classes and not 2 <= num_classes <= data.num_classes:
-    raise RunError(f"data.subset.num_classes: must be 0 or from 2 to {data.num_classes}, got {num_classes}")
+    raise ArgumentError("num_classes", f"must be 0 or from 2 to {data.num_classes}, got {num_classes}")
   generator = np.random.default_rng(seed)
   classes = np.sort(generator.permutation(data.num_classes)[: num_classes or data.num_classes])
   number = np.full(data.num_classes, -1)
@@ -38,16 +38,16 @@ def subset(data: Dataset, *, num_classes: int = 0, per_class: int = 0, seed: int
     members = [generator.permutation(np.flatnonzero(train.labels == k)) for k in range(data.num_classes)]
     smallest = min(len(members[k]) for k in classes)
     if per_class > smallest:
-      raise RunError(f"data.subset.per_class: must be 0 or at most {smallest}, got {per_class}")
+      raise ArgumentError("per_class", f"must be 0 or at most {smallest}, got {per_class}")
     left = train.take(np.sort(np.concatenate([each[per_class:] for each in members])))
     rest = left if rest is None else rest.joined(left)
     train = train.take(np.sort(np.concatenate([each[:per_class] for each in members])))
   splits = {name: of_classes(split) for name, split in (data.splits() | {"train": train}).items()}
   for name, split in splits.items():
     if not len(split):
-      raise RunError(
-        f"data.subset.num_classes: the {name} split has no example of the {len(classes)} classes that "
-        f"data.subset.seed={seed} draws; give another"
+      raise ArgumentError(
+        "num_classes",
+        f"the {name} split has no example of the {len(classes)} classes that seed={seed} draws; give another",
       )
   if rest is not None:
     splits["rest"] = of_classes(rest)
@@ -60,15 +60,11 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
 
   `seed` draws the labels to replace and their new classes.
   """
-  if not 0 <= rate <= 1:
-    raise RunError(f"data.flipped_labels.rate: must lie in [0, 1], got {rate}")
   if not rate:
     return data
   labels = data.train.labels
   if labels.ndim != 1:
-    raise RunError(
-      f"data.flipped_labels: needs one label per example, these have {labels.shape[1]}; leave the rate at 0"
-    )
+    raise ArgumentError("rate", f"needs one label per example, these have {labels.shape[1]}; leave it at 0")
   generator = np.random.default_rng(seed)
   chosen = generator.permutation(len(labels))[: round(rate * len(labels))]
   shifts = generator.integers(1, data.num_classes, len(chosen))
@@ -80,45 +76,43 @@ def flip_labels(data: Dataset, *, rate: float = 0.0, seed: int = 0) -> Dataset:
 def hide_labels(data: Dataset) -> Dataset:
   """The data with the left-over training examples as `unlabelled`, without their labels."""
   if data.rest is None or not len(data.rest):
-    raise RunError(
-      "data.unlabelled.batch_size: no training examples are left over; give 0, or fewer with labels by "
-      "data.subset.per_class"
+    raise ArgumentError(
+      "batch_size", "no training examples are left over; give 0, or a subset with fewer examples per class"
     )
   hidden = Split(data.rest.inputs, np.full(len(data.rest), -1))
   return dataclasses.replace(data, unlabelled=hidden, rest=None)
 
 
 def hold_out(
-  examples: Split, fraction: float, where: str, class_names: tuple[str, ...] = ()
+  examples: Split, validation_fraction: float, class_names: tuple[str, ...] = ()
 ) -> tuple[Split, Split]:
   """Splits the examples into a part to keep and a part for validation: stratified, always the same.
 
   Args:
     examples: the examples, with a label each.
-    fraction: the fraction for validation, above 0 and below 1.
-    where: the field of the fraction, for errors.
+    validation_fraction: above 0 and below 1.
     class_names: the names of the classes, for errors.
   """
   from sklearn.model_selection import train_test_split
 
-  if not 0 < fraction < 1:
-    raise RunError(f"{where}: must be above 0 and below 1, got {fraction}")
   classes, sizes = np.unique(examples.labels, return_counts=True)
+  number, held = len(examples), math.ceil(validation_fraction * len(examples))
   if sizes.min() < 2:
     label = int(classes[sizes.argmin()])
-    name = repr(class_names[label]) if class_names else str(label)
-    raise RunError(
-      f"{where}: got {fraction}, but class {name} has a single training example, which cannot be both kept "
-      "and held out; add examples, leave the class out, or give a validation split of its own"
+    name = repr(class_names[label]) if class_names else label
+    raise ArgumentError(
+      "validation_fraction",
+      f"got {validation_fraction}, but class {name} has a single training example, which cannot be both kept "
+      "and held out; add examples, leave the class out, or give a validation split of its own",
     )
-  held = math.ceil(fraction * len(examples))
-  if not len(classes) <= held <= len(examples) - len(classes):
-    raise RunError(
-      f"{where}: got {fraction}, which is {held} of {len(examples)} training examples; each of the "
-      f"{len(classes)} classes needs one to keep and one to hold out: give a fraction of "
-      f"{len(classes)} to {len(examples) - len(classes)} examples, or a validation split of its own"
+  if not len(classes) <= held <= number - len(classes):
+    raise ArgumentError(
+      "validation_fraction",
+      f"got {validation_fraction}, which is {held} of {number} training examples; each of the {len(classes)} "
+      f"classes needs one to keep and one to hold out: give a fraction of {len(classes)} to "
+      f"{number - len(classes)} examples, or a validation split of its own",
     )
   kept, held_out = train_test_split(
-    np.arange(len(examples)), test_size=fraction, random_state=0, stratify=examples.labels
+    np.arange(number), test_size=validation_fraction, random_state=0, stratify=examples.labels
   )
   return examples.take(np.sort(kept)), examples.take(np.sort(held_out))

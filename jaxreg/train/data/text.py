@@ -9,49 +9,35 @@ import numpy as np
 
 from jaxreg._extras import install
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.unpack import ERRORS, gunzip
-from jaxreg.train.errors import RunError
+from jaxreg.train.data.unpack import ERRORS, gunzip, plain_or_gzipped
+from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
 
 PAD, BEGIN, END, UNKNOWN = range(4)
 MARK = "\ufeff"  # the byte-order mark
 SPECIAL = ("[PAD]", "[BOS]", "[EOS]", "[UNK]")
+Pairs = dict[str, list[tuple[str, str]]]
 FILES = {"train": "train", "val": "val", "test": "test_2016_flickr"}  # as Multi30k names them
 
 
-@dataclasses.dataclass(frozen=True)
-class ParallelText:
-  """The lines of each split in the order of its examples, and their tokenizer.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParallelText(Dataset):
+  """A translation task with its text.
+
+  The `inputs` of a split are `[n, source_length + target_length]`, and its `labels` `[n, target_length]`,
+  int32. The inputs are the source and its end, then the beginning and the target. The labels are the target
+  and its end, then -1 for padding. Lines that do not fit are cut.
 
   Attributes:
-    pairs: `(source, target)` lines by split.
+    pairs: `(source, target)` lines by split, in the order of its examples.
     tokenizer: one tokenizer for both languages.
     source_length, target_length: the lengths of the examples' two parts, in tokens.
   """
 
-  pairs: dict[str, list[tuple[str, str]]]
+  pairs: Pairs
   tokenizer: Any
   source_length: int
   target_length: int
-
-  def split(self, name: str) -> Split:
-    """`inputs` `[n, source_length + target_length]` and `labels` `[n, target_length]`, int32.
-
-    The inputs are the source and its end, then the beginning and the target. The labels are the target and
-    its end, then -1 for padding. Lines that do not fit are cut.
-    """
-    sources, targets = (
-      [encoding.ids for encoding in self.tokenizer.encode_batch([pair[side] for pair in self.pairs[name]])]
-      for side in (0, 1)
-    )
-    inputs = np.concatenate(
-      [
-        _rows([[*line, END] for line in sources], self.source_length, PAD),
-        _rows([[BEGIN, *line] for line in targets], self.target_length, PAD),
-      ],
-      axis=1,
-    )
-    return Split(inputs, _rows([[*line, END] for line in targets], self.target_length, -1))
 
   def text(self, labels: np.ndarray) -> list[str]:
     """The lines of the tokens `[n, length]`, each up to its end."""
@@ -60,15 +46,15 @@ class ParallelText:
 
 
 def parallel_text(
-  path: str = "data/multi30k",
   *,
+  path: str = "data/multi30k",
   source: str = "en",
   target: str = "de",
   vocab_size: int = 4000,
   source_length: int = 40,
   target_length: int = 40,
   num_examples: int = 0,
-) -> Dataset:
+) -> ParallelText:
   """A translation task: aligned lines of two languages, in files as in Multi30k.
 
   The files are `train`, `val` and `test_2016_flickr`, each with `.<language>` or `.<language>.gz`. Each load
@@ -84,90 +70,88 @@ def parallel_text(
     target_length: the length of a target in tokens, with its end or its beginning.
     num_examples: how many training pairs are used, the first that are not too long; 0 for all.
   """
-  text = read_parallel_text(
-    path,
-    source=source,
-    target=target,
-    vocab_size=vocab_size,
-    source_length=source_length,
-    target_length=target_length,
-    num_examples=num_examples,
-  )
-  size = text.tokenizer.get_vocab_size()
-  return Dataset(
-    *(text.split(name) for name in FILES),
-    num_classes=size,
-    model={"vocab_size": size, "source_length": source_length},
-  )
-
-
-def read_parallel_text(
-  path: str,
-  *,
-  source: str,
-  target: str,
-  vocab_size: int,
-  source_length: int,
-  target_length: int,
-  num_examples: int,
-) -> ParallelText:
-  """The text of `parallel_text`, which has the same arguments."""
-  where = "data.parallel_text"
   for name, value in (("source_length", source_length), ("target_length", target_length)):
     if value < 2:
-      raise RunError(f"{where}.{name}: must be at least 2, a token and the end, got {value}")
-  if num_examples < 0:
-    raise RunError(f"{where}.num_examples: must be at least 0, got {num_examples}")
+      raise ArgumentError(name, f"must be at least 2, a token and the end, got {value}")
   if source == target:
-    raise RunError(f"{where}.target: must be another language than the source, got {target!r} twice")
-  folder = local_path(path, f"{where}.path")
+    raise ArgumentError("target", f"must be another language than the source, got {target!r} twice")
+  folder = local_path(path, "path")
   pairs = {name: _read_pairs(folder, stem, source, target) for name, stem in FILES.items()}
   tokenizer = _learn(pairs["train"], vocab_size)
 
-  encoded = [tokenizer.encode_batch([pair[side] for pair in pairs["train"]]) for side in (0, 1)]
+  sources, targets = _encode(tokenizer, pairs["train"])
   fitting = [
     pair
-    for pair, first, second in zip(pairs["train"], *encoded, strict=True)
+    for pair, first, second in zip(pairs["train"], sources, targets, strict=True)
     if len(first) < source_length and len(second) < target_length  # with its end, it is one longer
   ]
   if len(fitting) < max(num_examples, 1):
-    raise RunError(
-      f"{where}.num_examples: got {num_examples}, but {len(fitting)} of {len(pairs['train'])} training pairs "
-      f"have at most {source_length} and {target_length} tokens; give fewer, or greater lengths"
+    raise ArgumentError(
+      "num_examples",
+      f"got {num_examples}, but {len(fitting)} of {len(pairs['train'])} training pairs have at most "
+      f"{source_length} and {target_length} tokens; give fewer, or greater lengths",
     )
   pairs["train"] = fitting[: num_examples or None]
-  return ParallelText(pairs, tokenizer, source_length, target_length)
+  size = tokenizer.get_vocab_size()
+  lengths = (source_length, target_length)
+  train, val, test = (_split(*_encode(tokenizer, pairs[name]), lengths=lengths) for name in FILES)
+  return ParallelText(
+    train,
+    val,
+    test,
+    num_classes=size,
+    model={"vocab_size": size, "source_length": source_length},
+    pairs=pairs,
+    tokenizer=tokenizer,
+    source_length=source_length,
+    target_length=target_length,
+  )
+
+
+def _encode(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[list[list[int]]]:
+  """The tokens of the sources, and those of the targets."""
+  return [[line.ids for line in tokenizer.encode_batch([pair[side] for pair in pairs])] for side in (0, 1)]
+
+
+def _split(sources: list[list[int]], targets: list[list[int]], lengths: tuple[int, int]) -> Split:
+  """The lines' tokens as the examples of `ParallelText`."""
+  of_sources, of_targets = lengths
+  inputs = [
+    _rows([[*line, END] for line in sources], of_sources, PAD),
+    _rows([[BEGIN, *line] for line in targets], of_targets, PAD),
+  ]
+  labels = _rows([[*line, END] for line in targets], of_targets, -1)
+  return Split(np.concatenate(inputs, axis=1), labels)
 
 
 def _read_pairs(folder: Path, stem: str, source: str, target: str) -> list[tuple[str, str]]:
   sources, targets = (_read_lines(folder, f"{stem}.{language}") for language in (source, target))
   if len(sources) != len(targets):
-    raise RunError(
-      f"data.parallel_text.path: {folder} has {len(sources)} lines of {stem}.{source} but {len(targets)} of "
-      f"{stem}.{target}; they must belong together line by line"
+    raise ArgumentError(
+      "path",
+      f"{folder} has {len(sources)} lines of {stem}.{source} but {len(targets)} of {stem}.{target}; they "
+      "must belong together line by line",
     )
   return list(zip(sources, targets, strict=True))
 
 
 def _read_lines(folder: Path, name: str) -> list[str]:
-  file = next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), None)
+  file = plain_or_gzipped(folder, name)
   if file is None:
-    raise RunError(
-      f"data.parallel_text.path: {folder} has no {name}[.gz]; give the folder with train, val and "
-      "test_2016_flickr of both languages (--config.data.parallel_text.path=DIR)"
+    raise ArgumentError(
+      "path",
+      f"{folder} has no {name}[.gz]; give the folder with {', '.join(FILES.values())} of both languages",
     )
   try:
     raw = file.read_bytes()
     text = (gunzip(raw) if file.suffix == ".gz" else raw).decode("utf-8")
   except ERRORS as error:
-    raise RunError(
-      f"data.parallel_text.path: {file} is damaged or no text in UTF-8 ({error}); fetch it again"
-    ) from error
+    raise ArgumentError("path", f"{file} is damaged or no text in UTF-8 ({error}); fetch it again") from error
   # Not `splitlines`, which also splits at characters that a line may contain. A byte-order mark begins a
   # file, or a file that was appended to another one.
   lines = [line.removesuffix("\r").removeprefix(MARK) for line in text.removesuffix("\n").split("\n")]
   if lines == [""]:
-    raise RunError(f"data.parallel_text.path: {file} is empty; fetch it again")
+    raise ArgumentError("path", f"{file} is empty; fetch it again")
   return lines
 
 
@@ -176,13 +160,12 @@ def _learn(pairs: Sequence[tuple[str, str]], vocab_size: int) -> Any:
   try:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
   except ImportError as error:
-    raise RunError(f"data.name: parallel_text needs the tokenizers package: {install('text')}") from error
+    raise ArgumentError("", f"needs the tokenizers package: {install('text')}") from error
   lines = [pair[side] for side in (0, 1) for pair in pairs]
   smallest = len(SPECIAL) + len(set().union(*map(set, lines)) - {" "}) + 1
   if vocab_size < smallest:
-    raise RunError(
-      f"data.parallel_text.vocab_size: must be at least {smallest}: one per character and {len(SPECIAL)}, "
-      f"got {vocab_size}"
+    raise ArgumentError(
+      "vocab_size", f"must be at least {smallest}: one per character and {len(SPECIAL)}, got {vocab_size}"
     )
   tokenizer: Any = Tokenizer(models.BPE(unk_token=SPECIAL[UNKNOWN]))
   # A word begins with the mark of the space before it; punctuation stands alone.

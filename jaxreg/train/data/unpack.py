@@ -27,6 +27,11 @@ def most_bytes() -> int:
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def plain_or_gzipped(folder: Path, name: str) -> Path | None:
+  """The file `name` or `name.gz` in the folder, or None."""
+  return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+
+
 def gunzip(packed: bytes) -> bytearray:
   """The contents of a gzipped file."""
   most = most_bytes()

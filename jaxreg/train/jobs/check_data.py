@@ -3,10 +3,9 @@
 import sys
 from pathlib import Path
 
-from jaxreg.train.build.dataset import read_source, used_part
+from jaxreg.train.build.load_data import read_source, used_part
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset, Split
-from jaxreg.train.data.images import REMEDY
 from jaxreg.train.data.readable import Faults, find_faults
 from jaxreg.train.errors import RunError, printable, shortened
 from jaxreg.train.files import Table
@@ -29,7 +28,7 @@ def check_data(config: Config, workdir: Path) -> Table:
   # The same file may be in two splits, such as `val` and `test` of one folder.
   messages = sorted({fault for of_split in faults.values() for fault in of_split.values()})
   for message in messages[:MOST_SHOWN]:
-    print(printable(message.removesuffix(REMEDY)), file=sys.stderr)
+    print(printable(message), file=sys.stderr)
   if len(messages) > MOST_SHOWN:
     print(f"... and {len(messages) - MOST_SHOWN} more", file=sys.stderr)
   data = used_part(config, source)

@@ -10,11 +10,12 @@ import numpy as np
 from jaxreg import plots
 from jaxreg.calibration import Bins
 from jaxreg.train.build.checks import check_devices
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import Fields, Row, compared_rows
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, check_no_links, write_figures, write_json, write_text
@@ -152,7 +153,7 @@ def _run_config(config: Config, row: Row, setting: Fields, *, seeds: int) -> Con
 def _check_all(config: Config, rows: list[Row]) -> None:
   """Makes every check that needs no training, before hours of training begin."""
   check_replicas(config)
-  described: dict[str, Table] = {}
+  described: dict[str, DataSpec] = {}
   settings = [(row, setting) for row in rows for setting in row.grid]
   for row, setting in settings:
     run = _run_config(config, row, setting, seeds=config.compare.seeds)

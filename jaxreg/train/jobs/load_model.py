@@ -60,8 +60,7 @@ class Predictor:
     return self._outputs(self._state.params, self._state.model_state, self._stored(inputs))[0]
 
   def _stored(self, inputs: Any) -> Array:
-    data = {"input_shape": self.input_shape, "input_dtype": self.input_dtype, "scale": self.scale}
-    return as_stored(inputs, data, self.decoding)
+    return as_stored(inputs, self, self.decoding)
 
   def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
     """The name of the most probable class of each input, or its number if the classes have no names."""
@@ -112,12 +111,12 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
   folder = local_path(workdir, "workdir")
   program, state, data = restore_run(folder, checkpoint, replica)
   return Predictor(
-    input_shape=tuple(data["input_shape"]),
-    input_dtype=data["input_dtype"],
-    scale=data["scale"],
-    num_classes=data["num_classes"],
+    input_shape=data.input_shape,
+    input_dtype=data.input_dtype,
+    scale=data.scale,
+    num_classes=data.num_classes,
     step=int(state.step),
-    class_names=tuple(data.get("class_names", ())),
+    class_names=data.class_names,
     decoding=decoding_of(folder),
     _program=program,
     _state=state,

@@ -1,18 +1,16 @@
 """The inputs that a trained model takes: as its data source stores them, or images of any size."""
 
-import functools
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg.train.data.crops import centre_crop
-from jaxreg.train.data.images import Decoding, decode
+from jaxreg.train.data.images import Decoding, centre_crop, decode
 from jaxreg.train.errors import one_line
 from jaxreg.typing import Array
 
@@ -32,8 +30,7 @@ def cropped(images: Any, decoding: Decoding) -> np.ndarray:
   """
   if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
     raise ValueError(f"inputs must be a sequence of images, got a {type(images).__name__}")
-  crop = functools.partial(centre_crop, size=decoding.size, resize=decoding.resize)
-  found = [crop(_as_image(image, number)) for number, image in enumerate(images)]
+  found = [centre_crop(_as_image(image, number), decoding) for number, image in enumerate(images)]
   if not found:
     raise ValueError("inputs must have at least one image, got none")
   return np.stack(found)
@@ -61,21 +58,34 @@ def _as_image(given: Any, number: int) -> Any:
   return _as_image(Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels), number)
 
 
-def as_stored(inputs: Any, data: Mapping[str, Any], decoding: Decoding | None = None) -> Array:
+class Inputs(Protocol):
+  """What a `DataSpec` and a loaded model say of an example."""
+
+  @property
+  def input_shape(self) -> tuple[int, ...]: ...
+
+  @property
+  def input_dtype(self) -> str: ...
+
+  @property
+  def scale(self) -> float: ...
+
+
+def as_stored(inputs: Any, data: Inputs, decoding: Decoding | None = None) -> Array:
   """The inputs as the data source stores them; they may be given as stored, or as floats that are scaled.
 
   With `decoding`, they may also be images as `cropped` takes them.
   """
-  if decoding is not None and not _fits(inputs, tuple(data["input_shape"])):
+  if decoding is not None and not _fits(inputs, data.input_shape):
     inputs = cropped(inputs, decoding)
   inputs = np.asarray(inputs)
-  if inputs.shape[1:] != tuple(data["input_shape"]):
-    shape = ", ".join(map(str, ("batch", *data["input_shape"])))
+  if inputs.shape[1:] != data.input_shape:
+    shape = ", ".join(map(str, ("batch", *data.input_shape)))
     raise ValueError(f"inputs must have shape [{shape}], got {inputs.shape}")
-  stored = data["input_dtype"]
+  stored = data.input_dtype
   if not is_integer(stored) or inputs.dtype == stored:
     return jnp.asarray(inputs)
-  scale = data["scale"]
+  scale = data.scale
   if scale == 1 or not np.issubdtype(inputs.dtype, np.floating):
     floats = "" if scale == 1 else f", or floating and divided by {scale:g}"
     raise ValueError(f"inputs must be {stored}, as the data source stores them{floats}, got {inputs.dtype}")

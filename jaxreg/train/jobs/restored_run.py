@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.build.dataset import is_resident, load_data
+from jaxreg.train.build.load_data import is_resident, load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import replicas_of
 from jaxreg.train.config.choices import Config, flatten
@@ -59,7 +59,7 @@ def restore_states(config: Config, workdir: Path) -> RestoredRun:
   processes.same("config", flatten(config))
   dataset = processes.everywhere(lambda: load_data(config))
   description = dataset.describe()
-  processes.same("data", description)
+  processes.same("data", description.table())
   program = build(config, description)
 
   def pick() -> int:

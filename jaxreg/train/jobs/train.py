@@ -7,13 +7,13 @@ from pathlib import Path
 import jax
 
 from jaxreg.train.build.checks import check_devices
-from jaxreg.train.build.dataset import load_data
+from jaxreg.train.build.load_data import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_run, replicas_of
 from jaxreg.train.build.saved import make_teacher
 from jaxreg.train.config.choices import Config, flatten
+from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
-from jaxreg.train.data.stream import make_feed
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import shortened
 from jaxreg.train.files import Table
@@ -53,7 +53,7 @@ def train(config: Config, workdir: Path, *, part: str = "") -> Table:
   processes.same("config", fields)
   dataset = processes.everywhere(lambda: load_data(config))
   data = dataset.describe()
-  processes.same("data", data)
+  processes.same("data", data.table())
   check_devices(config)
   teacher = backbone = None
   if config.teacher.workdir:

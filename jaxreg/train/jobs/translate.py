@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxreg._extras import install
 from jaxreg.train import keys
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.placement import Source, gather
-from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText, read_parallel_text
+from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import Table, write_json, write_text
 from jaxreg.train.jobs.restored_run import RestoredRun, restore_states
@@ -59,7 +59,7 @@ def translate(config: Config, workdir: Path) -> Table:
   run = restore_states(config, workdir)
   split = config.evaluate.split
   source = run.source(run.dataset.splits()[split])
-  text = read_parallel_text(**config.data.parallel_text)
+  text = cast(ParallelText, run.dataset)
   pairs = text.pairs[split][: len(source)]
   searches: dict[str, Search] = {
     "greedy": models.greedy_decode,

@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxreg.train.data.order import Order
+from jaxreg.train.data.batches import Feed, Order
 from jaxreg.train.data.placement import Source
-from jaxreg.train.data.stream import Feed
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.errors import NothingToSave
 from jaxreg.train.run.checkpoint import Checkpoints

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxreg import ensembles
 from jaxreg.calibration import merge
+from jaxreg.train.data.batches import in_turn
 from jaxreg.train.data.placement import Source, gather, place
-from jaxreg.train.data.stream import in_turn
 from jaxreg.train.devices.replicas import Loop, Vmap
 from jaxreg.train.step.metrics import prediction_metrics, to_host
 from jaxreg.train.step.program import Program

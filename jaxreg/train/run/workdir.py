@@ -18,6 +18,7 @@ import jaxreg
 from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import default_config, flatten, relevant
 from jaxreg.train.config.fields import attribute
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import RunError, one_line, printable, shortened
 from jaxreg.train.files import Table, check_no_links, make_folder, parse_table, sealed, write_json
 from jaxreg.train.run.folder_name import TRAINS
@@ -29,7 +30,7 @@ SHOWN = 8  # differences in a message
 FORMAT = 1  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
-def claim(workdir: Path, fields: Table, data: Table, num_steps: int) -> str | None:
+def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
   """Claims `workdir` for a flat configuration, or checks that it belongs to that configuration.
 
   `num_steps` is the length of the run that is asked for.
@@ -71,7 +72,7 @@ def claim(workdir: Path, fields: Table, data: Table, num_steps: int) -> str | No
 def claim_and_lock(
   workdir: Path,
   fields: Table,
-  data: Table,
+  data: DataSpec,
   num_steps: int,
   held: contextlib.ExitStack,
   *,
@@ -95,10 +96,10 @@ def claim_and_lock(
   return {"remark": remark, "token": token}
 
 
-def describe(workdir: Path, fields: Table, data: Table, *, missing_only: bool = False) -> list[str]:
+def describe(workdir: Path, fields: Table, data: DataSpec, *, missing_only: bool = False) -> list[str]:
   """Writes the files that say which run this is; the last one marks the folder. Returns their names."""
   tables = {
-    "data.json": data,
+    "data.json": data.table(),
     "environment.json": _environment(),
     "config.json": {"format": FORMAT, **fields},
   }
@@ -109,7 +110,7 @@ def describe(workdir: Path, fields: Table, data: Table, *, missing_only: bool = 
 
 
 def check_same(
-  workdir: Path, fields: Table, data: Table, free: frozenset[str] = TRAINS
+  workdir: Path, fields: Table, data: DataSpec, free: frozenset[str] = TRAINS
 ) -> dict[str, tuple[Any, Any]]:
   """Checks that `workdir` belongs to this data and, but for fields of these scopes, to this configuration.
 
@@ -123,8 +124,7 @@ def check_same(
   changed = {field: difference.pop(field) for field in length}
   if difference:
     raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
-  before, now = flatten(read_data(workdir)), flatten(data)
-  difference = _differences(before, now, free)
+  difference = _differences(flatten(read_data(workdir).table()), flatten(data.table()), free)
   if difference:
     raise RunError(f"workdir: {workdir} was made with other data: {_show(difference)}; give another")
   return changed
@@ -166,13 +166,13 @@ def read_config(workdir: Path) -> Table:
   return fields
 
 
-def read_data(workdir: Path) -> Table:
+def read_data(workdir: Path) -> DataSpec:
   """The description of the data that `workdir` was trained with, as `Dataset.describe` gives it."""
   data = read(workdir, "data.json")
   for field, right in DATA.items():
     if not right(data.get(field)):
       raise RunError(f"workdir: {workdir / 'data.json'} is damaged (its {field} is wrong); give another")
-  return data
+  return DataSpec.from_table(data)
 
 
 def _is_size(value: Any) -> bool:
@@ -190,16 +190,31 @@ def _is_dtype(value: Any) -> bool:
     return False
 
 
-# The fields that `Dataset.describe` gives and a prediction reads, and whether a value of them is right.
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and math.isfinite(value)
+
+
+def _list_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda value: isinstance(value, list) and all(map(right, value))
+
+
+def _table_of(right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+  return lambda value: isinstance(value, dict) and all(map(right, value.values()))
+
+
+# The fields of a `DataSpec`, and whether a value of them is right.
 DATA: dict[str, Callable[[Any], bool]] = {
-  "input_shape": lambda value: isinstance(value, list) and all(map(_is_size, value)),
+  "input_shape": _list_of(_is_size),
   "input_dtype": _is_dtype,
-  "scale": lambda value: type(value) in (int, float) and 0 < value < math.inf,
   "num_classes": _is_size,
-  "sizes": lambda value: isinstance(value, dict) and "train" in value and all(map(_is_size, value.values())),
-  "label_shape": lambda value: value is None or (isinstance(value, list) and all(map(_is_size, value))),
-  "class_names": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
-  "model": lambda value: value is None or (isinstance(value, dict) and all(map(_is_size, value.values()))),
+  "sizes": lambda value: _table_of(_is_size)(value) and "train" in value,
+  "scale": lambda value: _is_number(value) and value > 0,
+  "label_shape": _list_of(_is_size),
+  "mean": _list_of(_is_number),
+  "std": _list_of(_is_number),
+  "model": _table_of(_is_size),
+  "class_names": _list_of(_is_text),
+  "crc32": _table_of(_is_number),
 }
 
 

@@ -37,7 +37,7 @@ def find_backbone(name: str) -> type[nn.Module]:
   return find(name, BACKBONES, "model.name", "a class of Linen modules", fits)
 
 
-def make_backbone(name: str, options: dict[str, Any], given: dict[str, int]) -> Any:
+def make_backbone(name: str, options: dict[str, Any], given: Mapping[str, int]) -> Any:
   """The model with its options and with the arguments `given` by the data."""
   model = find_backbone(name)
   parameters = inspect.signature(model).parameters.values()

@@ -1,6 +1,6 @@
 """Data sets of TensorFlow Datasets: read without TensorFlow; MNIST and CIFAR are also prepared without it.
 
-`source` finds a prepared set, `builders` prepare one, `cache` keeps decoded arrays, `stream` reads images
-that stay encoded.
+`prepared` finds a prepared set and checks it, `records` reads its examples and keeps them in the user's
+cache, and `builders` prepares a set that is missing.
 May import: data.
 """

@@ -1,4 +1,4 @@
-"""Batches on the host: gathered from arrays, or images that threads or processes decode ahead.
+"""Batches on the host: which examples make each, gathered from arrays or from images that are decoded ahead.
 
 A batch is a function of (seed, step) alone, for images and arrays alike. `Order` says which example stands at
 each position of a step's batch, and a generator of (seed, step, position in the global batch) draws its crop.
@@ -9,6 +9,7 @@ bit for bit. A saved iterator could not do that, because it belongs to one proce
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import os
 import signal
@@ -23,9 +24,9 @@ from absl import flags
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxreg import ensembles
 from jaxreg.train import keys
 from jaxreg.train.data.images import Images
-from jaxreg.train.data.order import Order, padded_indices
 from jaxreg.train.data.placement import Source
 from jaxreg.train.errors import RunError, one_line
 
@@ -34,6 +35,70 @@ AHEAD = 2  # batches that a worker keeps ready
 WORTHWHILE = 5000  # images to evaluate on; threads decode fewer images before a worker has started
 
 Feed = Callable[[range], dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+  """`order(step)`: the indices `[replicas, batch]` into `Dataset.training()`, the same in every process.
+
+  Attributes:
+    seeds: the seeds of the replicas.
+    num_examples: the number of training examples with labels.
+    batch_size: the number of labelled examples in a batch.
+    drawn: for each replica, its resampled set `[num_examples]`; empty for the set itself.
+    num_unlabelled: the number of examples without labels, which follow the others.
+    unlabelled_batch_size: the number of unlabelled examples that join each batch.
+  """
+
+  seeds: range
+  num_examples: int
+  batch_size: int
+  drawn: tuple[np.ndarray, ...] = ()
+  num_unlabelled: int = 0
+  unlabelled_batch_size: int = 0
+
+  def __call__(self, step: int) -> np.ndarray:
+    rows = []
+    for replica, seed in enumerate(self.seeds):
+      row = batch_indices(seed, step, num_examples=self.num_examples, batch_size=self.batch_size)
+      if self.drawn:
+        row = self.drawn[replica][row]
+      if self.unlabelled_batch_size:
+        other = {"num_examples": self.num_unlabelled, "batch_size": self.unlabelled_batch_size}
+        row = np.concatenate([row, self.num_examples + batch_indices(keys.unlabelled(seed), step, **other)])
+      rows.append(row)
+    return np.stack(rows)
+
+
+def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -> np.ndarray:
+  """The indices of a step's examples: `[batch_size]`, int32, the same in every process.
+
+  Each epoch is a new permutation; its last, incomplete batch is left out.
+  """
+  steps_per_epoch = num_examples // batch_size
+  epoch, position = divmod(step, steps_per_epoch)
+  start = position * batch_size
+  return _permutation(seed, epoch, num_examples)[start : start + batch_size]
+
+
+@functools.lru_cache(maxsize=128)  # each replica has one
+def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+  return keys.permutation(seed, epoch).permutation(num_examples).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=128)
+def bootstrap(seed: int, num_examples: int) -> np.ndarray:
+  """The indices of the resampled training set of the run with this seed, `[num_examples]`."""
+  return np.asarray(
+    ensembles.bootstrap_indices(keys.bootstrap(seed), num_examples=num_examples, num_members=1)[0]
+  )
+
+
+def padded_indices(num_examples: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Every example once, in order, as `(indices, weights)` of one size; the padding has weight 0."""
+  for start in range(0, num_examples, batch_size):
+    index = np.arange(start, start + batch_size, dtype=np.int32)
+    yield np.minimum(index, num_examples - 1), (index < num_examples).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +162,7 @@ def decoded(
         yield from stream
       except RuntimeError as error:  # grain raises it if a worker is gone
         raise RunError(
-          f"data.stream.workers: {one_line(error)}; the same command continues from the last checkpoint"
+          f"workers: {one_line(error)}; the same command continues from the last checkpoint"
         ) from error
 
   return contextlib.closing(arrays())
@@ -131,8 +196,7 @@ def make_feed(
     def feed(steps: range) -> dict[str, np.ndarray]:
       each = [next(stream).reshape(replicas, len(positions), *images.shape[1:]) for _ in steps]
       inputs = each[0] if len(each) == 1 else np.stack(each, axis=1)
-      labels = source.split.labels[indices(steps)].astype(np.int32)
-      return {"inputs": spread(inputs, positions, batch_size), "labels": labels}
+      return {"inputs": spread(inputs, positions, batch_size), "labels": source.labels(indices(steps))}
 
     yield feed
 
@@ -151,8 +215,8 @@ def in_turn(mesh: jax.sharding.Mesh, source: Source, batch_size: int) -> Iterato
   workers = images.decoding.workers if len(images) >= WORTHWHILE else 0
   with decoded(element, len(positions), start=0, stop=len(batches), workers=workers) as stream:
     for inputs, (indices, weights) in zip(stream, batches, strict=True):
-      labels = source.split.labels[indices].astype(np.int32)
-      yield {"inputs": spread(inputs, positions, batch_size), "labels": labels, "weights": weights}
+      inputs = spread(inputs, positions, batch_size)
+      yield {"inputs": inputs, "labels": source.labels(indices), "weights": weights}
 
 
 def spread(inputs: np.ndarray, positions: np.ndarray, batch_size: int) -> np.ndarray:

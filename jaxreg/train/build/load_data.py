@@ -1,0 +1,88 @@
+"""The data of a run: from the fields of `config.data` to a data set, and to the order of its examples.
+
+The functions of `data` see no configuration. Their errors name arguments, and this file names the fields.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+from jaxreg.train.config.choices import Config, chosen
+from jaxreg.train.data import scaling
+from jaxreg.train.data.batches import Order, bootstrap
+from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.data.readable import without_faults
+from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
+from jaxreg.train.devices import processes
+from jaxreg.train.errors import ArgumentError
+from jaxreg.train.lookup import short
+
+HINT = "; the job check-data finds all such images, and --config.data.skip_unreadable=True leaves them out"
+NPZ = {"scale": "--config.data.npz.scale", "standardize": "--config.data.npz.standardize=True"}
+
+
+def load_data(config: Config) -> Dataset:
+  """The data set that `config.data` names, checked, and cut to the examples that a run uses."""
+  return used_part(config, read_source(config))
+
+
+def read_source(config: Config) -> Dataset:
+  """The data set that `config.data` names, unchecked and whole."""
+  source, options = chosen(config, "data")
+  with _fields_of(_source(config)):
+    return source(**options).decoded_by(hint=HINT, **config.data.stream)
+
+
+def used_part(config: Config, data: Dataset) -> Dataset:
+  """The examples that a run uses, with the labels that it sees; warns of what is odd in the data."""
+  name, fields = _source(config), config.data
+  remarks = [f"{name}: {line}" for line in data.remarks]
+  if fields.skip_unreadable:
+    with _fields_of("data.skip_unreadable"):
+      data, left_out = without_faults(data)
+      remarks += [f"data.skip_unreadable: {left_out}"] if left_out else []
+  with _fields_of(name):
+    data = data.checked()
+  if not config.augment.mean and (odd := scaling.remark(data, **(NPZ if name == "data.npz" else {}))):
+    remarks.append(f"{name}: {odd}")
+  if processes.is_first():
+    for line in remarks:
+      warnings.warn(line, stacklevel=2)
+  with _fields_of("data.subset"):
+    data = subset(data, **fields.subset).limited(fields.limit)
+  with _fields_of("data.flipped_labels"):
+    data = flip_labels(data, **fields.flipped_labels)
+  with _fields_of("data.unlabelled"):
+    return hide_labels(data) if fields.unlabelled.batch_size else data.without_rest()
+
+
+def is_resident(config: Config, dataset: Dataset) -> bool:
+  """Whether the whole data set is kept in the devices' memory."""
+  return not dataset.streams() and dataset.nbytes <= config.data.resident_gib * 2**30
+
+
+def make_order(config: Config, dataset: Dataset) -> Order:
+  """The order that says which training examples make the batch of a step."""
+  seeds, number = range(config.seed, config.seed + config.replicas), len(dataset.train)
+  return Order(
+    seeds,
+    number,
+    config.batch_size,
+    drawn=tuple(bootstrap(seed, number) for seed in seeds) if config.data.bootstrap else (),
+    num_unlabelled=0 if dataset.unlabelled is None else len(dataset.unlabelled),
+    unlabelled_batch_size=config.data.unlabelled.batch_size,
+  )
+
+
+def _source(config: Config) -> str:
+  """The section of the configuration that the data come from, such as `data.npz`."""
+  return f"data.{short(config.data.name)}"
+
+
+@contextlib.contextmanager
+def _fields_of(section: str) -> Iterator[None]:
+  """Names the fields in errors of functions whose arguments are the fields of this section."""
+  try:
+    yield
+  except ArgumentError as error:
+    raise error.of_section(section) from error

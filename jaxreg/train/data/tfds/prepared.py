@@ -1,0 +1,204 @@
+"""The source `tfds`: finds a set of TensorFlow Datasets, prepares it if it is missing, and checks it."""
+
+import contextlib
+import itertools
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxreg._extras import install
+from jaxreg.train.data.dataset import Dataset, Split
+from jaxreg.train.data.subsets import hold_out
+from jaxreg.train.data.tfds.records import arrays, damaged, reading, streamed
+from jaxreg.train.errors import ArgumentError, RunError, one_line, unknown
+from jaxreg.train.files import local_path, parse_json
+
+
+def tfds(
+  *,
+  name: str = "cifar10",
+  data_dir: str = "",
+  manual_dir: str = "",
+  train: str = "train",
+  val: str = "",
+  test: str = "test",
+  validation_fraction: float = 0.1,
+  image: str = "image",
+  label: str = "label",
+  order: Literal["stored", "id"] = "stored",
+  num_train: int = 0,
+  stream: bool = False,
+) -> Dataset:
+  """A set of https://www.tensorflow.org/datasets with one label per image and images of one size.
+
+  With `stream`, the images may have any size. A prepared set (format array_record) is read as it is. A
+  missing set is prepared first: mnist, cifar10 and cifar100 without TensorFlow, any other set if TensorFlow
+  is installed (`pip install 'jaxreg[prepare]'`).
+
+  Args:
+    name: `name`, `name/configuration` or either with `:version`; without version the newest prepared one.
+    data_dir: TFDS's data directory; empty for its default, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+    manual_dir: for preparing, a folder with the official files; empty for `downloads/manual` in the data
+      directory, to which missing files of mnist, cifar10 and cifar100 are downloaded.
+    train, val, test: split expressions of TFDS, such as `train[:90%]` or `validation`.
+    validation_fraction: without `val`, the fraction of `train` for validation, stratified, always the same.
+    image, label: the names of the features.
+    order: order of the examples of every split: `stored`, which is shuffled, or by the feature `id`, the
+      original order of cifar10 and cifar100. Split expressions refer to the stored order.
+    num_train: the number of training examples, the first of `train` in that order; without `val`,
+      `validation_fraction` of the others is for validation; 0 for all.
+    stream: decode images when a batch is made, cut as `data.stream` says, instead of all at the start; only
+      the labels are read once, and cached. In stored order only.
+  """
+  root = local_path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets", "data_dir")
+  if manual_dir:
+    manual_dir = str(local_path(manual_dir, "manual_dir"))
+  builder, folder = _open(name, root, manual_dir)
+  num_classes, class_names = _classes(builder, image, label)
+  _check_order(builder, order, stream)
+  read: dict[str, Split] = {}
+  for field, split in (("train", train), ("val", val), ("test", test)):
+    if split or field != "val":
+      _check_split(builder, field, split, train)
+      with reading(builder, folder, split):
+        read[field] = (
+          streamed(folder, split, image, label)
+          if stream
+          else arrays(builder, folder, split, image, label, order)
+        )
+  kept, others = read["train"], read["train"]
+  if num_train:
+    most = len(others) - (not val)
+    if not 0 < num_train <= most:
+      raise ArgumentError("num_train", f"must be 0 or at most {most}, got {num_train}")
+    kept, others = others.take(slice(num_train)), others.take(slice(num_train, None))
+  if not val:
+    rest, read["val"] = hold_out(others, validation_fraction, class_names)
+    kept = kept if num_train else rest
+  return Dataset(
+    kept, read["val"], read["test"], num_classes=num_classes, scale=255.0, class_names=class_names
+  )
+
+
+def _open(reference: str, root: Path, manual_dir: str) -> tuple[Any, Path]:
+  """TFDS's reader of a data set, and its folder; a set that is not prepared is prepared first."""
+  parsed = re.fullmatch(r"(\w+)(?:/([^:/]+))?(?::((?:\d+|\*)(?:\.(?:\d+|\*)){2}))?", reference)
+  if not parsed:
+    raise ArgumentError(
+      "name", f"got {reference!r}; give name, name/configuration, or either with :1.2.3 for a version"
+    )
+  name, config, version = (part or "" for part in parsed.groups())
+  try:
+    import tensorflow_datasets
+  except ImportError as error:
+    raise ArgumentError(
+      "", f"needs tensorflow-datasets ({error}); {install('train')}, or train on digits, which needs none"
+    ) from error
+  folder = _find(root, name, config, version)
+  if folder is None:
+    from jaxreg.train.data.tfds.builders import prepare
+
+    prepare(name, config, version, root, manual_dir)
+    folder = _find(root, name, config, version)
+  if folder is None:
+    raise ArgumentError(
+      "data_dir", f"{root / name} holds no prepared {reference}; remove it or what is in it"
+    )
+  try:
+    _check_features(folder)
+    return tensorflow_datasets.builder_from_directory(folder), folder
+  except RunError:
+    raise
+  except Exception as error:  # its JSON files can be damaged in many ways
+    raise damaged(folder, error) from error
+
+
+def _find(root: Path, name: str, config: str, version: str) -> Path | None:
+  """The folder of the newest prepared version that matches; TFDS's own search may download."""
+  from tensorflow_datasets.core import Version
+
+  default = root / name / ".config" / "metadata.json"
+  if not config and default.is_file():
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # a damaged file counts as missing
+      named = parse_json(default.read_text())["default_config_name"]
+      config = named if re.fullmatch(r"[^/:]+", named) else ""
+  prepared = (info.parent for info in (root / name / config).glob("*/dataset_info.json"))
+  versions = {Version(folder.name): folder for folder in prepared if Version.is_valid(folder.name)}
+  matching = [found for found in versions if not version or found.match(version)]
+  return versions[max(matching)] if matching else None
+
+
+def _check_features(folder: Path) -> None:
+  """Refuses features that are not TFDS's own: to read one, TFDS would import the module that it names."""
+  file = folder / "features.json"
+  inside = [parse_json(file.read_text())] if file.is_file() else []
+  while inside:
+    part = inside.pop()
+    values = part.values() if isinstance(part, dict) else part
+    inside += [value for value in values if isinstance(value, dict | list)]
+    for field in ("type", "pythonClassName", "python_class_name") if isinstance(part, dict) else ():
+      name = part.get(field)
+      if isinstance(name, str) and not name.startswith("tensorflow_datasets.core.features."):
+        raise ArgumentError(
+          "",
+          f"{file} names a feature that is not TFDS's own, {name!r}: to read it would run other people's "
+          "program; give another set",
+        )
+
+
+def _classes(builder: Any, image: str, label: str) -> tuple[int, tuple[str, ...]]:
+  """Checks that the features can be trained on; returns the number of classes and their names."""
+  import tensorflow_datasets
+
+  features = builder.info.features
+  for field, feature, kind in (
+    ("image", image, tensorflow_datasets.features.Image),
+    ("label", label, tensorflow_datasets.features.ClassLabel),
+  ):
+    if feature not in features or not isinstance(features[feature], kind):
+      allowed = [key for key in features if isinstance(features[key], kind)]
+      raise ArgumentError(
+        field,
+        f"{builder.name} has no {kind.__name__} feature {feature!r}; it has "
+        f"{', '.join(allowed) or 'none of that kind'}",
+      )
+  if features[image].np_dtype != np.uint8:
+    raise ArgumentError("image", f"{image} of {builder.name} is {features[image].np_dtype}, not uint8")
+  number, names = features[label].num_classes, tuple(features[label].names)
+  return number, names if names != tuple(map(str, range(number))) else ()
+
+
+def _check_order(builder: Any, order: str, stream: bool) -> None:
+  if order not in ("stored", "id"):
+    raise unknown("order", order, ("stored", "id"))
+  if order == "id" and stream:
+    raise ArgumentError("order", "must be stored with stream=True, got 'id'")
+  if order == "id" and "id" not in builder.info.features:
+    raise ArgumentError(
+      "order",
+      f"{builder.name} has no feature 'id' to be ordered by; it has "
+      f"{', '.join(sorted(builder.info.features))}, and order=stored",
+    )
+
+
+def _check_split(builder: Any, field: str, split: str, train: str) -> None:
+  """Checks that a split expression has examples, and none of `train` unless it is that."""
+  splits = builder.info.splits
+  try:
+    number = splits[split].num_examples
+  except (ValueError, KeyError) as error:
+    raise ArgumentError(
+      field,
+      f"got {split!r}; {builder.name} has {', '.join(splits)}, and parts of them such as "
+      f"{next(iter(splits), 'train')}[:90%] ({one_line(error)})",
+    ) from error
+  if number < 1:
+    raise ArgumentError(field, f"{split!r} of {builder.name} has no examples")
+  pairs = itertools.product(splits[split].file_instructions, splits[train].file_instructions)
+  if field != "train" and any(
+    a.filename == b.filename and a.skip < b.skip + b.take and b.skip < a.skip + a.take for a, b in pairs
+  ):
+    raise ArgumentError(field, f"must have no example of train={train!r}, got {split!r}")

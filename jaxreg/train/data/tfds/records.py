@@ -1,0 +1,216 @@
+"""The examples of a prepared TFDS set: decoded into arrays, or encoded until a batch is made.
+
+The user's cache keeps arrays and labels that were read once: the folder of the data may be other people's.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxreg._extras import install
+from jaxreg.train.data.chunks import CHUNK, in_chunks
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.data.images import Images, decode
+from jaxreg.train.data.unpack import read_npz
+from jaxreg.train.errors import ArgumentError, RunError, one_line
+from jaxreg.train.files import replaced
+from jaxreg.train.user_cache import user_cache
+
+FORMAT = 3  # raise it when decoding changes the arrays
+
+
+@contextlib.contextmanager
+def reading(builder: Any, folder: Path, split: str) -> Iterator[None]:
+  """Turns the errors of reading a split into one line, and silences TFDS's advice on decoders."""
+  logger = logging.getLogger("absl")
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    yield
+  except RunError:
+    raise
+  except ImportError as error:
+    raise ArgumentError("", f"cannot decode images ({error}); {install('train')}") from error
+  except NotImplementedError as error:
+    raise ArgumentError(
+      "data_dir",
+      f"{folder} is prepared as {builder.info.file_format.value}, which cannot be read without TensorFlow; "
+      "remove that folder or give another data_dir, and it is prepared anew as array_record",
+    ) from error
+  except Exception as error:  # the record reader, Protocol Buffers and Pillow have no common error
+    raise damaged(folder, error, f"split {split}: ") from error
+  finally:
+    logger.setLevel(level)
+
+
+def damaged(folder: Path, error: Exception, what: str = "") -> RunError:
+  """The error of a set that cannot be read."""
+  remedy = "remove that folder and prepare it again"
+  return ArgumentError("", f"{what}{folder} is damaged or incomplete ({one_line(error)}); {remedy}")
+
+
+def arrays(builder: Any, folder: Path, split: str, image: str, label: str, order: str) -> Split:
+  """A split whose images are decoded at once.
+
+  Args:
+    builder: TFDS's reader of the set.
+    folder: the folder of the prepared set.
+    split: the split's expression.
+    image, label: the names of the features.
+    order: `stored`, or `id` to sort by that feature.
+  """
+  what = (split, image, label) if order == "stored" else (split, image, label, order)
+  found = cached(folder, what, lambda: _decoded(builder, split, image, label, order))
+  return Split(found["images"], found["labels"])
+
+
+def streamed(folder: Path, split: str, image: str, label: str) -> Split:
+  """A split whose images are decoded when a batch is made; the arguments are those of `arrays`."""
+  labels = cached(folder, (split, label), lambda: {"labels": _labels(folder, split, label)})["labels"]
+  records = Records(str(folder), split, image, fingerprint(folder))
+  return Split(Images(records, np.arange(len(labels))), labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+  """The encoded images of a prepared split.
+
+  Attributes:
+    folder: the folder of the prepared set.
+    split: the split's expression.
+    image: the name of the image feature.
+    identity: a digest of the folder's contents.
+  """
+
+  folder: str
+  split: str
+  image: str
+  identity: str
+
+  def read(self, number: int) -> bytes:
+    return _opened(self.folder, self.split)[number][self.image]
+
+  def name(self, number: int) -> str:
+    return f"image {number} of split {self.split} in {self.folder}"
+
+  def fingerprint(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    return np.frombuffer(f"{self.split} {self.identity}".encode(), np.uint8), numbers
+
+  def stamp(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    folder = Path(self.folder)
+    times = [file.stat().st_mtime_ns for file in sorted(folder.iterdir()) if file.is_file()]
+    where = np.frombuffer(str(folder.resolve()).encode(), np.uint8)
+    return where, np.array(times, np.int64), *self.fingerprint(numbers)
+
+
+def _undecoded(builder: Any, split: str) -> Any:
+  """TFDS's source of a split, with images as they are stored."""
+  import tensorflow_datasets
+
+  features = builder.info.features
+  images = [name for name in features if isinstance(features[name], tensorflow_datasets.features.Image)]
+  decoders: Any = {name: tensorflow_datasets.decode.SkipDecoding() for name in images}
+  return builder.as_data_source(split, decoders=decoders)
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(folder: str, split: str) -> Any:
+  """The `_undecoded` source of a folder's split; each process opens it once."""
+  import tensorflow_datasets
+
+  return _undecoded(tensorflow_datasets.builder_from_directory(folder), split)
+
+
+def _each(source: Any, what: str, use: Callable[[int, Any], None]) -> None:
+  """Calls `use` with the number of every example and the example, in threads."""
+
+  def fill(start: int) -> int:
+    chunk = source.__getitems__(range(start, min(start + CHUNK, len(source))))
+    for number, example in enumerate(chunk, start):
+      use(number, example)
+    return len(chunk)
+
+  in_chunks(fill, len(source), what)
+
+
+def _labels(folder: Path, split: str, label: str) -> np.ndarray:
+  source = _opened(str(folder), split)
+  labels = np.empty(len(source), np.int64)
+
+  def fill(number: int, example: Any) -> None:
+    labels[number] = example[label]
+
+  _each(source, f"reading the labels of {split}", fill)
+  return labels
+
+
+def _decoded(builder: Any, split: str, image: str, label: str, order: str) -> dict[str, np.ndarray]:
+  source, what = _undecoded(builder, split), f"{builder.name} {split}"
+  channels = builder.info.features[image].shape[-1]
+  # Not decoded by TFDS, which takes the lower 8 of 16 bits, and palette indices for colours.
+  pixels = lambda example: np.atleast_3d(np.asarray(decode(example[image], channels)))
+  images = np.empty((len(source), *pixels(source[0]).shape), np.uint8)
+  labels = np.empty(len(source), np.int64)
+  ids = [b""] * len(source)
+
+  def fill(number: int, example: Any) -> None:
+    decoded = pixels(example)
+    if decoded.shape != images.shape[1:]:
+      raise ArgumentError(
+        "name",
+        f"the images of {what} have unequal sizes, for instance {images.shape[1:]} and {decoded.shape}; give "
+        "a set with images of one size",
+      )
+    images[number], labels[number] = decoded, example[label]
+    if order == "id":
+      ids[number] = example["id"]
+
+  _each(source, f"decoding {what}", fill)
+  by_id = slice(None) if order == "stored" else np.argsort(np.array(ids), kind="stable")
+  return {"images": images[by_id], "labels": labels[by_id]}
+
+
+def cached(
+  folder: Path, what: tuple[str, ...], make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+  """The arrays of `make()`, which is called only if no valid file of these data holds them.
+
+  Args:
+    folder: the folder of the prepared set.
+    what: what else the arrays depend on; the split's expression is first.
+    make: reads the arrays.
+  """
+  key = json.dumps([FORMAT, *what])
+  origin = f"{key} {fingerprint(folder)}"
+  where = zlib.crc32(str(folder.resolve()).encode())
+  name = f"{re.sub(r'[^0-9A-Za-z]+', '_', what[0]).strip('_')}-{zlib.crc32(key.encode()):08x}.npz"
+  file = user_cache() / "tfds" / f"{folder.parent.name}-{folder.name}-{where:08x}" / name
+  with contextlib.suppress(Exception):  # whatever is wrong with the file, it can be made again
+    found = read_npz(file)
+    if str(found.pop("fingerprint")) == origin:
+      return found
+  made = make()
+  # A read-only or full disk only costs the next start some time; this run goes on.
+  with contextlib.suppress(OSError), replaced(file) as stream:
+    np.savez(stream, **made, fingerprint=np.array(origin))  # type: ignore[arg-type]
+  return made
+
+
+def fingerprint(folder: Path) -> str:
+  """A digest of the arrays' origin: the contents of the descriptions, the names and sizes of the files."""
+  digest = hashlib.sha256()
+  for file in sorted(path for path in folder.iterdir() if path.is_file()):
+    digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+    if file.suffix == ".json":
+      digest.update(file.read_bytes())
+  return digest.hexdigest()
