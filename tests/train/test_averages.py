@@ -9,7 +9,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.averaging import swag_sample
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.run.log import read_records
 from jaxreg.train.step import averages
 from jaxreg.train.step.state import TrainState

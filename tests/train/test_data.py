@@ -18,8 +18,8 @@ import runs
 from image_files import write_idx
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import scaling, sources, unpack
 from jaxreg.train.data.batches import _permutation, batch_indices, padded_indices
 from jaxreg.train.data.dataset import Dataset, Split

@@ -13,9 +13,9 @@ import runs
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
-from jaxreg.train.build.saved import restore_run
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness import array_cache as kept
 from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights

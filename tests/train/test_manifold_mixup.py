@@ -7,7 +7,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.augment._manifold_mixup import Mixing
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 
 FIELDS = {"method.name": "softmax", "model.MLP.widths": (5,), "model.MLP.dropout_rate": 0.0}

@@ -9,7 +9,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import keys
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.data import sources
 

@@ -12,8 +12,8 @@ import pytest
 import runs
 
 from jaxreg.train import RunError
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
 from jaxreg.train.step.schedule import make_schedule

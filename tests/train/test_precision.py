@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jaxreg import train
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train import METHODS
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
 
 CASES = {

@@ -12,8 +12,8 @@ import toy_text
 from scipy.special import log_softmax
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import dataset as data
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split

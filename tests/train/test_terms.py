@@ -8,7 +8,7 @@ import oracles
 import pytest
 import runs
 
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 

@@ -10,7 +10,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS

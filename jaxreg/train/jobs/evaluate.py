@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.build.load_data import is_resident, load_data
-from jaxreg.train.build.program import build
-from jaxreg.train.build.run import replicas_of
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import is_resident, load_data
+from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source

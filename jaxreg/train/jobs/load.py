@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jaxreg.train.build.saved import decoding_of, restore_run
+from jaxreg.train.assemble.saved import decoding_of, restore_run
 from jaxreg.train.files import local_path
 from jaxreg.train.run.predictor import Predictor, as_stored
 from jaxreg.typing import Array

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from jaxreg import models
 from jaxreg._extras import install
 from jaxreg.train import keys
-from jaxreg.train.build.load_data import is_resident
+from jaxreg.train.assemble.load_data import is_resident
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.placement import Source, gather, make_source
 from jaxreg.train.data.text import BEGIN, END, PAD, ParallelText

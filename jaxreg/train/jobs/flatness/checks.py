@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import parse_fields

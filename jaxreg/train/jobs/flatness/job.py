@@ -8,8 +8,8 @@ import jax
 
 from jaxreg import plots
 from jaxreg.flatness._subset import selected
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import parse_fields

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax.errors import FlaxError
 
 from jaxreg import models
-from jaxreg.train.build import checks
-from jaxreg.train.build.optimizer import build_optimizer
+from jaxreg.train.assemble import compatibility
+from jaxreg.train.assemble.optimizer_of import build_optimizer
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
@@ -39,14 +39,14 @@ def build(config: Config, data: DataSpec, *, teacher: Teacher | None = None) -> 
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
   teacher of a distillation, the program serves for predictions: its training step lacks that term.
   """
-  length = checks.length(config, data.sizes)
-  checks.check_inputs(config, data)
+  length = compatibility.length(config, data.sizes)
+  compatibility.check_inputs(config, data)
   try:
     program = _assemble(config, data, teacher, **length)
     _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(first_line(error), config)) from error
-  checks.check_numbers(config)
+  compatibility.check_numbers(config)
   return program
 
 
@@ -99,7 +99,7 @@ def _assemble(
     given["input_shape"] = data.input_shape
   model = models.Classifier(backbone, method.head(**given, **options["head"]))
 
-  checks.check_noises(config, data)
+  compatibility.check_noises(config, data)
   noises = named.make_noises(config.noise.to_dict())
   mean, std = (getattr(data, name) or config.augment[name] for name in ("mean", "std"))
   network = (model, data.scale, mean, std, config.precision, noises)
@@ -128,12 +128,12 @@ def _assemble(
     unbalanced=config.model.unbalance,
   )
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
-  checks.check_state(config, data, method, has_statistics=bool(abstract.model_state))
+  compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
 
   terms = named.make_terms(regularizers)
   if teacher is None:
     terms.pop("distillation", None)
-  checks.check_terms(config, data, terms)
+  compatibility.check_terms(config, data, terms)
   objective = make_objective(
     apply_fn,
     method,

@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 import jax
 
-from jaxreg.train.build.program import Teacher, build
+from jaxreg.train.assemble.from_config import Teacher, build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, add_options, base_config, check_imports, flatten, relevant
 from jaxreg.train.config.fields import attribute, reads_streams
