@@ -1,5 +1,6 @@
 """The job flatness: what it finds against JAX's own derivatives, and that nothing is computed twice."""
 
+import functools
 import json
 import shutil
 from types import SimpleNamespace
@@ -20,6 +21,9 @@ from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness import array_cache as kept
 from jaxreg.train.jobs.flatness.network_at_point import make_subjects, with_weights
 from jaxreg.train.jobs.flatness.subject import Subject
+from jaxreg.train.step.batch import make_examples
+
+EXAMPLES = functools.partial(make_examples, scale=1.0)
 
 FIELDS = {
   "job": "flatness",
@@ -123,6 +127,7 @@ def test_tokens_count_alike_in_whatever_part():
     ),
     method=SimpleNamespace(loss=lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}),
     loss_options={},
+    examples=EXAMPLES,
   )
   params, batch = (
     {"Dense_0": {"kernel": jnp.asarray(kernel)}},
@@ -146,7 +151,9 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
     return {"logits": inputs @ params["Dense_0"]["kernel"]}, {}
 
   loss = lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}
-  program = SimpleNamespace(apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={})
+  program = SimpleNamespace(
+    apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={}, examples=EXAMPLES
+  )
   params = {"Dense_0": {"kernel": jnp.ones((5, 3))}}
   batch = with_weights({"inputs": np.ones((4, 5), np.float32), "labels": np.zeros(4, np.int32)})
   state = SimpleNamespace(params=params, model_state={})

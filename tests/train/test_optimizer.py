@@ -244,7 +244,7 @@ def test_unbalanced_networks_are_the_same_function():
   plain, other = (
     build(runs.make_config({**fields, "model.unbalance": spread}), data) for spread in (0.0, 1.0)
   )
-  inputs = np.random.default_rng(0).integers(0, 17, (6, *data.input_shape)).astype(data.input_dtype)
+  inputs = np.random.default_rng(0).integers(0, 17, (6, *data.input_shape)) / data.scale
   states = [jax.jit(program.init)(np.uint32(3)) for program in (plain, other)]
   logits = [plain.apply_fn(s.params, {}, inputs, key=None, train=False)[0]["logits"] for s in states]
   np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)

@@ -1,7 +1,7 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,21 +19,19 @@ from jaxreg.train.lookup import short
 from jaxreg.train.step import named
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.averages import make_average
+from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.network import make_apply_fn, make_backbone
+from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.schedule import make_schedule
-from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.step import make_train_step
-from jaxreg.typing import Array, Key
-
-Teacher = Callable[[Key, Array], Array]  # as `View.trained_fn`
 
 
-def build(config: Config, data: DataSpec, *, teacher: Teacher | None = None) -> Program:
+def build(config: Config, data: DataSpec, *, teacher: TrainedFn | None = None) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
@@ -58,7 +56,7 @@ def make_program(
   num_examples: int,
   input_dtype: str = "float32",
   scale: float = 1.0,
-  teacher: Teacher | None = None,
+  teacher: TrainedFn | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
 
@@ -88,7 +86,7 @@ def make_program(
 
 
 def _assemble(
-  config: Config, data: DataSpec, teacher: Teacher | None, *, steps_per_epoch: int, num_steps: int
+  config: Config, data: DataSpec, teacher: TrainedFn | None, *, steps_per_epoch: int, num_steps: int
 ) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
   method, options = chosen(config, "method")
@@ -102,7 +100,7 @@ def _assemble(
   compatibility.check_noises(config, data)
   noises = named.make_noises(config.noise.to_dict())
   mean, std = (getattr(data, name) or config.augment[name] for name in ("mean", "std"))
-  network = (model, data.scale, mean, std, config.precision, noises)
+  network = (model, mean, std, config.precision, noises)
   apply_fn = make_apply_fn(*network)
   features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
 
@@ -118,7 +116,7 @@ def _assemble(
 
   regularizers = config.regularizers.to_dict()
   average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
-  extras = Extras(average, named.make_duals(regularizers), reference=named.needs_reference(regularizers))
+  extras = Extras(average, named.make_limits(regularizers), reference=named.needs_reference(regularizers))
   init = make_init(
     model,
     optimizer,
@@ -156,15 +154,16 @@ def _assemble(
   )
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws, extras=extras)
-  predict_step = make_predict_step(predict_fn)
+  predict_step = make_predict_step(predict_fn, data.scale)
   return Program(
     init=init,
     model=model,
+    scale=data.scale,
     apply_fn=apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
     predict_fn=predict_fn,
     predict_step=predict_step,
-    eval_step=make_eval_step(predict_step),
+    eval_step=make_eval_step(predict_step, data.scale),
     extras=extras,
     ensemble=config.ensemble,
     method=method,
@@ -188,11 +187,9 @@ def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
 def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
   """Traces the training step and the evaluation step on shapes alone."""
   shape = jax.ShapeDtypeStruct
-  each = (batch_size, *data.label_shape)
   batch = {
     "inputs": shape((batch_size, *data.input_shape), data.input_dtype),
-    "labels": shape(each, jnp.int32),
-    "weights": shape(each, jnp.float32),
+    "labels": shape((batch_size, *data.label_shape), jnp.int32),
   }
   jax.eval_shape(program.train_step, program.abstract, batch)
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)

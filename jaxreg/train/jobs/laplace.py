@@ -14,7 +14,7 @@ from jaxreg import calibration, ensembles, models
 from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.run.evaluation import batches
-from jaxreg.train.step import rules
+from jaxreg.train.step import method_adapters
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 
@@ -26,7 +26,7 @@ def check_last_layer(program: Program) -> None:
   head, rule = program.model.head, program.method.predict
   if program.extras.draw is not None:
     raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
-  if not isinstance(head, models.SoftmaxHead) or rule is not rules.predict_softmax:
+  if not isinstance(head, models.SoftmaxHead) or rule is not method_adapters.predict_softmax:
     raise RunError(
       "evaluate.measures: laplace needs the softmax of one linear layer, as method.name=softmax has it, "
       f"got {program.name}"
@@ -80,7 +80,7 @@ def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Any:
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def last_layer(state, arrays, batch):
-    batch, seen = gather(arrays, batch), []
+    examples, seen = program.examples(gather(arrays, batch)), []
 
     def keep_inputs(function: Any, args: Any, kwargs: Any, context: Any) -> Any:
       if context.module.path == ("head", "classifier") and context.method_name == "__call__":
@@ -88,9 +88,10 @@ def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Any:
       return function(*args, **kwargs)
 
     with nn.intercept_methods(keep_inputs):
-      outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
+      outputs, _ = program.apply_fn(state.params, state.model_state, examples.inputs, key=None, train=False)
     (features,) = seen
-    return jnp.pad(features, ((0, 0), (0, 1)), constant_values=1), outputs["logits"], batch["weights"]
+    with_bias = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1)
+    return with_bias, outputs["logits"], examples.label_weights
 
   return last_layer
 

@@ -8,7 +8,7 @@ import jax
 
 from jaxreg.train.assemble.saved import decoding_of, restore_run
 from jaxreg.train.files import local_path
-from jaxreg.train.run.predictor import Predictor, as_stored
+from jaxreg.train.run.predictor import Predictor, as_stored, in_model_units
 from jaxreg.typing import Array
 
 
@@ -72,6 +72,7 @@ def load_outputs(
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array) -> dict[str, Array]:
+    inputs = in_model_units(inputs, data["input_dtype"], data["scale"])
     return program.apply_fn(params, model_state, inputs, key=None, train=False)[0]
 
   return lambda inputs: run(state.params, state.model_state, as_stored(inputs, data, decoding))

@@ -15,6 +15,7 @@ import numpy as np
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding, centre_crop, decode
 from jaxreg.train.errors import one_line
+from jaxreg.train.step.batch import scaled
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key
@@ -47,7 +48,8 @@ class Predictor:
 
   @functools.cached_property
   def _run(self) -> Callable[..., Array]:
-    return jax.jit(self._program.predict_fn)
+    predict_fn, scale = self._program.predict_fn, self.scale
+    return jax.jit(lambda state, x, key: predict_fn(state, in_model_units(x, self.input_dtype, scale), key))
 
   def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
     key = jax.random.clone(self._state.key) if key is None else key
@@ -140,7 +142,13 @@ def as_stored(inputs: Any, data: "Predictor | DataSpec", decoding: Decoding | No
       f"floating inputs must lie in [0, 1], divided by {scale:g}; stored inputs are {stored}, "
       f"got values from {inputs.min():g} to {inputs.max():g}"
     )
-  return jnp.asarray(inputs * scale, jnp.float32)
+  return jnp.asarray(inputs, jnp.float32)
+
+
+def in_model_units(inputs: Array, stored: str, scale: float) -> Array:
+  """Inputs from `as_stored` as the network takes them; floats for a source of integers are scaled already."""
+  is_scaled = _is_integer(stored) and not _is_integer(str(inputs.dtype))
+  return inputs if is_scaled else scaled(inputs, scale)
 
 
 def _is_integer(dtype: str) -> bool:

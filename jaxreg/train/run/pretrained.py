@@ -46,7 +46,7 @@ def with_backbone(
     name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
   }
   init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
-  extras = init(params, model_state)
+  extras = init({"params": params, "model_state": model_state})
   if "reference" in extras:
     # Only the backbone has a reference; the penalty pulls new parameters toward zero.
     extras["reference"] = {
