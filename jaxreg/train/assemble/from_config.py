@@ -1,7 +1,8 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
+import contextlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -115,7 +116,8 @@ def _assemble(
   optimizer = build_optimizer(config, data, model, schedule)
 
   regularizers = config.regularizers.to_dict()
-  average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
+  with _of_group(f"average.{config.average.name}"):
+    average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
   extras = Extras(average, named.make_limits(regularizers), reference=named.needs_reference(regularizers))
   init = make_init(
     model,
@@ -193,6 +195,16 @@ def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
   }
   jax.eval_shape(program.train_step, program.abstract, batch)
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)
+
+
+@contextlib.contextmanager
+def _of_group(group: str) -> Iterator[None]:
+  """Turns an argument error `NAME must ...` into one of the field `group.NAME`."""
+  try:
+    yield
+  except ValueError as error:
+    name, _, rest = first_line(error).partition(" ")
+    raise RunError(f"{group}.{name}: {rest}") from error
 
 
 def _of_a_field(message: str, config: Config) -> str:

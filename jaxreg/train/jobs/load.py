@@ -72,7 +72,7 @@ def load_outputs(
 
   @jax.jit
   def run(params: Any, model_state: Any, inputs: Array) -> dict[str, Array]:
-    inputs = in_model_units(inputs, data["input_dtype"], data["scale"])
+    inputs = in_model_units(inputs, data.input_dtype, data.scale)
     return program.apply_fn(params, model_state, inputs, key=None, train=False)[0]
 
   return lambda inputs: run(state.params, state.model_state, as_stored(inputs, data, decoding))

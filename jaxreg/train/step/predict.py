@@ -60,7 +60,7 @@ def make_predict_fn(
       return once(state, inputs, None, key)
     if state.model_state:
       raise ValueError(
-        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
+        "mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
         "the training mode, which changes their statistics"
       )
     draw = lambda key: once(state, inputs, *jax.random.split(key))
