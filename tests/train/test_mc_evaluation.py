@@ -84,5 +84,5 @@ def test_laplace_is_of_the_image_alone():
 def test_batch_norm_cannot_be_held():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
   data = dataclasses.replace(sources.digits().describe(), input_shape=(32, 32, 3))
-  with pytest.raises(train.RunError, match=r"evaluate\.mc_samples must be 0 for a model with BatchNorm"):
+  with pytest.raises(train.RunError, match=r"evaluate\.mc_samples: must be 0 for a model with BatchNorm"):
     build(runs.make_config({**FIELDS, **fields}), data)

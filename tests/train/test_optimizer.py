@@ -358,8 +358,9 @@ def steps_of(name, options, *, learning_rate=0.1, steps=1, axis_name=None, **mor
 
   def objective(params, state, batch, key):
     # Devices see different parts of it, which weigh differently.
-    share = (batch["weights"] * batch["inputs"]).sum() / batch["weights"].sum()
-    return share * 0.5 * (COEFFICIENTS * params["w"] ** 2).sum(), ({}, {})
+    count = batch["weights"].sum()
+    total = (batch["weights"] * batch["inputs"]).sum() * 0.5 * (COEFFICIENTS * params["w"] ** 2).sum()
+    return total / count, ({}, {"loss": (total, count)})
 
   step = functools.partial(make_train_step(objective, optimizer, schedule), axis_name=axis_name)
   batch = {"weights": jnp.array([1.0, 3.0]), "inputs": jnp.array([0.25, 1.25])}

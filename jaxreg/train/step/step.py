@@ -27,6 +27,8 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
   """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
 
+  The metrics of the objective have `loss`, whose count says how much a part of the batch weighs.
+
   Under `jit` over a sharded batch, losses and noise belong to the whole batch, on any number of devices.
   Under `pmap` or `vmap` with `axis_name`, the batch is the device's own part. Gradients and metrics are then
   combined over the axis in proportion to the weights, and each device draws its own noise.
