@@ -16,7 +16,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from jaxreg import train  # noqa: E402
-from jaxreg.train.build.program import build  # noqa: E402
+from jaxreg.train.assemble.from_config import build  # noqa: E402
 from jaxreg.train.data.dataset import Dataset, Split  # noqa: E402
 from jaxreg.train.data.placement import make_source  # noqa: E402
 from jaxreg.train.devices.mesh import make_mesh  # noqa: E402

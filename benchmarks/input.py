@@ -25,8 +25,8 @@ from _steps import alternate, made_up
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data, make_order
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source

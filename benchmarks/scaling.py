@@ -34,7 +34,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxreg import train
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.compile import make_step
 from jaxreg.train.devices.sharding import make_layout

@@ -14,9 +14,9 @@ import pytest
 from configs.toolbox_digits import TOOLBOX
 from jaxreg import flatness, train
 from jaxreg.train import METHODS, cli
-from jaxreg.train.build import checks
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble import compatibility as checks
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.rows import checked_rows, compared_rows
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs.row_config import row_config

@@ -13,8 +13,8 @@ import pytest
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.jobs.row_config import row_config

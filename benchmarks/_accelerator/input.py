@@ -10,7 +10,7 @@ from _report import Report, milliseconds, ratios, spread
 from _steps import alternate
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 
 NETWORK = {**RESNET, "model.ResNet.depth": 50, "precision": "bfloat16"}
 TOY = {"model.name": "MLP", "model.MLP.widths": (8,)}

@@ -4,7 +4,7 @@ Its rooms, from the top down; a room imports from those below it::
 
   cli       flags to a checked configuration
   jobs      train, evaluate, compare, translate, flatness, ..., check_data; load
-  build     the door: from a configuration to pure functions
+  assemble  the last room that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
   config    the fields, what they mean, what they may hold
   devices   mesh, jit and pmap, replicas, processes
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from jaxreg._extras import needs
 
 if TYPE_CHECKING:
-  from jaxreg.train.build.program import make_program
+  from jaxreg.train.assemble.from_config import make_program
   from jaxreg.train.config.checks import check
   from jaxreg.train.config.choices import Config, add_options, base_config, flatten
   from jaxreg.train.data.dataset import Dataset, Split
@@ -60,7 +60,7 @@ _PLACES = {
   "flatten": "config.choices",
   "load": "jobs.load_model",
   "load_outputs": "jobs.load_model",
-  "make_program": "build.program",
+  "make_program": "assemble.from_config",
   "report": "jobs.report",
   "train": "jobs.train",
   "translate": "jobs.translate",

@@ -23,8 +23,8 @@ from scipy.special import expit
 from jaxreg import losses
 from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits
 from jaxreg.train import RunError, base_config, load_outputs
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.saved import restore_config
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.data.dataset import Split
 from jaxreg.train.files import write_figures
 from jaxreg.train.run.manifest import good_steps

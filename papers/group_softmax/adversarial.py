@@ -21,8 +21,8 @@ from benchmarks._records import Found
 from jaxreg import losses
 from jaxreg.losses._group_softmax_scores import GROUPINGS, feature_groups
 from jaxreg.train import base_config
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.saved import restore_config
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.jobs.load_model import load_outputs
 from papers import group_softmax
 

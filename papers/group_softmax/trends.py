@@ -17,8 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxreg.train import base_config, load
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.saved import restore_config
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import restore_config
 from papers.group_softmax._sweep import sweep
 
 METRICS = {

@@ -11,7 +11,7 @@ from scipy import signal
 from configs.fast_cifar10 import get_config
 from jaxreg import models
 from jaxreg.models import _airbench
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 
 KEYS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
 

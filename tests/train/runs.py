@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import AxisType, SingleDeviceSharding
 
 from jaxreg import train
-from jaxreg.train.build import load_data as data_of
-from jaxreg.train.build import run as building
-from jaxreg.train.build.program import build
-from jaxreg.train.build.run import make_evaluate, replicas_of
-from jaxreg.train.build.saved import restore_config
+from jaxreg.train.assemble import load_data as data_of
+from jaxreg.train.assemble import run_parts as assembling
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.run_parts import make_evaluate, replicas_of
+from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.config.rows import ENTRIES, parse_entries
 from jaxreg.train.data import batches, sources
 from jaxreg.train.devices.replicas import stacked
@@ -52,8 +52,8 @@ def on_devices(patch, number):
   """From here on, runs use the first `number` devices."""
   devices = jax.devices()[:number]
   mesh = jax.make_mesh((number, 1), ("data", "model"), (AxisType.Auto,) * 2, devices=devices)
-  for module in ("run", "checks"):
-    patch.setattr(f"jaxreg.train.build.{module}.make_mesh", lambda model: mesh)
+  for module in ("run_parts", "compatibility"):
+    patch.setattr(f"jaxreg.train.assemble.{module}.make_mesh", lambda model: mesh)
 
 
 class Kept:
@@ -90,7 +90,7 @@ class Kept:
 
     patch.setattr(training, "build", self.build)
     patch.setattr(training, "replicas_of", kept_replicas)
-    patch.setattr(building, "make_evaluate", kept_evaluate)
+    patch.setattr(assembling, "make_evaluate", kept_evaluate)
 
 
 def make_config(fields=None, *, base=TINY):

@@ -9,11 +9,12 @@ import runs
 
 from jaxreg import train
 from jaxreg.averaging import swag_sample
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.run.metrics_file import read_records
 from jaxreg.train.step import averages
+from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.network_view import make_view_fn
 from jaxreg.train.step.state import TrainState
-from jaxreg.train.step.view import make_view_fn, seen_part
 
 SMALL = {"method.name": "softmax", "model.MLP.dropout_rate": 0.0}
 
@@ -207,12 +208,12 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
     for number, pair in enumerate((old, new), 1):
       kept = average.step(kept, variables(pair), number)
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
-    options = {"features_fn": None, "average": average, "trained_fn": None, "scale": 2.0}
+    options = {"features_fn": None, "average": average, "trained_fn": None}
     make_view = make_view_fn(apply_fn, train.METHODS["softmax"], {}, lambda *_: {}, **options)
-    seen = seen_part({"inputs": x, "labels": np.zeros(5, int), "weights": np.ones(5)})
+    batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
+    examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(2)]
-    view = make_view(state.params, state, seen, {"logits": x}, *keys, {})
-    np.testing.assert_array_equal(view.inputs, x / 2)
+    view = make_view(state.params, state, examples, {"logits": x}, *keys)
     got = view.teacher_fn(view.inputs)
   np.testing.assert_allclose(np.exp(got), oracles.softmax(x @ (old + new).sum(0) / 2), rtol=1e-12)
 

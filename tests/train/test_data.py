@@ -18,8 +18,8 @@ import runs
 from image_files import write_idx
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import scaling, sources, unpack
 from jaxreg.train.data.batches import _permutation, batch_indices, padded_indices
 from jaxreg.train.data.dataset import Dataset, Split
@@ -589,7 +589,7 @@ def test_standardised_inputs_reach_the_network_so(tmp_path):
   np.testing.assert_allclose(data.std, std, rtol=1e-5)
   program = build(config, data.describe())
   state = program.init(np.uint32(0))
-  outputs, _ = program.apply_fn(state.params, state.model_state, data.train.inputs, key=None, train=False)
+  outputs, _ = program.apply_fn(state.params, state.model_state, data.train.inputs / 2, key=None, train=False)
   kernel, bias = (np.asarray(x, np.float64) for x in jax.tree.leaves(state.params)[::-1])
   np.testing.assert_allclose(outputs["logits"], (stored - stored.mean(0)) / std @ kernel + bias, atol=1e-4)
   with pytest.raises(

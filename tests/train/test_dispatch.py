@@ -9,8 +9,8 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.load_data import is_resident, load_data
-from jaxreg.train.build.run import steps_per_dispatch
+from jaxreg.train.assemble.load_data import is_resident, load_data
+from jaxreg.train.assemble.run_parts import steps_per_dispatch
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import manifest, recorder
 from jaxreg.train.run.loop import dispatches

@@ -1,5 +1,6 @@
 """The job flatness: what it finds against JAX's own derivatives, and that nothing is computed twice."""
 
+import functools
 import json
 import shutil
 from types import SimpleNamespace
@@ -13,12 +14,15 @@ import runs
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from jaxreg import flatness, train
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
-from jaxreg.train.build.saved import restore_run
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.array_cache import ArrayCache
 from jaxreg.train.jobs.flatness.network_at_point import NetworkAtPoint, make_networks, with_weights
+from jaxreg.train.step.batch import make_examples
+
+EXAMPLES = functools.partial(make_examples, scale=1.0)
 
 FIELDS = {
   "job": "flatness",
@@ -122,6 +126,7 @@ def test_tokens_count_alike_in_whatever_part():
     ),
     method=SimpleNamespace(loss=lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}),
     loss_options={},
+    examples=EXAMPLES,
   )
   params, batch = (
     {"Dense_0": {"kernel": jnp.asarray(kernel)}},
@@ -145,7 +150,9 @@ def test_the_layer_and_the_loss_are_made_in_full_precision():
     return {"logits": inputs @ params["Dense_0"]["kernel"]}, {}
 
   loss = lambda key, *, labels, logits: {"loss": cross_entropy(logits, labels)}
-  program = SimpleNamespace(apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={})
+  program = SimpleNamespace(
+    apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={}, examples=EXAMPLES
+  )
   params = {"Dense_0": {"kernel": jnp.ones((5, 3))}}
   batch = with_weights({"inputs": np.ones((4, 5), np.float32), "labels": np.zeros(4, np.int32)})
   state = SimpleNamespace(params=params, model_state={})

@@ -1,5 +1,6 @@
 """The numbers that `job = flatness` puts in its tables, from arrays whose answer is known."""
 
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -13,6 +14,7 @@ from jaxreg.train.jobs.flatness import analyses
 from jaxreg.train.jobs.flatness.job import _compare_profiles
 from jaxreg.train.jobs.flatness.network_at_point import make_networks, with_weights
 from jaxreg.train.jobs.flatness.requirements import check_parts
+from jaxreg.train.step.batch import make_examples
 
 
 def _profile(*curvatures):
@@ -86,7 +88,10 @@ def test_jacobians_give_the_hessian_where_it_is_that_of_gauss_and_newton(activat
     return {"logits": activation(inputs @ params["first"]).mean(axis=1) @ params["last"]}, state
 
   loss = lambda key, *, labels, logits: {"loss": losses.softmax_cross_entropy(logits, labels)}
-  program = SimpleNamespace(apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={})
+  examples = functools.partial(make_examples, scale=1.0)
+  program = SimpleNamespace(
+    apply_fn=apply_fn, method=SimpleNamespace(loss=loss), loss_options={}, examples=examples
+  )
   batch = {
     "inputs": rng.normal(size=(6, 2, 3)).astype(np.float32),
     "labels": np.arange(6, dtype=np.int32) % 3,

@@ -15,7 +15,7 @@ from PIL import Image
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import images, readable, sources
 from jaxreg.train.data.image_folder import find_images
 from jaxreg.train.data.images import Decoding

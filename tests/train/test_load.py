@@ -14,7 +14,7 @@ from scipy import optimize, special
 from sklearn.metrics import roc_auc_score
 
 from jaxreg import calibration, models, train
-from jaxreg.train.build.saved import restore_run
+from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources

@@ -9,7 +9,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import keys
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.data import sources
 
@@ -32,7 +32,7 @@ def test_it_is_the_mean_of_the_draws_probabilities(combine):
   probs = []
   for key in jax.random.split(keys.prediction(state.key, state.step, 3), 5):
     noise_key, _ = jax.random.split(key)
-    outputs, _ = built.apply_fn(state.params, {}, batch["inputs"], key=noise_key, train=True)
+    outputs, _ = built.apply_fn(state.params, {}, batch["inputs"] / 16, key=noise_key, train=True)
     exps = np.exp(np.asarray(outputs["logits"], np.float64))
     probs.append(exps / exps.sum(axis=-1, keepdims=True))
   assert np.std(probs, axis=0).max() > 0.01
@@ -56,7 +56,7 @@ def test_mirror_is_the_mean_with_the_mirror_images():
   built, state, batch, metrics = evaluated(**{"evaluate.mirror": True})
   exps = []
   for inputs in (batch["inputs"], np.flip(batch["inputs"], axis=2)):
-    outputs, _ = built.apply_fn(state.params, {}, inputs, key=None, train=False)
+    outputs, _ = built.apply_fn(state.params, {}, inputs / 16, key=None, train=False)
     exps.append(np.exp(np.asarray(outputs["logits"], np.float64)))
   probs = sum(x / x.sum(axis=-1, keepdims=True) for x in exps) / 2
   nll = -np.log(probs[np.arange(64), batch["labels"]]).sum()
@@ -84,5 +84,5 @@ def test_laplace_is_of_the_image_alone():
 def test_batch_norm_cannot_be_held():
   fields = {"evaluate.mc_samples": 2, "model.name": "CifarResNet", "model.CifarResNet.depth": 8}
   data = dataclasses.replace(sources.digits().describe(), input_shape=(32, 32, 3))
-  with pytest.raises(train.RunError, match=r"evaluate\.mc_samples must be 0 for a model with BatchNorm"):
+  with pytest.raises(train.RunError, match=r"evaluate\.mc_samples: must be 0 for a model with BatchNorm"):
     build(runs.make_config({**FIELDS, **fields}), data)

@@ -12,8 +12,8 @@ import pytest
 import runs
 
 from jaxreg.train import RunError
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
 from jaxreg.train.step.schedule import make_schedule
@@ -244,7 +244,7 @@ def test_unbalanced_networks_are_the_same_function():
   plain, other = (
     build(runs.make_config({**fields, "model.unbalance": spread}), data) for spread in (0.0, 1.0)
   )
-  inputs = np.random.default_rng(0).integers(0, 17, (6, *data.input_shape)).astype(data.input_dtype)
+  inputs = np.random.default_rng(0).integers(0, 17, (6, *data.input_shape)) / data.scale
   states = [jax.jit(program.init)(np.uint32(3)) for program in (plain, other)]
   logits = [plain.apply_fn(s.params, {}, inputs, key=None, train=False)[0]["logits"] for s in states]
   np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
@@ -358,8 +358,9 @@ def steps_of(name, options, *, learning_rate=0.1, steps=1, axis_name=None, **mor
 
   def objective(params, state, batch, key):
     # Devices see different parts of it, which weigh differently.
-    share = (batch["weights"] * batch["inputs"]).sum() / batch["weights"].sum()
-    return share * 0.5 * (COEFFICIENTS * params["w"] ** 2).sum(), ({}, {})
+    count = batch["weights"].sum()
+    total = (batch["weights"] * batch["inputs"]).sum() * 0.5 * (COEFFICIENTS * params["w"] ** 2).sum()
+    return total / count, ({}, {"loss": (total, count)})
 
   step = functools.partial(make_train_step(objective, optimizer, schedule), axis_name=axis_name)
   batch = {"weights": jnp.array([1.0, 3.0]), "inputs": jnp.array([0.25, 1.25])}

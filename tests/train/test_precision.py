@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jaxreg import train
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
 from jaxreg.train import METHODS
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
 
 CASES = {
@@ -92,7 +92,7 @@ def test_what_is_kept_and_what_is_lost_is_float32(model):
     assert len(jax.tree.leaves(after.model_state)) > 8
 
   def masks(params, model_state, key):
-    x = jnp.zeros((16, 28, 28, 1), jnp.uint8)
+    x = jnp.zeros((16, 28, 28, 1))
     outputs, _ = built.apply_fn(params, model_state, x, key=key, train=True)
     posterior = outputs["retain_logits"] + outputs["residual_logits"]
     return outputs["logits"], dropmax_log_mask(key, posterior, jnp.zeros(16, jnp.int32))
@@ -123,7 +123,9 @@ def test_losses_and_predictions_begin_by_widening(method):
   options = built.loss_options
   state, key, labels = built.abstract, jax.random.key(0), np.zeros(16, np.int32)
   forward = functools.partial(built.apply_fn, key=key, train=True)
-  outputs, _ = jax.eval_shape(forward, state.params, state.model_state, batch()["inputs"])
+  outputs, _ = jax.eval_shape(
+    forward, state.params, state.model_state, jax.eval_shape(built.examples, batch()).inputs
+  )
   assert {str(x.dtype) for x in jax.tree.leaves(outputs)} == {"bfloat16"}
   for function in (
     lambda outputs: built.method.loss(key, labels=labels, **outputs, **options),

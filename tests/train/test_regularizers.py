@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.tables import REGULARIZERS
 

@@ -7,7 +7,7 @@ import runs
 from scipy import optimize
 from scipy.special import expit
 
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
 
 pytestmark = pytest.mark.slow

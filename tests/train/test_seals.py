@@ -7,7 +7,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import files
-from jaxreg.train.build.saved import restore_config
+from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.data import sources
 from jaxreg.train.run import manifest, metrics_file
 from jaxreg.train.run import workdir as workdirs

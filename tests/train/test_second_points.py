@@ -8,7 +8,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.chain import make_optimizer
 

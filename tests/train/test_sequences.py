@@ -12,12 +12,13 @@ import toy_text
 from scipy.special import log_softmax
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import dataset as data
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.placement import gather
+from jaxreg.train.step.batch import make_examples
 
 QUIET = {"model.Transformer.dropout_rate": 0.0, "data.limit": 16}
 
@@ -67,7 +68,9 @@ def test_what_is_a_token():
 
 def test_weights_of_sequences():
   labels = jnp.array([[3, 1, -1], [2, -1, -1], [0, 0, 0]])
-  weights = lambda **given: np.asarray(gather({}, {"labels": labels, **given})["weights"])
+  weights = lambda **given: np.asarray(
+    make_examples({"inputs": labels, "labels": labels, **given}, 1.0).weights
+  )
   np.testing.assert_array_equal(weights(), [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
   given = jnp.array([1.0, 0.0, 2.0])
   np.testing.assert_array_equal(weights(weights=given), [[1, 1, 0], [0, 0, 0], [2, 2, 2]])

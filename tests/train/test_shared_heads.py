@@ -7,7 +7,7 @@ import pytest
 import runs
 
 from jaxreg import models, train
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.methods import METHODS
 

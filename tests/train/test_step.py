@@ -9,7 +9,7 @@ import runs
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.data.dataset import DataSpec
 

@@ -15,7 +15,7 @@ from image_files import make_folder, make_noisy_folder, noise, png
 from PIL import Image
 
 from jaxreg import train
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import batches, images, placement, sources
 from jaxreg.train.data.batches import Order, batch_indices
 from jaxreg.train.data.dataset import Dataset, Split

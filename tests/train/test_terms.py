@@ -8,7 +8,7 @@ import oracles
 import pytest
 import runs
 
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 
@@ -243,5 +243,5 @@ def test_a_limit_has_a_multiplier():
     assert values["l2_sp"] == pytest.approx(WEIGHT * np.square(kernel - start).sum() / 2, rel=1e-4, abs=1e-9)
     after = np.asarray(state.params["head"]["classifier"]["kernel"], np.float64)
     multiplier = max(0.0, multiplier + rate * (np.square(after).sum() / 2 - limit))
-    assert state.extras["duals"]["l2"].multiplier == pytest.approx(multiplier, rel=1e-5)
+    assert state.extras["multipliers"]["l2"].multiplier == pytest.approx(multiplier, rel=1e-5)
   assert multiplier > 0

@@ -25,7 +25,7 @@ import tensorflow_datasets
 from PIL import Image
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from jaxreg.train.build.load_data import load_data
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.data import sources
 from jaxreg.train.data.tfds import builders as tfds_builders
 from jaxreg.train.data.tfds import records as tfds_records

@@ -10,7 +10,7 @@ import pytest
 import runs
 
 from jaxreg import train
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
 from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS
@@ -118,7 +118,7 @@ def test_noises_draw_differently():
     ({"regularizers.mask": "kernels"}, r"regularizers\.mask: got 'kernels'"),
     ({"regularizers.names": ("fgsn",)}, r"regularizers\.names: got 'fgsn'.*did you mean 'fgsm'"),
     ({"regularizers.names": ("mean_teacher",)}, r"average\.name=ema"),
-    ({"average.name": "swa", "average.swa.start": 1.0}, r"average\.swa\.start must lie in"),
+    ({"average.name": "swa", "average.swa.start": 1.0}, r"average\.swa\.start: must lie in"),
     ({"average.name": "swag", "average.swag.rank": 1}, r"average\.swag\.rank: must be at least 2"),
     ({"average.name": "swag", "evaluate.mc_samples": 5}, "swag draws parameters"),
     ({"average.name": "early_stopping", "average.early_stopping.patience": 0}, "patience"),
@@ -153,7 +153,10 @@ def test_noises_draw_differently():
       "fractions of the run",
     ),
     ({"data.subset.per_class": 10, "data.unlabelled.batch_size": 8, "accumulate": 2}, "accumulate=1"),
-    ({"method.name": "logit_adjustment"}, r"class_counts must be 10 numbers above 0"),
+    (
+      {"method.name": "logit_adjustment"},
+      r"method\.logit_adjustment\.loss\.class_counts: must be 10 numbers above 0",
+    ),
   ],
 )
 def test_mistakes_are_told_before_anything_is_written(tmp_path, fields, message):

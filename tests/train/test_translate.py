@@ -12,8 +12,8 @@ import toy_text
 
 from jaxreg import models, train
 from jaxreg.train import cli
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.saved import restore_run
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.data import text
 from jaxreg.train.jobs.translate import make_decode
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxreg.train.step import example_terms as terms
-from jaxreg.train.step.view import View
+from jaxreg.train.step.network_view import NetworkView
 
 BATCH, SIDE, CLASSES = 6, 8, 3
 
@@ -25,7 +25,7 @@ def _viewed():
     calls.append((x, key, outputs))
     return outputs
 
-  view = View(
+  view = NetworkView(
     images, jnp.ones(BATCH), jnp.zeros((BATCH, CLASSES)), None, noise, lambda x, key: x, log_probs_fn, None
   )
   return view, images, calls

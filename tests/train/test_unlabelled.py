@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import runs
 
-from jaxreg.train.build.load_data import load_data, make_order
+from jaxreg.train.assemble.load_data import load_data, make_order
 from jaxreg.train.data.batches import batch_indices, bootstrap
 
 FIELDS = {

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -54,16 +53,9 @@ def make_source(mesh: jax.sharding.Mesh, split: Split, *, resident: bool) -> Sou
 
 
 def gather(arrays: dict[str, jax.Array], batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """The batch that the arrays of `Source.batch` stand for, inside a compiled step.
-
-  If there are no weights, each is 1. Each label of a sequence has the sequence's weight, and padding has 0.
-  """
+  """The batch that the arrays of `Source.batch` stand for, inside a compiled step."""
   batch = dict(batch)
   if "indices" in batch:
     indices = batch.pop("indices")
     batch |= {name: array[indices] for name, array in arrays.items()}
-  labels = batch["labels"]
-  weights = batch.pop("weights", jnp.ones(labels.shape[:1], jnp.float32))
-  if labels.ndim > 1:
-    weights = jnp.where(labels >= 0, weights[:, None], 0)
-  return {**batch, "weights": weights}
+  return batch

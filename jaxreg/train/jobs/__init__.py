@@ -3,5 +3,5 @@
 Each job is `(config, workdir) -> results`, and `report` puts its results in a few lines. `train` begins with
 an `initial_state`. `compare` and `flatness` train rows, see `row_config`. `evaluate` and `translate` begin
 with a `restored_run`; `measures`, `laplace` and `out_of_distribution` are further measures of it.
-May import: build and all below.
+May import: assemble and all below.
 """

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from jaxreg.train.build.load_data import read_source, used_part
+from jaxreg.train.assemble.load_data import read_source, used_part
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.readable import Faults, find_faults

@@ -9,9 +9,9 @@ import numpy as np
 
 from jaxreg import plots
 from jaxreg.calibration import Bins
-from jaxreg.train.build.checks import check_devices
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.compatibility import check_devices
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import Fields, Row, compared_rows

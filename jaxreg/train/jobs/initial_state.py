@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxreg.paths import leaf_names
-from jaxreg.train.build.saved import of_section, restore_run
+from jaxreg.train.assemble.saved import of_section, restore_run
 from jaxreg.train.data.placement import place
 from jaxreg.train.devices.replicas import Loop, Vmap, stacked
 from jaxreg.train.errors import RunError
@@ -78,7 +78,7 @@ def with_backbone(
     name: {**old, **placed["model_state"].get(name, {})} for name, old in state.model_state.items()
   }
   init = jax.jit(jax.vmap(program.extras.init), out_shardings=NamedSharding(mesh, PartitionSpec()))
-  extras = init(params, model_state)
+  extras = init({"params": params, "model_state": model_state})
   if "reference" in extras:
     # Only the backbone has a reference; the penalty pulls new parameters toward zero.
     extras["reference"] = {

@@ -15,7 +15,7 @@ from jaxreg.train.data.placement import Source, gather
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import intercept
 from jaxreg.train.run.whole_split import batches
-from jaxreg.train.step import rules
+from jaxreg.train.step import method_adapters
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array
@@ -30,7 +30,7 @@ def check_last_layer(program: Program) -> None:
   head, rule = program.model.head, program.method.predict
   if program.extras.draw is not None:
     raise RunError("evaluate.measures: laplace needs one set of weights, but average.name draws several")
-  if not isinstance(head, models.SoftmaxHead) or rule is not rules.predict_softmax:
+  if not isinstance(head, models.SoftmaxHead) or rule is not method_adapters.predict_softmax:
     raise RunError(
       "evaluate.measures: laplace needs the softmax of one linear layer, as method.name=softmax has it, "
       f"got {program.name}"
@@ -84,11 +84,12 @@ def _make_last_layer(program: Program, mesh: jax.sharding.Mesh) -> Callable[...,
 
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def last_layer(state: TrainState, arrays: Arrays, batch: Arrays) -> tuple[Array, Array, Array]:
-    batch, calls = gather(arrays, batch), []
+    examples, calls = program.examples(gather(arrays, batch)), []
     with intercept("head/classifier", calls):
-      outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
+      outputs, _ = program.apply_fn(state.params, state.model_state, examples.inputs, key=None, train=False)
     ((features, _),) = calls
-    return jnp.pad(features, ((0, 0), (0, 1)), constant_values=1), outputs["logits"], batch["weights"]
+    with_bias = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1)
+    return with_bias, outputs["logits"], examples.label_weights
 
   return last_layer
 

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxreg.train.build.saved import decoding_of, restore_run
+from jaxreg.train.assemble.saved import decoding_of, restore_run
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.files import local_path
-from jaxreg.train.jobs.model_inputs import as_stored, is_integer
+from jaxreg.train.jobs.model_inputs import as_stored, in_model_units, is_integer
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key, ModelState
@@ -45,11 +45,13 @@ class Predictor:
 
   @functools.cached_property
   def _predict(self) -> Callable[..., Array]:
-    return jax.jit(self._program.predict_fn)
+    predict = self._program.predict_fn
+    return jax.jit(lambda state, inputs, key: predict(state, self._scaled(inputs), key))
 
   @functools.cached_property
   def _outputs(self) -> Callable[..., tuple[dict[str, Array], ModelState]]:
-    return jax.jit(functools.partial(self._program.apply_fn, key=None, train=False))
+    apply = functools.partial(self._program.apply_fn, key=None, train=False)
+    return jax.jit(lambda params, model_state, inputs: apply(params, model_state, self._scaled(inputs)))
 
   def __call__(self, inputs: Any, *, key: Key | None = None) -> Array:
     key = jax.random.clone(self._state.key) if key is None else key
@@ -61,6 +63,9 @@ class Predictor:
 
   def _stored(self, inputs: Any) -> Array:
     return as_stored(inputs, self, self.decoding)
+
+  def _scaled(self, inputs: Array) -> Array:
+    return in_model_units(inputs, self.input_dtype, self.scale)
 
   def classify(self, inputs: Any, *, key: Key | None = None) -> list[str]:
     """The name of the most probable class of each input, or its number if the classes have no names."""

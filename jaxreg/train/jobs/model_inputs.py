@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxreg.train.data.images import Decoding, centre_crop, decode
 from jaxreg.train.errors import one_line
+from jaxreg.train.step.batch import scaled
 from jaxreg.typing import Array
 
 
@@ -94,7 +95,13 @@ def as_stored(inputs: Any, data: Inputs, decoding: Decoding | None = None) -> Ar
       f"floating inputs must lie in [0, 1], divided by {scale:g}; stored inputs are {stored}, "
       f"got values from {inputs.min():g} to {inputs.max():g}"
     )
-  return jnp.asarray(inputs * scale, jnp.float32)
+  return jnp.asarray(inputs, jnp.float32)
+
+
+def in_model_units(inputs: Array, stored: str, scale: float) -> Array:
+  """Inputs from `as_stored` as the network takes them; floats for a source of integers are scaled already."""
+  is_scaled = is_integer(stored) and not is_integer(str(inputs.dtype))
+  return inputs if is_scaled else scaled(inputs, scale)
 
 
 def is_integer(dtype: str) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxreg.train.build.load_data import is_resident, load_data
-from jaxreg.train.build.program import build
-from jaxreg.train.build.run import replicas_of
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import is_resident, load_data
+from jaxreg.train.assemble.run_parts import replicas_of
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.data.placement import Source, make_source

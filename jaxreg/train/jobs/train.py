@@ -6,11 +6,11 @@ from pathlib import Path
 
 import jax
 
-from jaxreg.train.build.checks import check_devices
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
-from jaxreg.train.build.run import make_run, replicas_of
-from jaxreg.train.build.saved import make_teacher
+from jaxreg.train.assemble.compatibility import check_devices
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.run_parts import make_run, replicas_of
+from jaxreg.train.assemble.saved import make_teacher
 from jaxreg.train.config.choices import Config, flatten
 from jaxreg.train.data.batches import make_feed
 from jaxreg.train.data.dataset import Dataset

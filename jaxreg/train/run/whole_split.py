@@ -50,11 +50,12 @@ def make_evaluate(
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(replicas.mesh, P()))
     def join(log_probs: Any, arrays: Any, batch: Any) -> Any:
-      batch = gather(arrays, batch)
+      examples = program.examples(gather(arrays, batch))
       log_probs = jnp.stack(log_probs) if isinstance(log_probs, tuple) else log_probs
       members = log_probs.reshape(-1, program.ensemble, *log_probs.shape[1:])
       means = jax.vmap(ensembles.arithmetic)(members)
-      return jax.vmap(lambda one: prediction_metrics(one, batch["labels"], batch["weights"]))(means)
+      labels, weights = examples.labels, examples.label_weights
+      return jax.vmap(lambda one: prediction_metrics(one, labels, weights))(means)
 
     return lambda states, arrays, batch, number: join(predict(states, arrays, batch, number), arrays, batch)
 
@@ -82,7 +83,8 @@ def outputs_over(
   @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
   def run(state, arrays, batch, number):
     batch = gather(arrays, batch)
-    outputs, _ = program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
+    inputs = program.examples(batch).inputs
+    outputs, _ = program.apply_fn(state.params, state.model_state, inputs, key=None, train=False)
     # A head may return more, such as its kernel, which has no batch axis.
     logits = {name: value for name, value in outputs.items() if name.endswith("logits")}
     return {**logits, "log_probs": program.predict_step(state, batch, number)}

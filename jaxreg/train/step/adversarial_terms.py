@@ -5,11 +5,11 @@ from typing import Any
 import jax
 
 from jaxreg import adversarial
-from jaxreg.train.step.view import View
+from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key
 
 
-def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
+def fgsm(key: Key, view: NetworkView, *, eps: float = 0.1, clip: tuple[float, ...] = ()) -> Array:
   """The loss at the inputs that `adversarial.fgsm` finds for the network without noise."""
   del key
   moved = adversarial.fgsm(lambda x: view.loss_fn(x, None), view.inputs, eps=eps, clip=_bounds(clip))
@@ -18,7 +18,7 @@ def fgsm(key: Key, view: View, *, eps: float = 0.1, clip: tuple[float, ...] = ()
 
 def pgd(
   key: Key,
-  view: View,
+  view: NetworkView,
   *,
   eps: float = 0.1,
   step_size: float = 0.025,
@@ -32,7 +32,7 @@ def pgd(
   return view.loss_fn(jax.lax.stop_gradient(moved), view.same_noise)
 
 
-def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_steps: int = 1) -> Array:
+def virtual_adversarial(key: Key, view: NetworkView, *, eps: float = 1.0, num_steps: int = 1) -> Array:
   """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
   log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
   return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_steps=num_steps)
@@ -40,7 +40,7 @@ def virtual_adversarial(key: Key, view: View, *, eps: float = 1.0, num_steps: in
 
 def trades(
   key: Key,
-  view: View,
+  view: NetworkView,
   *,
   eps: float = 0.1,
   step_size: float = 0.025,

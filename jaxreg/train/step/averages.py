@@ -60,7 +60,7 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
   """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on."""
-  collecting = _collecting("swa", start, every, num_steps, steps_per_epoch)
+  collecting = _collecting(start, every, num_steps, steps_per_epoch)
   return Averaging(*collecting(averaging.swa_init, averaging.swa_update))
 
 
@@ -78,7 +78,7 @@ def swag(
   # Checked here, so that an error does not wait for the last evaluation.
   check_count(samples, "samples")
   check_range(scale, "scale", low=0)
-  collecting = _collecting("swag", start, every, num_steps, steps_per_epoch)
+  collecting = _collecting(start, every, num_steps, steps_per_epoch)
   init, mean, step = collecting(functools.partial(averaging.swag_init, rank=rank), averaging.swag_update)
 
   def draw(key: Key, kept: tuple[averaging.SWAGState, Array], params: Params) -> Params:
@@ -91,13 +91,13 @@ def swag(
 
 
 def _collecting(
-  name: str, start: float, every: int, num_steps: int, steps_per_epoch: int
+  start: float, every: int, num_steps: int, steps_per_epoch: int
 ) -> Callable[..., tuple[Any, Any, Any]]:
   """Builds `(init, update) -> (init, params, step)` for a state with the mean and the count of iterates."""
   if not 0 <= start < 1:
-    raise ValueError(f"average.{name}.start must lie in [0, 1), got {start}")
+    raise ValueError(f"start must lie in [0, 1), got {start}")
   if every < 0:
-    raise ValueError(f"average.{name}.every must be at least 0, got {every}")
+    raise ValueError(f"every must be at least 0, got {every}")
   first, period = min(round(start * num_steps), num_steps - 1), every or steps_per_epoch
 
   def collecting(init: Callable[[Params], Any], update: Callable[[Any, Params], Any]) -> tuple[Any, Any, Any]:

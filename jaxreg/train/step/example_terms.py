@@ -12,21 +12,21 @@ import jax.numpy as jnp
 
 from jaxreg import augment, losses, penalties
 from jaxreg.train.step.adversarial_terms import fgsm, pgd, trades, virtual_adversarial
-from jaxreg.train.step.view import View
+from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key
 
 
-def r_drop(key: Key, view: View) -> Array:
+def r_drop(key: Key, view: NetworkView) -> Array:
   """`losses.r_drop` between the loss's pass and a pass under other noise."""
   return losses.r_drop(view.log_probs, view.log_probs_fn(view.inputs, key))
 
 
-def pi_model(key: Key, view: View) -> Array:
+def pi_model(key: Key, view: NetworkView) -> Array:
   """`losses.consistency` between the loss's pass and a pass under other noise."""
   return losses.consistency(view.log_probs, view.log_probs_fn(view.inputs, key))
 
 
-def mean_teacher(key: Key, view: View) -> Array:
+def mean_teacher(key: Key, view: NetworkView) -> Array:
   """`losses.consistency` between the prediction and the prediction of the averaged parameters."""
   del key
   if view.teacher_fn is None:
@@ -34,20 +34,20 @@ def mean_teacher(key: Key, view: View) -> Array:
   return losses.consistency(view.log_probs, view.teacher_fn(view.inputs))
 
 
-def distillation(key: Key, view: View, *, temperature: float = 4.0) -> Array:
+def distillation(key: Key, view: NetworkView, *, temperature: float = 4.0) -> Array:
   """`losses.distillation` from the run in `teacher.workdir`, whose predictions have no noise."""
   if view.trained_fn is None:
     raise ValueError("regularizers.distillation needs a trained teacher; give teacher.workdir")
   return losses.distillation(view.log_probs, view.trained_fn(key, view.inputs), temperature=temperature)
 
 
-def entropy(key: Key, view: View) -> Array:
+def entropy(key: Key, view: NetworkView) -> Array:
   """`losses.entropy` of the prediction."""
   del key
   return losses.entropy(view.log_probs)
 
 
-def z_loss(key: Key, view: View) -> Array:
+def z_loss(key: Key, view: NetworkView) -> Array:
   """`losses.z_loss` of the head's logits."""
   del key
   if "logits" not in view.outputs:
@@ -55,7 +55,7 @@ def z_loss(key: Key, view: View) -> Array:
   return losses.z_loss(view.outputs["logits"])
 
 
-def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Array:
+def reconstruction(key: Key, view: NetworkView, *, likelihood: str = "gaussian") -> Array:
   """`losses.reconstruction` of the clean inputs by the head's decoder, as in `method.name=autoencoder`."""
   del key
   if "reconstruction" not in view.outputs:
@@ -64,7 +64,7 @@ def reconstruction(key: Key, view: View, *, likelihood: str = "gaussian") -> Arr
   return losses.reconstruction(view.outputs["reconstruction"], view.inputs, likelihood=kind)
 
 
-def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
+def pseudo_label(key: Key, view: NetworkView, *, threshold: float = 0.95) -> Array:
   """`losses.pseudo_label` of the loss's pass; the target is predicted from the same inputs without noise."""
   del key
   return losses.pseudo_label(view.log_probs, view.log_probs_fn(view.inputs, None), threshold=threshold)
@@ -72,7 +72,7 @@ def pseudo_label(key: Key, view: View, *, threshold: float = 0.95) -> Array:
 
 def fixmatch(
   key: Key,
-  view: View,
+  view: NetworkView,
   *,
   threshold: float = 0.95,
   num_ops: int = 2,
@@ -98,7 +98,7 @@ def fixmatch(
 
 def augmix(
   key: Key,
-  view: View,
+  view: NetworkView,
   *,
   num_chains: int = 3,
   num_ops: int = 3,
@@ -115,13 +115,13 @@ def augmix(
   return losses.jensen_shannon(jnp.stack([view.log_probs, *others], axis=-2))
 
 
-def l1_activity(key: Key, view: View) -> Array:
+def l1_activity(key: Key, view: NetworkView) -> Array:
   """`penalties.l1_activity` of the features."""
   del key
   return penalties.l1_activity(view.features)
 
 
-def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
+def kl_sparsity(key: Key, view: NetworkView, *, target: float = 0.05) -> Array:
   """`penalties.kl_sparsity` of the features, summed over units; all features must lie between 0 and 1.
 
   A unit's mean is over the batch. Where `pmap` or `accumulate` divides the batch, it is over one part.
@@ -131,13 +131,13 @@ def kl_sparsity(key: Key, view: View, *, target: float = 0.05) -> Array:
   return penalties.kl_sparsity(features, target=target, weights=view.weights.astype(features.dtype)).sum()
 
 
-def gradient_penalty(key: Key, view: View) -> Array:
+def gradient_penalty(key: Key, view: NetworkView) -> Array:
   """`penalties.gradient_penalty` of the loss."""
   del key
   return penalties.gradient_penalty(lambda _, x: view.loss_fn(x, view.same_noise), None, view.inputs)
 
 
-def jacobian_penalty(key: Key, view: View, *, num_samples: int = 1) -> Array:
+def jacobian_penalty(key: Key, view: NetworkView, *, num_samples: int = 1) -> Array:
   """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
   log_probs_fn = lambda _, x: view.log_probs_fn(x, view.same_noise)
   return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_samples=num_samples, key=key)

@@ -8,7 +8,7 @@ import optax
 
 from jaxreg import models, symmetry
 from jaxreg.train import keys
-from jaxreg.train.step.side_state import Extras
+from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key, Params
 
@@ -35,9 +35,8 @@ def make_init(
     params = variables.pop("params")
     if unbalanced:
       params = unbalance(keys.unbalance(run_key), params, unbalanced)
-    return TrainState(
-      jnp.int32(0), run_key, params, variables, optimizer.init(params), extras.init(params, variables)
-    )
+    state = TrainState(jnp.int32(0), run_key, params, variables, optimizer.init(params))
+    return state.replace(extras=extras.init(state.variables))
 
   return init
 

@@ -12,7 +12,7 @@ from jaxreg import losses, models
 from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
 from jaxreg.losses._dropmax_qp import dropmax_qp_terms
 from jaxreg.train.lookup import find, short, takes
-from jaxreg.train.step import rules
+from jaxreg.train.step import method_adapters as rules
 from jaxreg.typing import Array
 
 

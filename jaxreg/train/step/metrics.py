@@ -9,14 +9,7 @@ import numpy as np
 
 from jaxreg import calibration
 from jaxreg._metric_bounds import metric_bounds
-from jaxreg.typing import Array, Batch
-
-
-def weighed(batch: Batch) -> Batch:
-  """The batch with `weights`; a batch without them gets the weight 1 for every label."""
-  if "weights" in batch:
-    return batch
-  return {**batch, "weights": jnp.ones(batch["labels"].shape, jnp.float32)}
+from jaxreg.typing import Array
 
 
 def weighted(values: Array, weights: Array) -> tuple[Array, Array]:

@@ -10,9 +10,9 @@ import optax
 from jaxreg import constraints, paths
 from jaxreg.train.lookup import find, parameters, short, takes
 from jaxreg.train.step import example_terms
-from jaxreg.train.step.side_state import Dual
+from jaxreg.train.step.extras import Limit
+from jaxreg.train.step.network_view import NetworkView
 from jaxreg.train.step.tables import AUGMENTATIONS, CHOSEN, CONSTRAINTS, NOISES
-from jaxreg.train.step.view import View
 from jaxreg.typing import Array, Key, Params
 
 Options = Mapping[str, Any]
@@ -53,7 +53,7 @@ def find_augmentation(name: str) -> Callable[..., Any]:
 class Term:
   """A row of `example_terms.TERMS` with its options; it adds `weight * function(key, view)` to the loss."""
 
-  function: Callable[[Key, View], Array]
+  function: Callable[[Key, NetworkView], Array]
   weight: float
   needs_labels: bool
 
@@ -64,16 +64,16 @@ def make_penalties(options: Options) -> dict[str, Callable[[Params, dict[str, An
   def make(name: str) -> Callable[[Params, dict[str, Any]], Array]:
     penalty, own = _penalty(name, options), options[short(name)]
     if own["limit"]:
-      return lambda params, extras: extras["duals"][short(name)].multiplier * penalty(params, extras)
+      return lambda params, extras: extras["multipliers"][short(name)].multiplier * penalty(params, extras)
     return lambda params, extras: own["weight"] * penalty(params, extras)
 
   return {short(name): make(name) for name in _penalties(options)}
 
 
-def make_duals(options: Options) -> dict[str, Dual]:
+def make_limits(options: Options) -> dict[str, Limit]:
   """The named penalties that have a limit, as constraints."""
   return {
-    short(name): Dual(_penalty(name, options), options[short(name)]["limit"], options["dual_learning_rate"])
+    short(name): Limit(_penalty(name, options), options[short(name)]["limit"], options["dual_learning_rate"])
     for name in _penalties(options)
     if options[short(name)]["limit"]
   }

@@ -1,4 +1,4 @@
-"""The backbone, and the one function that runs the network on inputs as the data set stores them."""
+"""The backbone, and the one function that runs the network."""
 
 import contextlib
 import inspect
@@ -78,14 +78,13 @@ def _mixed_layers(mixing: Any, *, whole: bool) -> Iterator[None]:
 
 def make_apply_fn(
   model: Any,
-  scale: float,
   mean: Sequence[float],
   std: Sequence[float],
   precision: str,
   noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
   method: Callable[..., Any] | None = None,
 ) -> ApplyFn:
-  """The model's function `method`, by default `__call__`, on inputs as the data set stores them.
+  """The model's function `method`, by default `__call__`, on inputs in the units of `Examples`.
 
   Its argument `mixing` is the entry of that name in a batch of `augment.manifold_mixup`, whose layers are
   names of modules, such as `backbone/Dense_1`; the inputs of these modules are mixed.
@@ -107,7 +106,6 @@ def make_apply_fn(
     # masks are float32 as well: they promote the outputs of the head.
     params = jax.tree.map(lambda p: p.astype(dtype), params)
     if not is_tokens(x.dtype):
-      x = x.astype(jnp.float32) / scale
       if mean:  # not by `augment.normalize`, which takes images alone
         shape = (1,) * (x.ndim - 1) + (-1,)
         x = (x - np.reshape(np.asarray(mean, np.float32), shape)) / np.reshape(

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 
 from jaxreg.train import keys
 from jaxreg.train.step.averages import Averaging
+from jaxreg.train.step.batch import Examples, make_examples
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.named import Term
-from jaxreg.train.step.view import Seen, make_view_fn, seen_part
-from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
+from jaxreg.train.step.network_view import Outputs, TrainedFn, make_view_fn
+from jaxreg.train.step.state import TrainState
+from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objective, Params
 
 
 def make_objective(
@@ -28,104 +30,108 @@ def make_objective(
   *,
   features_fn: ApplyFn | None = None,
   average: Averaging | None = None,
-  trained_fn: Callable[[Key, Array], Array] | None = None,
+  trained_fn: TrainedFn | None = None,
   scale: float = 1.0,
   most_labels: int | None = None,
 ) -> Objective:
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
-  A batch has `inputs` `[batch, ...]`, `labels` `[batch]` and `weights` `[batch]`. An example of weight 0 has
-  no effect. An example of label -1 has no label. Labels and weights of sequences are `[batch, length]`, and a
-  label of weight 0 has no effect.
+  A batch has stored `inputs` `[batch, ...]`, `labels` `[batch]` and perhaps `weights` `[batch]`. An example
+  of weight 0 has no effect. An example of label -1 has no label. Labels and weights of sequences are
+  `[batch, length]`, and a label of weight 0 has no effect.
 
-  The augmentations are applied to the batch in their order. An augmentation that mixes examples turns the
-  labels into probabilities. A method without soft labels then takes the mean of its losses for the classes,
-  weighted by their shares. `most_labels` is the largest number of classes of one mixed example, so that no
-  losses for other classes are computed; None computes all classes.
+  The augmentations are applied to the batch in their order, then `make_examples`. An augmentation that mixes
+  examples turns the labels into probabilities. A method without soft labels then takes the mean of its losses
+  for the classes, weighted by their shares. `most_labels` is the largest number of classes of one mixed
+  example, so that no losses for other classes are computed; None computes all classes.
 
   The penalties `(params, extras) -> scalar` and the `terms` are added to the mean over the examples. Terms
-  see the inputs divided by `scale`, the features that `features_fn` returns, and the teacher `trained_fn`.
-  Every term is a metric, and the loss is the sum of the terms.
+  see the features that `features_fn` returns, and the teacher `trained_fn`. Every term is a metric, and the
+  loss is the sum of the terms.
   """
-  terms_of = functools.partial(_method_terms, method, loss_options, most_labels)
-  view_of = make_view_fn(
+  loss_terms = functools.partial(_loss_terms, method, loss_options, most_labels)
+  make_view = make_view_fn(
     apply_fn,
     method,
     predict_options,
-    terms_of,
+    loss_terms,
     features_fn=features_fn,
     average=average,
     trained_fn=trained_fn,
-    scale=scale,
   )
   diagnose = _make_diagnose_fn(method, loss_options)
 
-  def objective(params, state, batch, key):
+  def objective(
+    params: Params, state: TrainState, batch: Batch, key: Key
+  ) -> tuple[Array, tuple[ModelState, Metrics]]:
     apply_key, loss_key, predict_key, augment_key = keys.streams(key)
     for number, augment in enumerate(augmentations):
       batch = augment(keys.numbered(augment_key, number), batch)
-    seen = seen_part(batch)
+    examples = make_examples(batch, scale)
     # Manifold mixup: every pass mixes the same hidden features.
-    mixing = {"mixing": batch["mixing"]} if "mixing" in batch else {}
-    apply = functools.partial(apply_fn, **mixing)
-    outputs, model_state = apply(params, state.model_state, seen.inputs, key=apply_key, train=True)
-    values = terms_of(loss_key, seen, outputs)
-    metrics = {name: weighted(value, seen.weights) for name, value in values.items()}
-    count = seen.weights.sum()
+    mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
+    outputs, model_state = apply_fn(
+      params, state.model_state, examples.inputs, key=apply_key, train=True, **mixing
+    )
+    weights = examples.label_weights
+    count = weights.sum()
+    metrics = {
+      name: weighted(value, weights) for name, value in loss_terms(loss_key, examples, outputs).items()
+    }
     # Each example carries the penalty once, so that parts of a batch, and devices, add up to one penalty.
     for name, penalty in (penalties or {}).items():
       metrics[name] = (penalty(params, state.extras) * count, count)
     if terms:
-      view = view_of(params, state, seen, outputs, apply_key, loss_key, mixing)
+      view = make_view(params, state, examples, outputs, apply_key, loss_key)
       for name, term in terms.items():
-        term_key = keys.named(augment_key, name)
-        value = term.weight * term.function(term_key, view)
+        value = term.weight * term.function(keys.named(augment_key, name), view)
         if value.ndim:
           # A mean over the term's own examples, times the count of examples with labels.
-          total, number = weighted(value, seen.weights if term.needs_labels else seen.all_weights)
+          total, number = weighted(value, weights if term.needs_labels else examples.weights)
           metrics[name] = (total * (count / jnp.where(number > 0, number, 1)), count)
         else:
           metrics[name] = (value * count, count)
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
-    loss = total / jnp.where(count > 0, count, 1)
     metrics["loss"] = (total, count)
     log_probs = method.predict(predict_key, **outputs, **predict_options)
-    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == seen.first_labels, seen.weights)
+    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == examples.classes, weights)
     # The loss's own key: the diagnostics report the draws of the loss.
-    metrics |= diagnose(jax.random.clone(loss_key), seen, outputs)
-    return loss, (model_state, jax.lax.stop_gradient(metrics))
+    metrics |= diagnose(jax.random.clone(loss_key), examples, outputs)
+    return total / jnp.where(count > 0, count, 1), (model_state, jax.lax.stop_gradient(metrics))
 
   return objective
 
 
-def _method_terms(
+def _loss_terms(
   method: Method,
   options: Mapping[str, Any],
   most_labels: int | None,
   key: Key,
-  seen: Seen,
-  outputs: Mapping[str, Any],
+  examples: Examples,
+  outputs: Outputs,
 ) -> dict[str, Array]:
   """The terms of the method's loss for each example, `[batch]`; one draw serves all classes of an example."""
   loss = functools.partial(method.loss, key, **outputs, **options)
-  if method.soft_labels or not seen.mixed:
-    return loss(labels=seen.labels)
-  classes = seen.labels.shape[-1]
-  shares, labels = jax.lax.top_k(seen.labels, min(most_labels or classes, classes))
+  if method.soft_labels or not examples.mixed:
+    return loss(labels=examples.labels)
+  classes = examples.labels.shape[-1]
+  shares, labels = jax.lax.top_k(examples.labels, min(most_labels or classes, classes))
   each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(labels)
   return jax.tree.map(lambda values: (shares * values).sum(axis=1), each)
 
 
-def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-  """Builds `diagnose(key, seen, outputs) -> metrics`, with the options of the loss."""
+def _make_diagnose_fn(
+  method: Method, loss_options: Mapping[str, Any]
+) -> Callable[[Key, Examples, Outputs], Metrics]:
+  """Builds `diagnose(key, examples, outputs) -> metrics`, with the options of the loss."""
   function = method.diagnose
   if function is None:
-    return lambda key, seen, outputs: {}
+    return lambda key, examples, outputs: {}
   known = inspect.signature(function).parameters
   options = {name: value for name, value in loss_options.items() if name in known}
 
-  def diagnose(key: Key, seen: Seen, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    values = function(key, labels=seen.first_labels, **outputs, **options)
-    return {name: weighted(value, seen.weights) for name, value in values.items()}
+  def diagnose(key: Key, examples: Examples, outputs: Outputs) -> Metrics:
+    values = function(key, labels=examples.classes, **outputs, **options)
+    return {name: weighted(value, examples.label_weights) for name, value in values.items()}
 
   return diagnose

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 
 from jaxreg import ensembles
 from jaxreg.train import keys
+from jaxreg.train.step.batch import make_examples
+from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.metrics import prediction_metrics, weighed
-from jaxreg.train.step.side_state import Extras
+from jaxreg.train.step.metrics import prediction_metrics
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key
 
@@ -59,7 +60,7 @@ def make_predict_fn(
       return once(state, inputs, None, key)
     if state.model_state:
       raise ValueError(
-        "evaluate.mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
+        "mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
         "the training mode, which changes their statistics"
       )
     draw = lambda key: once(state, inputs, *jax.random.split(key))
@@ -73,23 +74,24 @@ def make_predict_fn(
 
 
 def make_predict_step(
-  predict_fn: Callable[[TrainState, Array, Key], Array],
+  predict_fn: Callable[[TrainState, Array, Key], Array], scale: float
 ) -> Callable[[TrainState, Batch, Array], Array]:
   """Builds `predict_step(state, batch, number) -> log_probs`; each batch `number` has draws of its own."""
 
   def predict_step(state: TrainState, batch: Batch, number: Array) -> Array:
-    return predict_fn(state, batch["inputs"], keys.prediction(state.key, state.step, number))
+    inputs = make_examples(batch, scale).inputs
+    return predict_fn(state, inputs, keys.prediction(state.key, state.step, number))
 
   return predict_step
 
 
 def make_eval_step(
-  predict_step: Callable[[TrainState, Batch, Array], Array],
+  predict_step: Callable[[TrainState, Batch, Array], Array], scale: float
 ) -> Callable[[TrainState, Batch, Array], dict[str, Any]]:
   """Builds `eval_step(state, batch, number) -> metrics`, the metrics of `predict_step`'s predictions."""
 
   def eval_step(state: TrainState, batch: Batch, number: Array) -> dict[str, Any]:
-    batch = weighed(batch)
-    return prediction_metrics(predict_step(state, batch, number), batch["labels"], batch["weights"])
+    examples = make_examples(batch, scale)
+    return prediction_metrics(predict_step(state, batch, number), examples.labels, examples.label_weights)
 
   return eval_step

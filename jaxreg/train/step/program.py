@@ -7,10 +7,11 @@ from typing import Any
 import optax
 
 from jaxreg import models
+from jaxreg.train.step.batch import Examples, make_examples
+from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import ApplyFn, Array
+from jaxreg.typing import ApplyFn, Array, Batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +21,10 @@ class Program:
   Attributes:
     init: `(seed) -> TrainState`.
     model: the Linen module.
-    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
+    scale: the divisor of stored inputs.
+    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`, of inputs as in `Examples`.
     train_step: `(state, batch, *, axis_name=None) -> (state, metrics)`.
-    predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`.
+    predict_fn: `(state, inputs, key) -> log_probs`, with the state's `params`, of inputs as in `Examples`.
     predict_step: `(state, batch, number) -> log_probs`, from `predict_fn`, with keys of the run.
     eval_step: `(state, batch, number) -> metrics`, of `predict_step`'s log-probabilities.
     extras: builds and updates the state's extras, and gives the parameters for predictions.
@@ -38,6 +40,7 @@ class Program:
 
   init: Callable[[Array | int], TrainState]
   model: models.Classifier
+  scale: float
   apply_fn: ApplyFn
   train_step: Callable[..., tuple[TrainState, dict[str, Any]]]
   predict_fn: Callable[..., Array]
@@ -54,6 +57,10 @@ class Program:
   steps_per_epoch: int
   num_steps: int
   abstract: TrainState
+
+  def examples(self, batch: Batch) -> Examples:
+    """The examples of a stored batch, which is not augmented."""
+    return make_examples(batch, self.scale)
 
   def predicting(self, state: TrainState) -> TrainState:
     """The state with the parameters for predictions."""

@@ -7,6 +7,8 @@ import jax
 
 from jaxreg.typing import Array, Key, ModelState, Params
 
+Variables = dict[str, Any]  # `params` and `model_state`: what an average is taken of
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +30,11 @@ class TrainState:
   model_state: ModelState
   opt_state: Any
   extras: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def variables(self) -> Variables:
+    """The parameters and the other variables of the model."""
+    return {"params": self.params, "model_state": self.model_state}
 
   def replace(self, **changes: Any) -> "TrainState":
     """The state with other values of these fields."""

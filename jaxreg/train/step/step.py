@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg.train import keys
-from jaxreg.train.step.metrics import weighed
-from jaxreg.train.step.side_state import Extras
+from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Batch, Key, Objective, Params
 
@@ -27,6 +26,8 @@ def make_train_step(
   extras: Extras | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Any]]]:
   """Builds `train_step(state, batch, *, axis_name=None, gather=..., scatter=...) -> (state, metrics)`.
+
+  The metrics of the objective have `loss`, whose count says how much a part of the batch weighs.
 
   Under `jit` over a sharded batch, losses and noise belong to the whole batch, on any number of devices.
   Under `pmap` or `vmap` with `axis_name`, the batch is the device's own part. Gradients and metrics are then
@@ -52,7 +53,6 @@ def make_train_step(
     gather: Callable[[Params], Params] = _same,
     scatter: Callable[[Params], Params] = _same,
   ):
-    batch = weighed(batch)
     key = keys.step(state.key, state.step)
     if axis_name is not None:
       key = keys.device(key, axis_name)
@@ -64,7 +64,7 @@ def make_train_step(
       if axis_name is None:
         return (loss, (model_state, metrics)), grads
       # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
-      count = batch["weights"].sum()
+      count = metrics["loss"][1]
       total = jax.lax.psum(count, axis_name)
       share = count / jnp.where(total > 0, total, 1)
       loss, grads = jax.lax.psum(jax.tree.map(lambda x: x * share, (loss, grads)), axis_name)
@@ -113,20 +113,20 @@ def _value_fn(
 
 
 def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]:
-  """`gradient` in `parts`, computed one after another; each part weighs as much as its examples together."""
+  """Accumulates `gradient` over `parts` microbatches, weighted by the examples' weights."""
   sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
 
   def whole(params, state, batch, key):
-    size = len(batch["weights"]) // parts
+    number = len(batch["labels"])
 
     def one(batch, position):
       part_key = keys.part(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
-      count = batch["weights"].sum()
+      count = metrics["loss"][1]
       return (jax.tree.map(lambda x: x * count, (loss, grads)), metrics, count), model_state
 
-    loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=size, accumulator=(sums, means))
-    ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(len(batch["weights"])))
+    loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=number // parts, accumulator=(sums, means))
+    ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(number))
     loss, grads = jax.tree.map(lambda x: x / jnp.where(count > 0, count, 1), (loss, grads))
     return (loss, (model_state, metrics)), grads
 

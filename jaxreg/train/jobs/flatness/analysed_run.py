@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from jaxreg import flatness
 from jaxreg.train import keys
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.saved import places, restore_config, restore_run
+from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.assemble.saved import places, restore_config, restore_run
 from jaxreg.train.config.choices import Config, base_config, flatten
 from jaxreg.train.data.batches import batch_indices
 from jaxreg.train.data.placement import gather, place

@@ -160,7 +160,9 @@ def draws_noise(program: Program, batch: Batch) -> bool:
 
   def terms(key: Key, params: Params, model_state: ModelState, batch: Batch) -> dict[str, Array]:
     apply_key, loss_key = jax.random.split(key)
-    outputs, _ = program.apply_fn(params, model_state, batch["inputs"], key=apply_key, train=True)
+    outputs, _ = program.apply_fn(
+      params, model_state, program.examples(batch).inputs, key=apply_key, train=True
+    )
     return program.method.loss(loss_key, labels=batch["labels"], **outputs, **program.loss_options)
 
   # Keys are passed even without noise; only `random_bits` shows a draw.
@@ -181,19 +183,20 @@ def make_networks(
     apply_key, loss_key = (None, jax.random.key(0)) if key is None else jax.random.split(key)
     with contextlib.nullcontext() if z is None else intercept(path, [], z):
       outputs, _ = program.apply_fn(
-        params, model_state, batch["inputs"], key=apply_key, train=key is not None
+        params, model_state, program.examples(batch).inputs, key=apply_key, train=key is not None
       )
     return losses_of(loss_key, outputs, batch)
 
   def losses_of(key: Key | None, outputs: Mapping[str, Array], batch: Batch) -> Array:
-    labels, weights = jnp.maximum(batch["labels"], 0), batch["weights"]
-    terms = program.method.loss(key, labels=labels, **outputs, **program.loss_options)
+    examples = program.examples(batch)
+    weights = examples.label_weights
+    terms = program.method.loss(key, labels=examples.labels, **outputs, **program.loss_options)
     losses = jnp.where(weights > 0, sum(terms.values(), start=jnp.zeros(())) * weights, 0)
     return losses.reshape(len(weights), -1).sum(axis=1)
 
   def split_with(model_state: ModelState) -> Split | None:
     forward = lambda params, batch: program.apply_fn(
-      params, model_state, batch["inputs"], key=None, train=False
+      params, model_state, program.examples(batch).inputs, key=None, train=False
     )[0]
     shapes = jax.eval_shape(forward, params, batch)
     # Of a sequence's outputs there are too many.
@@ -214,13 +217,15 @@ def make_networks(
     if not path:
       return None, False
     calls: list[tuple[Array, Array]] = []
+    inputs = program.examples(batch).inputs
     with intercept(path, calls):
-      program.apply_fn(state.params, state.model_state, batch["inputs"], key=None, train=False)
+      program.apply_fn(state.params, state.model_state, inputs, key=None, train=False)
     if len(calls) != 1 or calls[0][1].ndim != 2:
       return None, False
     (inputs, preactivations), noisy = calls[0], []
     with intercept(path, noisy):
-      program.apply_fn(state.params, state.model_state, batch["inputs"], key=jax.random.key(0), train=True)
+      examples = program.examples(batch)
+      program.apply_fn(state.params, state.model_state, examples.inputs, key=jax.random.key(0), train=True)
     all_noise = not state.model_state and bool((noisy[0][0] == inputs).all())
     # A pytree, so that the parameters do not become constants of the compiled function.
     head = jax.tree_util.Partial(examples_fn, state.params, state.model_state)

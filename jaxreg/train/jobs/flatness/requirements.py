@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from jaxreg.flatness._subset import selected
-from jaxreg.train.build.load_data import load_data
-from jaxreg.train.build.program import build
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
 from jaxreg.train.config.rows import checked_rows

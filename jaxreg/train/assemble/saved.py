@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 import jax
 
-from jaxreg.train.build.program import Teacher, build
+from jaxreg.train.assemble.from_config import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, add_options, base_config, check_imports, flatten, relevant
 from jaxreg.train.config.fields import attribute, reads_streams
@@ -18,6 +18,7 @@ from jaxreg.train.files import local_path
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.checkpoint import pick_and_restore, restore_state
 from jaxreg.train.run.manifest import pick_step
+from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import Array, Key
@@ -95,10 +96,10 @@ def of_section(section: str, error: RunError) -> RunError:
   return RunError(f"{section}.{field}:{rest}" if named else f"{section}.workdir: {error}")
 
 
-def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> Teacher:
+def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int) -> TrainedFn:
   """The run that `config.teacher` names, as `(key, inputs) -> log-probabilities`, without gradient.
 
-  The inputs are divided by the scale of their source. The parameters are constants of the compiled caller.
+  The inputs are those of `Examples`. The parameters are constants of the compiled caller.
   """
   try:
     program, state, theirs = restore_run(local_path(workdir, "workdir"), checkpoint, replica)
@@ -112,6 +113,6 @@ def make_teacher(data: DataSpec, workdir: str, *, checkpoint: str, replica: int)
   state = jax.device_get(state.replace(key=None, opt_state=(), extras={}))
 
   def teacher(key: Key, inputs: Array) -> Array:
-    return jax.lax.stop_gradient(program.predict_fn(state, inputs * theirs.scale, key))
+    return jax.lax.stop_gradient(program.predict_fn(state, inputs, key))
 
   return teacher

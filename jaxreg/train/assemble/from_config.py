@@ -1,7 +1,8 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 from flax.errors import FlaxError
 
 from jaxreg import models
-from jaxreg.train.build import checks
-from jaxreg.train.build.optimizer import build_optimizer
+from jaxreg.train.assemble import compatibility
+from jaxreg.train.assemble.optimizer_of import build_optimizer
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
@@ -19,34 +20,32 @@ from jaxreg.train.lookup import short
 from jaxreg.train.step import named
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.averages import make_average
+from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.network import make_apply_fn, make_backbone
+from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.schedule import make_schedule
-from jaxreg.train.step.side_state import Extras
 from jaxreg.train.step.step import make_train_step
-from jaxreg.typing import Array, Key
-
-Teacher = Callable[[Key, Array], Array]  # as `View.trained_fn`
 
 
-def build(config: Config, data: DataSpec, *, teacher: Teacher | None = None) -> Program:
+def build(config: Config, data: DataSpec, *, teacher: TrainedFn | None = None) -> Program:
   """The functions that `config` describes, for data as `Dataset.describe` gives it.
 
   Both steps are traced abstractly once, so that an error is raised before anything is written. Without the
   teacher of a distillation, the program serves for predictions: its training step lacks that term.
   """
-  length = checks.length(config, data.sizes)
-  checks.check_inputs(config, data)
+  length = compatibility.length(config, data.sizes)
+  compatibility.check_inputs(config, data)
   try:
     program = _assemble(config, data, teacher, **length)
     _trace(program, data, config.batch_size + config.data.unlabelled.batch_size)
   except (ValueError, TypeError, AttributeError, ArithmeticError, FlaxError) as error:
     raise RunError(_of_a_field(first_line(error), config)) from error
-  checks.check_numbers(config)
+  compatibility.check_numbers(config)
   return program
 
 
@@ -58,7 +57,7 @@ def make_program(
   num_examples: int,
   input_dtype: str = "float32",
   scale: float = 1.0,
-  teacher: Teacher | None = None,
+  teacher: TrainedFn | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
 
@@ -88,7 +87,7 @@ def make_program(
 
 
 def _assemble(
-  config: Config, data: DataSpec, teacher: Teacher | None, *, steps_per_epoch: int, num_steps: int
+  config: Config, data: DataSpec, teacher: TrainedFn | None, *, steps_per_epoch: int, num_steps: int
 ) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
   method, options = chosen(config, "method")
@@ -99,10 +98,10 @@ def _assemble(
     given["input_shape"] = data.input_shape
   model = models.Classifier(backbone, method.head(**given, **options["head"]))
 
-  checks.check_noises(config, data)
+  compatibility.check_noises(config, data)
   noises = named.make_noises(config.noise.to_dict())
   mean, std = (getattr(data, name) or config.augment[name] for name in ("mean", "std"))
-  network = (model, data.scale, mean, std, config.precision, noises)
+  network = (model, mean, std, config.precision, noises)
   apply_fn = make_apply_fn(*network)
   features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
 
@@ -117,8 +116,9 @@ def _assemble(
   optimizer = build_optimizer(config, data, model, schedule)
 
   regularizers = config.regularizers.to_dict()
-  average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
-  extras = Extras(average, named.make_duals(regularizers), reference=named.needs_reference(regularizers))
+  with _of_group(f"average.{config.average.name}"):
+    average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
+  extras = Extras(average, named.make_limits(regularizers), reference=named.needs_reference(regularizers))
   init = make_init(
     model,
     optimizer,
@@ -128,12 +128,12 @@ def _assemble(
     unbalanced=config.model.unbalance,
   )
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
-  checks.check_state(config, data, method, has_statistics=bool(abstract.model_state))
+  compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
 
   terms = named.make_terms(regularizers)
   if teacher is None:
     terms.pop("distillation", None)
-  checks.check_terms(config, data, terms)
+  compatibility.check_terms(config, data, terms)
   objective = make_objective(
     apply_fn,
     method,
@@ -156,15 +156,16 @@ def _assemble(
   )
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws, extras=extras)
-  predict_step = make_predict_step(predict_fn)
+  predict_step = make_predict_step(predict_fn, data.scale)
   return Program(
     init=init,
     model=model,
+    scale=data.scale,
     apply_fn=apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
     predict_fn=predict_fn,
     predict_step=predict_step,
-    eval_step=make_eval_step(predict_step),
+    eval_step=make_eval_step(predict_step, data.scale),
     extras=extras,
     ensemble=config.ensemble,
     method=method,
@@ -188,14 +189,22 @@ def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
 def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
   """Traces the training step and the evaluation step on shapes alone."""
   shape = jax.ShapeDtypeStruct
-  each = (batch_size, *data.label_shape)
   batch = {
     "inputs": shape((batch_size, *data.input_shape), data.input_dtype),
-    "labels": shape(each, jnp.int32),
-    "weights": shape(each, jnp.float32),
+    "labels": shape((batch_size, *data.label_shape), jnp.int32),
   }
   jax.eval_shape(program.train_step, program.abstract, batch)
   jax.eval_shape(program.eval_step, program.abstract, batch, 0)
+
+
+@contextlib.contextmanager
+def _of_group(group: str) -> Iterator[None]:
+  """Turns an argument error `NAME must ...` into one of the field `group.NAME`."""
+  try:
+    yield
+  except ValueError as error:
+    name, _, rest = first_line(error).partition(" ")
+    raise RunError(f"{group}.{name}: {rest}") from error
 
 
 def _of_a_field(message: str, config: Config) -> str:

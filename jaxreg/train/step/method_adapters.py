@@ -108,10 +108,7 @@ def logit_adjustment(
   if len(class_counts) != classes or not all(
     isinstance(count, int | float) and count > 0 for count in class_counts
   ):
-    raise ValueError(
-      f"method.logit_adjustment.loss.class_counts must be {classes} numbers above 0, one per class, "
-      f"got {class_counts}"
-    )
+    raise ValueError(f"class_counts must be {classes} numbers above 0, one per class, got {class_counts}")
   log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))
   return {"nll": losses.logit_adjustment(logits, labels, log_prior, weight=weight)}
 

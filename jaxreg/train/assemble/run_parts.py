@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from jaxreg.train.build.load_data import is_resident, make_order
+from jaxreg.train.assemble.load_data import is_resident, make_order
 from jaxreg.train.config.choices import Config
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.placement import make_source

@@ -1,0 +1,65 @@
+"""The examples that losses, terms and metrics read: made once from a stored batch, after augmentation."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from jaxreg.train.data.dataset import is_tokens
+from jaxreg.typing import Array, Batch
+
+
+class Examples(NamedTuple):
+  """One batch in the model's units.
+
+  An example of weight 0 may hold anything, even NaN: its inputs and labels are 0 here.
+
+  Attributes:
+    inputs: `[batch, ...]`, floating and divided by the scale of the data, or integer tokens.
+    labels: integers `[batch]`, or `[batch, length]` for sequences; probabilities `[batch, classes]` if mixed.
+    weights: `[batch]`, or `[batch, length]` for sequences; the padding of a sequence has weight 0.
+    where: whether there is a label, of the shape of `weights`.
+    mixing: how `augment.manifold_mixup` mixes hidden features, or None.
+  """
+
+  inputs: Array
+  labels: Array
+  weights: Array
+  where: Array
+  mixing: Any = None
+
+  @property
+  def label_weights(self) -> Array:
+    """The weights of the labels: 0 for an example without a label."""
+    return jnp.where(self.where, self.weights, 0)
+
+  @property
+  def mixed(self) -> bool:
+    """Whether the labels are probabilities."""
+    return jnp.issubdtype(self.labels.dtype, jnp.floating)
+
+  @property
+  def classes(self) -> Array:
+    """The labels as integers: in a mixed batch the class with the largest share."""
+    return self.labels.argmax(axis=-1) if self.mixed else self.labels
+
+
+def scaled(inputs: Array, scale: float) -> Array:
+  """Stored inputs in the model's units: tokens stay, others are divided by `scale` as float32."""
+  return inputs if is_tokens(inputs.dtype) else inputs.astype(jnp.float32) / scale
+
+
+def make_examples(batch: Batch, scale: float) -> Examples:
+  """The examples of a batch with stored `inputs`, `labels` (-1: none) and perhaps `weights` (default 1)."""
+  inputs, labels = batch["inputs"], batch["labels"]
+  weights = batch["weights"] if "weights" in batch else jnp.ones(labels.shape[:1], jnp.float32)
+  if jnp.issubdtype(labels.dtype, jnp.floating):
+    where = jnp.ones(weights.shape, bool)
+  else:
+    where = labels >= 0
+    if labels.ndim > 1:
+      weights = jnp.where(where, weights[:, None] if weights.ndim == 1 else weights, 0)
+    labels = jnp.where(where & (weights != 0), labels, 0)
+  present = (weights != 0).any(axis=tuple(range(1, weights.ndim)))
+  # 0 * NaN must not reach the gradient.
+  inputs = jnp.where(jnp.expand_dims(present, tuple(range(1, inputs.ndim))), inputs, 0)
+  return Examples(scaled(inputs, scale), labels, weights, where, batch.get("mixing"))
