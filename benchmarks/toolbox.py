@@ -16,7 +16,7 @@ from _steps import Steps, alternate, made_up
 
 from jaxreg.train.config.choices import flatten
 from jaxreg.train.config.files import load_file
-from jaxreg.train.config.rows import Row, parse_rows
+from jaxreg.train.config.rows import Row, compared_rows
 from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.step.metrics import shown
 
@@ -32,7 +32,7 @@ def main() -> None:
   if not options.record.is_file():
     parser.error(f"--record: there is no {options.record}; it is the compare.json of a finished comparison")
   config, _ = load_file("compare_toolbox_mnist1k.py", CONFIGS)
-  rows = parse_rows(config)[:4] if options.quick else parse_rows(config)
+  rows = compared_rows(config)[:4] if options.quick else compared_rows(config)
   none = make_step(config, rows[0])
   times: dict[str, dict[str, list[float]]] = {rows[0].label: {}}
   for number, row in enumerate(rows[1:], start=2):

@@ -20,14 +20,15 @@ from jaxreg.train import Config
 from jaxreg.train.errors import unknown
 
 VARIANTS = ("whole", "small", "remedies")
-REMEDIES = (
-  "none: optimizer.clip_norm=0.0",
-  "clip_norm 0.3: optimizer.clip_norm=0.3",
-  "clip_norm 1: optimizer.clip_norm=1.0",
-  "clip_norm 3: optimizer.clip_norm=3.0",
-  "clip_norm 1, warm-up over 1 epoch: optimizer.clip_norm=1.0 optimizer.schedule.warmup_epochs=1.0",
-  "warm-up over 1 epoch: optimizer.clip_norm=0.0 optimizer.schedule.warmup_epochs=1.0",
-)
+WARMUP = {"optimizer.schedule.warmup_epochs": 1.0}
+REMEDIES = {
+  "none": {"optimizer.clip_norm": 0.0},
+  "clip_norm 0.3": {"optimizer.clip_norm": 0.3},
+  "clip_norm 1": {"optimizer.clip_norm": 1.0},
+  "clip_norm 3": {"optimizer.clip_norm": 3.0},
+  "clip_norm 1, warm-up over 1 epoch": {"optimizer.clip_norm": 1.0, **WARMUP},
+  "warm-up over 1 epoch": {"optimizer.clip_norm": 0.0, **WARMUP},
+}
 
 
 def get_config(variant: str = "whole") -> Config:
@@ -36,7 +37,8 @@ def get_config(variant: str = "whole") -> Config:
   config = dropmax_cifar10()
   config.job = "compare"
   config.compare.seeds = 3
-  config.compare.rows = ("softmax", "random_dropmax", "dropmax")
+  methods = ("softmax", "dropmax") if variant == "small" else ("softmax", "random_dropmax", "dropmax")
+  config.compare.rows = {name: {"method.name": name} for name in methods}
   config.model.CifarResNet.depth = 8
   config.epochs = 30
   config.optimizer.schedule.step.boundaries = (0.4, 0.6, 0.8)
@@ -45,5 +47,6 @@ def get_config(variant: str = "whole") -> Config:
     config.model.CifarResNet.depth = 20
     config.epochs = 20
     config.eval_every = config.checkpoint.every = 10
-    config.compare.rows = ("softmax", "dropmax") if variant == "small" else REMEDIES
+  if variant == "remedies":
+    config.compare.rows = REMEDIES
   return config

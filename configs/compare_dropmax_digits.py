@@ -11,5 +11,5 @@ from jaxreg.train import Config
 def get_config() -> Config:
   config = dropmax_digits()
   config.job = "compare"
-  config.compare.rows = ("softmax", "dropmax")
+  config.compare.rows = {name: {"method.name": name} for name in ("softmax", "dropmax")}
   return config

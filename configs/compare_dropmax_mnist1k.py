@@ -22,7 +22,17 @@ from jaxreg.train.errors import unknown
 
 VARIANTS = ("released", "appendix")
 
-DECAYS = "optimizer.weight_decay.rate=0.0,1e-5,1e-4,1e-3"
+DECAYS = (0.0, 1e-5, 1e-4, 1e-3)
+METHODS = (
+  "softmax",
+  "sparsemax",
+  "sampled_softmax",
+  "random_dropmax",
+  "deterministic_attention",
+  "deterministic_dropmax",
+  "dropmax_qp",
+  "dropmax",
+)
 
 
 def get_config(variant: str = "released") -> Config:
@@ -30,25 +40,15 @@ def get_config(variant: str = "released") -> Config:
     raise unknown("argument", variant, VARIANTS)
   config = dropmax_mnist("1k" if variant == "released" else "1k-appendix")
   config.job = "compare"
+  config.compare.rows = {name: {"method.name": name} for name in METHODS}
+  config.compare.grid = {
+    "optimizer.weight_decay.rate": DECAYS,
+    "sampled_softmax": {"method.sampled_softmax.loss.rate": (0.8, 0.6, 0.4)},
+    "random_dropmax": {"method.random_dropmax.loss.rate": (0.8, 0.6, 0.4)},
+    "dropmax_qp": {"method.dropmax_qp.loss.entropy_weight": (1.0, 0.1, 0.01)},
+  }
   if variant == "appendix":
     config.compare.seeds = 3
-    config.compare.rows = ("softmax", "dropmax")
-    config.compare.grid = (DECAYS,)
-    return config
-  config.compare.rows = (
-    "softmax",
-    "sparsemax",
-    "sampled_softmax",
-    "random_dropmax",
-    "deterministic_attention",
-    "deterministic_dropmax",
-    "dropmax_qp",
-    "dropmax",
-  )
-  config.compare.grid = (
-    DECAYS,
-    "sampled_softmax: method.sampled_softmax.loss.rate=0.8,0.6,0.4",
-    "random_dropmax: method.random_dropmax.loss.rate=0.8,0.6,0.4",
-    "dropmax_qp: method.dropmax_qp.loss.entropy_weight=1.0,0.1,0.01",
-  )
+    config.compare.rows = {name: {"method.name": name} for name in ("softmax", "dropmax")}
+    config.compare.grid = {"optimizer.weight_decay.rate": DECAYS}
   return config

@@ -25,8 +25,8 @@ def get_config(variant: str = "background") -> Config:
   config.data.idx.rotation = variant == "rotation"
   config.job = "compare"
   config.compare.seeds = 3
-  config.compare.rows = (
-    "softmax: method.name=softmax optimizer.weight_decay.rate=1e-3",
-    "dropmax: method.name=dropmax optimizer.weight_decay.rate=0.0",
-  )
+  config.compare.rows = {
+    "softmax": {"method.name": "softmax", "optimizer.weight_decay.rate": 1e-3},
+    "dropmax": {"method.name": "dropmax", "optimizer.weight_decay.rate": 0.0},
+  }
   return config

@@ -19,5 +19,5 @@ def get_config() -> Config:
   config.eval_every = config.checkpoint.every = 1
   config.job = "compare"
   config.compare.seeds = 1
-  config.compare.rows = ("softmax", "dropmax")
+  config.compare.rows = {name: {"method.name": name} for name in ("softmax", "dropmax")}
   return config

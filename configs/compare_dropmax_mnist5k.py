@@ -26,13 +26,16 @@ def get_config(variant: str = "released") -> Config:
   config.job = "compare"
   config.compare.seeds = 3
   if variant == "appendix":
-    config.compare.rows = ("softmax", "dropmax")
-    config.compare.grid = ("optimizer.weight_decay.rate=0.0,1e-5,1e-4,1e-3",)
+    config.compare.rows = {name: {"method.name": name} for name in ("softmax", "dropmax")}
+    config.compare.grid = {"optimizer.weight_decay.rate": (0.0, 1e-5, 1e-4, 1e-3)}
     return config
-  config.compare.rows = (
-    "softmax: method.name=softmax optimizer.weight_decay.rate=1e-3",
-    "random_dropmax: method.name=random_dropmax method.random_dropmax.loss.rate=0.8"
-    " optimizer.weight_decay.rate=1e-3",
-    "dropmax: method.name=dropmax optimizer.weight_decay.rate=0.0",
-  )
+  config.compare.rows = {
+    "softmax": {"method.name": "softmax", "optimizer.weight_decay.rate": 1e-3},
+    "random_dropmax": {
+      "method.name": "random_dropmax",
+      "method.random_dropmax.loss.rate": 0.8,
+      "optimizer.weight_decay.rate": 1e-3,
+    },
+    "dropmax": {"method.name": "dropmax", "optimizer.weight_decay.rate": 0.0},
+  }
   return config

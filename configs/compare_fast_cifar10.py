@@ -15,17 +15,17 @@ from jaxreg.train import Config
 from jaxreg.train.errors import unknown
 
 VARIANTS = ("whole", "small")
-ROWS = (
-  "none:",
-  "label smoothing: method.name=label_smoothing method.label_smoothing.loss.smoothing=0.1",
-  "confidence penalty: method.name=confidence_penalty",
-  "dropout of maps: model.Airbench.dropout=spatial_dropout model.Airbench.dropout_rate=0.1",
-  "DropBlock: model.Airbench.dropout=drop_block model.Airbench.dropout_rate=0.1",
-  "cutout: augment.names=('pad_crop','flip','cutout') augment.cutout.size=8",
-  "mixup: augment.names=('pad_crop','flip','mixup') augment.mixup.alpha=0.2",
-  "SAM: optimizer.name=sam optimizer.sam.rho=0.05",
-  "DropMax: method.name=dropmax optimizer.clip_norm=1.0",
-)
+ROWS = {
+  "none": {},
+  "label smoothing": {"method.name": "label_smoothing", "method.label_smoothing.loss.smoothing": 0.1},
+  "confidence penalty": {"method.name": "confidence_penalty"},
+  "dropout of maps": {"model.Airbench.dropout": "spatial_dropout", "model.Airbench.dropout_rate": 0.1},
+  "DropBlock": {"model.Airbench.dropout": "drop_block", "model.Airbench.dropout_rate": 0.1},
+  "cutout": {"augment.names": ("pad_crop", "flip", "cutout"), "augment.cutout.size": 8},
+  "mixup": {"augment.names": ("pad_crop", "flip", "mixup"), "augment.mixup.alpha": 0.2},
+  "SAM": {"optimizer.name": "sam", "optimizer.sam.rho": 0.05},
+  "DropMax": {"method.name": "dropmax", "optimizer.clip_norm": 1.0},
+}
 
 
 def get_config(variant: str = "whole") -> Config:

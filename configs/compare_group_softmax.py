@@ -13,6 +13,8 @@ which changes only its NLL and ECE. `benchmarks/group_softmax_trends.py` draws t
 without this division.
 """
 
+import itertools
+
 from configs.dropmax_digits import get_config as dropmax_digits
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
@@ -23,14 +25,15 @@ EPOCHS = {"mnist1k": 50, "mnist5k": 20, "cifar10": 8}
 VARIANTS = ("digits", *EPOCHS)
 
 
-def row(kind: str, grouping: str, num_groups: int) -> str:
-  scale = 1 / num_groups if kind == "II" else 1.0
-  options = "method.group_softmax"
-  return (
-    f"{kind} {grouping} {num_groups}: method.name=group_softmax {options}.loss.kind={kind} "
-    f"{options}.loss.grouping={grouping} {options}.loss.num_groups={num_groups} "
-    f"{options}.predict.logit_scale={scale}"
-  )
+def row(kind: str, grouping: str, num_groups: int) -> dict[str, dict[str, object]]:
+  fields = {
+    "method.name": "group_softmax",
+    "method.group_softmax.loss.kind": kind,
+    "method.group_softmax.loss.grouping": grouping,
+    "method.group_softmax.loss.num_groups": num_groups,
+    "method.group_softmax.predict.logit_scale": 1 / num_groups if kind == "II" else 1.0,
+  }
+  return {f"{kind} {grouping} {num_groups}": fields}
 
 
 def get_config(variant: str = "digits") -> Config:
@@ -49,8 +52,7 @@ def get_config(variant: str = "digits") -> Config:
   config.method.name = "group_softmax"
   config.job = "compare"
   config.compare.seeds = 5
-  config.compare.rows = (
-    "softmax",
-    *(row(kind, rule, number) for rule in GROUPINGS for kind in ("I", "II") for number in NUM_GROUPS),
-  )
+  config.compare.rows = {"softmax": {"method.name": "softmax"}}
+  for grouping, kind, number in itertools.product(GROUPINGS, ("I", "II"), NUM_GROUPS):
+    config.compare.rows |= row(kind, grouping, number)
   return config

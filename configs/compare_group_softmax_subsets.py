@@ -40,5 +40,9 @@ def get_config(variant: str = "classes10") -> Config:
   config.eval_every = config.checkpoint.every = max(config.epochs // 5, 1)
   config.job = "compare"
   config.compare.seeds = 5
-  config.compare.rows = ("softmax", row("I", "discriminative", 8), row("II", "discriminative", 8))
+  config.compare.rows = {
+    "softmax": {"method.name": "softmax"},
+    **row("I", "discriminative", 8),
+    **row("II", "discriminative", 8),
+  }
   return config

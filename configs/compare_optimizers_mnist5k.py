@@ -14,28 +14,26 @@ on the validation split; then three seeds are trained. DIR has the idx files.
 from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
 
-UNBALANCED = "model.unbalance=1.5"
+UNBALANCED = {"model.unbalance": 1.5}
+
+
+def _chosen(name: str, **options: object) -> dict[str, object]:
+  return {"optimizer.name": name, **{f"optimizer.{name}.{field}": value for field, value in options.items()}}
+
+
 # Fields that choose an optimizer, and the learning rates to search from a balanced and an unbalanced start.
 ROWS = {
-  "SGD": ("optimizer.name=sgd", "0.03,0.1,0.3", "0.001,0.003,0.01"),
-  "momentum": ("optimizer.name=sgd optimizer.sgd.momentum=0.9", "0.01,0.03,0.1", "0.0001,0.0003,0.001"),
-  "Adam": ("optimizer.name=adam", "1e-4,3e-4,1e-3", "1e-4,3e-4,1e-3"),
-  "exact Adagrad": ("optimizer.name=exact_adagrad", "3e-3,1e-2,3e-2", "3e-3,1e-2,3e-2"),
-  "exact RMSProp": ("optimizer.name=exact_rmsprop", "1e-4,3e-4,1e-3", "1e-4,3e-4,1e-3"),
-  "exact Adam": ("optimizer.name=exact_adam", "1e-4,3e-4,1e-3", "1e-4,3e-4,1e-3"),
-  "normalised": ("optimizer.name=trust_region", "0.03,0.1,0.3", "0.03,0.1,0.3"),
-  "normalised leaves": (
-    "optimizer.name=trust_region optimizer.trust_region.blocks=leaf",
-    "0.01,0.03,0.1",
-    "0.01,0.03,0.1",
-  ),
-  "sign": (
-    "optimizer.name=trust_region optimizer.trust_region.blocks=element",
-    "3e-5,1e-4,3e-4",
-    "3e-5,1e-4,3e-4",
-  ),
-  "3-norm": ("optimizer.name=p_norm_sgd optimizer.p_norm_sgd.p=3.0", "3e-3,1e-2,3e-2", "1e-3,3e-3,1e-2"),
-  "Path-SGD": ("optimizer.name=path_sgd", "0.01,0.03,0.1", "0.01,0.03,0.1"),
+  "SGD": (_chosen("sgd"), (0.03, 0.1, 0.3), (0.001, 0.003, 0.01)),
+  "momentum": (_chosen("sgd", momentum=0.9), (0.01, 0.03, 0.1), (0.0001, 0.0003, 0.001)),
+  "Adam": (_chosen("adam"), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
+  "exact Adagrad": (_chosen("exact_adagrad"), (3e-3, 1e-2, 3e-2), (3e-3, 1e-2, 3e-2)),
+  "exact RMSProp": (_chosen("exact_rmsprop"), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
+  "exact Adam": (_chosen("exact_adam"), (1e-4, 3e-4, 1e-3), (1e-4, 3e-4, 1e-3)),
+  "normalised": (_chosen("trust_region"), (0.03, 0.1, 0.3), (0.03, 0.1, 0.3)),
+  "normalised leaves": (_chosen("trust_region", blocks="leaf"), (0.01, 0.03, 0.1), (0.01, 0.03, 0.1)),
+  "sign": (_chosen("trust_region", blocks="element"), (3e-5, 1e-4, 3e-4), (3e-5, 1e-4, 3e-4)),
+  "3-norm": (_chosen("p_norm_sgd", p=3.0), (3e-3, 1e-2, 3e-2), (1e-3, 3e-3, 1e-2)),
+  "Path-SGD": (_chosen("path_sgd"), (0.01, 0.03, 0.1), (0.01, 0.03, 0.1)),
 }
 
 
@@ -51,10 +49,9 @@ def get_config() -> Config:
   config.epochs = 10
   config.eval_every = config.checkpoint.every = 5
   config.compare.seeds = 3
-  rows, grid = [], []
+  config.compare.rows, config.compare.grid = {}, {}
   for label, (fields, balanced, unbalanced) in ROWS.items():
-    rows += [f"{label}: {fields}", f"{label} unbalanced: {fields} {UNBALANCED}"]
-    grid += [f"{label}: optimizer.learning_rate={balanced}"]
-    grid += [f"{label} unbalanced: optimizer.learning_rate={unbalanced}"]
-  config.compare.rows, config.compare.grid = tuple(rows), tuple(grid)
+    config.compare.rows |= {label: fields, f"{label} unbalanced": {**fields, **UNBALANCED}}
+    config.compare.grid[label] = {"optimizer.learning_rate": balanced}
+    config.compare.grid[f"{label} unbalanced"] = {"optimizer.learning_rate": unbalanced}
   return config

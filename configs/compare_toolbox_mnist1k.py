@@ -17,181 +17,210 @@ from configs.dropmax_mnist import get_config as dropmax_mnist
 from jaxreg.train import Config
 
 
-def _regularizer(name: str, *fields: str) -> str:
-  return " ".join((f"regularizers.names=('{name}',)", *(f"regularizers.{name}.{field}" for field in fields)))
+def _regularizer(name: str, **options: object) -> dict[str, object]:
+  return {
+    "regularizers.names": (name,),
+    **{f"regularizers.{name}.{option}": value for option, value in options.items()},
+  }
 
 
-def _method(name: str, *fields: str) -> str:
-  return " ".join((f"method.name={name}", *(f"method.{name}.{field}" for field in fields)))
+def _method(name: str, **options: object) -> dict[str, object]:
+  return {"method.name": name, **{f"method.{name}.loss.{option}": value for option, value in options.items()}}
 
 
-def _unlabelled(name: str, *fields: str) -> str:
-  return " ".join((_regularizer(name), *fields, "data.unlabelled.batch_size=100"))
+def _unlabelled(name: str, **fields: object) -> dict[str, object]:
+  return {**_regularizer(name), **fields, "data.unlabelled.batch_size": 100}
 
 
-ATTACK = "clip=(0.0,1.0)"
-DROPOUT = "model.MLP.dropout_rate=0.3"
+ATTACK = {"clip": (0.0, 1.0)}
+DROPOUT = {"model.MLP.dropout_rate": 0.3}
 # The weight of its KL is that of the whole training set, 1 / 1000, and the grid is around it.
 LEARNED_RATES = _regularizer("learned_dropout")
 
 # Fields that choose a regularizer, and the strengths to search.
 ROWS = {
-  "none": ("", ""),
+  "none": ({}, {}),
   # Penalties on the weights.
-  "L2": (_regularizer("l2"), "regularizers.l2.weight=1e-4,1e-3,1e-2"),
-  "L1": (_regularizer("l1"), "regularizers.l1.weight=1e-5,1e-4,1e-3"),
-  "elastic net": (_regularizer("elastic_net"), "regularizers.elastic_net.weight=1e-5,1e-4,1e-3"),
-  "group lasso": (_regularizer("group_lasso"), "regularizers.group_lasso.weight=1e-5,1e-4,1e-3"),
-  "Hoyer": (_regularizer("hoyer"), "regularizers.hoyer.weight=1e-7,1e-6,1e-5"),
-  "orthogonality": (_regularizer("orthogonality"), "regularizers.orthogonality.weight=1e-5,1e-4,1e-3"),
-  "distance from the start": (_regularizer("l2_sp"), "regularizers.l2_sp.weight=1e-4,1e-3,1e-2"),
+  "L2": (_regularizer("l2"), {"regularizers.l2.weight": (1e-4, 1e-3, 1e-2)}),
+  "L1": (_regularizer("l1"), {"regularizers.l1.weight": (1e-5, 1e-4, 1e-3)}),
+  "elastic net": (_regularizer("elastic_net"), {"regularizers.elastic_net.weight": (1e-5, 1e-4, 1e-3)}),
+  "group lasso": (_regularizer("group_lasso"), {"regularizers.group_lasso.weight": (1e-5, 1e-4, 1e-3)}),
+  "Hoyer": (_regularizer("hoyer"), {"regularizers.hoyer.weight": (1e-7, 1e-6, 1e-5)}),
+  "orthogonality": (_regularizer("orthogonality"), {"regularizers.orthogonality.weight": (1e-5, 1e-4, 1e-3)}),
+  "distance from the start": (_regularizer("l2_sp"), {"regularizers.l2_sp.weight": (1e-4, 1e-3, 1e-2)}),
   "decoupled weight decay": (
-    "optimizer.weight_decay.decoupled=True optimizer.weight_decay.mask=kernels_only",
-    "optimizer.weight_decay.rate=1e-2,1e-1,1.0",
+    {"optimizer.weight_decay.decoupled": True, "optimizer.weight_decay.mask": "kernels_only"},
+    {"optimizer.weight_decay.rate": (1e-2, 1e-1, 1.0)},
   ),
   # Proximal steps and constraints.
   "proximal L1": (
-    "optimizer.constraints.names=('prox_l1',)",
-    "optimizer.constraints.prox_l1.weight=1e-3,1e-2,1e-1",
+    {"optimizer.constraints.names": ("prox_l1",)},
+    {"optimizer.constraints.prox_l1.weight": (1e-3, 1e-2, 1e-1)},
   ),
   "proximal elastic net": (
-    "optimizer.constraints.names=('prox_elastic_net',)",
-    "optimizer.constraints.prox_elastic_net.weight=1e-3,1e-2,1e-1",
+    {"optimizer.constraints.names": ("prox_elastic_net",)},
+    {"optimizer.constraints.prox_elastic_net.weight": (1e-3, 1e-2, 1e-1)},
   ),
   "proximal group lasso": (
-    "optimizer.constraints.names=('prox_group_lasso',)",
-    "optimizer.constraints.prox_group_lasso.weight=1e-3,1e-2,1e-1",
+    {"optimizer.constraints.names": ("prox_group_lasso",)},
+    {"optimizer.constraints.prox_group_lasso.weight": (1e-3, 1e-2, 1e-1)},
   ),
   "proximal L0": (
-    "optimizer.constraints.names=('prox_l0',)",
-    "optimizer.constraints.prox_l0.weight=1e-4,1e-3,1e-2",
+    {"optimizer.constraints.names": ("prox_l0",)},
+    {"optimizer.constraints.prox_l0.weight": (1e-4, 1e-3, 1e-2)},
   ),
   "max-norm": (
-    "optimizer.constraints.names=('max_norm',)",
-    "optimizer.constraints.max_norm.limit=0.5,1.0,2.0",
+    {"optimizer.constraints.names": ("max_norm",)},
+    {"optimizer.constraints.max_norm.limit": (0.5, 1.0, 2.0)},
   ),
   "min-max norm": (
-    "optimizer.constraints.names=('min_max_norm',)",
-    "optimizer.constraints.min_max_norm.high=0.75,1.0,2.0",
+    {"optimizer.constraints.names": ("min_max_norm",)},
+    {"optimizer.constraints.min_max_norm.high": (0.75, 1.0, 2.0)},
   ),
-  "unit norm": ("optimizer.constraints.names=('unit_norm',)", ""),
-  "weights of at least 0": ("optimizer.constraints.names=('prox_non_negative',)", ""),
+  "unit norm": ({"optimizer.constraints.names": ("unit_norm",)}, {}),
+  "weights of at least 0": ({"optimizer.constraints.names": ("prox_non_negative",)}, {}),
   # Noise.
-  "dropout": ("", "model.MLP.dropout_rate=0.25,0.5,0.75"),
-  "MC dropout": ("evaluate.mc_samples=20", "model.MLP.dropout_rate=0.25,0.5,0.75"),
-  "Gaussian dropout": ("model.MLP.dropout=gaussian_dropout", "model.MLP.dropout_rate=0.25,0.5,0.75"),
+  "dropout": ({}, {"model.MLP.dropout_rate": (0.25, 0.5, 0.75)}),
+  "MC dropout": ({"evaluate.mc_samples": 20}, {"model.MLP.dropout_rate": (0.25, 0.5, 0.75)}),
+  "Gaussian dropout": (
+    {"model.MLP.dropout": "gaussian_dropout"},
+    {"model.MLP.dropout_rate": (0.25, 0.5, 0.75)},
+  ),
   "alpha dropout, SELU": (
-    "model.MLP.dropout=alpha_dropout model.MLP.activation=selu model.MLP.initializer=lecun",
-    "model.MLP.dropout_rate=0.05,0.1,0.2",
+    {"model.MLP.dropout": "alpha_dropout", "model.MLP.activation": "selu", "model.MLP.initializer": "lecun"},
+    {"model.MLP.dropout_rate": (0.05, 0.1, 0.2)},
   ),
   "concrete dropout": (
-    f"model.MLP.layer=concrete_dropout {LEARNED_RATES}",
-    "regularizers.learned_dropout.weight=1e-4,1e-3,1e-2",
+    {"model.MLP.layer": "concrete_dropout", **LEARNED_RATES},
+    {"regularizers.learned_dropout.weight": (1e-4, 1e-3, 1e-2)},
   ),
   "variational dropout": (
-    f"model.MLP.layer=variational_dropout {LEARNED_RATES}",
-    "regularizers.learned_dropout.weight=1e-4,1e-3,1e-2",
+    {"model.MLP.layer": "variational_dropout", **LEARNED_RATES},
+    {"regularizers.learned_dropout.weight": (1e-4, 1e-3, 1e-2)},
   ),
-  "DropConnect": ("noise.names=('dropconnect_params',)", "noise.dropconnect_params.rate=0.25,0.5,0.75"),
-  "R-Drop": (f"{_regularizer('r_drop')} {DROPOUT}", "regularizers.r_drop.weight=0.3,1.0,3.0"),
-  "input noise": ("noise.names=('gaussian_noise',)", "noise.gaussian_noise.std=0.1,0.2,0.4"),
-  "hidden noise": ("", "model.MLP.hidden_noise_std=0.1,0.3,1.0"),
-  "weight noise": ("noise.names=('weight_noise',)", "noise.weight_noise.std=0.02,0.05,0.1"),
-  "label noise": ("noise.names=('label_noise',)", "noise.label_noise.rate=0.05,0.1,0.2"),
+  "DropConnect": (
+    {"noise.names": ("dropconnect_params",)},
+    {"noise.dropconnect_params.rate": (0.25, 0.5, 0.75)},
+  ),
+  "R-Drop": ({**_regularizer("r_drop"), **DROPOUT}, {"regularizers.r_drop.weight": (0.3, 1.0, 3.0)}),
+  "input noise": ({"noise.names": ("gaussian_noise",)}, {"noise.gaussian_noise.std": (0.1, 0.2, 0.4)}),
+  "hidden noise": ({}, {"model.MLP.hidden_noise_std": (0.1, 0.3, 1.0)}),
+  "weight noise": ({"noise.names": ("weight_noise",)}, {"noise.weight_noise.std": (0.02, 0.05, 0.1)}),
+  "label noise": ({"noise.names": ("label_noise",)}, {"noise.label_noise.rate": (0.05, 0.1, 0.2)}),
   "gradient noise": (
-    "optimizer.name=gradient_noise optimizer.gradient_noise.inner=adam",
-    "optimizer.gradient_noise.variance=1e-4,1e-3,1e-2",
+    {"optimizer.name": "gradient_noise", "optimizer.gradient_noise.inner": "adam"},
+    {"optimizer.gradient_noise.variance": (1e-4, 1e-3, 1e-2)},
   ),
   # Losses and heads.
-  "label smoothing": (_method("label_smoothing"), "method.label_smoothing.loss.smoothing=0.05,0.1,0.2"),
+  "label smoothing": (
+    _method("label_smoothing"),
+    {"method.label_smoothing.loss.smoothing": (0.05, 0.1, 0.2)},
+  ),
   "confidence penalty": (
     _method("confidence_penalty"),
-    "method.confidence_penalty.loss.weight=0.1,0.3,1.0",
+    {"method.confidence_penalty.loss.weight": (0.1, 0.3, 1.0)},
   ),
-  "focal": (_method("focal"), "method.focal.loss.gamma=0.5,1.0,2.0"),
-  "PolyLoss": (_method("poly_loss"), "method.poly_loss.loss.epsilon=-1.0,1.0,2.0"),
-  "bi-tempered": (_method("bi_tempered"), "method.bi_tempered.loss.t1=0.2,0.5,0.8"),
-  "large margin": (_method("large_margin"), "method.large_margin.loss.weight=0.1,0.3,1.0"),
-  "CosFace": (_method("cosface", "loss.scale=16.0"), "method.cosface.loss.margin=0.1,0.2,0.35"),
-  "ArcFace": (_method("arcface", "loss.scale=16.0"), "method.arcface.loss.margin=0.1,0.2,0.5"),
-  "z-loss": (_regularizer("z_loss"), "regularizers.z_loss.weight=1e-4,1e-3,1e-2"),
-  "sparsemax": (_method("sparsemax"), ""),
-  "sampled softmax": (_method("sampled_softmax"), "method.sampled_softmax.loss.rate=0.8,0.6,0.4"),
-  "group softmax": (_method("group_softmax"), "method.group_softmax.loss.num_groups=2,4,8"),
-  "random DropMax": (_method("random_dropmax"), "method.random_dropmax.loss.rate=0.8,0.6,0.4"),
-  "DropMax": (_method("dropmax"), "method.dropmax.loss.kl_weight=0.3,1.0,3.0"),
+  "focal": (_method("focal"), {"method.focal.loss.gamma": (0.5, 1.0, 2.0)}),
+  "PolyLoss": (_method("poly_loss"), {"method.poly_loss.loss.epsilon": (-1.0, 1.0, 2.0)}),
+  "bi-tempered": (_method("bi_tempered"), {"method.bi_tempered.loss.t1": (0.2, 0.5, 0.8)}),
+  "large margin": (_method("large_margin"), {"method.large_margin.loss.weight": (0.1, 0.3, 1.0)}),
+  "CosFace": (_method("cosface", scale=16.0), {"method.cosface.loss.margin": (0.1, 0.2, 0.35)}),
+  "ArcFace": (_method("arcface", scale=16.0), {"method.arcface.loss.margin": (0.1, 0.2, 0.5)}),
+  "z-loss": (_regularizer("z_loss"), {"regularizers.z_loss.weight": (1e-4, 1e-3, 1e-2)}),
+  "sparsemax": (_method("sparsemax"), {}),
+  "sampled softmax": (_method("sampled_softmax"), {"method.sampled_softmax.loss.rate": (0.8, 0.6, 0.4)}),
+  "group softmax": (_method("group_softmax"), {"method.group_softmax.loss.num_groups": (2, 4, 8)}),
+  "random DropMax": (_method("random_dropmax"), {"method.random_dropmax.loss.rate": (0.8, 0.6, 0.4)}),
+  "DropMax": (_method("dropmax"), {"method.dropmax.loss.kl_weight": (0.3, 1.0, 3.0)}),
   # Smooth functions of the inputs, and few active units.
-  "gradient penalty": (_regularizer("gradient_penalty"), "regularizers.gradient_penalty.weight=0.01,0.1,1.0"),
+  "gradient penalty": (
+    _regularizer("gradient_penalty"),
+    {"regularizers.gradient_penalty.weight": (0.01, 0.1, 1.0)},
+  ),
   "Jacobian penalty": (
     _regularizer("jacobian_penalty"),
-    "regularizers.jacobian_penalty.weight=1e-3,1e-2,1e-1",
+    {"regularizers.jacobian_penalty.weight": (1e-3, 1e-2, 1e-1)},
   ),
-  "L1 of the activities": (_regularizer("l1_activity"), "regularizers.l1_activity.weight=1e-4,1e-3,1e-2"),
+  "L1 of the activities": (
+    _regularizer("l1_activity"),
+    {"regularizers.l1_activity.weight": (1e-4, 1e-3, 1e-2)},
+  ),
   "KL sparsity, sigmoid": (
-    f"{_regularizer('kl_sparsity', 'target=0.1')} model.MLP.activation=sigmoid",
-    "regularizers.kl_sparsity.weight=1e-4,1e-3,1e-2",
+    {**_regularizer("kl_sparsity", target=0.1), "model.MLP.activation": "sigmoid"},
+    {"regularizers.kl_sparsity.weight": (1e-4, 1e-3, 1e-2)},
   ),
-  "FGSM": (_regularizer("fgsm", ATTACK), "regularizers.fgsm.eps=0.05,0.1,0.2"),
-  "PGD": (_regularizer("pgd", ATTACK, "step_size=0.05"), "regularizers.pgd.eps=0.05,0.1,0.2"),
-  "TRADES": (_regularizer("trades", ATTACK, "step_size=0.05"), "regularizers.trades.eps=0.05,0.1,0.2"),
+  "FGSM": (_regularizer("fgsm", **ATTACK), {"regularizers.fgsm.eps": (0.05, 0.1, 0.2)}),
+  "PGD": (_regularizer("pgd", **ATTACK, step_size=0.05), {"regularizers.pgd.eps": (0.05, 0.1, 0.2)}),
+  "TRADES": (_regularizer("trades", **ATTACK, step_size=0.05), {"regularizers.trades.eps": (0.05, 0.1, 0.2)}),
   # Images without labels.
-  "VAT": (_unlabelled("virtual_adversarial"), "regularizers.virtual_adversarial.eps=0.5,1.0,2.0"),
-  "entropy": (_unlabelled("entropy"), "regularizers.entropy.weight=0.03,0.1,0.3"),
-  "pseudo-label": (_unlabelled("pseudo_label"), "regularizers.pseudo_label.weight=0.3,1.0,3.0"),
-  "Pi model": (_unlabelled("pi_model", DROPOUT), "regularizers.pi_model.weight=0.3,1.0,3.0"),
+  "VAT": (_unlabelled("virtual_adversarial"), {"regularizers.virtual_adversarial.eps": (0.5, 1.0, 2.0)}),
+  "entropy": (_unlabelled("entropy"), {"regularizers.entropy.weight": (0.03, 0.1, 0.3)}),
+  "pseudo-label": (_unlabelled("pseudo_label"), {"regularizers.pseudo_label.weight": (0.3, 1.0, 3.0)}),
+  "Pi model": (_unlabelled("pi_model", **DROPOUT), {"regularizers.pi_model.weight": (0.3, 1.0, 3.0)}),
   "mean teacher": (
-    _unlabelled("mean_teacher", DROPOUT, "average.name=ema", "average.ema.decay=0.99"),
-    "regularizers.mean_teacher.weight=0.3,1.0,3.0",
+    _unlabelled("mean_teacher", **DROPOUT, **{"average.name": "ema", "average.ema.decay": 0.99}),
+    {"regularizers.mean_teacher.weight": (0.3, 1.0, 3.0)},
   ),
   "FixMatch": (
     _unlabelled(
       "fixmatch",
-      "augment.names=('translate',)",
-      "augment.translate.max_shift=2",
-      "regularizers.fixmatch.cutout_size=8",
+      **{"augment.names": ("translate",), "augment.translate.max_shift": 2},
+      **{"regularizers.fixmatch.cutout_size": 8},
     ),
-    "regularizers.fixmatch.weight=0.3,1.0,3.0",
+    {"regularizers.fixmatch.weight": (0.3, 1.0, 3.0)},
   ),
   # Augmentation.
-  "mixup": ("augment.names=('mixup',)", "augment.mixup.alpha=0.1,0.2,0.4"),
+  "mixup": ({"augment.names": ("mixup",)}, {"augment.mixup.alpha": (0.1, 0.2, 0.4)}),
   "manifold mixup": (
-    "augment.names=('manifold_mixup',) augment.manifold_mixup.per_example=False "
-    "augment.manifold_mixup.layers=('backbone','backbone/Dense_1','head')",
-    "augment.manifold_mixup.alpha=0.1,0.5,2.0",
+    {
+      "augment.names": ("manifold_mixup",),
+      "augment.manifold_mixup.per_example": False,
+      "augment.manifold_mixup.layers": ("backbone", "backbone/Dense_1", "head"),
+    },
+    {"augment.manifold_mixup.alpha": (0.1, 0.5, 2.0)},
   ),
-  "CutMix": ("augment.names=('cutmix',)", "augment.cutmix.alpha=0.1,0.3,1.0"),
-  "cutout": ("augment.names=('cutout',)", "augment.cutout.size=4,8,12"),
-  "random erasing": ("augment.names=('random_erasing',)", "augment.random_erasing.rate=0.25,0.5,0.75"),
-  "shifts": ("augment.names=('translate',)", "augment.translate.max_shift=1,2,4"),
-  "rotations": ("augment.names=('rotate',)", "augment.rotate.max_degrees=5.0,10.0,20.0"),
-  "scales": ("augment.names=('scale',)", "augment.scale.max_factor=1.1,1.2,1.4"),
+  "CutMix": ({"augment.names": ("cutmix",)}, {"augment.cutmix.alpha": (0.1, 0.3, 1.0)}),
+  "cutout": ({"augment.names": ("cutout",)}, {"augment.cutout.size": (4, 8, 12)}),
+  "random erasing": (
+    {"augment.names": ("random_erasing",)},
+    {"augment.random_erasing.rate": (0.25, 0.5, 0.75)},
+  ),
+  "shifts": ({"augment.names": ("translate",)}, {"augment.translate.max_shift": (1, 2, 4)}),
+  "rotations": ({"augment.names": ("rotate",)}, {"augment.rotate.max_degrees": (5.0, 10.0, 20.0)}),
+  "scales": ({"augment.names": ("scale",)}, {"augment.scale.max_factor": (1.1, 1.2, 1.4)}),
   "random crops": (
-    "augment.names=('random_resized_crop',) augment.random_resized_crop.area=(0.7,1.0)",
-    "",
+    {"augment.names": ("random_resized_crop",), "augment.random_resized_crop.area": (0.7, 1.0)},
+    {},
   ),
-  "RandAugment": ("augment.names=('rand_augment',)", "augment.rand_augment.magnitude=2.0,4.0,8.0"),
+  "RandAugment": ({"augment.names": ("rand_augment",)}, {"augment.rand_augment.magnitude": (2.0, 4.0, 8.0)}),
   "AutoAugment": (
-    "augment.names=('auto_augment',)",
-    "augment.auto_augment.policy=svhn,cifar10,imagenet",
+    {"augment.names": ("auto_augment",)},
+    {"augment.auto_augment.policy": ("svhn", "cifar10", "imagenet")},
   ),
-  "TrivialAugment": ("augment.names=('trivial_augment',)", ""),
-  "AugMix": (_regularizer("augmix"), "regularizers.augmix.weight=1.0,4.0,12.0"),
+  "TrivialAugment": ({"augment.names": ("trivial_augment",)}, {}),
+  "AugMix": (_regularizer("augmix"), {"regularizers.augmix.weight": (1.0, 4.0, 12.0)}),
   # Optimizers that look for flat minima, averages and ensembles.
-  "SAM": ("optimizer.name=sam optimizer.sam.inner=adam", "optimizer.sam.rho=0.02,0.05,0.2"),
-  "ASAM": ("optimizer.name=asam optimizer.asam.inner=adam", "optimizer.asam.rho=0.2,0.5,2.0"),
-  "GSAM": ("optimizer.name=gsam optimizer.gsam.inner=adam", "optimizer.gsam.rho=0.02,0.05,0.2"),
-  "early stopping": (
-    "average.name=early_stopping eval_every=2",
-    "average.early_stopping.patience=3,5,10",
+  "SAM": ({"optimizer.name": "sam", "optimizer.sam.inner": "adam"}, {"optimizer.sam.rho": (0.02, 0.05, 0.2)}),
+  "ASAM": (
+    {"optimizer.name": "asam", "optimizer.asam.inner": "adam"},
+    {"optimizer.asam.rho": (0.2, 0.5, 2.0)},
   ),
-  "EMA": ("average.name=ema", "average.ema.decay=0.9,0.99,0.999"),
-  "SWA": ("average.name=swa", "average.swa.start=0.25,0.5,0.75"),
-  "SWAG": ("average.name=swag", "average.swag.start=0.25,0.5,0.75"),
-  "bagging (5)": ("ensemble=5 data.bootstrap=True", ""),
-  "deep ensemble (5)": ("ensemble=5", ""),
+  "GSAM": (
+    {"optimizer.name": "gsam", "optimizer.gsam.inner": "adam"},
+    {"optimizer.gsam.rho": (0.02, 0.05, 0.2)},
+  ),
+  "early stopping": (
+    {"average.name": "early_stopping", "eval_every": 2},
+    {"average.early_stopping.patience": (3, 5, 10)},
+  ),
+  "EMA": ({"average.name": "ema"}, {"average.ema.decay": (0.9, 0.99, 0.999)}),
+  "SWA": ({"average.name": "swa"}, {"average.swa.start": (0.25, 0.5, 0.75)}),
+  "SWAG": ({"average.name": "swag"}, {"average.swag.start": (0.25, 0.5, 0.75)}),
+  "bagging (5)": ({"ensemble": 5, "data.bootstrap": True}, {}),
+  "deep ensemble (5)": ({"ensemble": 5}, {}),
   # Parametrisations.
-  "weight norm": ("model.MLP.layer=weight_norm", ""),
-  "spectral norm": ("model.MLP.layer=spectral_norm", ""),
+  "weight norm": ({"model.MLP.layer": "weight_norm"}, {}),
+  "spectral norm": ({"model.MLP.layer": "spectral_norm"}, {}),
 }
 FLIPPED = ("none", "dropout", "label smoothing", "bi-tempered", "mixup", "early stopping")
 VARIANTS = ("clean", "flipped")
@@ -212,6 +241,6 @@ def get_config(variant: str = "clean") -> Config:
   if variant == "flipped":
     config.data.flipped_labels.rate = 0.2
     rows = {label: ROWS[label] for label in FLIPPED}
-  config.compare.rows = tuple(f"{label}: {fields}" for label, (fields, _) in rows.items())
-  config.compare.grid = tuple(f"{label}: {grid}" for label, (_, grid) in rows.items() if grid)
+  config.compare.rows = {label: fields for label, (fields, _) in rows.items()}
+  config.compare.grid = {label: grid for label, (_, grid) in rows.items() if grid}
   return config

@@ -30,7 +30,7 @@ KEEP_PROBS = (0.8, 0.9)
 STEPS = {0.2: 4000, 0.5: 2000}
 SEEDS = range(3)
 # A checkpoint after one step at a rate at which no float32 changes has the initial parameters.
-START = "optimizer.learning_rate=1e-30 epochs=1 checkpoint.every=1"
+START = {"optimizer.learning_rate": 1e-30, "epochs": 1, "checkpoint.every": 1}
 VARIANTS = ("noise", "one_setting", "first_steps", "alignment", "profile")
 
 
@@ -44,28 +44,25 @@ def get_config(figure: str = "noise") -> Config:
     _noise(config)
   elif figure == "one_setting":
     _noise(config)
-    setting = next(row for row in config.flatness.rows if row.startswith("keep 0.9, lr 0.5"))
-    fields = setting.partition(": ")[2]
-    config.flatness.rows = tuple(f"seed {seed}: seed={seed} {fields}" for seed in SEEDS)
+    fields = config.flatness.rows["keep 0.9, lr 0.5"]
+    config.flatness.rows = {f"seed {seed}": {"seed": seed, **fields} for seed in SEEDS}
     config.flatness.variance_flatness.factors = (2.0,)
     config.flatness.variance_flatness.directions = 250
   elif figure == "first_steps":
-    _alignments(config, lambda lr: "epochs=100 eval_every=100 checkpoint.every=10")
+    _alignments(config, lambda lr: _length(100, 100, 10))
     config.checkpoint.keep = 10
   elif figure == "alignment":
-    _alignments(
-      config, lambda lr: f"epochs={STEPS[lr]} eval_every={STEPS[lr]} checkpoint.every={STEPS[lr] // 20}"
-    )
+    _alignments(config, lambda lr: _length(STEPS[lr], STEPS[lr], STEPS[lr] // 20))
     config.checkpoint.keep = 20
     config.flatness.mask = ("backbone/Dense_1/kernel",)
-    config.flatness.alignment.noises = tuple(
-      f"{position}, keep {p}: model.MLP.dropout_rates={rates}"
+    config.flatness.alignment.noises = {
+      f"{position}, keep {p}": {"model.MLP.dropout_rates": rates}
       for p in KEEP_PROBS
       for position, rates in (
-        ("between the layers", f"({1 - p:.1g},0.0)"),
-        ("after the second", f"(0.0,{1 - p:.1g})"),
+        ("between the layers", (_rate(p), 0.0)),
+        ("after the second", (0.0, _rate(p))),
       )
-    )
+    }
     config.flatness.alignment.num_samples = 2
   elif figure == "profile":
     _profile(config)
@@ -84,30 +81,41 @@ def _noise(config: Config) -> None:
   config.flatness.mask = ("backbone/Dense_1/*",)
   config.flatness.analyses = ("variance_flatness", "projected_variance")
   config.flatness.variance_flatness.factors = (1.5, 2.0, 2.718281828, 3.0)
-  keep = lambda p: f"model.MLP.dropout_rates=(0.0,{1 - p:.1g})"
-  config.flatness.alignment.noises = tuple(f"keep {p}: {keep(p)}" for p in KEEP_PROBS)
-  length = lambda lr: (
-    f"optimizer.learning_rate={lr} epochs={STEPS[lr]} eval_every={STEPS[lr] // 10} "
-    f"checkpoint.every={STEPS[lr] // 40} checkpoint.keep=40"
-  )
-  config.flatness.rows = (
-    *(f"keep {p}, lr {lr}: {keep(p)} {length(lr)}" for p in KEEP_PROBS for lr in STEPS),
-    *(f"no dropout, lr {lr}: {length(lr)} flatness.analyses=('alignment',)" for lr in STEPS),
-  )
+  keep = {p: {"model.MLP.dropout_rates": (0.0, _rate(p))} for p in KEEP_PROBS}
+  config.flatness.alignment.noises = {f"keep {p}": keep[p] for p in KEEP_PROBS}
+  rates = {
+    lr: {
+      "optimizer.learning_rate": lr,
+      **_length(STEPS[lr], STEPS[lr] // 10, STEPS[lr] // 40),
+      "checkpoint.keep": 40,
+    }
+    for lr in STEPS
+  }
+  config.flatness.rows = {
+    **{f"keep {p}, lr {lr}": {**keep[p], **rates[lr]} for p in KEEP_PROBS for lr in STEPS},
+    **{f"no dropout, lr {lr}": {**rates[lr], "flatness.analyses": ("alignment",)} for lr in STEPS},
+  }
 
 
-def _alignments(config: Config, length: Callable[[float], str]) -> None:
+def _rate(keep_prob: float) -> float:
+  """The rate of dropping, without the rounding error of `1 - keep_prob`."""
+  return round(1 - keep_prob, 1)
+
+
+def _length(epochs: int, eval_every: int, save_every: int) -> dict[str, int]:
+  return {"epochs": epochs, "eval_every": eval_every, "checkpoint.every": save_every}
+
+
+def _alignments(config: Config, length: Callable[[float], dict[str, int]]) -> None:
   """Figure 4 alone: trainings without dropout, from their initialisation on, three seeds."""
   _noise(config)
   config.flatness.analyses = ("alignment",)
-  config.flatness.rows = tuple(
-    row
-    for seed in SEEDS
-    for row in (
-      f"start, seed {seed}: seed={seed} {START}",
-      *(f"lr {lr}, seed {seed}: seed={seed} optimizer.learning_rate={lr} {length(lr)}" for lr in STEPS),
-    )
-  )
+  config.flatness.rows = {}
+  for seed in SEEDS:
+    config.flatness.rows[f"start, seed {seed}"] = {"seed": seed, **START}
+    for lr in STEPS:
+      fields = {"seed": seed, "optimizer.learning_rate": lr, **length(lr)}
+      config.flatness.rows[f"lr {lr}, seed {seed}"] = fields
 
 
 def _profile(config: Config) -> None:
@@ -119,4 +127,4 @@ def _profile(config: Config) -> None:
   config.eval_every = config.checkpoint.every = 5
   config.flatness.analyses = ("profile",)
   config.flatness.examples = 10000
-  config.flatness.rows = ("no dropout:", "keep 0.8 and 0.5: model.MLP.dropout_rates=(0.2,0.5)")
+  config.flatness.rows = {"no dropout": {}, "keep 0.8 and 0.5": {"model.MLP.dropout_rates": (0.2, 0.5)}}

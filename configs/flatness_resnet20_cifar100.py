@@ -66,6 +66,6 @@ def get_config(variant: str = "paper") -> Config:
     config.flatness.projected_variance.samples = 100
   if variant != "cifar10":
     config.flatness.projected_variance.eigenpairs = 50
-  both = "flatness.analyses=('profile','variance_flatness','projected_variance')"
-  config.flatness.rows = ("no dropout:", f"keep 0.8: model.CifarResNet.dropout_rate=0.2 {both}")
+  both = {"flatness.analyses": ("profile", "variance_flatness", "projected_variance")}
+  config.flatness.rows = {"no dropout": {}, "keep 0.8": {"model.CifarResNet.dropout_rate": 0.2, **both}}
   return config

@@ -52,6 +52,6 @@ def get_config(variant: str = "paper") -> Config:
     config.flatness.examples = 512
   config.flatness.profile.points = 21
   config.flatness.profile.granularity = "filter"
-  config.flatness.rows = ("no dropout:", "keep 0.8: model.VGG9.dropout_rate=0.2")
+  config.flatness.rows = {"no dropout": {}, "keep 0.8": {"model.VGG9.dropout_rate": 0.2}}
   config.eval_every = config.checkpoint.every = config.epochs // 5
   return config

@@ -47,7 +47,7 @@ OPTIMIZERS = {
   },
   "gradient_noise": _chosen("gradient_noise", 1e-3, inner="adam", variance=0.01),
   "reparameterize": _chosen("reparameterize", 0.1, inner="sgd", coordinates="sinh", scale=0.1),
-  "mahalanobis": _chosen("mahalanobis", 0.1, metric=("*bias: 4.0",)),
+  "mahalanobis": _chosen("mahalanobis", 0.1, metric=(("*bias", 4.0),)),
   "lars": _chosen("lars", 1.0),
   "polyak_sgd": {**_chosen("polyak_sgd", 1.0), "optimizer.schedule.name": "constant"},
   "lbfgs": _chosen("lbfgs", 1.0),

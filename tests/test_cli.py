@@ -176,7 +176,6 @@ REFUSED = [
     (f"{field}=({name!r},{name!r})".replace(" ", ""), f"{field}: each must be named once")
     for field, name in (
       ("augment.names", "flip"),
-      ("compare.rows", "softmax"),
       ("flatness.analyses", "profile"),
       ("mesh.shard", "head"),
       ("regularizers.tying.pairs", ("a", "b")),

@@ -16,7 +16,7 @@ from jaxreg.train import METHODS, cli
 from jaxreg.train.build import checks
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
-from jaxreg.train.config.rows import parse_fields, parse_rows
+from jaxreg.train.config.rows import checked_rows, compared_rows
 from jaxreg.train.jobs.cells import make_cell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -246,7 +246,7 @@ def test_the_toolbox_runs_on_the_fast_recipe(name, fields):
 @pytest.mark.parametrize("choice", [choice for choice in CHOICES if choice.startswith("flatness_")])
 def test_the_rows_of_an_analysis_can_be_built(choice):
   config = parse(choice)
-  cells = parse_fields(config, config.flatness.rows, "flatness.rows")
+  cells = checked_rows(config, "flatness.rows")
   assert cells
   for label, fields in cells.items():
     cell = make_cell(config, label, fields, seeds=1)
@@ -308,7 +308,7 @@ def test_the_search_of_the_appendix(choice):
   assert config.compare.seeds >= 3
   assert {"softmax", "dropmax"} <= set(config.compare.rows)
   rates = {0.0, 1e-5, 1e-4, 1e-3}
-  for row in parse_rows(config):
+  for row in compared_rows(config):
     assert {setting["optimizer.weight_decay.rate"] for setting in row.grid} == rates
 
 

@@ -16,7 +16,7 @@ from jaxreg.train import cli
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.choices import chosen
-from jaxreg.train.config.rows import parse_rows
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.jobs.cells import make_cell
 from jaxreg.train.step.methods import METHODS
 
@@ -255,7 +255,7 @@ def test_rows_of_a_comparison(theirs):
   grid = ("optimizer.learning_rate=0.1,0.2", "strong: model.name=MLP,theirs:Tiny")
   arguments = flags("job=compare", f"compare.rows={rows}", f"compare.grid={grid}")
   config = cli.parse(arguments, CONFIGS).config
-  plain, poly, strong = parse_rows(config)
+  plain, poly, strong = compared_rows(config)
   assert (plain.label, poly.label, poly.fields) == ("softmax", "poly", {"method.name": "theirs:poly"})
   assert [len(row.grid) for row in (plain, poly, strong)] == [2, 2, 4]
   cell = make_cell(config, strong.label, {**strong.fields, **strong.grid[-1]}, seeds=1)

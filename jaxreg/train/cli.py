@@ -13,7 +13,14 @@ from jaxreg.train.config.choices import Config, add_options, flatten
 from jaxreg.train.config.describe import described, fields_read
 from jaxreg.train.config.fields import JOBS
 from jaxreg.train.config.files import list_files, load_file
-from jaxreg.train.config.overrides import check_names, check_read, choosing_fields, last_tuples, named_part
+from jaxreg.train.config.overrides import (
+  check_names,
+  check_read,
+  choosing_fields,
+  last_tuples,
+  named_part,
+  parsed,
+)
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
@@ -111,7 +118,7 @@ def parse(argv: list[str], configs: Path) -> Call:
       "config", named_part(rest, config), flag_values=values, sys_argv=["run.py", *rest]
     )
     left = values(["run.py", *rest])[1:]
-    overrides = config_flags.get_override_values(values["config"])
+    overrides = parsed(config_flags.get_override_values(values["config"]), config)
     config.update_from_flattened_dict(overrides)
     config.lock()
   except (flags.Error, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -20,6 +20,7 @@ from jaxreg.train.build import run as building
 from jaxreg.train.build.program import build
 from jaxreg.train.build.run import make_evaluate, replicas_of
 from jaxreg.train.build.saved import restore_config
+from jaxreg.train.config.rows import ENTRIES, parse_entries
 from jaxreg.train.data import order, sources
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table
@@ -92,9 +93,11 @@ class Kept:
 
 
 def make_config(fields=None, *, base=TINY):
-  """The base configuration with `base` and then `fields`, both by dotted names."""
+  """The base configuration with `base` and then `fields`, both by dotted names; rows may be texts."""
   config = train.base_config().lock()
   for field, value in {**base, **(fields or {})}.items():
+    if field in ENTRIES and isinstance(value, tuple) and all(isinstance(entry, str) for entry in value):
+      value = parse_entries(field, value, train.flatten(config))
     config.update_from_flattened_dict({field: value})
   train.check(config)
   return config

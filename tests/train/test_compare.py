@@ -9,7 +9,7 @@ import runs
 from scipy import stats
 
 from jaxreg import train
-from jaxreg.train.config.rows import parse_rows
+from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.data import order
 from jaxreg.train.jobs import train as training
 from jaxreg.train.jobs.cells import make_cell
@@ -120,10 +120,26 @@ def test_interrupted_in_a_run_it_goes_on_to_the_same_table(compared, tmp_path, m
 def test_what_one_row_sets_is_nothing_to_the_next():
   config = runs.make_config({"compare.rows": ("small: optimizer.learning_rate=0.5", "plain: epochs=3")})
   before = train.flatten(config)
-  cells = [make_cell(config, row.label, row.fields, seeds=2) for row in parse_rows(config)]
+  cells = [make_cell(config, row.label, row.fields, seeds=2) for row in compared_rows(config)]
   assert [cell.optimizer.learning_rate for cell in cells] == [0.5, config.optimizer.learning_rate]
   assert [cell.epochs for cell in cells] == [config.epochs, 3]
   assert train.flatten(config) == before
+
+
+def test_rows_as_values_and_as_the_texts_of_a_flag():
+  texts = {
+    "compare.rows": ("softmax", "a, 0.5: model.MLP.widths=(8,) optimizer.clip_norm=1", "none:"),
+    "compare.grid": ("seed=1,2", "none: model.name=MLP,LeNet"),
+  }
+  values = {
+    "compare.rows": {
+      "softmax": {"method.name": "softmax"},
+      "a, 0.5": {"model.MLP.widths": (8,), "optimizer.clip_norm": 1},
+      "none": {},
+    },
+    "compare.grid": {"seed": (1, 2), "none": {"model.name": ("MLP", "LeNet")}},
+  }
+  assert compared_rows(runs.make_config(texts)) == compared_rows(runs.make_config(values))
 
 
 def test_rows_and_grid():
@@ -136,7 +152,7 @@ def test_rows_and_grid():
       ),
     }
   )
-  dropmax, wide = parse_rows(config)
+  dropmax, wide = compared_rows(config)
   assert dropmax.fields == {"method.name": "dropmax"}
   assert wide.fields == {"model.MLP.widths": (64, 32), "method.name": "softmax"}
   assert wide.grid == [{"optimizer.weight_decay.rate": rate} for rate in (0.0, 1e-4)]
@@ -153,13 +169,16 @@ def test_rows_and_grid():
     ({"compare.rows": ("sofmax",)}, r"^compare\.rows: got 'sofmax'; a row is a method"),
     ({"compare.rows": ("a: seed=1", "a: seed=2")}, r"^compare\.rows: the label 'a' must be given once"),
     ({"compare.rows": ("a: seed=1 seed=2",)}, r"^compare\.rows: 'a' sets seed twice$"),
-    ({"compare.grid": ("seed=1,1",)}, r"^compare\.grid: 'seed=1,1' gives a value twice$"),
+    ({"compare.grid": ("seed=1,1",)}, r"^compare\.grid: seed has a value twice, got \(1, 1\)$"),
     ({"compare.grid": ("seed=1", "seed=2")}, r"^compare\.grid: seed is given twice for all rows$"),
     ({"compare.rows": ("a/b: seed=1",)}, r"^compare\.rows: the label 'a/b'"),
-    ({"compare.rows": ("a: sed=1",)}, r"^compare\.rows: there is no field sed; did you mean seed\?$"),
+    ({"compare.rows": ("a: sed=1",)}, r"^compare\.rows, 'a': there is no field sed; did you mean seed\?$"),
     ({"compare.rows": ("a: seed",)}, r"^compare\.rows: got 'seed'; give field=value$"),
-    ({"compare.rows": ("a: epochs=1.5",)}, r"^compare\.rows: 'epochs=1\.5' sets 1\.5, where a int"),
-    ({"compare.grid": ("b: seed=1",)}, r"^compare\.grid: got 'b: seed=1'; the rows are"),
+    (
+      {"compare.rows": ("a: epochs=1.5",)},
+      r"^compare\.rows, 'a': epochs=1\.5 is wrong, its type must be int",
+    ),
+    ({"compare.grid": ("b: seed=1",)}, r"^compare\.grid: got the row 'b'; the rows are"),
     ({"compare.rows": ("a: replicas=3",)}, r"^replicas: is the same in all rows; leave it out of 'a'"),
     ({"compare.grid": ("seed=",)}, r"^compare\.grid: got 'seed='; give field=value$"),
     ({"compare.grid": ("model.name=MLP,VGX",)}, r"^compare, row 'softmax' with model\.name=VGX: model\.name"),
@@ -167,6 +186,20 @@ def test_rows_and_grid():
     (
       {"compare.rows": ("a: model.MLP.dropout_rate=1.5",)},
       r"^compare, row 'a': model\.MLP\.dropout_rate: must be at least 0 and at most 1",
+    ),
+    (
+      {"compare.rows": {"a": {"method.name": 3}}},
+      r"^compare\.rows, 'a': method\.name=3 is wrong, its type must",
+    ),
+    (
+      {"compare.rows": {"a": "softmax"}},
+      r"^compare\.rows: 'a' needs a table of fields and values, got 'softm",
+    ),
+    ({"compare.rows": {3: {}}}, r"^compare\.rows: the label 3 must have letters"),
+    ({"compare.grid": {"seed": 1}}, r"^compare\.grid: seed needs a tuple of values, got 1$"),
+    (
+      {"compare.grid": {"seed": (1, 2), "softmax": {"seed": (3,)}}},
+      r"^compare\.grid: seed is given twice for so",
     ),
     ({"compare.choose": "test/error"}, r"^compare\.choose: got 'test/error', allowed are val/"),
     ({"compare.seeds": 0}, r"^compare\.seeds: must be at least 1"),

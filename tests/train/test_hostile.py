@@ -32,7 +32,7 @@ def is_refused(call, *words):
 
 ODD = {
   "augment.names": ([1], [["evil:X"]], [None], [[[1]]], ["evil:X"], "evil:X", {"a": 1}, None, 3),
-  "mesh.shard": ([1], [["head"]]),
+  "compare.rows": ([1], "softmax"),
   "regularizers.names": ([1], [["evil:X"]]),
   "optimizer.constraints.names": ([[1]],),
   "evaluate.measures": ([1],),
@@ -65,7 +65,7 @@ def test_every_tuple_of_texts_is_known_as_one():
     if value:
       assert holds_texts(field) == all(isinstance(item, str) for item in value), field
   named = {field for field in tuples if holds_texts(field)}
-  assert {"augment.names", "noise.names", "compare.rows", "mesh.shard", "evaluate.ood"} <= named
+  assert {"augment.names", "noise.names", "flatness.mask", "evaluate.ood"} <= named
   assert not named & {"augment.mean", "augment.std", "model.MLP.dropout_rates", "data.stream.sides"}
 
 

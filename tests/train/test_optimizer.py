@@ -401,13 +401,13 @@ def test_optimizers_that_need_the_loss():
 
 
 def test_a_metric_by_names_and_other_coordinates():
-  got = steps_of("mahalanobis", {"metric": ("w: 4.0", "*: 3", "*bias: 7", "w: 4.0")})
+  got = steps_of("mahalanobis", {"metric": (("w", 4.0), ("*", 3), ("*bias", 7), ("w", 4.0))})
   np.testing.assert_allclose(got, START - 0.1 * COEFFICIENTS * START / 4, rtol=1e-12)
   y = np.arcsinh(START / 0.3)
   moved = y - 0.1 * COEFFICIENTS * START * 0.3 * np.cosh(y)
   wrapper = ("reparameterize", {"coordinates": "sinh", "scale": 0.3})
   np.testing.assert_allclose(steps_of("sgd", {}, wrapper=wrapper), 0.3 * np.sinh(moved), rtol=1e-12)
-  for metric in ("w", "w: 0", "w: x", ": 1"):
+  for metric in ("w", ("w", 0), ("w", "x"), ("", 1), ("w", 1, 2)):
     with pytest.raises(ValueError, match="metric must have entries such as"):
       steps_of("mahalanobis", {"metric": (metric,)})
   with pytest.raises(ValueError, match="coordinates must be one of linear, sinh, got 'x'"):

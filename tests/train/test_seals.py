@@ -8,6 +8,7 @@ import runs
 from jaxreg import train
 from jaxreg.train import files
 from jaxreg.train.build.saved import restore_config
+from jaxreg.train.data import sources
 from jaxreg.train.run import log, manifest
 from jaxreg.train.run import workdir as workdirs
 
@@ -125,6 +126,18 @@ def test_a_config_of_odd_values_is_damage(finished_copy, field, value):
   file.write_text(json.dumps({**runs.table(file), field: value}))
   with pytest.raises(train.RunError, match=r"config\.json is damaged|had a field"):
     restore_config(train.base_config(), finished_copy)
+
+
+def test_rows_and_rules_are_the_same_values_after_a_work_directory(tmp_path):
+  rows = {"a, 0.5": {"method.name": "softmax", "model.MLP.widths": (4, 4)}}
+  fields = {"optimizer.mahalanobis.metric": (("*bias", 4.0), ("*", 2.0)), "compare.rows": rows}
+  config = runs.make_config({"optimizer.name": "mahalanobis", **fields})
+  data = sources.digits().describe()
+  workdirs.claim(tmp_path / "run", train.flatten(config), data, 24)
+  assert workdirs.check_same(tmp_path / "run", train.flatten(config), data) == {}
+  restored = restore_config(train.base_config(), tmp_path / "run")
+  assert restored.optimizer.mahalanobis.metric == fields["optimizer.mahalanobis.metric"]
+  assert workdirs.read_config(tmp_path / "run")["compare.rows"] == json.loads(json.dumps(rows))
 
 
 def test_a_field_that_is_gone_is_refused_only_if_it_was_read(monkeypatch):

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxreg import train
 from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
+from jaxreg.train.config.rows import parse_entries
 from jaxreg.train.data.order import batch_indices
 from jaxreg.train.data.placement import make_source
 from jaxreg.train.devices.compile import make_step
@@ -38,7 +39,8 @@ def shapes(**params):
 
 def specs_of(shard, *, model=2, min_size=0, **params):
   state = shapes(**{"kernel": (16, 8), "bias": (10,), **params})
-  return jax.tree.map(lambda x: x.spec, make_layout(state, make_mesh(model), shard, min_size))
+  rules = parse_entries("mesh.shard", shard)
+  return jax.tree.map(lambda x: x.spec, make_layout(state, make_mesh(model), rules, min_size))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,13 @@ def test_what_is_no_rule(text):
   with pytest.raises(
     train.RunError, match=r"^mesh.shard: rules are head, fsdp or 'GLOB: DIMENSION=AXIS'.*got"
   ):
-    parse(text)
+    parse(*parse_entries("mesh.shard", [text]))
+
+
+@pytest.mark.parametrize("rule", [3, ("head/*", -1), ("head/*", "widest", "model"), (1, 1, "data"), None])
+def test_values_that_are_no_rule(rule):
+  with pytest.raises(train.RunError, match=r"^mesh.shard: rules are head, fsdp or"):
+    parse(rule)
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,17 @@ def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] |
     try:
       if field not in known:
         raise KeyError(field)
-      functools.reduce(lambda part, parent: part[parent], parents, config)[name] = (
-        tuple(value) if isinstance(value, list) else value
-      )
+      functools.reduce(lambda part, parent: part[parent], parents, config)[name] = _with_tuples(value)
     except (KeyError, TypeError):
       raise RunError(
         f"workdir: {workdir} was trained by a version of jaxreg that had a field {field}"
       ) from None
   return config.lock()
+
+
+def _with_tuples(value: Any) -> Any:
+  """The value of a JSON file as configurations have it: its lists, also those in lists, are tuples."""
+  return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def places(config: Config) -> dict[str, Any]:

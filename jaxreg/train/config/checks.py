@@ -15,7 +15,14 @@ from jaxreg.train.step import optimizer
 WEIGHTED = re.compile(r"augment\.\w+\.operations$")
 
 COSINES = ("cosface", "arcface")
-KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "a text", list: "a tuple"}
+KINDS = {
+  bool: "True or False",
+  int: "an integer",
+  float: "a number",
+  str: "a text",
+  list: "a tuple",
+  dict: "a table",
+}
 
 
 def check_types(fields: Mapping[str, Any]) -> None:

@@ -4,9 +4,11 @@ A name is a row of one of our tables, or `my_package.my_module:NAME`. The option
 of its name beside the choice, as `method.NAME.loss.epsilon`. Their defaults come from its signature.
 """
 
+import copy
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,7 +21,7 @@ from jaxreg.train.config.fields import OPTION
 from jaxreg.train.data import sources
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import check_imported, short
+from jaxreg.train.lookup import check_imported, is_yours, short
 from jaxreg.train.step import averages, named, network, optimizer, tables
 from jaxreg.train.step.methods import METHODS, Method, find_method
 
@@ -111,9 +113,8 @@ BY_NAME = {
   "optimizer.constraints": Choice(tables.CONSTRAINTS, named.find_constraint, skipping("leaf"), several=True),
 }
 FIELDS = {f"{group}.{choice.field}": group for group, choice in BY_NAME.items()}
-# Fields whose entries set other fields, as 'label: field=value ...'.
+# Fields whose tables set other fields, as `{label: {field: value}}`.
 ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
-NAME = r"[\w.]+:\w+"
 
 
 # The groups inside these groups that all choices share.
@@ -125,12 +126,18 @@ SHARED = {
 
 def base_config() -> Config:
   """Every field with its default; a config file changes the fields that differ."""
-  nested: dict[str, Any] = {}
+  config: Config = ConfigDict(
+    convert_dict=False
+  )  # a dict is a value: rows, whose labels and fields have dots
   for field, row in TABLE.items():
     if row.default is not OPTION:
       *parents, name = field.split(".")
-      functools.reduce(lambda part, parent: part.setdefault(parent, {}), parents, nested)[name] = row.default
-  config: Config = ConfigDict(nested)
+      part = config
+      for parent in parents:
+        if parent not in part:
+          part[parent] = ConfigDict(convert_dict=False)
+        part = part[parent]
+      part[name] = copy.deepcopy(row.default)
   for name in averages.AVERAGES[1:]:
     config.average[name] = options(getattr(averages, name))
   config.data.stream = options(Decoding)
@@ -147,7 +154,7 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
   """Returns the fields by their dotted names: `{"optimizer.name": "adam", ...}`."""
   flat = {}
   for name, value in config.items():
-    if isinstance(value, ConfigDict | dict):
+    if isinstance(value, type(config)):  # a dict in a configuration is a value, as `compare.rows`
       flat |= flatten(value, f"{prefix}{name}.")
     else:
       flat[prefix + name] = list(value) if isinstance(value, tuple) else value
@@ -257,21 +264,20 @@ def named_in(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
   Rows give only their names of the form `module:NAME`. Values of wrong types are left out.
   """
   for field, value in flat.items():
-    values = value if isinstance(value, list | tuple) else [value] if isinstance(value, str) else []
     if field in FIELDS or _is_inner(field):
-      names = (name for name in values if isinstance(name, str))
-      yield from ((field, FIELDS.get(field, "optimizer"), name) for name in names)
-    elif field in ROWS:
-      for entry in map(str, values):
-        yield from ((field, group, name) for group, name in _named_in_row(entry))
+      yield from ((field, FIELDS.get(field, "optimizer"), name) for name in _texts(value))
+    elif field in ROWS and isinstance(value, dict):
+      for key, of_row in value.items():
+        found = named_in(of_row if isinstance(of_row, dict) else {key: of_row})
+        yield from ((field, group, name) for _, group, name in found if is_yours(name))
 
 
-def _named_in_row(entry: str) -> Iterator[tuple[str, str]]:
-  if re.fullmatch(NAME, entry):
-    yield "method", entry
-  for field, value in re.findall(r"([\w.]+)=(\S+)", entry):
-    if field in FIELDS or _is_inner(field):
-      yield from ((FIELDS.get(field, "optimizer"), name) for name in re.findall(NAME, value))
+def _texts(value: Any) -> Iterator[str]:
+  """The texts in a value: itself, or those in a tuple of any depth."""
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, list | tuple):
+    yield from itertools.chain.from_iterable(map(_texts, value))
 
 
 def _is_inner(field: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from jaxreg import adversarial, averaging, losses, models, penalties
 from jaxreg.train.config.choices import BY_NAME, FIELDS, Config, flatten, named_in, relevant
 from jaxreg.train.config.fields import attribute, is_read
-from jaxreg.train.config.rows import parse_fields, parse_rows
+from jaxreg.train.config.rows import checked_rows, compared_rows
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.lookup import is_yours, short
 from jaxreg.train.step import averages
@@ -29,9 +29,9 @@ def fields_read(chosen: Config) -> list[str]:
   flat = flatten(chosen)
   variants = [flat]
   if chosen.job == "compare":
-    variants = [flat | point | row.fields for row in parse_rows(chosen) for point in row.grid or [{}]]
+    variants = [flat | point | row.fields for row in compared_rows(chosen) for point in row.grid or [{}]]
   elif chosen.job == "flatness" and chosen.flatness.rows:
-    variants = [flat | row for row in parse_fields(chosen, chosen.flatness.rows, "flatness.rows").values()]
+    variants = [flat | row for row in checked_rows(chosen, "flatness.rows").values()]
   read = {field for variant in variants for field in relevant(variant) if is_read(field, variant)}
   return [field for field in flat if field in read]
 

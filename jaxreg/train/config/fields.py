@@ -92,10 +92,9 @@ FIELDS: dict[str, Field] = {
     (),
     (
       "How parameters are split: head (classes over `model`), fsdp (largest dimension over `data`), or "
-      "'GLOB: DIMENSION=AXIS', as in 'head/*: -1=model' or '*: largest=data+model'. The first rule "
+      "(glob, dimension, axis), as a flag 'head/*: -1=model' or '*: largest=data+model'. The first rule "
       "that matches a parameter counts."
     ),
-    TEXTS,
   ),
   "mesh.min_size": Field(
     16384,
@@ -344,8 +343,7 @@ FIELDS: dict[str, Field] = {
     allowed=TEXTS,
   ),
   "optimizer.mahalanobis.metric": Field(
-    help="The metric of the steepest descent, as 'GLOB: NUMBER' entries.",
-    allowed=TEXTS,
+    help="The metric of the steepest descent: pairs of a glob and a number; as a flag, 'GLOB: NUMBER'.",
   ),
   "optimizer.reparameterize.coordinates": Field(help="The coordinates in which a step is made."),
   "optimizer.reparameterize.scale": Field(help="Scale of these coordinates."),
@@ -443,17 +441,20 @@ FIELDS: dict[str, Field] = {
   "translate.length_penalty": Field(allowed="[0, inf)"),
   "translate.*": Field(read_when=by_job("translate"), scope="call"),
   "compare.rows": Field(
-    ("softmax", "dropmax"), "Rows of the comparison: methods, or 'label: field=value ...'.", TEXTS
+    {name: {"method.name": name} for name in ("softmax", "dropmax")},
+    "Rows of the comparison, {label: {field: value}}; as a flag: methods, or 'label: field=value ...'.",
   ),
   "compare.grid": Field(
-    (),
-    "Settings to search on the validation split: 'field=value,value,...', or 'label: field=value,...'.",
-    TEXTS,
+    {},
+    (
+      "Settings to search on the validation split: {field: values} for all rows, {label: {field: values}} "
+      "for one; as a flag: 'field=value,value,...', or 'label: field=value,...'."
+    ),
   ),
   "compare.seeds": Field(5, "Number of seeds of each row.", "[1, 1e4]"),
   "compare.choose": Field("val/error", "The metric that chooses among the settings of the grid.", BEST),
   "compare.*": Field(read_when=by_job("compare"), scope="call"),
-  "flatness.rows": Field((), "Networks to train and analyse: 'label: field=value ...'.", TEXTS),
+  "flatness.rows": Field({}, "Networks to train and analyse, as in `compare.rows`."),
   "flatness.workdir": Field("", "A trained run to analyse instead."),
   "flatness.checkpoint": Field("latest", "Checkpoint to analyse.", CHECKPOINTS),
   "flatness.replica": Field(0, "Replica to analyse.", "[0, inf)"),
@@ -498,7 +499,7 @@ FIELDS: dict[str, Field] = {
     1e-06, "Eigenvalues below this fraction of the largest do not count.", "[0, inf)"
   ),
   "flatness.alignment.noises": Field(
-    (), "Noise added for the analysis at every checkpoint: 'label: field=value ...'.", TEXTS
+    {}, "Noise added for the analysis at every checkpoint, as in `compare.rows`."
   ),
   "flatness.alignment.num_samples": Field(8, "Draws of the noise for each example.", "[1, 1e6]"),
   "flatness.projected_variance.samples": Field(1000, "", "[2, 1e9]"),

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict, config_dict
 from ml_collections.config_flags import tuple_parser
 
 from jaxreg.train.config.choices import Config, chooser, flatten, is_choice
+from jaxreg.train.config.rows import ENTRIES, parse_entries
 from jaxreg.train.errors import RunError
 
 # The jobs of a single run, which reads only its own configuration's choices; rows of other jobs may choose
@@ -27,7 +28,16 @@ def choosing_fields(arguments: list[str]) -> dict[str, Any]:
     if argument.startswith("-") and field != name and is_choice(field):
       value = value if equals else next(left, "")
       found[field] = value if field.endswith((".name", ".inner")) else _several(value)
-  return found
+  return parsed(found)
+
+
+def parsed(overrides: Mapping[str, Any], config: Config | None = None) -> dict[str, Any]:
+  """The overrides with values in the place of the texts of rows and rules; `config` gives their types."""
+  known = None if config is None else flatten(config)
+  return {
+    field: parse_entries(field, value, known) if field in ENTRIES else value
+    for field, value in overrides.items()
+  }
 
 
 def _several(text: str) -> tuple[Any, ...]:
@@ -61,7 +71,7 @@ def last_tuples(arguments: list[str], config: Config) -> list[str]:
 
   For other fields, the last value overrides by itself.
   """
-  tuples = {f"config.{field}" for field, value in flatten(config).items() if isinstance(value, list)}
+  tuples = {f"config.{field}" for field, value in flatten(config).items() if isinstance(value, list | dict)}
   last: dict[str, list[str]] = {}
   others, left = [], iter(arguments)
   for argument in left:
@@ -86,6 +96,8 @@ def named_part(arguments: list[str], config: Config) -> ConfigDict:
       # A field that is None has its type only in the configuration.
       empty = of_config[field] is None
       of_part[field] = config_dict.placeholder(of_config.get_type(field)) if empty else of_config[field]
+      if isinstance(of_config[field], dict):  # a flag gives the rows of a table as texts
+        of_part[field] = ()
   return ConfigDict(part)
 
 

@@ -1,4 +1,8 @@
-"""The rows of a comparison: parses `compare.rows` and `compare.grid` into fields and settings."""
+"""Rows of a job: tables of fields and values in a configuration, and their text on the command line.
+
+`compare.rows`, `flatness.rows` and `flatness.alignment.noises` are `{label: {field: value}}`. `compare.grid`
+is `{field: values}` for every row, and `{label: {field: values}}` for one row.
+"""
 
 import ast
 import dataclasses
@@ -8,10 +12,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxreg.train.config.choices import NAME, Config, flatten
+from jaxreg.train.config.choices import ROWS, Config, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import short
 from jaxreg.train.step.methods import METHODS
+
+Fields = dict[str, Any]  # values by the full names of their fields
+NAME = r"[\w.]+:\w+"  # `module:NAME`
+ENTRIES = (*ROWS, "mesh.shard", "optimizer.mahalanobis.metric")  # the fields whose text `parse_entries` reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,94 +27,138 @@ class Row:
   """One row of the table: the fields that it sets, and the settings that the search chooses from."""
 
   label: str
-  fields: dict[str, Any]
-  grid: list[dict[str, Any]]
+  fields: Fields
+  grid: list[Fields]
 
 
-def parse_rows(config: Config) -> list[Row]:
-  """The rows that `compare.rows` and `compare.grid` describe.
+def compared_rows(config: Config) -> list[Row]:
+  """The rows of `compare.rows`; the search of a row goes over the product of its lines of `compare.grid`."""
+  rows = checked_rows(config, "compare.rows")
+  lines: dict[str, Fields] = {label: {} for label in rows}
+  for key, value in config.compare.grid.items():
+    if isinstance(value, dict) and key not in rows:
+      raise RunError(f"compare.grid: got the row {key!r}; the rows are {', '.join(rows)}")
+    for field, points in value.items() if isinstance(value, dict) else [(key, value)]:
+      if not isinstance(points, list | tuple) or not points:
+        raise RunError(f"compare.grid: {field} needs a tuple of values, got {points!r}")
+      points = [_checked(field, point, flatten(config), "compare.grid") for point in points]
+      if any(point in points[:place] for place, point in enumerate(points)):
+        raise RunError(f"compare.grid: {field} has a value twice, got {tuple(points)}")
+      for label in [key] if isinstance(value, dict) else rows:
+        if field in lines[label]:
+          raise RunError(f"compare.grid: {field} is given twice for {label}")
+        lines[label][field] = points
+  settings = lambda line: [dict(zip(line, point, strict=True)) for point in itertools.product(*line.values())]
+  return [Row(label, fields, settings(lines[label])) for label, fields in rows.items()]
 
-  A row is the name of a method, or `label: field=value field=value`. A line of the grid is
-  `field=value,value,...` for every row, or `label: field=value,value,...` for one row. The search of a row
-  goes over the product of its lines.
-  """
+
+def checked_rows(config: Config, where: str) -> dict[str, Fields]:
+  """The fields that each row of the field `where` sets, by its label, with values of the fields' types."""
   known = flatten(config)
-  rows = parse_fields(config, config.compare.rows, "compare.rows")
-  lines: dict[str, dict[str, list[Any]]] = {label: {} for label in rows}
-  given: set[tuple[str, str]] = set()
-  for entry in map(str, config.compare.grid):
-    labelled = re.fullmatch(r"(.*?):\s*([\w.]+=.*)", entry)  # a value may be `module:NAME`
-    label, rest = labelled.groups() if labelled else ("", entry)
-    label = label.strip()
-    if labelled and label not in rows:
-      raise RunError(f"compare.grid: got {entry!r}; the rows are {', '.join(rows)}")
-    field, values = _assignment(rest.strip(), known, "compare.grid")
-    points = [_value(value, known[field], rest, "compare.grid") for value in values.split(",")]
-    if len(set(points)) < len(points):
-      raise RunError(f"compare.grid: {entry!r} gives a value twice")
-    if (label, field) in given:
-      raise RunError(f"compare.grid: {field} is given twice for {label or 'all rows'}")
-    given.add((label, field))
-    for row in [label] if labelled else rows:
-      lines[row][field] = points
-  return [
-    Row(
-      label,
-      fields,
-      [dict(zip(lines[label], point, strict=True)) for point in itertools.product(*lines[label].values())],
-    )
-    for label, fields in rows.items()
-  ]
-
-
-def parse_fields(config: Config, entries: Iterable[str], where: str) -> dict[str, dict[str, Any]]:
-  """The fields that each entry sets, by its label: `label: field=value ...`, or the name of a method."""
-  known = flatten(config)
-  rows: dict[str, dict[str, Any]] = {}
-  for entry in map(str, entries):
-    method = entry if re.fullmatch(NAME, entry) else ""
-    label, colon, rest = (short(method), "", "") if method else entry.partition(":")
-    label = label.strip()
-    if not colon and not method and label not in METHODS:
-      raise RunError(
-        f"{where}: got {entry!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
-      )
-    if not re.fullmatch(r"[\w .=(),+-]+", label) or label in rows:
-      raise RunError(f"{where}: the label {label!r} must be given once, of letters, digits and .=(),+-")
-    rows[label] = {"method.name": method or label} if not colon else {}
-    for part in rest.split():
-      field, value = _assignment(part, known, where)
-      if field in rows[label]:
-        raise RunError(f"{where}: {label!r} sets {field} twice")
-      rows[label][field] = _value(value, known[field], part, where)
+  rows: dict[str, Any] = known[where]
   if not rows:
     raise RunError(f"{where}: give at least one, such as {', '.join(METHODS)}")
-  return rows
+  for label, fields in rows.items():
+    if not isinstance(label, str) or not re.fullmatch(r"[\w .=(),+-]+", label):
+      raise RunError(f"{where}: the label {label!r} must have letters, digits and .=(),+- only")
+    if not isinstance(fields, dict):
+      raise RunError(f"{where}: {label!r} needs a table of fields and values, got {fields!r}")
+  return {
+    label: {field: _checked(field, value, known, f"{where}, {label!r}") for field, value in fields.items()}
+    for label, fields in rows.items()
+  }
 
 
-def _assignment(text: str, known: Mapping[str, Any], where: str) -> tuple[str, str]:
-  field, equals, values = text.partition("=")
-  field = field.strip()
-  if not equals or not values:
-    raise RunError(f"{where}: got {text!r}; give field=value")
+def _checked(field: str, value: Any, known: Mapping[str, Any], where: str) -> Any:
+  """The value, if it has the type that the field has now; an integer for a float becomes one."""
   if field not in known:
-    near = difflib.get_close_matches(field, known, n=2, cutoff=0.6)
+    near = difflib.get_close_matches(str(field), known, n=2, cutoff=0.6)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     raise RunError(f"{where}: there is no field {field}{hint}")
-  return field, values
-
-
-def _value(text: str, now: Any, whole: str, where: str) -> Any:
-  if isinstance(now, str):
-    return text
-  try:
-    value = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    value = text
-  if isinstance(now, list) and isinstance(value, tuple):
-    return value
+  now = known[field]
+  if isinstance(now, list):
+    value = list(value) if isinstance(value, tuple) else value
   if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
     value = float(value)
   if now is not None and type(value) is not type(now):
-    raise RunError(f"{where}: {whole!r} sets {text}, where a {type(now).__name__} is needed")
-  return value
+    raise RunError(f"{where}: {field}={value} is wrong, its type must be {type(now).__name__}")
+  return tuple(value) if isinstance(now, list) else value
+
+
+def parse_entries(field: str, entries: Iterable[Any], known: Mapping[str, Any] | None = None) -> Any:
+  """The value of a field in `ENTRIES` from the texts that a flag gives for it.
+
+  Args:
+    field: the field.
+    entries: for rows, the name of a method or `label: field=value ...`; for the grid,
+      `field=value,value,...` or `label: field=value,...`; for `mesh.shard`, a rule's name or
+      `GLOB: DIMENSION=AXIS`; for the metric, `GLOB: NUMBER`.
+    known: the fields with their values, whose types say how a text is read; None before they are known.
+  """
+  texts = [str(entry) for entry in entries]
+  if field == "compare.grid":
+    return _parse_grid(texts, known)
+  if field == "mesh.shard":
+    return tuple(map(_parse_rule, texts))
+  if field == "optimizer.mahalanobis.metric":
+    return tuple((glob.strip(), _literal(number)) for glob, _, number in (t.rpartition(":") for t in texts))
+  return _parse_rows(field, texts, known)
+
+
+def _parse_rows(where: str, texts: list[str], known: Mapping[str, Any] | None) -> dict[str, Fields]:
+  rows: dict[str, Fields] = {}
+  for text in texts:
+    method = text if re.fullmatch(NAME, text) or text in METHODS else ""
+    label, colon, rest = (short(method), ":", f"method.name={method}") if method else text.partition(":")
+    label = label.strip()
+    if not colon:
+      raise RunError(
+        f"{where}: got {text!r}; a row is a method ({', '.join(METHODS)}) or 'label: field=value ...'"
+      )
+    if label in rows:
+      raise RunError(f"{where}: the label {label!r} must be given once")
+    rows[label] = {}
+    for part in rest.split():
+      field, value = _assignment(part, where)
+      if field in rows[label]:
+        raise RunError(f"{where}: {label!r} sets {field} twice")
+      rows[label][field] = _value(field, value, known)
+  return rows
+
+
+def _parse_grid(texts: list[str], known: Mapping[str, Any] | None) -> dict[str, Any]:
+  grid: dict[str, Any] = {}
+  for text in texts:
+    labelled = re.fullmatch(r"(.*?):\s*([\w.]+=.*)", text)  # a value may be `module:NAME`
+    label, rest = (labelled[1].strip(), labelled[2]) if labelled else ("", text)
+    field, values = _assignment(rest.strip(), "compare.grid")
+    line = grid.setdefault(label, {}) if labelled else grid
+    if field in line:
+      raise RunError(f"compare.grid: {field} is given twice for {label or 'all rows'}")
+    line[field] = tuple(_value(field, value, known) for value in values.split(","))
+  return grid
+
+
+def _parse_rule(text: str) -> Any:
+  """A rule of `mesh.shard`: `(glob, dimension, axes)`, or the text as it is, which may be a rule's name."""
+  found = re.fullmatch(r"\s*(\S+)\s*:\s*(-?\d+|\w+)\s*=\s*(\w+)(?:\+(\w+))?\s*", text)
+  return (found[1], _literal(found[2]), *filter(None, found.groups()[2:])) if found else text
+
+
+def _assignment(text: str, where: str) -> tuple[str, str]:
+  field, equals, value = text.partition("=")
+  if not equals or not value:
+    raise RunError(f"{where}: got {text!r}; give field=value")
+  return field.strip(), value
+
+
+def _value(field: str, text: str, known: Mapping[str, Any] | None) -> Any:
+  return text if known and isinstance(known.get(field), str) else _literal(text)
+
+
+def _literal(text: str) -> Any:
+  """A number, a tuple, ... of a text; the text itself if it is none of them."""
+  try:
+    return ast.literal_eval(text.strip())
+  except (ValueError, SyntaxError):
+    return text

@@ -3,7 +3,6 @@
 import dataclasses
 import fnmatch
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,8 @@ from jaxreg.train.errors import RunError
 from jaxreg.train.step.state import TrainState
 
 # The rules that have a name. The classes are the last dimension of a head's kernels and biases.
-RULES = {"head": "head/*: -1=model", "fsdp": "*: largest=data"}
+RULES = {"head": ("head/*", -1, "model"), "fsdp": ("*", "largest", "data")}
 
-# "head/*: -1=model", "*: largest=data+model"
-_RULE = re.compile(r"\s*(?P<glob>\S+)\s*:\s*(?P<dimension>-?\d+|largest)\s*=\s*(?P<axes>\w+(\+\w+)?)\s*")
 _AXES = (("data",), ("model",), ("data", "model"))
 
 
@@ -28,7 +25,7 @@ class Rule:
   """The parameters whose paths match `glob` are split along one dimension, over these axes of the mesh.
 
   Attributes:
-    text: the rule as it was given.
+    text: the rule for messages.
     glob: a pattern for the whole path.
     dimension: the dimension to split; None for the largest one that the number of devices divides, if any.
     axes: the axes of the mesh.
@@ -61,21 +58,25 @@ class Rule:
     return P(*[None] * dimension, self.axes if more else axis)
 
 
-def parse(text: str) -> Rule:
-  """A rule from its name in `RULES`, or from `"glob: dimension=axis"`."""
-  found = _RULE.fullmatch(RULES.get(text, text)) if isinstance(text, str) else None
-  axes = tuple(found["axes"].split("+")) if found else ()
-  if found is None or axes not in _AXES:
+def parse(rule: Any) -> Rule:
+  """A rule from its name in `RULES`, or from `(glob, dimension, axis)` or `(glob, dimension, axis, axis)`."""
+  found = RULES.get(rule) if isinstance(rule, str) else rule
+  glob, dimension, *axes = found if isinstance(found, list | tuple) and len(found) > 2 else ("", 0)
+  if (
+    not isinstance(glob, str)
+    or tuple(axes) not in _AXES
+    or not (dimension == "largest" or type(dimension) is int)
+  ):
     raise RunError(
       f"mesh.shard: rules are {', '.join(RULES)} or 'GLOB: DIMENSION=AXIS', with a number or largest, and "
-      f"data, model or data+model, as in {RULES['head']!r}; got {text!r}"
+      f"data, model or data+model, as in 'head/*: -1=model'; got {rule!r}"
     )
-  dimension = None if found["dimension"] == "largest" else int(found["dimension"])
-  return Rule(text, found["glob"], dimension, axes)
+  text = rule if isinstance(rule, str) else f"{glob}: {dimension}={'+'.join(axes)}"
+  return Rule(text, glob, None if dimension == "largest" else dimension, tuple(axes))
 
 
 def make_layout(
-  state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[str], min_size: int
+  state: TrainState, mesh: jax.sharding.Mesh, shard: Sequence[Any], min_size: int
 ) -> NamedSharding | TrainState:
   """Where the state of one replica lies: a copy on each device, or as the rules say.
 
@@ -91,7 +92,7 @@ def make_layout(
   whole = NamedSharding(mesh, P())
   if not shard:
     return whole
-  rules = [parse(text) for text in shard]
+  rules = list(map(parse, shard))
   names = leaf_names(state.params)
   shapes = dict(zip(names, (x.shape for x in jax.tree.leaves(state.params)), strict=True))
   specs: dict[str, P] = {}

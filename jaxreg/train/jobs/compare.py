@@ -15,7 +15,7 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, flatten
-from jaxreg.train.config.rows import Row, parse_rows
+from jaxreg.train.config.rows import Row, compared_rows
 from jaxreg.train.devices import processes
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import check_no_links, write_figures, write_json, write_text
@@ -42,7 +42,7 @@ def compare(config: Config, workdir: Path) -> dict[str, Any]:
     Interrupted: on SIGTERM or Ctrl-C, after saving.
   """
   processes.everywhere(lambda: check_no_links(workdir))
-  rows = parse_rows(config)
+  rows = compared_rows(config)
   cells = [(row, setting) for row in rows for setting in row.grid]
   _check_all(config, cells)
   searches = sum(len(row.grid) for row in rows if len(row.grid) > 1)

@@ -37,12 +37,12 @@ def noisy_sgd(
 
 
 def mahalanobis(
-  learning_rate: optax.ScalarOrSchedule, *, metric: tuple[str, ...] = ("*kernel: 1.0",)
+  learning_rate: optax.ScalarOrSchedule, *, metric: tuple[tuple[str, float], ...] = (("*kernel", 1.0),)
 ) -> optax.GradientTransformationExtraArgs:
   """Descent in a diagonal metric.
 
-  Each entry is `"GLOB: NUMBER"`. The last glob that matches a parameter's name gives its number; the number
-  of an unmatched parameter is 1.
+  Each entry is a glob and a number. The last glob that matches a parameter's name gives its number; the
+  number of an unmatched parameter is 1.
   """
   return optim.mahalanobis(learning_rate, solve=_divided(list(map(_entry, metric))))
 
@@ -118,15 +118,11 @@ def _is_step(function: Callable[..., Any]) -> bool:
   return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(function))
 
 
-def _entry(text: str) -> tuple[str, float]:
-  names, _, number = text.rpartition(":")
-  try:
-    entry = names.strip(), float(number)
-  except ValueError:
-    entry = "", 0.0
-  if not entry[0] or not 0 < entry[1] < float("inf"):
-    raise ValueError(f'metric must have entries such as "*bias: 4.0", numbers above 0, got {text!r}')
-  return entry
+def _entry(entry: Any) -> tuple[str, float]:
+  glob, number = entry if isinstance(entry, list | tuple) and len(entry) == 2 else ("", 0)
+  if not isinstance(number, int | float) or not glob or not 0 < number < float("inf"):
+    raise ValueError(f'metric must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}')
+  return glob, float(number)
 
 
 def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
-from jaxreg.train.config.rows import parse_fields
+from jaxreg.train.config.rows import checked_rows
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.cells import make_cell
@@ -74,7 +74,7 @@ def noisy_programs(
   """The fields that each row of `flatness.alignment.noises` sets, and the program with them, by label."""
   where, made = "flatness.alignment.noises", {}
   state = lambda program: (program.abstract.params, program.abstract.model_state)
-  for label, fields in parse_fields(config, config.flatness.alignment.noises, where).items():
+  for label, fields in checked_rows(config, where).items():
     cell = make_cell(run, label, fields, seeds=1)
     check(cell)
     noisy = build(cell, dataset.describe())

@@ -12,7 +12,7 @@ from jaxreg.train.build.dataset import load_data
 from jaxreg.train.build.program import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config
-from jaxreg.train.config.rows import parse_fields
+from jaxreg.train.config.rows import checked_rows
 from jaxreg.train.errors import RunError, one_line, unknown
 from jaxreg.train.files import check_no_links, local_path, write_figures, write_json, write_text
 from jaxreg.train.jobs.cells import check_replicas, folder_name, make_cell
@@ -74,7 +74,7 @@ def _rows(config: Config) -> dict[str, Config]:
     _check(config)
     return {Path(options.workdir).name: config}
   check_replicas(config)
-  fields = parse_fields(config, options.rows, "flatness.rows") if options.rows else {"run": {}}
+  fields = checked_rows(config, "flatness.rows") if options.rows else {"run": {}}
   cells = {}
   for label, row in fields.items():
     try:
