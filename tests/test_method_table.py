@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from jaxreg.train.step.tables import AUGMENTATIONS, CONSTRAINTS, NOISES, REGULARIZERS
 
 from jaxreg.train import METHODS, base_config, cli, flatten
 from jaxreg.train.step.example_terms import TERMS
-from jaxreg.train.step.tables import AUGMENTATIONS, CONSTRAINTS, NOISES, REGULARIZERS
 
 ROOT = Path(__file__).resolve().parent.parent
 

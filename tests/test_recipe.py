@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from jaxreg.train.step.tables import REGULARIZERS
 from test_contract import CASES, ELSEWHERE
 
 from jaxreg.train.step.methods import METHODS
-from jaxreg.train.step.tables import REGULARIZERS
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLBOX = (ROOT / "configs/toolbox_digits.py").read_text()

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import runs
+from jaxreg.train.step.tables import REGULARIZERS
 
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.tables import REGULARIZERS
 
 SIZE, RATE, WEIGHT = 32, 0.5, 0.3
 PAIRS = {"regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),)}

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 import runs
+from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS
 
 from jaxreg import train
 from jaxreg.train.build.program import build
 from jaxreg.train.data import sources
 from jaxreg.train.step.example_terms import TERMS
-from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS
 
 # Of the noises, methods, augmentations and averages, what `toolbox_digits` has beside the tables.
 OTHERS = (

@@ -19,8 +19,7 @@ def load_data(config: Config) -> Dataset:
 
 def read_source(config: Config) -> Dataset:
   """The data set that `config.data` names, unchecked and whole."""
-  source, options = chosen(config, "data")
-  return source(**options).decoded_by(**config.data.stream)
+  return chosen(config, "data").bound()().decoded_by(**config.data.stream)
 
 
 def used_part(config: Config, data: Dataset) -> Dataset:

@@ -1,8 +1,6 @@
 """The sources of data: each is a function `(**options) -> Dataset`."""
 
 import math
-import typing
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from jaxreg.train.data.tfds.source import tfds as tfds
 from jaxreg.train.data.unpack import ERRORS, read_idx, read_npz
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
-from jaxreg.train.lookup import find
 
 
 def digits() -> Dataset:
@@ -186,29 +183,3 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
   except ERRORS as error:
     raise RunError(f"data.idx.path: {file} is truncated or damaged ({error}); fetch it again") from error
   return data if rank > 1 else data.astype(np.int64)
-
-
-SOURCES: dict[str, Callable[..., Dataset]] = {
-  "digits": digits,
-  "idx": idx,
-  "npz": npz,
-  "tfds": tfds,
-  "image_folder": image_folder,
-  "parallel_text": parallel_text,
-}
-
-
-def find_source(name: str) -> Callable[..., Dataset]:
-  """The function that `data.name` names.
-
-  A function from a module must be annotated to return a `Dataset`, because a work directory of other people
-  may name it.
-  """
-  return find(name, SOURCES, "data.name", "a function that says `-> jaxreg.train.Dataset`", _is_source)
-
-
-def _is_source(function: object) -> bool:
-  try:
-    return callable(function) and typing.get_type_hints(function).get("return") is Dataset
-  except (NameError, TypeError):
-    return False

@@ -1,7 +1,6 @@
 """The function that a step minimises: the weighted mean of a method's terms over a batch, plus penalties."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from jaxreg.train import keys
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
-from jaxreg.train.step.named import Term
+from jaxreg.train.step.regularizers import Term
 from jaxreg.train.step.view import Seen, make_view_fn, seen_part
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Objective, Params
 
@@ -121,11 +120,9 @@ def _make_diagnose_fn(method: Method, loss_options: Mapping[str, Any]) -> Callab
   function = method.diagnose
   if function is None:
     return lambda key, seen, outputs: {}
-  known = inspect.signature(function).parameters
-  options = {name: value for name, value in loss_options.items() if name in known}
 
   def diagnose(key: Key, seen: Seen, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    values = function(key, labels=seen.first_labels, **outputs, **options)
+    values = function(key, labels=seen.first_labels, **outputs, **loss_options)
     return {name: weighted(value, seen.weights) for name, value in values.items()}
 
   return diagnose
