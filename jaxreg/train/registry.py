@@ -7,6 +7,7 @@ are used, so a row that is added later is found, too.
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import optax
@@ -320,7 +321,7 @@ def takes_modules(group: str) -> bool:
   return any(kind.group == group for kind in KINDS.values())
 
 
-def choose(group: str, name: str, options: Mapping[str, Any]) -> Chosen:
+def choose(group: str, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> Chosen:
   """The entry that a field names, with its options."""
   return Chosen(short(name), find(group, name), options)
 

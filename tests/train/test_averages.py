@@ -208,7 +208,9 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
       kept = average.step(kept, variables(pair), number)
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
     options = {"features_fn": None, "average": average, "trained_fn": None, "scale": 2.0}
-    make_view = make_view_fn(apply_fn, train.METHODS["softmax"], {}, lambda *_: {}, **options)
+    make_view = make_view_fn(
+      apply_fn, train.REGISTRY["method"]["softmax"].function, {}, lambda *_: {}, **options
+    )
     seen = seen_part({"inputs": x, "labels": np.zeros(5, int), "weights": np.ones(5)})
     keys = [jax.random.key(number) for number in range(2)]
     view = make_view(state.params, state, seen, {"logits": x}, *keys, {})

@@ -21,9 +21,9 @@ from jaxreg.train.data import sources
 from jaxreg.train.jobs import elsewhere, laplace, measures
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.jobs.report import report
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import checkpoint, manifest
 from jaxreg.train.run import restore as restoring
-from jaxreg.train.step.methods import METHODS
 
 # The package's attribute of that name is the function.
 
@@ -243,7 +243,7 @@ def test_laplace_of_weights_that_are_drawn_is_refused():
   program = types.SimpleNamespace(
     extras=types.SimpleNamespace(draw=lambda state, key: state),
     model=models.Classifier(models.MLP(), models.SoftmaxHead(3)),
-    method=METHODS["softmax"],
+    method=REGISTRY["method"]["softmax"].function,
   )
   with pytest.raises(train.RunError, match=r"laplace needs one set of weights, but average\.name draws"):
     laplace.check_last_layer(program)
