@@ -22,9 +22,8 @@ import reference  # noqa: E402
 
 from configs.toolbox_digits import TOOLBOX  # noqa: E402
 from jaxreg import train  # noqa: E402
-from jaxreg.train.config.choices import BY_NAME  # noqa: E402
 from jaxreg.train.config.files import list_files  # noqa: E402
-from jaxreg.train.step import averages  # noqa: E402
+from jaxreg.train.registry import FIELDS, REGISTRY, SEVERAL  # noqa: E402
 
 FOLDERS = (
   *("losses", "noise", "penalties", "constraints", "augment", "adversarial", "optim", "averaging"),
@@ -78,11 +77,11 @@ def rows() -> dict[str, dict[str, str]]:
 
 def _table_rows() -> list[tuple[str, str, Any]]:
   found: list[tuple[str, str, Any]] = []
-  for group, choice in BY_NAME.items():
-    for row, thing in choice.table.items():
-      field = f"{group}.names=('{row}',)" if choice.several else f"{group}.name={row}"
-      found.append((f"regularizers.{row}.weight" if group == "regularizers" else field, row, thing))
-  return found + [(f"average.name={row}", row, getattr(averages, row)) for row in averages.AVERAGES[1:]]
+  for group, rows in REGISTRY.items():
+    for row, entry in rows.items():
+      field = f"{FIELDS[group]}=" + (f"('{row}',)" if group in SEVERAL else row)
+      found.append((f"regularizers.{row}.weight" if group == "regularizers" else field, row, entry.function))
+  return found
 
 
 def _parts(thing: Any) -> list[Any]:

@@ -26,7 +26,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxreg import losses
 from jaxreg.calibration import Bins
 from jaxreg.losses._group_softmax_scores import fixed_scores
-from jaxreg.train.step.methods import METHODS
+from jaxreg.train.registry import REGISTRY
 
 # As `conftest.py` has it compile, almost without optimising.
 jit = jax.jit
@@ -34,7 +34,7 @@ RULES = "losses._group_softmax_scores"
 # The losses that take probabilities for labels, too, as the trainer's table says; the others name integers.
 SOFT = frozenset(
   f"losses.{name}"
-  for row, method in METHODS.items()
+  for row, method in ((row, entry.function) for row, entry in REGISTRY["method"].items())
   for name in (row, method.loss.__name__)
   if method.soft_labels and name in losses.__all__
 )

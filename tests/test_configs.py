@@ -13,7 +13,7 @@ import pytest
 
 from configs.toolbox_digits import TOOLBOX
 from jaxreg import flatness, train
-from jaxreg.train import METHODS, cli
+from jaxreg.train import REGISTRY, cli
 from jaxreg.train.assemble import compatibility as checks
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
@@ -206,9 +206,13 @@ def check_program(config, data):
   after, metrics = jax.eval_shape(program.train_step, state, batch)
   shapes = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
   assert shapes(after) == shapes(state)
-  assert {"loss", "accuracy", "grad_norm", "learning_rate", *METHODS[config.method.name].terms} <= set(
-    metrics
-  )
+  assert {
+    "loss",
+    "accuracy",
+    "grad_norm",
+    "learning_rate",
+    *REGISTRY["method"][config.method.name].function.terms,
+  } <= set(metrics)
   assert len(jax.tree.leaves(after.params)) >= 5
   evaluated = jax.eval_shape(program.eval_step, state, batch, 0)
   assert {"error", "nll", "brier", "ece"} == set(evaluated)

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxreg.train import METHODS, base_config, cli, flatten
-from jaxreg.train.step.example_terms import TERMS
-from jaxreg.train.step.tables import AUGMENTATIONS, CONSTRAINTS, NOISES, REGULARIZERS
+from jaxreg.train import REGISTRY, base_config, cli, flatten
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -94,7 +92,8 @@ def test_a_source_has_authors_title_and_year(table, references, source):
 def test_every_row_of_the_trainer_s_tables_reaches_a_function(table):
   """But the terms and methods that only join others: a decoder beside a classifier."""
   reached = {row for found in table["rows"]().values() for row in found}
-  assert {*METHODS, *REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES, *AUGMENTATIONS} - reached == set()
+  groups = ("method", "regularizers", "optimizer.constraints", "noise", "augment")
+  assert {name for group in groups for name in REGISTRY[group]} - reached == set()
 
 
 def test_the_configs_and_fields_that_rows_name_exist(rows):

@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 from test_contract import CASES, ELSEWHERE
 
-from jaxreg.train.step.methods import METHODS
-from jaxreg.train.step.tables import REGULARIZERS
+from jaxreg.train.registry import KINDS, REGISTRY, infer
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLBOX = (ROOT / "configs/toolbox_digits.py").read_text()
-TABLES = {
-  "losses": ("step/methods.py: METHODS", METHODS),
-  "penalties": ("step/tables.py: REGULARIZERS", REGULARIZERS),
-}
+GROUPS = {"losses": "method", "penalties": "regularizers"}
 FIRST = {"losses": ("logits", "labels"), "penalties": ("params",)}
 TESTED = {case.function for case in CASES} | set(" ".join(ELSEWHERE.values()).split())
 
@@ -33,22 +29,30 @@ def missing(folder, function):
   """What a function still needs, a line each."""
   name, module = function.name, importlib.import_module(f"jaxreg.{folder}")
   arguments = tuple(argument.arg for argument in function.args.args)
-  where, table = TABLES[folder]
   if name not in module.__all__:
     yield f"jaxreg/{folder}/__init__.py: import it, as `{name} as {name}`"
   if f"{folder}.{name}" not in TESTED:
     yield f"tests/cases_{folder}.py: a Case with an oracle in NumPy"
   if arguments[: len(FIRST[folder])] != FIRST[folder]:
     return  # what the trainer reaches in another way
-  if name not in table:
-    yield f"jaxreg/train/{where}: a row"
+  if name not in REGISTRY[GROUPS[folder]]:
+    yield f"jaxreg/train/registry.py: a row in the group {GROUPS[folder]}"
   if folder == "penalties" and not re.search(rf'"{name}"', TOOLBOX):
     yield "configs/toolbox_digits.py: an entry of TOOLBOX with a weight"
 
 
-@pytest.mark.parametrize("folder", TABLES)
+@pytest.mark.parametrize("folder", GROUPS)
 def test_what_is_written_is_complete(folder):
   lines = [
     f"{folder}.{function.name}: {need}" for function in written(folder) for need in missing(folder, function)
   ]
   assert not lines, "\n".join([f"{folder} lack:", *lines, "Also needed: a line in CHANGELOG.md."])
+
+
+@pytest.mark.parametrize("group", sorted({kind.group for kind in KINDS.values()}))
+def test_a_row_declares_what_is_inferred_of_an_object_from_outside(group):
+  """But for a term's labels, which an object from outside tells by an attribute."""
+  for name, entry in REGISTRY[group].items():
+    inferred = infer(group, entry.function, name)
+    needs = entry.needs if entry.kind != "term" else inferred.needs
+    assert (inferred.kind, set(inferred.needs)) == (entry.kind, set(needs)), name

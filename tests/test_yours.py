@@ -18,7 +18,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.jobs.row_config import row_config
-from jaxreg.train.step.methods import METHODS
+from jaxreg.train.registry import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -234,20 +234,20 @@ def test_a_config_may_name_them_and_set_their_options(theirs):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_config_may_add_a_row(theirs, monkeypatch, when):
-  monkeypatch.setitem(METHODS, "mine", METHODS["softmax"])  # removes it after the test
-  del METHODS["mine"]
-  row = "METHODS['mine'] = of_logits(losses.focal, 'mine')\n"
+  monkeypatch.setitem(REGISTRY["method"], "mine", None)  # removes it after the test
+  del REGISTRY["method"]["mine"]
+  row = "REGISTRY['method']['mine'] = Entry(of_logits(losses.focal, 'mine'), 'method')\n"
   made = "config = base_config()\n"
   (theirs / "mine.py").write_text(
-    "from jaxreg import losses\nfrom jaxreg.train import METHODS, base_config\n"
+    "from jaxreg import losses\nfrom jaxreg.train import REGISTRY, Entry, base_config\n"
     "from jaxreg.train.step.methods import of_logits\n\n\ndef get_config():\n"
     f"  {row if when == 'before' else made}  {made if when == 'before' else row}"
     "  config.method.name = 'mine'\n  return config\n"
   )
   config = cli.parse(["--config", "mine.py", *flags("method.mine.loss.gamma=0.5")], CONFIGS).config
-  method, options = chosen(config, "method")
-  assert method.terms == ("mine",)
-  assert options["loss"] == {"gamma": 0.5}
+  method = chosen(config, "method")
+  assert method.entry.function.terms == ("mine",)
+  assert method.options["loss"] == {"gamma": 0.5}
 
 
 def test_rows_of_a_comparison(theirs):
@@ -287,17 +287,20 @@ def test_rows_of_a_comparison(theirs):
       "must be a function that says `-> jaxreg.train.Dataset`, got a function of",
     ),
     (["data.name=timeit:timeit"], "must be a function that says `-> jaxreg.train.Dataset`"),
-    (["optimizer.name=theirs:dim"], "must be a function of learning_rate, or of an optimizer `inner`, first"),
+    (["optimizer.name=theirs:dim"], "must be a function of (inner, ...) or a function of learning_rate"),
     (
       ["optimizer.sam.inner=theirs:halved"],
       "optimizer.sam.inner: theirs:halved must be a function of learning",
     ),
-    (["regularizers.names=theirs:dim"], "must be a function of (params, ...) or of (key, view, ...), got"),
+    (
+      ["regularizers.names=theirs:dim"],
+      "must be a function of (params, ...) or a function of (key, view, ...), got",
+    ),
     (["noise.names=theirs:dim"], "noise.names: theirs:dim must be a function of (key, x, ...)"),
     (["augment.names=theirs:spread"], "augment.names: theirs:spread must be a function of (key, batch, ...)"),
     (
       ["optimizer.constraints.names=theirs:dim"],
-      "must be a function of (params, ...) or of (params, step, ...",
+      "must be a function of (params, step, ...) or a function of (params, ...), got",
     ),
     (["method.name=theirs:focal"], "theirs:focal has the name of one of jaxreg's own"),
     (["method.name=theirs:name"], "theirs:name has the name of the field method.name; rename it"),

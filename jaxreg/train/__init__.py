@@ -34,8 +34,10 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.report import report
   from jaxreg.train.jobs.train import train
   from jaxreg.train.jobs.translate import translate
+  from jaxreg.train.lookup import Entry
+  from jaxreg.train.registry import REGISTRY
   from jaxreg.train.run.interrupt import Interrupted
-  from jaxreg.train.step.methods import METHODS, Method
+  from jaxreg.train.step.methods import Method
   from jaxreg.train.step.program import Program
   from jaxreg.train.step.state import TrainState
 
@@ -43,10 +45,11 @@ if TYPE_CHECKING:
 _PLACES = {
   "Config": "config.choices",
   "Dataset": "data.dataset",
+  "Entry": "lookup",
   "Interrupted": "run.interrupt",
-  "METHODS": "step.methods",
   "Method": "step.methods",
   "Program": "step.program",
+  "REGISTRY": "registry",
   "RunError": "errors",
   "Split": "data.dataset",
   "TrainState": "step.state",
@@ -66,9 +69,10 @@ _PLACES = {
   "translate": "jobs.translate",
 }
 __all__ = [
-  "METHODS",
+  "REGISTRY",
   "Config",
   "Dataset",
+  "Entry",
   "Interrupted",
   "Method",
   "Program",

@@ -1,14 +1,18 @@
-"""Finds a function or class by its name: a row of a table, or `my_package.my_module:NAME` of any module."""
+"""What a configuration can name: an entry, its options, and the import of `my_package.my_module:NAME`."""
 
+import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from jaxreg.train.errors import RunError, one_line, unknown
+from jaxreg.train.errors import RunError, one_line
+
+Fields = dict[str, Any]
 
 
 def is_yours(name: object) -> bool:
@@ -21,41 +25,62 @@ def short(name: object) -> str:
   return str(name).rpartition(":")[2]
 
 
-def find(name: str, table: Mapping[str, Any], field: str, kind: str, fits: Callable[[Any], bool]) -> Any:
-  """The function or class that `field` names.
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A function or class that a configuration can name.
 
-  Args:
-    name: a key of the table, or `module:NAME`.
-    table: our functions and classes by name; rows added later are found, too.
-    field: the field for the messages, such as `method.name`.
-    kind: the required kind, in words.
-    fits: whether an object from a module is of that kind.
+  Attributes:
+    function: the function or class; for a method, the `Method`.
+    kind: how the trainer calls it, one of `registry.KINDS`.
+    defaults: the defaults of options that have none in the signature. An argument with another default than
+      a number, a text, a tuple or None is no option.
+    needs: the arguments that the trainer gives, by their names.
   """
-  if not is_yours(name):
-    if not isinstance(name, str) or name not in table:
-      raise unknown(field, name, table, others=" or MODULE:NAME")
-    return table[name]
-  found = _attribute(name, field)
-  if short(name) in table and found is not table[short(name)]:
-    raise RunError(
-      f"{field}: {name} has the name of one of jaxreg's own, which would share its options; rename it"
-    )
-  if not fits(found):
-    raise RunError(f"{field}: {name} must be {kind}, got {_shown(found)}")
-  return found
+
+  function: Any
+  kind: str
+  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  needs: tuple[str, ...] = ()
 
 
-def takes(function: Any, *names: str) -> bool:
-  """Whether the first parameters of a function have these names."""
-  return parameters(function)[: len(names)] == names
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+  """An entry with the options that a configuration gives; `name` is the short name, as in the metrics."""
+
+  name: str
+  entry: Entry
+  options: Mapping[str, Any]
+
+  @property
+  def kind(self) -> str:
+    return self.entry.kind
+
+  def without(self, *names: str) -> "Chosen":
+    options = {name: value for name, value in self.options.items() if name not in names}
+    return dataclasses.replace(self, options=options)
+
+  def needs(self, name: str) -> bool:
+    return name in self.entry.needs
+
+  def bound(self, **given: Any) -> Callable[..., Any]:
+    """The function with its options, and with those of the given arguments that it needs."""
+    needed = {name: value for name, value in given.items() if name in self.entry.needs}
+    return functools.partial(self.entry.function, **self.options, **needed)
 
 
-def parameters(function: Any) -> tuple[str, ...]:
-  """The names of a function's parameters; none for an object that is not a function."""
+def parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+  """The parameters of a function by name; none for an object that is not a function."""
   try:
-    return tuple(inspect.signature(function).parameters)
+    return inspect.signature(function).parameters
   except (TypeError, ValueError):
-    return ()
+    return {}
+
+
+def options(function: Any, skip: Collection[str] = (), defaults: Mapping[str, Any] | None = None) -> Fields:
+  """The parameters of a function that have plain defaults, except `skip`; `defaults` takes precedence."""
+  found = {name: parameter.default for name, parameter in parameters(function).items()} | dict(defaults or {})
+  plain = lambda value: value is None or isinstance(value, bool | int | float | str) or type(value) is tuple
+  return {name: value for name, value in found.items() if name not in skip and plain(value)}
 
 
 def look_here() -> None:
@@ -75,7 +100,8 @@ def check_imported(name: str, field: str) -> None:
     )
 
 
-def _attribute(name: str, field: str) -> Any:
+def imported(name: str, field: str) -> Any:
+  """The object that `field` names as `module:NAME`."""
   module_name, _, attribute = name.partition(":")
   parts = (*module_name.split("."), attribute)
   if not all(part.isidentifier() for part in parts):
@@ -107,7 +133,8 @@ def _module(name: str, field: str) -> Any:
     ) from error
 
 
-def _shown(thing: Any) -> str:
+def shown(thing: Any) -> str:
+  """An object in words, for a message."""
   if inspect.isfunction(thing):
     return f"a function of ({', '.join(parameters(thing))})"
   return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"

@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import pytest
 
 from jaxreg import penalties
-from jaxreg.train.lookup import parameters
-from jaxreg.train.step.tables import REGULARIZERS
+from jaxreg.train.registry import REGISTRY
 
-ON_PARAMS = {name: penalty for name, penalty in REGULARIZERS.items() if "mask" in parameters(penalty)}
+ON_PARAMS = {
+  name: functools.partial(entry.function, **entry.defaults)
+  for name, entry in REGISTRY["regularizers"].items()
+  if "mask" in entry.needs
+}
 ON_PARAMS["l2_sp"] = functools.partial(penalties.l2_sp, reference={"kernel": jnp.ones((2, 3))})
 
 

@@ -19,9 +19,13 @@ from jaxreg import train
 from jaxreg.train.config.choices import chooser
 from jaxreg.train.config.describe import allowed
 from jaxreg.train.files import sealed
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run.manifest import good_steps
-from jaxreg.train.step import tables
-from jaxreg.train.step.optimizer import ALIASES
+
+# Optimizers of Optax: their options are Optax's to check.
+OF_OPTAX = {
+  name for name, row in REGISTRY["optimizer"].items() if row.function.__module__.startswith("optax")
+}
 
 Random = np.random.Generator
 Arguments = list[str]
@@ -258,7 +262,7 @@ def unknown_names(random, folder):
 
 @kind
 def unknown_names_in_lists(random, folder):
-  known = {"augment": tables.AUGMENTATIONS, **tables.CHOSEN}
+  known = {group: REGISTRY[group] for group in ("augment", "regularizers", "noise", "optimizer.constraints")}
   group = pick(random, known)
   good = pick(random, known[group])
   bad = pick(random, (misspelt(random, good, known[group]), "", "None"))
@@ -297,8 +301,7 @@ SENSELESS = {
 def options_that_mean_nothing(random, folder):
   last = pick(random, SENSELESS)
   named = [name for name in FIELDS if name.rpartition(".")[2] == last]
-  # The options of Optax's optimizers are Optax's to check.
-  field = pick(random, [name for name in named if name.split(".")[1] not in ALIASES])
+  field = pick(random, [name for name in named if name.split(".")[1] not in OF_OPTAX])
   return [*reading(field), flag(field, pick(random, SENSELESS[last]))]
 
 

@@ -209,7 +209,8 @@ def test_the_averaged_teacher_has_the_averaged_statistics():
       kept = average.step(kept, variables(pair), number)
     state = TrainState(2, None, {"w": new[0]}, {"s": new[1]}, (), {"average": kept})
     options = {"features_fn": None, "average": average, "trained_fn": None}
-    make_view = make_view_fn(apply_fn, train.METHODS["softmax"], {}, lambda *_: {}, **options)
+    softmax = train.REGISTRY["method"]["softmax"].function
+    make_view = make_view_fn(apply_fn, softmax, {}, lambda *_: {}, **options)
     batch = {"inputs": jnp.asarray(x), "labels": jnp.zeros(5, int), "weights": jnp.ones(5)}
     examples = make_examples(batch, 1.0)._replace(inputs=x)  # in float64
     keys = [jax.random.key(number) for number in range(2)]

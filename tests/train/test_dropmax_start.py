@@ -8,6 +8,7 @@ from test_configs import CONFIGS
 
 from jaxreg import losses, models
 from jaxreg.train import cli
+from jaxreg.train.registry import choose
 from jaxreg.train.step.chain import make_optimizer
 
 CONFIG_FILES = [("dropmax_cifar10", 10), ("dropmax_cifar100", 100)]
@@ -30,9 +31,8 @@ def move_of_the_residual_logits(config, classes, *, residual_kernel=1.0):
   params["residual"]["kernel"] *= residual_kernel
   chosen = config.optimizer
   chain = make_optimizer(
-    chosen.name,
+    choose("optimizer", chosen.name, chosen[chosen.name].to_dict()),
     lambda step: chosen.learning_rate,
-    chosen[chosen.name].to_dict(),
     weight_decay=chosen.weight_decay.rate,
     mask=chosen.weight_decay.mask,
     clip_norm=chosen.clip_norm,

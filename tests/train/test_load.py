@@ -20,8 +20,8 @@ from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import laplace, measures, out_of_distribution, restored_run
 from jaxreg.train.jobs.report import report
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.run import checkpoint, manifest
-from jaxreg.train.step.methods import METHODS
 
 # The package's attribute of that name is the function.
 
@@ -240,7 +240,7 @@ def test_laplace_of_weights_that_are_drawn_is_refused():
   program = types.SimpleNamespace(
     extras=types.SimpleNamespace(draw=lambda state, key: state),
     model=models.Classifier(models.MLP(), models.SoftmaxHead(3)),
-    method=METHODS["softmax"],
+    method=REGISTRY["method"]["softmax"].function,
   )
   with pytest.raises(train.RunError, match=r"laplace needs one set of weights, but average\.name draws"):
     laplace.check_last_layer(program)

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
-from jaxreg.train.step.methods import METHODS
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.objective import make_objective
 
 SIZE, CLASSES = 12, 7
@@ -53,7 +53,7 @@ def test_the_loss_is_the_mean_over_the_classes(name, mixed_from, most_labels):
   soft = mixed(mixed_from)
   objective = make_objective(
     lambda params, state, x, *, key, train: ({"logits": x @ params}, state),
-    METHODS[name],
+    REGISTRY["method"][name].function,
     {},
     {"t2": 1.3} if name == "bi_tempered" else {},
     [lambda key, batch: {**batch, "labels": jax.numpy.asarray(soft)}],
@@ -70,9 +70,9 @@ def test_the_loss_is_the_mean_over_the_classes(name, mixed_from, most_labels):
   assert metrics["accuracy"][0] / metrics["accuracy"][1] == pytest.approx(right, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", REGISTRY["method"])
 def test_the_table_knows_which_losses_take_soft_labels(name):
-  method = METHODS[name]
+  method = REGISTRY["method"][name].function
   options = {"class_counts": (1.0,) * CLASSES} if name == "logit_adjustment" else {}
   head = method.head(num_classes=CLASSES)
 

@@ -14,8 +14,8 @@ import runs
 from jaxreg.train import RunError
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
+from jaxreg.train.registry import REGISTRY, choose
 from jaxreg.train.step.chain import make_optimizer
-from jaxreg.train.step.optimizer import OPTIMIZERS as TABLE
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.step import make_train_step
@@ -47,12 +47,23 @@ def rate(step):
 
 
 SCHEDULE = dict(steps_per_epoch=1, num_steps=STEPS, warmup_epochs=4.0, boundaries=(11,), factor=0.25)
+LENGTH = ("steps_per_epoch", "num_steps", "warmup_epochs")
+
+
+def schedule_of(name, peak, **options):
+  length = {key: options.pop(key) for key in LENGTH if key in options}
+  return make_schedule(choose("optimizer.schedule", name, options), peak, **length)
+
+
+def optimizer_of(name, schedule, options, *, wrapper=None, **more):
+  wrapper = wrapper and choose("optimizer", *wrapper)
+  return make_optimizer(choose("optimizer", name, options), schedule, wrapper=wrapper, **more)
 
 
 def ours(name, options=None, **arguments):
   params, grads = problem()
   with jax.enable_x64(True):
-    optimizer = make_optimizer(name, make_schedule("step", 0.125, **SCHEDULE), options or {}, **arguments)
+    optimizer = optimizer_of(name, schedule_of("step", 0.125, **SCHEDULE), options or {}, **arguments)
     params = jax.tree.map(jnp.asarray, params)
     state, update = optimizer.init(params), jax.jit(optimizer.update)
     for grad in grads:
@@ -216,7 +227,7 @@ SCHEDULES = [
 
 
 def at(steps, *arguments, **options):
-  schedule = make_schedule(*arguments, **options)
+  schedule = schedule_of(*arguments, **options)
   return [float(schedule(step)) for step in steps]
 
 
@@ -234,7 +245,7 @@ def test_noam(d_model, warmup_steps):
   expected = 2.0 * d_model**-0.5 * np.minimum(t**-0.5, t * warmup_steps**-1.5)
   np.testing.assert_allclose(at(steps, "noam", 2.0, **options), expected, rtol=1e-6)
   # The largest is that of the last step of the warm-up.
-  assert np.argmax(make_schedule("noam", 2.0, **options)(np.arange(10_000))) == warmup_steps - 1
+  assert np.argmax(schedule_of("noam", 2.0, **options)(np.arange(10_000))) == warmup_steps - 1
 
 
 @pytest.mark.thorough
@@ -318,7 +329,7 @@ def test_refusals_of_optimizers(fields, match):
 )
 def test_noise_of_optimizers_is_of_seed_and_step(name, options, wrapper):
   """Replicas have noise of their own, and no two steps the same."""
-  optimizer = make_optimizer(name, optax.constant_schedule(0.04), options, wrapper=wrapper)
+  optimizer = optimizer_of(name, optax.constant_schedule(0.04), options, wrapper=wrapper)
   params = {"kernel": jnp.zeros((40, 30))}
   objective = lambda params, state, batch, key: (0.0 * params["kernel"].sum(), ({}, {}))
   step = jax.jit(make_train_step(objective, optimizer, optax.constant_schedule(0.04)))
@@ -344,7 +355,7 @@ def test_every_optimizer_of_optax_can_be_named():
     name for name, f in functions if name[0] != "_" and not name.startswith("scale_") and takes_rate(f)
   }
   assert {"adam", "lbfgs", "nadamw", "polyak_sgd"} < known
-  assert known - set(TABLE) == {"optimistic_adam"}
+  assert known - set(REGISTRY["optimizer"]) == {"optimistic_adam"}
 
 
 COEFFICIENTS = np.array([1.0, 4.0, 0.5])
@@ -354,7 +365,7 @@ START = np.array([0.5, -0.2, 1.0])
 def steps_of(name, options, *, learning_rate=0.1, steps=1, axis_name=None, **more):
   """Parameters of 0.5 sum c w^2 after some steps of the trainer's."""
   schedule = optax.constant_schedule(learning_rate)
-  optimizer = make_optimizer(name, schedule, options, **more)
+  optimizer = optimizer_of(name, schedule, options, **more)
 
   def objective(params, state, batch, key):
     # Devices see different parts of it, which weigh differently.
@@ -471,7 +482,7 @@ def test_an_average_of_ours_may_be_flat():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in TABLE if name != "path_sgd"])
+@pytest.mark.parametrize("name", [name for name in REGISTRY["optimizer"] if name != "path_sgd"])
 def test_every_optimizer_learns(name):
   """Some steps of each on a linear network, by its name: the loss falls."""
   fields = {"method.name": "softmax", "model.MLP.widths": (), "data.limit": 64, "batch_size": 64}

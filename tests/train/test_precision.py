@@ -11,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from jaxreg import train
 from jaxreg.losses._dropmax_masks import dropmax_log_mask
-from jaxreg.train import METHODS
+from jaxreg.train import REGISTRY
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data.dataset import DataSpec
 
@@ -116,7 +116,7 @@ MOVES = ("broadcast_in_dim", "reshape", "select_n", "stop_gradient", "transpose"
 CALLS = ("custom_vjp_call", "jit", "pjit", "scan")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", REGISTRY["method"])
 def test_losses_and_predictions_begin_by_widening(method):
   """Metrics are cast to the dtype of the weights, and would not show a loss made in bfloat16."""
   built = program("MLP", "bfloat16", method)

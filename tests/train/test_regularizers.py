@@ -11,8 +11,9 @@ import runs
 
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.tables import REGULARIZERS
+from jaxreg.train.registry import REGISTRY
 
+PENALTIES = [name for name, entry in REGISTRY["regularizers"].items() if entry.kind == "penalty"]
 SIZE, RATE, WEIGHT = 32, 0.5, 0.3
 PAIRS = {"regularizers.tying.pairs": (("backbone/Dense_0/bias", "backbone/Dense_1/bias"),)}
 
@@ -80,8 +81,8 @@ def test_the_penalty_is_added_once(how):
 
 
 def test_every_one_reaches_the_step():
-  _, _, metrics = stepped(*REGULARIZERS)
-  values = {name: float(metrics[name][0] / metrics[name][1]) for name in REGULARIZERS}
+  _, _, metrics = stepped(*PENALTIES)
+  values = {name: float(metrics[name][0] / metrics[name][1]) for name in PENALTIES}
   assert all(np.isfinite(value) for value in values.values())
   # The two biases are still 0, and nothing has moved from where it began.
   assert {name for name, value in values.items() if value == 0} == {"learned_dropout", "tying", "l2_sp"}

@@ -10,6 +10,7 @@ import runs
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
+from jaxreg.train.registry import choose
 from jaxreg.train.step.chain import make_optimizer
 
 
@@ -17,7 +18,11 @@ from jaxreg.train.step.chain import make_optimizer
 def test_the_gradient_at_the_second_point_is_clipped_and_decays(name, options):
   w, there = np.array([1.0, -2.0, 2.0]), np.array([3.0, 0.0, -4.0])
   tx = make_optimizer(
-    "sgd", lambda step: 0.1, {}, wrapper=(name, {"rho": 0.5, **options}), clip_norm=0.5, weight_decay=0.2
+    choose("optimizer", "sgd"),
+    lambda step: 0.1,
+    wrapper=choose("optimizer", name, {"rho": 0.5, **options}),
+    clip_norm=0.5,
+    weight_decay=0.2,
   )
   params = {"kernel": jnp.float32(w)}
   gradient_at = lambda params: {"kernel": jnp.float32(there)}

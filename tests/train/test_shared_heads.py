@@ -9,7 +9,7 @@ import runs
 from jaxreg import models, train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.methods import METHODS
+from jaxreg.train.registry import REGISTRY
 
 TASKS = ((0, 1, 0, 1), (2, 0, 1, 1))
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -22,7 +22,9 @@ def test_the_terms_of_several_tasks(learned):
   variables = head.init(jax.random.key(0), X)
   if learned:
     variables["params"]["log_vars"] = np.array([0.3, -0.2, 0.5], np.float32)
-  got = METHODS["multitask"].loss(jax.random.key(1), labels=LABELS, weight=0.5, **head.apply(variables, X))
+  got = REGISTRY["method"]["multitask"].function.loss(
+    jax.random.key(1), labels=LABELS, weight=0.5, **head.apply(variables, X)
+  )
   losses = []
   for name, labels in (
     ("classes", LABELS),

@@ -10,10 +10,11 @@ import runs
 
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.example_terms import TERMS
+from jaxreg.train.registry import REGISTRY
 
 pytestmark = pytest.mark.thorough
 
+TERMS = [name for name, entry in REGISTRY["regularizers"].items() if entry.kind == "term"]
 SIZE, LABELLED, WEIGHT = 24, 16, 0.3
 OPTIONS = {
   "fgsm.eps": 0.1,

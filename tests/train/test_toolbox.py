@@ -12,8 +12,7 @@ import runs
 from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
-from jaxreg.train.step.example_terms import TERMS
-from jaxreg.train.step.tables import CONSTRAINTS, NOISES, REGULARIZERS
+from jaxreg.train.registry import REGISTRY
 
 # Of the noises, methods, augmentations and averages, what `toolbox_digits` has beside the tables.
 OTHERS = (
@@ -30,7 +29,8 @@ OTHERS = (
   *("early_stopping", "swa", "swag", "ema", "bagging", "deep_ensemble"),
 )
 # Named in `toolbox_digits` by the noise whose cost it is.
-TABLES = [name for name in (*REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES) if name != "learned_dropout"]
+NAMED = [name for group in ("regularizers", "optimizer.constraints", "noise") for name in REGISTRY[group]]
+TABLES = [name for name in NAMED if name != "learned_dropout"]
 
 
 @functools.cache
@@ -82,7 +82,7 @@ def test_a_proximal_step_has_the_threshold_of_the_learning_rate():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NOISES)
+@pytest.mark.parametrize("name", REGISTRY["noise"])
 def test_noise_is_there_in_training_and_gone_without_it(name):
   """Without noise in it, the step is that of the plain network."""
   silent = "std" if name in ("gaussian_noise", "weight_noise") else "rate"
@@ -176,7 +176,7 @@ def test_the_toolbox_has_every_name(monkeypatch):
     if field.endswith(".names")
     for name in fields[field]
   }
-  assert {*REGULARIZERS, *TERMS, *CONSTRAINTS, *NOISES} <= reached
+  assert set(NAMED) <= reached
 
 
 @pytest.mark.slow

@@ -11,10 +11,10 @@ from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.mesh import make_mesh
 from jaxreg.train.errors import RunError
-from jaxreg.train.step.example_terms import TERMS, needs_labels
+from jaxreg.train.registry import REGISTRY
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.named import Term
 from jaxreg.train.step.optimizer import step_name
+from jaxreg.train.step.regularizers import Term
 
 
 def check_devices(config: Config) -> None:
@@ -100,7 +100,8 @@ def check_noises(config: Config, data: DataSpec) -> None:
 def check_terms(config: Config, data: DataSpec, terms: Mapping[str, Term]) -> None:
   """Checks that the named example terms fit the examples."""
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
-    without = ", ".join(name for name, term in TERMS.items() if not needs_labels(term))
+    rows = REGISTRY["regularizers"].items()
+    without = ", ".join(name for name, row in rows if row.kind == "term" and "labels" not in row.needs)
     raise ValueError(
       "data.unlabelled.batch_size: no term uses examples without labels; name one of "
       f"{without} in regularizers.names, or give 0"

@@ -1,7 +1,6 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import contextlib
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,17 +8,15 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
-from jaxreg import models
+from jaxreg import models, paths
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.assemble.optimizer_of import build_optimizer
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import Config, chosen, flatten, relevant
+from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import RunError, first_line
 from jaxreg.train.lookup import short
-from jaxreg.train.step import named
 from jaxreg.train.step.augmentations import make_augmentations
-from jaxreg.train.step.averages import make_average
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
@@ -28,6 +25,13 @@ from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.objective import make_objective
 from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
 from jaxreg.train.step.program import Program
+from jaxreg.train.step.regularizers import (
+  make_limits,
+  make_noises,
+  make_penalties,
+  make_terms,
+  most_labels,
+)
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.step import make_train_step
 
@@ -90,16 +94,18 @@ def _assemble(
   config: Config, data: DataSpec, teacher: TrainedFn | None, *, steps_per_epoch: int, num_steps: int
 ) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
-  method, options = chosen(config, "method")
-  _complete(method, options)
-  backbone = make_backbone(config.model.name, chosen(config, "model")[1], data.model)
+  named = chosen(config, "method")
+  method: Method = named.entry.function
+  options: Any = named.options
+  options["predict"] |= {name: options["loss"][name] for name in method.shared}
+  backbone = make_backbone(chosen(config, "model"), data.model)
   given: dict[str, Any] = {"num_classes": data.num_classes}
-  if "input_shape" in inspect.signature(method.head).parameters:
+  if named.needs("input_shape"):
     given["input_shape"] = data.input_shape
   model = models.Classifier(backbone, method.head(**given, **options["head"]))
 
   compatibility.check_noises(config, data)
-  noises = named.make_noises(config.noise.to_dict())
+  noises = make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask))
   mean, std = (getattr(data, name) or config.augment[name] for name in ("mean", "std"))
   network = (model, mean, std, config.precision, noises)
   apply_fn = make_apply_fn(*network)
@@ -107,18 +113,18 @@ def _assemble(
 
   rates = config.optimizer.schedule
   schedule = make_schedule(
-    rates.name,
+    chosen(config, "optimizer.schedule"),
     config.optimizer.learning_rate,
     warmup_epochs=rates.warmup_epochs,
     **length,
-    **rates.get(rates.name, {}),
   )
   optimizer = build_optimizer(config, data, model, schedule)
 
-  regularizers = config.regularizers.to_dict()
+  regularizers, mask = chosen_all(config, "regularizers"), getattr(paths, config.regularizers.mask)
   with _of_group(f"average.{config.average.name}"):
-    average = make_average(config.average.name, **length, **config.average.get(config.average.name, {}))
-  extras = Extras(average, named.make_limits(regularizers), reference=named.needs_reference(regularizers))
+    average = chosen(config, "average").bound(**length)()
+  limits = make_limits(regularizers, mask, config.regularizers.dual_learning_rate)
+  extras = Extras(average, limits, reference=any(each.needs("reference") for each in regularizers))
   init = make_init(
     model,
     optimizer,
@@ -130,29 +136,30 @@ def _assemble(
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
 
-  terms = named.make_terms(regularizers)
+  terms = make_terms(regularizers)
   if teacher is None:
     terms.pop("distillation", None)
   compatibility.check_terms(config, data, terms)
+  augmentations = chosen_all(config, "augment")
   objective = make_objective(
     apply_fn,
     method,
     options["loss"],
     options["predict"],
     make_augmentations(
-      [chosen(config, "augment", name) for name in config.augment.names],
+      augmentations,
       noises["labels"],
       scale=data.scale,
       num_classes=data.num_classes,
       unlabelled=bool(config.data.unlabelled.batch_size),
     ),
-    named.make_penalties(regularizers),
+    make_penalties(regularizers, mask),
     terms,
     features_fn=features_fn,
     average=average if config.average.name == "ema" else None,
     trained_fn=teacher,
     scale=data.scale,
-    most_labels=named.most_labels(config.augment.names),
+    most_labels=most_labels(augmentations),
   )
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
   predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws, extras=extras)
@@ -177,13 +184,6 @@ def _assemble(
     **length,
     abstract=abstract,
   )
-
-
-def _complete(method: Method, options: dict[str, dict[str, Any]]) -> None:
-  """Copies the loss's options that the prediction rule requires to the rule's options."""
-  parameters = inspect.signature(method.predict).parameters.items()
-  needed = [name for name, parameter in parameters if parameter.default is inspect.Parameter.empty]
-  options["predict"] |= {name: options["loss"][name] for name in needed if name in options["loss"]}
 
 
 def _trace(program: Program, data: DataSpec, batch_size: int) -> None:

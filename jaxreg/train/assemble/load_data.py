@@ -28,9 +28,9 @@ def load_data(config: Config) -> Dataset:
 
 def read_source(config: Config) -> Dataset:
   """The data set that `config.data` names, unchecked and whole."""
-  source, options = chosen(config, "data")
+  source = chosen(config, "data").bound()
   with _fields_of(_source(config)):
-    return source(**options).decoded_by(hint=HINT, **config.data.stream)
+    return source().decoded_by(hint=HINT, **config.data.stream)
 
 
 def used_part(config: Config, data: Dataset) -> Dataset:

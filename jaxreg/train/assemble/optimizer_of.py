@@ -1,15 +1,13 @@
 """The optimizer of a run: what `optimizer` in a configuration names, for the model at hand."""
 
-import inspect
-
 import optax
 
-from jaxreg import models
-from jaxreg.train.config.choices import Config, chosen
+from jaxreg import models, paths
+from jaxreg.train.config.choices import Config, chosen, chosen_all
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.step import named
 from jaxreg.train.step.chain import make_optimizer
 from jaxreg.train.step.optimizer import step_name
+from jaxreg.train.step.regularizers import make_constraints, make_prox
 
 
 def build_optimizer(
@@ -24,24 +22,20 @@ def build_optimizer(
     schedule: the learning rate by the step.
   """
   options = config.optimizer
-  name, wrapper = step_name(options), None
-  if name != options.name:
-    wrapping = chosen(config, "optimizer")[1]
-    wrapper = (options.name, {key: value for key, value in wrapping.items() if key != "inner"})
-  step, step_options = chosen(config, "optimizer", name)
-  constraints, takes_prox = options.constraints.to_dict(), "prox" in inspect.signature(step).parameters
+  step, wrapper = chosen(config, "optimizer", step_name(options)), chosen(config, "optimizer")
+  named = chosen_all(config, "optimizer.constraints")
+  mask = getattr(paths, options.constraints.mask)
   return make_optimizer(
-    name,
+    step,
     schedule,
-    step_options,
-    wrapper=wrapper,
+    wrapper=wrapper.without("inner") if wrapper.kind == "wrapper" else None,
     weight_decay=options.weight_decay.rate,
     decoupled=options.weight_decay.decoupled,
     mask=options.weight_decay.mask,
     clip_norm=options.clip_norm,
-    constraints={} if takes_prox else named.make_constraints(constraints, schedule),
+    constraints={} if step.needs("prox") else make_constraints(named, mask, schedule),
     network={
-      "prox": named.make_prox(constraints),
+      "prox": make_prox(named, mask),
       "apply_fn": lambda params, x: model.apply({"params": params}, x, train=False),
       "input_shape": data.input_shape,
       "num_examples": data.sizes["train"],

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxreg import adversarial, averaging, losses, models, penalties
-from jaxreg.train.config.choices import BY_NAME, FIELDS, Config, flatten, named_in, relevant
+from jaxreg.train.config.choices import CHOICES, Config, flatten, named_in, relevant
 from jaxreg.train.config.fields import attribute, is_read
 from jaxreg.train.config.rows import checked_rows, compared_rows
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.lookup import is_yours, short
-from jaxreg.train.step import averages
+from jaxreg.train.registry import REGISTRY, find, takes_modules
 
 WIDTH = 80
 
@@ -65,8 +65,9 @@ def describe(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -
 
 def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> tuple[str, ...]:
   """The names that a field may have; none for a number, a path or a list of the user's."""
-  if field in FIELDS:
-    return (*BY_NAME[FIELDS[field]].table, "MODULE:NAME")
+  if field in CHOICES:
+    group = CHOICES[field]
+    return (*REGISTRY[group], *(["MODULE:NAME"] if takes_modules(group) else []))
   if isinstance(attribute(field, "allowed"), tuple):
     return attribute(field, "allowed")
   for function, name in _origins(field, flat):
@@ -79,8 +80,8 @@ def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) ->
 def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., Any], str]]:
   """The functions that have a field as a parameter, each with the parameter's name."""
   group, *rest = field.split(".")
-  if field.startswith("optimizer.constraints."):
-    group, rest = "optimizer.constraints", rest[1:]
+  if ".".join((group, *rest[:1])) in REGISTRY:  # optimizer.constraints and optimizer.schedule
+    group, rest = f"{group}.{rest[0]}", rest[1:]
   if group == "translate":
     return [(models.beam_decode, rest[0])]
   if field.startswith("data.stream."):
@@ -90,19 +91,19 @@ def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., An
     return [(function, rest[2]) for function in (*found, getattr(losses, rest[0], None)) if function]
   if len(rest) != 2:
     return []
-  places = {"regularizers": (penalties, adversarial, losses), "average": (averages, averaging)}.get(group, ())
+  places = {"regularizers": (penalties, adversarial, losses), "average": (averaging,)}.get(group, ())
   found = [*_things(group, rest[0], flat), *(getattr(place, rest[0], None) for place in places)]
   return [(_inner(function), rest[1]) for function in found if callable(function)]
 
 
 def _things(group: str, key: str, flat: Mapping[str, Any]) -> list[Any]:
   """The function or class whose options are `group.key`: one of ours, or one that `flat` names."""
-  if group not in BY_NAME:
+  if group not in REGISTRY:
     return []
-  if key in BY_NAME[group].table:
-    return [BY_NAME[group].find(key)]
+  if key in REGISTRY[group]:
+    return [REGISTRY[group][key].function]
   yours = (name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == key)
-  return [BY_NAME[group].find(name) for name in itertools.islice(yours, 1)]
+  return [find(group, name).function for name in itertools.islice(yours, 1)]
 
 
 def _inner(function: Any) -> Any:

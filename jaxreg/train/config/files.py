@@ -3,7 +3,6 @@
 import ast
 import difflib
 import importlib.util
-import inspect
 import textwrap
 import types
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxreg.train.config.choices import FIELDS, Config, add_options, default_config, flatten
+from jaxreg.train.config.choices import CHOICES, Config, add_options, default_config, flatten
 from jaxreg.train.config.describe import WIDTH
 from jaxreg.train.config.overrides import meant
 from jaxreg.train.errors import RunError, one_line, shortened
 from jaxreg.train.files import local_path, split_variant
-from jaxreg.train.lookup import look_here
+from jaxreg.train.lookup import look_here, parameters
 
 UNBROKEN: Any = {"break_on_hyphens": False, "break_long_words": False}
 
@@ -34,13 +33,13 @@ def load_file(path: str, configs: Path) -> tuple[Config, str]:
     look_here()  # for the modules that it imports
   try:
     module = load_module(file)
-    if colon and not inspect.signature(module.get_config).parameters:
+    if colon and not parameters(module.get_config):
       raise RunError(f"takes no argument, got {argument!r}")
     config = module.get_config(argument) if colon else module.get_config()
     if not isinstance(config, ConfigDict):
       got = "nothing" if config is None else f"a {type(config).__name__}"
       raise TypeError(f"get_config must return what base_config makes, got {got}")
-    if FIELDS.keys() <= flatten(config).keys():
+    if CHOICES.keys() <= flatten(config).keys():
       add_options(config)
     config.lock()
   except RunError as error:

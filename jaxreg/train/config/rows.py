@@ -15,8 +15,9 @@ from typing import Any
 from jaxreg.train.config.choices import ROWS, Config, flatten
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import short
-from jaxreg.train.step.methods import METHODS
+from jaxreg.train.registry import REGISTRY
 
+METHODS = REGISTRY["method"]
 Fields = dict[str, Any]  # values by the full names of their fields
 NAME = r"[\w.]+:\w+"  # `module:NAME`
 ENTRIES = (*ROWS, "mesh.shard", "optimizer.mahalanobis.metric")  # the fields whose text `parse_entries` reads

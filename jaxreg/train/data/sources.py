@@ -1,8 +1,6 @@
 """The sources of data: each is a function `(**options) -> Dataset`, and its options are fields."""
 
 import math
-import typing
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from jaxreg.train.data.tfds.prepared import tfds as tfds
 from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_idx, read_npz
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
-from jaxreg.train.lookup import find
 
 
 def digits() -> Dataset:
@@ -214,29 +211,3 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
     return read_idx(file, 3 if "idx3" in name else 1)
   except ERRORS as error:
     raise ArgumentError("path", f"{file} is truncated or damaged ({error}); fetch it again") from error
-
-
-SOURCES: dict[str, Callable[..., Dataset]] = {
-  "digits": digits,
-  "idx": idx,
-  "npz": npz,
-  "tfds": tfds,
-  "image_folder": image_folder,
-  "parallel_text": parallel_text,
-}
-
-
-def find_source(name: str) -> Callable[..., Dataset]:
-  """The function that `data.name` names.
-
-  A function from a module must be annotated to return a `Dataset`, because a work directory of other people
-  may name it.
-  """
-  return find(name, SOURCES, "data.name", "a function that says `-> jaxreg.train.Dataset`", _is_source)
-
-
-def _is_source(function: object) -> bool:
-  try:
-    return callable(function) and typing.get_type_hints(function).get("return") is Dataset
-  except (NameError, TypeError):
-    return False

@@ -1,15 +1,14 @@
 """The augmentations of a run, completed by the data's scale and classes: `(key, batch) -> batch`."""
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxreg.train.lookup import Chosen
 from jaxreg.typing import Batch, Key
 
 
 def make_augmentations(
-  named: Sequence[tuple[Callable[..., Any], Mapping[str, Any]]],
+  named: Sequence[Chosen],
   label_noises: Sequence[Callable[..., Any]],
   *,
   scale: float,
@@ -27,12 +26,12 @@ def make_augmentations(
   """
   given = {"value_range": (0.0, scale), "num_classes": num_classes}
   made = [_on_labels(noise, num_classes) for noise in label_noises]
-  for function, options in named:
-    asked = given.keys() & inspect.signature(function).parameters.keys()
-    if unlabelled and "num_classes" in asked:
-      name = getattr(getattr(function, "func", function), "__name__", function)
-      raise ValueError(f"augment.names: {name} mixes labels, and some examples have no label; leave it out")
-    made.append(functools.partial(function, **options, **{key: given[key] for key in asked}))
+  for chosen in named:
+    if unlabelled and chosen.needs("num_classes"):
+      raise ValueError(
+        f"augment.names: {chosen.name} mixes labels, and some examples have no label; leave it out"
+      )
+    made.append(chosen.bound(**given))
   return made
 
 

@@ -12,8 +12,6 @@ from jaxreg import averaging
 from jaxreg._checks import check_count, check_range
 from jaxreg.typing import Array, Key, Params
 
-AVERAGES = ("none", "early_stopping", "swa", "swag", "ema")
-
 
 def _keep(state: Any, *_: Any) -> Any:
   return state
@@ -42,6 +40,11 @@ class Averaging:
   along: bool = True
   draw: Callable[[Key, Any, Params], Params] | None = None
   samples: int = 0
+
+
+def none() -> Averaging:
+  """The parameters themselves."""
+  return Averaging()
 
 
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
@@ -129,12 +132,3 @@ def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Ave
     return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)
 
   return Averaging(averaging.ema_init, mean, step)
-
-
-def make_average(name: str, *, num_steps: int, steps_per_epoch: int, **options: Any) -> Averaging:
-  """The average called `name`; `none` predicts with the parameters themselves."""
-  if name == "none":
-    return Averaging()
-  if name in ("swa", "swag"):
-    options |= {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
-  return {"early_stopping": early_stopping, "swa": swa, "swag": swag, "ema": ema}[name](**options)

@@ -1,22 +1,20 @@
 """The Optax chain of a run, from options."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import optax
 
 from jaxreg import paths
-from jaxreg.train.lookup import short
-from jaxreg.train.step.optimizer import NUMBERS, SHARPNESS_AWARE, find_optimizer, find_step
+from jaxreg.train.lookup import Chosen
+from jaxreg.train.step.optimizer import NUMBERS, SHARPNESS_AWARE
 
 
 def make_optimizer(
-  name: str,
+  chosen: Chosen,
   schedule: optax.Schedule,
-  options: Mapping[str, Any],
   *,
-  wrapper: tuple[str, Mapping[str, Any]] | None = None,
+  wrapper: Chosen | None = None,
   weight_decay: float = 0.0,
   decoupled: bool = False,
   mask: str = "kernels_only",
@@ -32,10 +30,9 @@ def make_optimizer(
   clipped and decayed.
 
   Args:
-    name: one of `STEPS`, or `module:NAME`.
+    chosen: the optimizer with its options.
     schedule: the learning rate.
-    options: the keyword arguments of the optimizer.
-    wrapper: one of `WRAPPERS`, or `module:NAME`, with its keyword arguments; it wraps the optimizer.
+    wrapper: the wrapper of the optimizer with its options.
     weight_decay: the rate of the decay; 0 for none.
     decoupled: whether the decay is decoupled.
     mask: the function in `jaxreg.paths` that says which parameters decay.
@@ -46,31 +43,25 @@ def make_optimizer(
   Returns:
     An Optax chain, with the named parts as keys of its state.
   """
-  function = find_step(name)
-  options = {key: value for key, value in options.items() if value is not None}
-  decays = getattr(paths, mask)
-  asked = inspect.signature(function).parameters
-  options |= {key: value for key, value in (network or {}).items() if key in asked}
-  own_decay = {"weight_decay", "mask"} <= asked.keys()
-  if own_decay:
-    if weight_decay and not decoupled:
-      raise ValueError(
-        f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
-      )
-    options |= {"weight_decay": weight_decay, "mask": decays}
-  rate = "max_learning_rate" if "max_learning_rate" in asked else "learning_rate"
-  step = function(**{rate: schedule(0) if name in NUMBERS else schedule}, **options)
+  name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
+  if own_decay and weight_decay and not decoupled:
+    raise ValueError(
+      f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
+    )
+  rate = schedule(0) if name in NUMBERS else schedule
+  given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
+  step = chosen.bound(**given, **(network or {}))()
   chain = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)
   if weight_decay and not decoupled:
     chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
   if wrapper is not None:
-    inner, (name, settings) = name, wrapper
+    inner, name = name, wrapper.name
     if name in SHARPNESS_AWARE:
-      step, chain = optax.named_chain(*chain.items(), (short(inner), step)), {}
-    step = find_optimizer(name)(step, **settings)
-  chain[short(name)] = step
+      step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
+    step = wrapper.bound()(step)
+  chain[name] = step
   if weight_decay and decoupled and not own_decay:
     chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
   return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))

@@ -4,14 +4,12 @@ Each is `(key, view, *, options) -> [batch]`, or `-> scalar` if the term is not 
 that need no labels count the examples without a label, too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxreg import augment, losses, penalties
-from jaxreg.train.step.adversarial_terms import fgsm, pgd, trades, virtual_adversarial
 from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key
 
@@ -141,35 +139,3 @@ def jacobian_penalty(key: Key, view: NetworkView, *, num_samples: int = 1) -> Ar
   """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
   log_probs_fn = lambda _, x: view.log_probs_fn(x, view.same_noise)
   return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_samples=num_samples, key=key)
-
-
-TERMS: dict[str, Callable[..., Array]] = {
-  "fgsm": fgsm,
-  "pgd": pgd,
-  "gradient_penalty": gradient_penalty,
-  "virtual_adversarial": virtual_adversarial,
-  "trades": trades,
-  "r_drop": r_drop,
-  "pi_model": pi_model,
-  "mean_teacher": mean_teacher,
-  "distillation": distillation,
-  "entropy": entropy,
-  "z_loss": z_loss,
-  "reconstruction": reconstruction,
-  "pseudo_label": pseudo_label,
-  "fixmatch": fixmatch,
-  "augmix": augmix,
-  "l1_activity": l1_activity,
-  "kl_sparsity": kl_sparsity,
-  "jacobian_penalty": jacobian_penalty,
-}
-OF_LABELS = ("fgsm", "pgd", "gradient_penalty")
-
-
-def needs_labels(term: Callable[..., Array]) -> bool:
-  """Whether a term counts labelled examples alone.
-
-  A term from outside this package does, unless its attribute `needs_labels` is False.
-  """
-  ours = {function: name in OF_LABELS for name, function in TERMS.items()}
-  return getattr(term, "needs_labels", ours.get(term, True))

@@ -58,6 +58,15 @@ def predict_dropmax(
   return losses.dropmax_monte_carlo_log_probs(key, logits, retain_logits, num_samples=num_samples)
 
 
+def dropmax_diagnostics(
+  key: Key, *, temperature: Array, num_samples: int, logits: Array, **arguments: Any
+) -> dict[str, Array]:
+  """`losses.dropmax_diagnostics` of the loss's arguments and options, without the weights of its terms."""
+  names = ("retain_logits", "residual_logits", "labels", "posterior_logits")
+  given = {name: arguments[name] for name in names if name in arguments}
+  return losses.dropmax_diagnostics(key, logits, temperature=temperature, num_samples=num_samples, **given)
+
+
 def predict_gated(key: Key, *, logits: Array, retain_logits: Array) -> Array:
   del key
   return losses.dropmax_log_probs(logits, retain_logits)

@@ -1,7 +1,6 @@
 """The backbone, and the one function that runs the network."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,44 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jaxreg import augment, models
+from jaxreg import augment
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import find
+from jaxreg.train.lookup import Chosen
 from jaxreg.typing import ApplyFn, Key
 
-BACKBONES: dict[str, type[nn.Module]] = {
-  "MLP": models.MLP,
-  "RNN": models.RNN,
-  "LeNet": models.LeNet,
-  "TutorialCNN": models.TutorialCNN,
-  "CifarResNet": models.CifarResNet,
-  "ResNet": models.ResNet,
-  "VGG": models.VGG,
-  "VGG9": models.VGG9,
-  "Airbench": models.Airbench,
-  "Transformer": models.Transformer,
-}
 
-
-def find_backbone(name: str) -> type[nn.Module]:
-  """The Linen module that `model.name` names."""
-  fits = lambda found: isinstance(found, type) and issubclass(found, nn.Module)
-  return find(name, BACKBONES, "model.name", "a class of Linen modules", fits)
-
-
-def make_backbone(name: str, options: dict[str, Any], given: Mapping[str, int]) -> Any:
+def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
   """The model with its options and with the arguments `given` by the data."""
-  model = find_backbone(name)
-  parameters = inspect.signature(model).parameters.values()
-  asked = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
+  asked = chosen.entry.needs
   if set(asked) != set(given):
     raise RunError(
-      f"model.name: {name} takes {', '.join(asked) or 'nothing'} from the data, "
+      f"model.name: {chosen.name} takes {', '.join(asked) or 'nothing'} from the data, "
       f"which give {', '.join(given) or 'nothing'}; give another model.name or data.name"
     )
-  return model(**given, **options)
+  return chosen.bound(**given)()
 
 
 @contextlib.contextmanager

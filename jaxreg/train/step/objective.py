@@ -1,7 +1,6 @@
 """The function that a step minimises: the weighted mean of a method's terms over a batch, plus penalties."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,8 @@ from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples, make_examples
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
-from jaxreg.train.step.named import Term
 from jaxreg.train.step.network_view import Outputs, TrainedFn, make_view_fn
+from jaxreg.train.step.regularizers import Term
 from jaxreg.train.step.state import TrainState
 from jaxreg.typing import ApplyFn, Array, Batch, Key, Metrics, ModelState, Objective, Params
 
@@ -127,11 +126,9 @@ def _make_diagnose_fn(
   function = method.diagnose
   if function is None:
     return lambda key, examples, outputs: {}
-  known = inspect.signature(function).parameters
-  options = {name: value for name, value in loss_options.items() if name in known}
 
   def diagnose(key: Key, examples: Examples, outputs: Outputs) -> Metrics:
-    values = function(key, labels=examples.classes, **outputs, **options)
+    values = function(key, labels=examples.classes, **outputs, **loss_options)
     return {name: weighted(value, examples.label_weights) for name, value in values.items()}
 
   return diagnose

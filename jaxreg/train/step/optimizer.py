@@ -1,7 +1,5 @@
-"""The optimizers by name: of Optax, of `jaxreg.optim`, and wrappers of another optimizer."""
+"""Optimizers beside those of Optax and `jaxreg.optim`, and what the trainer knows of optimizers by name."""
 
-import functools
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,23 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import optim, paths, symmetry
-from jaxreg.train.lookup import find, parameters, short, takes
+from jaxreg.train.lookup import short
 from jaxreg.typing import Params
-
-# Optimizers of Optax, without its second names for the same optimizer.
-ALIASES = (
-  *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad"),
-  *("fromage", "lamb", "lars", "lbfgs", "lion", "nadam", "nadamw", "novograd", "optimistic_adam_v2"),
-  *("optimistic_gradient_descent", "polyak_sgd", "radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum"),
-  *("sm3", "yogi"),
-)
-# Functions of `jaxreg.optim`.
-OURS = (
-  *("exact_adagrad", "exact_rmsprop", "exact_adam", "adaptive", "trust_region", "p_norm_sgd", "path_sgd"),
-  "sgld",
-  "fista",
-)
-MASKS = ("kernels_only", "no_branches", "everything")
 
 
 def noisy_sgd(
@@ -70,52 +53,15 @@ def reparameterize(
   return optim.reparameterize(inner, there.forward, there.inverse)
 
 
-# `(learning_rate, **options) ->` an Optax transform.
-STEPS: dict[str, Callable[..., Any]] = {
-  **{name: getattr(optax, name) for name in ALIASES},
-  **{name: getattr(optim, name) for name in OURS},
-  "noisy_sgd": noisy_sgd,
-  "mahalanobis": mahalanobis,
-}
-# `(inner, **options) ->` an Optax transform: the optimizer `inner`, changed.
-WRAPPERS: dict[str, Callable[..., Any]] = {
-  "sam": optim.sam,
-  "asam": optim.asam,
-  "gsam": optim.gsam,
-  "layer_decay": functools.partial(optim.layer_decay, layers=("backbone/*", "head/*")),
-  "gradient_noise": gradient_noise,
-  "reparameterize": reparameterize,
-}
 # Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
 SHARPNESS_AWARE = ("sam", "asam", "gsam")
-OPTIMIZERS = ChainMap(WRAPPERS, STEPS)  # both tables, with rows added later
 # Optimizers whose learning rate is one number: the schedule's value at step 0.
 NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
 
 
 def step_name(chosen: Mapping[str, Any]) -> str:
-  """The name of the optimizer in `STEPS` that `config.optimizer` chooses, alone or within a wrapper."""
+  """The name of the optimizer that `config.optimizer` chooses, alone or within a wrapper."""
   return chosen[short(chosen["name"])].get("inner", chosen["name"])
-
-
-def find_optimizer(name: str) -> Callable[..., Any]:
-  """The optimizer or wrapper that `optimizer.name` names."""
-  kind = "a function of learning_rate, or of an optimizer `inner`, first"
-  return find(name, OPTIMIZERS, "optimizer.name", kind, lambda found: _is_step(found) or is_wrapper(found))
-
-
-def find_step(name: str, field: str = "optimizer.name") -> Callable[..., Any]:
-  """The optimizer that `field` names; a wrapper is not allowed there."""
-  return find(name, STEPS, field, "a function of learning_rate", _is_step)
-
-
-def is_wrapper(function: Callable[..., Any]) -> bool:
-  """Whether a function wraps another optimizer: its first argument is `inner`."""
-  return takes(function, "inner")
-
-
-def _is_step(function: Callable[..., Any]) -> bool:
-  return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(function))
 
 
 def _entry(entry: Any) -> tuple[str, float]:

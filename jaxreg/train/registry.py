@@ -1,0 +1,360 @@
+"""The functions and classes that a configuration can name, a row each: `REGISTRY[group][name]`.
+
+An object of a user's own module, `module:NAME`, needs no row: `find` infers its kind. Rows are read when they
+are used, so a row that is added later is found, too.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import optax
+from flax import linen as nn
+
+from jaxreg import augment, constraints, losses, models, noise, optim, penalties
+from jaxreg.losses._deterministic_dropmax import deterministic_dropmax_terms
+from jaxreg.losses._dropmax_qp import dropmax_qp_terms
+from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import Dataset
+from jaxreg.train.errors import RunError, unknown
+from jaxreg.train.lookup import Chosen, Entry, imported, is_yours, options, parameters, short, shown
+from jaxreg.train.step import adversarial_terms, averages, example_terms, optimizer, schedule
+from jaxreg.train.step import method_adapters as rules
+from jaxreg.train.step.methods import Method, of_logits
+
+MASK = ("mask",)  # penalties, noise and constraints on the parameters that a mask selects
+LABELS = ("labels",)  # terms that count labelled examples alone
+IMAGES, MIXES = ("value_range",), ("num_classes",)  # augmentations of colours, and of labels
+RATE, DECAYS = ("learning_rate",), ("learning_rate", "weight_decay", "mask")  # optimizers
+
+
+def _of_logits(loss: Callable[..., Any], term: str, *, soft_labels: bool = False) -> Entry:
+  return Entry(of_logits(loss, term, soft_labels=soft_labels), "method")
+
+
+def _method(*parts: Any, needs: tuple[str, ...] = (), **more: Any) -> Entry:
+  return Entry(Method(*parts, **more), "method", needs=needs)
+
+
+def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
+  return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
+
+
+REGISTRY: dict[str, dict[str, Entry]] = {
+  "data": _rows(sources, "source", "digits idx npz tfds image_folder parallel_text"),
+  "augment": {
+    **_rows(augment, "augmentation", "pad_crop flip translate rotate scale cutout random_erasing"),
+    **_rows(augment, "augmentation", "lighting rand_augment auto_augment augmix trivial_augment", IMAGES),
+    "random_resized_crop": Entry(augment.random_resized_crop, "augmentation"),
+    "color_jitter": Entry(augment.color_jitter, "augmentation", needs=IMAGES),
+    "mixup": Entry(augment.mixup, "augmentation", needs=MIXES),
+    "manifold_mixup": Entry(augment.manifold_mixup, "augmentation", {"layers": ("backbone", "head")}, MIXES),
+    "cutmix": Entry(augment.cutmix, "augmentation", needs=MIXES),
+  },
+  "model": {
+    **_rows(models, "backbone", "MLP RNN LeNet TutorialCNN CifarResNet ResNet VGG VGG9 Airbench"),
+    "Transformer": Entry(models.Transformer, "backbone", needs=("vocab_size", "source_length")),
+  },
+  "method": {
+    "softmax": _of_logits(losses.softmax_cross_entropy, "nll", soft_labels=True),
+    "label_smoothing": _of_logits(losses.label_smoothing, "label_smoothing", soft_labels=True),
+    "focal": _of_logits(losses.focal, "focal", soft_labels=True),
+    "poly_loss": _of_logits(losses.poly_loss, "poly_loss", soft_labels=True),
+    "confidence_penalty": _of_logits(losses.confidence_penalty, "confidence_penalty", soft_labels=True),
+    "large_margin": _of_logits(losses.large_margin, "large_margin"),
+    "logit_adjustment": _method(
+      models.SoftmaxHead, rules.logit_adjustment, rules.predict_softmax, soft_labels=True
+    ),
+    "cosface": _method(
+      models.CosineHead,
+      rules.single(losses.cosface, "cosface"),
+      rules.predict_cosine,
+      terms=("cosface",),
+      shared=("scale",),
+    ),
+    "arcface": _method(
+      models.CosineHead,
+      rules.single(losses.arcface, "arcface"),
+      rules.predict_cosine,
+      terms=("arcface",),
+      shared=("scale",),
+    ),
+    "bi_tempered": _method(
+      models.SoftmaxHead,
+      rules.single(losses.bi_tempered, "bi_tempered"),
+      rules.predict_bi_tempered,
+      terms=("bi_tempered",),
+      soft_labels=True,
+      shared=("t2",),
+    ),
+    "sparsemax": _method(
+      models.SoftmaxHead,
+      rules.single(losses.sparsemax, "sparsemax"),
+      rules.predict_sparsemax,
+      terms=("sparsemax",),
+      soft_labels=True,
+    ),
+    "group_softmax": _method(
+      models.GroupSoftmaxHead, rules.group_softmax, rules.predict_group_softmax, terms=("group_softmax",)
+    ),
+    "sampled_softmax": _method(
+      models.SoftmaxHead, rules.drawn(losses.sampled_softmax, "nll"), rules.predict_softmax
+    ),
+    "random_dropmax": _method(
+      models.SoftmaxHead, rules.drawn(losses.random_dropmax, "nll"), rules.predict_softmax
+    ),
+    "deterministic_attention": _method(
+      models.AttentionHead,
+      rules.single(losses.deterministic_attention, "nll"),
+      rules.predict_gated,
+      soft_labels=True,
+    ),
+    "deterministic_dropmax": _method(
+      models.AttentionHead,
+      rules.keyless(deterministic_dropmax_terms),
+      rules.predict_gated,
+      terms=("nll", "auxiliary"),
+      soft_labels=True,
+    ),
+    "autoencoder": _method(
+      models.DecodingHead,
+      rules.autoencoder,
+      rules.predict_classes,
+      soft_labels=True,
+      needs=("input_shape",),
+    ),
+    "multitask": _method(
+      models.CoarseTasksHead, rules.multitask, rules.predict_classes, terms=("nll", "tasks")
+    ),
+    "dropmax_qp": _method(
+      models.AttentionHead, dropmax_qp_terms, rules.predict_dropmax, terms=("nll", "kl", "neg_entropy")
+    ),
+    "dropmax": _method(
+      models.DropMaxHead,
+      losses.dropmax_terms,
+      rules.predict_dropmax,
+      terms=("nll", "kl", "neg_entropy", "auxiliary"),
+      diagnose=rules.dropmax_diagnostics,
+    ),
+  },
+  "regularizers": {
+    "l2": Entry(penalties.l2, "penalty", needs=MASK),
+    "l1": Entry(penalties.l1, "penalty", needs=MASK),
+    "elastic_net": Entry(penalties.elastic_net, "penalty", {"ratio": 0.5}, MASK),
+    "group_lasso": Entry(penalties.group_lasso, "penalty", needs=MASK),
+    "hoyer": Entry(penalties.hoyer, "penalty", needs=MASK),
+    "orthogonality": Entry(penalties.orthogonality, "penalty", needs=MASK),
+    "gaussian_prior": Entry(penalties.gaussian_prior, "penalty", {"precision": 1.0}, MASK),
+    "laplace_prior": Entry(penalties.laplace_prior, "penalty", {"rate": 1.0}, MASK),
+    "tying": Entry(penalties.tying, "penalty", {"pairs": ()}),
+    "l2_sp": Entry(penalties.l2_sp, "penalty", needs=("reference", "mask")),
+    "learned_dropout": Entry(penalties.learned_dropout, "penalty"),
+    **_rows(adversarial_terms, "term", "fgsm pgd", LABELS),
+    "gradient_penalty": Entry(example_terms.gradient_penalty, "term", needs=LABELS),
+    **_rows(adversarial_terms, "term", "virtual_adversarial trades"),
+    **_rows(example_terms, "term", "r_drop pi_model mean_teacher distillation entropy z_loss reconstruction"),
+    **_rows(example_terms, "term", "pseudo_label fixmatch augmix l1_activity kl_sparsity jacobian_penalty"),
+  },
+  "noise": {
+    "gaussian_noise": Entry(noise.gaussian_noise, "input_noise", {"std": 0.1}),
+    "weight_noise": Entry(noise.weight_noise, "params_noise", {"std": 0.01}, MASK),
+    "dropconnect_params": Entry(noise.dropconnect_params, "params_noise", {"rate": 0.5}, MASK),
+    "label_noise": Entry(noise.label_noise, "label_noise", {"rate": 0.1}, ("num_classes",)),
+  },
+  "average": {
+    **_rows(averages, "average", "none early_stopping"),
+    **_rows(averages, "average", "swa swag", ("num_steps", "steps_per_epoch")),
+    "ema": Entry(averages.ema, "average"),
+  },
+  "optimizer": {
+    **_rows(optax, "step", "adabelief adadelta adafactor adagrad adam adamax", RATE),
+    **_rows(optax, "step", "adamaxw adamw adan", DECAYS),
+    **_rows(optax, "step", "amsgrad fromage", RATE),
+    "lamb": Entry(optax.lamb, "step", needs=DECAYS),
+    **_rows(optax, "step", "lars lbfgs", RATE),
+    "lion": Entry(optax.lion, "step", needs=DECAYS),
+    "nadam": Entry(optax.nadam, "step", needs=RATE),
+    "nadamw": Entry(optax.nadamw, "step", needs=DECAYS),
+    **_rows(optax, "step", "novograd optimistic_adam_v2 optimistic_gradient_descent", RATE),
+    "polyak_sgd": Entry(optax.polyak_sgd, "step", needs=("max_learning_rate",)),
+    **_rows(optax, "step", "radam rmsprop rprop sgd sign_sgd signum sm3 yogi", RATE),
+    **_rows(optim, "step", "exact_adagrad exact_rmsprop exact_adam adaptive trust_region", RATE),
+    "p_norm_sgd": Entry(optim.p_norm_sgd, "step", {"weight": ...}, RATE),  # the rate stands for the weight
+    "path_sgd": Entry(optim.path_sgd, "step", needs=("learning_rate", "apply_fn", "input_shape")),
+    "sgld": Entry(optim.sgld, "step", needs=("learning_rate", "num_examples")),
+    "fista": Entry(optim.fista, "step", needs=("learning_rate", "prox")),
+    **_rows(optimizer, "step", "noisy_sgd mahalanobis", RATE),
+    **_rows(optim, "wrapper", "sam asam gsam"),
+    "layer_decay": Entry(optim.layer_decay, "wrapper", {"layers": ("backbone/*", "head/*")}),
+    **_rows(optimizer, "wrapper", "gradient_noise reparameterize"),
+  },
+  "optimizer.constraints": {
+    "max_norm": Entry(constraints.max_norm, "projection", {"limit": 3.0}, MASK),
+    "unit_norm": Entry(constraints.unit_norm, "projection", needs=MASK),
+    "min_max_norm": Entry(constraints.min_max_norm, "projection", {"low": 0.5, "high": 3.0}, MASK),
+    "prox_l1": Entry(constraints.prox_l1, "prox", {"weight": 1e-4}, MASK),
+    "prox_elastic_net": Entry(constraints.prox_elastic_net, "prox", {"weight": 1e-4, "ratio": 0.5}, MASK),
+    "prox_group_lasso": Entry(constraints.prox_group_lasso, "prox", {"weight": 1e-4}, MASK),
+    "prox_l0": Entry(constraints.prox_l0, "prox", {"weight": 1e-4}, MASK),
+    "prox_non_negative": Entry(constraints.prox_non_negative, "prox", needs=MASK),
+  },
+  "optimizer.schedule": {
+    "constant": Entry(schedule.constant, "schedule"),
+    "step": Entry(schedule.step, "schedule", needs=("warmup", "num_steps", "steps_per_epoch")),
+    "cosine": Entry(schedule.cosine, "schedule", needs=("warmup", "num_steps")),
+    "noam": Entry(schedule.noam, "schedule"),
+  },
+}
+# Groups whose field `names` takes several; in the others, the field is `name`.
+SEVERAL = ("augment", "regularizers", "noise", "optimizer.constraints")
+FIELDS = {group: f"{group}.{'names' if group in SEVERAL else 'name'}" for group in REGISTRY}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """What the objects of a kind have in common.
+
+  Attributes:
+    group: the group whose field names them.
+    words: the kind in the words of a message.
+    fits: whether an object of a user's own module is of this kind.
+    given: the arguments that the trainer gives to an object that has them.
+    hidden: arguments that are no options.
+  """
+
+  group: str
+  words: str
+  fits: Callable[[Any], bool]
+  given: tuple[str, ...] = ()
+  hidden: tuple[str, ...] = ()
+
+
+def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[str, ...] = ()) -> Kind:
+  """The kind of the functions whose first parameters have these names."""
+  fits = lambda thing: tuple(parameters(thing))[: len(first)] == first
+  return Kind(group, f"a function of ({', '.join(first)}, ...)", fits, given, hidden)
+
+
+def _is_source(thing: Any) -> bool:
+  # The annotation is asked for because a work directory of other people may name the function.
+  try:
+    return callable(thing) and typing.get_type_hints(thing).get("return") is Dataset
+  except (NameError, TypeError):
+    return False
+
+
+def _is_step(thing: Any) -> bool:
+  return not {"learning_rate", "max_learning_rate"}.isdisjoint(parameters(thing))
+
+
+_OPTIMIZERS = (  # numbers that have a field outside the options, and what only a function can fill
+  *("scaling", "weight_decay", "weight_decay_rate", "key", "num_examples", "prox", "trained", "mask"),
+  *("weight_decay_mask", "trust_ratio_mask", "mu_dtype", "accumulator_dtype", *RATE, "max_learning_rate"),
+)
+# The first kind that fits an object counts.
+KINDS: dict[str, Kind] = {
+  "source": Kind("data", "a function that says `-> jaxreg.train.Dataset`", _is_source),
+  "augmentation": _takes("augment", "key", "batch", given=(*IMAGES, *MIXES), hidden=("channel_axis",)),
+  "backbone": Kind(
+    "model",
+    "a class of Linen modules",
+    lambda thing: isinstance(thing, type) and issubclass(thing, nn.Module),
+    hidden=("parent", "name", "axis_name"),
+  ),
+  "method": Kind(
+    "method",
+    "a jaxreg.train.Method, or a loss of (logits, labels, ...)",
+    lambda thing: isinstance(thing, Method) or tuple(parameters(thing))[:2] == ("logits", "labels"),
+  ),
+  "penalty": _takes("regularizers", "params", given=("mask", "reference"), hidden=("axis",)),
+  "term": _takes("regularizers", "key", "view"),
+  "input_noise": _takes("noise", "key", "x", given=MASK, hidden=("shared_axes",)),
+  "params_noise": _takes("noise", "key", "params", given=MASK),
+  "label_noise": _takes("noise", "key", "labels", given=MIXES),
+  "wrapper": _takes("optimizer", "inner", hidden=_OPTIMIZERS),
+  "step": Kind(
+    "optimizer",
+    "a function of learning_rate",
+    _is_step,
+    (*DECAYS, "max_learning_rate", "apply_fn", "input_shape", "num_examples", "prox"),
+    _OPTIMIZERS,
+  ),
+  "prox": _takes("optimizer.constraints", "params", "step", given=MASK, hidden=("axis", "step")),
+  "projection": _takes("optimizer.constraints", "params", given=MASK, hidden=("axis",)),
+}
+
+
+def find(group: str, name: object, *, field: str = "", kind: str = "") -> Entry:
+  """The entry that a field names: a row, or an object of a user's own module.
+
+  Args:
+    group: a key of `REGISTRY`.
+    name: a name of a row, or `module:NAME`.
+    field: the field for the messages; by default the group's own.
+    kind: the kind that the field takes; by default all kinds of the group.
+
+  Raises:
+    RunError: if there is no such row or object, or it is of another kind.
+  """
+  field = field or FIELDS[group]
+  rows = {row: entry for row, entry in REGISTRY[group].items() if kind in ("", entry.kind)}
+  kinds = {each: of for each, of in KINDS.items() if of.group == group and kind in ("", each)}
+  if not (kinds and isinstance(name, str) and is_yours(name)):
+    if not isinstance(name, str) or name not in rows:
+      raise unknown(field, name, rows, others=" or MODULE:NAME" if kinds else "")
+    return rows[name]
+  found, row = imported(name, field), REGISTRY[group].get(short(name))
+  if row is not None and found is not row.function:
+    raise RunError(
+      f"{field}: {name} has the name of one of jaxreg's own, which would share its options; rename it"
+    )
+  entry = row or infer(group, found, short(name))
+  if entry is None or entry.kind not in kinds:
+    words = " or ".join(of.words for of in kinds.values())
+    raise RunError(f"{field}: {name} must be {words}, got {shown(found)}")
+  return entry
+
+
+def takes_modules(group: str) -> bool:
+  """Whether the field of a group takes objects of a user's own modules."""
+  return any(kind.group == group for kind in KINDS.values())
+
+
+def choose(group: str, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> Chosen:
+  """The entry that a field names, with its options."""
+  return Chosen(short(name), find(group, name), options)
+
+
+def infer(group: str, thing: Any, name: str) -> Entry | None:
+  """The entry of an object of a user's own module, from its parameters; None if it fits no kind."""
+  kind = next((each for each, of in KINDS.items() if of.group == group and of.fits(thing)), None)
+  if kind is None:
+    return None
+  names = parameters(thing.head if isinstance(thing, Method) else thing)
+  needs = tuple(name for name in KINDS[kind].given if name in names)
+  if kind == "step" and not {"weight_decay", "mask"} <= names.keys():
+    needs = tuple(name for name in needs if name not in ("weight_decay", "mask"))
+  elif kind == "backbone":
+    needs = tuple(name for name, parameter in names.items() if parameter.default is parameter.empty)
+  elif kind == "term" and getattr(thing, "needs_labels", True):
+    needs = LABELS
+  elif kind == "method":
+    needs = tuple(name for name in ("input_shape",) if name in names)
+    thing = thing if isinstance(thing, Method) else of_logits(thing, name)
+  return Entry(thing, kind, needs=needs)
+
+
+# What a kind has beside the options of its function. A limit takes the place of a penalty's weight.
+_MORE = {"penalty": {"weight": 1e-4, "limit": 0.0}, "term": {"weight": 1.0}, "wrapper": {"inner": "sgd"}}
+
+
+def options_of(entry: Entry) -> dict[str, Any]:
+  """The options of an entry with their defaults; those of a method in groups: `head`, `loss`, `predict`."""
+  function = entry.function
+  if isinstance(function, Method):
+    skip = {"head": ("parent", "name", "input_shape"), "loss": ("posterior_logits",), "predict": ()}
+    return {part: options(getattr(function, part), skip[part]) for part in skip}
+  hidden = KINDS[entry.kind].hidden if entry.kind in KINDS else ()
+  return {**_MORE.get(entry.kind, {}), **options(function, (*entry.needs, *hidden), entry.defaults)}

@@ -1,0 +1,100 @@
+"""The penalties, example terms, constraints and noise of a run: functions of what a configuration names."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import optax
+
+from jaxreg import constraints
+from jaxreg.train.lookup import Chosen
+from jaxreg.train.step.extras import Limit
+from jaxreg.train.step.network_view import NetworkView
+from jaxreg.typing import Array, Key, Params
+
+Mask = Callable[..., Any]  # a function of `jaxreg.paths`
+Penalty = Callable[[Params, dict[str, Any]], Array]  # of the parameters and of the state's extras
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+  """A regularizer that looks at examples; it adds `weight * function(key, view)` to the loss."""
+
+  function: Callable[[Key, NetworkView], Array]
+  weight: float
+  needs_labels: bool
+
+
+def make_penalties(named: Iterable[Chosen], mask: Mask) -> dict[str, Penalty]:
+  """Each named penalty times its weight or, with a limit, its multiplier."""
+
+  def make(name: str, options: dict[str, Any], penalty: Penalty) -> Penalty:
+    if options["limit"]:
+      return lambda params, extras: extras["multipliers"][name].multiplier * penalty(params, extras)
+    return lambda params, extras: options["weight"] * penalty(params, extras)
+
+  return {each.name: make(each.name, dict(each.options), _penalty(each, mask)) for each in _penalties(named)}
+
+
+def make_limits(named: Iterable[Chosen], mask: Mask, learning_rate: float) -> dict[str, Limit]:
+  """The named penalties that have a limit, as constraints."""
+  limited = [each for each in _penalties(named) if each.options["limit"]]
+  return {each.name: Limit(_penalty(each, mask), each.options["limit"], learning_rate) for each in limited}
+
+
+def make_terms(named: Iterable[Chosen]) -> dict[str, Term]:
+  """The named regularizers that look at examples, with their weights and options."""
+  terms = [each for each in named if each.kind == "term"]
+  return {
+    each.name: Term(each.without("weight").bound(), each.options["weight"], each.needs("labels"))
+    for each in terms
+  }
+
+
+def _penalties(named: Iterable[Chosen]) -> list[Chosen]:
+  return [each for each in named if each.kind == "penalty"]
+
+
+def _penalty(chosen: Chosen, mask: Mask) -> Penalty:
+  penalty = chosen.without("weight", "limit").bound(mask=mask)
+  if chosen.needs("reference"):
+    return lambda params, extras: penalty(params, reference=extras["reference"])
+  return lambda params, extras: penalty(params)
+
+
+def make_constraints(
+  named: Iterable[Chosen], mask: Mask, schedule: optax.Schedule
+) -> dict[str, optax.GradientTransformation]:
+  """Each named proximal step or projection, as a transform for the end of an Optax chain."""
+  return {
+    each.name: constraints.proximal(each.bound(mask=mask), schedule)
+    if each.kind == "prox"
+    else constraints.project(each.bound(mask=mask))
+    for each in named
+  }
+
+
+def make_prox(named: Iterable[Chosen], mask: Mask) -> Callable[[Params, Any], Params]:
+  """The named proximal steps and projections, in order, for an optimizer that calls them itself."""
+  made = [(each.bound(mask=mask), each.kind == "prox") for each in named]
+
+  def prox(params: Params, step: Any) -> Params:
+    for function, steps in made:
+      params = function(params, step) if steps else function(params)
+    return params
+
+  return prox
+
+
+def make_noises(named: Sequence[Chosen], mask: Mask) -> dict[str, list[Callable[[Key, Any], Any]]]:
+  """The named noises, functions `(key, x) -> x`, by what they perturb: `inputs`, `params` or `labels`."""
+  kinds = {"inputs": "input_noise", "params": "params_noise", "labels": "label_noise"}
+  return {on: [each.bound(mask=mask) for each in named if each.kind == kinds[on]] for on in kinds}
+
+
+def most_labels(named: Iterable[Chosen]) -> int:
+  """How many classes the label of an example may have after the named augmentations.
+
+  Each augmentation that takes `num_classes` mixes two examples, which doubles the number.
+  """
+  return 2 ** sum(each.needs("num_classes") for each in named)
