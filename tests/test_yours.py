@@ -182,19 +182,26 @@ def test_a_run_of_them_all_its_evaluation_and_its_predictions(run, theirs, capsy
 def test_options_reach_what_is_built(theirs):
   config = cli.parse(ALL, CONFIGS).config
   for group, wanted in (("method", None), ("optimizer", {"factor": 0.25, "inner": "theirs:descent"})):
-    thing, options = chosen(config, group)
-    assert thing is getattr(sys.modules["theirs"], config[group].name.partition(":")[2])
-    assert options == (wanted or {"head": {"initializer": "glorot"}, "loss": {"epsilon": 2.0}, "predict": {}})
-  assert chosen(config, "optimizer", "theirs:descent")[1] == {"momentum": 0.25}
-  assert chosen(config, "augment", "theirs:dim")[1] == {"factor": 0.25}
-  assert chosen(config, "regularizers", "theirs:log_l1")[1] == {"weight": 1e-4, "limit": 0.0, "scale": 2.0}
+    found = chosen(config, group)
+    assert found.entry.function is getattr(sys.modules["theirs"], config[group].name.partition(":")[2])
+    assert found.options == (
+      wanted or {"head": {"initializer": "glorot"}, "loss": {"epsilon": 2.0}, "predict": {}}
+    )
+  assert chosen(config, "optimizer", "theirs:descent").options == {"momentum": 0.25}
+  assert chosen(config, "augment", "theirs:dim").options == {"factor": 0.25}
+  assert chosen(config, "regularizers", "theirs:log_l1").options == {
+    "weight": 1e-4,
+    "limit": 0.0,
+    "scale": 2.0,
+  }
 
 
 def test_a_loss_alone_is_a_method(theirs):
   config = cli.parse(
     [*SOFTMAX, *flags("method.name=theirs:poly", "method.poly.loss.epsilon=3")], CONFIGS
   ).config
-  method, options = chosen(config, "method")
+  found = chosen(config, "method")
+  method, options = found.entry.function, found.options
   logits = jax.numpy.zeros((2, 4))
   terms = method.loss(None, logits=logits, labels=np.array([0, 3]), **options["loss"])
   np.testing.assert_allclose(terms["poly"], np.log(4) + 3 * 0.75, rtol=1e-6)

@@ -12,6 +12,7 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.data import sources
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.jobs import train as training
 from jaxreg.train.run import checkpoint, loop, manifest, whole_split
 from jaxreg.train.run import workdir as workdirs
@@ -248,7 +249,7 @@ def test_a_run_at_work_keeps_its_files(tmp_path):
   """Even before its first checkpoint, and against another configuration."""
   workdir = tmp_path / "run"
   config, other = runs.make_config(), runs.make_config({"seed": 5})
-  data = {"sizes": {"train": 128}}
+  data = DataSpec((2,), "float32", 2, {"train": 128})
   workdirs.claim(workdir, train.flatten(config), data, 24)
   before = (workdir / "config.json").read_text()
   with (

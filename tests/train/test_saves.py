@@ -10,12 +10,14 @@ import runs
 
 from jaxreg import train
 from jaxreg.train.data import batches
+from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.run import checkpoint, interrupt, intervals, manifest
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.health import Watchdog
 
 pytestmark = pytest.mark.usefixtures("light_runs")
 
+DATA = DataSpec((2,), "float32", 2, {"train": 128})
 SELDOM = {"checkpoint.every": 100, "epochs": 2}  # 8 steps
 
 
@@ -141,11 +143,11 @@ def test_what_a_save_leaves_of_a_removed_folder_is_in_nobodys_way(tmp_path):
   """Orbax may go on to write after it has failed."""
   workdir, config = tmp_path / "run", runs.make_config({"epochs": 2})
   (workdir / "checkpoints" / "8.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
-  assert workdirs.claim(workdir, train.flatten(config), {}, 8) is None
+  assert workdirs.claim(workdir, train.flatten(config), DATA, 8) is None
   shutil.rmtree(workdir)
   (workdir / "checkpoints" / "8").mkdir(parents=True)
   with pytest.raises(train.RunError, match="has results of another program"):
-    workdirs.claim(workdir, train.flatten(config), {}, 8)
+    workdirs.claim(workdir, train.flatten(config), DATA, 8)
 
 
 def test_the_stacks_of_a_step_that_hangs(tmp_path):
