@@ -1,13 +1,14 @@
 """The trainer behind `run.py`.
 
-Its rooms, from the top down; a room imports from those below it::
+Its parts, from the top down; each imports from those below it::
 
   cli       flags to a checked configuration
   jobs      train, evaluate, compare, translate, flatness, ..., check_data; load
-  assemble  the last room that sees a configuration: from a configuration to pure functions
+  assemble  the last part that sees a configuration: from a configuration to pure functions
   run       one run and its work directory: loop, checkpoints, log, results
   config    the fields, what they mean, what they may hold
   devices   mesh, jit and pmap, replicas, processes
+  registry  the functions and classes that a configuration can name, a row each
   step      pure and compiled: objective, training step, prediction
   data      sources, order, batches
 
