@@ -31,7 +31,7 @@ if TYPE_CHECKING:
   from jaxreg.train.jobs.compare import compare
   from jaxreg.train.jobs.evaluate import evaluate
   from jaxreg.train.jobs.flatness.job import flatness
-  from jaxreg.train.jobs.load_model import load, load_outputs
+  from jaxreg.train.jobs.load_model import load
   from jaxreg.train.jobs.report import report
   from jaxreg.train.jobs.train import train
   from jaxreg.train.jobs.translate import translate
@@ -63,7 +63,6 @@ _PLACES = {
   "flatness": "jobs.flatness.job",
   "flatten": "config.choices",
   "load": "jobs.load_model",
-  "load_outputs": "jobs.load_model",
   "make_program": "assemble.from_config",
   "report": "jobs.report",
   "train": "jobs.train",
@@ -89,7 +88,6 @@ __all__ = [
   "flatness",
   "flatten",
   "load",
-  "load_outputs",
   "make_program",
   "report",
   "train",

@@ -22,7 +22,7 @@ from scipy.special import expit
 
 from jaxreg import losses
 from jaxreg.losses._dropmax_masks import dropmax_mask, dropmax_masked_logits
-from jaxreg.train import RunError, base_config, load_outputs
+from jaxreg.train import RunError, base_config, load
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.data.dataset import Split
@@ -63,7 +63,7 @@ def draw(workdir: Path) -> dict[str, Any]:
   dataset = load_data(config)
   if dataset.streams() or dataset.test.inputs.ndim != 4:
     raise RunError(f"{workdir}: the figures need images in one array, got the data {config.data.name!r}")
-  test, outputs = dataset.test, load_outputs(workdir)
+  test, outputs = dataset.test, load(workdir).outputs
   heads = {name: np.asarray(value) for name, value in outputs(test.inputs).items()}
   figures = {
     "equilibrium": _equilibrium(heads, test.labels),
@@ -157,7 +157,7 @@ def _gradients(workdir: Path, train: Split) -> Any:
   steps = sorted(good_steps(workdir))
   low, every = [], []
   for step in steps:
-    found = load_outputs(workdir, checkpoint=step)(train.inputs)
+    found = load(workdir, checkpoint=step).outputs(train.inputs)
     norms = dropmax.dropmax_gradient_norms(
       found["logits"], found["retain_logits"] + found["residual_logits"], jnp.asarray(train.labels)
     )

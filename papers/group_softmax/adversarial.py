@@ -23,7 +23,7 @@ from jaxreg.losses._group_softmax_scores import GROUPINGS, feature_groups
 from jaxreg.train import base_config
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
-from jaxreg.train.jobs.load_model import load_outputs
+from jaxreg.train.jobs.load_model import load
 from papers import group_softmax
 
 RULES = ("discriminative", "interleaved", "posterior", "rival")
@@ -39,7 +39,7 @@ def main() -> None:
   options = parser.parse_args()
   test = load_data(restore_config(base_config(), options.folder)).test
   inputs, labels = test.inputs[: options.examples], jnp.asarray(test.labels[: options.examples])
-  head = load_outputs(options.folder)(inputs)
+  head = load(options.folder).outputs(inputs)
   found = Found()
   for kind in ("I", "II"):
     for number in map(int, options.groups.split(",")):

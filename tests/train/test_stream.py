@@ -552,7 +552,7 @@ def test_a_loaded_run_takes_images_of_any_size(trained, folder, tmp_path):
   np.testing.assert_array_equal(predict([grey]), predict([np.stack([grey] * 3, -1)]))
   np.testing.assert_array_equal(predict([grey[..., None]]), predict([grey]))
   assert "or uint8 images of any size" in repr(predict)
-  outputs = train.load_outputs(workdir)
+  outputs = train.load(workdir).outputs
   np.testing.assert_array_equal(outputs(files)["logits"], outputs(np.asarray(data.val.inputs))["logits"])
   (tmp_path / "damaged.png").write_bytes(files[0].read_bytes()[:40])
   for wrong, message in (

@@ -126,10 +126,3 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     _program=program,
     _state=state,
   )
-
-
-def load_outputs(
-  workdir: str | Path, *, checkpoint: str | int = "latest", replica: int = 0
-) -> Callable[[Any], dict[str, Array]]:
-  """As `load`, but returns `outputs(inputs)`, a function to the head's outputs, such as `logits`, by name."""
-  return load(workdir, checkpoint=checkpoint, replica=replica).outputs
