@@ -213,8 +213,6 @@ REFUSED = [
   ("model.MLP.dropout_rates=(0.5,1.5)", "numbers from 0 to 1"),
   ("method.dropmax.loss.temperature=0", "in (0, inf]"),
   ("method.dropmax.loss.kl_weight=nan", "must be at least -1e6 and at most 1e6, got nan"),
-  ("optimizer.name=rprop optimizer.rprop.min_step_size=60.0", "at most max_step_size=50.0"),
-  ("optimizer.name=sgd optimizer.sgd.nesterov=True", "must be False without momentum"),
   ("method.name=arcface method.arcface.loss.margin=-1.0", "must lie in [0, "),
 ]
 

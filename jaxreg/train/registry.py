@@ -240,9 +240,10 @@ def _takes(group: str, *first: str, given: tuple[str, ...] = (), hidden: tuple[s
 def _is_source(thing: Any) -> bool:
   # The annotation is asked for because a work directory of other people may name the function.
   try:
-    return callable(thing) and typing.get_type_hints(thing).get("return") is Dataset
+    returned = typing.get_type_hints(thing).get("return")
   except (NameError, TypeError):
     return False
+  return callable(thing) and isinstance(returned, type) and issubclass(returned, Dataset)
 
 
 def _is_step(thing: Any) -> bool:

@@ -143,15 +143,6 @@ def _check_layers(mlp: Config) -> None:
 
 
 def _check_optimizer(chosen: Config) -> None:
-  for name in ("sgd", "rmsprop", "lars"):
-    if chosen[name].nesterov and not chosen[name].momentum:
-      raise RunError(
-        f"optimizer.{name}.nesterov: must be False without momentum, got True with "
-        f"optimizer.{name}.momentum={chosen[name].momentum}"
-      )
-  low, high = chosen.rprop.min_step_size, chosen.rprop.max_step_size
-  if low > high:
-    raise RunError(f"optimizer.rprop.min_step_size: must be at most max_step_size={high}, got {low}")
   step = chosen.schedule.step
   for boundary in step.boundaries:
     if not (isinstance(boundary, int | float) and 0 <= boundary < (1 if step.relative else math.inf)):

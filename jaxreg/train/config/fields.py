@@ -256,22 +256,6 @@ FIELDS: dict[str, Field] = {
     allowed="[0, inf)",
   ),
   "regularizers.*.clip": Field(help="Bounds of the moved inputs, the least and the largest; (): no bounds."),
-  "regularizers.trades.eps": Field(help="Radius of the ball around an input, in units of the scaled inputs."),
-  "regularizers.trades.step_size": Field(help="Length of a step of the attack."),
-  "regularizers.trades.num_steps": Field(help="Steps of the attack."),
-  "regularizers.trades.norm": Field(help="Norm of the ball: linf, l2 or l1."),
-  "regularizers.fixmatch.num_ops": Field(help="RandAugment's operations for each strong view."),
-  "regularizers.fixmatch.magnitude": Field(help="RandAugment's magnitude, in [0, 10]."),
-  "regularizers.fixmatch.cutout_size": Field(
-    help="Side of the gray square of the strong view in pixels; 0: none."
-  ),
-  "regularizers.fixmatch.threshold": Field(help="How sure the weak view's prediction must be, in [0, 1]."),
-  "regularizers.augmix.num_chains": Field(help="Chains of operations that each view mixes."),
-  "regularizers.augmix.num_ops": Field(help="The most operations of a chain."),
-  "regularizers.augmix.severity": Field(help="The largest magnitude of an operation, in [0.1, 10]."),
-  "regularizers.augmix.alpha": Field(
-    help="Parameter of the Dirichlet and beta distributions of the mixtures."
-  ),
   "regularizers.*.eps": Field(allowed="[0, inf)"),
   "regularizers.*.num_*": Field(allowed="[0, 1e4]"),
   "average.name": Field(
@@ -281,26 +265,10 @@ FIELDS: dict[str, Field] = {
       "checkpoint.best; swa, their mean over the end of the run; swag, draws from a Gaussian of the "
       "same iterates; ema, their exponential mean."
     ),
-    ("none", "early_stopping", "swa", "swag", "ema"),
   ),
-  "average.early_stopping.patience": Field(
-    help="The run ends after this many evaluations without a better one."
-  ),
-  "average.early_stopping.min_delta": Field(help="Smaller gains of the metric do not count."),
-  "average.swa.start": Field(help="Fraction of the run after which the mean begins."),
-  "average.swa.every": Field(help="Steps between the iterates of the mean; 0: an epoch."),
-  "average.swag.start": Field(help="Fraction of the run after which iterates are collected."),
-  "average.swag.every": Field(help="Steps between the iterates; 0: an epoch."),
-  "average.swag.rank": Field(
-    help="How many of the last iterates give the covariance beside its diagonal.", allowed="[2, 1e4]"
-  ),
-  "average.swag.samples": Field(
-    help="Draws of the parameters that a prediction averages over.", allowed="[1, 1e6]"
-  ),
-  "average.swag.scale": Field(help="Factor of the covariance.", allowed="[0, inf)"),
-  "average.ema.decay": Field(help="Decay of the exponential mean, per step, after its warm-up."),
-  "average.ema.warmup": Field(help="In step t the decay is at most 1 - (1 + (t - 1) / warmup) ** -power."),
-  "average.ema.power": Field(help="See `warmup`; with 1 and warmup 1, the mean begins as the plain mean."),
+  "average.swag.rank": Field(allowed="[2, 1e4]"),
+  "average.swag.samples": Field(allowed="[1, 1e6]"),
+  "average.swag.scale": Field(allowed="[0, inf)"),
   "noise.names": Field((), "Noise in training: on the scaled inputs, the labels or the parameters.", TEXTS),
   "noise.mask": Field(
     "kernels_only",
@@ -368,20 +336,12 @@ FIELDS: dict[str, Field] = {
     MASKS,
     read_when=given("optimizer.weight_decay.rate"),
   ),
-  "optimizer.schedule.name": Field(
-    "constant", "Shape of the learning rate after the warm-up.", ("constant", "step", "cosine", "noam")
-  ),
+  "optimizer.schedule.name": Field("constant", "Shape of the learning rate after the warm-up."),
   "optimizer.schedule.warmup_epochs": Field(
     0.0, "Epochs in which the learning rate rises linearly from 0.", "[0, inf)"
   ),
-  "optimizer.schedule.step.boundaries": Field((), "Epochs at which the rate falls."),
-  "optimizer.schedule.step.factor": Field(0.1, "Factor of the rate at each boundary.", "[0, inf)"),
-  "optimizer.schedule.step.relative": Field(False, "Boundaries are fractions of the run instead of epochs."),
-  "optimizer.schedule.cosine.final": Field(0.0, "The last rate, as a fraction of the largest.", "[0, 1]"),
-  "optimizer.schedule.noam.d_model": Field(
-    50, "Width of the transformer, which scales the rate.", "[1, inf)"
-  ),
-  "optimizer.schedule.noam.warmup_steps": Field(4000, "Steps of the linear warm-up.", "[1, inf)"),
+  "optimizer.schedule.step.factor": Field(allowed="[0, inf)"),
+  "optimizer.schedule.cosine.final": Field(allowed="[0, 1]"),
   "optimizer.schedule.noam.*": Field(allowed="[1, inf)"),
   "checkpoint.every": Field(1, "Epochs between checkpoints.", "[1, inf)"),
   "checkpoint.every_steps": Field(0, "Steps between additional checkpoints; 0: none.", "[0, inf)"),

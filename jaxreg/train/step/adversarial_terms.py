@@ -48,7 +48,17 @@ def trades(
   norm: str = "linf",
   clip: tuple[float, ...] = (),
 ) -> Array:
-  """`adversarial.trades_loss`; all passes have the noise of the loss's pass."""
+  """`adversarial.trades_loss`; all passes have the noise of the loss's pass.
+
+  Args:
+    key: draws the start of the attack.
+    view: the batch and the network.
+    eps: radius of the ball around an input, in units of the scaled inputs.
+    step_size: length of a step of the attack.
+    num_steps: steps of the attack.
+    norm: norm of the ball: linf, l2 or l1.
+    clip: bounds of the moved inputs, or ().
+  """
   log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
   options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
   return adversarial.trades_loss(key, log_probs_fn, view.inputs, **options, clip=_bounds(clip))

@@ -48,7 +48,12 @@ def none() -> Averaging:
 
 
 def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
-  """The copy with the best validation metric; `patience` evaluations without a better one end the run."""
+  """The copy with the best validation metric; `patience` evaluations without a better one end the run.
+
+  Args:
+    patience: the run ends after this many evaluations without a better one.
+    min_delta: smaller gains of the metric do not count.
+  """
   # Checked here, so that an error does not wait for the first evaluation.
   check_count(patience, "patience")
   check_range(min_delta, "min_delta", low=0)
@@ -62,7 +67,14 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
 
 
 def swa(*, start: float = 0.75, every: int = 0, num_steps: int, steps_per_epoch: int) -> Averaging:
-  """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on."""
+  """The mean of one iterate in `every` steps (0: an epoch), from the fraction `start` of the run on.
+
+  Args:
+    start: fraction of the run after which the mean begins.
+    every: steps between the iterates of the mean; 0: an epoch.
+    num_steps: the length of the run.
+    steps_per_epoch: the length of an epoch.
+  """
   collecting = _collecting(start, every, num_steps, steps_per_epoch)
   return Averaging(*collecting(averaging.swa_init, averaging.swa_update))
 
@@ -77,7 +89,17 @@ def swag(
   num_steps: int,
   steps_per_epoch: int,
 ) -> Averaging:
-  """A Gaussian of the iterates that `swa` averages; a prediction is the mean over `samples` draws from it."""
+  """A Gaussian of the iterates that `swa` averages; a prediction is the mean over `samples` draws from it.
+
+  Args:
+    start: fraction of the run after which iterates are collected.
+    every: steps between the iterates; 0: an epoch.
+    rank: how many of the last iterates give the covariance beside its diagonal.
+    samples: draws of the parameters that a prediction averages over.
+    scale: factor of the covariance.
+    num_steps: the length of the run.
+    steps_per_epoch: the length of an epoch.
+  """
   # Checked here, so that an error does not wait for the last evaluation.
   check_count(samples, "samples")
   check_range(scale, "scale", low=0)
@@ -122,7 +144,13 @@ def _collecting(
 
 
 def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Averaging:
-  """The exponential mean of the iterates; `averaging.ema_decay` says how its decay warms up."""
+  """The exponential mean of the iterates; `averaging.ema_decay` says how its decay warms up.
+
+  Args:
+    decay: decay of the exponential mean, per step, after its warm-up.
+    warmup: in step t the decay is at most 1 - (1 + (t - 1) / warmup) ** -power.
+    power: see `warmup`; with 1 and warmup 1, the mean begins as the plain mean.
+  """
   averaging.ema_decay(1, decay=decay, warmup=warmup, power=power)  # checks them before the first step
 
   def step(state: averaging.EMAState, params: Params, _: Array) -> averaging.EMAState:

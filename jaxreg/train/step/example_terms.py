@@ -83,6 +83,14 @@ def fixmatch(
   prediction has no noise. The strong view is the weak view after `augment.rand_augment` and `augment.cutout`
   with a gray square, `cutout_size` pixels wide; 0 leaves the square out. The strong view's pass has the noise
   of the loss's pass.
+
+  Args:
+    key: draws the strong view.
+    view: the batch and the network.
+    threshold: how sure the weak view's prediction must be, in [0, 1].
+    num_ops: RandAugment's operations for each strong view.
+    magnitude: RandAugment's magnitude, in [0, 10].
+    cutout_size: side of the gray square of the strong view in pixels; 0: none.
   """
   for_ops, for_cutout = jax.random.split(key)
   strong = augment.rand_augment(for_ops, {"inputs": view.inputs}, num_ops=num_ops, magnitude=magnitude)
@@ -106,6 +114,14 @@ def augmix(
   """`losses.jensen_shannon` of the loss's pass and of two views of its images by `augment.augmix`.
 
   The source's weight is 12. All passes have the noise of the loss's pass.
+
+  Args:
+    key: draws the two views.
+    view: the batch and the network.
+    num_chains: chains of operations that each view mixes.
+    num_ops: the most operations of a chain.
+    severity: the largest magnitude of an operation, in [0.1, 10].
+    alpha: parameter of the Dirichlet and beta distributions of the mixtures.
   """
   options: Any = {"num_chains": num_chains, "num_ops": num_ops, "severity": severity, "alpha": alpha}
   mixed = [augment.augmix(own, {"inputs": view.inputs}, **options) for own in jax.random.split(key)]
