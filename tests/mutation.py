@@ -168,7 +168,7 @@ _TABLE = {
       "test_principal_components_are_those_of_numpy[5-1]",
     ),
   ),
-  "flatness/_noise.py flatness/test_noise.py": (
+  "flatness/_noise.py flatness/test_flatness_noise.py": (
     ("(num_samples - 1)", "num_samples", "test_few_draws_are_unbiased"),
     (
       "* float(examples) ** 2",
@@ -176,7 +176,7 @@ _TABLE = {
       "test_per_example_covariance_agrees_with_samples_of_the_whole_gradient[7]",
     ),
   ),
-  "flatness/_layers.py flatness/test_layers.py": (
+  "flatness/_layers.py flatness/test_flatness_layers.py": (
     ("columns, 1.0, 2.0", "columns, 1.0, 1.0", "test_dense_hessian_is_jax_s[40-True]"),
     ("drawn.mean(axis=1", "0 * drawn.mean(axis=1", "test_dense_noise_covariance_enumerated"),
     ("else jax.random.fold_in(key, number))", "else key)", "test_chunks_of_a_layer_draw_from_their_own_keys"),

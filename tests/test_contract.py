@@ -53,8 +53,8 @@ ELSEWHERE = {
   "flatness/test_curvature.py": "flatness.layerwise flatness.operator_diagonal",
   "flatness/test_eigen.py": "flatness.damped_solve flatness.spectral_density flatness.top_eigenpairs",
   "flatness/test_jacobians.py": "flatness.gauss_newton_diagonal flatness.gauss_newton_matrix",
-  "flatness/test_layers.py": "flatness.kfac",
-  "flatness/test_noise.py": "flatness.per_example_noise_covariance flatness.sample_gradients "
+  "flatness/test_flatness_layers.py": "flatness.kfac",
+  "flatness/test_flatness_noise.py": "flatness.per_example_noise_covariance flatness.sample_gradients "
   "flatness.sample_noise_by_parts flatness.sample_trajectory",
   "flatness/test_operators.py": "flatness.fisher flatness.gauss_newton flatness.hessian flatness.hvp",
   "flatness/test_power_law.py": "flatness.broken_power_law_fit flatness.power_law_fit",

@@ -166,7 +166,7 @@ def test_a_metric_of_all_parameters_serves_for_a_part(form):
 def test_what_is_missing_is_named(name):
   tx = optax.masked(MAKE[name](optax.sgd(RATE)), MASK)
   state = tx.init(PARAMS)
-  with pytest.raises(TypeError, match=r"grad_fn must take params .* if update gets all_params=params"):
+  with pytest.raises(TypeError, match=r"grad_fn must take params .* if update also gets all_params=params"):
     tx.update(PARAMS, state, PARAMS, grad_fn=gradient)
   hidden = {"stem": {"kernel": optax.MaskedNode()}, "head": PARAMS["head"]}
   with pytest.raises(ValueError, match="all_params must be the whole tree"):
