@@ -114,8 +114,8 @@ def test_greedy_is_the_argmax_of_the_whole_model(text_folder, workdir):
 def test_a_beam_sees_the_source_of_its_sequence(text_folder, workdir):
   """A beam of one is greedy, and one of three is for one sequence what it is among others."""
   program, state, _ = restore_run(workdir, "latest", 0)
-  lines = text.read_parallel_text(**toy_text.make_config(text_folder).data.parallel_text)
-  inputs = jnp.asarray(lines.split("test").inputs)
+  lines = load_data(toy_text.make_config(text_folder))
+  inputs = jnp.asarray(lines.test.inputs)
 
   def search(next_log_probs, batch_size, **options):
     return models.beam_decode(next_log_probs, batch_size, beam_size=3, **options)
