@@ -63,7 +63,7 @@ class Chosen:
     return name in self.entry.needs
 
   def bound(self, **given: Any) -> Callable[..., Any]:
-    """The function with its options, and with those of the given arguments that it needs."""
+    """The function with its options and with each given argument that it needs."""
     needed = {name: value for name, value in given.items() if name in self.entry.needs}
     return functools.partial(self.entry.function, **self.options, **needed)
 

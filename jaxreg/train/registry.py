@@ -38,6 +38,11 @@ def _method(*parts: Any, needs: tuple[str, ...] = (), **more: Any) -> Entry:
   return Entry(Method(*parts, **more), "method", needs=needs)
 
 
+def _cosine(loss: Callable[..., Any], term: str) -> Entry:
+  rule = rules.single(loss, term)
+  return _method(models.CosineHead, rule, rules.predict_cosine, terms=(term,), shared=("scale",))
+
+
 def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
   return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
 
@@ -67,20 +72,8 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "logit_adjustment": _method(
       models.SoftmaxHead, rules.logit_adjustment, rules.predict_softmax, soft_labels=True
     ),
-    "cosface": _method(
-      models.CosineHead,
-      rules.single(losses.cosface, "cosface"),
-      rules.predict_cosine,
-      terms=("cosface",),
-      shared=("scale",),
-    ),
-    "arcface": _method(
-      models.CosineHead,
-      rules.single(losses.arcface, "arcface"),
-      rules.predict_cosine,
-      terms=("arcface",),
-      shared=("scale",),
-    ),
+    "cosface": _cosine(losses.cosface, "cosface"),
+    "arcface": _cosine(losses.arcface, "arcface"),
     "bi_tempered": _method(
       models.SoftmaxHead,
       rules.single(losses.bi_tempered, "bi_tempered"),
@@ -352,7 +345,7 @@ _MORE = {"penalty": {"weight": 1e-4, "limit": 0.0}, "term": {"weight": 1.0}, "wr
 
 
 def options_of(entry: Entry) -> dict[str, Any]:
-  """The options of an entry with their defaults; those of a method in groups: `head`, `loss`, `predict`."""
+  """The options of an entry with their defaults; a method has three groups: `head`, `loss`, `predict`."""
   function = entry.function
   if isinstance(function, Method):
     skip = {"head": ("parent", "name", "input_shape"), "loss": ("posterior_logits",), "predict": ()}

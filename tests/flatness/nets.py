@@ -1,12 +1,13 @@
 """A small network with dropout after its last hidden layer, in plain JAX, and data for it."""
 
+import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxreg import losses
+from jaxreg import flatness, losses
 
 INPUTS, HIDDEN, CLASSES, EXAMPLES = 5, (6, 4), 3, 40
 KEEP = 0.8
@@ -61,3 +62,20 @@ def head(params):
 
 def loss_fn(params, batch, *, key):
   return head(params)(second(params, batch), batch, key=key).mean()
+
+
+@functools.cache
+def plain_hessian(where):
+  return jax_hessian(make_params(), make_batch(), where)
+
+
+def jax_hessian(params, batch, where, key=None):
+  """JAX's own, over the flattened subset."""
+  part = flatness.subset(params, where)
+  loss = lambda flat: loss_fn(part.merge(flat), batch, key=None if key is None else jax.random.clone(key))
+  return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
+
+
+def dense_layer(params, batch, **options):
+  z, h = second(params, batch), first(params, batch)
+  return flatness.DenseLayer(head(params), z, h, batch, **options)

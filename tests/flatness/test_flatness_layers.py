@@ -1,6 +1,5 @@
 """The curvature of single layers: `DenseLayer` against JAX's dense Hessians, KFAC against NumPy."""
 
-import functools
 import itertools
 
 import jax
@@ -16,25 +15,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 WHERE = "Dense_1/*"
 
 
-@functools.cache
-def _plain_hessian(where):
-  return _jax_hessian(nets.make_params(), nets.make_batch(), where)
-
-
-def _jax_hessian(params, batch, where, key=None):
-  """JAX's own, over the flattened subset."""
-  part = flatness.subset(params, where)
-  loss = lambda flat: nets.loss_fn(
-    part.merge(flat), batch, key=None if key is None else jax.random.clone(key)
-  )
-  return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
-
-
-def dense_layer(params, batch, **options):
-  z, h = nets.second(params, batch), nets.first(params, batch)
-  return flatness.DenseLayer(nets.head(params), z, h, batch, **options)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
   "chunk_size", [7, *(pytest.param(size, marks=pytest.mark.thorough) for size in (40, 100))]
@@ -43,7 +23,7 @@ def test_dense_hessian_is_jax_s(bias, chunk_size):
   params, batch = nets.make_params(), nets.make_batch()
   z, h = nets.second(params, batch), nets.first(params, batch)
   block = flatness.DenseLayer(nets.head(params), z, h, batch, bias=bias, chunk_size=chunk_size).hessian()
-  expected = _plain_hessian(WHERE if bias else "Dense_1/kernel")
+  expected = nets.plain_hessian(WHERE if bias else "Dense_1/kernel")
   assert block.size == len(expected)
   np.testing.assert_allclose(block.matrix(), expected, atol=1e-14)
   np.testing.assert_allclose(block.trace(), np.trace(expected), rtol=1e-12)
@@ -52,11 +32,11 @@ def test_dense_hessian_is_jax_s(bias, chunk_size):
 
 def test_dense_hessian_in_float32():
   params, batch = nets.make_params(dtype=np.float32), nets.make_batch(dtype=np.float32)
-  block = dense_layer(params, batch).hessian()
+  block = nets.dense_layer(params, batch).hessian()
   assert block.packed.dtype == np.float32
   generic = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE)
   np.testing.assert_allclose(block.matrix(), generic, atol=4e-7 * np.abs(generic).max())
-  expected = _plain_hessian(WHERE)
+  expected = nets.plain_hessian(WHERE)
   np.testing.assert_allclose(block.matrix(), expected, atol=4e-7 * np.abs(expected).max() * 4)
 
 
@@ -72,13 +52,13 @@ def test_dense_hessian_by_a_formula():
 
   head = lambda z, batch, *, key: jnp.zeros(len(z))
   block = flatness.DenseLayer(head, logits, h, batch).hessian(curvature_fn=curvature)
-  np.testing.assert_allclose(block.matrix(), _plain_hessian("Dense_2/*"), atol=1e-14)
+  np.testing.assert_allclose(block.matrix(), nets.plain_hessian("Dense_2/*"), atol=1e-14)
 
 
 def test_dense_noise_covariance_agrees_with_the_generic_one():
   """Both estimate each example's covariance from many draws; the generic one knows nothing of layers."""
   params, batch = nets.make_params(), nets.make_batch(examples=12)
-  dense = dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=4000)
+  dense = nets.dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=4000)
   generic = flatness.per_example_noise_covariance(
     nets.loss_fn, params, batch, key=jax.random.key(1), num_samples=4000, mask=WHERE, chunk_size=12
   )
@@ -106,7 +86,7 @@ def test_dense_noise_covariance_enumerated():
     gradients = np.asarray(jax.vmap(jax.grad(loss), (None, 0, None))(part.flat, masks, example))
     centred = gradients - probs @ gradients
     expected = expected + centred.T @ (probs[:, None] * centred) / 9
-  found = dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=60_000)
+  found = nets.dense_layer(params, batch).noise_covariance(key=jax.random.key(0), num_samples=60_000)
   scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected))).max()
   np.testing.assert_allclose(found.matrix(), expected, atol=6 * scale * np.sqrt(5 / 60_000))
 
@@ -130,7 +110,7 @@ def test_dense_interval_flatness_is_the_generic_one():
   generic = flatness.interval_flatness(
     nets.loss_fn, params, directions, batch, mask=WHERE, factor=1.2, tol=1e-8
   )
-  dense = dense_layer(params, batch).interval_flatness(directions, factor=1.2, tol=1e-8)
+  dense = nets.dense_layer(params, batch).interval_flatness(directions, factor=1.2, tol=1e-8)
   np.testing.assert_allclose(dense.left, generic.left, rtol=1e-7)
   np.testing.assert_allclose(dense.right, generic.right, rtol=1e-7)
 

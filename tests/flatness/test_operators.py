@@ -1,7 +1,6 @@
 """Products with the Hessian, the Gauss-Newton and the Fisher matrix, against JAX's dense Hessians."""
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -19,25 +18,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 WHERE = "Dense_1/*"
 
 
-@functools.cache
-def _plain_hessian(where):
-  return _jax_hessian(nets.make_params(), nets.make_batch(), where)
-
-
-def _jax_hessian(params, batch, where, key=None):
-  """JAX's own, over the flattened subset."""
-  part = flatness.subset(params, where)
-  loss = lambda flat: nets.loss_fn(
-    part.merge(flat), batch, key=None if key is None else jax.random.clone(key)
-  )
-  return np.asarray(jax.jit(jax.hessian(loss))(part.flat))
-
-
-def dense_layer(params, batch, **options):
-  z, h = nets.second(params, batch), nets.first(params, batch)
-  return flatness.DenseLayer(nets.head(params), z, h, batch, **options)
-
-
 def test_quadratic_form():
   matrix = np.array([[2.0, 1, 0], [1, 3, -1], [0, -1, 4]])
   loss = lambda params, batch, *, key: 0.5 * params @ batch @ params
@@ -51,7 +31,7 @@ def test_quadratic_form():
 def test_hessian_is_jax_s(mask, chunk_size):
   params, batch = nets.make_params(), nets.make_batch()
   found = flatness.hessian(nets.loss_fn, params, batch, mask=mask, chunk_size=chunk_size)
-  np.testing.assert_allclose(found, _plain_hessian(mask), atol=1e-13)
+  np.testing.assert_allclose(found, nets.plain_hessian(mask), atol=1e-13)
 
 
 def test_within_a_layer_of_a_relu_network_it_is_positive_and_of_all_parameters_not():
@@ -106,8 +86,8 @@ def test_matrices_are_symmetric_to_the_last_bit():
 def test_with_noise_it_is_that_of_one_draw():
   params, batch, key = nets.make_params(), nets.make_batch(), jax.random.key(3)
   found = flatness.hessian(nets.loss_fn, params, batch, mask=WHERE, key=jax.random.clone(key))
-  np.testing.assert_allclose(found, _jax_hessian(params, batch, WHERE, key), atol=1e-13)
-  assert np.abs(found - _plain_hessian(WHERE)).max() > 1e-3
+  np.testing.assert_allclose(found, nets.jax_hessian(params, batch, WHERE, key), atol=1e-13)
+  assert np.abs(found - nets.plain_hessian(WHERE)).max() > 1e-3
 
 
 def test_gauss_newton_of_a_linear_layer_is_its_hessian():
@@ -123,7 +103,7 @@ def test_gauss_newton_of_a_linear_layer_is_its_hessian():
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["labels"][:, None], 1).mean()
 
   last = flatness.gauss_newton(outputs, outer, params, batch, mask="Dense_2/*")
-  np.testing.assert_allclose(last.matrix(), _plain_hessian("Dense_2/*"), atol=1e-13)
+  np.testing.assert_allclose(last.matrix(), nets.plain_hessian("Dense_2/*"), atol=1e-13)
   whole = np.asarray(flatness.gauss_newton(outputs, outer, params, batch).matrix())
   assert np.linalg.eigvalsh(whole).min() > -1e-14
   # J' A J from the dense Jacobian.
@@ -173,7 +153,7 @@ def test_sharded_examples_give_the_same():
   there = jax.device_put(here, NamedSharding(mesh, P("data")))
   found = []
   for batch in (here, there):
-    layer = dense_layer(params, batch, chunk_size=16)
+    layer = nets.dense_layer(params, batch, chunk_size=16)
     hessian = layer.hessian().matrix()
     noise = layer.noise_covariance(key=jax.random.key(0)).matrix()
     operator = flatness.hvp(nets.loss_fn, params, batch, mask=WHERE)
@@ -224,7 +204,7 @@ def test_bad_arguments():
     flatness.DenseLayer(nets.head(params), jnp.ones((3, 2, 2)), jnp.ones((3, 2))).hessian()
   with pytest.raises(ValueError, match="batch must have 3 examples, as preactivations have, got 40"):
     flatness.DenseLayer(nets.head(params), jnp.ones((3, 4)), jnp.ones((3, 6)), batch).hessian()
-  layer, key = dense_layer(params, batch), jax.random.key(0)
+  layer, key = nets.dense_layer(params, batch), jax.random.key(0)
   mean = lambda z, batch, *, key: nets.head(params)(z, batch, key=key).mean()
   of_mean = dataclasses.replace(layer, head_fn=mean)
   for message, call in (

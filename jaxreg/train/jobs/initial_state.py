@@ -48,7 +48,7 @@ def compile_init(program: Program, replicas: Vmap | Loop) -> Callable[[Any], Any
 def load_backbone(program: Program, workdir: str, *, checkpoint: str, replica: int) -> dict[str, Any]:
   """The backbone of the run in `workdir`, on the host: its `params`, and its part of the `model_state`.
 
-  `program` is that of the run that starts from this backbone.
+  `program` belongs to the run that starts from this backbone.
   """
   try:
     _, state, _ = restore_run(local_path(workdir, "workdir"), checkpoint, replica)

@@ -58,7 +58,7 @@ class Predictor:
     return self._predict(self._state, self._stored(inputs), key)
 
   def outputs(self, inputs: Any) -> dict[str, Array]:
-    """The outputs of the head, such as `logits` and `retain_logits`, `[batch, classes]`."""
+    """The outputs of the head by name, such as `logits` and `retain_logits`, `[batch, classes]`."""
     return self._outputs(self._state.params, self._state.model_state, self._stored(inputs))[0]
 
   def _stored(self, inputs: Any) -> Array:
@@ -105,6 +105,7 @@ def load(workdir: str | Path, *, checkpoint: str | int = "latest", replica: int 
     any size, which it scales and crops as the run's evaluation does. The key is for predictions that sample
     masks, and for `evaluate.mc_samples`; by default it is the run's key.
     `predict.classify(inputs)` returns the names of the classes, which `predict.class_names` has in order.
+    `predict.outputs(inputs)` returns the outputs of the head by name, such as `logits`.
 
   Raises:
     RunError: if the work directory holds nothing usable.

@@ -57,7 +57,7 @@ def write_results(
   """
   program, seeds = run.program, run.seeds
   outputs: dict[str, np.ndarray] = {}
-  # The outputs of single members are not the ensemble's, and those of every token are too many to keep.
+  # A member's outputs are not the ensemble's, and outputs for every token are too many to keep.
   if program.ensemble == 1 and labels.ndim == 1:
     first = run.replicas.pick(states, 0)
     outputs = outputs_over(program, run.replicas.mesh, first, run.data["test"], run.eval_batch_size)

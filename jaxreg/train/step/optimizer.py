@@ -1,4 +1,4 @@
-"""Optimizers beside those of Optax and `jaxreg.optim`, and what the trainer knows of optimizers by name."""
+"""Optimizers that Optax and `jaxreg.optim` lack, and what the trainer knows of optimizers by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
