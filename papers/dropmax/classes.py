@@ -55,7 +55,8 @@ def _accuracy(recipe: str, name: str, arguments: argparse.Namespace, flags: list
   command += ["--config.data.name=npz", "--config.data.npz.scale=255", f"--config.steps={arguments.steps}"]
   command += [f"--config.data.npz.path={_images(CLASSES[recipe], arguments.out)}", "--config.log_every=10"]
   command += ["--config.checkpoint.every=1000", "--config.eval_every=1000", *FLAGS.get(recipe, []), *flags]
-  subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+  if status := subprocess.run(list(map(str, command)), stdout=sys.stderr).returncode:
+    sys.exit(status)  # run.py has said why
   records = [record for record in read_records(workdir) if "train/accuracy" in record]
   return float(np.mean([record["train/accuracy"] for record in records[-5:]]))
 

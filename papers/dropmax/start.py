@@ -32,7 +32,8 @@ def main() -> None:
       command = [sys.executable, ROOT / "run.py", "--config", ROOT / "configs/dropmax_cifar10.py", *flags]
       command += ["--workdir", workdir, "--config.log_every=1", f"--config.steps={arguments.steps}"]
       command += [f"--config.method.name={method}", f"--config.optimizer.clip_norm={clip_norm}"]
-      subprocess.run(list(map(str, command)), check=True)
+      if status := subprocess.run(list(map(str, command))).returncode:
+        sys.exit(status)  # run.py has said why
       columns[recipe][label] = read_records(workdir)
   figure = plots.first_steps(columns, title="ResNet-32 on CIFAR-10, first steps, seed 0")
   file = arguments.out / "dropmax_start.png"

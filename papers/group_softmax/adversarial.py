@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks._records import Found
 from jaxreg import losses
 from jaxreg.losses._group_softmax_scores import GROUPINGS, feature_groups
-from jaxreg.train import base_config
+from jaxreg.train import RunError, base_config
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.assemble.saved import restore_config
 from jaxreg.train.jobs.load_model import load
@@ -37,9 +37,12 @@ def main() -> None:
   parser.add_argument("--num_random", type=int, default=100)
   parser.add_argument("--num_steps", type=int, default=20000)
   options = parser.parse_args()
-  test = load_data(restore_config(base_config(), options.folder)).test
-  inputs, labels = test.inputs[: options.examples], jnp.asarray(test.labels[: options.examples])
-  head = load(options.folder).outputs(inputs)
+  try:
+    test = load_data(restore_config(base_config(), options.folder)).test
+    inputs, labels = test.inputs[: options.examples], jnp.asarray(test.labels[: options.examples])
+    head = load(options.folder).outputs(inputs)
+  except RunError as error:
+    parser.exit(1, f"{error}\n")
   found = Found()
   for kind in ("I", "II"):
     for number in map(int, options.groups.split(",")):
