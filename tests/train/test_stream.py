@@ -510,7 +510,9 @@ def test_a_worker_outlives_sigterm_and_one_that_is_gone_is_told(noisy):
     time.sleep(0.5)
     assert worker.is_alive()
     worker.kill()
-    with pytest.raises(RunError, match=r"^data\.stream\.workers: [^\n]+; the same command continues"):
+    with pytest.raises(
+      RunError, match=r"^a worker that decodes images is lost \([^\n]+\); the same command continues"
+    ):
       list(map(feed, (range(step, step + 1) for step in range(2, 1000))))
 
 

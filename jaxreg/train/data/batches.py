@@ -162,7 +162,8 @@ def decoded(
         yield from stream
       except RuntimeError as error:  # grain raises it if a worker is gone
         raise RunError(
-          f"workers: {one_line(error)}; the same command continues from the last checkpoint"
+          f"a worker that decodes images is lost ({one_line(error)}); the same command continues from the last "
+          "checkpoint"
         ) from error
 
   return contextlib.closing(arrays())
