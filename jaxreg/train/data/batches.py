@@ -161,10 +161,8 @@ def decoded(
       try:
         yield from stream
       except RuntimeError as error:  # grain raises it if a worker is gone
-        raise RunError(
-          f"a worker that decodes images is lost ({one_line(error)}); the same command continues from the last "
-          "checkpoint"
-        ) from error
+        lost = f"a worker that decodes images is lost ({one_line(error)})"
+        raise RunError(f"{lost}; the same command continues from the last checkpoint") from error
 
   return contextlib.closing(arrays())
 
