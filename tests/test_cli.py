@@ -1,7 +1,6 @@
 """Every mistake on the command line is one line that says what was given and what is allowed."""
 
 import fnmatch
-import importlib.util
 import inspect
 import json
 import os
@@ -16,8 +15,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxreg
-from jaxreg import train
+from jaxreg import command, train
 from jaxreg.train import cli
+from jaxreg.train import main as program
 from jaxreg.train.config import describe
 from jaxreg.train.config.fields import FIELDS, JOBS, attribute
 from jaxreg.train.config.files import load_module
@@ -32,16 +32,13 @@ DIGITS, SOFTMAX = f"{CONFIGS}/dropmax_digits.py", f"{CONFIGS}/softmax_digits.py"
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, tmp_path_factory):
-  """The module `run.py`, in an empty working directory, where the default work directory would appear."""
+  """The program, in an empty working directory, where the default work directory would appear."""
   monkeypatch.syspath_prepend(str(ROOT))
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-  spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
   names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
   before = {name: getattr(jax.config, name) for name in names}
-  yield module
+  yield program
   # `main` is for a program of its own, and points the cache of compiled programs at the user's folder.
   for name, value in before.items():
     jax.config.update(name, value)
@@ -60,7 +57,8 @@ def calls(run, monkeypatch):
 
     return call
 
-  monkeypatch.setattr(run, "JOBS", {name: job(name) for name in run.JOBS})
+  for name in JOBS:
+    monkeypatch.setattr(train, name, job(name))
   return made
 
 
@@ -625,13 +623,12 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
   for error, status, message in (
     (train.Interrupted(15, 7), 143, "stopped at step 7 and saved"),
     (train.Interrupted(2, 8), 130, "stopped at step 8 and saved"),
-    (KeyboardInterrupt(), 130, "interrupted"),
   ):
 
     def job(*_, error=error):
       raise error
 
-    monkeypatch.setattr(run, "JOBS", {"train": job})
+    monkeypatch.setattr(train, "train", job)
     assert run.main([]) == status
     out, err = capsys.readouterr()
     assert out == ""
@@ -642,11 +639,11 @@ def test_interruptions_are_one_line_with_the_status_of_the_signal(run, capsys, m
     assert "the same command continues" in err
 
 
-def test_writers_of_a_failed_save_say_nothing_and_all_else_is_told(run, capsys):
+def test_writers_of_a_failed_save_say_nothing_and_all_else_is_told(capsys):
   """They come one by one, each with a traceback of its own, before the line that tells of the save."""
-  run._uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
+  command._report_uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
   assert capsys.readouterr().err == ""
-  run._uncaught(RuntimeError, RuntimeError("Event loop is stopped before Future completed."), None)
+  command._report_uncaught(RuntimeError, RuntimeError("Event loop is stopped before Future completed."), None)
   assert "Event loop is stopped" in capsys.readouterr().err
 
 

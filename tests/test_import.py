@@ -73,9 +73,10 @@ def test_what_is_not_installed_is_named_with_its_extra():
 
 def test_help_and_mistakes_import_no_program():
   """What trains or draws takes seconds to import, and is needed by no answer of the command line."""
-  code = f"import json, sys\nsys.path.insert(0, {str(ROOT)!r})\nimport run\nsys.stdout = sys.stderr\n"
+  code = f"import json, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+  code += "from jaxreg.train.main import main\nsys.stdout = sys.stderr\n"
   for arguments in (["--list"], ["--help"], ["--version"], ["--config.epoch=3"], ["--config", "dropmx"]):
-    code += f"run.main({arguments})\n"
+    code += f"main({arguments})\n"
   code += "print(json.dumps([*sys.modules]), file=sys.__stdout__)"
   (loaded,) = run(code, cwd="/")
   heavy = {*HEAVY, "tensorboardX", "torch", "scipy", "PIL", "jaxreg.plots", "jaxreg.train.jobs"} - {

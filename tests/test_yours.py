@@ -1,6 +1,5 @@
 """Things from a module of one's own: named by flags, a config, rows and a work directory."""
 
-import importlib.util
 import json
 import re
 import shlex
@@ -18,6 +17,7 @@ from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.choices import chosen
 from jaxreg.train.config.rows import compared_rows
 from jaxreg.train.jobs.row_config import row_config
+from jaxreg.train.main import main
 from jaxreg.train.registry import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,11 +139,8 @@ def theirs(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run(theirs, monkeypatch):
-  spec = importlib.util.spec_from_file_location("run_for_tests", ROOT / "run.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
   monkeypatch.setattr("jaxreg.train.run.results.save_figures", lambda *_: [])
-  return module.main
+  return main
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -71,18 +72,13 @@ HELP = ("--help", "-h", "--helpfull", "-help")
 class Call:
   """The request of a command line; for `--help` and `--list`, the program only prints `text`.
 
-  The last six fields are the arguments of `processes.start`.
+  `processes` has the arguments of `processes.start`.
   """
 
   config: Config | None = None
   workdir: Path = Path()
   text: str = ""
-  coordinator: str | None = None
-  num_processes: int | None = None
-  process_id: int | None = None
-  distributed: bool = False
-  peer_timeout: int = PEER_TIMEOUT
-  start_timeout: int = START_TIMEOUT
+  processes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def parse(argv: list[str], configs: Path) -> Call:
@@ -141,16 +137,15 @@ def parse(argv: list[str], configs: Path) -> Call:
     config = restore_config(config, workdir, overrides)
   check(config)
   check_read(overrides, config)
-  return Call(
-    config=config,
-    workdir=workdir,
-    coordinator=values.coordinator,
-    num_processes=values.num_processes,
-    process_id=values.process_id,
-    distributed=values.distributed,
-    peer_timeout=values.peer_timeout,
-    start_timeout=values.start_timeout,
-  )
+  several = {
+    "coordinator": values.coordinator,
+    "num_processes": values.num_processes,
+    "process_id": values.process_id,
+    "detect": values.distributed,
+    "peer_timeout": values.peer_timeout,
+    "start_timeout": values.start_timeout,
+  }
+  return Call(config, workdir, processes=several)
 
 
 def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:

@@ -1,7 +1,6 @@
 """What the trainer's tests share: a tiny run, its final state, and `run.py` as another process."""
 
 import functools
-import importlib.util
 import json
 import os
 import re
@@ -200,14 +199,6 @@ def flip(file, position=None, bit=0):
   assert data
   data[len(data) // 2 if position is None else position] ^= 1 << bit
   file.write_bytes(data)
-
-
-def load_run(name):
-  """The module `run.py`, as if nobody had changed it."""
-  spec = importlib.util.spec_from_file_location(name, ROOT / "run.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 def free_port():

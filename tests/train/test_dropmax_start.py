@@ -9,7 +9,7 @@ from test_configs import CONFIGS
 from jaxreg import losses, models
 from jaxreg.train import cli
 from jaxreg.train.registry import choose
-from jaxreg.train.step.chain import make_optimizer
+from jaxreg.train.step.optimizer import make_optimizer
 
 CONFIG_FILES = [("dropmax_cifar10", 10), ("dropmax_cifar100", 100)]
 WIDTH = 64  # of the last features

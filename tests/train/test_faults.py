@@ -23,6 +23,7 @@ from fuzz_cases import damage_file, pick
 
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
+from jaxreg.train.main import main
 from jaxreg.train.run import manifest, results
 from jaxreg.train.run import workdir as workdirs
 from jaxreg.train.run.metrics_file import read_records
@@ -116,7 +117,6 @@ class Here:
 
   def __init__(self, bench, patch):
     self.bench, self.before = bench, lambda step: None
-    self.module = runs.load_run("run_for_faults")
     indices, data = batches.batch_indices, training.load_data(runs.make_config())
     bench.kept.apply(patch)
     runs.on_devices(patch, 1)
@@ -144,7 +144,7 @@ class Here:
       warnings.simplefilter("always", UserWarning)
       warnings.showwarning = lambda message, *_, **__: print(f"run.py: warning: {message}", file=said)
       began = time.monotonic()
-      status = self.module.main([*runs.FLAGS, "--workdir", str(workdir), *map(str, more)])
+      status = main([*runs.FLAGS, "--workdir", str(workdir), *map(str, more)])
       self.bench.took.append(time.monotonic() - began)
     return status, said.getvalue()
 
@@ -641,21 +641,26 @@ def test_launch_mistakes(bench, apart):
     [(2, 0), (3, 1)],
     [(3, 2), (3, 1)],
   ]
+  aborted = 0
   for number in range(TRIES):
     workdir, port = bench.new(), runs.free_port()
     processes = list(mistakes[number % len(mistakes)])
     random.shuffle(processes)
-    common = ["--coordinator", f"localhost:{port}", "--start_timeout", 5]
+    twice = len({*processes}) < len(processes)
+    common = ["--coordinator", f"localhost:{port}", "--start_timeout", 8]
     started = []
     for many, index in processes:
       started.append(apart.start(workdir, *common, "--num_processes", many, "--process_id", index))
       time.sleep(random.uniform(0, 0.5))
     for child in started:
       status, said = child.finish()
-      assert status == 1, said
-      own_line(said, "--coordinator: ", "--process_id: ", "--num_processes")
+      # JAX's service aborts the processes that it has connected when a number comes a second time.
+      assert status == 1 or (twice and status == -signal.SIGABRT), said
+      if status == 1:
+        own_line(said, "--num_processes")
+      aborted += status != 1
     assert not workdir.exists()
-  bench.row("launch mistakes", TRIES, 0, "status 1 in all, with 5 s given to meet")
+  bench.row("launch mistakes", TRIES, 0, f"{aborted} processes aborted by JAX, status 134; else status 1")
 
 
 def test_folders_that_are_not_shared(bench, apart):

@@ -10,6 +10,7 @@ import pytest
 import runs
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxreg.train import main as program
 from jaxreg.train.jobs import evaluate as job
 from jaxreg.train.jobs import train as training
 
@@ -20,7 +21,7 @@ class Accepted(BaseException):
 
 @pytest.fixture
 def main(monkeypatch):
-  """`main` of `run.py`, in which no work is done."""
+  """The program, in which no work is done."""
 
   def accepted(*_, **__):
     raise Accepted
@@ -33,7 +34,7 @@ def main(monkeypatch):
     monkeypatch.setattr(where, name, accepted)
   monkeypatch.setattr("sys.dont_write_bytecode", True)  # of a configuration, beside it
   before = jax.config.jax_compilation_cache_dir
-  yield runs.load_run("run_for_fuzzing").main
+  yield program.main
   jax.config.update("jax_compilation_cache_dir", before)
   compilation_cache.reset_cache()
 

@@ -413,9 +413,8 @@ def test_a_peer_killed_in_a_save_ends_the_other_at_once(launcher, tmp_path, by):
     status, err = pair[0].finish(TIMEOUT)
   assert time.monotonic() - began < 10
   assert status == 1, err
-  assert runs.own_lines(err) == [
-    "run.py: error: process 1 is gone; the same commands continue from the last checkpoint"
-  ]
+  (line,) = runs.own_lines(err)
+  assert line.startswith("run.py: error: another process is gone; the same commands continue from the last")
 
 
 @pytest.mark.parametrize("by", ["Open MPI", pytest.param("SLURM", marks=pytest.mark.slow)])
@@ -426,7 +425,7 @@ def test_a_number_that_a_launcher_gives_twice(launcher, tmp_path, by):
   assert (status, out) == ([1, 1], "")
   for err in errs:
     (line,) = runs.own_lines(err)
-    assert re.search(r"^run\.py: error: --coordinator: process 0 at .* did not meet", line)
+    assert line.startswith("run.py: error: --num_processes: not all processes came within 5 seconds")
 
 
 def test_the_clock_of_the_first_process_makes_saves_due(launcher, tmp_path):

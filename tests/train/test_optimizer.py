@@ -15,7 +15,7 @@ from jaxreg.train import RunError
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.registry import REGISTRY, choose
-from jaxreg.train.step.chain import make_optimizer
+from jaxreg.train.step.optimizer import make_optimizer
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.state import TrainState
 from jaxreg.train.step.step import make_train_step

@@ -11,7 +11,7 @@ from jaxreg import train
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.data import sources
 from jaxreg.train.registry import choose
-from jaxreg.train.step.chain import make_optimizer
+from jaxreg.train.step.optimizer import make_optimizer
 
 
 @pytest.mark.parametrize(("name", "options"), [("asam", {}), ("gsam", {"weight": 0.0})])

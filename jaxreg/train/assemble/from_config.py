@@ -1,16 +1,16 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax.errors import FlaxError
 
 from jaxreg import models, paths
 from jaxreg.train.assemble import compatibility
-from jaxreg.train.assemble.optimizer_of import build_optimizer
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
@@ -20,20 +20,24 @@ from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.init import make_init
 from jaxreg.train.step.methods import Method
-from jaxreg.train.step.network import make_apply_fn, make_backbone
+from jaxreg.train.step.network import Network, make_backbone, make_network
 from jaxreg.train.step.network_view import TrainedFn
 from jaxreg.train.step.objective import make_objective
+from jaxreg.train.step.optimizer import make_optimizer, step_name
 from jaxreg.train.step.predict import make_eval_step, make_predict_fn, make_predict_step
 from jaxreg.train.step.program import Program
 from jaxreg.train.step.regularizers import (
+  make_constraints,
   make_limits,
   make_noises,
   make_penalties,
+  make_prox,
   make_terms,
   most_labels,
 )
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.step import make_train_step
+from jaxreg.typing import Objective
 
 
 def build(config: Config, data: DataSpec, *, teacher: TrainedFn | None = None) -> Program:
@@ -94,39 +98,12 @@ def _assemble(
   config: Config, data: DataSpec, teacher: TrainedFn | None, *, steps_per_epoch: int, num_steps: int
 ) -> Program:
   length = {"steps_per_epoch": steps_per_epoch, "num_steps": num_steps}
-  named = chosen(config, "method")
-  method: Method = named.entry.function
-  options: Any = named.options
-  options["predict"] |= {name: options["loss"][name] for name in method.shared}
-  backbone = make_backbone(chosen(config, "model"), data.model)
-  given: dict[str, Any] = {"num_classes": data.num_classes}
-  if named.needs("input_shape"):
-    given["input_shape"] = data.input_shape
-  model = models.Classifier(backbone, method.head(**given, **options["head"]))
-
-  compatibility.check_noises(config, data)
-  noises = make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask))
-  mean, std = (getattr(data, name) or config.augment[name] for name in ("mean", "std"))
-  network = (model, mean, std, config.precision, noises)
-  apply_fn = make_apply_fn(*network)
-  features_fn = make_apply_fn(*network, method=lambda model, x, train: model.backbone(x, train=train))
-
-  rates = config.optimizer.schedule
-  schedule = make_schedule(
-    chosen(config, "optimizer.schedule"),
-    config.optimizer.learning_rate,
-    warmup_epochs=rates.warmup_epochs,
-    **length,
-  )
-  optimizer = build_optimizer(config, data, model, schedule)
-
-  regularizers, mask = chosen_all(config, "regularizers"), getattr(paths, config.regularizers.mask)
-  with _of_group(f"average.{config.average.name}"):
-    average = chosen(config, "average").bound(**length)()
-  limits = make_limits(regularizers, mask, config.regularizers.dual_learning_rate)
-  extras = Extras(average, limits, reference=any(each.needs("reference") for each in regularizers))
+  method, options = _method(config)
+  network = _network(config, data, method, options["head"])
+  optimizer, schedule = _optimizer(config, data, network.model, length)
+  extras = _extras(config, length)
   init = make_init(
-    model,
+    network.model,
     optimizer,
     extras,
     input_shape=data.input_shape,
@@ -135,40 +112,15 @@ def _assemble(
   )
   abstract = jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
   compatibility.check_state(config, data, method, has_statistics=bool(abstract.model_state))
-
-  terms = make_terms(regularizers)
-  if teacher is None:
-    terms.pop("distillation", None)
-  compatibility.check_terms(config, data, terms)
-  augmentations = chosen_all(config, "augment")
-  objective = make_objective(
-    apply_fn,
-    method,
-    options["loss"],
-    options["predict"],
-    make_augmentations(
-      augmentations,
-      noises["labels"],
-      scale=data.scale,
-      num_classes=data.num_classes,
-      unlabelled=bool(config.data.unlabelled.batch_size),
-    ),
-    make_penalties(regularizers, mask),
-    terms,
-    features_fn=features_fn,
-    average=average if config.average.name == "ema" else None,
-    trained_fn=teacher,
-    scale=data.scale,
-    most_labels=most_labels(augmentations),
-  )
+  objective = _objective(config, data, method, options, network, extras, teacher)
   draws = {name: config.evaluate[name] for name in ("mc_samples", "combine", "mirror")}
-  predict_fn = make_predict_fn(apply_fn, method, options["predict"], **draws, extras=extras)
+  predict_fn = make_predict_fn(network.apply_fn, method, options["predict"], **draws, extras=extras)
   predict_step = make_predict_step(predict_fn, data.scale)
   return Program(
     init=init,
-    model=model,
+    model=network.model,
     scale=data.scale,
-    apply_fn=apply_fn,
+    apply_fn=network.apply_fn,
     train_step=make_train_step(objective, optimizer, schedule, accumulate=config.accumulate, extras=extras),
     predict_fn=predict_fn,
     predict_step=predict_step,
@@ -183,6 +135,109 @@ def _assemble(
     schedule=schedule,
     **length,
     abstract=abstract,
+  )
+
+
+def _method(config: Config) -> tuple[Method, dict[str, dict[str, Any]]]:
+  """The method, and the options of its head, loss and prediction rule."""
+  named = chosen(config, "method")
+  method: Method = named.entry.function
+  options: Any = named.options
+  options["predict"] |= {name: options["loss"][name] for name in method.shared}
+  return method, options
+
+
+def _network(config: Config, data: DataSpec, method: Method, head: Mapping[str, Any]) -> Network:
+  """The backbone with the method's head, and the functions that run it."""
+  compatibility.check_noises(config, data)
+  backbone = make_backbone(chosen(config, "model"), data.model)
+  given: dict[str, Any] = {"num_classes": data.num_classes}
+  if chosen(config, "method").needs("input_shape"):
+    given["input_shape"] = data.input_shape
+  return make_network(
+    models.Classifier(backbone, method.head(**given, **head)),
+    make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask)),
+    precision=config.precision,
+    **{name: getattr(data, name) or config.augment[name] for name in ("mean", "std")},
+  )
+
+
+def _optimizer(
+  config: Config, data: DataSpec, model: models.Classifier, length: Mapping[str, int]
+) -> tuple[optax.GradientTransformationExtraArgs, optax.Schedule]:
+  """The optimizer, alone or within a wrapper, with decay, clipping and constraints; and its schedule."""
+  options = config.optimizer
+  schedule = make_schedule(
+    chosen(config, "optimizer.schedule"),
+    options.learning_rate,
+    warmup_epochs=options.schedule.warmup_epochs,
+    **length,
+  )
+  step, wrapper = chosen(config, "optimizer", step_name(options)), chosen(config, "optimizer")
+  named, mask = chosen_all(config, "optimizer.constraints"), getattr(paths, options.constraints.mask)
+  optimizer = make_optimizer(
+    step,
+    schedule,
+    wrapper=wrapper.without("inner") if wrapper.kind == "wrapper" else None,
+    weight_decay=options.weight_decay.rate,
+    decoupled=options.weight_decay.decoupled,
+    mask=options.weight_decay.mask,
+    clip_norm=options.clip_norm,
+    constraints={} if step.needs("prox") else make_constraints(named, mask, schedule),
+    network={
+      "prox": make_prox(named, mask),
+      "apply_fn": lambda params, x: model.apply({"params": params}, x, train=False),
+      "input_shape": data.input_shape,
+      "num_examples": data.sizes["train"],
+    },
+  )
+  return optimizer, schedule
+
+
+def _extras(config: Config, length: Mapping[str, int]) -> Extras:
+  """What the state holds beside its parameters."""
+  named = chosen_all(config, "regularizers")
+  with _of_group(f"average.{config.average.name}"):
+    average = chosen(config, "average").bound(**length)()
+  mask, rate = getattr(paths, config.regularizers.mask), config.regularizers.dual_learning_rate
+  reference = any(each.needs("reference") for each in named)
+  return Extras(average, make_limits(named, mask, rate), reference=reference)
+
+
+def _objective(
+  config: Config,
+  data: DataSpec,
+  method: Method,
+  options: Mapping[str, dict[str, Any]],
+  network: Network,
+  extras: Extras,
+  teacher: TrainedFn | None,
+) -> Objective:
+  """The loss of the method on augmented examples, with the penalties and terms that the config names."""
+  regularizers, augmentations = chosen_all(config, "regularizers"), chosen_all(config, "augment")
+  terms = make_terms(regularizers)
+  if teacher is None:
+    terms.pop("distillation", None)
+  compatibility.check_terms(config, data, terms)
+  return make_objective(
+    network.apply_fn,
+    method,
+    options["loss"],
+    options["predict"],
+    make_augmentations(
+      augmentations,
+      network.noises["labels"],
+      scale=data.scale,
+      num_classes=data.num_classes,
+      unlabelled=bool(config.data.unlabelled.batch_size),
+    ),
+    make_penalties(regularizers, getattr(paths, config.regularizers.mask)),
+    terms,
+    features_fn=network.features_fn,
+    average=extras.average if config.average.name == "ema" else None,
+    trained_fn=teacher,
+    scale=data.scale,
+    most_labels=most_labels(augmentations),
   )
 
 

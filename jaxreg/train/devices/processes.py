@@ -1,8 +1,10 @@
-"""Several processes that train one model: they start together here, and agree on values of the host."""
+"""Several processes that train one model: JAX starts them together; here they agree on values of the host."""
 
-import atexit
 import json
 import os
+import re
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +13,22 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxreg.train.devices import launchers
-from jaxreg.train.devices.meeting import Lines, meet
-from jaxreg.train.errors import RunError, one_line
+from jaxreg.train.errors import RunError, first_line, one_line, program
 
 PEER_TIMEOUT = 100  # seconds; JAX's own
 START_TIMEOUT = 45  # seconds
-JAX_START_TIMEOUT = 300  # seconds, where JAX alone knows the processes
+GRACE = 3  # seconds that the first process, which hosts JAX's service, gives others to report their errors
 
-_lines: Lines | None = None
+# Environment variables of launchers that JAX knows, with a pattern of values that mean several processes.
+LAUNCHERS = {
+  "JAX_COORDINATOR_ADDRESS": r".",
+  "SLURM_STEP_NUM_TASKS": r"(?!1$)\d+$",
+  "OMPI_COMM_WORLD_SIZE": r"(?!1$)\d+$",
+  "TPU_WORKER_HOSTNAMES": r".*,",
+  "TPU_PROCESS_ADDRESSES": r".*,",
+}
+# Words of JAX's errors when a process that takes part in an operation is gone.
+LOST = re.compile(r"Gloo|NCCL|coordination service|[Cc]onnection (closed|reset|refused)|[Ss]ocket closed")
 
 
 def start(
@@ -37,9 +46,9 @@ def start(
     coordinator: `host:port` of process 0, or None for `$JAX_COORDINATOR_ADDRESS`.
     num_processes: the number of processes, or None for `$JAX_NUM_PROCESSES`.
     process_id: the number of this process, or None for `$JAX_PROCESS_ID`.
-    detect: asks the environment (a TPU pod, SLURM, Open MPI, GKE), even if it shows no sign of several
-      processes.
-    peer_timeout: seconds without a sign of life after which a process counts as lost.
+    detect: lets JAX ask the environment (a TPU pod, SLURM, Open MPI, GKE), even if it shows no sign of
+      several processes.
+    peer_timeout: seconds without a sign of life after which JAX counts a process as lost.
     start_timeout: seconds within which all processes have to come.
   """
   # These two variables are read here and not by JAX.
@@ -54,51 +63,57 @@ def start(
   for name, seconds in (("peer_timeout", peer_timeout), ("start_timeout", start_timeout)):
     if seconds < 1:
       raise RunError(f"--{name}: must be at least 1 second, got {seconds}")
-  if missing and (found := launchers.detected()):
-    (coordinator, num_processes, process_id), missing = found, []
-  if missing and not detect and not launchers.says_several():
+  launcher = _launcher()
+  if missing and not detect and launcher is None:
     return
-  began = time.monotonic()
-  if missing and (found := launchers.asked(start_timeout)):
-    (coordinator, num_processes, process_id), missing = found, []
   if not missing:
     _check(coordinator, num_processes, process_id)
-    left = max(1, round(start_timeout - (time.monotonic() - began)))
-    _meet(coordinator, num_processes, process_id, timeout=left, silence=peer_timeout)
+  # JAX aborts the program where a process does not come; this thread ends it before, with one line.
+  late = threading.Timer(start_timeout, _end_late, [start_timeout])
+  late.daemon = True
+  late.start()
   try:
     jax.distributed.initialize(
       coordinator,
       num_processes,
       process_id,
-      initialization_timeout=max(start_timeout, JAX_START_TIMEOUT),
+      initialization_timeout=start_timeout + 60,
       heartbeat_timeout_seconds=peer_timeout,
       shutdown_timeout_seconds=peer_timeout,
     )
-  except (ValueError, RuntimeError, OSError) as error:
-    raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
+    same("--num_processes", num_processes or jax.process_count())
+  except RunError:
+    raise
+  except Exception as error:  # JAX asks other machines, through packages with exceptions of their own.
+    if not missing:
+      raise RunError(f"--coordinator: the processes cannot meet ({one_line(error)})") from error
+    found = f"{launcher}={os.environ[launcher]}" if launcher else "--distributed"
+    unset = f", or unset {launcher}" if launcher else ""
+    raise RunError(
+      f"{found}: JAX does not learn where several processes meet ({one_line(error)}); give --coordinator, "
+      f"--num_processes and --process_id{unset}"
+    ) from error
+  finally:
+    late.cancel()
 
 
-def leave(failure: str | None = None) -> None:
-  """Tells the other processes that this one ends, and the line of its failure, if it fails."""
-  if _lines is not None:
-    _lines.leave(failure)
+def lost(error: BaseException) -> str | None:
+  """The line for an error that follows from the loss of another process; None for any other error."""
+  if jax.process_count() == 1 or not LOST.search(str(error)):
+    return None
+  return f"another process is gone; the same commands continue from the last checkpoint ({first_line(error)})"
 
 
-def heed(seconds: float = 1) -> None:
-  """Waits a moment, in which the listening thread may report that another process is gone.
+def end(status: int) -> None:
+  """Ends this process if it is one of several, after an error was reported.
 
-  An error of this process may follow from the loss. The thread reports the loss, and ends the process.
+  JAX's own shutdown would wait for processes that may be gone.
   """
-  if _lines is not None:
-    time.sleep(seconds)
-
-
-def wait_for_others() -> bool:
-  """Waits a moment for the other processes to end, too; returns whether this process is connected to them."""
-  if _lines is None:
-    return False
-  _lines.wait()
-  return True
+  if jax.distributed.is_initialized():
+    sys.stdout.flush()
+    if is_first():
+      time.sleep(GRACE)
+    os._exit(status)
 
 
 def is_first() -> bool:
@@ -156,10 +171,15 @@ def _agreed(call: Callable[[], Any], *, ask: bool) -> list[Any]:
   return [outcome["result"] for outcome in outcomes]
 
 
-def _meet(*arguments: Any, **options: Any) -> None:
-  global _lines
-  _lines = meet(*arguments, **options)
-  atexit.register(leave)
+def _launcher() -> str | None:
+  """The first variable of a launcher that means several processes, or None."""
+  return next((name for name in LAUNCHERS if re.match(LAUNCHERS[name], os.environ.get(name, ""))), None)
+
+
+def _end_late(seconds: int) -> None:
+  line = f"--num_processes: not all processes came within {seconds} seconds, or they disagree on their number"
+  print(f"{program()}: error: {line}", file=sys.stderr, flush=True)
+  os._exit(1)
 
 
 def _from_environment(name: str, value: int | None) -> int | None:

@@ -1,6 +1,8 @@
-"""The backbone, and the one function that runs the network."""
+"""The network: its module, and the functions that run it."""
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +11,40 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from jaxreg import augment
+from jaxreg import augment, models
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import RunError
 from jaxreg.train.lookup import Chosen
 from jaxreg.typing import ApplyFn, Key
+
+Noises = Mapping[str, Sequence[Callable[[Key, Any], Any]]]  # by what they perturb
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+  """A module and the functions that run it.
+
+  Attributes:
+    model: the Linen module.
+    noises: functions `(key, x) -> x`, by what they perturb: `inputs`, `params` or `labels`.
+    apply_fn: `(params, model_state, x, *, key, train) -> (outputs, model_state)`.
+    features_fn: the same for the backbone alone.
+  """
+
+  model: models.Classifier
+  noises: Noises
+  apply_fn: ApplyFn
+  features_fn: ApplyFn
+
+
+def make_network(
+  model: models.Classifier, noises: Noises, *, mean: Sequence[float], std: Sequence[float], precision: str
+) -> Network:
+  """The network that standardises its inputs by `mean` and `std`, and computes in the dtype `precision`."""
+  run = functools.partial(make_apply_fn, model, mean, std, precision, noises)
+  features_fn = run(method=lambda model, x, train: model.backbone(x, train=train))
+  return Network(model, noises, run(), features_fn)
 
 
 def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
@@ -59,7 +89,7 @@ def make_apply_fn(
   mean: Sequence[float],
   std: Sequence[float],
   precision: str,
-  noises: Mapping[str, Sequence[Callable[[Key, Any], Any]]],
+  noises: Noises,
   method: Callable[..., Any] | None = None,
 ) -> ApplyFn:
   """The model's function `method`, by default `__call__`, on inputs in the units of `Examples`.

@@ -1,4 +1,4 @@
-"""Optimizers that Optax and `jaxreg.optim` lack, and what the trainer knows of optimizers by name."""
+"""The Optax chain of a run, and the optimizers that Optax and `jaxreg.optim` lack."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,8 +8,75 @@ import jax.numpy as jnp
 import optax
 
 from jaxreg import optim, paths, symmetry
-from jaxreg.train.lookup import short
+from jaxreg.train.lookup import Chosen, short
 from jaxreg.typing import Params
+
+# Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
+SHARPNESS_AWARE = ("sam", "asam", "gsam")
+# Optimizers whose learning rate is one number: the schedule's value at step 0.
+NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
+
+
+def step_name(chosen: Mapping[str, Any]) -> str:
+  """The name of the optimizer that `config.optimizer` chooses, alone or within a wrapper."""
+  return chosen[short(chosen["name"])].get("inner", chosen["name"])
+
+
+def make_optimizer(
+  chosen: Chosen,
+  schedule: optax.Schedule,
+  *,
+  wrapper: Chosen | None = None,
+  weight_decay: float = 0.0,
+  decoupled: bool = False,
+  mask: str = "kernels_only",
+  clip_norm: float = 0.0,
+  constraints: Mapping[str, optax.GradientTransformation] | None = None,
+  network: Mapping[str, Any] | None = None,
+) -> optax.GradientTransformationExtraArgs:
+  """Chains clipping, coupled decay, the named optimizer, decoupled decay and constraints, in that order.
+
+  Coupled decay adds `weight_decay * w` to the gradient (L2, so an adaptive optimizer rescales it too).
+  Decoupled decay subtracts `learning_rate * weight_decay * w` from the weights. `adamw` decouples by itself.
+  `sam`, `asam` and `gsam` move to a second point along the plain gradient; the gradient there is
+  clipped and decayed.
+
+  Args:
+    chosen: the optimizer with its options.
+    schedule: the learning rate.
+    wrapper: the wrapper of the optimizer with its options.
+    weight_decay: the rate of the decay; 0 for none.
+    decoupled: whether the decay is decoupled.
+    mask: the function in `jaxreg.paths` that says which parameters decay.
+    clip_norm: the largest global norm of the gradient; 0 for no clipping.
+    constraints: transforms for the end of the chain, by name.
+    network: `apply_fn`, `input_shape`, `num_examples` and `prox`, for optimizers that take them.
+
+  Returns:
+    An Optax chain, with the named parts as keys of its state.
+  """
+  name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
+  if own_decay and weight_decay and not decoupled:
+    raise ValueError(
+      f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
+    )
+  rate = schedule(0) if name in NUMBERS else schedule
+  given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
+  step = chosen.bound(**given, **(network or {}))()
+  chain = {}
+  if clip_norm:
+    chain["clip"] = optax.clip_by_global_norm(clip_norm)
+  if weight_decay and not decoupled:
+    chain["coupled_decay"] = optax.add_decayed_weights(weight_decay, decays)
+  if wrapper is not None:
+    inner, name = name, wrapper.name
+    if name in SHARPNESS_AWARE:
+      step, chain = optax.named_chain(*chain.items(), (inner, step)), {}
+    step = wrapper.bound()(step)
+  chain[name] = step
+  if weight_decay and decoupled and not own_decay:
+    chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
+  return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))
 
 
 def noisy_sgd(
@@ -51,17 +118,6 @@ def reparameterize(
   forward, inverse = COORDINATES[coordinates]
   there = symmetry.elementwise_coordinates(lambda y: scale * forward(y), lambda x: inverse(x / scale))
   return optim.reparameterize(inner, there.forward, there.inverse)
-
-
-# Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
-SHARPNESS_AWARE = ("sam", "asam", "gsam")
-# Optimizers whose learning rate is one number: the schedule's value at step 0.
-NUMBERS = ("polyak_sgd", "rprop", "sm3", "fista")
-
-
-def step_name(chosen: Mapping[str, Any]) -> str:
-  """The name of the optimizer that `config.optimizer` chooses, alone or within a wrapper."""
-  return chosen[short(chosen["name"])].get("inner", chosen["name"])
 
 
 def _entry(entry: Any) -> tuple[str, float]:
