@@ -92,7 +92,7 @@ def check_inputs(config: Config, data: DataSpec) -> None:
 def check_noises(config: Config, data: DataSpec) -> None:
   """Checks that no input noise is named for inputs that are tokens."""
   if data.has_tokens and "gaussian_noise" in config.noise.names:
-    raise ValueError(
+    raise RunError(
       f"noise.names: gaussian_noise cannot be added to tokens, the inputs of data.{config.data.name}"
     )
 
@@ -102,12 +102,14 @@ def check_terms(config: Config, data: DataSpec, terms: Mapping[str, Term]) -> No
   if config.data.unlabelled.batch_size and all(term.needs_labels for term in terms.values()):
     rows = REGISTRY["regularizers"].items()
     without = ", ".join(name for name, row in rows if row.kind == "term" and "labels" not in row.needs)
-    raise ValueError(
+    raise RunError(
       "data.unlabelled.batch_size: no term uses examples without labels; name one of "
       f"{without} in regularizers.names, or give 0"
     )
+  if "mean_teacher" in terms and config.average.name != "ema":
+    raise RunError("regularizers.mean_teacher: needs average.name=ema, whose parameters are the teacher's")
   if terms and (data.has_tokens or data.label_shape):
-    raise ValueError(f"regularizers.names: {', '.join(terms)} cannot be used with tokens or label sequences")
+    raise RunError(f"regularizers.names: {', '.join(terms)} cannot be used with tokens or label sequences")
 
 
 def check_state(config: Config, data: DataSpec, method: Method, *, has_statistics: bool) -> None:
@@ -117,16 +119,16 @@ def check_state(config: Config, data: DataSpec, method: Method, *, has_statistic
   averages the statistics as well: they are moving averages themselves.
   """
   if has_statistics and config.average.name in ("swa", "swag"):
-    raise ValueError(
+    raise RunError(
       "average.name: the network's statistics, as of BatchNorm, do not fit averaged parameters; give none, "
       f"ema or early_stopping, or average afterwards with jaxreg.averaging, got {config.average.name}"
     )
   if step_name(config.optimizer) != "path_sgd":
     return
   if has_statistics or data.has_tokens:
-    raise ValueError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
+    raise RunError("optimizer.name: path_sgd is for networks of images or vectors without normalisation")
   if method.head not in (models.SoftmaxHead, models.AttentionHead):
-    raise ValueError(
+    raise RunError(
       f"optimizer.name: path_sgd needs a head that gives logits by affine layers alone, and the head of "
       f"method.name={config.method.name} does not"
     )

@@ -14,7 +14,7 @@ from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
 from jaxreg.train.data.dataset import DataSpec
-from jaxreg.train.errors import RunError, first_line
+from jaxreg.train.errors import ArgumentError, RunError, first_line
 from jaxreg.train.lookup import short
 from jaxreg.train.step.augmentations import make_augmentations
 from jaxreg.train.step.extras import Extras
@@ -150,7 +150,10 @@ def _method(config: Config) -> tuple[Method, dict[str, dict[str, Any]]]:
 def _network(config: Config, data: DataSpec, method: Method, head: Mapping[str, Any]) -> Network:
   """The backbone with the method's head, and the functions that run it."""
   compatibility.check_noises(config, data)
-  backbone = make_backbone(chosen(config, "model"), data.model)
+  try:
+    backbone = make_backbone(chosen(config, "model"), data.model)
+  except ArgumentError as error:
+    raise error.of_section("model") from error
   given: dict[str, Any] = {"num_classes": data.num_classes}
   if chosen(config, "method").needs("input_shape"):
     given["input_shape"] = data.input_shape

@@ -28,9 +28,7 @@ def make_augmentations(
   made = [_on_labels(noise, num_classes) for noise in label_noises]
   for chosen in named:
     if unlabelled and chosen.needs("num_classes"):
-      raise ValueError(
-        f"augment.names: {chosen.name} mixes labels, and some examples have no label; leave it out"
-      )
+      raise ValueError(f"{chosen.name} mixes labels, and some examples have no label; leave it out")
     made.append(chosen.bound(**given))
   return made
 

@@ -28,14 +28,14 @@ def mean_teacher(key: Key, view: NetworkView) -> Array:
   """`losses.consistency` between the prediction and the prediction of the averaged parameters."""
   del key
   if view.teacher_fn is None:
-    raise ValueError("regularizers.mean_teacher needs a teacher; give average.name=ema")
+    raise ValueError("mean_teacher needs averaged parameters")
   return losses.consistency(view.log_probs, view.teacher_fn(view.inputs))
 
 
 def distillation(key: Key, view: NetworkView, *, temperature: float = 4.0) -> Array:
-  """`losses.distillation` from the run in `teacher.workdir`, whose predictions have no noise."""
+  """`losses.distillation` from a trained teacher, whose predictions have no noise."""
   if view.trained_fn is None:
-    raise ValueError("regularizers.distillation needs a trained teacher; give teacher.workdir")
+    raise ValueError("distillation needs a trained teacher")
   return losses.distillation(view.log_probs, view.trained_fn(key, view.inputs), temperature=temperature)
 
 
@@ -49,15 +49,15 @@ def z_loss(key: Key, view: NetworkView) -> Array:
   """`losses.z_loss` of the head's logits."""
   del key
   if "logits" not in view.outputs:
-    raise ValueError(f"regularizers.z_loss needs a head that returns logits, got {', '.join(view.outputs)}")
+    raise ValueError(f"z_loss needs a head that returns logits, got {', '.join(view.outputs)}")
   return losses.z_loss(view.outputs["logits"])
 
 
 def reconstruction(key: Key, view: NetworkView, *, likelihood: str = "gaussian") -> Array:
-  """`losses.reconstruction` of the clean inputs by the head's decoder, as in `method.name=autoencoder`."""
+  """`losses.reconstruction` of the clean inputs by the head's decoder."""
   del key
   if "reconstruction" not in view.outputs:
-    raise ValueError("regularizers.reconstruction needs a head with a decoder; give method.name=autoencoder")
+    raise ValueError("reconstruction needs a head with a decoder, such as that of the autoencoder")
   kind: Any = likelihood
   return losses.reconstruction(view.outputs["reconstruction"], view.inputs, likelihood=kind)
 

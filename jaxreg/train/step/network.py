@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxreg import augment, models
 from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
-from jaxreg.train.errors import RunError
+from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
 from jaxreg.typing import ApplyFn, Key
 
@@ -51,9 +51,10 @@ def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
   """The model with its options and with the arguments `given` by the data."""
   asked = chosen.entry.needs
   if set(asked) != set(given):
-    raise RunError(
-      f"model.name: {chosen.name} takes {', '.join(asked) or 'nothing'} from the data, "
-      f"which give {', '.join(given) or 'nothing'}; give another model.name or data.name"
+    raise ArgumentError(
+      "name",
+      f"{chosen.name} takes {', '.join(asked) or 'nothing'} from the data, "
+      f"which give {', '.join(given) or 'nothing'}; give another model or other data",
     )
   return chosen.bound(**given)()
 
@@ -79,8 +80,7 @@ def _mixed_layers(mixing: Any, *, whole: bool) -> Iterator[None]:
     yield
   if whole and (missing := mixing.shares.keys() - called):
     raise ValueError(
-      f"augment.manifold_mixup.layers: there is no {', '.join(sorted(missing))}; "
-      f"the layers are {', '.join(sorted(called - {''}))}"
+      f"layers must be among {', '.join(sorted(called - {''}))}, got {', '.join(sorted(missing))}"
     )
 
 

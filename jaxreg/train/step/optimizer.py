@@ -57,9 +57,7 @@ def make_optimizer(
   """
   name, decays, own_decay = chosen.name, getattr(paths, mask), chosen.needs("weight_decay")
   if own_decay and weight_decay and not decoupled:
-    raise ValueError(
-      f"optimizer.weight_decay.decoupled must be True with optimizer.name={name!r}, which decouples itself"
-    )
+    raise ValueError(f"decoupled must be True with {name}, which decouples the decay itself")
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
   step = chosen.bound(**given, **(network or {}))()
