@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_log_probs, check_range, check_wide, key_first
+from jaxreg._sharding import gathered
 from jaxreg.calibration._weights import others_log_probs
 from jaxreg.typing import Array, Key
 
@@ -76,7 +77,7 @@ def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
     Romano, Sesia and Candes, `Classification with Valid and Adaptive Coverage`, 2020, Eq. 5 and 7.
   """
   log_probs = check_log_probs(log_probs, "log_probs")
-  order = jnp.argsort(log_probs, axis=-1, descending=True)
+  order = jnp.argsort(jax.lax.stop_gradient(log_probs), axis=-1, descending=True)
   ordered = jnp.take_along_axis(log_probs, order, axis=-1)
   # The sum of the less probable classes, in logarithms; 1 minus it, the mass of the others, rounds to 1.
   left = jax.lax.cumlogsumexp(ordered, axis=ordered.ndim - 1, reverse=True)[..., 1:]
@@ -123,7 +124,7 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   check_range(alpha, "alpha", low=0, high=1)
   outside = (labels < 0) | (labels >= scores.shape[-1])
   picked = jnp.take_along_axis(scores, jnp.where(outside, 0, labels)[..., None], axis=-1)
-  picked = jnp.sort(picked.ravel())
+  picked = jnp.sort(gathered(picked).ravel())
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
   rank = math.ceil((picked.size + 1) * (1 - Fraction(str(alpha))))
   ends = jnp.full(1, jnp.inf, scores.dtype)

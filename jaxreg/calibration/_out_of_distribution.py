@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, per_class
+from jaxreg._sharding import gathered
 from jaxreg.calibration._weights import others_log_probs
 from jaxreg.typing import Array
 
@@ -125,7 +126,7 @@ def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95)
 
 
 def _sorted(scores: ArrayLike, name: str) -> Array:
-  scores = check_wide(scores, name).ravel()
+  scores = gathered(check_wide(scores, name)).ravel()
   if not scores.size:
     raise ValueError(f"{name} must have at least one score, got none")
   return jnp.sort(scores)

@@ -1,0 +1,66 @@
+"""Arrays on meshes with explicit axes, the default of `jax.make_mesh`, where JAX never guesses a sharding.
+
+All functions do nothing for arrays that are not split along an explicit axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxreg.typing import Array
+
+
+def sharding_like(x: Array, shape: tuple[int, ...] | None = None) -> NamedSharding | None:
+  """The `out_sharding` of a draw or gather of the given shape that meets `x` entry by entry.
+
+  Last axes go together; an axis of another size than that of `x` is whole.
+  """
+  sharding = _split(x)
+  if sharding is None or shape is None:
+    return sharding
+  axes = dict(enumerate(zip(reversed(x.shape), reversed(sharding.spec))))
+  of = lambda size, i: axes[i][1] if i in axes and axes[i][0] == size else None
+  spec = [of(size, len(shape) - 1 - axis) for axis, size in enumerate(shape)]
+  return NamedSharding(sharding.mesh, PartitionSpec(*spec))
+
+
+def placed_like(x: Array, other: Array) -> Array:
+  """`x`, split as `sharding_like` says, and varying over the manual axes of `shard_map` as `other` does.
+
+  As the start of a loop `x` then has the type of what the loop computes from `other`.
+  """
+  sharding = sharding_like(other, x.shape)
+  x = x if sharding is None else jax.sharding.reshard(x, sharding)
+  if AxisType.Manual not in jax.typeof(other).sharding.mesh.axis_types:
+    return x
+  return jnp.where(jnp.zeros_like(other, bool, shape=()), x, x)
+
+
+def gathered(x: Array) -> Array:
+  """`x`, whole on every device: for sorts of all entries."""
+  sharding = _split(x)
+  return x if sharding is None else jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def automatic(function: Callable[..., Any], *arrays: Array, kept: Any = slice(None)) -> Any:
+  """Computes `function(*arrays)`, which closes over no array, with automatic axes: XLA chooses how to split.
+
+  The leading axes of the result are split like the axes `kept` of the first array; several results may have
+  a slice each.
+  """
+  sharding = next((found for found in map(_split, arrays) if found is not None), None)
+  if sharding is None:
+    return function(*arrays)
+  spec = jax.typeof(arrays[0]).sharding.spec
+  out = jax.tree.map(lambda axes: NamedSharding(sharding.mesh, PartitionSpec(*spec[axes])), kept)
+  return jax.sharding.auto_axes(function, out_sharding=out)(*arrays)
+
+
+def _split(x: Array) -> NamedSharding | None:
+  sharding = jax.typeof(x).sharding
+  return sharding if any(sharding.spec) else None
