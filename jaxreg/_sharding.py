@@ -41,6 +41,12 @@ def placed_like(x: Array, other: Array) -> Array:
   return jnp.where(jnp.zeros_like(other, bool, shape=()), x, x)
 
 
+def entries(values: Array, index: Array) -> Array:
+  """Each row's entry of `values` `[..., n]` at `index` `[...]`: `[..., 1]`."""
+  take = lambda values, index: jnp.take_along_axis(values, index[..., None], axis=-1)
+  return automatic(take, values, index, kept=slice(-1))
+
+
 def gathered(x: Array) -> Array:
   """`x`, whole on every device: for sorts of all entries."""
   sharding = _split(x)
