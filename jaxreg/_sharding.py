@@ -44,7 +44,7 @@ def placed_like(x: Array, other: Array) -> Array:
 def entries(values: Array, index: Array) -> Array:
   """Each row's entry of `values` `[..., n]` at `index` `[...]`: `[..., 1]`."""
   take = lambda values, index: jnp.take_along_axis(values, index[..., None], axis=-1)
-  return automatic(take, values, index, kept=slice(-1))
+  return partitioned(take, values, index, kept=slice(-1))
 
 
 def gathered(x: Array) -> Array:
@@ -53,17 +53,21 @@ def gathered(x: Array) -> Array:
   return x if sharding is None else jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
 
 
-def automatic(function: Callable[..., Any], *arrays: Array, kept: Any = slice(None)) -> Any:
+def partitioned(function: Callable[..., Any], *arrays: Any, kept: Any = slice(None), like: Any = None) -> Any:
   """Computes `function(*arrays)`, which closes over no array, with automatic axes: XLA chooses how to split.
 
   The leading axes of the result are split like the axes `kept` of the first array; several results may have
-  a slice each.
+  a slice each. Instead, `like` may be a tree of arrays, like which the results are split.
   """
-  sharding = next((found for found in map(_split, arrays) if found is not None), None)
+  leaves = jax.tree.leaves(arrays)
+  sharding = next((found for found in map(_split, leaves) if found is not None), None)
   if sharding is None:
     return function(*arrays)
-  spec = jax.typeof(arrays[0]).sharding.spec
-  out = jax.tree.map(lambda axes: NamedSharding(sharding.mesh, PartitionSpec(*spec[axes])), kept)
+  of = lambda x, axes: NamedSharding(sharding.mesh, PartitionSpec(*jax.typeof(x).sharding.spec[axes]))
+  if like is None:
+    out = jax.tree.map(lambda axes: of(leaves[0], axes), kept)
+  else:
+    out = jax.tree.map(lambda x: of(x, slice(None)), like)
   return jax.sharding.auto_axes(function, out_sharding=out)(*arrays)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 Compensated = tuple[Array, Array]
@@ -32,7 +32,7 @@ def sum_of_blocks(function: Callable[..., Array], rows: int, *arrays: Array) -> 
       parts.append(function(*(x[blocks * rows :] for x in arrays)))
     return sum(parts[1:], parts[0])
 
-  return automatic(add_up, *arrays, kept=slice(0))
+  return partitioned(add_up, *arrays, kept=slice(0))
 
 
 def segment_sums(x: Array, index: Array, num: int) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, narrowed
 from jaxreg.augment._operations import ALL, GEOMETRIC, changed, check_operations, check_pixels
@@ -99,6 +99,6 @@ def augmix(
     chains = chains.reshape(num_chains, *x.shape) - x.astype(dtype)[None]
     return jnp.einsum("bk,kbhwc->bhwc", weights, chains)
 
-  moved = automatic(change, x, chosen, level, weights)
+  moved = partitioned(change, x, chosen, level, weights)
   share = beta(for_share, alpha, number).astype(dtype)[:, None, None, None]
   return with_images(batch, narrowed(x.astype(dtype) + (1 - share) * moved, x.dtype), channel_axis)

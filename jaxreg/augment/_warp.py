@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.augment._mixing import narrowed
 from jaxreg.typing import Array
 
@@ -33,5 +33,5 @@ def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: floa
     return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
 
   shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts
-  every = automatic(jax.vmap(one), wide, matrices.astype(wide.dtype), shifts.astype(wide.dtype))
+  every = partitioned(jax.vmap(one), wide, matrices.astype(wide.dtype), shifts.astype(wide.dtype))
   return narrowed(every, x.dtype)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_log_probs, check_range, check_wide, key_first
-from jaxreg._sharding import automatic, entries, gathered, sharding_like
+from jaxreg._sharding import entries, gathered, partitioned, sharding_like
 from jaxreg.calibration._weights import others_log_probs
 from jaxreg.typing import Array, Key
 
@@ -82,7 +82,7 @@ def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
     shape = (*log_probs.shape[:-1], 1)
     placement = sharding_like(log_probs, shape)
     shares = (jax.random.uniform(check_key(key), shape, log_probs.dtype, out_sharding=placement),)
-  return automatic(_aps_scores, log_probs, *shares)
+  return partitioned(_aps_scores, log_probs, *shares)
 
 
 def _aps_scores(log_probs: Array, share: Array | None = None) -> Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_option
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 MAX_UNITS = 16
@@ -69,4 +69,4 @@ def mask_probs(masks: ArrayLike, *, rate: ArrayLike) -> Array:
     rate = jnp.broadcast_to(rate, masks.shape)
     return jnp.where(masks, 1 - rate, rate).prod(axis=-1)
 
-  return automatic(product, masks, rate, kept=slice(-1))
+  return partitioned(product, masks, rate, kept=slice(-1))

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import _sums
 from jaxreg._checks import check_wide
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 
@@ -88,7 +88,7 @@ def _exact_sum(terms: Array) -> tuple[Array, Array]:
     start = _sums.compensated(jnp.zeros_like(terms[0]))
     return jax.lax.scan(lambda running, term: (_sums.add(running, term), None), start, terms)[0]
 
-  return automatic(add_up, terms, kept=slice(1, None))
+  return partitioned(add_up, terms, kept=slice(1, None))
 
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:

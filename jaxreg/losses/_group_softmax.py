@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_logits, check_option, per_class
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.losses._group_softmax_scores import (
   check_arguments,
@@ -132,7 +132,7 @@ def group_softmax_and_logits(
     shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
     return shaped(loss), shaped(jax.lax.stop_gradient(logits))
 
-  return automatic(of_scores, labels, features, kernel, bias, scores)
+  return partitioned(of_scores, labels, features, kernel, bias, scores)
 
 
 def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> Array:

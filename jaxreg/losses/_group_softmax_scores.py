@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
-from jaxreg._sharding import automatic, placed_like, sharding_like
+from jaxreg._sharding import partitioned, placed_like, sharding_like
 from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
 
@@ -100,7 +100,7 @@ def interleaved_scores(
   """
   check_count(num_groups, "num_groups")
   scores = jax.lax.stop_gradient(discriminative_scores(features, kernel, bias, labels))
-  rank = automatic(lambda scores: jnp.argsort(jnp.argsort(scores, axis=-1), axis=-1), scores)
+  rank = partitioned(lambda scores: jnp.argsort(jnp.argsort(scores, axis=-1), axis=-1), scores)
   # Counts from the top, so that the last groups are the larger ones, as in `feature_groups`.
   return ((rank - scores.shape[-1]) % num_groups).astype(scores.dtype)
 
@@ -117,9 +117,9 @@ def random_scores(
   """Draws uniform scores for each example and each key: a control for `discriminative_scores`."""
   del num_groups
   features, *_ = _checked(features, kernel, bias, labels)
-  return jax.random.uniform(
-    check_key(key), features.shape, jnp.float32, out_sharding=sharding_like(features)
-  ).astype(features.dtype)
+  placement = sharding_like(features)
+  drawn = jax.random.uniform(check_key(key), features.shape, jnp.float32, out_sharding=placement)
+  return drawn.astype(features.dtype)
 
 
 def fixed_scores(

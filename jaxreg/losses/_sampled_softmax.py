@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first
-from jaxreg._sharding import automatic, sharding_like
+from jaxreg._sharding import partitioned, sharding_like
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
@@ -65,7 +65,7 @@ def sampled_softmax(
   is_target = is_target_of(labels, logits)
   # The target comes first. Ranks, because equal numbers would pass a threshold together.
   ranks = lambda x: jnp.argsort(jnp.argsort(x, axis=-1), axis=-1)
-  rank = automatic(ranks, jnp.where(is_target, -1, noise))
+  rank = partitioned(ranks, jnp.where(is_target, -1, noise))
   if correct_proposal:
     logits = jnp.where(is_target, logits, logits - math.log(number / others))
   return softmax_cross_entropy(jnp.where(rank <= number, logits, jnp.finfo(logits.dtype).min / 2), labels)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
 from jaxreg._scaled import power_of_two
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg._sums import gram
 from jaxreg.typing import Array
 
@@ -40,7 +40,7 @@ def coadaptation(activations: ArrayLike) -> Array:
   activations = check_wide(activations, "activations")
   if activations.ndim < 2:
     raise ValueError(f"activations must be [..., units], got {activations.shape}")
-  return automatic(_mean_correlation, activations, kept=slice(0))
+  return partitioned(_mean_correlation, activations, kept=slice(0))
 
 
 def _mean_correlation(activations: Array) -> Array:

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from jaxreg._leaves import selected, total, unit_axes
-from jaxreg._sharding import automatic
+from jaxreg._sharding import partitioned
 from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Mask, Params
 
@@ -51,4 +51,4 @@ def orthogonality(
     return jnp.square(gram - jnp.eye(gram.shape[0], dtype=gram.dtype)).sum()
 
   leaves = ((w, unit_axes(name, w, axis)) for name, w in selected(params, mask))
-  return total(automatic(functools.partial(of_leaf, axes=axes), w, kept=slice(0)) for w, axes in leaves)
+  return total(partitioned(functools.partial(of_leaf, axes=axes), w, kept=slice(0)) for w, axes in leaves)

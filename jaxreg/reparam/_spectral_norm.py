@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, key_first
-from jaxreg._sharding import automatic, placed_like
+from jaxreg._sharding import partitioned, placed_like
 from jaxreg.reparam._weight_norm import Axis, check_kernel
 from jaxreg.typing import Array, Key
 
@@ -72,7 +72,7 @@ def spectral_norm(
     normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
     return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
 
-  return automatic(of_arrays, kernel, u, kept=(slice(None), slice(0)))
+  return partitioned(of_arrays, kernel, u, kept=(slice(None), slice(0)))
 
 
 @key_first
