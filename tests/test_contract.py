@@ -88,7 +88,10 @@ TABLE = (
   (contract.check_dtypes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_bfloat16_values, (SLOW, SLOW, SLOW, SLOW)),
   (contract.check_vmap, (SLOW, SLOW, SLOW, SLOW)),
-  (contract.check_sharded, (SLOW, SLOW, SLOW, SLOW)),
+  (contract.check_sharded, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
+  (contract.check_explicit_axes, (DEFAULT, DEFAULT, DEFAULT, DEFAULT)),
+  (contract.check_explicit_gradients, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
+  (contract.check_manual_axes, (THOROUGH, THOROUGH, THOROUGH, THOROUGH)),
   (contract.check_keys, (DEFAULT, DEFAULT, None, SLOW)),
   (contract.check_no_key, (DEFAULT, DEFAULT, None, None)),
   (contract.check_rejections, (DEFAULT, DEFAULT, None, None)),
@@ -117,6 +120,9 @@ APPLIES = {
   "no_key": lambda case: case.keyed and case.function.startswith("noise.") and case.output == "same",
   "gradients": lambda case: case.smooth and case.gradient,
   "finite": lambda case: case.smooth,
+  "explicit_gradients": lambda case: case.smooth,
+  # Its one array is split along all that it has.
+  "manual_axes": lambda case: case.function != "ensembles.mask_probs",
   "second_derivatives": lambda case: case.smooth and case.function.startswith(CURVED),
   # A matrix has the size of what is selected, and path_sgd has a mask of its own.
   "masks": lambda row: row.masked,

@@ -21,7 +21,7 @@ def adaptive_bins(
   Sorted by confidence, the `i`-th of `n` examples is in bin :math:`\lfloor M (i + 1/2) / n \rfloor`; an
   example of weight `w` counts as `w` examples. The edges depend on all predictions: unlike the sums of
   `ece_bins`, these sums do not merge, and the whole set must be given at once. Equal confidences may fall
-  into several bins, in their given order.
+  into several bins, in their given order. Every device sorts all confidences, also of a sharded array.
 
   Args:
     log_probs, labels, weights: as in `nll`, of all predictions.

@@ -106,6 +106,7 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   model and every `n`, if the calibration examples and the new one are exchangeable. Ties among scores only
   raise the probability. The upper bound needs distinct scores. So the calibration examples must not have
   trained the model, nor chosen its temperature. The threshold is infinite if `n` is too small for `alpha`.
+  Every device sorts the scores of all labels.
 
   Args:
     scores: `[..., classes]`, floating, of the calibration examples, without padding.

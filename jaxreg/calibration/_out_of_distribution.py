@@ -73,7 +73,8 @@ def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
   .. math:: \Pr(s' > s) + \tfrac12 \Pr(s' = s)
 
   This is the area under the ROC curve. The two kinds of examples may have any numbers. scikit-learn's
-  `roc_auc_score` gives the same on the host; this function is compiled, also inside a larger program.
+  `roc_auc_score` gives the same on the host; this function is compiled, also inside a larger program. Every
+  device sorts all scores, also of a sharded array.
 
   Args:
     scores: of usual examples, any shape, floating.
