@@ -141,7 +141,7 @@ def _angles(features: ArrayLike, kernel: ArrayLike, labels: ArrayLike) -> tuple[
   features = check_wide(features, "features")
   cosines, x, w = _cosines(features, kernel)
   labels = check_labels(labels, features, "features", num_classes=w.shape[0])
-  of_label = w.at[labels].get(out_sharding=sharding_like(x))
+  of_label = w.at[labels].get(mode="fill", out_sharding=sharding_like(x))
   # The sine is the length of the orthogonal part. sqrt(1 - cos^2) has no slope at 0 and rounds below it.
   across = x - (x * of_label).sum(axis=-1, keepdims=True) * of_label
   return cosines, norm(across, (-1,)), is_target_of(labels, cosines), labels
