@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 Compensated = tuple[Array, Array]
@@ -20,14 +21,18 @@ def sum_of_blocks(function: Callable[..., Array], rows: int, *arrays: Array) -> 
 
   The values of all blocks are in memory at once, and a reduction adds them in pairs.
   """
-  blocks, rest = divmod(len(arrays[0]), rows)
-  parts = []
-  if blocks:
-    cut = lambda x: x[: blocks * rows].reshape(blocks, rows, *x.shape[1:])
-    parts.append(jax.vmap(function)(*map(cut, arrays)).sum(axis=0))
-  if rest or not blocks:
-    parts.append(function(*(x[blocks * rows :] for x in arrays)))
-  return sum(parts[1:], parts[0])
+
+  def add_up(*arrays: Array) -> Array:
+    blocks, rest = divmod(len(arrays[0]), rows)
+    parts = []
+    if blocks:
+      cut = lambda x: x[: blocks * rows].reshape(blocks, rows, *x.shape[1:])
+      parts.append(jax.vmap(function)(*map(cut, arrays)).sum(axis=0))
+    if rest or not blocks:
+      parts.append(function(*(x[blocks * rows :] for x in arrays)))
+    return sum(parts[1:], parts[0])
+
+  return partitioned(add_up, *arrays, kept=slice(0))
 
 
 def segment_sums(x: Array, index: Array, num: int) -> Array:

@@ -27,6 +27,7 @@ from jax.typing import ArrayLike
 from jaxreg import paths
 from jaxreg._checks import check_floating, check_range, check_wide
 from jaxreg._names import suggest_names
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array, Mask, Params
 
 __all__ = [
@@ -220,16 +221,15 @@ def linear_coordinates(matrix: ArrayLike) -> Coordinates:
   matrix = check_floating(matrix, "matrix")
   if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
     raise ValueError(f"matrix must be square, got shape {matrix.shape}")
-  factors = lu_factor(matrix)
 
-  def on_flat(function: Callable[[Array], Array]) -> Callable[[Params], Params]:
-    def run(tree: Params) -> Params:
+  def on_flat(function: Callable[[Any, Array], Array], factors: Any) -> Callable[[Params], Params]:
+    def run(tree: Params, factors: Any) -> Params:
       flat, unravel = ravel_pytree(tree)
-      return unravel(function(flat).astype(flat.dtype))
+      return unravel(function(factors, flat).astype(flat.dtype))
 
-    return run
+    return lambda tree: partitioned(run, tree, factors, like=tree)
 
-  return Coordinates(on_flat(lambda y: matrix @ y), on_flat(lambda x: lu_solve(factors, x)))
+  return Coordinates(on_flat(jnp.matmul, matrix), on_flat(lu_solve, lu_factor(matrix)))
 
 
 def elementwise_coordinates(

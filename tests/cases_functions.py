@@ -43,7 +43,8 @@ def row(function: str, inputs: Mapping[str, Any], call: Callable[..., Any], **op
 IMAGES = {"key": KEY, "x": Input("real", "BFFK", checked=False)}
 FEATURES, WEIGHTS = Input("real", "BF"), Input("real", "FK")
 TREE = {"kernel": Input("real", "BK"), "bias": Input("real", "K")}
-MEMBERS = {"members": Input("real", "BFK"), "x": Input("real", "MF")}
+SQUARE = {"kernel": Input("real", "KK"), "bias": Input("real", "K")}
+MEMBERS = {"members": Input("real", "KFK"), "x": Input("real", "MF")}
 ITERATES = {"iterates": {"kernel": Input("real", "BF"), "bias": Input("real", "B")}}
 
 
@@ -120,8 +121,7 @@ def started(name):
 
 def recalibrated(x, old):
   apply_fn = lambda params, mean, x, *, key, train: (x, 0.9 * mean + 0.1 * x.mean(axis=0))
-  halves = (x[:4], x[4:])
-  return averaging.batch_norm_statistics(apply_fn, None, old, halves, momentum=0.9)
+  return averaging.batch_norm_statistics(apply_fn, None, old, (x, 2 * x), momentum=0.9)
 
 
 def one_step(transform):
@@ -284,7 +284,7 @@ CASES = (
     for name in ("auroc", "fpr_at_tpr")
   ),
   row("calibration.temper", {"logits": SCORES}, lambda logits: calibration.temper(logits, temperature=2.0)),
-  row("penalties.penalized", {"params": TREE, "x": SCORES}, penalised),
+  row("penalties.penalized", {"params": SQUARE, "x": SCORES}, penalised),
   same(
     "constraints.project",
     {"params": TREE, "updates": TREE},

@@ -290,6 +290,20 @@ def check_jit_vmap_pmap_and_sharding(row):
   assert_close(jit(run)(*jax.tree.map(place, examples[0])), want[0])
 
 
+def check_explicit_axes(row):
+  """Kernels split over explicit axes, compiled and eagerly: the same updates, split alike."""
+  run = two_steps(row, row.make())
+  want = jit(run)(*one(0))
+  mesh = jax.make_mesh((2,), ("model",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
+  spec = lambda x: PartitionSpec("model", None) if x.ndim == 2 else PartitionSpec()
+  placed = jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, spec(x))), one(0))
+  with jax.set_mesh(mesh):
+    for call in (jit(run), run):
+      got = call(*placed)
+      assert all(x.sharding.spec == spec(x) for x in jax.tree.leaves(got) if x.ndim == 2)
+      assert_close(jax.tree.map(np.asarray, got), want)
+
+
 def check_mixed_dtypes(row):
   tx = row.make()
   g, w = one(0)

@@ -558,17 +558,88 @@ def check_vmap(case: Case) -> None:
   assert_same(case, got, jax.tree.map(lambda *xs: jnp.stack(xs), *want))
 
 
+# Arrays that the call scans or indexes along the leading axis, which is no batch.
+WHOLE = ("iterates", "metrics")
+
+
+def _split(name: str, spec: Input) -> bool:
+  return spec.batched and spec.kind != "key" and name not in WHOLE
+
+
+def _parts(case: Case, split: Any, whole: Any) -> dict[str, Any]:
+  """`split` for each leaf of the inputs that is split over devices, and `whole` for the others."""
+  choose = lambda name, spec: split if _split(name, spec) else whole
+  return {name: jax.tree.map(functools.partial(choose, name), specs) for name, specs in case.inputs.items()}
+
+
+def _placed(case: Case, mesh: jax.sharding.Mesh) -> dict[str, Any]:
+  """Inputs, with the batch split over the first axis of the mesh."""
+  by_data, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
+  return jax.tree.map(jax.device_put, make(case), _parts(case, by_data, everywhere))
+
+
+def _on_host(tree: Any) -> Any:
+  return jax.tree.map(np.asarray, tree)
+
+
 def check_sharded(case: Case) -> None:
   """A batch over eight devices gives what it gives on one."""
   mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-  by_data, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
-  place = lambda spec, x: jax.device_put(x, by_data if spec.batched and spec.kind != "key" else everywhere)
-  inputs = jax.tree.map(place, dict(case.inputs), make(case))
   alone = all(spec.kind == "key" for spec in jax.tree.leaves(dict(case.inputs)))
   alone |= case.function == f"{RULES}.fixed_scores"  # no value of the inputs is in it either
-  got = jit(case, out_shardings=by_data if alone else None)(inputs)
+  placement = NamedSharding(mesh, PartitionSpec("data")) if alone else None
+  got = jit(case, out_shardings=placement)(_placed(case, mesh))
   assert all(len(x.sharding.device_set) == 8 for x in jax.tree.leaves(got))
   assert_same(case, got, jitted(case)(make(case)))
+
+
+def explicit_mesh() -> jax.sharding.Mesh:
+  return jax.make_mesh(
+    (2, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:4]
+  )
+
+
+def check_explicit_axes(case: Case) -> None:
+  """Compiled and eager calls on explicit axes give the same, split as the inputs are."""
+  want = _on_host(values(case, make(case)) if case.oracle else jitted(case)(make(case)))
+  leaves = jax.tree.leaves(_parts(case, True, False))
+  sizes = {len(x) for x, split in zip(jax.tree.leaves(make(case)), leaves) if split}
+  with jax.set_mesh(mesh := explicit_mesh()):
+    for call in (jitted(case), case):
+      got = call(_placed(case, mesh))
+      assert_same(case, _on_host(got), want)
+      for x in jax.tree.leaves(got):
+        assert not x.ndim or len(x) not in sizes or x.sharding.spec[0] == "data", x.sharding
+
+
+def check_explicit_gradients(case: Case) -> None:
+  """The gradient of the sum of all outputs, on explicit axes."""
+
+  def total(floats, others):
+    return sum(x.sum() for x in jax.tree.leaves(case({**floats, **others})))
+
+  gradient = jit(jax.grad(total))
+  want = gradient(*_split_floats(case, make(case)))
+  with jax.set_mesh(mesh := explicit_mesh()):
+    got = gradient(*_split_floats(case, _placed(case, mesh)))
+  largest = max((float(jnp.abs(x).max()) for x in jax.tree.leaves(want)), default=0)
+  chex.assert_trees_all_close(_on_host(got), _on_host(want), rtol=1e-5, atol=1e-5 * max(largest, 1))
+
+
+def check_manual_axes(case: Case) -> None:
+  """In `shard_map`, with its check of what varies, each device gives what its part of the batch gives."""
+  mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:2])
+  stacked = lambda inputs: jax.tree.map(lambda x: x[None], case(inputs))
+  specs = _parts(case, PartitionSpec("data"), PartitionSpec())
+  got = jit(jax.shard_map(stacked, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec("data")))(
+    _placed(case, mesh)
+  )
+  half = lambda x, part: x[part * len(x) // 2 : (part + 1) * len(x) // 2]
+  cut = lambda part: jax.tree.map(
+    lambda x, split: half(x, part) if split else x, make(case), _parts(case, True, False)
+  )
+  halves = [jit(stacked)(cut(part)) for part in range(2)]
+  assert_same(case, _on_host(got), jax.tree.map(lambda *x: np.concatenate(x), *halves))
 
 
 def check_keys(case: Case) -> None:

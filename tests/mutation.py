@@ -85,7 +85,11 @@ _TABLE = {
     ("ArrayLike = 0.1", "ArrayLike = 0.2", "test_default_is_a_tenth_over_all"),
   ),
   "noise/_dropout.py noise/test_dropout.py": (
-    ("key), 1.0 - jnp.asarray(rate", "key), jnp.asarray(rate", "test_mask_statistics"),
+    (
+      "keep = 1.0 - jnp.asarray(rate, jnp.float32",
+      "keep = jnp.asarray(rate, jnp.float32",
+      "test_mask_statistics",
+    ),
     ("1.0 - rate, wide", "rate, wide", "test_dropout_mean_is_the_exact_mean_of_a_linear_map[False]"),
   ),
   "calibration/_brier.py calibration/test_calibration.py": (
@@ -411,7 +415,7 @@ _TABLE = {
     ("magnitude / 9", "magnitude / 10", "test_auto_augment_takes_a_pair_by_its_chances_as_pillow_does"),
   ),
   "augment/_augmix.py augment/test_policies.py": (
-    ("(1 - share) * change", "share * change", "test_augmix_is_the_documented_mixture"),
+    ("(1 - share) * moved", "share * moved", "test_augmix_is_the_documented_mixture"),
     ("1, num_ops + 1)", "1, num_ops)", "test_augmix_draws_lengths_and_shares_uniformly"),
   ),
   "losses/_jensen_shannon.py test_contract.py": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import jax
@@ -11,6 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_choice, check_count, check_key, key_first
 from jaxreg._leaves import wide
+from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import (
   Bounds,
   LossOfInputs,
@@ -88,7 +90,7 @@ def pgd(
 
   start = jnp.zeros_like(wide(x))
   if random_start:
-    start = radius * _uniform(key, x, norm)
+    start = radius * placed_like(_uniform(key, x, norm), x)
   return perturbed(x, jax.lax.fori_loop(0, num_steps, step, inside(start)), clip)
 
 
@@ -117,7 +119,7 @@ def _uniform(key: Any, x: Array, norm: Norm) -> Array:
   key, dtype = check_key(key), wide(x).dtype
   if norm == "linf":
     return jax.random.uniform(key, x.shape, dtype, -1, 1)
-  batch, size = x.shape[0], x[:1].size
+  batch, size = x.shape[0], math.prod(x.shape[1:])
   # Projecting a sphere with two more dimensions, or an L1 sphere with one more, gives a uniform ball.
   if norm == "l2":
     normal = jax.random.normal(key, (batch, size + 2), dtype)

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_count, check_key, check_log_probs, key_first
 from jaxreg._leaves import wide
+from jaxreg._sharding import placed_like
 from jaxreg.adversarial._common import per_example, unit
 from jaxreg.typing import Array, Key
 
@@ -95,7 +96,7 @@ def _move(
     product = jax.jvp(gradient, (x,), (d.astype(x.dtype),))[1]
     return unit(wide(jax.lax.stop_gradient(product)), otherwise=d)
 
-  start = unit(jax.random.normal(key, x.shape, wide(x).dtype))
+  start = unit(placed_like(jax.random.normal(key, x.shape, wide(x).dtype), x))
   direction = jax.lax.fori_loop(0, num_steps, iterate, start)
   return (wide(x) + radius * direction).astype(x.dtype)
 

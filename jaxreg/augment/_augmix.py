@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
+from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, narrowed
 from jaxreg.augment._operations import ALL, GEOMETRIC, changed, check_operations, check_pixels
-from jaxreg.typing import Key
+from jaxreg.typing import Array, Key
 
 # Without the operations that a benchmark of corrupted images measures.
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
@@ -86,14 +87,18 @@ def augmix(
     for_size, shape, dtype, 0.01, most
   )
 
-  # All chains at once, as one batch of copies.
-  flat = lambda draws: draws.reshape(num_ops, num_chains * number)
-  copies = jnp.tile(x, (num_chains, 1, 1, 1))
-  chains = changed(copies, flat(chosen), flat(level), operations, fill=fill, value_range=low_high)
   alphas = jnp.broadcast_to(jnp.asarray(alpha, dtype), (num_chains,))
   weights = jax.random.dirichlet(for_weights, alphas, (number,), dtype)
-  # As a change of the image, so that chains that change nothing leave its values as they are.
-  wide = x.astype(dtype)
-  change = jnp.einsum("bk,kbhwc->bhwc", weights, chains.reshape(num_chains, *x.shape) - wide[None])
+
+  # All chains at once, as one batch of copies. Their mixture is a change of the image, so that chains that
+  # change nothing leave its values as they are.
+  def change(x: Array, chosen: Array, level: Array, weights: Array) -> Array:
+    flat = lambda draws: draws.reshape(num_ops, num_chains * number)
+    copies = jnp.tile(x, (num_chains, 1, 1, 1))
+    chains = changed(copies, flat(chosen), flat(level), operations, fill=fill, value_range=low_high)
+    chains = chains.reshape(num_chains, *x.shape) - x.astype(dtype)[None]
+    return jnp.einsum("bk,kbhwc->bhwc", weights, chains)
+
+  moved = partitioned(change, x, chosen, level, weights)
   share = beta(for_share, alpha, number).astype(dtype)[:, None, None, None]
-  return with_images(batch, narrowed(wide + (1 - share) * change, x.dtype), channel_axis)
+  return with_images(batch, narrowed(x.astype(dtype) + (1 - share) * moved, x.dtype), channel_axis)

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_key, check_option, key_first
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
-from jaxreg.augment._mixing import beta, mixed, soft_labels
+from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
 from jaxreg.typing import Key
 
 
@@ -67,5 +67,5 @@ def cutmix(
   left = jnp.floor(width * column).astype(int) - columns // 2
   box = inside_box((height, width), top, left, rows, columns)
   share = 1 - box.mean(axis=(1, 2, 3))
-  mixed_batch = with_images(batch, jnp.where(box, x[other], x), channel_axis)
-  return {**mixed_batch, "labels": mixed(labels, labels[other], share)}
+  mixed_batch = with_images(batch, jnp.where(box, shuffled(x, other), x), channel_axis)
+  return {**mixed_batch, "labels": mixed(labels, shuffled(labels, other), share)}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
-from jaxreg.augment._mixing import beta, mixed, soft_labels
+from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
 from jaxreg.typing import Array, Key
 
 
@@ -71,7 +71,7 @@ def manifold_mixup(
   partners = jax.random.permutation(for_order, number)
   shares = {layer: jnp.where(chosen == index, share, 1.0) for index, layer in enumerate(layers)}
   mixing = Mixing(partners, shares)
-  return {**batch, "labels": mixed(labels, labels[partners], share), "mixing": mixing}
+  return {**batch, "labels": mixed(labels, shuffled(labels, partners), share), "mixing": mixing}
 
 
 def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:
@@ -99,4 +99,4 @@ def mix_hidden(x: ArrayLike, mixing: Mixing, *, layer: str) -> Array:
   x = check_floating(x, "x")
   if x.ndim < 1 or x.shape[0] != len(mixing.partners):
     raise ValueError(f"x must have the batch axis of the mixing, {len(mixing.partners)}, got {x.shape}")
-  return mixed(x, x[mixing.partners], mixing.shares[layer])
+  return mixed(x, shuffled(x, mixing.partners), mixing.shares[layer])

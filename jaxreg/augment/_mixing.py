@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batch, known_values
+from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -42,6 +43,11 @@ def beta(key: Key, alpha: ArrayLike, number: int) -> Array:
   """Draws shares from Beta(alpha, alpha) by `[2, number]` log-gammas in one draw; none underflows."""
   one, other = jax.random.loggamma(key, alpha, (2, number))
   return jax.nn.sigmoid(one - other)
+
+
+def shuffled(x: Array, order: Array) -> Array:
+  """`x[order]`, split over devices like `x`."""
+  return x.at[order].get(out_sharding=sharding_like(x))
 
 
 def mixed(x: Array, other: Array, share: Array) -> Array:

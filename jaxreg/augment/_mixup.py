@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, key_first
-from jaxreg.augment._mixing import beta, mixed, soft_labels
+from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
 from jaxreg.typing import Key
 
 
@@ -60,4 +60,5 @@ def mixup(
   for_share, for_order = jax.random.split(check_key(key))
   share = beta(for_share, alpha, x.shape[0] if per_example else 1)
   other = jax.random.permutation(for_order, x.shape[0])
-  return {**batch, "inputs": mixed(x, x[other], share), "labels": mixed(labels, labels[other], share)}
+  mix = lambda x: mixed(x, shuffled(x, other), share)
+  return {**batch, "inputs": mix(x), "labels": mix(labels)}

@@ -7,6 +7,7 @@ nothing, unless the operation says otherwise; an operation without a direction t
 import jax
 import jax.numpy as jnp
 
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 # The largest difference of an enhancement's factor from 1, and the largest number of bits dropped out of 8.
@@ -43,7 +44,8 @@ def equalize(x: Array, level: Array) -> Array:
   batch, height, width, channels = x.shape
   values = jnp.round(255 * jnp.moveaxis(x, -1, 1).reshape(batch, channels, -1)).astype(jnp.int32)
   # The number of darker pixels for each pixel: the cumulated histogram at its value, without a histogram.
-  darker = jax.vmap(jax.vmap(lambda v: jnp.searchsorted(jnp.sort(v), v)))(values)
+  rank = lambda v: jnp.searchsorted(jnp.sort(v), v)
+  darker = partitioned(jax.vmap(jax.vmap(rank)), values)
   brightest = jnp.sum(values == values.max(-1, keepdims=True), axis=-1, keepdims=True)
   step = (height * width - brightest) // 255
   spread = jnp.minimum((step // 2 + darker) // jnp.maximum(step, 1), 255)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_key, check_range, key_first
+from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
 from jaxreg.typing import Array, Key
@@ -72,4 +73,4 @@ def random_resized_crop(
     return jax.image.scale_and_translate(image, image.shape, (0, 1), scale, -corner * scale, "linear")
 
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  return with_images(batch, narrowed(jax.vmap(one)(wide, scale, corner), x.dtype), channel_axis)
+  return with_images(batch, narrowed(partitioned(jax.vmap(one), wide, scale, corner), x.dtype), channel_axis)

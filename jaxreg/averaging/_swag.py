@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, check_range, key_first
+from jaxreg._sharding import placed_like
 from jaxreg.averaging._averaged_leaves import is_averaged, wide
 from jaxreg.averaging._swa import SWAState, swa_update
 from jaxreg.typing import Array, Key, Params
@@ -43,7 +44,10 @@ def swag_init(params: Params, *, rank: int = 20) -> SWAGState:
   check_range(rank, "rank", low=2)
   start = jax.tree.map(jnp.copy, wide(params))
   zeros = lambda *first: jax.tree.map(
-    lambda leaf: jnp.zeros((*first, *leaf.shape), leaf.dtype) if is_averaged(leaf) else None, start
+    lambda leaf: (
+      placed_like(jnp.zeros((*first, *leaf.shape), leaf.dtype), leaf) if is_averaged(leaf) else None
+    ),
+    start,
   )
   return SWAGState(start, zeros(), zeros(rank), jnp.zeros((), jnp.int32))
 

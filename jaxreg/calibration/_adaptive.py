@@ -7,6 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count
+from jaxreg._sharding import gathered
 from jaxreg._sums import segment_sums
 from jaxreg.calibration._ece import Bins
 from jaxreg.calibration._weights import predictions
@@ -20,7 +21,7 @@ def adaptive_bins(
   Sorted by confidence, the `i`-th of `n` examples is in bin :math:`\lfloor M (i + 1/2) / n \rfloor`; an
   example of weight `w` counts as `w` examples. The edges depend on all predictions: unlike the sums of
   `ece_bins`, these sums do not merge, and the whole set must be given at once. Equal confidences may fall
-  into several bins, in their given order.
+  into several bins, in their given order. Every device sorts all confidences, also of a sharded array.
 
   Args:
     log_probs, labels, weights: as in `nll`, of all predictions.
@@ -40,10 +41,12 @@ def adaptive_bins(
   """
   check_count(num_bins, "num_bins")
   examples = predictions(log_probs, labels, weights)
-  confidence = jnp.exp(examples.log_probs.max(axis=-1)).ravel()
-  correct = (examples.log_probs.argmax(axis=-1) == examples.labels).ravel()
+  # Sorted on every device: one number for each example and array.
+  flat = lambda x: gathered(x).ravel()
+  confidence = flat(jnp.exp(examples.log_probs.max(axis=-1)))
+  correct = flat(examples.log_probs.argmax(axis=-1) == examples.labels)
   order = jnp.argsort(confidence)
-  counts = examples.counts.ravel()[order]
+  counts = flat(examples.counts)[order]
   if weights is None:
     index = jnp.searchsorted(_firsts(len(counts), num_bins), jnp.arange(len(counts)), side="right")
   else:
@@ -52,7 +55,7 @@ def adaptive_bins(
     middle = num_bins * (reached - counts / 2) / jnp.where(reached[-1:] > 0, reached[-1:], 1)
     index = jnp.clip(middle.astype(jnp.int32), 0, num_bins - 1)
   add_up = lambda x: segment_sums(x, index, num_bins)
-  values = examples.weights.ravel()[order]
+  values = flat(examples.weights)[order]
   return Bins(
     add_up(values * confidence[order]),
     add_up(values * correct[order]),

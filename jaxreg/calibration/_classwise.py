@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count
+from jaxreg._sharding import partitioned
 from jaxreg._sums import segment_sums
 from jaxreg.calibration._ece import Bins, bin_index
 from jaxreg.calibration._weights import predictions
@@ -45,7 +46,8 @@ def classwise_bins(
   target = jax.nn.one_hot(labels.ravel(), num_classes, dtype=probs.dtype)
   index = bin_index(probs, num_bins)
   weights, counts = weights.reshape(-1, 1), counts.reshape(-1, 1)
-  add_up = jax.vmap(lambda x, i: segment_sums(x, i, num_bins), in_axes=1)
+  of_classes = jax.vmap(lambda x, i: segment_sums(x, i, num_bins), in_axes=1)
+  add_up = lambda x, i: partitioned(of_classes, x, i, kept=slice(0))
   return Bins(
     add_up(weights * probs, index),
     add_up(weights * target, index),

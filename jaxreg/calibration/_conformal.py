@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_log_probs, check_range, check_wide, key_first
+from jaxreg._sharding import entries, gathered, partitioned, sharding_like
 from jaxreg.calibration._weights import others_log_probs
 from jaxreg.typing import Array, Key
 
@@ -76,13 +77,21 @@ def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
     Romano, Sesia and Candes, `Classification with Valid and Adaptive Coverage`, 2020, Eq. 5 and 7.
   """
   log_probs = check_log_probs(log_probs, "log_probs")
-  order = jnp.argsort(log_probs, axis=-1, descending=True)
+  shares = ()
+  if key is not None:
+    shape = (*log_probs.shape[:-1], 1)
+    placement = sharding_like(log_probs, shape)
+    shares = (jax.random.uniform(check_key(key), shape, log_probs.dtype, out_sharding=placement),)
+  return partitioned(_aps_scores, log_probs, *shares)
+
+
+def _aps_scores(log_probs: Array, share: Array | None = None) -> Array:
+  order = jnp.argsort(jax.lax.stop_gradient(log_probs), axis=-1, descending=True)
   ordered = jnp.take_along_axis(log_probs, order, axis=-1)
   # The sum of the less probable classes, in logarithms; 1 minus it, the mass of the others, rounds to 1.
   left = jax.lax.cumlogsumexp(ordered, axis=ordered.ndim - 1, reverse=True)[..., 1:]
   left = jnp.concatenate([left, jnp.full_like(ordered[..., :1], -jnp.inf)], axis=-1)
-  if key is not None:
-    share = jax.random.uniform(check_key(key), (*ordered.shape[:-1], 1), ordered.dtype)
+  if share is not None:
     left = jnp.logaddexp(left, jnp.log1p(-share) + ordered)
   return jax.nn.relu(-jnp.take_along_axis(left, jnp.argsort(order, axis=-1), axis=-1))
 
@@ -97,6 +106,7 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   model and every `n`, if the calibration examples and the new one are exchangeable. Ties among scores only
   raise the probability. The upper bound needs distinct scores. So the calibration examples must not have
   trained the model, nor chosen its temperature. The threshold is infinite if `n` is too small for `alpha`.
+  Every device sorts the scores of all labels.
 
   Args:
     scores: `[..., classes]`, floating, of the calibration examples, without padding.
@@ -122,8 +132,8 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   labels = check_labels(labels, scores, "scores")
   check_range(alpha, "alpha", low=0, high=1)
   outside = (labels < 0) | (labels >= scores.shape[-1])
-  picked = jnp.take_along_axis(scores, jnp.where(outside, 0, labels)[..., None], axis=-1)
-  picked = jnp.sort(picked.ravel())
+  picked = entries(scores, jnp.where(outside, 0, labels))
+  picked = jnp.sort(gathered(picked).ravel())
   # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
   rank = math.ceil((picked.size + 1) * (1 - Fraction(str(alpha))))
   ends = jnp.full(1, jnp.inf, scores.dtype)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxreg._sharding import entries
 from jaxreg.calibration._weights import predictions
 from jaxreg.typing import Array
 
@@ -27,5 +27,5 @@ def nll(log_probs: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = 
     (Array(0.6931472, dtype=float32), Array(1., dtype=float32))
   """
   examples = predictions(log_probs, labels, weights)
-  picked = jnp.take_along_axis(examples.log_probs, examples.labels[..., None], axis=-1)[..., 0]
+  picked = entries(examples.log_probs, examples.labels)[..., 0]
   return -(examples.weights * picked).sum(), examples.counts.sum()

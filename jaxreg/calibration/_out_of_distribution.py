@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, per_class
+from jaxreg._sharding import gathered
 from jaxreg.calibration._weights import others_log_probs
 from jaxreg.typing import Array
 
@@ -72,7 +73,8 @@ def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
   .. math:: \Pr(s' > s) + \tfrac12 \Pr(s' = s)
 
   This is the area under the ROC curve. The two kinds of examples may have any numbers. scikit-learn's
-  `roc_auc_score` gives the same on the host; this function is compiled, also inside a larger program.
+  `roc_auc_score` gives the same on the host; this function is compiled, also inside a larger program. Every
+  device sorts all scores, also of a sharded array.
 
   Args:
     scores: of usual examples, any shape, floating.
@@ -125,7 +127,7 @@ def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95)
 
 
 def _sorted(scores: ArrayLike, name: str) -> Array:
-  scores = check_wide(scores, name).ravel()
+  scores = gathered(check_wide(scores, name)).ravel()
   if not scores.size:
     raise ValueError(f"{name} must have at least one score, got none")
   return jnp.sort(scores)

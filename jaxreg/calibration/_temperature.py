@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option, check_range
+from jaxreg._sharding import entries
 from jaxreg.calibration._weights import weighted_examples
 from jaxreg.typing import Array
 
@@ -53,7 +54,7 @@ def fit_temperature(
   check_range(high, "high", low=low, open_low=True)
   z, labels, weights, _ = weighted_examples(check_logits(logits), labels, weights)
   z, weights = jax.lax.stop_gradient((z - z.max(axis=-1, keepdims=True), weights))
-  picked = jnp.take_along_axis(z, labels[..., None], axis=-1)[..., 0]
+  picked = entries(z, labels)[..., 0]
 
   def slope(log_beta: Array) -> Array:
     probs = jax.nn.softmax(jnp.exp(log_beta) * z, axis=-1)

@@ -11,6 +11,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_function, check_range
+from jaxreg._sharding import partitioned
 from jaxreg.constraints._prox import Prox
 from jaxreg.typing import Array, Params
 
@@ -104,7 +105,8 @@ def backtracked(
 
   def too_long(size: Array) -> Array:
     change = tree.sub(moved(size), y)
-    bound = loss + tree.vdot(gradient, change) + tree.norm(change, squared=True) / (2 * size)
+    along = partitioned(tree.vdot, gradient, change, kept=slice(0))
+    bound = loss + along + tree.norm(change, squared=True) / (2 * size)
     return (loss_fn(moved(size)) > bound + slack) & (size > jnp.finfo(loss.dtype).tiny / shrink)
 
   size = jax.lax.while_loop(too_long, lambda size: size * shrink, size)

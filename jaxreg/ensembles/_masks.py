@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_option
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 MAX_UNITS = 16
@@ -63,5 +64,9 @@ def mask_probs(masks: ArrayLike, *, rate: ArrayLike) -> Array:
     raise TypeError(f"masks must be bool, [..., units], got {masks.dtype} {masks.shape}")
   check_option(rate, "rate", masks.shape[-1:], low=0, high=1)
   rate = jnp.asarray(rate, jnp.promote_types(jnp.result_type(rate, float), jnp.float32))
-  rate = jnp.broadcast_to(rate, masks.shape)
-  return jnp.where(masks, 1 - rate, rate).prod(axis=-1)
+
+  def product(masks: Array, rate: Array) -> Array:
+    rate = jnp.broadcast_to(rate, masks.shape)
+    return jnp.where(masks, 1 - rate, rate).prod(axis=-1)
+
+  return partitioned(product, masks, rate, kept=slice(-1))

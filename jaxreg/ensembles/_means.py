@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from jaxreg import _sums
 from jaxreg._checks import check_wide
+from jaxreg._sharding import partitioned
 from jaxreg.typing import Array
 
 
@@ -82,8 +83,12 @@ def geometric(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> Arra
 
 def _exact_sum(terms: Array) -> tuple[Array, Array]:
   """The sum over the first axis and the rounding error that it lost."""
-  start = _sums.compensated(jnp.zeros_like(terms[0]))
-  return jax.lax.scan(lambda running, term: (_sums.add(running, term), None), start, terms)[0]
+
+  def add_up(terms: Array) -> tuple[Array, Array]:
+    start = _sums.compensated(jnp.zeros_like(terms[0]))
+    return jax.lax.scan(lambda running, term: (_sums.add(running, term), None), start, terms)[0]
+
+  return partitioned(add_up, terms, kept=slice(1, None))
 
 
 def members(log_probs: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array]:

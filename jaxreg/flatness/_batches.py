@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxreg._checks import check_count, check_loss_fn
+from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, total
 from jaxreg.flatness._common import ONE_BATCH, is_list_of_batches, same, widened
 from jaxreg.flatness._subset import as_vector
@@ -56,6 +57,9 @@ LOOP = 64
 @functools.lru_cache(maxsize=32)
 def _chunked(loss_fn: LossFn, chunk_size: int) -> LossFn:
   def whole(params: Params, batch: Batch, *, key: Key | None = None) -> Array:
+    return partitioned(loss_of, params, batch, key, kept=slice(0))
+
+  def loss_of(params: Params, batch: Batch, key: Key | None) -> Array:
     size = num_examples(batch)
     chunks, rest = divmod(size, chunk_size)
 

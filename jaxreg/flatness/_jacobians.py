@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from jaxreg import paths
 from jaxreg._checks import check_count, check_loss_fn
+from jaxreg._sharding import partitioned
 from jaxreg._sums import add, compensated, sum_of_rows, total
 from jaxreg.flatness._batches import dealt, num_examples
 from jaxreg.flatness._common import analysis, outputs_of, same, widened
@@ -66,7 +67,8 @@ def gauss_newton_diagonal(
   """
   check_loss_fn(apply_fn, "apply_fn")
   num_examples(batch)
-  return diagonal(apply_fn, outer_loss_fn, selected(params, mask), widened(params), widened(batch))
+  compute = partial(diagonal, apply_fn, outer_loss_fn, selected(params, mask))
+  return partitioned(compute, widened(params), widened(batch), kept=slice(0))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -168,7 +170,20 @@ def gauss_newton_matrix(
   """
   check_loss_fn(apply_fn, "apply_fn")
   check_count(chunk_size, "chunk_size")
-  taken, params, batch = selected(params, mask), widened(params), widened(batch)
+  num_examples(batch)
+  compute = partial(_matrix, apply_fn, outer_loss_fn, selected(params, mask), chunk_size)
+  return partitioned(compute, widened(params), widened(batch), key, kept=slice(0))
+
+
+def _matrix(
+  apply_fn: Callable[..., Array],
+  outer_loss_fn: Callable[..., Array],
+  taken: tuple[bool, ...],
+  chunk_size: int,
+  params: Params,
+  batch: Batch,
+  key: Key | None,
+) -> Array:
   size = num_examples(batch)
   chunk_size = min(chunk_size, size)
   chunks, rest = divmod(size, chunk_size)

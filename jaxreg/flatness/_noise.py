@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxreg._checks import check_count, check_key, check_loss_fn
+from jaxreg._sharding import partitioned
 from jaxreg._sums import Compensated, add, compensated, gram, total
 from jaxreg.flatness._batches import num_examples
 from jaxreg.flatness._common import analysis, widened
@@ -311,7 +312,8 @@ def per_example_noise_covariance(
   check_count(chunk_size, "chunk_size")
   num_examples(batch)
   taken, params, batch = selected(params, mask), widened(params), widened(batch)
-  return _covariance(_Gradient(loss_fn, taken), num_samples, chunk_size, params, batch, key)
+  compute = partial(_covariance, _Gradient(loss_fn, taken), num_samples, chunk_size)
+  return partitioned(compute, params, batch, key, kept=slice(0))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -17,6 +17,7 @@ from jaxreg._checks import (
   check_wide,
   per_class,
 )
+from jaxreg._sharding import sharding_like
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
@@ -53,7 +54,9 @@ def dropmax_log_mask(
   labels = check_labels(labels, posterior, "posterior_logits")
   check_option(temperature, "temperature", labels.shape, low=0, open_low=True)
   check_count(num_samples, "num_samples")
-  noise = jax.random.logistic(check_key(key), (num_samples, *posterior.shape), posterior.dtype)
+  shape = (num_samples, *posterior.shape)
+  placement = sharding_like(posterior, shape)
+  noise = jax.random.logistic(check_key(key), shape, posterior.dtype, out_sharding=placement)
   t = per_class(temperature, posterior.dtype)
   t = t[None] if t.ndim else t
   log_mask = jnp.logaddexp(jax.nn.log_sigmoid((posterior[None] + noise) / t), LOG_EPS)

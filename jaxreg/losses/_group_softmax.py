@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_logits, check_option, per_class
+from jaxreg._sharding import partitioned
 from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.losses._group_softmax_scores import (
   check_arguments,
@@ -122,12 +123,16 @@ def group_softmax_and_logits(
   # Group numbers carry no gradient, so the scores need none.
   fixed = jax.lax.stop_gradient((features, kernel, bias))
   scores = grouping(*fixed, labels, num_groups=len(sizes))
-  groups = feature_groups(scores, num_groups=sizes)
   compute = _form(form, labels.size, len(sizes), *kernel.shape)
-  flat = lambda x: x.reshape(labels.size, *x.shape[labels.ndim :])
-  loss, logits = compute(flat(features), kernel, bias, flat(labels), flat(groups), sizes, power)
-  shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
-  return shaped(loss), shaped(jax.lax.stop_gradient(logits))
+
+  def of_scores(labels: Array, features: Array, kernel: Array, bias: Array, scores: Array):
+    groups = feature_groups(scores, num_groups=sizes)
+    flat = lambda x: x.reshape(labels.size, *x.shape[labels.ndim :])
+    loss, logits = compute(flat(features), kernel, bias, flat(labels), flat(groups), sizes, power)
+    shaped = lambda x: x.reshape(*labels.shape, *x.shape[1:])
+    return shaped(loss), shaped(jax.lax.stop_gradient(logits))
+
+  return partitioned(of_scores, labels, features, kernel, bias, scores)
 
 
 def group_softmax_log_probs(logits: ArrayLike, *, logit_scale: float = 1.0) -> Array:

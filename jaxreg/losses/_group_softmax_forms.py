@@ -268,4 +268,4 @@ def _product(x: Array, y: Array) -> Array:
 
 
 def _zeros(like: Array, *shape: int) -> Array:
-  return jnp.zeros(shape, jnp.promote_types(like.dtype, jnp.float32))
+  return jnp.zeros_like(like, jnp.promote_types(like.dtype, jnp.float32), shape)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_labels, check_wide
+from jaxreg._sharding import partitioned, placed_like, sharding_like
 from jaxreg.losses._labels import is_target_of
 from jaxreg.typing import Array, Key
 
@@ -50,7 +51,7 @@ def discriminative_scores(
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
   others = max(kernel.shape[1] - 1, 1)
-  target = kernel.T[labels]
+  target = _of_class(kernel, labels, features)
   every = jnp.broadcast_to(kernel.sum(axis=1), target.shape)
   return features * (target - (every - target) / others)
 
@@ -69,7 +70,7 @@ def posterior_scores(
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
   weights = jax.nn.softmax(_other_logits(features, kernel, bias, labels))
-  return features * (kernel.T[labels] - weights @ kernel.T)
+  return features * (_of_class(kernel, labels, features) - weights @ kernel.T)
 
 
 def rival_scores(
@@ -82,7 +83,7 @@ def rival_scores(
   del num_groups
   features, kernel, bias, labels = _checked(features, kernel, bias, labels)
   rival = _other_logits(features, kernel, bias, labels).argmax(axis=-1)
-  return features * (kernel.T[labels] - kernel.T[rival])
+  return features * (_of_class(kernel, labels, features) - _of_class(kernel, rival, features))
 
 
 def interleaved_scores(
@@ -98,8 +99,8 @@ def interleaved_scores(
     Array([[0., 1., 0., 1.]], dtype=float32)
   """
   check_count(num_groups, "num_groups")
-  scores = discriminative_scores(features, kernel, bias, labels)
-  rank = jnp.argsort(jnp.argsort(scores, axis=-1), axis=-1)
+  scores = jax.lax.stop_gradient(discriminative_scores(features, kernel, bias, labels))
+  rank = partitioned(lambda scores: jnp.argsort(jnp.argsort(scores, axis=-1), axis=-1), scores)
   # Counts from the top, so that the last groups are the larger ones, as in `feature_groups`.
   return ((rank - scores.shape[-1]) % num_groups).astype(scores.dtype)
 
@@ -116,7 +117,9 @@ def random_scores(
   """Draws uniform scores for each example and each key: a control for `discriminative_scores`."""
   del num_groups
   features, *_ = _checked(features, kernel, bias, labels)
-  return jax.random.uniform(check_key(key), features.shape, jnp.float32).astype(features.dtype)
+  placement = sharding_like(features)
+  drawn = jax.random.uniform(check_key(key), features.shape, jnp.float32, out_sharding=placement)
+  return drawn.astype(features.dtype)
 
 
 def fixed_scores(
@@ -229,6 +232,11 @@ def check_arguments(
   return features, kernel, bias, check_labels(labels, features, "features", num_classes=kernel.shape[1])
 
 
+def _of_class(kernel: Array, labels: Array, features: Array) -> Array:
+  """Each label's column of the kernel, `[..., features]`, split over devices like the features."""
+  return kernel.T.at[labels].get(out_sharding=sharding_like(features))
+
+
 def _other_logits(features: Array, kernel: Array, bias: Array, labels: Array) -> Array:
   logits = features @ kernel + jnp.expand_dims(bias, tuple(range(features.ndim - 1)))
   return jnp.where(is_target_of(labels, logits), jnp.finfo(logits.dtype).min / 2, logits)
@@ -246,12 +254,12 @@ def _order_preserving(scores: Array) -> Array:
 
 
 def _position(like: Array) -> Array:
-  return jax.lax.broadcasted_iota(like.dtype, like.shape, like.ndim - 1)
+  return placed_like(jax.lax.broadcasted_iota(like.dtype, like.shape, like.ndim - 1), like)
 
 
 def _count(values: Array, thresholds: Array, comparison: Callable[[Array, Array], Array]) -> Array:
   """Counts the thresholds that each value passes."""
   add = lambda count, threshold: (count + comparison(values, threshold), None)
-  start = jnp.zeros(values.shape, jnp.int32)
+  start = jnp.zeros_like(values, jnp.int32)
   # Several thresholds at a time, in one pass over the values.
   return jax.lax.scan(add, start, jnp.moveaxis(thresholds, -1, 0)[..., None], unroll=16)[0]

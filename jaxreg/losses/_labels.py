@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxreg._sharding import entries, placed_like
 from jaxreg.typing import Array
 
 
@@ -13,7 +14,7 @@ def is_soft(labels: Array) -> bool:
 
 def is_target_of(labels: Array, logits: Array) -> Array:
   """Which of the classes is the integer label, `[..., classes]`; none for a label out of range."""
-  return jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+  return placed_like(jax.nn.one_hot(labels, logits.shape[-1], dtype=bool), logits)
 
 
 def of_label(values: Array, labels: Array) -> Array:
@@ -25,7 +26,7 @@ def of_label(values: Array, labels: Array) -> Array:
     return (labels * counted(values, labels)).sum(axis=-1)
   # A negative index would count from the end; an index past the end gives NaN.
   index = jnp.where(labels < 0, values.shape[-1], labels)
-  return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
+  return entries(values, index)[..., 0]
 
 
 def counted(values: Array, labels: Array) -> Array:

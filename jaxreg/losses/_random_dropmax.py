@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first, per_class
+from jaxreg._sharding import sharding_like
 from jaxreg.losses._dropmax_masks import dropmax_masked_logits
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
@@ -45,6 +46,7 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: Arra
   logits = check_logits(logits, "logits")
   labels = check_labels(labels, logits)
   check_option(rate, "rate", labels.shape, low=0, high=1)
-  kept = jax.random.bernoulli(check_key(key), 1.0 - per_class(rate, jnp.float32), logits.shape)
+  keep = 1.0 - per_class(rate, jnp.float32)
+  kept = jax.random.bernoulli(check_key(key), keep, logits.shape, out_sharding=sharding_like(logits))
   # A label that is no class has no target; its loss is NaN.
   return softmax_cross_entropy(dropmax_masked_logits(logits, kept | is_target_of(labels, logits)), labels)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first
+from jaxreg._sharding import partitioned, sharding_like
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
@@ -60,10 +61,11 @@ def sampled_softmax(
   check_option(rate, "rate", (), low=0, high=1)
   others = logits.shape[-1] - 1
   number = min(max(round((1 - rate) * logits.shape[-1]), 1), others)
-  noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32)
+  noise = jax.random.uniform(check_key(key), logits.shape, jnp.float32, out_sharding=sharding_like(logits))
   is_target = is_target_of(labels, logits)
   # The target comes first. Ranks, because equal numbers would pass a threshold together.
-  rank = jnp.argsort(jnp.argsort(jnp.where(is_target, -1, noise), axis=-1), axis=-1)
+  ranks = lambda x: jnp.argsort(jnp.argsort(x, axis=-1), axis=-1)
+  rank = partitioned(ranks, jnp.where(is_target, -1, noise))
   if correct_proposal:
     logits = jnp.where(is_target, logits, logits - math.log(number / others))
   return softmax_cross_entropy(jnp.where(rank <= number, logits, jnp.finfo(logits.dtype).min / 2), labels)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits
+from jaxreg._sharding import entries
 from jaxreg.losses._labels import is_soft, is_target_of, of_label
 from jaxreg.typing import Array
 
@@ -56,7 +57,7 @@ def margins_of(logits: Array, labels: Array) -> tuple[Array, Array]:
   """
   # A negative index would count from the end; past the end it gives NaN.
   index = jnp.where(labels < 0, logits.shape[-1], labels)
-  target = jnp.take_along_axis(logits, index[..., None], axis=-1)
+  target = entries(logits, index)
   excluded = jnp.isneginf(target)
   # So far below the largest logit that its probability is 0; finite also if all classes are excluded.
   largest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
@@ -86,9 +87,9 @@ def cross_entropies(logits: Array) -> Array:
 
 def gaps_of(logits: Array) -> tuple[Array, Array]:
   """How far each logit lies below the largest one, and which one is the largest."""
-  top = logits.argmax(axis=-1, keepdims=True)
-  is_top = is_target_of(top[..., 0], logits)
-  return jnp.where(is_top, 0, jnp.take_along_axis(logits, top, axis=-1) - logits), is_top
+  top = logits.argmax(axis=-1)
+  is_top = is_target_of(top, logits)
+  return jnp.where(is_top, 0, entries(logits, top) - logits), is_top
 
 
 def softmax_log_probs(logits: ArrayLike) -> Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._sharding import partitioned
 from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.typing import Array
 
@@ -48,7 +49,7 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
   """
   logits = check_logits(logits, "logits")
   labels = check_hard_or_soft_labels(labels, logits)
-  excess = _excess(logits)
+  excess = partitioned(_excess, logits)
   # Not `maximum`, whose gradient is a half for a class on the threshold.
   below = of_label(jnp.where(excess > 0, 0, -excess), labels)
   target = labels if is_soft(labels) else jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
@@ -65,7 +66,7 @@ def sparsemax_probs(logits: ArrayLike) -> Array:
     >>> sparsemax_probs(jnp.array([1.0, 0.5, -1.0]))
     Array([0.75, 0.25, 0.  ], dtype=float32)
   """
-  excess = _excess(check_logits(logits, "logits"))
+  excess = partitioned(_excess, check_logits(logits, "logits"))
   return jnp.where(excess <= 0, 0, excess)
 
 

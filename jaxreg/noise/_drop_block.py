@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, check_option, key_first
+from jaxreg._sharding import placed_like
 from jaxreg.typing import Array, Key
 
 
@@ -68,7 +69,7 @@ def drop_block(
   block = _check_block(rate, block_size, shape)
   if key is None:
     return x
-  mask = jnp.moveaxis(_mask(key, shape, rate, block), -1, channel_axis)
+  mask = placed_like(jnp.moveaxis(_mask(key, shape, rate, block), -1, channel_axis), x)
   keep = 1 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   scale = 1 / jnp.where(keep > 0, keep, 1) if inverted else 1
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))

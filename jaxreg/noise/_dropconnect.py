@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_option, key_first
+from jaxreg._sharding import placed_like
 from jaxreg.noise._dropout import dropout
 from jaxreg.noise._weight_noise import map_selected
 from jaxreg.paths import kernels_only
@@ -59,7 +60,7 @@ def dropconnect(
   check_option(rate, "rate", (), low=0, high=1)
   wide = jnp.promote_types(x.dtype, jnp.float32)
   if per_example and key is not None:
-    kernel = jnp.broadcast_to(kernel, (*x.shape[:-1], *kernel.shape))
+    kernel = placed_like(jnp.broadcast_to(kernel, (*x.shape[:-1], *kernel.shape)), x[..., None])
   weights = dropout(key, kernel, rate=rate, inverted=False)
   product = jnp.einsum("...f,...fu->...u", x, weights, preferred_element_type=wide)
   if inverted and key is not None:

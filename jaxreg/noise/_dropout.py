@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -50,7 +52,7 @@ def dropout(
   check_option(rate, "rate", shape, low=0, high=1, entrywise=True)
   if key is None:
     return x
-  mask = dropout_mask(key, shape, rate=rate)
+  mask = dropout_mask(key, shape, rate=rate, out_sharding=sharding_like(x, shape))
   keep = 1.0 - jnp.asarray(rate, jnp.promote_types(x.dtype, jnp.float32))
   # At rate 1 nothing is kept; dividing by 1 instead of 0 keeps value and gradient exactly 0.
   scale = 1.0 / jnp.where(keep > 0, keep, 1.0) if inverted else 1.0
@@ -58,9 +60,12 @@ def dropout(
   return jnp.where(mask, (x * scale).astype(x.dtype), jnp.zeros_like(x))
 
 
-def dropout_mask(key: Key, shape: tuple[int, ...], *, rate: ArrayLike) -> Array:
+def dropout_mask(
+  key: Key, shape: tuple[int, ...], *, rate: ArrayLike, out_sharding: NamedSharding | None = None
+) -> Array:
   """Samples the kept entries: `[shape]`, bool, true with probability `1 - rate`."""
-  return jax.random.bernoulli(check_key(key), 1.0 - jnp.asarray(rate, jnp.float32), shape)
+  keep = 1.0 - jnp.asarray(rate, jnp.float32)
+  return jax.random.bernoulli(check_key(key), keep, shape, out_sharding=out_sharding)
 
 
 def dropout_mean(x: ArrayLike, *, rate: ArrayLike, inverted: bool = True) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -50,6 +51,6 @@ def embedding_noise(
     return x
   wide = jnp.promote_types(x.dtype, jnp.float32)
   number = jnp.maximum(where.sum(axis=-1, keepdims=True), 1)[..., None] * x.shape[-1]
-  drawn = jax.random.uniform(check_key(key), x.shape, wide, -1, 1)
+  drawn = jax.random.uniform(check_key(key), x.shape, wide, -1, 1, out_sharding=sharding_like(x))
   scaled = jnp.asarray(alpha, wide) / jnp.sqrt(number.astype(wide)) * drawn
   return jnp.where(where[..., None], x + scaled.astype(x.dtype), x)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_floating, check_key, check_option, key_first
+from jaxreg._sharding import sharding_like
 from jaxreg.noise._dropout import shared_shape
 from jaxreg.typing import Array, Key
 
@@ -58,7 +59,8 @@ def gaussian_noise(
   shape, wide = shared_shape(x, shared_axes), jnp.promote_types(x.dtype, jnp.float32)
   if key is None:
     return x
-  noise = jnp.asarray(std, wide) * jax.random.normal(check_key(key), shape, wide)
+  noise = jax.random.normal(check_key(key), shape, wide, out_sharding=sharding_like(x, shape))
+  noise = jnp.asarray(std, wide) * noise
   return (x + noise if kind == "additive" else x * (1 + noise)).astype(x.dtype)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_key, check_option, key_first, known_values
+from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -52,5 +53,7 @@ def label_noise(key: Key | None, labels: ArrayLike, *, num_classes: int, rate: A
     return labels
   whether, which = jax.random.split(check_key(key))
   valid = (labels >= 0) & (labels <= num_classes - 1)
-  replaced = (jax.random.uniform(whether, labels.shape) < rate) & valid
-  return jnp.where(replaced, jax.random.randint(which, labels.shape, 0, num_classes, labels.dtype), labels)
+  placement = sharding_like(labels)
+  replaced = (jax.random.uniform(whether, labels.shape, out_sharding=placement) < rate) & valid
+  classes = jax.random.randint(which, labels.shape, 0, num_classes, labels.dtype, out_sharding=placement)
+  return jnp.where(replaced, classes, labels)

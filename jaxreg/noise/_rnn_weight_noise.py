@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_option, key_first
+from jaxreg._sharding import sharding_like
 from jaxreg.noise._gaussian_noise import Kind, check_kind
 from jaxreg.paths import chosen, kernels_only, leaf_names
 from jaxreg.typing import Array, Key, Mask, Params
@@ -98,7 +99,8 @@ def rnn_weight_noise(
 
 def _accumulate(key: Key, total: Array, std: ArrayLike, kind: Kind, cumulative: bool) -> Array:
   """The whole deviation; for a product of factors the product minus 1, so that 0 means no noise for both."""
-  delta = jnp.asarray(std, total.dtype) * jax.random.normal(key, total.shape, total.dtype)
+  noise = jax.random.normal(key, total.shape, total.dtype, out_sharding=sharding_like(total))
+  delta = jnp.asarray(std, total.dtype) * noise
   if not cumulative:
     return delta
   return total + delta if kind == "additive" else total + delta * (1 + total)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_choice, check_floating, check_key, check_option, key_first
+from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -63,10 +64,11 @@ def shake_shake(
     return ((x1.astype(wide) + x2) / 2).astype(x1.dtype)
   keys = jax.random.split(check_key(key))
   half = jnp.full(shape, 0.5, wide)
-  alpha = jax.random.uniform(keys[0], shape, wide) if forward == "shake" else half
+  placement = sharding_like(x1, shape)
+  alpha = jax.random.uniform(keys[0], shape, wide, out_sharding=placement) if forward == "shake" else half
   beta = {"keep": alpha, "even": half}.get(backward)
   if beta is None:
-    beta = jax.random.uniform(keys[1], shape, wide)
+    beta = jax.random.uniform(keys[1], shape, wide, out_sharding=placement)
   mixed = _scaled(x1.astype(wide), alpha, beta) + _scaled(x2.astype(wide), 1 - alpha, 1 - beta)
   return mixed.astype(x1.dtype)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_floating, check_key, check_wide, key_first
+from jaxreg._sharding import sharding_like
 from jaxreg.typing import Array, Key
 
 
@@ -49,7 +50,7 @@ def variational_dropout(
   if key is None:
     return x
   std = jnp.exp(jnp.minimum(log_alpha, max_log_alpha) / 2)
-  noise = jax.random.normal(check_key(key), x.shape, wide)
+  noise = jax.random.normal(check_key(key), x.shape, wide, out_sharding=sharding_like(x))
   return (x * (1 + jnp.broadcast_to(std, x.shape) * noise)).astype(x.dtype)
 
 

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_range
 from jaxreg._leaves import wide
+from jaxreg._sharding import partitioned
 from jaxreg.optim._masked import train_only
 from jaxreg.optim._sam import GradFn, check_second, gradient_at
 from jaxreg.optim._trust_region import as_updates, check_transform, steepest
@@ -60,7 +61,7 @@ def gsam(
     first = jax.tree.map(wide, updates)
     second = gradient_at(steepest(first, "global", "l2"), first, params, grad_fn, rho)
     unit = steepest(second, "global", "l2")
-    along = optax.tree.vdot(first, unit)
+    along = partitioned(optax.tree.vdot, first, unit, kept=slice(0))
     less = lambda p, g, u: p - weight * (g - along * u)
     combined = as_updates(jax.tree.map(less, second, first, unit), updates)
     return tx.update(combined, state, params, **extra_args)

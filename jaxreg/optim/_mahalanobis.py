@@ -15,6 +15,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 
 from jaxreg._checks import check_range, check_wide
 from jaxreg._leaves import wide
+from jaxreg._sharding import partitioned
 from jaxreg.optim._masked import part
 from jaxreg.optim._trust_region import as_updates, with_learning_rate
 from jaxreg.typing import Array
@@ -119,15 +120,16 @@ def _dense(dense: Any) -> Solve:
   if jax.tree_util.all_leaves([dense]):
     factor = _factor(dense)
 
-    def whole(updates: Any, params: Any, **extra_args: Any) -> Any:
+    def on_flat(updates: Any, factor: Array) -> Any:
       flat, unravel = ravel_pytree(updates)
       return unravel(_solve(factor, flat))
 
-    return whole
+    return lambda updates, params, **extra_args: partitioned(on_flat, updates, factor, like=updates)
   factors = jax.tree.map(_factor, dense)
 
   def by_leaf(updates: Any, params: Any, **extra_args: Any) -> Any:
-    solved = lambda g, f: _solve(f, g.reshape(-1)).reshape(g.shape)
+    on_flat = lambda g, factor: _solve(factor, g.reshape(-1)).reshape(g.shape)
+    solved = lambda g, factor: partitioned(on_flat, g, factor)
     return jax.tree.map(solved, updates, part(factors, updates))
 
   return by_leaf

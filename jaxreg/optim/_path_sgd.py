@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_range
 from jaxreg._leaves import total, wide
+from jaxreg._sharding import partitioned
 from jaxreg.optim._mahalanobis import mahalanobis, quotient
 from jaxreg.optim._masked import on_whole, part
 from jaxreg.paths import chosen, everything
@@ -156,7 +157,8 @@ def _in_float64(function: Callable[[Any], Array], tree: Any) -> Array:
   def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
     with jax.enable_x64(True):
       gradient = cast(jax.grad(function)(cast(primals[0], jnp.float64)), dtype)
-    products = jax.tree.map(jnp.vdot, gradient, tangents[0])
+    vdot = lambda x, y: partitioned(jnp.vdot, x, y, kept=slice(0))
+    products = jax.tree.map(vdot, gradient, tangents[0])
     return rounded(*primals), total(jax.tree.leaves(products))
 
   return rounded(tree)

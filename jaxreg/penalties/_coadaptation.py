@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_wide
 from jaxreg._scaled import power_of_two
+from jaxreg._sharding import partitioned
 from jaxreg._sums import gram
 from jaxreg.typing import Array
 
@@ -39,6 +40,10 @@ def coadaptation(activations: ArrayLike) -> Array:
   activations = check_wide(activations, "activations")
   if activations.ndim < 2:
     raise ValueError(f"activations must be [..., units], got {activations.shape}")
+  return partitioned(_mean_correlation, activations, kept=slice(0))
+
+
+def _mean_correlation(activations: Array) -> Array:
   rows = activations.reshape(math.prod(activations.shape[:-1]), activations.shape[-1])
   rows = rows * power_of_two(rows, (0,))  # so that no square under- or overflows
   centred = rows - rows.mean(axis=0, keepdims=True)

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_batched, check_count, check_key
 from jaxreg._leaves import wide
+from jaxreg._sharding import placed_like
 from jaxreg.typing import Array, Key, Params
 
 
@@ -103,7 +104,7 @@ def jacobian_penalty(
     normal = jax.random.normal(check_key(key), (num_samples, x.shape[0], size), wide(outputs).dtype)
     rows = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
     scale = size / num_samples
-  rows = rows.astype(outputs.dtype).reshape(len(rows), *outputs.shape)
+  rows = placed_like(rows.astype(outputs.dtype).reshape(len(rows), *outputs.shape), outputs)
   return scale * jax.vmap(lambda row: _squares(pull(row)[0]))(rows).sum(axis=0)
 
 

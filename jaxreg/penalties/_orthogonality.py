@@ -1,10 +1,12 @@
 """How far the weights of different units are from orthonormal."""
 
+import functools
 import math
 
 import jax.numpy as jnp
 
 from jaxreg._leaves import selected, total, unit_axes
+from jaxreg._sharding import partitioned
 from jaxreg.paths import kernels_only
 from jaxreg.typing import Array, Mask, Params
 
@@ -38,8 +40,7 @@ def orthogonality(
     Bansal, Chen and Wang, `Can We Gain More from Orthogonality Regularizations in Training Deep CNNs?`, 2018.
   """
 
-  def of_leaf(name: str, w: Array) -> Array:
-    axes = unit_axes(name, w, axis)
+  def of_leaf(w: Array, axes: tuple[int, ...]) -> Array:
     moved = jnp.moveaxis(w, axes, range(len(axes)))
     # Both sizes explicitly: a kernel without inputs leaves no number of units to infer.
     matrix = moved.reshape(math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :]))
@@ -49,4 +50,5 @@ def orthogonality(
     gram = jnp.matmul(matrix.T, matrix, precision="highest")
     return jnp.square(gram - jnp.eye(gram.shape[0], dtype=gram.dtype)).sum()
 
-  return total(of_leaf(name, w) for name, w in selected(params, mask))
+  leaves = ((w, unit_axes(name, w, axis)) for name, w in selected(params, mask))
+  return total(partitioned(functools.partial(of_leaf, axes=axes), w, kept=slice(0)) for w, axes in leaves)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_count, check_floating, check_key, key_first
+from jaxreg._sharding import partitioned, placed_like
 from jaxreg.reparam._weight_norm import Axis, check_kernel
 from jaxreg.typing import Array, Key
 
@@ -49,23 +50,29 @@ def spectral_norm(
   """
   kernel, axes = check_kernel("", kernel, axis, "kernel")
   # Moves the inputs first, to a matrix [inputs, units].
-  moved = jnp.moveaxis(kernel, axes, range(len(axes)))
-  shape = math.prod(moved.shape[: len(axes)]), math.prod(moved.shape[len(axes) :])
+  inputs = math.prod(kernel.shape[axis] for axis in axes)
+  shape = inputs, math.prod(size for i, size in enumerate(kernel.shape) if i not in axes)
   u = check_floating(u, "u", shape=shape[1:])
   check_count(num_steps, "num_steps")
   if kernel.size == 0:
     return kernel, u
-  wide = jnp.promote_types(kernel.dtype, jnp.float32)
-  matrix = moved.reshape(shape).astype(wide)
-  # Scale entries to at most 1, so that squares neither overflow nor vanish. The quotient does not change.
-  matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
-  fixed = jax.lax.stop_gradient(matrix)
-  # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
-  left, right = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()]), jax.lax.stop_gradient(u).astype(wide)
-  _, left, right = jax.lax.fori_loop(0, num_steps, _iterate, (fixed, left, right))
-  sigma = left @ (matrix @ right)
-  normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
-  return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
+
+  def of_arrays(kernel: Array, u: Array) -> tuple[Array, Array]:
+    wide = jnp.promote_types(kernel.dtype, jnp.float32)
+    moved = jnp.moveaxis(kernel, axes, range(len(axes)))
+    matrix = moved.reshape(shape).astype(wide)
+    # Scale entries to at most 1, so that squares neither overflow nor vanish. The quotient does not change.
+    matrix = matrix / _or_one(jax.lax.stop_gradient(jnp.abs(matrix).max()))
+    fixed = jax.lax.stop_gradient(matrix)
+    # Power iteration cannot leave a zero vector, so it then starts from the column with the largest entry.
+    left = _unit(fixed[:, jnp.abs(fixed).max(axis=0).argmax()])
+    right = placed_like(jax.lax.stop_gradient(u).astype(wide), fixed)
+    _, left, right = jax.lax.fori_loop(0, num_steps, _iterate, (fixed, left, right))
+    sigma = left @ (matrix @ right)
+    normalised = (matrix / _or_one(sigma)).reshape(moved.shape).astype(kernel.dtype)
+    return jnp.moveaxis(normalised, range(len(axes)), axes), right.astype(u.dtype)
+
+  return partitioned(of_arrays, kernel, u, kept=(slice(None), slice(0)))
 
 
 @key_first

@@ -1,0 +1,76 @@
+"""Arrays on meshes with explicit axes, the default of `jax.make_mesh`, where JAX never guesses a sharding.
+
+All functions do nothing for arrays that are not split along an explicit axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxreg.typing import Array
+
+
+def sharding_like(x: Array, shape: tuple[int, ...] | None = None) -> NamedSharding | None:
+  """The `out_sharding` of a draw or gather of the given shape that meets `x` entry by entry.
+
+  Last axes go together; an axis of another size than that of `x` is whole.
+  """
+  sharding = _split(x)
+  if sharding is None or shape is None:
+    return sharding
+  axes = dict(enumerate(zip(reversed(x.shape), reversed(sharding.spec))))
+  of = lambda size, i: axes[i][1] if i in axes and axes[i][0] == size else None
+  spec = [of(size, len(shape) - 1 - axis) for axis, size in enumerate(shape)]
+  return NamedSharding(sharding.mesh, PartitionSpec(*spec))
+
+
+def placed_like(x: Array, other: Array) -> Array:
+  """`x`, split as `sharding_like` says, and varying over the manual axes of `shard_map` as `other` does.
+
+  As the start of a loop `x` then has the type of what the loop computes from `other`.
+  """
+  sharding = sharding_like(other, x.shape)
+  x = x if sharding is None else jax.sharding.reshard(x, sharding)
+  if AxisType.Manual not in jax.typeof(other).sharding.mesh.axis_types:
+    return x
+  return jnp.where(jnp.zeros_like(other, bool, shape=()), x, x)
+
+
+def entries(values: Array, index: Array) -> Array:
+  """Each row's entry of `values` `[..., n]` at `index` `[...]`: `[..., 1]`."""
+  take = lambda values, index: jnp.take_along_axis(values, index[..., None], axis=-1)
+  return partitioned(take, values, index, kept=slice(-1))
+
+
+def gathered(x: Array) -> Array:
+  """`x`, whole on every device: for sorts of all entries."""
+  sharding = _split(x)
+  return x if sharding is None else jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def partitioned(function: Callable[..., Any], *arrays: Any, kept: Any = slice(None), like: Any = None) -> Any:
+  """Computes `function(*arrays)`, which closes over no array, with automatic axes: XLA chooses how to split.
+
+  The leading axes of the result are split like the axes `kept` of the first array; several results may have
+  a slice each. Instead, `like` may be a tree of arrays, like which the results are split.
+  """
+  leaves = jax.tree.leaves(arrays)
+  sharding = next((found for found in map(_split, leaves) if found is not None), None)
+  if sharding is None:
+    return function(*arrays)
+  of = lambda x, axes: NamedSharding(sharding.mesh, PartitionSpec(*jax.typeof(x).sharding.spec[axes]))
+  if like is None:
+    out = jax.tree.map(lambda axes: of(leaves[0], axes), kept)
+  else:
+    out = jax.tree.map(lambda x: of(x, slice(None)), like)
+  return jax.sharding.auto_axes(function, out_sharding=out)(*arrays)
+
+
+def _split(x: Array) -> NamedSharding | None:
+  sharding = jax.typeof(x).sharding
+  return sharding if any(sharding.spec) else None
