@@ -6,22 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 import jaxreg
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import Config, add_options, flatten
-from jaxreg.train.config.describe import described, fields_read
-from jaxreg.train.config.fields import JOBS
+from jaxreg.train.config.choices import flatten
+from jaxreg.train.config.describe import described
+from jaxreg.train.config.fields import JOBS, Config
 from jaxreg.train.config.files import list_files, load_file
-from jaxreg.train.config.overrides import (
-  check_names,
-  check_read,
-  choosing_fields,
-  last_tuples,
-  named_part,
-  parsed,
-)
+from jaxreg.train.config.values import check_read, fields_read, override, take_fields
 from jaxreg.train.devices.processes import PEER_TIMEOUT, START_TIMEOUT
 from jaxreg.train.errors import RunError
 from jaxreg.train.files import local_path
@@ -87,19 +79,19 @@ def parse(argv: list[str], configs: Path) -> Call:
   An evaluation or translation without `--config` takes the configuration of the run in the work directory.
   """
   job, rest = _take_job(argv)
-  given, rest = _take_config(rest)
+  texts, rest = take_fields(rest)
+  given, path = "" in texts, texts.pop("", str(configs / "dropmax_digits.py"))
+  if not path:
+    raise RunError("--config: needs a file, as in --config configs/dropmax_digits.py")
   if "--version" in rest:
     return Call(text=f"jaxreg {jaxreg.__version__}\n")
   if "--list" in rest:
     return Call(text=list_files(configs))
-  path = given or str(configs / "dropmax_digits.py")
   config, doc = load_file(path, configs)
   if job not in (None, config.job):  # the config's own job is no override
-    rest = [f"--config.job={job}", *rest]
-  add_options(config, choosing_fields(rest))
+    texts["job"] = job
+  overrides = override(config, texts)
   helps, rest = [each for each in rest if each in HELP], [each for each in rest if each not in HELP]
-  check_names(rest, config)
-  rest = last_tuples(rest, config)
   values = flags.FlagValues()
   flags.DEFINE_string("workdir", None, "", flag_values=values)
   flags.DEFINE_string("coordinator", None, "", flag_values=values)
@@ -109,15 +101,8 @@ def parse(argv: list[str], configs: Path) -> Call:
   flags.DEFINE_integer("peer_timeout", PEER_TIMEOUT, "", flag_values=values)
   flags.DEFINE_integer("start_timeout", START_TIMEOUT, "", flag_values=values)
   try:
-    # absl prints the default of a flag twice, and the whole config takes longer to print than to parse.
-    config_flags.DEFINE_config_dict(
-      "config", named_part(rest, config), flag_values=values, sys_argv=["run.py", *rest]
-    )
     left = values(["run.py", *rest])[1:]
-    overrides = parsed(config_flags.get_override_values(values["config"]), config)
-    config.update_from_flattened_dict(overrides)
-    config.lock()
-  except (flags.Error, ValueError, TypeError, KeyError, AttributeError) as error:
+  except flags.Error as error:
     raise RunError(" ".join(str(error).split()) + _flag_meant(error, config)) from error
   if left:
     near = difflib.get_close_matches(left[0], ["check-data", *JOBS, "list", "help"], 1)
@@ -159,20 +144,6 @@ def _take_job(argv: list[str]) -> tuple[str | None, list[str]]:
   if twice := next((argument for argument in rest if argument.startswith("--config.job")), None):
     raise RunError(f"{twice}: the job is given already, {first}")
   return first, rest
-
-
-def _take_config(argv: list[str]) -> tuple[str | None, list[str]]:
-  """Splits off `--config X` or `--config=X` at any position: the order of flags does not matter."""
-  path, rest, arguments = None, [], iter(argv)
-  for argument in arguments:
-    name, equals, value = argument.partition("=")
-    if name in ("--config", "-config"):
-      path = value if equals else next(arguments, None)
-      if not path or path.startswith("-"):
-        raise RunError("--config: needs a file, as in --config configs/dropmax_digits.py")
-    else:
-      rest.append(argument)
-  return path, rest
 
 
 def _flag_meant(error: Exception, config: Config) -> str:

@@ -299,9 +299,11 @@ SENSELESS = {
 
 @kind
 def options_that_mean_nothing(random, folder):
-  last = pick(random, SENSELESS)
-  named = [name for name in FIELDS if name.rpartition(".")[2] == last]
-  field = pick(random, [name for name in named if name.split(".")[1] not in OF_OPTAX])
+  last_of = {
+    name: name.rpartition(".")[2] for name in FIELDS if ".".join(name.split(".")[1:2]) not in OF_OPTAX
+  }
+  last = pick(random, [last for last in SENSELESS if last in last_of.values()])
+  field = pick(random, [name for name in last_of if last_of[name] == last])
   return [*reading(field), flag(field, pick(random, SENSELESS[last]))]
 
 

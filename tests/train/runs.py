@@ -20,7 +20,7 @@ from jaxreg.train.assemble import run_parts as assembling
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.run_parts import make_evaluate, replicas_of
 from jaxreg.train.assemble.saved import restore_config
-from jaxreg.train.config.rows import ENTRIES, parse_entries
+from jaxreg.train.config.values import ENTRIES, parse_entries
 from jaxreg.train.data import batches, sources
 from jaxreg.train.devices.replicas import stacked
 from jaxreg.train.files import parse_table

@@ -9,7 +9,7 @@ import runs
 from scipy import stats
 
 from jaxreg import train
-from jaxreg.train.config.rows import compared_rows
+from jaxreg.train.config.values import compared_rows
 from jaxreg.train.data import batches
 from jaxreg.train.jobs import train as training
 from jaxreg.train.jobs.row_config import row_config
@@ -184,7 +184,7 @@ def test_rows_and_grid():
     ({"compare.rows": ("a: seed",)}, r"^compare\.rows: got 'seed'; give field=value$"),
     (
       {"compare.rows": ("a: epochs=1.5",)},
-      r"^compare\.rows, 'a': epochs must be of type int, got 1\.5",
+      r"^compare\.rows, 'a': epochs must be an integer, got '1\.5'",
     ),
     ({"compare.grid": ("b: seed=1",)}, r"^compare\.grid: got the row 'b'; the rows are"),
     ({"compare.rows": ("a: replicas=3",)}, r"^replicas: is the same in all rows; leave it out of 'a'"),
@@ -197,7 +197,7 @@ def test_rows_and_grid():
     ),
     (
       {"compare.rows": {"a": {"method.name": 3}}},
-      r"^compare\.rows, 'a': method\.name must be of type str, got 3",
+      r"^compare\.rows, 'a': method\.name must be a text, got 3",
     ),
     (
       {"compare.rows": {"a": "softmax"}},

@@ -8,8 +8,8 @@ import runs
 
 from jaxreg import train
 from jaxreg.train import cli
-from jaxreg.train.config.checks import holds_texts
 from jaxreg.train.config.choices import base_config, flatten
+from jaxreg.train.config.describe import fits, kind_of
 from jaxreg.train.files import sealed
 from jaxreg.train.run import manifest
 
@@ -59,6 +59,7 @@ def test_options_that_nothing_reads_do_not_matter(finished_copy):
 
 def test_every_tuple_of_texts_is_known_as_one():
   """Oracle: the defaults of the fields that have any, and what the ranges of numbers speak of."""
+  holds_texts = lambda field: fits(["a"], kind_of(field, tuples)) and not fits([1], kind_of(field, tuples))
   tuples = {field: value for field, value in flatten(base_config()).items() if isinstance(value, list)}
   assert len(tuples) > 20
   for field, value in tuples.items():

@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 from jaxreg import calibration, models, train
 from jaxreg.train.assemble.saved import restore_run
 from jaxreg.train.config.checks import check
+from jaxreg.train.config.describe import names_of
 from jaxreg.train.config.fields import FIELDS
 from jaxreg.train.data import sources
 from jaxreg.train.jobs import laplace, measures, out_of_distribution, restored_run
@@ -249,7 +250,9 @@ def test_laplace_of_weights_that_are_drawn_is_refused():
 
 
 def test_every_measure_has_a_name():
-  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT, "laplace"} == {*FIELDS["evaluate.measures"].allowed}
+  assert {*measures.OF_THE_SPLIT, *measures.HELD_OUT, "laplace"} == {
+    *names_of(FIELDS["evaluate.measures"].kind)
+  }
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(np.uint8, 255.0), (np.float32, 1.0)])

@@ -10,7 +10,7 @@ import jax
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, add_options, base_config, check_imports, flatten, relevant
-from jaxreg.train.config.fields import attribute, reads_streams
+from jaxreg.train.config.fields import reads_streams, row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.data.images import Decoding
 from jaxreg.train.errors import RunError
@@ -27,9 +27,7 @@ from jaxreg.typing import Array, Key
 def restore_config(config: Config, workdir: Path, overrides: Mapping[str, Any] | None = None) -> Config:
   """`config` with the values that `workdir` was trained with; `overrides` come last."""
   saved = {
-    field: value
-    for field, value in workdirs.read_config(workdir).items()
-    if attribute(field, "scope") != "call"
+    field: value for field, value in workdirs.read_config(workdir).items() if row_of(field).scope != "call"
   }
   config = config.copy_and_resolve_references().unlock()
   try:
@@ -60,7 +58,7 @@ def _with_tuples(value: Any) -> Any:
 def places(config: Config) -> dict[str, Any]:
   """The places of data in `config` that differ from the defaults: overrides for a run whose data moved."""
   defaults = flatten(base_config())
-  given = {field: value for field, value in flatten(config).items() if attribute(field, "scope") == "place"}
+  given = {field: value for field, value in flatten(config).items() if row_of(field).scope == "place"}
   return {field: value for field, value in given.items() if value != defaults[field]}
 
 

@@ -1,7 +1,7 @@
 """The configuration: its fields, their meaning, and their allowed values.
 
-`fields` has the defaults, and `describe` the text of `--help`. `checks` checks each field, `ranges` the
-numbers, and `conflicts` several fields together. `choices` finds a field's choice, `defaults` its options,
-`rows` parses the rows of a comparison, and `flat` flattens a configuration.
+`fields` has the table of the fields, which is also their type; `choices` adds the options of what a
+configuration names. `describe` says what a field means and may be, and `checks` checks it. `values` reads the
+texts of flags and rows, and `files` the config files.
 May import: devices, step, data, for the choices that fields name.
 """

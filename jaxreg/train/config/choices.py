@@ -9,51 +9,38 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ml_collections import ConfigDict, config_dict
 
-from jaxreg import models
 from jaxreg.train import registry
-from jaxreg.train.config.fields import FIELDS, OPTION
-from jaxreg.train.data.images import Decoding
+from jaxreg.train.config.fields import FIELDS, Config
 from jaxreg.train.errors import RunError
-from jaxreg.train.lookup import Chosen, check_imported, is_yours, options, short
+from jaxreg.train.lookup import Chosen, Entry, check_imported, is_yours, short
 from jaxreg.train.registry import REGISTRY, options_of
-
-# A ConfigDict; no type checker can know its fields.
-Config = Any
 
 CHOICES = {field: group for group, field in registry.FIELDS.items()}  # the group of each field that chooses
 # Fields whose tables set other fields, as `{label: {field: value}}`.
 ROWS = ("compare.rows", "compare.grid", "flatness.rows", "flatness.alignment.noises")
-# The groups inside these groups that all choices share.
-SHARED = {
-  "data": ("subset", "flipped_labels", "unlabelled", "stream"),
-  "optimizer": ("schedule", "constraints", "weight_decay"),
-}
 
 
 def base_config() -> Config:
   """Every field with its default; a config file changes the fields that differ."""
-  config = _group({})
+  config = cast(Config, _group({}))
   for field, row in FIELDS.items():
-    if row.default is not OPTION:
-      *parents, name = field.split(".")
-      part = config
-      for parent in parents:
-        if parent not in part:
-          part[parent] = _group({})
-        part = part[parent]
-      part[name] = copy.deepcopy(row.default)
-  config.data.stream = _group(options(Decoding))
-  config.translate = _group(options(models.beam_decode, skip=("begin", "end", "pad")))
+    *parents, name = field.split(".")
+    part = config
+    for parent in parents:
+      if parent not in part:
+        part[parent] = _group({})
+      part = part[parent]
+    part[name] = copy.deepcopy(row.default)
   return add_options(config).lock()
 
 
-def _group(fields: Mapping[str, Any]) -> Any:
+def _group(fields: Mapping[str, Any]) -> ConfigDict:
   """A group of the configuration; a field whose default is None is a number that may be left out."""
-  group: Any = ConfigDict(convert_dict=False)  # a dict is a value: rows, whose labels and fields have dots
+  group = ConfigDict(convert_dict=False)  # a dict is a value: rows, whose labels and fields have dots
   for name, value in fields.items():
     value = _group(value) if isinstance(value, dict) else value
     group[name] = config_dict.placeholder(float) if value is None else value
@@ -65,7 +52,7 @@ def default_config(flat: Mapping[str, Any]) -> Config:
   return add_options(base_config(), flat)
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   """Returns the fields by their dotted names: `{"optimizer.name": "adam", ...}`."""
   flat = {}
   for name, value in config.items():
@@ -81,17 +68,25 @@ def relevant(flat: Mapping[str, Any]) -> dict[str, Any]:
   return {field: value for field, value in flat.items() if chooser(field, flat) is None}
 
 
+def option(field: str) -> tuple[str, str, str] | None:
+  """The group, the choice and the name of an option, as `method`, `focal`, `loss.gamma`; None for others."""
+  if field in FIELDS:
+    return None
+  group = max((group for group in REGISTRY if field.startswith(f"{group}.")), key=len, default="")
+  choice, dot, name = field.removeprefix(f"{group}.").partition(".")
+  return (group, choice, name) if group and dot else None
+
+
 def chooser(field: str, flat: Mapping[str, Any]) -> str | None:
   """The field whose choice leaves this option unread; None if the option is read."""
-  for group, by in registry.FIELDS.items():
-    option, dot, _ = field.removeprefix(f"{group}.").partition(".")
-    if not dot or not field.startswith(f"{group}.") or option in SHARED.get(group, ()):
-      continue
-    named_there = flat.get(by, ())
-    names = [short(each) for each in (named_there if isinstance(named_there, list) else [named_there])]
-    if option not in [*names, *(short(str(flat.get(f"{group}.{name}.inner"))) for name in names)]:
-      return by
-  return None
+  if not (found := option(field)):
+    return None
+  group, choice, _ = found
+  by = registry.FIELDS[group]
+  named = flat.get(by, ())
+  names = [short(each) for each in (named if isinstance(named, list) else [named])]
+  inner = [short(flat.get(f"{group}.{name}.inner")) for name in names]
+  return None if choice in (*names, *inner) else by
 
 
 def is_choice(field: str) -> bool:
@@ -99,7 +94,7 @@ def is_choice(field: str) -> bool:
   return field in CHOICES or field in ROWS or _is_inner(field)
 
 
-def chosen(config: Any, group: str, name: str | None = None) -> Chosen:
+def chosen(config: Config, group: str, name: str | None = None) -> Chosen:
   """The entry that a group of the configuration names, with its options.
 
   Args:
@@ -112,12 +107,12 @@ def chosen(config: Any, group: str, name: str | None = None) -> Chosen:
   return registry.choose(group, which, part[short(which)].to_dict())
 
 
-def chosen_all(config: Any, group: str) -> list[Chosen]:
+def chosen_all(config: Config, group: str) -> list[Chosen]:
   """The entries that the field `names` of a group names, in their order."""
   return [chosen(config, group, name) for name in _part(config, group).names]
 
 
-def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
+def add_options(config: Config, flat: Mapping[str, Any] | None = None) -> Config:
   """Adds the group of options of every choice that has none in the configuration yet.
 
   A configuration has the options of our tables from the start. After any other choice, this adds its options:
@@ -143,7 +138,7 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
     for field, group, name in named_in(flatten(config) if flat is None else flat):
       wanted = _group(options_of(_find(field, group, name)))
       part, place = _part(config, group), short(name)
-      if place in SHARED.get(group, ()) or not isinstance(part.get(place, wanted), ConfigDict):
+      if any(f"{known}.".startswith(f"{group}.{place}.") for known in FIELDS):
         raise RunError(f"{field}: {name} has the name of the field {group}.{place}; rename it")
       if field in CHOICES and part.get("name", name) != name and short(part.name) == place:
         del part[place]  # the options of the choice that it replaces
@@ -156,7 +151,7 @@ def add_options(config: Any, flat: Mapping[str, Any] | None = None) -> Any:
   return config
 
 
-def check_choices(config: Any) -> None:
+def check_choices(config: Config) -> None:
   """Checks that each choice exists, has options, and shares them with no other choice."""
   owners: dict[tuple[str, str], str] = {}
   for field, group, name in named_in(flatten(config)):
@@ -191,7 +186,7 @@ def named_in(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield from ((field, group, name) for _, group, name in found if is_yours(name))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
   """The texts in a value: itself, or those in a tuple of any depth."""
   if isinstance(value, str):
     yield value
@@ -203,7 +198,7 @@ def _is_inner(field: str) -> bool:
   return re.fullmatch(r"optimizer\.\w+\.inner", field) is not None
 
 
-def _find(field: str, group: str, name: str) -> Any:
+def _find(field: str, group: str, name: str) -> Entry:
   if _is_inner(field):
     return registry.find(group, name, field=field, kind="step")
   try:
@@ -212,5 +207,5 @@ def _find(field: str, group: str, name: str) -> Any:
     raise RunError(f"{field}: {error}" if field in ROWS else str(error)) from error
 
 
-def _part(config: Any, group: str) -> Any:
+def _part(config: Config, group: str) -> Any:
   return functools.reduce(lambda part, name: part[name], group.split("."), config)

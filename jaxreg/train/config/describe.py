@@ -1,7 +1,4 @@
-"""The text of `--help`: which fields a job reads, what they mean and what they may be.
-
-Where the table has no text, the field is a parameter of a function, whose docstring describes it.
-"""
+"""What a field means and what it may be, from the table or the function whose parameter the field is."""
 
 import functools
 import inspect
@@ -11,103 +8,131 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal
 
-from jaxreg import adversarial, averaging, losses, models, penalties
-from jaxreg.train.config.choices import CHOICES, Config, flatten, named_in, relevant
-from jaxreg.train.config.fields import attribute, is_read
-from jaxreg.train.config.rows import checked_rows, compared_rows
-from jaxreg.train.data.images import Decoding
+from jaxreg import adversarial, averaging, losses, penalties
+from jaxreg.train.config.choices import CHOICES, named_in, option
+from jaxreg.train.config.fields import FIELDS, Flat, row_of
 from jaxreg.train.lookup import is_yours, short
 from jaxreg.train.registry import REGISTRY, find, takes_modules
 
 WIDTH = 80
+NOTHING: Flat = types.MappingProxyType({})
+SEQUENCES = (tuple, Sequence, Collection, Iterable)
+WORDS = {
+  bool: ("True or False", "truth values"),
+  int: ("an integer", "integers"),
+  float: ("a number", "numbers"),
+  str: ("a text", "texts"),
+  dict: ("a table", "tables"),
+  tuple: ("a tuple", "tuples"),
+}
 
 
-def fields_read(chosen: Config) -> list[str]:
-  """The fields that the job of a configuration reads, also in its rows if it has rows."""
-  flat = flatten(chosen)
-  variants = [flat]
-  if chosen.job == "compare":
-    variants = [flat | point | row.fields for row in compared_rows(chosen) for point in row.grid or [{}]]
-  elif chosen.job == "flatness" and chosen.flatness.rows:
-    variants = [flat | row for row in checked_rows(chosen, "flatness.rows").values()]
-  read = {field for variant in variants for field in relevant(variant) if is_read(field, variant)}
-  return [field for field in flat if field in read]
-
-
-def described(flat: Mapping[str, Any], fields: Iterable[str]) -> str:
+def described(flat: Flat, fields: Iterable[str]) -> str:
   """The fields with their values, and below each its description and its allowed values."""
   lines = []
   for field in fields:
     lines.append(f"  --config.{field}={flat[field]}")
-    values = allowed(field, flat)
-    interval = attribute(field, "allowed")
-    shown = isinstance(interval, str) and re.match(r"[\[(]\d", interval)
-    numbers = f" In {interval}." if shown else ""
-    text = describe(field, flat) + (f" {' | '.join(values)}." if values else numbers)
+    names, interval = allowed(field, flat), row_of(field).allowed
+    shown = f" In {interval}." if interval and re.match(r"[\[(]\d", interval) else ""
+    text = describe(field, flat) + (f" {' | '.join(names)}." if names else shown)
     lines += textwrap.wrap(
       text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
     )
   return "\n".join(lines)
 
 
-def describe(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> str:
+def describe(field: str, flat: Flat = NOTHING) -> str:
   """The description of a field in one sentence, or ""; `flat` gives the names of choices from outside."""
-  if text := attribute(field, "help"):
-    return text
-  for function, name in _origins(field, flat):
-    if text := _parameters(function).get(name):
-      return text
-  return ""
+  texts = (_parameters(function).get(name) for function, name in _functions(field, flat))
+  return row_of(field).help or next(filter(None, texts), "")
 
 
-def allowed(field: str, flat: Mapping[str, Any] = types.MappingProxyType({})) -> tuple[str, ...]:
+def allowed(field: str, flat: Flat = NOTHING) -> tuple[str, ...]:
   """The names that a field may have; none for a number, a path or a list of the user's."""
   if field in CHOICES:
     group = CHOICES[field]
     return (*REGISTRY[group], *(["MODULE:NAME"] if takes_modules(group) else []))
-  if isinstance(attribute(field, "allowed"), tuple):
-    return attribute(field, "allowed")
-  for function, name in _origins(field, flat):
-    annotation = _hints(function).get(name)
-    if typing.get_origin(annotation) is typing.Literal:
-      return tuple(map(str, typing.get_args(annotation)))
-  return ()
+  return names_of(kind_of(field, flat))
 
 
-def _origins(field: str, flat: Mapping[str, Any]) -> list[tuple[Callable[..., Any], str]]:
+def names_of(kind: Any) -> tuple[str, ...]:
+  """The names in a `Literal`, alone or in a tuple."""
+  of_items = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
+  return typing.get_args(of_items) if typing.get_origin(of_items) is Literal else ()
+
+
+def kind_of(field: str, flat: Flat) -> Any:
+  """The type of a field: from the table, from an annotation with names or items, or from its value."""
+  if field in FIELDS:
+    return FIELDS[field].kind
+  value = flat.get(field, "")
+  for function, name in _functions(field, flat):
+    hint = _hints(function).get(name)
+    origin, items = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(value, str) and origin is Literal:
+      return hint
+    if isinstance(value, list) and origin in SEQUENCES:
+      if len(items) == 2 and items[1] is not Ellipsis:
+        return hint
+      return tuple[tuple if typing.get_origin(items[0]) in SEQUENCES else items[0], ...]
+  return {list: tuple, type(None): float | None}.get(type(value), type(value))
+
+
+def fits(value: object, kind: Any) -> bool:
+  """Whether a value has a type; a list is a tuple, and an integer a number."""
+  origin, items = typing.get_origin(kind), typing.get_args(kind)
+  if origin in (types.UnionType, typing.Union):
+    return any(fits(value, each) for each in items)
+  if tuple in (origin, kind):
+    if not isinstance(value, list | tuple):
+      return False
+    if len(items) == 2 and items[1] is not Ellipsis:
+      return len(value) == 2 and all(map(fits, value, items))
+    of_items = items[0] if items else str | float | tuple
+    return all(fits(item, of_items) for item in value)
+  known = {float: (float, int), Literal: str}.get(origin or kind, origin or kind)
+  try:
+    return isinstance(value, known) and (kind is bool or not isinstance(value, bool))
+  except TypeError:  # an annotation of a function from outside, as `Any`
+    return True
+
+
+def in_words(kind: Any) -> str:
+  """A type in words, as "a tuple of integers"."""
+  origin, items = typing.get_origin(kind), typing.get_args(kind)
+  if origin is types.UnionType:
+    return in_words(items[0])
+  item = str if names_of(kind) else items[0] if origin is tuple else None
+  if origin is tuple and item in WORDS:
+    return f"{'a tuple of' if items[1] is Ellipsis else len(items)} {WORDS[item][1]}"
+  return WORDS[str if origin is Literal else origin or kind][0]
+
+
+def _functions(field: str, flat: Flat) -> list[tuple[Callable[..., Any], str]]:
   """The functions that have a field as a parameter, each with the parameter's name."""
-  group, *rest = field.split(".")
-  if ".".join((group, *rest[:1])) in REGISTRY:  # optimizer.constraints and optimizer.schedule
-    group, rest = f"{group}.{rest[0]}", rest[1:]
-  if group == "translate":
-    return [(models.beam_decode, rest[0])]
-  if field.startswith("data.stream."):
-    return [(Decoding, rest[1])]
-  if group == "method" and len(rest) == 3:
-    found = [getattr(thing, rest[1]) for thing in _things(group, rest[0], flat)]
-    return [(function, rest[2]) for function in (*found, getattr(losses, rest[0], None)) if function]
-  if len(rest) != 2:
-    return []
-  places = {"regularizers": (penalties, adversarial, losses), "average": (averaging,)}.get(group, ())
-  found = [*_things(group, rest[0], flat), *(getattr(place, rest[0], None) for place in places)]
-  return [(_inner(function), rest[1]) for function in found if callable(function)]
+  if not (found := option(field)):
+    function = row_of(field).function
+    return [(function, field.rpartition(".")[2])] if function else []
+  group, choice, name = found
+  places = {"method": (losses,), "regularizers": (penalties, adversarial, losses), "average": (averaging,)}
+  functions = [
+    *_entries(group, choice, flat),
+    *(getattr(place, choice, None) for place in places.get(group, ())),
+  ]
+  part, dot, name = name.rpartition(".")
+  functions = [getattr(function, part, function) for function in functions] if dot else functions
+  return [(getattr(function, "func", function), name) for function in functions if callable(function)]
 
 
-def _things(group: str, key: str, flat: Mapping[str, Any]) -> list[Any]:
-  """The function or class whose options are `group.key`: one of ours, or one that `flat` names."""
-  if group not in REGISTRY:
-    return []
-  if key in REGISTRY[group]:
-    return [REGISTRY[group][key].function]
-  yours = (name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == key)
+def _entries(group: str, choice: str, flat: Flat) -> list[Any]:
+  """The function or class whose options are `group.choice`: one of ours, or one that `flat` names."""
+  if choice in REGISTRY[group]:
+    return [REGISTRY[group][choice].function]
+  yours = (name for _, of, name in named_in(flat) if of == group and is_yours(name) and short(name) == choice)
   return [find(group, name).function for name in itertools.islice(yours, 1)]
-
-
-def _inner(function: Any) -> Any:
-  return function.func if isinstance(function, functools.partial) else function
 
 
 @functools.cache

@@ -10,9 +10,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxreg.train.config.choices import CHOICES, Config, add_options, default_config, flatten
+from jaxreg.train.config.choices import CHOICES, add_options, default_config, flatten
 from jaxreg.train.config.describe import WIDTH
-from jaxreg.train.config.overrides import meant
+from jaxreg.train.config.fields import Config
+from jaxreg.train.config.values import meant
 from jaxreg.train.errors import RunError, one_line, shortened
 from jaxreg.train.files import local_path, split_variant
 from jaxreg.train.lookup import look_here, parameters
@@ -35,7 +36,7 @@ def load_file(path: str, configs: Path) -> tuple[Config, str]:
     module = load_module(file)
     if colon and not parameters(module.get_config):
       raise RunError(f"takes no argument, got {argument!r}")
-    config = module.get_config(argument) if colon else module.get_config()
+    config: Config = module.get_config(argument) if colon else module.get_config()
     if not isinstance(config, ConfigDict):
       got = "nothing" if config is None else f"a {type(config).__name__}"
       raise TypeError(f"get_config must return what base_config makes, got {got}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxreg.train.config.choices import Config, base_config, flatten, relevant
-from jaxreg.train.config.fields import attribute
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.run.folder_name import short_hash
 
@@ -37,5 +37,5 @@ def row_folder(label: str, config: Config) -> str:
   # Fields with their default values are left out, so that fields of later versions do not change the name.
   defaults, fields = flatten(base_config()), relevant(flatten(config))
   fields = {name: value for name, value in fields.items() if value != defaults.get(name)}
-  fields = {name: value for name, value in fields.items() if attribute(name, "scope") != "call"}
+  fields = {name: value for name, value in fields.items() if row_of(name).scope != "call"}
   return f"{re.sub(r'[^0-9A-Za-z_]+', '_', label).strip('_')}-{short_hash(fields)}"

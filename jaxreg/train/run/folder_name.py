@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxreg.train.config.fields import attribute
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.files import split_variant
 
 # Scopes of fields in which two calls on a work directory may differ: a training, an evaluation.
@@ -33,9 +33,7 @@ def _named(config_path: str, overrides: Mapping[str, Any], free: frozenset[str])
   name = Path(path).stem + (f"-{argument}" if argument else "")
   if overrides.get("job") == "compare":
     name += "-compare"  # beside the run that the same config trains alone
-  changed = {
-    field: value for field, value in sorted(overrides.items()) if attribute(field, "scope") not in free
-  }
+  changed = {field: value for field, value in sorted(overrides.items()) if row_of(field).scope not in free}
   return Path("runs") / _one_folder(f"{name}-{short_hash(changed)}" if changed else name)
 
 

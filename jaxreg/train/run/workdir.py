@@ -17,7 +17,7 @@ import numpy as np
 import jaxreg
 from jaxreg.train.config.checks import check_types
 from jaxreg.train.config.choices import default_config, flatten, relevant
-from jaxreg.train.config.fields import attribute
+from jaxreg.train.config.fields import row_of
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.errors import RunError, one_line, printable, shortened
 from jaxreg.train.files import Table, check_no_links, make_folder, parse_table, sealed, write_json
@@ -120,7 +120,7 @@ def check_same(
   # Fields added since then take their default.
   saved = {**flatten(default_config(fields)), **read_config(workdir)}
   difference = _differences(relevant(saved), relevant(fields), free)
-  length = [field for field in difference if attribute(field, "scope") == "length"]
+  length = [field for field in difference if row_of(field).scope == "length"]
   changed = {field: difference.pop(field) for field in length}
   if difference:
     raise RunError(f"workdir: {workdir} belongs to another configuration: {_show(difference)}; give another")
@@ -239,7 +239,7 @@ def _is_untouched(workdir: Path) -> bool:
 
 def _differences(old: Table, new: Table, free: frozenset[str]) -> dict[str, tuple[Any, Any]]:
   old, new = json.loads(json.dumps([old, new]))  # where tuples are lists
-  fields = [field for field in sorted({*old, *new}) if attribute(field, "scope") not in free]
+  fields = [field for field in sorted({*old, *new}) if row_of(field).scope not in free]
   return {field: (old.get(field), new.get(field)) for field in fields if old.get(field) != new.get(field)}
 
 

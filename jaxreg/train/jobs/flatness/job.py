@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxreg import plots
 from jaxreg.train.config.choices import Config
-from jaxreg.train.config.rows import checked_rows
+from jaxreg.train.config.values import checked_rows
 from jaxreg.train.errors import RunError, one_line
 from jaxreg.train.files import Table, check_no_links, local_path, write_figures, write_json, write_text
 from jaxreg.train.jobs.flatness.analysed_run import AnalysedRun

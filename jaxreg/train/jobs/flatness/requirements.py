@@ -8,8 +8,8 @@ from jaxreg.flatness._subset import selected
 from jaxreg.train.assemble.from_config import build
 from jaxreg.train.assemble.load_data import load_data
 from jaxreg.train.config.checks import check
-from jaxreg.train.config.choices import Config
-from jaxreg.train.config.rows import checked_rows
+from jaxreg.train.config.fields import Config, Flatness
+from jaxreg.train.config.values import checked_rows
 from jaxreg.train.data.dataset import Dataset, Split
 from jaxreg.train.errors import RunError
 from jaxreg.train.jobs.flatness.network_at_point import draws_noise
@@ -40,7 +40,7 @@ def check_analyses(config: Config) -> None:
     raise RunError("flatness.alignment.noises: give at least one, 'label: field=value ...', for the analysis")
 
 
-def check_plain(run: Config, options: Config, dataset: Dataset) -> None:
+def check_plain(run: Config, options: Flatness, dataset: Dataset) -> None:
   """Checks that the training can be continued from its last parameters, batch by batch of its examples."""
   if not options.replica < run.replicas:
     raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
@@ -60,7 +60,7 @@ def check_plain(run: Config, options: Config, dataset: Dataset) -> None:
     )
 
 
-def check_samples(program: Program, options: Config, dataset: Dataset, step: int) -> None:
+def check_samples(program: Program, options: Flatness, dataset: Dataset, step: int) -> None:
   """Checks, for analyses of samples, that the gradients vary, and the parameters after `step`."""
   sampled = ", ".join(name for name in SAMPLED if name in options.analyses)
   if not sampled:
@@ -79,7 +79,7 @@ def check_samples(program: Program, options: Config, dataset: Dataset, step: int
     )
 
 
-def check_parts(program: Program, options: Config, dataset: Dataset) -> None:
+def check_parts(program: Program, options: Flatness, dataset: Dataset) -> None:
   """Checks that the examples divide into `flatness.parts`, and that BatchNorm couples none of them."""
   examples = len(dataset.train.take(slice(options.examples or None)))
   if examples % options.parts:
@@ -109,7 +109,7 @@ def noisy_programs(
   return made
 
 
-def most_samples(options: Config) -> int:
+def most_samples(options: Flatness) -> int:
   """The largest number of samples that an analysis asks for."""
   return max(options[name].samples for name in SAMPLED if name in options.analyses)
 
