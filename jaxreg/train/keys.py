@@ -49,6 +49,11 @@ def streams(step: Key) -> Streams:
   return Streams(*jax.random.split(step, len(Streams._fields)))
 
 
+def again(key: Key) -> Key:
+  """The same key for an intended second use, which `jax_debug_key_reuse` would otherwise report."""
+  return jax.random.clone(key)
+
+
 def device(step: Key, axis_name: str) -> Key:
   """The key of one device under `pmap`, which draws noise of its own."""
   return jax.random.fold_in(step, jax.lax.axis_index(axis_name))

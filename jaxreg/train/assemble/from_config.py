@@ -1,7 +1,7 @@
 """The one assembler: from a configuration and a description of the data to the pure functions of a run."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ from jaxreg.train.step.regularizers import (
 )
 from jaxreg.train.step.schedule import make_schedule
 from jaxreg.train.step.step import make_train_step
-from jaxreg.typing import Objective
+from jaxreg.typing import Array, Objective, Params
 
 
 def build(config: Config, data: DataSpec, *, teacher: TrainedFn | None = None) -> Program:
@@ -178,6 +178,10 @@ def _optimizer(
   )
   step, wrapper = chosen(config, "optimizer", step_name(options)), chosen(config, "optimizer")
   named, mask = chosen_all(config, "optimizer.constraints"), getattr(paths, options.constraints.mask)
+
+  def apply_fn(params: Params, x: Array) -> Any:
+    return model.apply({"params": params}, x, train=False)
+
   optimizer = make_optimizer(
     step,
     schedule,
@@ -189,7 +193,7 @@ def _optimizer(
     constraints={} if step.needs("prox") else make_constraints(named, mask, schedule),
     network={
       "prox": make_prox(named, mask),
-      "apply_fn": lambda params, x: model.apply({"params": params}, x, train=False),
+      "apply_fn": apply_fn,
       "input_shape": data.input_shape,
       "num_examples": data.sizes["train"],
     },
@@ -256,7 +260,7 @@ def _trace(program: Program, data: DataSpec, batch_size: int) -> None:
 
 
 @contextlib.contextmanager
-def _of_group(group: str) -> Iterator[None]:
+def _of_group(group: str) -> Generator[None]:
   """Turns an argument error `NAME must ...` into one of the field `group.NAME`."""
   try:
     yield

@@ -5,7 +5,7 @@ The functions of `data` see no configuration. Their errors name arguments, and t
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from jaxreg.train.config.choices import Config, chosen
 from jaxreg.train.data import scaling
@@ -80,7 +80,7 @@ def _source(config: Config) -> str:
 
 
 @contextlib.contextmanager
-def _fields_of(section: str) -> Iterator[None]:
+def _fields_of(section: str) -> Generator[None]:
   """Names the fields in errors of functions whose arguments are the fields of this section."""
   try:
     yield

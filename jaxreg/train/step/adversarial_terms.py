@@ -34,8 +34,7 @@ def pgd(
 
 def virtual_adversarial(key: Key, view: NetworkView, *, eps: float = 1.0, num_steps: int = 1) -> Array:
   """`adversarial.vat_loss`; all passes have the noise of the loss's pass."""
-  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
-  return adversarial.vat_loss(key, log_probs_fn, view.inputs, eps=eps, num_steps=num_steps)
+  return adversarial.vat_loss(key, view.log_probs_same_noise, view.inputs, eps=eps, num_steps=num_steps)
 
 
 def trades(
@@ -59,9 +58,8 @@ def trades(
     norm: norm of the ball: linf, l2 or l1.
     clip: bounds of the moved inputs, or ().
   """
-  log_probs_fn = lambda x: view.log_probs_fn(x, view.same_noise)
   options: Any = {"eps": eps, "step_size": step_size, "num_steps": num_steps, "norm": norm}
-  return adversarial.trades_loss(key, log_probs_fn, view.inputs, **options, clip=_bounds(clip))
+  return adversarial.trades_loss(key, view.log_probs_same_noise, view.inputs, **options, clip=_bounds(clip))
 
 
 def _bounds(clip: tuple[float, ...]) -> tuple[float, float] | None:

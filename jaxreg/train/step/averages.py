@@ -17,6 +17,11 @@ def _keep(state: Any, *_: Any) -> Any:
   return state
 
 
+def _as_stored(mean: Array, param: Array) -> Array:
+  """The mean of a parameter, in the dtype of the parameter."""
+  return mean.astype(param.dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Averaging:
   """A state that is saved beside the parameters, and the parameters for predictions that it gives.
@@ -61,8 +66,13 @@ def early_stopping(*, patience: int = 5, min_delta: float = 0.0) -> Averaging:
   def evaluated(state: averaging.EarlyStoppingState, metric: Array, params: Params) -> Any:
     return averaging.early_stopping_update(state, params, metric, patience=patience, min_delta=min_delta)
 
-  best = lambda state, params: state.params
-  stopped = lambda state: state.should_stop
+  def best(state: averaging.EarlyStoppingState, params: Params) -> Params:
+    del params
+    return state.params
+
+  def stopped(state: averaging.EarlyStoppingState) -> Array:
+    return state.should_stop
+
   return Averaging(averaging.early_stopping_init, best, evaluated=evaluated, stopped=stopped, along=False)
 
 
@@ -110,7 +120,7 @@ def swag(
     # Before the first iterate, the parameters themselves: all deviations are 0.
     state = kept[0]._replace(params=mean(kept, params))
     drawn = averaging.swag_sample(key, state, scale=scale)
-    return jax.tree.map(lambda new, old: new.astype(old.dtype), drawn, params)
+    return jax.tree.map(_as_stored, drawn, params)
 
   return Averaging(init, mean, step, along=False, draw=draw, samples=samples)
 
@@ -136,9 +146,16 @@ def _collecting(
 
     def mean(kept: tuple[Any, Array], params: Params) -> Params:
       state, _ = kept
-      return jax.tree.map(lambda m, p: jnp.where(state.count > 0, m.astype(p.dtype), p), state.params, params)
 
-    return lambda params: (init(params), jnp.int32(num_steps)), mean, step
+      def averaged(mean: Array, param: Array) -> Array:
+        return jnp.where(state.count > 0, _as_stored(mean, param), param)
+
+      return jax.tree.map(averaged, state.params, params)
+
+    def start_state(params: Params) -> tuple[Any, Array]:
+      return init(params), jnp.int32(num_steps)
+
+    return start_state, mean, step
 
   return collecting
 
@@ -157,6 +174,6 @@ def ema(*, decay: float = 0.999, warmup: float = 1.0, power: float = 1.0) -> Ave
     return averaging.ema_update(state, params, decay=decay, warmup=warmup, power=power)
 
   def mean(state: averaging.EMAState, params: Params) -> Params:
-    return jax.tree.map(lambda m, p: m.astype(p.dtype), state.params, params)
+    return jax.tree.map(_as_stored, state.params, params)
 
   return Averaging(averaging.ema_init, mean, step)

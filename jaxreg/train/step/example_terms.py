@@ -153,5 +153,6 @@ def gradient_penalty(key: Key, view: NetworkView) -> Array:
 
 def jacobian_penalty(key: Key, view: NetworkView, *, num_samples: int = 1) -> Array:
   """`penalties.jacobian_penalty` of the log-probabilities, estimated by random projections."""
-  log_probs_fn = lambda _, x: view.log_probs_fn(x, view.same_noise)
-  return penalties.jacobian_penalty(log_probs_fn, None, view.inputs, num_samples=num_samples, key=key)
+  return penalties.jacobian_penalty(
+    lambda _, x: view.log_probs_same_noise(x), None, view.inputs, num_samples=num_samples, key=key
+  )

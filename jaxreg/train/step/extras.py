@@ -33,7 +33,7 @@ class Extras:
   """
 
   average: Averaging = dataclasses.field(default_factory=Averaging)
-  limits: Mapping[str, Limit] = dataclasses.field(default_factory=dict)
+  limits: Mapping[str, Limit] = dataclasses.field(default_factory=dict[str, Limit])
   reference: bool = False
 
   def init(self, variables: Variables) -> dict[str, Any]:
@@ -64,8 +64,11 @@ class Extras:
     state = state.replace(extras=new)
     if self.average.stopped is None:
       return state
-    kept = lambda old, new: jnp.where(stopped, old, new)
     stopped = self.average.stopped(extras["average"])
+
+    def kept(old: Array, new: Array) -> Array:
+      return jnp.where(stopped, old, new)
+
     parts = ("params", "model_state", "opt_state")
     return state.replace(
       **{name: jax.tree.map(kept, getattr(old, name), getattr(state, name)) for name in parts}

@@ -108,15 +108,17 @@ def predict_group_softmax(
   return losses.group_softmax_log_probs(logits, logit_scale=logit_scale)
 
 
+def _above_zero(number: object) -> bool:
+  return isinstance(number, int | float) and number > 0
+
+
 def logit_adjustment(
   key: Key, *, logits: Array, labels: Array, class_counts: tuple[float, ...] = (), weight: float = 1.0
 ) -> dict[str, Array]:
   """`losses.logit_adjustment` with the prior of the training set's class counts."""
   del key
   classes = logits.shape[-1]
-  if len(class_counts) != classes or not all(
-    isinstance(count, int | float) and count > 0 for count in class_counts
-  ):
+  if len(class_counts) != classes or not all(_above_zero(count) for count in class_counts):
     raise ValueError(f"class_counts must be {classes} numbers above 0, one per class, got {class_counts}")
   log_prior = jnp.log(jnp.asarray(class_counts, jnp.float32))
   return {"nll": losses.logit_adjustment(logits, labels, log_prior, weight=weight)}

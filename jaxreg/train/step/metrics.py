@@ -28,15 +28,19 @@ def prediction_metrics(log_probs: Array, labels: Array, weights: Array) -> dict[
   }
 
 
+def _stacked(*parts: np.ndarray) -> np.ndarray:
+  return np.stack(parts)
+
+
 def to_host(metrics: Any) -> Any:
   """The metrics of all replicas on the host, with the replica axis in front."""
   metrics = jax.device_get(metrics)
-  return jax.tree.map(lambda *x: np.stack(x), *metrics) if isinstance(metrics, tuple) else metrics
+  return jax.tree.map(_stacked, *metrics) if isinstance(metrics, tuple) else metrics
 
 
 def summarize(metrics: dict[str, Any], prefix: str) -> dict[str, np.ndarray]:
   """Means of merged metrics for each replica, `[replicas]`, by full name, such as `val/error`."""
-  values = {}
+  values: dict[str, np.ndarray] = {}
   for name, value in metrics.items():
     if isinstance(value, calibration.Bins):
       values[f"{prefix}/{name}"] = np.asarray(calibration.ece(value), np.float64)
@@ -50,7 +54,7 @@ def averaged(values: dict[str, np.ndarray]) -> dict[str, float]:
   """Means over the replicas; several also give half the width of a 95 % confidence interval (Student's t)."""
   from scipy.special import stdtrit  # its import takes a moment, and help needs none
 
-  means = {}
+  means: dict[str, float] = {}
   for name, runs in values.items():
     means[name] = float(np.mean(runs))
     if len(runs) > 1:

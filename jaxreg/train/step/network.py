@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxreg.train import keys
 from jaxreg.train.data.dataset import is_tokens
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.lookup import Chosen
-from jaxreg.typing import ApplyFn, Key
+from jaxreg.typing import ApplyFn, Array, Key, ModelState, Params
 
 Noises = Mapping[str, Sequence[Callable[[Key, Any], Any]]]  # by what they perturb
 
@@ -43,8 +43,11 @@ def make_network(
 ) -> Network:
   """The network that standardises its inputs by `mean` and `std`, and computes in the dtype `precision`."""
   run = functools.partial(make_apply_fn, model, mean, std, precision, noises)
-  features_fn = run(method=lambda model, x, train: model.backbone(x, train=train))
-  return Network(model, noises, run(), features_fn)
+
+  def features(model: models.Classifier, x: Array, train: bool) -> Any:
+    return model.backbone(x, train=train)
+
+  return Network(model, noises, run(), run(method=features))
 
 
 def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
@@ -60,12 +63,12 @@ def make_backbone(chosen: Chosen, given: Mapping[str, int]) -> Any:
 
 
 @contextlib.contextmanager
-def _mixed_layers(mixing: Any, *, whole: bool) -> Iterator[None]:
+def _mixed_layers(mixing: Any, *, whole: bool) -> Generator[None]:
   """Mixes the inputs of the modules that `mixing` names; `whole`: all of them must be called."""
   if mixing is None:
     yield
     return
-  called = set()
+  called: set[str] = set()
 
   def mix(function: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
     name = "/".join(context.module.path)
@@ -108,11 +111,16 @@ def make_apply_fn(
       x = perturb(keys.numbered(key, number), x)
     return x
 
-  def apply_fn(params, model_state, x, *, key, train, mixing=None):
+  def in_dtype(param: Array) -> Array:
+    return param.astype(dtype)
+
+  def apply_fn(
+    params: Params, model_state: ModelState, x: Array, *, key: Key | None, train: bool, mixing: Any = None
+  ) -> tuple[Any, ModelState]:
     params = perturbed(params, "params", key)
     # Parameters and BatchNorm's averages stay in float32, whatever dtype the layers compute in. Losses and
     # masks are float32 as well: they promote the outputs of the head.
-    params = jax.tree.map(lambda p: p.astype(dtype), params)
+    params = jax.tree.map(in_dtype, params)
     if not is_tokens(x.dtype):
       if mean:  # not by `augment.normalize`, which takes images alone
         shape = (1,) * (x.ndim - 1) + (-1,)

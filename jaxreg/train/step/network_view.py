@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxreg.train import keys
 from jaxreg.train.step.averages import Averaging
 from jaxreg.train.step.batch import Examples
 from jaxreg.train.step.methods import Method
@@ -46,12 +47,16 @@ class NetworkView:
   log_probs_fn: Callable[[Array, Key | None], Array]
   teacher_fn: Callable[[Array], Array] | None
   trained_fn: TrainedFn | None = None
-  outputs: Outputs = dataclasses.field(default_factory=dict)
+  outputs: Outputs = dataclasses.field(default_factory=dict[str, Any])
 
   @property
   def same_noise(self) -> Key | None:
     """The key of the noise in the loss's pass, cloned: its second use is intended."""
-    return None if self.noise is None else jax.random.clone(self.noise)
+    return None if self.noise is None else keys.again(self.noise)
+
+  def log_probs_same_noise(self, x: Array) -> Array:
+    """The log-probabilities `[batch, classes]` of the inputs `x`, with the noise of the loss's pass."""
+    return self.log_probs_fn(x, self.same_noise)
 
 
 def make_view_fn(
@@ -77,31 +82,34 @@ def make_view_fn(
       return apply_fn(params, model_state, x, key=noise, train=noise is not None, **mixing)[0]
 
     def loss_fn(x: Array, noise: Key | None) -> Array:
-      values = loss_terms(jax.random.clone(loss_key), examples, outputs_fn(x, noise, current))
+      values = loss_terms(keys.again(loss_key), examples, outputs_fn(x, noise, current))
       return sum(values.values(), start=jnp.zeros(()))
 
     def log_probs_fn(x: Array, noise: Key | None, variables: Variables = current) -> Array:
       # A random prediction rule draws with the loss's key.
-      same_key = jax.random.clone(loss_key)
-      return method.predict(same_key, **outputs_fn(x, noise, variables), **predict_options)
+      return method.predict(keys.again(loss_key), **outputs_fn(x, noise, variables), **predict_options)
 
     features = teacher_fn = None
     if features_fn is not None:
       # This repeats the loss's pass; the compiler merges the two.
-      same_key = jax.random.clone(apply_key)
+      same_key = keys.again(apply_key)
       features, _ = features_fn(
         params, state.model_state, examples.inputs, key=same_key, train=True, **mixing
       )
     if average is not None:
       averaged = average.params(state.extras["average"], current)
-      teacher_fn = lambda x: jax.lax.stop_gradient(log_probs_fn(x, None, averaged))
+
+      def averaged_fn(x: Array) -> Array:
+        return jax.lax.stop_gradient(log_probs_fn(x, None, averaged))
+
+      teacher_fn = averaged_fn
     return NetworkView(
       inputs=examples.inputs,
       weights=examples.weights,
-      log_probs=method.predict(jax.random.clone(loss_key), **outputs, **predict_options),
+      log_probs=method.predict(keys.again(loss_key), **outputs, **predict_options),
       features=features,
       outputs=outputs,
-      noise=None if state.model_state else jax.random.clone(apply_key),
+      noise=None if state.model_state else keys.again(apply_key),
       loss_fn=loss_fn,
       log_probs_fn=log_probs_fn,
       teacher_fn=teacher_fn,

@@ -95,7 +95,7 @@ def make_objective(
     log_probs = method.predict(predict_key, **outputs, **predict_options)
     metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == examples.classes, weights)
     # The loss's own key: the diagnostics report the draws of the loss.
-    metrics |= diagnose(jax.random.clone(loss_key), examples, outputs)
+    metrics |= diagnose(keys.again(loss_key), examples, outputs)
     return total / jnp.where(count > 0, count, 1), (model_state, jax.lax.stop_gradient(metrics))
 
   return objective
@@ -115,8 +115,12 @@ def _loss_terms(
     return loss(labels=examples.labels)
   classes = examples.labels.shape[-1]
   shares, labels = jax.lax.top_k(examples.labels, min(most_labels or classes, classes))
-  each = jax.vmap(lambda labels: loss(labels=labels), in_axes=1, out_axes=1)(labels)
-  return jax.tree.map(lambda values: (shares * values).sum(axis=1), each)
+
+  def of_labels(labels: Array) -> dict[str, Array]:
+    return loss(labels=labels)
+
+  each = jax.vmap(of_labels, in_axes=1, out_axes=1)(labels)
+  return {name: (shares * values).sum(axis=1) for name, values in each.items()}
 
 
 def _make_diagnose_fn(

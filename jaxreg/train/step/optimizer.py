@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
 from jaxreg import optim, paths, symmetry
 from jaxreg.train.lookup import Chosen, short
-from jaxreg.typing import Params
+from jaxreg.typing import Array, Params
 
 # Wrappers that step with the gradient at a second point, which is to be clipped and decayed.
 SHARPNESS_AWARE = ("sam", "asam", "gsam")
@@ -61,7 +62,7 @@ def make_optimizer(
   rate = schedule(0) if name in NUMBERS else schedule
   given = {"learning_rate": rate, "max_learning_rate": rate, "weight_decay": weight_decay, "mask": decays}
   step = chosen.bound(**given, **(network or {}))()
-  chain = {}
+  chain: dict[str, optax.GradientTransformation] = {}
   if clip_norm:
     chain["clip"] = optax.clip_by_global_norm(clip_norm)
   if weight_decay and not decoupled:
@@ -73,7 +74,11 @@ def make_optimizer(
     step = wrapper.bound()(step)
   chain[name] = step
   if weight_decay and decoupled and not own_decay:
-    chain["decoupled_decay"] = optax.add_decayed_weights(lambda step: -weight_decay * schedule(step), decays)
+
+    def rate_of_decay(step: ArrayLike) -> ArrayLike:
+      return -weight_decay * schedule(step)
+
+    chain["decoupled_decay"] = optax.add_decayed_weights(rate_of_decay, decays)
   return optax.with_extra_args_support(optax.named_chain(*chain.items(), *(constraints or {}).items()))
 
 
@@ -102,7 +107,12 @@ def gradient_noise(
   return optax.chain(optim.gradient_noise(variance=variance, gamma=gamma), inner)
 
 
-COORDINATES = {"linear": (lambda y: y, lambda x: x), "sinh": (jnp.sinh, jnp.arcsinh)}
+def _same(x: Array) -> Array:
+  return x
+
+
+Map = Callable[[Array], Array]
+COORDINATES: dict[str, tuple[Map, Map]] = {"linear": (_same, _same), "sinh": (jnp.sinh, jnp.arcsinh)}
 
 
 def reparameterize(
@@ -119,18 +129,21 @@ def reparameterize(
 
 
 def _entry(entry: Any) -> tuple[str, float]:
-  glob, number = entry if isinstance(entry, list | tuple) and len(entry) == 2 else ("", 0)
-  if not isinstance(number, int | float) or not glob or not 0 < number < float("inf"):
-    raise ValueError(f'metric must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}')
-  return glob, float(number)
+  match entry:
+    case (str(glob), int() | float() as number) if glob and 0 < number < float("inf"):
+      return glob, float(number)
+    case _:
+      raise ValueError(f'metric must have entries such as ("*bias", 4.0), numbers above 0, got {entry!r}')
 
 
 def _divided(metric: Sequence[tuple[str, float]]) -> Callable[..., Any]:
   def solve(updates: Params, params: Params, **extra_args: Any) -> Params:
-    by = jax.tree.map(lambda _: 1.0, updates)
-    for names, number in metric:
-      pick = lambda before, named, number=number: number if named else before
-      by = jax.tree.map(pick, by, paths.select(updates, names))
-    return jax.tree.map(jnp.divide, updates, by)
+    def divided(update: Array, *selected: bool) -> Array:
+      by = 1.0
+      for (_, number), named in zip(metric, selected, strict=True):
+        by = number if named else by
+      return update / by
+
+    return jax.tree.map(divided, updates, *(paths.select(updates, glob) for glob, _ in metric))
 
   return solve

@@ -63,9 +63,12 @@ def make_predict_fn(
         "mc_samples must be 0 for a model with BatchNorm or spectral normalisation: noise needs "
         "the training mode, which changes their statistics"
       )
-    draw = lambda key: once(state, inputs, *jax.random.split(key))
+
+    def noisy(key: Key) -> Array:
+      return once(state, inputs, *jax.random.split(key))
+
     mean = ensembles.geometric if combine == "geometric" else ensembles.arithmetic
-    return mean(jax.lax.map(draw, jax.random.split(key, mc_samples)))
+    return mean(jax.lax.map(noisy, jax.random.split(key, mc_samples)))
 
   def of_both(state: TrainState, inputs: Array, key: Key) -> Array:
     return ensembles.arithmetic(jnp.stack([predict_fn(state, x, key) for x in (inputs, inputs[:, :, ::-1])]))

@@ -29,7 +29,7 @@ class TrainState:
   params: Params
   model_state: ModelState
   opt_state: Any
-  extras: dict[str, Any] = dataclasses.field(default_factory=dict)
+  extras: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
   @property
   def variables(self) -> Variables:

@@ -10,11 +10,22 @@ import optax
 from jaxreg.train import keys
 from jaxreg.train.step.extras import Extras
 from jaxreg.train.step.state import TrainState
-from jaxreg.typing import Array, Batch, Key, Objective, Params
+from jaxreg.typing import Array, Batch, Key, ModelState, Objective, Params
 
 
-def _same(params: Any) -> Any:
+def _same(params: Params) -> Params:
   return params
+
+
+def _scale(tree: Any, factor: Array) -> Any:
+  def scaled(x: Array) -> Array:
+    return x * factor
+
+  return jax.tree.map(scaled, tree)
+
+
+def _sum(tree: Any, axis_name: str) -> Any:
+  return jax.lax.psum(tree, axis_name)
 
 
 def make_train_step(
@@ -65,10 +76,13 @@ def make_train_step(
         return (loss, (model_state, metrics)), grads
       # The sum comes after grad, not inside it: only this order is right under both pmap and vmap.
       count = metrics["loss"][1]
-      total = jax.lax.psum(count, axis_name)
+      total = _sum(count, axis_name)
       share = count / jnp.where(total > 0, total, 1)
-      loss, grads = jax.lax.psum(jax.tree.map(lambda x: x * share, (loss, grads)), axis_name)
-      return (loss, (jax.lax.pmean(model_state, axis_name), jax.lax.psum(metrics, axis_name))), grads
+      loss, grads = _sum(_scale((loss, grads), share), axis_name)
+      return (loss, (jax.lax.pmean(model_state, axis_name), _sum(metrics, axis_name))), grads
+
+    def gradient_at(params: Params) -> Params:
+      return descent(params, keys.again(key))[1]
 
     (loss, (model_state, metrics)), grads = descent(state.params, key)
     updates, opt_state = optimizer.update(
@@ -80,7 +94,7 @@ def make_train_step(
       # For optimizers that evaluate other parameters, too: the same batch and the same noise.
       value=loss,
       grad=grads,
-      grad_fn=lambda params: descent(params, jax.random.clone(key))[1],
+      grad_fn=gradient_at,
       value_fn=_value_fn(objective, gather, state, batch, key),
     )
     params = optax.apply_updates(state.params, updates)
@@ -96,7 +110,7 @@ def make_train_step(
 def gradient_norms(grads: Params) -> dict[str, Array]:
   """The norm of the gradient, and the norms of its parts: the backbone and each layer of the head."""
   norms = {"grad_norm": optax.tree.norm(grads)}
-  if isinstance(grads, Mapping) and {"backbone", "head"} == grads.keys():
+  if isinstance(grads, Mapping) and set(grads) == {"backbone", "head"}:
     parts = {"backbone": grads["backbone"], **grads["head"]}
     norms |= {f"grad_norm_{name}": optax.tree.norm(part) for name, part in parts.items()}
   return norms
@@ -107,7 +121,7 @@ def _value_fn(
 ) -> Callable[..., Array]:
   def value_fn(params: Params, grad_fn: Any = None, key: Key | None = None) -> Array:
     del grad_fn, key  # Optax's line search passes the arguments of `update` on.
-    return objective(gather(params), state, batch, jax.random.clone(noise))[0]
+    return objective(gather(params), state, batch, keys.again(noise))[0]
 
   return value_fn
 
@@ -116,18 +130,22 @@ def _accumulated(gradient: Callable[..., Any], parts: int) -> Callable[..., Any]
   """Accumulates `gradient` over `parts` microbatches, weighted by the examples' weights."""
   sums, means = optax.microbatching.AccumulationType.SUM, optax.microbatching.AccumulationType.MEAN
 
-  def whole(params, state, batch, key):
+  def whole(params: Params, state: TrainState, batch: Batch, key: Key) -> tuple[Any, Params]:
     number = len(batch["labels"])
 
-    def one(batch, position):
+    def one(batch: Batch, position: Array) -> tuple[Any, ModelState]:
       part_key = keys.part(key, position[0])
       (loss, (model_state, metrics)), grads = gradient(params, state, batch, part_key)
       count = metrics["loss"][1]
-      return (jax.tree.map(lambda x: x * count, (loss, grads)), metrics, count), model_state
+      return (_scale((loss, grads), count), metrics, count), model_state
 
     loop = optax.microbatch(one, argnums=(0, 1), microbatch_size=number // parts, accumulator=(sums, means))
     ((loss, grads), metrics, count), model_state = loop(batch, jnp.arange(number))
-    loss, grads = jax.tree.map(lambda x: x / jnp.where(count > 0, count, 1), (loss, grads))
+
+    def divided(x: Array) -> Array:
+      return x / jnp.where(count > 0, count, 1)
+
+    loss, grads = jax.tree.map(divided, (loss, grads))
     return (loss, (model_state, metrics)), grads
 
   return whole
