@@ -7,6 +7,11 @@ Labels are integers `[...]`. Losses that support soft labels also take probabili
 `augment.mixup` and `augment.cutmix` return them; the loss is then the mean of its values for the classes,
 weighted by the probabilities. A loss that needs one class refuses soft labels. A label out of range gives
 NaN, or raises if it is known: in a Python integer, a NumPy array, or outside of `jit` a JAX array on the CPU.
+
+`where` says which examples count: bool, of the shape of the result. Elsewhere the loss and its derivatives
+are exactly 0, whatever stands there: a label of -1, NaN, padding. The mean over the examples that count is
+`loss.sum() / where.sum()`. The `where` of Optax's softmax losses may also be `[..., classes]`: it takes
+classes out of the softmax. Here a logit of -inf does that.
 """
 
 from jaxreg._names import suggest_names
