@@ -42,7 +42,7 @@ def only_where(end: int | None = -1) -> Callable[[Callable[P, R]], Callable[P, R
       except TypeError as error:
         raise TypeError(f"{function.__name__}() {error}") from None
       examples = {name: value for name, value in bound.arguments.items() if name not in SHARED}
-      first = next(iter(jax.tree.leaves(next(iter(examples.values())))), None)
+      first: Any = next(iter(jax.tree.leaves(next(iter(examples.values())))), None)
       where = check_where(where, np.shape(first)[:end])
       for name, value in examples.items():
         otherwise = functools.partial(_harmless, where, name, signature.parameters[name].default)

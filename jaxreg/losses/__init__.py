@@ -17,6 +17,7 @@ classes out of the softmax. Here a logit of -inf does that.
 from jaxreg._names import suggest_names
 from jaxreg.losses._bi_tempered import bi_tempered as bi_tempered
 from jaxreg.losses._bi_tempered import bi_tempered_log_probs as bi_tempered_log_probs
+from jaxreg.losses._class_weights import class_weights as class_weights
 from jaxreg.losses._confidence_penalty import confidence_penalty as confidence_penalty
 from jaxreg.losses._consistency import consistency as consistency
 from jaxreg.losses._cosface import arcface as arcface
