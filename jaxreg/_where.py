@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # The arguments that belong to no example. Their shapes may look like the examples' by chance.
-SHARED = frozenset({"where", "key", "kernel", "bias", "log_prior", "log_prior_odds"})
+SHARED = frozenset({"where", "key", "kernel", "bias", "log_prior", "log_prior_odds", "levels"})
 
 
 def only_where(end: int | None = -1) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -776,7 +776,8 @@ def check_where(case: Case) -> None:
   some = np.arange(np.prod(shape)).reshape(shape) % 3 != 1
   masks = np.stack([some, np.zeros(shape, bool), np.ones(shape, bool)])
   own = lambda spec: spec.batched and spec.kind != "key"
-
+  # A random loss draws for the whole batch, and numbers by label need all labels.
+  whole = case.keyed or "log_prior_odds" in specs
   again = lambda spec, x: jax.random.clone(x) if spec.kind == "key" else x
 
   def broken(spec, x):
@@ -791,7 +792,8 @@ def check_where(case: Case) -> None:
     floats, others = _split_floats(case, inputs)
     fresh = lambda: {name: again(specs[name], x) for name, x in others.items()}
     outputs = lambda floats: masked({**floats, **fresh()})
-    total = lambda floats: sum(x.sum() for x in jax.tree.leaves(outputs(floats)))
+    pick = lambda x: x[some] if whole and where is None else x
+    total = lambda floats: sum(pick(x).sum() for x in jax.tree.leaves(outputs(floats)))
     along = lambda floats: jax.tree.reduce(
       jnp.add, jax.tree.map(lambda g, v: (g * v).sum(), jax.grad(total)(floats), direction)
     )
@@ -803,7 +805,6 @@ def check_where(case: Case) -> None:
   eager = dataclasses.replace(case, options={**case.options, "where": some})
   for x, of_call in zip(*map(jax.tree.leaves, (every[0], eager(jax.tree.map(broken, specs, inputs))))):
     assert not any(map(np.any, (x[0][~some], x[1], of_call[~some])))
-  whole = case.keyed  # a random loss draws for the whole batch
   rows = lambda spec, x: again(spec, x) if whole or not own(spec) else x[some]
   of_floats = lambda tree: {name: x for name, x in tree.items() if name in direction}
   want = jit(derivatives)(jax.tree.map(rows, specs, inputs), jax.tree.map(rows, of_floats(specs), direction))

@@ -21,7 +21,7 @@ def focal(
 
   .. math:: \ell = -(1 - p_t)^\gamma \log p_t
 
-  For two classes and one logit use `optax.losses.sigmoid_focal_loss`. The paper's factor per class is left to
+  For two classes and one logit use `binary_focal`. The paper's factor per class is left to
   example weights. For soft labels the loss is the mean over the classes, weighted by the probabilities,
   `-sum_k y_k (1 - p_k)^gamma log p_k`.
 
