@@ -143,8 +143,14 @@ def check_hard_or_soft_labels(labels: ArrayLike, logits: Array) -> Array:
   if array.ndim == 0 or array.shape != logits.shape:
     raise ValueError(f"soft labels (probabilities) must have shape {logits.shape}, got {array.shape}")
   known = known_values(labels)
-  if known is not None and known.min(initial=0) < 0:
-    raise ValueError(f"labels must be probabilities, at least 0, got {known.min()}")
+  if known is not None and known.size:
+    if known.min() < 0:
+      raise ValueError(f"labels must be probabilities, at least 0, got {known.min()}")
+    # A bfloat16 rounds by 0.2 per cent. NaN passes: a diverged teacher must show as NaN.
+    totals = known.astype(np.float64).sum(axis=-1).ravel()
+    wrong = totals[np.abs(totals - 1) > 0.01]
+    if wrong.size:
+      raise ValueError(f"labels must be probabilities with the sum 1, got a sum of {wrong[0]:g}")
   return array.astype(jnp.promote_types(array.dtype, logits.dtype))
 
 

@@ -274,6 +274,21 @@ CASES = (
     {"scores": SCORES, "labels": LABELS},
     lambda scores, labels: calibration.conformal_threshold(scores, labels, alpha=0.3),
   ),
+  row(
+    "calibration.interval_coverage",
+    {**dict.fromkeys(("low", "high", "targets"), Input("real", "B")), "weights": Input("weight", "B")},
+    calibration.interval_coverage,
+  ),
+  row(
+    "calibration.interval_scores",
+    dict.fromkeys(("low", "high", "targets"), Input("real", "B")),
+    calibration.interval_scores,
+  ),
+  row(
+    "calibration.quantile_coverage",
+    {"outputs": SCORES, "targets": Input("real", "B")},
+    calibration.quantile_coverage,
+  ),
   row("calibration.energy", {"logits": SCORES}, lambda logits: calibration.energy(logits, temperature=2.0)),
   *(
     row(

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import oracles
+import scipy.stats
 from contract import CASES as CLASSIC
 from contract import LABELLED, LABELS, SCORES, SOFT, Case, Input
 
@@ -129,9 +130,118 @@ def _uncertain(a):
   return {task: loss / np.exp(a.log_vars[task]) + a.log_vars[task] / 2 for task, loss in a.losses.items()}
 
 
+def _binary(a, of=lambda loss, p: loss, logits=None, labels=None):
+  """Of the probability of each answer and its cross-entropy; the mean over both answers by the label."""
+  z, y = a.logits if logits is None else logits, a.labels if labels is None else labels
+  losses = [np.logaddexp(0, -z), np.logaddexp(0, z)]
+  return sum(share * of(loss, np.exp(-loss)) for share, loss in zip((y, 1 - y), losses))
+
+
+def _asymmetric(a):
+  p = oracles.sigmoid(a.logits)
+  shifted = np.maximum(p - 0.05, 0)
+  present = -((1 - p) ** 0.5) * -np.logaddexp(0, -a.logits)
+  return a.labels * present - (1 - a.labels) * shifted**4 * np.log1p(-shifted)
+
+
+def _binary_distillation(a):
+  """From the softmax of the logits 0 and z."""
+  two = lambda x: oracles.softmax(np.stack([np.zeros_like(x), x / 2.5], -1))
+  p, q = two(a.teacher_logits), two(a.logits)
+  return 2.5**2 * (p * (np.log(p) - np.log(q))).sum(-1)
+
+
+def _pinball(a):
+  error = a.targets[..., None] - a.outputs
+  return np.maximum(a.levels * error, (a.levels - 1) * error).mean(-1)
+
+
 # With labels of both kinds, and sums over parts of the batch: test_semi_supervised and cases_functions.
 TASKS = {task: Input("real", "B", checked=False) for task in ("one", "two")}
 BY_TASK = {task: Input("unit", "", checked=False) for task in ("one", "two")}
+YES_OR_NO = {"logits": SCORES, "labels": Input("unit", "BK")}
+GAUSSIAN = {"outputs": SCORES, "log_vars": Input("unit", "BK"), "targets": SCORES}
+BINARY = (
+  Case(
+    "losses.binary_cross_entropy",
+    YES_OR_NO,
+    lambda a: _binary(a, labels=0.8 * a.labels + 0.1),
+    {"smoothing": 0.2},
+  ),
+  Case(
+    "losses.binary_focal",
+    YES_OR_NO,
+    lambda a: (
+      a.labels * 0.25 * (1 - oracles.sigmoid(a.logits)) ** 2 * np.logaddexp(0, -a.logits)
+      + (1 - a.labels) * 0.75 * oracles.sigmoid(a.logits) ** 2 * np.logaddexp(0, a.logits)
+    ),
+  ),
+  Case(
+    "losses.binary_focal",
+    YES_OR_NO,
+    lambda a: _binary(a, lambda loss, p: (1 - p) ** 0.5 * loss),
+    {"gamma": 0.5, "alpha": None},
+    label="gamma-0.5",
+  ),
+  Case("losses.asymmetric", YES_OR_NO, _asymmetric, {"gamma_yes": 0.5}),
+  Case(
+    "losses.binary_poly_loss",
+    YES_OR_NO,
+    lambda a: _binary(a, lambda loss, p: loss + 1.5 * (1 - p)),
+    {"epsilon": 1.5},
+  ),
+  Case(
+    "losses.binary_confidence_penalty",
+    YES_OR_NO,
+    lambda a: _binary(a) - 0.3 * _binary(a, labels=oracles.sigmoid(a.logits)),
+    {"weight": 0.3},
+  ),
+  Case(
+    "losses.binary_logit_adjustment",
+    {**YES_OR_NO, "log_prior_odds": Input("real", "K")},
+    lambda a: _binary(a, logits=a.logits + 0.5 * a.log_prior_odds),
+    {"weight": 0.5},
+  ),
+  # The teacher gets no gradient; test_binary has the student's.
+  Case(
+    "losses.binary_distillation",
+    {"logits": SCORES, "teacher_logits": SCORES},
+    _binary_distillation,
+    {"temperature": 2.5},
+    gradient=False,
+    atol=1e-4,
+  ),
+)
+REAL = (
+  Case(
+    "losses.gaussian_nll",
+    GAUSSIAN,
+    lambda a: -scipy.stats.norm.logpdf(a.targets, a.outputs, np.exp(a.log_vars / 2)),
+    atol=1e-4,
+  ),
+  # The variance gets no gradient through the factor; test_regression has it.
+  Case(
+    "losses.gaussian_nll",
+    GAUSSIAN,
+    lambda a: (
+      -np.exp(0.5 * a.log_vars) * scipy.stats.norm.logpdf(a.targets, a.outputs, np.exp(a.log_vars / 2))
+    ),
+    {"beta": 0.5},
+    label="beta",
+    gradient=False,
+    atol=1e-3,
+  ),
+  Case(
+    "losses.student_t_nll",
+    {"outputs": SCORES, "log_scales": Input("unit", "BK"), "targets": SCORES},
+    lambda a: -scipy.stats.t.logpdf(a.targets, 4.0, a.outputs, np.exp(a.log_scales)),
+  ),
+  Case(
+    "losses.pinball",
+    {"outputs": SCORES, "targets": Input("real", "B"), "levels": Input("unit", "K")},
+    _pinball,
+  ),
+)
 HARD = (
   Case("losses.focal", LABELLED, lambda a: _focal(a, 2.0), atol=1e-4),
   # Where q^gamma has an infinite slope at 0, or none.
@@ -230,4 +340,4 @@ def _soft(case):
   )
 
 
-CASES = (*HARD, *(_soft(case) for case in (*CLASSIC, *HARD) if case.function in SOFT))
+CASES = (*HARD, *BINARY, *REAL, *(_soft(case) for case in (*CLASSIC, *HARD) if case.function in SOFT))

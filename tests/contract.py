@@ -840,6 +840,56 @@ def _check_curvature(case: Case, rng: np.random.Generator, scale: float, exact: 
     np.testing.assert_allclose(sum(jax.tree.leaves(terms)), want, rtol=1e-3, atol=1e-3)
 
 
+def check_where(case: Case) -> None:
+  """`where`: value and derivatives are those of a call on the examples that count; elsewhere all are 0."""
+  rng, specs, inputs = np.random.default_rng(4), dict(case.inputs), make(case, 4, sizes=SHAPES[1])
+  shape = jax.tree.leaves(jax.eval_shape(case, inputs))[0].shape
+  some = np.arange(np.prod(shape)).reshape(shape) % 3 != 1
+  masks = np.stack([some, np.zeros(shape, bool), np.ones(shape, bool)])
+  own = lambda spec: spec.batched and spec.kind != "key"
+  # A random loss draws for the whole batch, and numbers by label need all labels.
+  whole = case.keyed or "log_prior_odds" in specs
+  again = lambda spec, x: jax.random.clone(x) if spec.kind == "key" else x
+
+  def broken(spec, x):
+    if not own(spec):
+      return again(spec, x)
+    nonsense = [np.nan, np.inf, -np.inf, 3e38] if spec.floating else [-1, -100, 1000]
+    keep = some.reshape(*shape, *[1] * (x.ndim - some.ndim))
+    return np.where(keep, x, rng.choice(nonsense, x.shape)).astype(x.dtype)
+
+  def derivatives(inputs, direction, where=None):
+    masked = dataclasses.replace(case, options={**case.options, "where": where})
+    floats, others = _split_floats(case, inputs)
+    fresh = lambda: {name: again(specs[name], x) for name, x in others.items()}
+    outputs = lambda floats: masked({**floats, **fresh()})
+    pick = lambda x: x[some] if whole and where is None else x
+    total = lambda floats: sum(pick(x).sum() for x in jax.tree.leaves(outputs(floats)))
+    along = lambda floats: jax.tree.reduce(
+      jnp.add, jax.tree.map(lambda g, v: (g * v).sum(), jax.grad(total)(floats), direction)
+    )
+    return outputs(floats), jax.grad(total)(floats), jax.grad(along)(floats)
+
+  direction = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), _split_floats(case, inputs)[0])
+  spoilt = jax.tree.map(broken, specs, inputs)
+  every = jit(jax.vmap(derivatives, in_axes=(None, None, 0)))(spoilt, direction, masks)
+  eager = dataclasses.replace(case, options={**case.options, "where": some})
+  for x, of_call in zip(*map(jax.tree.leaves, (every[0], eager(jax.tree.map(broken, specs, inputs))))):
+    assert not any(map(np.any, (x[0][~some], x[1], of_call[~some])))
+  rows = lambda spec, x: again(spec, x) if whole or not own(spec) else x[some]
+  of_floats = lambda tree: {name: x for name, x in tree.items() if name in direction}
+  want = jit(derivatives)(jax.tree.map(rows, specs, inputs), jax.tree.map(rows, of_floats(specs), direction))
+  for got, of_rows in zip(every[1:], want[1:]):
+    for spec, x, y in zip(*map(jax.tree.leaves, (of_floats(specs), got, of_rows))):
+      x, none = x[:2]
+      if own(spec):
+        assert not any(map(np.any, (x[~some], none)))
+        x, y = x[some], y[some] if whole else y
+      np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6 * max(float(np.abs(y).max()), 1))
+  for x, y in zip(jax.tree.leaves(every[0]), jax.tree.leaves(want[0])):
+    np.testing.assert_allclose(x[0][some], y[some] if whole else y, rtol=1e-6, atol=1e-6)
+
+
 def check_zero(case: Case) -> None:
   """At parameters of 0 values and gradients are finite, and a constraint keeps the 0."""
   zeros = jax.tree.map(jnp.zeros_like, make(case))

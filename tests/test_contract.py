@@ -65,6 +65,7 @@ ELSEWHERE = {
   "flatness.pl_ratio",
   "flatness/test_subset.py": "flatness.subset",
   "flatness/test_trace.py": "flatness.operator_trace",
+  "losses/test_class_weights.py": "losses.class_weights",
   "noise/test_label_noise.py": "noise.label_noise",
   "noise/test_structured_dropout.py": "noise.drop_path_rates",
   "noise/test_layer.py": "noise.layer",
@@ -98,6 +99,7 @@ TABLE = (
   (contract.check_gradients, (THOROUGH, SLOW, THOROUGH, None)),
   (contract.check_finite, (DEFAULT, DEFAULT, THOROUGH, THOROUGH)),
   (contract.check_second_derivatives, (THOROUGH, THOROUGH, THOROUGH, None)),
+  (contract.check_where, (DEFAULT, DEFAULT, None, None)),
   (contract.check_zero, (None, None, THOROUGH, None)),
 )
 CURVED = ("losses.", "noise.", "penalties.")
@@ -125,9 +127,16 @@ APPLIES = {
   # Its one array is split along all that it has.
   "manual_axes": lambda case: case.function != "ensembles.mask_probs",
   "second_derivatives": lambda case: case.smooth and case.function.startswith(CURVED),
+  "where": lambda case: case.function.startswith("losses.") and "where" in parameters(case.function),
   # A matrix has the size of what is selected, and path_sgd has a mask of its own.
   "masks": lambda row: row.masked,
 }
+
+
+def parameters(name):
+  """The parameters of a function by name."""
+  folder, _, function = name.rpartition(".")
+  return inspect.signature(getattr(importlib.import_module(f"jaxreg.{folder}"), function)).parameters
 
 
 # The cases of a function after its first one have other options of the same code.
@@ -170,8 +179,7 @@ OF_THE_SOURCE = {
 
 @pytest.mark.parametrize("name", OF_THE_SOURCE)
 def test_defaults_are_those_of_the_source(name):
-  folder, _, function = name.partition(".")
-  options = inspect.signature(getattr(importlib.import_module(f"jaxreg.{folder}"), function)).parameters
+  options = parameters(name)
   assert {option: options[option].default for option in OF_THE_SOURCE[name]} == OF_THE_SOURCE[name]
 
 

@@ -6,7 +6,8 @@ code, add the sums of a few parts with `jax.tree.map(jnp.add, ...)` or `psum`. D
 by `ece` or `mce`. `adaptive_bins`, `fit_temperature`, `conformal_threshold`, `auroc` and `fpr_at_tpr` take
 the whole set. `conformal_scores` and `aps_scores` are `[..., classes]`; `least_confidence` and `energy`,
 scores of examples from elsewhere, `[...]`. Every function refuses a known label out of range, and gives NaN
-for a traced one.
+for a traced one. `interval_coverage` and `quantile_coverage` are sums over real targets, and
+`interval_scores` their scores for `conformal_threshold`. `where` says which examples count, as in `losses`.
 """
 
 from jaxreg._names import suggest_names
@@ -19,6 +20,10 @@ from jaxreg.calibration._conformal import conformal_threshold as conformal_thres
 from jaxreg.calibration._ece import Bins as Bins
 from jaxreg.calibration._ece import ece as ece
 from jaxreg.calibration._ece import ece_bins as ece_bins
+from jaxreg.calibration._intervals import Coverage as Coverage
+from jaxreg.calibration._intervals import interval_coverage as interval_coverage
+from jaxreg.calibration._intervals import interval_scores as interval_scores
+from jaxreg.calibration._intervals import quantile_coverage as quantile_coverage
 from jaxreg.calibration._mce import mce as mce
 from jaxreg.calibration._merge import merge as merge
 from jaxreg.calibration._nll import nll as nll

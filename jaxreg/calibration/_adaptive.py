@@ -14,7 +14,12 @@ from jaxreg.calibration._weights import predictions
 
 
 def adaptive_bins(
-  log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
+  log_probs: ArrayLike,
+  labels: ArrayLike,
+  *,
+  num_bins: int = 15,
+  weights: ArrayLike | None = None,
+  where: ArrayLike | None = None,
 ) -> Bins:
   r"""Computes the sums of `ece_bins` in bins of equal mass; `ece` of them is the adaptive ECE.
 
@@ -24,7 +29,7 @@ def adaptive_bins(
   into several bins, in their given order. Every device sorts all confidences, also of a sharded array.
 
   Args:
-    log_probs, labels, weights: as in `nll`, of all predictions.
+    log_probs, labels, weights, where: as in `nll`, of all predictions.
     num_bins: `M`.
 
   Returns:
@@ -40,14 +45,14 @@ def adaptive_bins(
     Nixon et al., `Measuring Calibration in Deep Learning`, 2019, section 3.
   """
   check_count(num_bins, "num_bins")
-  examples = predictions(log_probs, labels, weights)
+  examples = predictions(log_probs, labels, weights, where)
   # Sorted on every device: one number for each example and array.
   flat = lambda x: gathered(x).ravel()
   confidence = flat(jnp.exp(examples.log_probs.max(axis=-1)))
   correct = flat(examples.log_probs.argmax(axis=-1) == examples.labels)
   order = jnp.argsort(confidence)
   counts = flat(examples.counts)[order]
-  if weights is None:
+  if weights is None and where is None:
     index = jnp.searchsorted(_firsts(len(counts), num_bins), jnp.arange(len(counts)), side="right")
   else:
     reached = counts.cumsum()

@@ -14,7 +14,12 @@ from jaxreg.calibration._weights import predictions
 
 
 def classwise_bins(
-  log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
+  log_probs: ArrayLike,
+  labels: ArrayLike,
+  *,
+  num_bins: int = 15,
+  weights: ArrayLike | None = None,
+  where: ArrayLike | None = None,
 ) -> Bins:
   r"""Computes the sums per class and bin; they merge by addition, and the mean of `ece` is the classwise ECE.
 
@@ -24,7 +29,7 @@ def classwise_bins(
   counts the examples of the class. Every example is in one bin of every class.
 
   Args:
-    log_probs, labels, weights: as in `nll`.
+    log_probs, labels, weights, where: as in `nll`.
     num_bins: number of equally wide bins.
 
   Returns:
@@ -40,7 +45,7 @@ def classwise_bins(
     Nixon et al., `Measuring Calibration in Deep Learning`, 2019, section 3.
   """
   check_count(num_bins, "num_bins")
-  log_probs, labels, weights, counts = predictions(log_probs, labels, weights)
+  log_probs, labels, weights, counts = predictions(log_probs, labels, weights, where)
   num_classes = log_probs.shape[-1]
   probs = jnp.exp(log_probs).reshape(-1, num_classes)
   target = jax.nn.one_hot(labels.ravel(), num_classes, dtype=probs.dtype)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_log_probs, check_range, check_wide, key_first
 from jaxreg._sharding import entries, gathered, partitioned, sharding_like
-from jaxreg.calibration._weights import others_log_probs
+from jaxreg._where import check_where, only_where, zero_elsewhere
+from jaxreg.calibration._weights import ceil_of, others_log_probs
 from jaxreg.typing import Array, Key
 
 # Above this log-probability, the other classes tell how far a probability is from 1.
 CERTAIN = -0.1
 
 
-def conformal_scores(log_probs: ArrayLike) -> Array:
+@only_where()
+def conformal_scores(log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes how badly each class fits an example: minus its log-probability, for `conformal_threshold`.
 
   .. math:: s(x, k) = -\log p_k(x)
@@ -30,6 +33,7 @@ def conformal_scores(log_probs: ArrayLike) -> Array:
 
   Args:
     log_probs: `[..., classes]`, floating.
+    where: `[...]`, bool: which examples count; the others have scores of 0.
 
   Returns:
     `[..., classes]`, at least 0, float32 or wider.
@@ -49,7 +53,8 @@ def conformal_scores(log_probs: ArrayLike) -> Array:
 
 
 @key_first
-def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
+@only_where()
+def aps_scores(key: Key | None, log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the scores of adaptive prediction sets, for `conformal_threshold`.
 
   .. math:: s(x, k) = -\log(1 - m), \qquad m = \sum_{j : p_j > p_k} p_j + u \, p_k, \quad
@@ -65,6 +70,7 @@ def aps_scores(key: Key | None, log_probs: ArrayLike) -> Array:
       randomness: the sets are then larger than they must be, and the least probable class has the score
       infinity.
     log_probs: `[..., classes]`, floating.
+    where: `[...]`, bool: which examples count; the others have scores of 0.
 
   Returns:
     `[..., classes]`, float32 or wider.
@@ -96,7 +102,9 @@ def _aps_scores(log_probs: Array, share: Array | None = None) -> Array:
   return jax.nn.relu(-jnp.take_along_axis(left, jnp.argsort(order, axis=-1), axis=-1))
 
 
-def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -> Array:
+def conformal_threshold(
+  scores: ArrayLike, labels: ArrayLike | None = None, *, alpha: float, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the threshold under which the score of a new example's label lies with the given probability.
 
   .. math:: q = s_{(r)}, \quad r = \lceil (n + 1)(1 - \alpha) \rceil, \qquad
@@ -109,9 +117,10 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
   Every device sorts the scores of all labels.
 
   Args:
-    scores: `[..., classes]`, floating, of the calibration examples, without padding.
-    labels: `[...]`, integer.
+    scores: `[..., classes]`, floating, of the calibration examples; `[...]` without labels.
+    labels: `[...]`, integer; None if each example has one score, as from `interval_scores`.
     alpha: the probability of missing the label, in [0, 1]; static, and taken as the decimal it is written as.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     A scalar, float32 or wider; NaN for a traced label out of range.
@@ -129,13 +138,24 @@ def conformal_threshold(scores: ArrayLike, labels: ArrayLike, *, alpha: float) -
     Romano, Sesia and Candes, `Classification with Valid and Adaptive Coverage`, 2020, Theorem 1.
   """
   scores = check_wide(scores, "scores")
-  labels = check_labels(labels, scores, "scores")
   check_range(alpha, "alpha", low=0, high=1)
-  outside = (labels < 0) | (labels >= scores.shape[-1])
-  picked = entries(scores, jnp.where(outside, 0, labels))
+  shape = scores.shape if labels is None else scores.shape[:-1]
+  counts = None if where is None else check_where(where, shape)
+  if labels is None:
+    picked, outside = scores, jnp.zeros((), bool)
+  else:
+    given: Any = labels
+    if counts is not None and np.shape(given) == shape:
+      given = zero_elsewhere(counts, given if isinstance(given, np.ndarray) else jnp.asarray(given))
+    labels = check_labels(given, scores, "scores")
+    outside = (labels < 0) | (labels >= scores.shape[-1])
+    picked = entries(scores, jnp.where(outside, 0, labels))[..., 0]
+  if counts is not None:
+    picked = jnp.where(counts, picked, jnp.nan)  # sorted to the end
   picked = jnp.sort(gathered(picked).ravel())
-  # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
-  rank = math.ceil((picked.size + 1) * (1 - Fraction(str(alpha))))
+  number = picked.size if counts is None else jnp.asarray(counts).sum()
+  rank = ceil_of(1 - Fraction(str(alpha)), number + 1, picked.size + 1)
   ends = jnp.full(1, jnp.inf, scores.dtype)
   threshold = jnp.concatenate([-ends, picked, ends])[rank]
+  threshold = jnp.where(rank > number, jnp.inf, threshold)
   return jnp.where(outside.any(), jnp.nan, threshold)

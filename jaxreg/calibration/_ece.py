@@ -28,7 +28,12 @@ class Bins(NamedTuple):
 
 
 def ece_bins(
-  log_probs: ArrayLike, labels: ArrayLike, *, num_bins: int = 15, weights: ArrayLike | None = None
+  log_probs: ArrayLike,
+  labels: ArrayLike,
+  *,
+  num_bins: int = 15,
+  weights: ArrayLike | None = None,
+  where: ArrayLike | None = None,
 ) -> Bins:
   """Computes the sums per confidence bin that `ece` needs; they merge by addition.
 
@@ -36,7 +41,7 @@ def ece_bins(
   The ECE of a batch is biased, and a mean of batch ECEs is not the ECE: merge these sums instead.
 
   Args:
-    log_probs, labels, weights: as in `nll`.
+    log_probs, labels, weights, where: as in `nll`.
     num_bins: number of equally wide bins.
 
   Returns:
@@ -52,7 +57,7 @@ def ece_bins(
     Guo et al., `On Calibration of Modern Neural Networks`, 2017.
   """
   check_count(num_bins, "num_bins")
-  log_probs, labels, weights, counts = predictions(log_probs, labels, weights)
+  log_probs, labels, weights, counts = predictions(log_probs, labels, weights, where)
   confidence = jnp.exp(log_probs.max(axis=-1))
   correct = log_probs.argmax(axis=-1) == labels
   index = bin_index(confidence, num_bins).ravel()

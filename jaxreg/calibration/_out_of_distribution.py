@@ -5,26 +5,29 @@ All scores are larger for less usual examples. The entropy of a prediction, `los
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
-from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, per_class
+from jaxreg._checks import check_log_probs, check_logits, check_option, check_wide, known_values, per_class
 from jaxreg._sharding import gathered
-from jaxreg.calibration._weights import others_log_probs
+from jaxreg._where import check_where, only_where
+from jaxreg.calibration._weights import ceil_of, others_log_probs
 from jaxreg.typing import Array
 
 
-def least_confidence(log_probs: ArrayLike) -> Array:
+@only_where()
+def least_confidence(log_probs: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes 1 minus the largest probability: the usual score of examples from elsewhere.
 
   .. math:: s(x) = 1 - \max_k p_k(x)
 
   Args:
     log_probs: `[..., classes]`, floating.
+    where: `[...]`, bool: which examples count; the others have the score 0.
 
   Returns:
     `[...]`, in [0, 1 - 1 / classes], float32 or wider.
@@ -42,7 +45,8 @@ def least_confidence(log_probs: ArrayLike) -> Array:
   return jnp.where((others > 0) & (others < 0.5), others, -jnp.expm1(log_probs.max(axis=-1)))
 
 
-def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
+@only_where()
+def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0, where: ArrayLike | None = None) -> Array:
   r"""Computes the free energy of the logits; unlike a probability, it sees how large all logits are.
 
   .. math:: E(x) = -T \log \sum_k e^{z_k / T}
@@ -50,6 +54,7 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
   Args:
     logits: `[..., classes]`, floating. Log-probabilities would give 0 at `T = 1`: their sum is normalised.
     temperature: `T` > 0, a scalar or `[...]`.
+    where: `[...]`, bool: which examples count; the others have the score 0.
 
   Returns:
     `[...]`, float32 or wider.
@@ -67,7 +72,13 @@ def energy(logits: ArrayLike, *, temperature: ArrayLike = 1.0) -> Array:
   return -jnp.asarray(temperature, logits.dtype) * scaled
 
 
-def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
+def auroc(
+  scores: ArrayLike,
+  other_scores: ArrayLike,
+  *,
+  where: ArrayLike | None = None,
+  other_where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the probability that an example from elsewhere has a larger score than a usual one.
 
   .. math:: \Pr(s' > s) + \tfrac12 \Pr(s' = s)
@@ -79,6 +90,7 @@ def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
   Args:
     scores: of usual examples, any shape, floating.
     other_scores: of examples from elsewhere, any shape, floating.
+    where, other_where: bool, of the shapes of the scores: which of them count.
 
   Returns:
     A scalar in [0, 1], float32 or wider; NaN if a score is NaN.
@@ -93,20 +105,29 @@ def auroc(scores: ArrayLike, other_scores: ArrayLike) -> Array:
   References:
     Hanley and McNeil, `The meaning and use of the area under a ROC curve`, 1982.
   """
-  usual, other = _sorted(scores, "scores"), _sorted(other_scores, "other_scores")
-  below = jnp.searchsorted(usual, other, side="left") + jnp.searchsorted(usual, other, side="right")
+  usual, number, _ = _sorted(scores, "scores", where)
+  other, _, counted = _sorted(other_scores, "other_scores", other_where)
+  sides = (jnp.searchsorted(usual, other, side=side) for side in ("left", "right"))
+  below = sum(jnp.minimum(side, number) for side in sides)
   # NaN is the last of the sorted scores.
   broken = jnp.isnan(usual[-1] + other[-1])
-  return jnp.where(broken, jnp.nan, below.astype(other.dtype).mean() / (2 * usual.size))
+  return jnp.where(broken, jnp.nan, jnp.asarray(below, other.dtype).mean(where=counted) / (2 * number))
 
 
-def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95) -> Array:
+def fpr_at_tpr(
+  scores: ArrayLike,
+  other_scores: ArrayLike,
+  *,
+  tpr: float = 0.95,
+  where: ArrayLike | None = None,
+  other_where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the share of examples from elsewhere that pass, where a given share of usual examples passes.
 
   .. math:: \Pr(s' \le t), \qquad t = s_{(\lceil r n \rceil)} \text{ of the usual scores, at the rate } r
 
   Args:
-    scores, other_scores: as in `auroc`.
+    scores, other_scores, where, other_where: as in `auroc`.
     tpr: the least share of usual examples that pass, in (0, 1]; static.
 
   Returns:
@@ -119,15 +140,26 @@ def fpr_at_tpr(scores: ArrayLike, other_scores: ArrayLike, *, tpr: float = 0.95)
   References:
     Liang, Li and Srikant, `Enhancing the Reliability of Out-of-distribution Image Detection`, 2018.
   """
-  usual, other = _sorted(scores, "scores"), _sorted(other_scores, "other_scores")
+  usual, number, _ = _sorted(scores, "scores", where)
+  other, _, counted = _sorted(other_scores, "other_scores", other_where)
   check_option(tpr, "tpr", (), low=0, high=1, open_low=True)
-  threshold = usual[math.ceil(usual.size * Fraction(str(tpr))) - 1]
-  broken = jnp.isnan(usual[-1] + other[-1])
-  return jnp.where(broken, jnp.nan, (other <= threshold).astype(other.dtype).mean())
+  threshold = usual[ceil_of(Fraction(str(tpr)), number, usual.size) - 1]
+  broken = jnp.isnan(usual[-1] + other[-1]) | (jnp.asarray(number) == 0)
+  return jnp.where(broken, jnp.nan, (other <= threshold).astype(other.dtype).mean(where=counted))
 
 
-def _sorted(scores: ArrayLike, name: str) -> Array:
+def _sorted(scores: ArrayLike, name: str, where: ArrayLike | None) -> tuple[Array, int | Array, Array | None]:
+  """The scores in order, first those that count; their number, and which they are, None for all."""
+  number = None
+  if where is not None:
+    counts = check_where(where, np.shape(scores))
+    known = known_values(counts)
+    if known is not None and not known.any():
+      raise ValueError(f"{name} must have at least one score, got none that counts")
+    scores, number = jnp.where(counts, scores, jnp.inf), jnp.asarray(counts).sum()
   scores = gathered(check_wide(scores, name)).ravel()
   if not scores.size:
     raise ValueError(f"{name} must have at least one score, got none")
-  return jnp.sort(scores)
+  if number is None:
+    return jnp.sort(scores), scores.size, None
+  return jnp.sort(scores), number, jnp.arange(scores.size) < number

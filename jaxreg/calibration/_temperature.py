@@ -20,6 +20,7 @@ def fit_temperature(
   labels: ArrayLike,
   *,
   weights: ArrayLike | None = None,
+  where: ArrayLike | None = None,
   low: float = 1e-2,
   high: float = 1e2,
 ) -> Array:
@@ -36,7 +37,7 @@ def fit_temperature(
   Args:
     logits: `[..., classes]`, floating; log-probabilities work too.
     labels: `[...]`, integer.
-    weights: `[...]`, default 1; an example of weight 0 has no effect, whatever it contains.
+    weights, where: as in `nll`.
     low, high: bounds of the temperature.
 
   Returns:
@@ -52,7 +53,7 @@ def fit_temperature(
   """
   check_range(low, "low", low=0, open_low=True)
   check_range(high, "high", low=low, open_low=True)
-  z, labels, weights, _ = weighted_examples(check_logits(logits), labels, weights)
+  z, labels, weights, _ = weighted_examples(check_logits(logits), labels, weights, where)
   z, weights = jax.lax.stop_gradient((z - z.max(axis=-1, keepdims=True), weights))
   picked = entries(z, labels)[..., 0]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_log_probs, check_logits, known_values
+from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.typing import Array
 
 
@@ -31,9 +33,11 @@ class Examples(NamedTuple):
   counts: Array
 
 
-def predictions(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None) -> Examples:
+def predictions(
+  log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None, where: ArrayLike | None = None
+) -> Examples:
   """Like `weighted_examples`, but checks that values with a weight are log-probabilities."""
-  examples = weighted_examples(log_probs, labels, weights)
+  examples = weighted_examples(log_probs, labels, weights, where)
   check_log_probs(examples.log_probs, "log_probs")
   return examples
 
@@ -47,14 +51,17 @@ def others_log_probs(log_probs: Array) -> Array:
   return jax.nn.logsumexp(jnp.where(top, -jnp.inf, log_probs), axis=-1, keepdims=True)
 
 
-def weighted_examples(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None) -> Examples:
-  """Returns the examples with their weights, by default 1.
+def weighted_examples(
+  log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLike | None, where: ArrayLike | None = None
+) -> Examples:
+  """Returns the examples with their weights, by default 1, and 0 where `where` is false.
 
   A known label out of range is refused; a traced one makes the sums of its example NaN. Equal
   probabilities replace the contents of an example of weight 0: padding may hold anything, even NaN or no
   label, and must reach neither the value nor the gradient.
   """
   log_probs = check_logits(log_probs, "log_probs")
+  weights = counted_weights(weights, where, log_probs.shape[:-1])
   given, labels = labels, check_labels(labels, log_probs, "log_probs", bounded=False)
   counts = (
     jnp.ones(labels.shape, log_probs.dtype) if weights is None else jnp.asarray(weights, log_probs.dtype)
@@ -72,3 +79,23 @@ def weighted_examples(log_probs: ArrayLike, labels: ArrayLike, weights: ArrayLik
   broken = used & (outside | jnp.isnan(log_probs).any(axis=-1))
   labels = jnp.where(outside | ~used, 0, labels)
   return Examples(log_probs, labels, jnp.where(broken, jnp.nan, counts), counts)
+
+
+def counted_weights(weights: ArrayLike | None, where: ArrayLike | None, shape: tuple[int, ...]) -> Any:
+  """The weights, by default 1, and 0 where `where` is false; None if neither is given."""
+  if where is None:
+    return weights
+  where = check_where(where, shape)
+  if weights is None:
+    return where
+  weights = weights if isinstance(weights, np.ndarray) else jnp.asarray(weights)
+  if weights.shape != shape:
+    raise ValueError(f"weights must have shape {shape}, got {weights.shape}")
+  return zero_elsewhere(where, weights)
+
+
+def ceil_of(share: Fraction, number: int | Array, most: int) -> Any:
+  """`ceil(share * number)` without rounding, of a number that may be traced and is at most `most`."""
+  ceil = lambda n: -(-n * share.numerator // share.denominator)
+  # In floats, 10 * (1 - 0.7) is above 3, and its ceiling 4.
+  return ceil(number) if isinstance(number, int) else jnp.asarray([*map(ceil, range(most + 1))])[number]

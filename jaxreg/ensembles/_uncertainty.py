@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_log_probs
+from jaxreg._where import check_where, zero_elsewhere
 from jaxreg.ensembles._means import arithmetic, members
 from jaxreg.typing import Array
 
@@ -31,7 +35,9 @@ class MCResult(NamedTuple):
   mutual_information: Array
 
 
-def uncertainty(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> MCResult:
+def uncertainty(
+  log_probs: ArrayLike, *, weights: ArrayLike | None = None, where: ArrayLike | None = None
+) -> MCResult:
   r"""Computes an ensemble's mean prediction, and splits its uncertainty within and between members.
 
   .. math:: \mathrm{H}\Bigl[\sum_i w_i p^{(i)}\Bigr] = \sum_i w_i \mathrm{H}[p^{(i)}] +
@@ -44,6 +50,7 @@ def uncertainty(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> MC
     log_probs: `[members, ..., classes]`, floating; -inf where a probability is 0. Not logits: apply
       `jax.nn.log_softmax` to them first.
     weights: `[members]`, as in `arithmetic`.
+    where: `[...]`, bool: which examples count; all results of the others are 0.
 
   Returns:
     An `MCResult`, float32 or wider.
@@ -59,6 +66,12 @@ def uncertainty(log_probs: ArrayLike, *, weights: ArrayLike | None = None) -> MC
     Lakshminarayanan, Pritzel and Blundell, `Simple and Scalable Predictive Uncertainty Estimation using Deep
     Ensembles`, 2017.
   """
+  if where is not None:
+    counts = check_where(where, np.shape(log_probs)[1:-1])
+    log_probs = log_probs if isinstance(log_probs, np.ndarray) else jnp.asarray(log_probs)
+    uniform = -math.log(max(log_probs.shape[-1], 1))
+    result = uncertainty(zero_elsewhere(counts[None], log_probs, uniform), weights=weights)
+    return jax.tree.map(functools.partial(zero_elsewhere, counts), result)
   check_log_probs(log_probs, "log_probs")
   mean = arithmetic(log_probs, weights=weights)
   log_probs, weights = members(log_probs, weights)

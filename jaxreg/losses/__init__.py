@@ -7,11 +7,27 @@ Labels are integers `[...]`. Losses that support soft labels also take probabili
 `augment.mixup` and `augment.cutmix` return them; the loss is then the mean of its values for the classes,
 weighted by the probabilities. A loss that needs one class refuses soft labels. A label out of range gives
 NaN, or raises if it is known: in a Python integer, a NumPy array, or outside of `jit` a JAX array on the CPU.
+
+Losses of labels that are each yes or no, `binary_*` and `asymmetric`, and of real targets, `gaussian_nll`,
+`student_t_nll` and `pinball`, give a value for each label or target.
+
+`where` says which examples count: bool, of the shape of the result. Elsewhere the loss and its derivatives
+are exactly 0, whatever stands there: a label of -1, NaN, padding. The mean over the examples that count is
+`loss.sum() / where.sum()`. The `where` of Optax's softmax losses may also be `[..., classes]`: it takes
+classes out of the softmax. Here a logit of -inf does that.
 """
 
 from jaxreg._names import suggest_names
 from jaxreg.losses._bi_tempered import bi_tempered as bi_tempered
 from jaxreg.losses._bi_tempered import bi_tempered_log_probs as bi_tempered_log_probs
+from jaxreg.losses._binary import asymmetric as asymmetric
+from jaxreg.losses._binary import binary_confidence_penalty as binary_confidence_penalty
+from jaxreg.losses._binary import binary_cross_entropy as binary_cross_entropy
+from jaxreg.losses._binary import binary_distillation as binary_distillation
+from jaxreg.losses._binary import binary_focal as binary_focal
+from jaxreg.losses._binary import binary_logit_adjustment as binary_logit_adjustment
+from jaxreg.losses._binary import binary_poly_loss as binary_poly_loss
+from jaxreg.losses._class_weights import class_weights as class_weights
 from jaxreg.losses._confidence_penalty import confidence_penalty as confidence_penalty
 from jaxreg.losses._consistency import consistency as consistency
 from jaxreg.losses._cosface import arcface as arcface
@@ -44,6 +60,9 @@ from jaxreg.losses._poly_loss import poly_loss as poly_loss
 from jaxreg.losses._r_drop import r_drop as r_drop
 from jaxreg.losses._random_dropmax import random_dropmax as random_dropmax
 from jaxreg.losses._reconstruction import reconstruction as reconstruction
+from jaxreg.losses._regression import gaussian_nll as gaussian_nll
+from jaxreg.losses._regression import pinball as pinball
+from jaxreg.losses._regression import student_t_nll as student_t_nll
 from jaxreg.losses._sampled_softmax import sampled_softmax as sampled_softmax
 from jaxreg.losses._semi_supervised import semi_supervised as semi_supervised
 from jaxreg.losses._softmax import softmax_cross_entropy as softmax_cross_entropy

@@ -9,12 +9,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_target_of, of_label
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
-def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: float = 1.3) -> Array:
+@only_where()
+def bi_tempered(
+  logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: float = 1.3, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the bi-tempered logistic loss, which no outlier and no wrong label near the boundary dominates.
 
   .. math:: \ell = -\log_{t_1} p_t - \frac{1 - \sum_k p_k^{2 - t_1}}{2 - t_1}, \qquad
@@ -35,6 +39,7 @@ def bi_tempered(logits: ArrayLike, labels: ArrayLike, *, t1: float = 0.8, t2: fl
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     t1: in [0, 1]; static.
     t2: at least 1; static. With both at 1 this is the cross-entropy.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, float32 or wider.

@@ -5,12 +5,16 @@ from __future__ import annotations
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option
+from jaxreg._where import only_where
 from jaxreg.losses._entropy import entropy
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
 
-def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.1) -> Array:
+@only_where()
+def confidence_penalty(
+  logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.1, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the cross-entropy minus the weighted entropy of the prediction.
 
   .. math:: \ell = -\log p_t - \beta H(p)
@@ -23,6 +27,7 @@ def confidence_penalty(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLik
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     weight: `beta`, a scalar or `[...]`, at least 0.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

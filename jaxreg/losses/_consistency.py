@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
-def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
+@only_where()
+def consistency(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the mean squared difference of two predictions: the Pi-model's and mean teacher's extra term.
 
   .. math:: \ell = \frac1K \sum_k (p_k - q_k)^2
@@ -24,6 +26,7 @@ def consistency(logits: ArrayLike, other_logits: ArrayLike) -> Array:
   Args:
     logits: logits of `p`, `[..., classes]`, floating.
     other_logits: logits of `q`, same shape.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in [0, 2 / classes], float32 or wider.

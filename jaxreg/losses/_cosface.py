@@ -12,11 +12,13 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_labels, check_option, check_wide, per_class
 from jaxreg._scaled import norm, unit_length
 from jaxreg._sharding import sharding_like
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
+@only_where()
 def cosface(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -24,6 +26,7 @@ def cosface(
   *,
   margin: ArrayLike = 0.35,
   scale: ArrayLike = 64.0,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes CosFace: the cross-entropy of cosines, with the label's cosine lowered by a margin.
 
@@ -39,6 +42,7 @@ def cosface(
     labels: `[...]`, integer; soft labels are refused: the margin belongs to one class.
     margin: `m`, a scalar or `[...]`, at least 0; 0 is the normalised softmax.
     scale: `s`, a scalar or `[...]`, above 0.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have cosines of 0 and no gradient.
@@ -56,6 +60,7 @@ def cosface(
   return softmax_cross_entropy(scale * jnp.where(target, cosines - margin, cosines), labels)
 
 
+@only_where()
 def arcface(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -63,6 +68,7 @@ def arcface(
   *,
   margin: ArrayLike = 0.5,
   scale: ArrayLike = 64.0,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes ArcFace: the cross-entropy of cosines, with the label's angle widened by a margin.
 
@@ -77,6 +83,7 @@ def arcface(
   Args:
     features, kernel, labels, scale: as in `cosface`.
     margin: `m`, a scalar or `[...]`, in radians, in [0, pi]; 0 is the normalised softmax.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider. Zero features have `psi` and cosines of 0 and no gradient.

@@ -5,12 +5,16 @@ from __future__ import annotations
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._where import only_where
 from jaxreg.losses._dropmax_masks import gated_logits
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
 
-def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike) -> Array:
+@only_where()
+def deterministic_attention(
+  logits: ArrayLike, retain_logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the cross-entropy of a softmax whose terms are multiplied by retain probabilities.
 
   .. math:: \ell = -\log \frac{(\rho_t + \epsilon) e^{o_t}}{\sum_k (\rho_k + \epsilon) e^{o_k}}, \qquad
@@ -23,6 +27,7 @@ def deterministic_attention(logits: ArrayLike, retain_logits: ArrayLike, labels:
     logits: `o`, `[..., classes]`, floating.
     retain_logits: logits of `rho`, same shape: the output of an affine layer on the features of the logits.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -7,18 +7,21 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._where import only_where
 from jaxreg.losses._deterministic_attention import deterministic_attention
 from jaxreg.losses._labels import is_soft, is_target_of
 from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array
 
 
+@only_where()
 def deterministic_dropmax_terms(
   logits: ArrayLike,
   retain_logits: ArrayLike,
   labels: ArrayLike,
   *,
   auxiliary_weight: float | Array = 1.0,
+  where: ArrayLike | None = None,
 ) -> dict[str, Array]:
   """The two terms of `deterministic_dropmax` by name."""
   logits = check_logits(logits, "logits")
@@ -49,6 +52,7 @@ def deterministic_dropmax() -> None:
     retain_logits: logits of `rho`, same shape.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     auxiliary_weight: weight of the second term, a scalar or `[...]`.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

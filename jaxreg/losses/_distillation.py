@@ -7,10 +7,18 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option, per_class
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
-def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: ArrayLike = 4.0) -> Array:
+@only_where()
+def distillation(
+  logits: ArrayLike,
+  teacher_logits: ArrayLike,
+  *,
+  temperature: ArrayLike = 4.0,
+  where: ArrayLike | None = None,
+) -> Array:
   r"""Computes the divergence of a student from its teacher at a temperature, times the temperature squared.
 
   .. math:: \ell = T^2 \, \mathrm{KL}(p \| q), \qquad
@@ -26,6 +34,7 @@ def distillation(logits: ArrayLike, teacher_logits: ArrayLike, *, temperature: A
     logits: the student's logits `z`, `[..., classes]`, floating; log-probabilities work too.
     teacher_logits: the teacher's logits `v`, same shape; the teacher gets no gradient.
     temperature: `T` > 0, a scalar or `[...]`; the paper uses 1 to 20, and lower ones for small students.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -15,6 +15,7 @@ import optax
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_labels, check_logits, check_option, key_first
+from jaxreg._where import only_where
 from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._terms import sum_of
@@ -22,6 +23,7 @@ from jaxreg.typing import Array, Key
 
 
 @key_first
+@only_where()
 def dropmax_terms(
   key: Key,
   logits: ArrayLike,
@@ -36,6 +38,7 @@ def dropmax_terms(
   entropy_weight: float | Array = 1.0,
   auxiliary_weight: float | Array = 1.0,
   class_reduction: Literal["sum", "mean"] = "sum",
+  where: ArrayLike | None = None,
 ) -> dict[str, Array]:
   """Computes the four terms of `dropmax`, which has their formulas; their sum is the loss.
 
@@ -99,6 +102,7 @@ def dropmax() -> None:
     kl_weight, entropy_weight, auxiliary_weight: weights of the terms, scalars or `[...]`; 1 in the paper.
     class_reduction: `"mean"` divides the entropy and auxiliary sums by the number of classes (not in the
       paper). These sums grow with that number and drown the likelihood when there are hundreds of classes.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

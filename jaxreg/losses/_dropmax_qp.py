@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_logits, check_option, key_first
+from jaxreg._where import only_where
 from jaxreg.losses._dropmax import bernoulli_neg_entropy
 from jaxreg.losses._dropmax_masks import dropmax_log_mask, masked_nll
 from jaxreg.losses._labels import is_target_of
@@ -14,6 +15,7 @@ from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array, Key
 
 
+@only_where()
 def dropmax_qp_terms(
   key: Key,
   logits: ArrayLike,
@@ -23,6 +25,7 @@ def dropmax_qp_terms(
   temperature: ArrayLike = 0.1,
   num_samples: int = 1,
   entropy_weight: float | Array = 1.0,
+  where: ArrayLike | None = None,
 ) -> dict[str, Array]:
   """The three terms of `dropmax_qp` by name."""
   logits = check_logits(logits, "logits")
@@ -61,6 +64,7 @@ def dropmax_qp() -> None:
     num_samples: `S`, masks per example.
     entropy_weight: `gamma`, a scalar or `[...]`. The paper's values are not confirmed; the default is
       DropMax's.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; negative late in training, as in DropMax.

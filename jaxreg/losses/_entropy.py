@@ -7,17 +7,20 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option
+from jaxreg._where import only_where
 from jaxreg.losses._softmax import softmax_cross_entropy, softmax_log_probs
 from jaxreg.typing import Array
 
 
-def entropy(logits: ArrayLike) -> Array:
+@only_where()
+def entropy(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the entropy of the softmax; minimising it moves the decision away from unlabelled examples.
 
   .. math:: H(p) = -\sum_k p_k \log p_k
 
   Args:
     logits: `[..., classes]`, floating; -inf excludes a class.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -34,7 +37,10 @@ def entropy(logits: ArrayLike) -> Array:
   return -(jnp.exp(log_probs) * jnp.where(jnp.isneginf(log_probs), 0, log_probs)).sum(axis=-1)
 
 
-def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95) -> Array:
+@only_where()
+def pseudo_label(
+  logits: ArrayLike, target_logits: ArrayLike, *, threshold: ArrayLike = 0.95, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the cross-entropy with the target's most probable class, if that is probable enough.
 
   .. math:: \ell = \mathbb{1}[\max_k q_k \ge \tau] \, (-\log p_{\hat y}), \qquad
@@ -48,6 +54,7 @@ def pseudo_label(logits: ArrayLike, target_logits: ArrayLike, *, threshold: Arra
     logits: logits of `p`, `[..., classes]`, floating.
     target_logits: logits of `q`, `[..., classes]`, floating.
     threshold: `tau`, a scalar or `[...]`, in [0, 1].
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; 0 where the target is below the threshold, NaN where either's logits

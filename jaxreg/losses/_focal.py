@@ -7,17 +7,21 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, gaps_of, margins_of, of_margins
 from jaxreg.typing import Array
 
 
-def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Array:
+@only_where()
+def focal(
+  logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the cross-entropy, scaled down as the model grows sure of the label.
 
   .. math:: \ell = -(1 - p_t)^\gamma \log p_t
 
-  For two classes and one logit use `optax.losses.sigmoid_focal_loss`. The paper's factor per class is left to
+  For two classes and one logit use `binary_focal`. The paper's factor per class is left to
   example weights. For soft labels the loss is the mean over the classes, weighted by the probabilities,
   `-sum_k y_k (1 - p_k)^gamma log p_k`.
 
@@ -25,6 +29,7 @@ def focal(logits: ArrayLike, labels: ArrayLike, *, gamma: ArrayLike = 2.0) -> Ar
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     gamma: a scalar or `[...]`, at least 0; 0 is the cross-entropy.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

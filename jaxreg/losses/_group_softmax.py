@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_logits, check_option, per_class
 from jaxreg._sharding import partitioned
+from jaxreg._where import only_where
 from jaxreg.losses import _group_softmax_forms as forms
 from jaxreg.losses._group_softmax_scores import (
   check_arguments,
@@ -35,6 +36,7 @@ def group_softmax(
   power: float | None = None,
   grouping: Callable[..., Array] = discriminative_scores,
   form: Form = "auto",
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes the group softmax loss: every group of features must predict the label alone.
 
@@ -73,6 +75,7 @@ def group_softmax(
     grouping: `(features, kernel, bias, labels, *, num_groups) -> scores [..., features]`, such as
       `discriminative_scores`.
     form: `auto`, `dense`, `scan` or `gather`.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.
@@ -86,9 +89,10 @@ def group_softmax(
     Kobayashi, `Group Softmax Loss with Discriminative Feature Grouping`, 2021, supplement, Eq. A.2 and A.13.
   """
   options = {"num_groups": num_groups, "kind": kind, "power": power, "grouping": grouping, "form": form}
-  return group_softmax_and_logits(features, kernel, bias, labels, **options)[0]
+  return group_softmax_and_logits(features, kernel, bias, labels, **options, where=where)[0]
 
 
+@only_where()
 def group_softmax_and_logits(
   features: ArrayLike,
   kernel: ArrayLike,
@@ -100,14 +104,16 @@ def group_softmax_and_logits(
   power: float | None = None,
   grouping: Callable[..., Array] = discriminative_scores,
   form: Form = "auto",
+  where: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
   """Computes `group_softmax` and, at no extra cost, the logits of the whole head for the accuracy.
 
   Args:
-    features, kernel, bias, labels, num_groups, kind, power, grouping, form: as in `group_softmax`.
+    features, kernel, bias, labels, num_groups, kind, power, grouping, form, where: as in `group_softmax`.
 
   Returns:
-    The loss `[...]`, and `features @ kernel + bias`, `[..., classes]`, without gradient.
+    The loss `[...]`, and `features @ kernel + bias`, `[..., classes]`, without gradient; both 0 where `where`
+    is false.
 
   Example:
     >>> x, kernel, bias = jnp.ones((1, 4)), jnp.eye(4), jnp.zeros(4)

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
-def jensen_shannon(logits: ArrayLike) -> Array:
+@only_where(end=-2)
+def jensen_shannon(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the Jensen-Shannon divergence of the predictions for several views.
 
   .. math:: \frac1n \sum_{i=1}^n \mathrm{KL}(p_i \| m), \qquad m = \frac1n \sum_{i=1}^n p_i
@@ -21,6 +23,7 @@ def jensen_shannon(logits: ArrayLike) -> Array:
   Args:
     logits: logits or log-probabilities of each view, `[..., views, classes]`, floating; -inf excludes a
       class.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in [0, log(views)], float32 or wider.

@@ -9,13 +9,20 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_hard_or_soft_labels, check_logits, check_option
+from jaxreg._where import only_where
 from jaxreg.losses._labels import counted, is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
 
 
+@only_where()
 def label_smoothing(
-  logits: ArrayLike, labels: ArrayLike, *, smoothing: ArrayLike = 0.1, over: Literal["all", "others"] = "all"
+  logits: ArrayLike,
+  labels: ArrayLike,
+  *,
+  smoothing: ArrayLike = 0.1,
+  over: Literal["all", "others"] = "all",
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes the softmax cross-entropy with targets that spread a part of their mass over the classes.
 
@@ -31,6 +38,7 @@ def label_smoothing(
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
     smoothing: `eps`, a scalar or `[...]`, in [0, 1].
     over: whether the mass is spread over all classes or over the wrong ones.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats.

@@ -7,11 +7,15 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_labels, check_logits, check_option
+from jaxreg._where import only_where
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
 
-def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.3) -> Array:
+@only_where()
+def large_margin(
+  logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.3, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the cross-entropy plus a penalty that pushes down the largest wrong logit, widening the margin.
 
   .. math:: \ell = -\log p_t + \frac{\lambda}{2} \sum_{k \ne t} \Bigl(q_k - \frac{1}{K - 1}\Bigr) \log q_k,
@@ -25,6 +29,7 @@ def large_margin(logits: ArrayLike, labels: ArrayLike, *, weight: ArrayLike = 0.
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer; soft labels are refused: the penalty leaves out one class.
     weight: `lambda`, a scalar or `[...]`, at least 0; 0 is the cross-entropy.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -6,12 +6,19 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits, check_option, check_wide, per_class
+from jaxreg._where import only_where
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array
 
 
+@only_where()
 def logit_adjustment(
-  logits: ArrayLike, labels: ArrayLike, log_prior: ArrayLike, *, weight: ArrayLike = 1.0
+  logits: ArrayLike,
+  labels: ArrayLike,
+  log_prior: ArrayLike,
+  *,
+  weight: ArrayLike = 1.0,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes the cross-entropy of logits raised by the log frequency of their class, for training only.
 
@@ -26,6 +33,7 @@ def logit_adjustment(
     log_prior: `log pi`, `[classes]`, floating. The logarithms of counts also work: a constant makes no
       difference.
     weight: `tau`, a scalar or `[...]`, at least 0; 0 is the cross-entropy.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

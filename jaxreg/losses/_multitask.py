@@ -8,12 +8,17 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_option, check_wide
+from jaxreg._where import only_where
 from jaxreg.losses._terms import sum_of
 from jaxreg.typing import Array
 
 
+@only_where(end=None)
 def multitask_terms(
-  losses: Mapping[str, ArrayLike], *, weights: Mapping[str, ArrayLike] | None = None
+  losses: Mapping[str, ArrayLike],
+  *,
+  weights: Mapping[str, ArrayLike] | None = None,
+  where: ArrayLike | None = None,
 ) -> dict[str, Array]:
   """The terms of `multitask` by task."""
   losses = _checked(losses, losses if weights is None else weights, "weights")
@@ -32,8 +37,10 @@ def multitask() -> None:
   gradient. For a learning rate per part use `optax.partition`.
 
   Args:
-    losses: by task, all of the same shape: `[batch]`, or scalars; floating. 0 where an example lacks a label.
+    losses: by task, all of the same shape: `[batch]`, or scalars; floating. `where` of a
+      task's own loss makes it 0 where an example lacks a label.
     weights: by task, scalars or of the shape of a loss, not necessarily positive; default all 1.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     The shape of one loss, float32 or wider.
@@ -49,8 +56,12 @@ def multitask() -> None:
   """
 
 
+@only_where(end=None)
 def uncertainty_weighting_terms(
-  losses: Mapping[str, ArrayLike], log_vars: Mapping[str, ArrayLike]
+  losses: Mapping[str, ArrayLike],
+  log_vars: Mapping[str, ArrayLike],
+  *,
+  where: ArrayLike | None = None,
 ) -> dict[str, Array]:
   """The terms of `uncertainty_weighting` by task, each with its `s / 2`."""
   losses = _checked(losses, log_vars, "log_vars")
@@ -73,6 +84,7 @@ def uncertainty_weighting() -> None:
     losses: by task, all of the same shape: `[batch]`, or scalars; floating. For a squared error give half of
       it.
     log_vars: `s` by task, scalars, floating.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     The shape of one loss, float32 or wider.

@@ -6,12 +6,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option, per_class
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.losses._softmax import cross_entropies, softmax_cross_entropy
 from jaxreg.typing import Array
 
 
-def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0) -> Array:
+@only_where()
+def poly_loss(
+  logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0, where: ArrayLike | None = None
+) -> Array:
   r"""Poly-1: the cross-entropy plus a multiple of the probability of being wrong.
 
   .. math:: \ell = -\log p_t + \epsilon\,(1 - p_t) = (1 + \epsilon)(1 - p_t) + \tfrac12 (1 - p_t)^2 + \dots
@@ -25,6 +29,7 @@ def poly_loss(logits: ArrayLike, labels: ArrayLike, *, epsilon: ArrayLike = 2.0)
     logits: `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as `softmax_cross_entropy` has them.
     epsilon: a scalar or `[...]`, at least -1; 0 is the cross-entropy.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
-def r_drop(logits: ArrayLike, other_logits: ArrayLike) -> Array:
+@only_where()
+def r_drop(logits: ArrayLike, other_logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the symmetric divergence of two predictions.
 
   .. math:: \tfrac12 \mathrm{KL}(p \| q) + \tfrac12 \mathrm{KL}(q \| p)
@@ -22,6 +24,7 @@ def r_drop(logits: ArrayLike, other_logits: ArrayLike) -> Array:
   Args:
     logits: logits or log-probabilities of `p`, `[..., classes]`, floating; -inf excludes a class.
     other_logits: logits or log-probabilities of `q`, same shape.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider.

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first, per_class
 from jaxreg._sharding import sharding_like
+from jaxreg._where import only_where
 from jaxreg.losses._dropmax_masks import dropmax_masked_logits
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
@@ -15,7 +16,10 @@ from jaxreg.typing import Array, Key
 
 
 @key_first
-def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: ArrayLike = 0.6) -> Array:
+@only_where()
+def random_dropmax(
+  key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: ArrayLike = 0.6, where: ArrayLike | None = None
+) -> Array:
   r"""Computes the cross-entropy of a softmax that drops wrong classes at random.
 
   .. math:: \ell = -\log \frac{(1 + \epsilon) e^{o_t}}{\sum_k (z_k + \epsilon) e^{o_k}}, \quad z_t = 1, \quad
@@ -32,6 +36,7 @@ def random_dropmax(key: Key, logits: ArrayLike, labels: ArrayLike, *, rate: Arra
     logits: `o`, `[..., classes]`, floating.
     labels: `[...]`, integer; soft labels are refused: one class is always kept.
     rate: probability of dropping a wrong class, a scalar or `[...]`, in [0, 1]; may be traced.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; the cross-entropy at a `rate` of 0, nothing but the eps at 1.

@@ -9,11 +9,17 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_wide, known_values
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
+@only_where(end=1)
 def reconstruction(
-  outputs: ArrayLike, x: ArrayLike, *, likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
+  outputs: ArrayLike,
+  x: ArrayLike,
+  *,
+  likelihood: Literal["gaussian", "bernoulli"] = "gaussian",
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes minus the log-likelihood of the inputs given the outputs of a decoder.
 
@@ -28,6 +34,7 @@ def reconstruction(
     outputs: `[batch, ...]`, floating; for "bernoulli" logits.
     x: of the same shape, floating; for "bernoulli" in [0, 1].
     likelihood: the likelihood of an input given its output.
+    where: `[batch]`, bool: which examples count.
 
   Returns:
     `[batch]`, in nats, float32 or wider; a sum over the inputs, not their mean.

@@ -10,12 +10,14 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_labels, check_logits, check_option, key_first
 from jaxreg._sharding import partitioned, sharding_like
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_target_of
 from jaxreg.losses._softmax import softmax_cross_entropy
 from jaxreg.typing import Array, Key
 
 
 @key_first
+@only_where()
 def sampled_softmax(
   key: Key,
   logits: ArrayLike,
@@ -23,6 +25,7 @@ def sampled_softmax(
   *,
   rate: float = 0.6,
   correct_proposal: bool = False,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes the cross-entropy of a softmax over the target and a uniform random subset of the others.
 
@@ -44,6 +47,7 @@ def sampled_softmax(
     labels: `[...]`, integer; soft labels are refused: one class is always kept.
     rate: share of the classes to leave out, in [0, 1]; static.
     correct_proposal: whether the logits of the drawn classes are corrected.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats, float32 or wider; exactly `softmax_cross_entropy` at a rate of 0.

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_choice, check_option, check_wide
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
+@only_where(end=None)
 def semi_supervised(
   supervised: ArrayLike,
   unsupervised: ArrayLike,
@@ -21,6 +23,7 @@ def semi_supervised(
   over: Literal["unlabelled", "all"] = "unlabelled",
   weights: ArrayLike | None = None,
   axis_name: str | None = None,
+  where: ArrayLike | None = None,
 ) -> Array:
   r"""Computes a loss whose mean is the labelled mean plus `weight` times the unlabelled mean.
 
@@ -33,14 +36,14 @@ def semi_supervised(
 
   Args:
     supervised: `s`, `[batch]`, floating: a loss per example. It does not count for an unlabelled example, but
-      its gradient must be finite there: give a class, `jnp.maximum(labels, 0)`, because the cross-entropies
-      here are NaN for a negative label.
+      its gradient must be finite there, as with `where=labels >= 0` in the losses of this module.
     unsupervised: `u`, `[batch]`, floating.
     labels: `[batch]`: integers, negative for an unlabelled example, or bool, True for a labelled one.
     weight: `w`, a scalar or `[batch]`, at least 0.
     over: whether `U` is the unlabelled examples or all examples.
     weights: `[batch]`, at least 0, the weights of the mean: 0 for padding. Default: all 1.
     axis_name: name of a mapped axis over which the batch is spread; sums then run over all parts.
+    where: `[batch]`, bool: which examples count, also in the means and numbers of both parts.
 
   Returns:
     `[batch]`, float32 or wider.
@@ -66,6 +69,8 @@ def semi_supervised(
   weights = (
     jnp.ones_like(supervised) if weights is None else check_wide(weights, "weights", shape=labels.shape)
   )
+  if where is not None:
+    weights = jnp.where(where, weights, 0)
   labelled = labels if labels.dtype == bool else labels >= 0
   other = ~labelled if over == "unlabelled" else jnp.ones_like(labelled)
 

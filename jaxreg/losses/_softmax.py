@@ -8,11 +8,13 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits
 from jaxreg._sharding import entries
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_soft, is_target_of, of_label
 from jaxreg.typing import Array
 
 
-def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
+@only_where()
+def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the softmax cross-entropy with integer or soft labels, accurate down to the smallest losses.
 
   .. math:: \ell_t = \log\Bigl(1 + \sum_{k \ne t} e^{o_k - o_t}\Bigr), \qquad
@@ -27,6 +29,7 @@ def softmax_cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
     labels: `[...]`, integer class indices in `[0, classes)`, or soft: `[..., classes]`, floating, at least 0
       with sum 1, such as the labels from `augment.mixup`. An integer out of range gives NaN, or is refused if
       it is known. Soft labels get a gradient too: for a teacher's, stop it.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, in nats; float32, or float64 for float64 logits.

@@ -10,11 +10,13 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_hard_or_soft_labels, check_logits, check_option
 from jaxreg._sharding import partitioned
+from jaxreg._where import only_where
 from jaxreg.losses._labels import is_soft, of_label
 from jaxreg.typing import Array
 
 
-def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
+@only_where()
+def sparsemax(logits: ArrayLike, labels: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the sparsemax loss: the counterpart of the logistic loss for sparsemax.
 
   .. math:: \ell = -o_t + \frac12 \sum_{k \in S} (o_k^2 - \tau^2) + \frac12
@@ -36,6 +38,7 @@ def sparsemax(logits: ArrayLike, labels: ArrayLike) -> Array:
   Args:
     logits: `o`, `[..., classes]`, floating.
     labels: `[...]`, integer, or `[..., classes]`, soft, as in `softmax_cross_entropy`.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, float32 or wider; no log-likelihood.

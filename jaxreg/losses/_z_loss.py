@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_logits
+from jaxreg._where import only_where
 from jaxreg.typing import Array
 
 
-def z_loss(logits: ArrayLike) -> Array:
+@only_where()
+def z_loss(logits: ArrayLike, *, where: ArrayLike | None = None) -> Array:
   r"""Computes the squared logarithm of the softmax's normaliser.
 
   .. math:: \ell = \log^2 Z, \qquad Z = \sum_k e^{z_k}
@@ -21,6 +23,7 @@ def z_loss(logits: ArrayLike) -> Array:
 
   Args:
     logits: `[..., classes]`, floating; -inf excludes a class.
+    where: `[...]`, bool: which examples count.
 
   Returns:
     `[...]`, float32 or wider.

@@ -348,7 +348,7 @@ def options_of(entry: Entry) -> dict[str, Any]:
   """The options of an entry with their defaults; a method has three groups: `head`, `loss`, `predict`."""
   function = entry.function
   if isinstance(function, Method):
-    skip = {"head": ("parent", "name", "input_shape"), "loss": ("posterior_logits",), "predict": ()}
+    skip = {"head": ("parent", "name", "input_shape"), "loss": ("posterior_logits", "where"), "predict": ()}
     return {part: options(getattr(function, part), skip[part]) for part in skip}
   hidden = KINDS[entry.kind].hidden if entry.kind in KINDS else ()
   return {**_MORE.get(entry.kind, {}), **options(function, (*entry.needs, *hidden), entry.defaults)}

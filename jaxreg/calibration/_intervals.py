@@ -1,0 +1,146 @@
+"""Intervals and quantiles of real targets: how often they hold the target, and how to make them do so."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg._checks import check_wide
+from jaxreg._where import only_where
+from jaxreg.calibration._weights import counted_weights
+from jaxreg.typing import Array
+
+
+class Coverage(NamedTuple):
+  """Sums over targets: `covered / count` is the coverage of the intervals, `width / count` their mean width.
+
+  Attributes:
+    covered: the number of targets within their interval.
+    width: the sum of the widths.
+    count: the number of targets.
+  """
+
+  covered: Array
+  width: Array
+  count: Array
+
+
+def interval_coverage(
+  low: ArrayLike,
+  high: ArrayLike,
+  targets: ArrayLike,
+  *,
+  weights: ArrayLike | None = None,
+  where: ArrayLike | None = None,
+) -> Coverage:
+  r"""Computes how many targets lie in their interval, and how wide the intervals are; the sums merge.
+
+  .. math:: \sum_i w_i 1[l_i \le y_i \le h_i], \quad \sum_i w_i (h_i - l_i), \quad \sum_i w_i
+
+  Args:
+    low, high: the ends of the intervals, `[...]`, floating.
+    targets: `[...]`, floating.
+    weights: `[...]`, default 1; a target of weight 0 has no effect, whatever it and its interval are.
+    where: `[...]`, bool: which targets count; the same as a weight of 0 for all others.
+
+  Returns:
+    `Coverage` of three scalars, float32 or wider; the first two are NaN if a target or an end is.
+
+  Example:
+    >>> sums = interval_coverage(jnp.zeros(4), jnp.ones(4), jnp.array([-1.0, 0.0, 0.5, 2.0]))
+    >>> sums.covered / sums.count, sums.width / sums.count
+    (Array(0.5, dtype=float32), Array(1., dtype=float32))
+
+  References:
+    Khosravi et al., `Comprehensive Review of Neural Network-Based Prediction Intervals`, 2011.
+  """
+  low = check_wide(low, "low")
+  high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
+  counts = _counts(weights, where, targets)
+  low, high, targets = (jnp.where(counts != 0, x, 0) for x in (low, high, targets))
+  broken = jnp.isnan(low) | jnp.isnan(high) | jnp.isnan(targets)
+  # Not by a product: compiled code may take NaN times false for 0.
+  held = jnp.where(broken, jnp.nan, jnp.where((low <= targets) & (targets <= high), counts, 0))
+  return Coverage(held.sum(), jnp.where(broken, jnp.nan, counts * (high - low)).sum(), counts.sum())
+
+
+def quantile_coverage(
+  outputs: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None, where: ArrayLike | None = None
+) -> tuple[Array, Array]:
+  r"""Computes how many targets lie at or below each predicted quantile, as `(sums, count)`; they merge.
+
+  .. math:: \sum_i w_i 1[y_i \le f_{il}], \quad \sum_i w_i
+
+  The quantiles are calibrated if `sums / count` are their levels.
+
+  Args:
+    outputs: `f`, `[..., levels]`, floating: the predicted quantiles.
+    targets: `y`, `[...]`, floating.
+    weights, where: as in `interval_coverage`.
+
+  Returns:
+    `[levels]` and a scalar, float32 or wider; NaN where a quantile or a target is.
+
+  Example:
+    >>> quantile_coverage(jnp.array([[0.0, 2.0], [0.0, 2.0]]), jnp.array([1.0, 3.0]))
+    (Array([0., 1.], dtype=float32), Array(2., dtype=float32))
+
+  References:
+    Kuleshov, Fenner and Ermon, `Accurate Uncertainties for Deep Learning Using Calibrated Regression`, 2018.
+  """
+  outputs = check_wide(outputs, "outputs")
+  if outputs.ndim == 0:
+    raise ValueError("outputs must be [..., levels], got a scalar")
+  targets = check_wide(targets, "targets", shape=outputs.shape[:-1])
+  counts = _counts(weights, where, targets)
+  levels = outputs.reshape(-1, outputs.shape[-1])
+  targets, counts = targets.reshape(-1, 1), counts.reshape(-1, 1)
+  broken = (counts != 0) & (jnp.isnan(levels) | jnp.isnan(targets))
+  below = jnp.where((counts != 0) & (targets <= levels), counts, 0)
+  return jnp.where(broken, jnp.nan, below).sum(axis=0), counts.sum()
+
+
+@only_where(end=None)
+def interval_scores(
+  low: ArrayLike, high: ArrayLike, targets: ArrayLike, *, where: ArrayLike | None = None
+) -> Array:
+  r"""Computes how far each target lies outside its interval, negative inside: for `conformal_threshold`.
+
+  .. math:: s = \max(l(x) - y, \, y - h(x))
+
+  With the threshold `q` of these scores, the interval `(low - q, high + q)` of a new example holds its target
+  with the probability promised, whatever the model. This is conformalised quantile regression if `low` and
+  `high` are predicted quantiles, and split conformal prediction by the absolute residual if both are the same
+  prediction. A negative threshold narrows the intervals, and one that has no width left is empty.
+
+  Args:
+    low, high: the ends of the intervals, `[...]`, floating.
+    targets: `y`, `[...]`, floating.
+    where: `[...]`, bool: which targets count; the others have the score 0. Give it to
+      `conformal_threshold`, too.
+
+  Returns:
+    `[...]`, float32 or wider.
+
+  Example:
+    >>> outputs, targets = jnp.zeros(4), jnp.array([0.5, -1.0, 2.0, 3.0])
+    >>> conformal_threshold(interval_scores(outputs, outputs, targets), alpha=0.5)  # the third residual of 4
+    Array(2., dtype=float32)
+
+  References:
+    Romano, Patterson and Candes, `Conformalized Quantile Regression`, 2019, Eq. 6.
+    Lei et al., `Distribution-Free Predictive Inference for Regression`, 2018.
+  """
+  low = check_wide(low, "low")
+  high, targets = (check_wide(x, name, shape=low.shape) for x, name in ((high, "high"), (targets, "targets")))
+  return jnp.maximum(low - targets, targets - high)
+
+
+def _counts(weights: ArrayLike | None, where: ArrayLike | None, targets: Array) -> Array:
+  given = counted_weights(weights, where, targets.shape)
+  counts = jnp.ones_like(targets) if given is None else jnp.asarray(given, targets.dtype)
+  if counts.shape != targets.shape:
+    raise ValueError(f"weights must have the shape of targets, {targets.shape}, got {counts.shape}")
+  return counts

@@ -1,0 +1,71 @@
+"""Weights for classes of unequal frequency."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxreg._checks import check_choice, check_option, check_range
+from jaxreg.typing import Array
+
+
+def class_weights(
+  counts: ArrayLike,
+  *,
+  scheme: Literal["inverse", "sqrt", "effective"] = "inverse",
+  beta: float = 0.999,
+  limit: float | None = None,
+) -> Array:
+  r"""Computes a weight for each class that falls with its frequency; the mean over all examples is 1.
+
+  .. math:: w_k \propto \frac{1}{n_k}, \quad \frac{1}{\sqrt{n_k}} \quad \text{or} \quad
+    \frac{1 - \beta}{1 - \beta^{n_k}}, \qquad \frac{1}{n} \sum_k n_k w_k = 1
+
+  The weights of the examples are `class_weights(counts)[labels]`. With the inverse, each class has the same
+  weight in total, as with `class_weight="balanced"` in scikit-learn. The third, the inverse of the effective
+  number of examples, lies between equal weights, `beta = 0`, and the inverse, `beta` to 1. The paper's
+  weights have the mean 1 over the classes instead.
+
+  Args:
+    counts: `n`, `[classes]`, the number of examples of each class, at least 0.
+    scheme: "inverse", "sqrt" or "effective", in the order of the equation.
+    beta: in [0, 1), for "effective"; static.
+    limit: the largest ratio of two weights, at least 1; static. Larger weights are cut before the mean is
+      taken. Default: none.
+
+  Returns:
+    `[classes]`, float32 or wider; 0 for a class without examples.
+
+  Example:
+    >>> class_weights(jnp.array([90, 10]))
+    Array([0.5555556, 5.       ], dtype=float32)
+
+  References:
+    Cui et al., `Class-Balanced Loss Based on Effective Number of Samples`, 2019, section 4.
+  """
+  counts = jnp.asarray(counts)
+  if counts.ndim != 1 or not counts.size:
+    raise ValueError(f"counts must be [classes], got {counts.shape}")
+  if not any(jnp.issubdtype(counts.dtype, kind) for kind in (jnp.integer, jnp.floating)):
+    raise TypeError(f"counts must be numbers, got {counts.dtype}")
+  check_range(counts, "counts", low=0)
+  check_choice(scheme, "scheme", ("inverse", "sqrt", "effective"))
+  check_option(beta, "beta", (), low=0, high=1, open_high=True)
+  if limit is not None:
+    check_option(limit, "limit", (), low=1)
+  n = counts.astype(jnp.promote_types(counts.dtype, jnp.float32))
+  some = n > 0
+  safe = jnp.where(some, n, 1)
+  if scheme == "effective":
+    # 1 - beta^n without the rounding of a beta near 1.
+    raw = (1 - beta) / -jnp.expm1(safe * math.log(beta)) if beta else jnp.ones_like(n)
+  else:
+    raw = 1 / (safe if scheme == "inverse" else jnp.sqrt(safe))
+  if limit is not None:
+    raw = jnp.minimum(raw, limit * jnp.where(some, raw, jnp.inf).min())
+  raw = jnp.where(some, raw, 0)
+  total = (n * raw).sum()
+  return raw * (n.sum() / jnp.where(total > 0, total, 1))

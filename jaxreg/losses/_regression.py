@@ -1,0 +1,136 @@
+"""Losses of real targets. Optax has the others: `optax.losses.squared_error`, `huber_loss` and `log_cosh`."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
+
+from jaxreg._checks import check_option, check_range, check_wide
+from jaxreg._where import only_where
+from jaxreg.typing import Array
+
+
+@only_where(end=None)
+def gaussian_nll(
+  outputs: ArrayLike,
+  log_vars: ArrayLike,
+  targets: ArrayLike,
+  *,
+  beta: ArrayLike = 0.0,
+  where: ArrayLike | None = None,
+) -> Array:
+  r"""Computes minus the log-likelihood of a Gaussian whose mean and variance are predicted.
+
+  .. math:: \ell = \operatorname{sg}(\sigma^{2 \beta}) \, \frac12 \Bigl(\log 2 \pi + \log \sigma^2
+    + \frac{(y - \mu)^2}{\sigma^2}\Bigr), \qquad \log \sigma^2 = s
+
+  At `beta = 0`, the likelihood, targets with a large variance hardly train the mean. The factor, which has no
+  gradient (sg), evens that out: at `beta = 1` the mean is trained as by the squared error. The paper advises
+  0.5. Use it for training only.
+
+  Args:
+    outputs: `mu`, `[...]`, floating: `[batch]` or `[batch, outputs]`.
+    log_vars: `s`, same shape; a model gives it without bounds.
+    targets: `y`, same shape, floating.
+    beta: a scalar or `[...]`, in [0, 1].
+    where: `[...]`, bool: which targets count.
+
+  Returns:
+    `[...]`, in nats, float32 or wider: a value for each target.
+
+  Example:
+    >>> gaussian_nll(jnp.array([1.0]), jnp.array([0.0]), jnp.array([1.0]))  # log(2 pi) / 2
+    Array([0.9189385], dtype=float32)
+
+  References:
+    Seitzer et al., `On the Pitfalls of Heteroscedastic Uncertainty Estimation with Probabilistic Neural
+    Networks`, 2022, Eq. 5.
+  """
+  outputs = check_wide(outputs, "outputs")
+  log_vars = check_wide(log_vars, "log_vars", shape=outputs.shape)
+  targets = check_wide(targets, "targets", shape=outputs.shape)
+  check_option(beta, "beta", outputs.shape, low=0, high=1)
+  loss = 0.5 * (math.log(2 * math.pi) + log_vars + jnp.square(targets - outputs) * jnp.exp(-log_vars))
+  return jax.lax.stop_gradient(jnp.exp(jnp.asarray(beta, log_vars.dtype) * log_vars)) * loss
+
+
+@only_where(end=None)
+def student_t_nll(
+  outputs: ArrayLike,
+  log_scales: ArrayLike,
+  targets: ArrayLike,
+  *,
+  df: ArrayLike = 4.0,
+  where: ArrayLike | None = None,
+) -> Array:
+  r"""Computes minus the log-likelihood of Student's t, whose heavy tails make outliers count little.
+
+  .. math:: \ell = \frac{\nu + 1}{2} \log \Bigl(1 + \frac{(y - \mu)^2}{\nu \sigma^2}\Bigr) + \log \sigma
+    + \frac12 \log \nu \pi + \log \Gamma\Bigl(\frac{\nu}{2}\Bigr) - \log \Gamma\Bigl(\frac{\nu + 1}{2}\Bigr)
+
+  The variance is :math:`\sigma^2 \nu / (\nu - 2)` for `df` above 2.
+
+  Args:
+    outputs: `mu`, `[...]`, floating: `[batch]` or `[batch, outputs]`.
+    log_scales: `log sigma`, same shape.
+    targets: `y`, same shape, floating.
+    df: `nu`, the degrees of freedom, a scalar or `[...]`, above 0; 1 is the Cauchy distribution. May be
+      learned.
+    where: `[...]`, bool: which targets count.
+
+  Returns:
+    `[...]`, in nats, float32 or wider: a value for each target.
+
+  Example:
+    >>> student_t_nll(jnp.array([0.0]), jnp.array([0.0]), jnp.array([0.0]), df=1.0)[0].round(2)  # log(pi)
+    Array(1.14, dtype=float32)
+
+  References:
+    Lange, Little and Taylor, `Robust Statistical Modeling Using the t Distribution`, 1989.
+  """
+  outputs = check_wide(outputs, "outputs")
+  log_scales = check_wide(log_scales, "log_scales", shape=outputs.shape)
+  targets = check_wide(targets, "targets", shape=outputs.shape)
+  check_option(df, "df", outputs.shape, low=0, open_low=True)
+  df = jnp.asarray(df, outputs.dtype)
+  square = jnp.square((targets - outputs) * jnp.exp(-log_scales))
+  constant = 0.5 * jnp.log(df * math.pi) + gammaln(df / 2) - gammaln((df + 1) / 2)
+  return (df + 1) / 2 * jnp.log1p(square / df) + log_scales + constant
+
+
+@only_where()
+def pinball(
+  outputs: ArrayLike, targets: ArrayLike, *, levels: ArrayLike, where: ArrayLike | None = None
+) -> Array:
+  r"""Computes the quantile loss, the mean over several levels; its minimum is at the quantiles.
+
+  .. math:: \ell = \frac1L \sum_{l=1}^L \max\bigl(q_l (y - f_l), \, (q_l - 1) (y - f_l)\bigr)
+
+  Args:
+    outputs: `f`, `[..., levels]`, floating: one predicted quantile for each level.
+    targets: `y`, `[...]`, floating.
+    levels: `q`, `[levels]`, floating, in [0, 1].
+    where: `[...]`, bool: which targets count.
+
+  Returns:
+    `[...]`, float32 or wider: a value for each target.
+
+  Example:
+    >>> pinball(jnp.array([[0.0, 2.0]]), jnp.array([1.0]), levels=jnp.array([0.25, 0.75]))
+    Array([0.25], dtype=float32)
+
+  References:
+    Koenker and Bassett, `Regression Quantiles`, 1978.
+  """
+  outputs = check_wide(outputs, "outputs")
+  if outputs.ndim == 0:
+    raise ValueError("outputs must be [..., levels], got a scalar")
+  targets = check_wide(targets, "targets", shape=outputs.shape[:-1])
+  levels = check_wide(levels, "levels", shape=outputs.shape[-1:])
+  check_range(levels, "levels", low=0, high=1)
+  error = targets[..., None] - outputs
+  return (jnp.where(error >= 0, levels, levels - 1) * error).mean(axis=-1)

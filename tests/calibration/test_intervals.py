@@ -1,0 +1,96 @@
+"""Intervals of real targets: sums against NumPy, and the coverage that conformal intervals promise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxreg import calibration
+
+RNG = np.random.default_rng(0)
+LOW, WIDTH, TARGETS = np.float32(RNG.normal(size=(3, 4, 5)))
+HIGH = LOW + np.abs(WIDTH)
+WEIGHTS = np.float32(RNG.uniform(size=(4, 5)))
+
+
+def test_coverage_and_width_are_weighted_sums():
+  for weights in (None, WEIGHTS):
+    covered, width, count = calibration.interval_coverage(LOW, HIGH, TARGETS, weights=weights)
+    w = np.ones_like(TARGETS) if weights is None else weights
+    np.testing.assert_allclose(covered, w[(LOW <= TARGETS) & (TARGETS <= HIGH)].sum(), rtol=1e-6)
+    np.testing.assert_allclose(width, (w * (HIGH - LOW)).sum(), rtol=1e-6)
+    np.testing.assert_allclose(count, w.sum(), rtol=1e-6)
+
+
+def test_normal_intervals_and_quantiles_are_calibrated():
+  """Of 20 000 normal targets, whose quantiles are known."""
+  targets = np.float32(RNG.normal(size=20_000))
+  levels = np.array([0.1, 0.5, 0.975])
+  quantiles = np.float32([-1.2815516, 0.0, 1.959964])
+  sums, count = calibration.quantile_coverage(np.tile(quantiles, (20_000, 1)), targets)
+  np.testing.assert_allclose(sums / count, levels, atol=4 * 0.5 / 20_000**0.5)
+  sums = calibration.interval_coverage(np.full(20_000, -1.96), np.full(20_000, 1.96), targets)
+  assert abs(sums.covered / sums.count - 0.95) < 4 * 0.22 / 20_000**0.5
+
+
+def test_quantiles_are_counted_by_level():
+  outputs = np.float32(RNG.normal(size=(4, 5, 3)))
+  sums, count = calibration.quantile_coverage(outputs, TARGETS, weights=WEIGHTS)
+  want = (WEIGHTS[..., None] * (TARGETS[..., None] <= outputs)).sum((0, 1))
+  np.testing.assert_allclose(sums, want, rtol=1e-6)
+  np.testing.assert_allclose(count, WEIGHTS.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("conditional", [False, True], ids=["residual", "cqr"])
+@pytest.mark.parametrize("alpha", [0.1, 0.32])
+def test_conformal_intervals_hold_what_they_promise(conditional, alpha):
+  """Over 200 draws, with a wrong model; the mean coverage is `rank / (n + 1)` exactly."""
+  n, m, draws = 39, 50, 200
+  rng = np.random.default_rng(1)
+  x = rng.uniform(size=(draws, n + m))
+  y = np.float32(x + (0.1 + x) * rng.standard_t(3, size=x.shape))
+  low, high = (np.float32(x / 2 + 0.3 * conditional * sign * (1 + x)) for sign in (-1, 1))
+
+  @jax.jit
+  @jax.vmap
+  def coverage(low, high, y):
+    scores = calibration.interval_scores(low[:n], high[:n], y[:n])
+    q = calibration.conformal_threshold(scores, alpha=alpha)
+    return calibration.interval_coverage(low[n:] - q, high[n:] + q, y[n:])
+
+  sums = coverage(low, high, y)
+  got = np.asarray(sums.covered / sums.count)
+  want = np.ceil((n + 1) * (1 - alpha) - 1e-9) / (n + 1)
+  assert abs(got.mean() - want) < 4 * got.std() / draws**0.5
+  assert got.std() / draws**0.5 < 0.008
+
+
+def test_the_score_of_one_prediction_is_the_absolute_residual():
+  np.testing.assert_array_equal(calibration.interval_scores(LOW, LOW, TARGETS), np.abs(LOW - TARGETS))
+
+
+@pytest.mark.parametrize(
+  ("call", "error", "message"),
+  [
+    (lambda: calibration.interval_coverage(LOW, HIGH[0], TARGETS), ValueError, "high must have shape"),
+    (lambda: calibration.interval_scores(LOW, HIGH, TARGETS[0]), ValueError, "targets must have shape"),
+    (lambda: calibration.quantile_coverage(LOW, TARGETS), ValueError, "targets must have shape"),
+    (lambda: calibration.interval_coverage(LOW, HIGH, TARGETS > 0), TypeError, "targets must be floating"),
+    (
+      lambda: calibration.interval_coverage(LOW, HIGH, TARGETS, weights=WEIGHTS[0]),
+      ValueError,
+      "weights must have the shape of targets",
+    ),
+  ],
+)
+def test_the_argument_is_named(call, error, message):
+  with pytest.raises(error, match=message):
+    call()
+
+
+def test_a_nan_shows():
+  broken = TARGETS.copy()
+  broken[0, 0] = jnp.nan
+  sums = calibration.interval_coverage(LOW, HIGH, broken)
+  assert np.isnan(sums.covered)
+  assert np.isnan(calibration.quantile_coverage(LOW[..., None], broken)[0]).all()
