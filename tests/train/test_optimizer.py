@@ -175,7 +175,7 @@ def test_optimizer(case, how):
 
 
 def test_adamw_decays_beside_the_gradient_only():
-  with pytest.raises(ValueError, match=r"optimizer\.weight_decay\.decoupled must be True .*'adamw'"):
+  with pytest.raises(ValueError, match="decoupled must be True with adamw"):
     ours("adamw", weight_decay=0.25)
 
 
