@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxreg import averaging, calibration, flatness, losses, noise
+from jaxreg import augment, averaging, calibration, flatness, losses, noise
 
 EXAMPLES = 256
 _rng = np.random.default_rng(0)
@@ -45,7 +45,27 @@ def swag(params):
 
 
 BATCH = (PARAMS, WHOLE), (X, ROWS), (LABELS, ROWS)
+
+
+def pasted(key, batch):
+  return augment.cutmix(key, {**batch, "labels": jax.nn.one_hot(jnp.arange(8), 8)})
+
+
+def with_annotations(function, *, split=ROWS):
+  """An augmentation of images of one channel, with masks, boxes and points."""
+  x, points = _draw(8, 6, 6, 1), _draw(8, 3, 4)
+  call = lambda x, masks, boxes, points: function(
+    key(), {"inputs": x, "masks": masks, "boxes": boxes, "points": points}
+  )
+  return call, (x, split), (x[..., 0] > 0, split), (points, split), (points[..., :2], split)
+
+
 CALLS = {
+  **{
+    name: with_annotations(getattr(augment, name))
+    for name in ("flip", "translate", "rotate", "random_resized_crop", "cutout")
+  },
+  "cutmix": with_annotations(pasted),
   "softmax_cross_entropy": (losses.softmax_cross_entropy, (LOGITS, CLASSES), (LABELS, ROWS)),
   "label_smoothing": (losses.label_smoothing, (LOGITS, CLASSES), (LABELS, ROWS)),
   "sparsemax": (losses.sparsemax, (LOGITS, CLASSES), (LABELS, ROWS)),

@@ -1,8 +1,14 @@
 """Augmentation on the device: `(key, batch, *, ...) -> batch`.
 
 A batch is a mapping with images `batch["inputs"]`, `[batch, height, width, channels]`. `batch["labels"]` are
-needed only for mixing; all other entries pass through. If channels come first, as in Equinox and PyTorch,
+needed only for mixing; other entries pass through. If channels come first, as in Equinox and PyTorch,
 give `channel_axis=1`. `compose` combines augmentations.
+
+A geometric augmentation moves the annotations of its images, too, if the batch has them: `masks`
+`[batch, height, width]`, in which pixels from outside are -1, no label, or 0 if the dtype has no sign;
+`points` `[batch, n, 2]`, as `(x, y)` in pixels from the top left corner of the image, so that the middle of
+its first pixel is `(0.5, 0.5)`; `boxes` `[batch, n, 4]`, as `(x_min, y_min, x_max, y_max)`. A moved box is
+the smallest around the box's corners, cut off at the image's edge; one that has left the image has no area.
 
 Every example draws its own transformation, all of them in one draw from the key. The dtype (uint8 or
 floating) is kept. Mixing makes the labels soft, `[batch, classes]`; other augmentations do not change labels.

@@ -13,6 +13,7 @@ from jaxreg._checks import check_count, check_key, check_option, check_range, ke
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, narrowed
+from jaxreg.augment._moved import NAMES
 from jaxreg.augment._operations import ALL, GEOMETRIC, changed, check_operations, check_pixels
 from jaxreg.typing import Array, Key
 
@@ -47,7 +48,8 @@ def augmix(
   Args:
     key: draws of `[num_ops, num_chains, batch]` operations, magnitudes and signs, of `[num_chains, batch]`
       lengths, and of the two mixtures.
-    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through, but
+      geometric operations are refused for a batch with masks, boxes or points.
     num_chains: `k`, at least 1; static.
     num_ops: the most operations of a chain, at least 1; static.
     severity: `s`, the largest magnitude, in [0.1, 10].
@@ -74,6 +76,11 @@ def augmix(
   check_range(severity, "severity", low=0.1, high=10)
   check_option(alpha, "alpha", (), low=0, open_low=True)
   check_operations(operations)
+  if {*NAMES} & batch.keys() and {*operations} & {*GEOMETRIC}:
+    raise ValueError(
+      f"operations must have none of {', '.join(GEOMETRIC)} for a batch with {', '.join(NAMES)}: the chains "
+      "move an image to several places"
+    )
 
   for_choice, for_size, for_sign, for_length, for_weights, for_share = jax.random.split(check_key(key), 6)
   number, dtype = x.shape[0], jnp.promote_types(x.dtype, jnp.float32)

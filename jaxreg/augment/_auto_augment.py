@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
-from jaxreg.augment._operations import ALL, changed, check_operations, check_pixels
+from jaxreg.augment._moved import moved
+from jaxreg.augment._operations import ALL, changed, check_operations, check_pixels, composed
 from jaxreg.augment._policies import POLICIES, SubPolicy
 from jaxreg.typing import Key
 
@@ -38,7 +39,8 @@ def auto_augment(
 
   Args:
     key: three draws: sub-policies `[batch]`, chances and signs `[operations, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; masks, boxes and points move
+      along.
     policy: `cifar10`, `imagenet`, `svhn`, or your own sub-policies: tuples `(operation, probability,
       magnitude)`, in each the same number. `rand_augment` lists the operations; `invert` is one more.
     fill, value_range, channel_axis: as in `rand_augment`.
@@ -72,6 +74,7 @@ def auto_augment(
   chosen = jnp.where(takes, number[mine].T, ALL.index("identity"))
   level = jax.random.rademacher(for_sign, shape, dtype) * size[mine].T
   out = changed(x, chosen, level, names, fill=fill, value_range=low_high)
+  batch = moved(batch, x.shape[1:3], *composed(chosen, level, x.shape[1:3]))
   return with_images(batch, narrowed(out, x.dtype), channel_axis)
 
 

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, key_first
+from jaxreg._sharding import placed_like
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import beta, mixed, shuffled, soft_labels
+from jaxreg.augment._moved import masks_of
 from jaxreg.typing import Key
 
 
@@ -37,8 +39,8 @@ def cutmix(
   Args:
     key: two draws of `[2, batch]`, for the shares and the places, and a permutation of the batch.
     batch: `inputs` `[batch, height, width, channels]`; `labels` `[batch]`, integer, or `[batch, classes]`,
-      floating; other entries pass through. An integer label out of range, such as -1 for none, turns the
-      mixed labels into NaN, or is refused if it is known.
+      floating; `masks` are pasted as images are, and other entries pass through. An integer label out of
+      range, such as -1 for none, turns the mixed labels into NaN, or is refused if it is known.
     alpha: above 0; at 1 all areas are equally likely.
     num_classes: needed for integer labels; static.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
@@ -65,7 +67,10 @@ def cutmix(
   rows, columns = (jnp.floor(size * side).astype(int) for size in (height, width))
   top = jnp.floor(height * row).astype(int) - rows // 2
   left = jnp.floor(width * column).astype(int) - columns // 2
-  box = inside_box((height, width), top, left, rows, columns)
+  box = placed_like(inside_box((height, width), top, left, rows, columns), x)
   share = 1 - box.mean(axis=(1, 2, 3))
   mixed_batch = with_images(batch, jnp.where(box, shuffled(x, other), x), channel_axis)
+  if "masks" in batch:
+    masks = masks_of(batch, (height, width))
+    mixed_batch["masks"] = jnp.where(box, shuffled(masks, other), masks)[..., 0]
   return {**mixed_batch, "labels": mixed(labels, shuffled(labels, other), share)}

@@ -13,7 +13,8 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_key, check_option, check_range, key_first
 from jaxreg.augment._boxes import inside_box
 from jaxreg.augment._images import images, with_images
-from jaxreg.typing import Key
+from jaxreg.augment._moved import masks_of, outside
+from jaxreg.typing import Array, Key
 
 
 @key_first
@@ -24,7 +25,8 @@ def cutout(
 
   Args:
     key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; a box of `masks` is filled, too, and other entries
+      pass through.
     size: side of the square in pixels, at least 0; a quarter to a half of the image in the paper.
     fill: value of the pixels in it.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
@@ -49,7 +51,7 @@ def cutout(
   top = jnp.floor(height * row).astype(int) - side // 2
   left = jnp.floor(width * column).astype(int) - side // 2
   box = inside_box((height, width), top, left, side, side)
-  return with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)
+  return _filled(batch, x, box, fill, channel_axis)
 
 
 @key_first
@@ -70,7 +72,8 @@ def random_erasing(
 
   Args:
     key: one draw of `[5, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; a box of `masks` is filled, too, and other entries
+      pass through.
     rate: probability of a box, in [0, 1].
     area: least and largest area of the box, as parts of the image.
     max_aspect: largest ratio of the longer to the shorter side, at least 1.
@@ -105,4 +108,13 @@ def random_erasing(
   top = jnp.floor(row * (height - rows + 1)).astype(int)
   left = jnp.floor(column * (width - columns + 1)).astype(int)
   box = inside_box((height, width), top, left, rows, columns) & (chosen < rate)[:, None, None, None]
-  return with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)
+  return _filled(batch, x, box, fill, channel_axis)
+
+
+def _filled(batch: Mapping[str, Any], x: Array, box: Array, fill: float, channel_axis: int) -> dict[str, Any]:
+  """The batch with constants in the box: pixels of a mask there have no label."""
+  batch = with_images(batch, jnp.where(box, jnp.asarray(fill, x.dtype), x), channel_axis)
+  if "masks" in batch:
+    masks = masks_of(batch, x.shape[1:3])
+    batch["masks"] = jnp.where(box, jnp.asarray(outside(masks), masks.dtype), masks)[..., 0]
+  return batch

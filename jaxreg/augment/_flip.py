@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_option, key_first
 from jaxreg.augment._images import images, with_images
+from jaxreg.augment._moved import moved
 from jaxreg.typing import Key
 
 
@@ -22,7 +23,7 @@ def flip(
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     rate: probability of a flip, in [0, 1].
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
 
@@ -40,4 +41,7 @@ def flip(
   x = images(batch, channel_axis)
   check_option(rate, "rate", x.shape[:1], low=0, high=1)
   chosen = jax.random.bernoulli(check_key(key), rate, (x.shape[0],))
-  return with_images(batch, jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x), channel_axis)
+  # On rows and columns.
+  mirror = jnp.where(chosen[:, None, None], jnp.diag(jnp.array([1.0, -1.0]))[None], jnp.eye(2)[None])
+  flipped = jnp.where(chosen[:, None, None, None], x[:, :, ::-1], x)
+  return with_images(moved(batch, x.shape[1:3], mirror), flipped, channel_axis)

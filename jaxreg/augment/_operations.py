@@ -80,11 +80,11 @@ def changed(
       wide = jnp.where(mine, getattr(_photometric, name)(wide, by), wide)
   wide = wide * (high - low) + low
   if set(operations) & set(GEOMETRIC):
-    wide = warped(wide, *_composed(chosen, level, x.shape[1:3]), fill=fill)
+    wide = warped(wide, *composed(chosen, level, x.shape[1:3]), fill=fill)
   return wide
 
 
-def _composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+def composed(chosen: Array, level: Array, sizes: tuple[int, ...]) -> tuple[Array, Array]:
   """Composes the operations, in order, into the matrices and shifts that `warped` takes."""
   matrices = jnp.broadcast_to(jnp.eye(2, dtype=level.dtype), (level.shape[1], 2, 2))
   shifts = jnp.zeros((level.shape[1], 2), level.dtype)

@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 from jaxreg._checks import check_count, check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
-from jaxreg.augment._operations import ALL, OPERATIONS, changed, check_operations, check_pixels
+from jaxreg.augment._moved import moved
+from jaxreg.augment._operations import ALL, OPERATIONS, changed, check_operations, check_pixels, composed
 from jaxreg.typing import Key
 
 
@@ -44,8 +45,8 @@ def rand_augment(
 
   Args:
     key: two draws of `[num_ops, batch]`: operations and signs.
-    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through: labels
-      are assumed to survive every operation, so leave out operations that change them.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; masks, boxes and points move
+      along. Labels are assumed to survive every operation, so leave out operations that change them.
     num_ops: at least 1; static.
     magnitude: in [0, 10], for every operation, or `[num_ops, batch]`; `autocontrast` and `equalize` ignore
       it.
@@ -78,4 +79,5 @@ def rand_augment(
   chosen = numbers[jax.random.randint(for_choice, shape, 0, len(operations))]
   level = jax.random.rademacher(for_sign, shape, dtype) * (jnp.asarray(magnitude, dtype) / 10)
   out = changed(x, chosen, level, operations, fill=fill, value_range=(low, high))
+  batch = moved(batch, x.shape[1:3], *composed(chosen, level, x.shape[1:3]))
   return with_images(batch, narrowed(out, x.dtype), channel_axis)

@@ -13,6 +13,7 @@ from jaxreg._checks import check_key, check_range, key_first
 from jaxreg._sharding import partitioned
 from jaxreg.augment._images import images, with_images
 from jaxreg.augment._mixing import narrowed
+from jaxreg.augment._moved import moved
 from jaxreg.typing import Array, Key
 
 
@@ -35,7 +36,8 @@ def random_resized_crop(
 
   Args:
     key: one draw of `[4, batch]`: area, aspect and position.
-    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`, uint8 or floating; masks, boxes and points move
+      along.
     area: the least and the largest fraction of the image's area, in (0, 1].
     aspect: the least and the largest ratio of width to height, above 0.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
@@ -73,4 +75,6 @@ def random_resized_crop(
     return jax.image.scale_and_translate(image, image.shape, (0, 1), scale, -corner * scale, "linear")
 
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  return with_images(batch, narrowed(partitioned(jax.vmap(one), wide, scale, corner), x.dtype), channel_axis)
+  resized = narrowed(partitioned(jax.vmap(one), wide, scale, corner), x.dtype)
+  batch = moved(batch, (height, width), jnp.eye(2)[None] / scale[:, None], corner - (whole - sides) / 2)
+  return with_images(batch, resized, channel_axis)

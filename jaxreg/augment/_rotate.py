@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
+from jaxreg.augment._moved import moved
 from jaxreg.augment._warp import warped
 from jaxreg.typing import Array, Key
 
@@ -30,7 +31,7 @@ def rotate(
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     max_degrees: in [0, 180]; positive angles are counterclockwise.
     fill, channel_axis: as in `translate`.
 
@@ -48,7 +49,8 @@ def rotate(
   x = images(batch, channel_axis)
   check_range(max_degrees, "max_degrees", low=0, high=180)
   angle = jax.random.uniform(check_key(key), (x.shape[0],), minval=-1) * max_degrees
-  return with_images(batch, warped(x, rotations(angle), fill=fill), channel_axis)
+  turns = rotations(angle)
+  return with_images(moved(batch, x.shape[1:3], turns), warped(x, turns, fill=fill), channel_axis)
 
 
 def rotations(degrees: Array) -> Array:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
+from jaxreg.augment._moved import moved
 from jaxreg.augment._warp import warped
 from jaxreg.typing import Key
 
@@ -30,7 +31,7 @@ def scale(
 
   Args:
     key: one draw of `[batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     max_factor: at least 1.
     fill, channel_axis: as in `translate`.
 
@@ -49,4 +50,5 @@ def scale(
   check_range(max_factor, "max_factor", low=1)
   exponent = jax.random.uniform(check_key(key), (x.shape[0],), minval=-1)
   factor = jnp.exp(exponent * jnp.log(max_factor))
-  return with_images(batch, warped(x, jnp.eye(2)[None] / factor[:, None, None], fill=fill), channel_axis)
+  matrices = jnp.eye(2)[None] / factor[:, None, None]
+  return with_images(moved(batch, x.shape[1:3], matrices), warped(x, matrices, fill=fill), channel_axis)

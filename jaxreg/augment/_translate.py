@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxreg._checks import check_key, check_range, key_first
 from jaxreg.augment._images import images, with_images
+from jaxreg.augment._moved import moved
 from jaxreg.typing import Key
 
 
@@ -19,7 +20,7 @@ def translate(
 
   Args:
     key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     max_shift: largest shift in pixels, at least 0 and at most the height and width.
     fill: value of pixels from outside the image.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.
@@ -36,9 +37,10 @@ def translate(
   number, height, width, _ = x.shape
   check_range(max_shift, "max_shift", low=0, high=min(height, width))
   down, right = jax.random.randint(check_key(key), (2, number), -max_shift, max_shift + 1)
-  return with_images(
-    batch, _shift(_shift(x, down, axis=1, fill=fill), right, axis=2, fill=fill), channel_axis
-  )
+  matrices = jnp.broadcast_to(jnp.eye(2), (number, 2, 2))
+  batch = moved(batch, (height, width), matrices, -jnp.stack([down, right], axis=-1).astype(float))
+  shifted = _shift(_shift(x, down, axis=1, fill=fill), right, axis=2, fill=fill)
+  return with_images(batch, shifted, channel_axis)
 
 
 @key_first
@@ -51,7 +53,7 @@ def pad_crop(
 
   Args:
     key: one draw of `[2, batch]`.
-    batch: `inputs` `[batch, height, width, channels]`; other entries pass through.
+    batch: `inputs` `[batch, height, width, channels]`; masks, boxes and points move along.
     padding: width of the padding in pixels.
     fill: value of the padding.
     channel_axis: the axis of the channels in the inputs: 1 for `[batch, channels, height, width]`.

@@ -9,14 +9,15 @@ from jaxreg.augment._mixing import narrowed
 from jaxreg.typing import Array
 
 
-def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: float) -> Array:
+def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: float, order: int = 1) -> Array:
   """Samples `x` at `matrices @ (row, column) + shifts` for each pixel; coordinates start at the centre.
 
   Args:
     x: `[batch, height, width, channels]`.
     matrices: `[batch, 2, 2]`.
     shifts: `[batch, 2]`, in pixels; by default 0.
-    fill: value of pixels from outside the image; interpolation is bilinear.
+    fill: value of pixels from outside the image.
+    order: 1 for bilinear interpolation, 0 for the nearest pixel.
 
   Returns:
     An array of the shape and dtype of `x`.
@@ -29,7 +30,7 @@ def warped(x: Array, matrices: Array, shifts: Array | None = None, *, fill: floa
     rows = (jnp.arange(sizes[0]) - middle[0])[:, None]
     columns = (jnp.arange(sizes[1]) - middle[1])[None, :]
     at = [matrix[i, 0] * rows + matrix[i, 1] * columns + (middle[i] + shift[i]) for i in range(2)]
-    sample = lambda channel: map_coordinates(channel, at, order=1, mode="constant", cval=fill)
+    sample = lambda channel: map_coordinates(channel, at, order=order, mode="constant", cval=fill)
     return jax.vmap(sample, in_axes=-1, out_axes=-1)(image)
 
   shifts = jnp.zeros(matrices.shape[:2]) if shifts is None else shifts
