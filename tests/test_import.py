@@ -114,7 +114,7 @@ def test_the_program_without_its_packages_says_so_in_one_line(missing):
   ("module", "wrong", "hint"),
   [
     ("losses", "drop_max", "did you mean dropmax"),
-    ("losses", "cross_entropy", "did you mean softmax_cross_entropy"),
+    ("losses", "cross_entropy", "did you mean binary_cross_entropy or softmax_cross_entropy"),
     ("noise", "Dropout", "did you mean dropout"),
     ("augment", "qqq", "it has .*mixup"),
     ("flatness", "__wrapped__", "$"),

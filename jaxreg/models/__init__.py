@@ -20,6 +20,7 @@ from jaxreg.models._dense_layers import SpectralNormDense as SpectralNormDense
 from jaxreg.models._dense_layers import VariationalDropoutDense as VariationalDropoutDense
 from jaxreg.models._dense_layers import WeightNormDense as WeightNormDense
 from jaxreg.models._heads import AttentionHead as AttentionHead
+from jaxreg.models._heads import BinaryHead as BinaryHead
 from jaxreg.models._heads import CosineHead as CosineHead
 from jaxreg.models._heads import DecoderHead as DecoderHead
 from jaxreg.models._heads import DropMaxHead as DropMaxHead

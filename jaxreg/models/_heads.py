@@ -34,6 +34,27 @@ class SoftmaxHead(_ClassHead):
     }
 
 
+class BinaryHead(_ClassHead):
+  """One affine layer, a logit for each yes-or-no label: `[batch, features] -> {"logits": [batch, ...]}`.
+
+  Attributes:
+    num_classes, initializer: as in `SoftmaxHead`; two classes, no and yes.
+    label_shape: () for one label an example, `logits` `[batch]`; `[labels]` for several, `[batch, labels]`.
+
+  Raises:
+    ValueError: if there are not two classes.
+  """
+
+  label_shape: tuple[int, ...] = ()
+
+  @nn.compact
+  def __call__(self, features: Array) -> dict[str, Array]:
+    if self.num_classes != 2:
+      raise ValueError(f"num_classes must be 2, no and yes, got {self.num_classes}")
+    layer = nn.Dense(math.prod(self.label_shape), name="classifier", **initializers(self.initializer))
+    return {"logits": layer(features).reshape(features.shape[:1] + self.label_shape)}
+
+
 class AttentionHead(_ClassHead):
   """Two affine layers side by side, logits and gate: `logits` and `retain_logits`, each `[batch, classes]`.
 

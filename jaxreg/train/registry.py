@@ -43,6 +43,12 @@ def _cosine(loss: Callable[..., Any], term: str) -> Entry:
   return _method(models.CosineHead, rule, rules.predict_cosine, terms=(term,), shared=("scale",))
 
 
+def _binary(loss: Callable[..., Any], term: str) -> Entry:
+  """A method for yes-or-no labels, one an example or several."""
+  parts = (models.BinaryHead, rules.binary(loss, term), rules.predict_binary)
+  return _method(*parts, terms=(term,), soft_labels=True, needs=("label_shape",))
+
+
 def _rows(module: Any, kind: str, names: str, needs: tuple[str, ...] = ()) -> dict[str, Entry]:
   return {name: Entry(getattr(module, name), kind, needs=needs) for name in names.split()}
 
@@ -72,6 +78,11 @@ REGISTRY: dict[str, dict[str, Entry]] = {
     "logit_adjustment": _method(
       models.SoftmaxHead, rules.logit_adjustment, rules.predict_softmax, soft_labels=True
     ),
+    **dict.fromkeys(("binary", "multilabel"), _binary(losses.binary_cross_entropy, "nll")),
+    "binary_focal": _binary(losses.binary_focal, "focal"),
+    "asymmetric": _binary(losses.asymmetric, "asymmetric"),
+    "binary_poly_loss": _binary(losses.binary_poly_loss, "poly_loss"),
+    "binary_confidence_penalty": _binary(losses.binary_confidence_penalty, "confidence_penalty"),
     "cosface": _cosine(losses.cosface, "cosface"),
     "arcface": _cosine(losses.arcface, "arcface"),
     "bi_tempered": _method(
@@ -335,7 +346,7 @@ def infer(group: str, thing: Any, name: str) -> Entry | None:
   elif kind == "term" and getattr(thing, "needs_labels", True):
     needs = LABELS
   elif kind == "method":
-    needs = tuple(name for name in ("input_shape",) if name in names)
+    needs = tuple(name for name in ("input_shape", "label_shape") if name in names)
     thing = thing if isinstance(thing, Method) else of_logits(thing, name)
   return Entry(thing, kind, needs=needs)
 
@@ -348,7 +359,8 @@ def options_of(entry: Entry) -> dict[str, Any]:
   """The options of an entry with their defaults; a method has three groups: `head`, `loss`, `predict`."""
   function = entry.function
   if isinstance(function, Method):
-    skip = {"head": ("parent", "name", "input_shape"), "loss": ("posterior_logits", "where"), "predict": ()}
+    head = ("parent", "name", "input_shape", "label_shape")
+    skip = {"head": head, "loss": ("posterior_logits", "where"), "predict": ()}
     return {part: options(getattr(function, part), skip[part]) for part in skip}
   hidden = KINDS[entry.kind].hidden if entry.kind in KINDS else ()
   return {**_MORE.get(entry.kind, {}), **options(function, (*entry.needs, *hidden), entry.defaults)}

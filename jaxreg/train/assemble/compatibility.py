@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 
 from jaxreg import models
-from jaxreg.train.config.choices import Config, flatten, relevant
+from jaxreg.train.config.choices import Config, chosen, flatten, relevant
 from jaxreg.train.config.fields import MOST_STEPS
 from jaxreg.train.data.dataset import DataSpec
 from jaxreg.train.devices.mesh import make_mesh
@@ -89,6 +89,22 @@ def check_inputs(config: Config, data: DataSpec) -> None:
     )
 
 
+def check_method(config: Config, data: DataSpec) -> None:
+  """Checks that the method is one for the labels of the data."""
+  of_labels = [name for name, row in REGISTRY["method"].items() if "label_shape" in row.needs]
+  if chosen(config, "method").needs("label_shape"):
+    if data.num_classes != 2 or data.has_tokens:
+      raise RunError(
+        f"method.name: {config.method.name} is for labels that are no or yes, 0 or 1; the data have "
+        f"{data.num_classes} classes"
+      )
+  elif data.label_shape and not data.has_tokens:
+    raise RunError(
+      f"method.name: the data have {data.label_shape[0]} yes-or-no labels an example, which need one of "
+      f"{', '.join(of_labels)}, got {config.method.name}"
+    )
+
+
 def check_noises(config: Config, data: DataSpec) -> None:
   """Checks that no input noise is named for inputs that are tokens."""
   if data.has_tokens and "gaussian_noise" in config.noise.names:
@@ -109,7 +125,9 @@ def check_terms(config: Config, data: DataSpec, terms: Mapping[str, Term]) -> No
   if "mean_teacher" in terms and config.average.name != "ema":
     raise RunError("regularizers.mean_teacher: needs average.name=ema, whose parameters are the teacher's")
   if terms and (data.has_tokens or data.label_shape):
-    raise RunError(f"regularizers.names: {', '.join(terms)} cannot be used with tokens or label sequences")
+    raise RunError(
+      f"regularizers.names: {', '.join(terms)} cannot be used with tokens, or with several labels an example"
+    )
 
 
 def check_state(config: Config, data: DataSpec, method: Method, *, has_statistics: bool) -> None:

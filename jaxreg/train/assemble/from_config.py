@@ -154,9 +154,9 @@ def _network(config: Config, data: DataSpec, method: Method, head: Mapping[str, 
     backbone = make_backbone(chosen(config, "model"), data.model)
   except ArgumentError as error:
     raise error.of_section("model") from error
-  given: dict[str, Any] = {"num_classes": data.num_classes}
-  if chosen(config, "method").needs("input_shape"):
-    given["input_shape"] = data.input_shape
+  compatibility.check_method(config, data)
+  needs = [name for name in ("input_shape", "label_shape") if chosen(config, "method").needs(name)]
+  given = {name: getattr(data, name) for name in ("num_classes", *needs)}
   return make_network(
     models.Classifier(backbone, method.head(**given, **head)),
     make_noises(chosen_all(config, "noise"), getattr(paths, config.noise.mask)),

@@ -276,6 +276,20 @@ class Checkpoint(Group):
   )
 
 
+Measure = Literal[
+  "mce",
+  "adaptive_ece",
+  "classwise_ece",
+  "ranking",
+  "f1",
+  "temperature",
+  "conformal",
+  "aps",
+  "thresholds",
+  "laplace",
+]
+
+
 class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="prediction"):
   checkpoint: Checkpoints = field("latest", "Checkpoint to evaluate.", scope="call")
   split: Literal["train", "val", "test"] = field("test", "Split to evaluate.", scope="call")
@@ -298,13 +312,12 @@ class Evaluate(Group, read_when=by_job("evaluate", "translate"), scope="predicti
     "'noise'): the split's rotated by 90 degrees or inverted, noise, or scikit-learn's digits. The "
     "energy is that of the image alone, even with evaluate.mirror.",
   )
-  measures: tuple[
-    Literal["mce", "adaptive_ece", "classwise_ece", "temperature", "conformal", "aps", "laplace"], ...
-  ] = field(
+  measures: tuple[Measure, ...] = field(
     (),
     "More measures, as ('mce', 'temperature', 'conformal'): mce, adaptive_ece or classwise_ece; "
-    "temperature, conformal, aps or laplace (of the last layer), which learn from the validation "
-    "split.",
+    "ranking (AUROC and average precision) or f1, for labels that are no or yes; temperature, conformal, "
+    "aps, thresholds (F1 at thresholds for each label) or laplace (of the last layer), which learn from the "
+    "validation split.",
   )
   alpha: float = field(0.1, "How often a conformal prediction set may miss the label.", "[0, 1]", measured)
 

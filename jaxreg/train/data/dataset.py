@@ -27,10 +27,11 @@ class DataSpec:
     num_classes: the number of classes.
     sizes: the number of examples of each split.
     scale: the divisor of the stored inputs.
-    label_shape: `[length]` for sequences, () for one label per example.
+    label_shape: () for one label per example, `[length]` for sequences, `[labels]` for several labels that
+      are each no or yes.
     mean, std: a number for each channel, which standardise the scaled inputs; () does not.
     model: the keyword arguments that the data give the backbone.
-    class_names: the name of each class, or ().
+    class_names: the name of each class, or of each of several labels, or ().
     crc32: a checksum of each split.
   """
 
@@ -69,7 +70,8 @@ class Split:
   """Examples: `inputs` `[n, ...]`, uint8 or floating, and integer `labels` `[n]`.
 
   In a split of sequences, the inputs are tokens of another integer type, and the labels may be `[n, length]`,
-  where -1 is padding. Inputs may also be `Images`; then only the images of a batch are decoded.
+  where -1 is padding. Other examples may have several labels, `[n, labels]`, each 0 or 1 for no or yes, or -1
+  if it is not known. Inputs may also be `Images`; then only the images of a batch are decoded.
   """
 
   inputs: Any
@@ -93,7 +95,11 @@ class Split:
     """Checks that the split of this name holds valid examples."""
     inputs, labels = self.inputs, self.labels
     problem = ""
-    if labels.ndim not in ((1, 2) if is_tokens(inputs.dtype) else (1,)) or labels.dtype.kind not in "iu":
+    if (
+      labels.ndim not in (1, 2)
+      or labels.dtype.kind not in "iu"
+      or (labels.ndim == 2 and not is_tokens(inputs.dtype) and not _is_several(labels))
+    ):
       problem = f"labels must be integers [n], got {labels.dtype} {labels.shape}{remedy(labels)}"
     elif inputs.ndim < 2 or 0 in inputs.shape[1:]:
       problem = f"inputs must be [n, ...] with values in each, got {inputs.shape}"
@@ -114,8 +120,8 @@ class Dataset:
   `model` holds the keyword arguments that the data give the backbone. `rest` holds training examples that the
   source or a subset left over. `unlabelled` holds the examples that a run uses without their labels.
   `mean` and `std`, a number for each channel, standardise the scaled inputs on the device; () does not.
-  `class_names` has the name of each class, if the source knows them. `remarks` are lines for people, such as
-  which files were left out.
+  `class_names` has the name of each class, or of each of several labels, if the source knows them. `remarks`
+  are lines for people, such as which files were left out.
   """
 
   train: Split
@@ -204,10 +210,11 @@ class Dataset:
       split.check(name)
       if problem := self._problem(split):
         raise ArgumentError("", f"split {name}: {problem}")
-    if len(self.class_names) not in (0, self.num_classes):
+    several = () if is_tokens(self.train.inputs.dtype) else self.train.labels.shape[1:]
+    named, what = (several[0], "labels") if several else (self.num_classes, "classes")
+    if len(self.class_names) not in (0, named):
       raise ArgumentError(
-        "",
-        f"class_names must have a name for each of {self.num_classes} classes, got {len(self.class_names)}",
+        "", f"class_names must have a name for each of {named} {what}, got {len(self.class_names)}"
       )
     check_apart(self.train, val=self.val, test=self.test)
     return self
@@ -224,7 +231,7 @@ class Dataset:
       )
     if split.labels.shape[1:] != train.labels.shape[1:]:
       return f"labels are {split.labels.shape[1:]}, in the train split {train.labels.shape[1:]}"
-    lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence
+    lowest = -1 if split.labels.ndim > 1 else 0  # the padding of a sequence, or a label that is not known
     wrong = (split.labels < lowest) | (split.labels >= self.num_classes)
     if not wrong.any():
       return ""
@@ -260,6 +267,11 @@ def remedy(labels: np.ndarray) -> str:
   if classes.size and (classes[0] or classes[-1] != len(classes) - 1):
     return "; give np.searchsorted(classes, labels) with classes = np.unique of the training labels"
   return ""
+
+
+def _is_several(labels: np.ndarray) -> bool:
+  """Whether integers `[n, labels]` are several labels an example, and not one class in another form."""
+  return labels.shape[1] > 1 and bool(np.isin(labels, (-1, 0, 1)).all()) and not _is_one_hot(labels)
 
 
 def _is_one_hot(labels: np.ndarray) -> bool:

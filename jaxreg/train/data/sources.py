@@ -15,9 +15,21 @@ from jaxreg.train.data.unpack import ERRORS, plain_or_gzipped, read_idx, read_np
 from jaxreg.train.errors import ArgumentError
 from jaxreg.train.files import local_path
 
+ATTRIBUTES = {
+  "even": (0, 2, 4, 6, 8),
+  "prime": (2, 3, 5, 7),
+  "has a loop": (0, 6, 8, 9),
+  "above 4": range(5, 10),
+}
 
-def digits() -> Dataset:
-  """scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always the same."""
+
+def digits(*, attributes: bool = False) -> Dataset:
+  """scikit-learn's 1797 handwritten digits, 8x8 pixels: 60/20/20 per cent, stratified, always the same.
+
+  Args:
+    attributes: give each digit four labels in place of its class: whether it is even, is prime, has a loop
+      and is above 4.
+  """
   from sklearn.datasets import load_digits
   from sklearn.model_selection import train_test_split
 
@@ -26,8 +38,13 @@ def digits() -> Dataset:
   index = np.arange(len(labels))
   train, rest = train_test_split(index, test_size=0.4, random_state=0, stratify=labels)
   val, test = train_test_split(rest, test_size=0.5, random_state=0, stratify=labels[rest])
-  examples = Split(images, labels.astype(np.int64))
-  return Dataset(*(examples.take(np.sort(part)) for part in (train, val, test)), num_classes=10, scale=16.0)
+  names: tuple[str, ...] = ()
+  given = labels.astype(np.int64)
+  if attributes:
+    names = tuple(ATTRIBUTES)
+    given = np.stack([np.isin(labels, [*group]) for group in ATTRIBUTES.values()], axis=1).astype(np.int64)
+  splits = (Split(images, given).take(np.sort(part)) for part in (train, val, test))
+  return Dataset(*splits, num_classes=2 if attributes else 10, scale=16.0, class_names=names)
 
 
 def idx(
@@ -132,7 +149,8 @@ def npz(
 ) -> Dataset:
   """Your own arrays: `x_train, y_train, x_test, y_test` and optionally `x_val, y_val` of an `.npz` file.
 
-  A text array `class_names` may name the classes.
+  Labels are integers `[n]` from 0, or `[n, labels]`, each 0 or 1 for no or yes, or -1 if it is not known. A
+  text array `class_names` may name the classes, or the labels.
 
   Args:
     path: the `.npz` file; nothing in it is unpickled.
@@ -168,7 +186,7 @@ def npz(
   train, test = splits["train"], splits["test"]
   train.check("train")
   check_apart(train, test=test)
-  num_classes = _count_classes(train.labels)
+  num_classes = 2 if train.labels.ndim == 2 else _count_classes(train.labels)
   names = tuple(map(str, arrays.get("class_names", np.array(())).tolist()))
   if "val" in splits:
     val = splits["val"]

@@ -86,16 +86,19 @@ def hide_labels(data: Dataset) -> Dataset:
 def hold_out(
   examples: Split, validation_fraction: float, class_names: tuple[str, ...] = ()
 ) -> tuple[Split, Split]:
-  """Splits the examples into a part to keep and a part for validation: stratified, always the same.
+  """Splits the examples into a part to keep and a part for validation, always the same.
+
+  Examples of one class each are stratified.
 
   Args:
-    examples: the examples, with a label each.
+    examples: the examples.
     validation_fraction: above 0 and below 1.
     class_names: the names of the classes, for errors.
   """
   from sklearn.model_selection import train_test_split
 
-  classes, sizes = np.unique(examples.labels, return_counts=True)
+  one = examples.labels.ndim == 1
+  classes, sizes = np.unique(examples.labels if one else np.zeros(len(examples)), return_counts=True)
   number, held = len(examples), math.ceil(validation_fraction * len(examples))
   if sizes.min() < 2:
     label = int(classes[sizes.argmin()])
@@ -113,6 +116,9 @@ def hold_out(
       f"{number - len(classes)} examples, or a validation split of its own",
     )
   kept, held_out = train_test_split(
-    np.arange(number), test_size=validation_fraction, random_state=0, stratify=examples.labels
+    np.arange(number),
+    test_size=validation_fraction,
+    random_state=0,
+    stratify=examples.labels if one else None,
   )
   return examples.take(np.sort(kept)), examples.take(np.sort(held_out))

@@ -1,7 +1,7 @@
 """`evaluate.measures`: more about a run's probabilities than error, NLL, Brier score and ECE."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,19 +18,34 @@ from jaxreg.typing import Array, Key
 
 
 class Predicted(NamedTuple):
-  """The log-probabilities `[n, classes]` of a run for a split with these labels `[n]`; `key` is for draws."""
+  """The predictions of a run for a split.
+
+  Attributes:
+    log_probs: `[n, classes]`, or `[n, labels, 2]` for several labels an example.
+    labels: `[n]`, or `[n, labels]`, where -1 is a label that is not known.
+    key: for draws.
+  """
 
   log_probs: np.ndarray
   labels: np.ndarray
   key: Key
 
+  @property
+  def where(self) -> np.ndarray:
+    """Which labels are known."""
+    return self.labels >= 0
+
+  def known(self, sums: Callable[..., Any], log_probs: Any = None) -> Any:
+    """A measure of these log-probabilities, by default the run's, at the known labels."""
+    return sums(self.log_probs if log_probs is None else log_probs, self.labels, where=self.where)
+
 
 def _temperature(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
   del alpha
-  temperature = calibration.fit_temperature(held_out.log_probs, held_out.labels)
+  temperature = held_out.known(calibration.fit_temperature)
   tempered = calibration.temper(shown.log_probs, temperature=temperature)
-  total, count = calibration.nll(tempered, shown.labels)
-  ece = calibration.ece(calibration.ece_bins(tempered, shown.labels))
+  total, count = shown.known(calibration.nll, tempered)
+  ece = calibration.ece(shown.known(calibration.ece_bins, tempered))
   return {"temperature": temperature, "tempered_nll": total / count, "tempered_ece": ece}
 
 
@@ -48,23 +63,80 @@ def _sets(
   name: str, ours: Array, shown: Predicted, theirs: Array, held_out: Predicted, alpha: float
 ) -> dict[str, Any]:
   """How often the sets hold the label, and their mean number of classes."""
-  sets = np.asarray(ours <= calibration.conformal_threshold(theirs, held_out.labels, alpha=alpha))
-  covered = sets[np.arange(len(sets)), shown.labels]
-  return {f"{name}_coverage": covered.mean(), f"{name}_size": sets.sum(axis=-1).mean()}
+  threshold = calibration.conformal_threshold(theirs, held_out.labels, alpha=alpha, where=held_out.where)
+  sets = np.asarray(ours <= threshold)
+  covered = np.take_along_axis(sets, np.maximum(shown.labels, 0)[..., None], axis=-1)[..., 0]
+  sizes = sets.sum(axis=-1)
+  return {f"{name}_coverage": covered[shown.where].mean(), f"{name}_size": sizes[shown.where].mean()}
 
 
-OF_THE_SPLIT: dict[str, Callable[[np.ndarray, np.ndarray], Array]] = {
-  "mce": lambda log_probs, labels: calibration.mce(calibration.ece_bins(log_probs, labels)),
-  "adaptive_ece": lambda log_probs, labels: calibration.ece(calibration.adaptive_bins(log_probs, labels)),
-  "classwise_ece": lambda log_probs, labels: calibration.ece(
-    calibration.classwise_bins(log_probs, labels)
-  ).mean(),
+def _ranking(shown: Predicted) -> dict[str, Any]:
+  """AUROC and average precision: the means over the labels, and of all answers together."""
+  from sklearn import metrics  # its import takes a moment
+
+  scores = {"auroc": metrics.roc_auc_score, "average_precision": metrics.average_precision_score}
+  found: dict[str, Any] = {}
+  for name, score in scores.items():
+    found[f"{name}_macro"] = np.mean([score(*label) for label in _of_labels(shown)])
+    found[f"{name}_micro"] = score(*_together(_of_labels(shown)))
+  return found
+
+
+def _f1(shown: Predicted) -> dict[str, Any]:
+  return _f1_at(shown, [0.5] * len(_of_labels(shown)), "f1")
+
+
+def _thresholds(shown: Predicted, held_out: Predicted, alpha: float) -> dict[str, Any]:
+  """F1 with a threshold for each label, which gives the largest F1 on the validation split."""
+  from sklearn.metrics import precision_recall_curve
+
+  del alpha
+  best: list[float] = []
+  for label in _of_labels(held_out):
+    precision, recall, thresholds = precision_recall_curve(*label)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    best.append(thresholds[f1[:-1].argmax()])
+  return _f1_at(shown, best, "tuned_f1")
+
+
+def _f1_at(shown: Predicted, thresholds: Sequence[float], name: str) -> dict[str, Any]:
+  """F1 of the answers yes, with a threshold for each label."""
+  from sklearn.metrics import f1_score
+
+  options: Any = {"zero_division": 0.0}  # no answer yes, and no label that is yes
+  score = functools.partial(f1_score, **options)
+  answers = [(labels, yes >= at) for (labels, yes), at in zip(_of_labels(shown), thresholds, strict=True)]
+  macro = np.mean([score(*label) for label in answers])
+  return {f"{name}_macro": macro, f"{name}_micro": score(*_together(answers))}
+
+
+def _of_labels(shown: Predicted) -> list[tuple[np.ndarray, np.ndarray]]:
+  """For each label, where it is known: whether it is yes, and the probability of yes."""
+  number = len(shown.labels)
+  yes = np.exp(np.asarray(shown.log_probs, np.float64))[..., 1].reshape(number, -1)
+  return [(y[y >= 0], p[y >= 0]) for y, p in zip(shown.labels.reshape(number, -1).T, yes.T, strict=True)]
+
+
+def _together(labels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+  return [np.concatenate(parts) for parts in zip(*labels, strict=True)]
+
+
+OF_THE_SPLIT: dict[str, Callable[[Predicted], dict[str, Any]]] = {
+  "mce": lambda shown: {"mce": calibration.mce(shown.known(calibration.ece_bins))},
+  "adaptive_ece": lambda shown: {"adaptive_ece": calibration.ece(shown.known(calibration.adaptive_bins))},
+  "classwise_ece": lambda shown: {
+    "classwise_ece": calibration.ece(shown.known(calibration.classwise_bins)).mean()
+  },
+  "ranking": _ranking,
+  "f1": _f1,
 }
+OF_YES_OR_NO = ("ranking", "f1", "thresholds")
 # These learn one number from the validation split.
 HELD_OUT: dict[str, Callable[[Predicted, Predicted, float], dict[str, Any]]] = {
   "temperature": _temperature,
   "conformal": _conformal,
   "aps": _aps,
+  "thresholds": _thresholds,
 }
 
 
@@ -75,18 +147,28 @@ def further_measures(
 
   `temperature` gives the temperature, and NLL and ECE at it. `conformal` and `aps` give the share of the
   sets that hold the label, which is to be `1 - alpha`, and their mean size. `laplace` is as in
-  `laplace_measures`.
+  `laplace_measures`. Labels that are no or yes have three more: `ranking` gives AUROC and average precision,
+  `f1` that of answers at probability 1/2, and `thresholds` that of answers at thresholds learned for each
+  label.
   """
   dataset, ensemble = run.dataset, run.program.ensemble
   wanted = {"val": dataset.val, split: dataset.splits()[split]}
-  if ensemble > 1 or wanted[split].labels.ndim > 1:
+  labels = wanted[split].labels
+  if ensemble > 1 or (labels.ndim > 1 and dataset.describe().has_tokens):
     raise RunError(
-      "evaluate.measures: needs labels [n] and ensemble=1, "
-      f"got labels {wanted[split].labels.shape} and ensemble={ensemble}"
+      "evaluate.measures: needs ensemble=1 and labels of examples, "
+      f"got ensemble={ensemble} and labels {labels.shape}"
     )
+  if dataset.num_classes != 2 and (binary := [name for name in names if name in OF_YES_OR_NO]):
+    raise RunError(
+      f"evaluate.measures: {', '.join(binary)} needs labels that are no or yes, got {dataset.num_classes} "
+      "classes"
+    )
+  if labels.ndim > 1 and "laplace" in names:
+    raise RunError(f"evaluate.measures: laplace needs labels [n], got {labels.shape}")
   learns = [name for name in names if name in HELD_OUT or name == "laplace"]
   # Two splits may be the same examples, read twice.
-  if learns and np.array_equal(wanted["val"].labels, wanted[split].labels):
+  if learns and np.array_equal(wanted["val"].labels, labels):
     raise RunError(
       f"evaluate.measures: {', '.join(learns)} learns from the validation split, which must have other "
       f"examples than evaluate.split={split}"
@@ -111,8 +193,7 @@ def further_measures(
       elif name in HELD_OUT:
         values = HELD_OUT[name](predicted(split), predicted("val"), alpha)
       else:
-        shown = predicted(split)
-        values = {name: OF_THE_SPLIT[name](shown.log_probs, shown.labels)}
+        values = OF_THE_SPLIT[name](predicted(split))
       for measure, value in jax.device_get(values).items():
         found.setdefault(f"{split}/{measure}", []).append(float(value))
   return {name: np.array(values) for name, values in found.items()}

@@ -75,6 +75,11 @@ def _further(results: Table, split: str) -> list[str]:
     if f"{split}/{name}_size" in results:
       size = shown(results, f"{split}/{name}_size", digits=3)
       lines.append(f"{indent}{name} sets: {size} classes, with the label in {percent(f'{name}_coverage')}")
+  titles = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1", "tuned_f1": "F1, tuned"}
+  for name, title in titles.items():
+    if f"{split}/{name}_macro" in results:
+      macro, micro = percent(f"{name}_macro"), percent(f"{name}_micro")
+      lines.append(f"{indent}{title}: {macro} in the mean of the labels, {micro} of all answers")
   return lines
 
 

@@ -15,8 +15,9 @@ class Examples(NamedTuple):
 
   Attributes:
     inputs: `[batch, ...]`, floating and divided by the scale of the data, or integer tokens.
-    labels: integers `[batch]`, or `[batch, length]` for sequences; probabilities `[batch, classes]` if mixed.
-    weights: `[batch]`, or `[batch, length]` for sequences; the padding of a sequence has weight 0.
+    labels: integers `[batch]`, or `[batch, length]` for sequences, or `[batch, labels]`, each 0 or 1, for
+      several labels an example; if mixed, probabilities with an axis of classes more.
+    weights: `[batch]`, or as the labels if these have two axes; the padding of a sequence has weight 0.
     where: whether there is a label, of the shape of `weights`.
     mixing: how `augment.manifold_mixup` mixes hidden features, or None.
   """
@@ -53,6 +54,8 @@ def make_examples(batch: Batch, scale: float) -> Examples:
   inputs, labels = batch["inputs"], batch["labels"]
   weights = batch["weights"] if "weights" in batch else jnp.ones(labels.shape[:1], jnp.float32)
   if jnp.issubdtype(labels.dtype, jnp.floating):
+    if weights.ndim < labels.ndim - 1:
+      weights = jnp.broadcast_to(weights[:, None], labels.shape[:-1])
     where = jnp.ones(weights.shape, bool)
   else:
     where = labels >= 0

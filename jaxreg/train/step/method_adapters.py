@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxreg import losses
@@ -47,6 +48,25 @@ def keyless(loss_terms: Callable[..., dict[str, Array]]) -> Callable[..., dict[s
 def predict_softmax(key: Key, *, logits: Array) -> Array:
   del key
   return losses.softmax_log_probs(logits)
+
+
+def binary(loss: Callable[..., Array], name: str) -> Callable[..., dict[str, Array]]:
+  """A loss of yes-or-no labels as the one term of an objective; mixed labels have shares of no and yes."""
+
+  @functools.wraps(loss)
+  def terms(key: Key, *, logits: Array, labels: Array, **arguments: Any) -> dict[str, Array]:
+    del key
+    yes = labels[..., 1] if jnp.issubdtype(labels.dtype, jnp.floating) else labels
+    return {name: loss(logits, yes, **arguments)}
+
+  return terms
+
+
+def predict_binary(key: Key, *, logits: Array) -> Array:
+  """Of each label, the log-probabilities of no and yes: `[batch, ..., 2]`."""
+  del key
+  wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+  return jax.nn.log_sigmoid(jnp.stack([-wide, wide], axis=-1))
 
 
 def predict_dropmax(

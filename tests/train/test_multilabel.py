@@ -1,0 +1,212 @@
+"""Labels that are no or yes, one an example or several: against float64 NumPy and scikit-learn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+from scipy.special import expit
+from sklearn import metrics as sklearn
+
+from jaxreg import train
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.data import sources
+from jaxreg.train.jobs.measures import OF_THE_SPLIT, Predicted
+from jaxreg.train.jobs.report import report
+from jaxreg.train.run import manifest
+
+FIELDS = {
+  "data.digits.attributes": True,
+  "method.name": "multilabel",
+  "model.MLP.dropout_rate": 0.0,
+  "epochs": 3,
+}
+DATA = sources.digits(attributes=True).limited(128)
+MEASURES = ("ranking", "f1", "thresholds", "mce", "classwise_ece", "adaptive_ece", "temperature", "conformal")
+
+
+def test_the_attributes_of_the_digits():
+  digits = sources.digits()
+  for split, own in zip(sources.digits(attributes=True).splits().values(), digits.splits().values()):
+    np.testing.assert_array_equal(split.inputs, own.inputs)
+    known = {0: "1010", 1: "0000", 2: "1100", 5: "0101", 8: "1011", 9: "0011"}
+    for digit, text in known.items():
+      assert (split.labels[own.labels == digit] == [int(letter) for letter in text]).all()
+
+
+def stepped(batch, **fields):
+  config = runs.make_config({**FIELDS, **fields})
+  program = build(config, DATA.describe())
+  state = program.init(0)
+  _, metrics = jax.jit(program.train_step)(state, batch)
+  outputs, _ = program.apply_fn(state.params, {}, jnp.asarray(batch["inputs"]) / 16, key=None, train=False)
+  return {name: float(total) / float(count) for name, (total, count) in metrics.items()}, outputs["logits"]
+
+
+def surprise(logits, labels):
+  z = np.asarray(logits, np.float64)
+  return np.where(labels == 1, np.logaddexp(0, -z), np.logaddexp(0, z))
+
+
+def test_the_loss_is_the_mean_over_the_labels_that_are_known():
+  labels = DATA.train.labels[:32].astype(np.int32)
+  labels[::3, 1] = -1
+  labels[5] = -1
+  inputs, weights = DATA.train.inputs[:32], np.float32(np.arange(32) % 4)
+  got, logits = stepped({"inputs": inputs, "labels": labels, "weights": weights})
+  assert logits.shape == (32, 4)
+  counts = weights[:, None] * (labels >= 0)
+  mean = lambda x: (counts * x).sum() / counts.sum()
+  assert got["nll"] == pytest.approx(mean(surprise(logits, labels)), rel=1e-5)
+  assert got["accuracy"] == pytest.approx(mean((np.asarray(logits) > 0) == labels), rel=1e-5)
+  changed = {"inputs": inputs, "labels": np.where(labels < 0, -1, labels), "weights": weights}
+  assert stepped(changed)[0]["loss"] == got["loss"]
+
+
+def test_mixed_labels_have_the_mean_of_both_losses():
+  batch = {"inputs": DATA.train.inputs[:32], "labels": DATA.train.labels[:32].astype(np.int32)}
+  shares = np.random.default_rng(0).dirichlet([1, 1], (32, 4)).astype(np.float32)
+  got, logits = stepped({**batch, "labels": shares})
+  want = shares[..., 0] * surprise(logits, 0) + shares[..., 1] * surprise(logits, 1)
+  assert got["nll"] == pytest.approx(want.mean(), rel=1e-5)
+  mixed, _ = stepped(batch, **{"augment.names": ("mixup",)})
+  assert 0 < mixed["nll"] < 2
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, light_module):
+  workdir = tmp_path_factory.mktemp("multilabel")
+  train.train(runs.make_config(FIELDS), workdir)
+  return workdir
+
+
+def test_a_run_is_trained_loaded_and_measured(trained, light_runs):
+  """scikit-learn's own sums over several labels, and a search of all thresholds."""
+  config = runs.make_config({**FIELDS, "job": "evaluate", "evaluate.measures": MEASURES})
+  found = train.evaluate(config, trained)
+  predict = train.load(trained)
+  assert predict.class_names == ("even", "prime", "has a loop", "above 4")
+  log_probs = np.asarray(predict(DATA.test.inputs), np.float64)
+  assert log_probs.shape == (128, 4, 2)
+  np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1, rtol=1e-5)
+  yes, labels = np.exp(log_probs[..., 1]), DATA.test.labels
+  assert found["test/error"] == pytest.approx(((yes > 0.5) != labels).mean(), abs=1e-6)
+  assert found["test/nll"] == pytest.approx(-np.log(np.where(labels, yes, 1 - yes)).mean(), rel=1e-4)
+  scores = {"auroc": sklearn.roc_auc_score, "average_precision": sklearn.average_precision_score}
+  for average in ("macro", "micro"):
+    for name, score in scores.items():
+      assert found[f"test/{name}_{average}"] == pytest.approx(score(labels, yes, average=average), rel=1e-6)
+    f1 = sklearn.f1_score(labels, yes >= 0.5, average=average)
+    assert found[f"test/f1_{average}"] == pytest.approx(f1, rel=1e-6)
+  held = np.exp(np.asarray(predict(DATA.val.inputs), np.float64))[..., 1]
+  best = []
+  for p, y in zip(held.T, DATA.val.labels.T):
+    f1 = [sklearn.f1_score(y, p >= at) for at in np.sort(p)]
+    best.append(np.sort(p)[int(np.argmax(f1))])
+  for average in ("macro", "micro"):
+    f1 = sklearn.f1_score(labels, yes >= best, average=average)
+    assert found[f"test/tuned_f1_{average}"] == pytest.approx(f1, abs=0.01)
+  told = report(found, config, trained)
+  assert all(word in told for word in ("AUROC", "average precision", "F1: ", "F1, tuned"))
+
+
+def test_a_run_is_resumed_to_the_same_bits(trained, light_runs, tmp_path):
+  train.train(runs.make_config({**FIELDS, "epochs": 2}), tmp_path)
+  assert max(manifest.good_steps(tmp_path)) == 8
+  train.train(runs.make_config(FIELDS), tmp_path)
+  runs.assert_bitwise(runs.final_state(tmp_path), runs.final_state(trained))
+
+
+def test_measures_leave_out_what_is_not_known():
+  rng = np.random.default_rng(0)
+  labels, z = rng.integers(0, 2, (60, 3)), rng.normal(size=(60, 3))
+  labels[:20, 1] = -1
+  shown = Predicted(np.log(np.stack([expit(-z), expit(z)], -1)), labels, jax.random.key(0))
+
+  found = OF_THE_SPLIT["ranking"](shown) | OF_THE_SPLIT["f1"](shown)
+  each = [sklearn.roc_auc_score(y[y >= 0], x[y >= 0]) for y, x in zip(labels.T, z.T)]
+  known = labels >= 0
+  assert found["auroc_macro"] == pytest.approx(np.mean(each))
+  assert found["auroc_micro"] == pytest.approx(sklearn.roc_auc_score(labels[known], z[known]))
+  assert found["f1_micro"] == pytest.approx(sklearn.f1_score(labels[known], z[known] >= 0))
+
+
+def arrays(labels, path):
+  x = np.random.default_rng(0).normal(size=(len(labels), 5)).astype(np.float32)
+  np.savez(path, x_train=x, y_train=labels, x_test=x + 1, y_test=labels)
+  return str(path)
+
+
+def test_arrays_of_your_own(tmp_path):
+  labels = np.random.default_rng(1).integers(-1, 2, (50, 3))
+  data = runs.read_source("npz", path=arrays(labels, tmp_path / "a.npz"))
+  assert data.describe().label_shape == (3,)
+  assert data.num_classes == 2
+  np.testing.assert_array_equal(data.test.labels, labels)
+  assert len(data.train) == 45
+
+
+@pytest.mark.parametrize(
+  ("labels", "message"),
+  [
+    (np.eye(3, dtype=int)[np.arange(30) % 3], r"one-hot: give labels\.argmax\(1\)"),
+    (np.arange(60).reshape(30, 2) % 5, "give one label an example"),
+    (np.zeros((30, 1), int), r"give labels\[:, 0\]"),
+  ],
+)
+def test_labels_that_are_neither_are_refused(tmp_path, labels, message):
+  with pytest.raises(train.RunError, match=message):
+    runs.read_source("npz", path=arrays(labels, tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize(
+  ("fields", "message"),
+  [
+    (
+      {**FIELDS, "method.name": "softmax"},
+      "4 yes-or-no labels an example, which need one of binary, multilabel",
+    ),
+    ({"method.name": "binary"}, "binary is for labels that are no or yes, 0 or 1; the data have 10 classes"),
+    ({**FIELDS, "regularizers.names": ("r_drop",)}, "cannot be used with .* several labels an example"),
+  ],
+)
+def test_methods_that_do_not_fit_are_refused(fields, message):
+  config = runs.make_config(fields)
+  data = sources.digits(attributes="data.digits.attributes" in fields)
+  with pytest.raises(train.RunError, match=message):
+    build(config, data.describe())
+
+
+def test_measures_of_ten_classes_are_refused(finished_run, light_runs):
+  with pytest.raises(train.RunError, match="f1 needs labels that are no or yes, got 10 classes"):
+    train.evaluate(runs.make_config({"job": "evaluate", "evaluate.measures": ("f1",)}), finished_run)
+
+
+@pytest.mark.thorough
+def test_one_label_an_example(tmp_path, light_runs):
+  rng = np.random.default_rng(2)
+  x = rng.normal(size=(90, 4)).astype(np.float32)
+  y = (x[:, 0] + 0.1 * rng.normal(size=90) > 0).astype(int)
+  np.savez(tmp_path / "a.npz", x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:])
+  fields = {
+    "data.name": "npz",
+    "data.npz.path": str(tmp_path / "a.npz"),
+    "method.name": "binary",
+    "epochs": 40,
+  }
+  workdir = tmp_path / "run"
+  results = train.train(runs.make_config(fields), workdir)
+  assert results["test/error"] < 0.3
+  log_probs = train.load(workdir)(x[60:])
+  assert log_probs.shape == (30, 2)
+  assert results["test/error"] == pytest.approx((log_probs.argmax(-1) != y[60:]).mean())
+  measured = {"job": "evaluate", "evaluate.measures": ("ranking", "aps")}
+  found = train.evaluate(runs.make_config({**fields, **measured}), workdir)
+  assert found["test/auroc_macro"] == pytest.approx(sklearn.roc_auc_score(y[60:], log_probs[:, 1]))
+  assert found["test/auroc_micro"] == found["test/auroc_macro"]
+
+
+def test_laplace_needs_one_label(trained, light_runs):
+  config = runs.make_config({**FIELDS, "job": "evaluate", "evaluate.measures": ("laplace",)})
+  with pytest.raises(train.RunError, match=r"laplace needs labels \[n\], got \(128, 4\)"):
+    train.evaluate(config, trained)
