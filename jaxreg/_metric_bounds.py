@@ -5,10 +5,8 @@ import re
 
 # By patterns of the last part of a name. Fractions are not per cent.
 _BOUNDS = {
-  r"(.*_)?(error|accuracy|ece|coverage|auroc|fpr95)|mce|(auroc|average_precision|(tuned_)?f1)_(macro|micro)": (
-    0.0,
-    1.0,
-  ),
+  r"(.*_)?(error|accuracy|ece|coverage|auroc|fpr95)|mce": (0.0, 1.0),
+  r"(auroc|average_precision|(tuned_)?f1)_(macro|micro)": (0.0, 1.0),
   r"(.*_)?(nll|size)|temperature": (0.0, math.inf),
   r"brier": (0.0, 2.0),
   r"bleu": (0.0, 100.0),
