@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax.errors import FlaxError
 
-from jaxreg import models, paths
+from jaxreg import losses, models, paths
 from jaxreg.train.assemble import compatibility
 from jaxreg.train.config.checks import check
 from jaxreg.train.config.choices import Config, chosen, chosen_all, flatten, relevant
@@ -65,6 +66,7 @@ def make_program(
   num_examples: int,
   input_dtype: str = "float32",
   scale: float = 1.0,
+  class_counts: Sequence[int] = (),
   teacher: TrainedFn | None = None,
 ) -> Program:
   """The pure functions that `config` describes, for a training loop of your own.
@@ -76,6 +78,7 @@ def make_program(
     num_examples: the size of the training set, for schedules that count epochs.
     input_dtype: the dtype of the inputs in a batch.
     scale: the divisor of the inputs, such as 255 for uint8 images.
+    class_counts: the number of training examples of each class, for `method.class_weights`.
     teacher: `(key, inputs) -> log-probabilities` for `regularizers.distillation`, on inputs divided by
       `scale`; it is traced, and takes the place of the run in `teacher.workdir`.
 
@@ -90,7 +93,14 @@ def make_program(
   check(config)
   if "distillation" in config.regularizers.names and teacher is None:
     raise RunError("regularizers.distillation: make_program reads no run; give it a function teacher")
-  data = DataSpec(tuple(input_shape), input_dtype, num_classes, {"train": num_examples}, scale)
+  data = DataSpec(
+    input_shape=tuple(input_shape),
+    input_dtype=input_dtype,
+    num_classes=num_classes,
+    sizes={"train": num_examples},
+    scale=scale,
+    class_counts=tuple(class_counts),
+  )
   return build(config, data, teacher=teacher)
 
 
@@ -245,7 +255,20 @@ def _objective(
     trained_fn=teacher,
     scale=data.scale,
     most_labels=most_labels(augmentations),
+    class_weights=_class_weights(config, data),
   )
+
+
+def _class_weights(config: Config, data: DataSpec) -> Array | None:
+  """The weights of the classes that `method.class_weights` asks for."""
+  scheme, limit = config.method.class_weights, config.method.class_weights_limit
+  if scheme == "none":
+    return None
+  if not data.class_counts:
+    raise RunError(f"method.class_weights: needs one label an example, got labels {data.label_shape}")
+  if 0 < limit < 1:
+    raise RunError(f"method.class_weights_limit: must be 0 or at least 1, got {limit}")
+  return losses.class_weights(np.asarray(data.class_counts), scheme=scheme, limit=limit or None)
 
 
 def _trace(program: Program, data: DataSpec, batch_size: int) -> None:

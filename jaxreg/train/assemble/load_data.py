@@ -9,12 +9,12 @@ from collections.abc import Generator
 
 from jaxreg.train.config.choices import Config, chosen
 from jaxreg.train.data import scaling
-from jaxreg.train.data.batches import Order, bootstrap
+from jaxreg.train.data.batches import Balanced, Order, bootstrap
 from jaxreg.train.data.dataset import Dataset
 from jaxreg.train.data.readable import without_faults
 from jaxreg.train.data.subsets import flip_labels, hide_labels, subset
 from jaxreg.train.devices import processes
-from jaxreg.train.errors import ArgumentError
+from jaxreg.train.errors import ArgumentError, RunError
 from jaxreg.train.lookup import short
 
 HINT = "; the job check-data finds all such images, and --config.data.skip_unreadable=True leaves them out"
@@ -64,6 +64,12 @@ def is_resident(config: Config, dataset: Dataset) -> bool:
 def make_order(config: Config, dataset: Dataset) -> Order:
   """The order that says which training examples make the batch of a step."""
   seeds, number = range(config.seed, config.seed + config.replicas), len(dataset.train)
+  labels = dataset.train.labels
+  if config.data.balanced and (labels.ndim > 1 or config.data.bootstrap):
+    raise RunError(
+      "data.balanced: needs one label an example and data.bootstrap=False, "
+      f"got labels {labels.shape} and data.bootstrap={config.data.bootstrap}"
+    )
   return Order(
     seeds,
     number,
@@ -71,6 +77,7 @@ def make_order(config: Config, dataset: Dataset) -> Order:
     drawn=tuple(bootstrap(seed, number) for seed in seeds) if config.data.bootstrap else (),
     num_unlabelled=0 if dataset.unlabelled is None else len(dataset.unlabelled),
     unlabelled_batch_size=config.data.unlabelled.batch_size,
+    balanced=Balanced(labels) if config.data.balanced else None,
   )
 
 

@@ -176,6 +176,9 @@ class Data(Choice):
   bootstrap: bool = field(
     False, "Each run resamples its training set: as many examples, drawn with replacement."
   )
+  balanced: bool = field(
+    False, "Batches draw all classes equally often: an epoch repeats rare classes and leaves out others."
+  )
   unlabelled: Unlabelled
   stream: Stream
 
@@ -202,6 +205,12 @@ class Model(Choice):
 
 class Method(Choice):
   name: str = field("dropmax", "The head, the loss and the prediction rule.")
+  class_weights: Literal["none", "inverse", "sqrt", "effective"] = field(
+    "none", "Weights of the training examples by their class, as losses.class_weights computes them."
+  )
+  class_weights_limit: float = field(
+    0.0, "The largest ratio of two class weights; 0: any.", "[0, inf)", "method.class_weights"
+  )
 
 
 class Regularizers(Choice, read_when="regularizers.names"):

@@ -48,6 +48,7 @@ class Order:
     drawn: for each replica, its resampled set `[num_examples]`; empty for the set itself.
     num_unlabelled: the number of examples without labels, which follow the others.
     unlabelled_batch_size: the number of unlabelled examples that join each batch.
+    balanced: how an epoch draws all classes equally often; None takes each example once.
   """
 
   seeds: range
@@ -56,29 +57,71 @@ class Order:
   drawn: tuple[np.ndarray, ...] = ()
   num_unlabelled: int = 0
   unlabelled_batch_size: int = 0
+  balanced: "Balanced | None" = None
 
   def __call__(self, step: int) -> np.ndarray:
     rows = []
     for replica, seed in enumerate(self.seeds):
-      row = batch_indices(seed, step, num_examples=self.num_examples, batch_size=self.batch_size)
+      row = batch_indices(
+        seed, step, num_examples=self.num_examples, batch_size=self.batch_size, balanced=self.balanced
+      )
       if self.drawn:
         row = self.drawn[replica][row]
       if self.unlabelled_batch_size:
-        other = {"num_examples": self.num_unlabelled, "batch_size": self.unlabelled_batch_size}
-        row = np.concatenate([row, self.num_examples + batch_indices(keys.unlabelled(seed), step, **other)])
+        other = batch_indices(
+          keys.unlabelled(seed),
+          step,
+          num_examples=self.num_unlabelled,
+          batch_size=self.unlabelled_batch_size,
+        )
+        row = np.concatenate([row, self.num_examples + other])
       rows.append(row)
     return np.stack(rows)
 
 
-def batch_indices(seed: int, step: int, *, num_examples: int, batch_size: int) -> np.ndarray:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Balanced:
+  """`balanced(seed, epoch)`: indices `[num_examples]` of examples, as many of each class.
+
+  The classes come in rounds, each class once in random order. The examples of a class come in random order,
+  and none comes again before all others have come. Rare classes repeat their examples within an epoch; a
+  frequent class shows others of its examples in the next one.
+
+  Attributes:
+    labels: `[num_examples]`, the classes, integers from 0.
+  """
+
+  labels: np.ndarray
+
+  def __call__(self, seed: int, epoch: int) -> np.ndarray:
+    return _balanced_epoch(self, seed, epoch)
+
+
+@functools.lru_cache(maxsize=128)  # each replica has one
+def _balanced_epoch(balanced: Balanced, seed: int, epoch: int) -> np.ndarray:
+  generator, number = keys.permutation(seed, epoch), len(balanced.labels)
+  classes = np.unique(balanced.labels)
+  rounds = -(-number // len(classes))
+  of_class: list[np.ndarray] = []
+  for label in classes:
+    members = np.flatnonzero(balanced.labels == label)
+    times = -(-rounds // len(members))
+    of_class.append(np.concatenate([generator.permutation(members) for _ in range(times)])[:rounds])
+  return generator.permuted(np.stack(of_class, axis=1), axis=1).ravel()[:number].astype(np.int32)
+
+
+def batch_indices(
+  seed: int, step: int, *, num_examples: int, batch_size: int, balanced: Balanced | None = None
+) -> np.ndarray:
   """The indices of a step's examples: `[batch_size]`, int32, the same in every process.
 
-  Each epoch is a new permutation; its last, incomplete batch is left out.
+  Each epoch is a new permutation, or a new draw of `balanced`; its last, incomplete batch is left out.
   """
   steps_per_epoch = num_examples // batch_size
   epoch, position = divmod(step, steps_per_epoch)
   start = position * batch_size
-  return _permutation(seed, epoch, num_examples)[start : start + batch_size]
+  of_epoch = balanced(seed, epoch) if balanced else _permutation(seed, epoch, num_examples)
+  return of_epoch[start : start + batch_size]
 
 
 @functools.lru_cache(maxsize=128)  # each replica has one

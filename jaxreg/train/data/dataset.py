@@ -32,6 +32,7 @@ class DataSpec:
     mean, std: a number for each channel, which standardise the scaled inputs; () does not.
     model: the keyword arguments that the data give the backbone.
     class_names: the name of each class, or of each of several labels, or ().
+    class_counts: the number of training examples of each class; () for several labels an example.
     crc32: a checksum of each split.
   """
 
@@ -45,6 +46,7 @@ class DataSpec:
   std: tuple[float, ...] = ()
   model: Mapping[str, int] = dataclasses.field(default_factory=dict)
   class_names: tuple[str, ...] = ()
+  class_counts: tuple[int, ...] = ()
   crc32: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   @property
@@ -201,8 +203,13 @@ class Dataset:
       std=self.std,
       model=self.model,
       class_names=self.class_names,
+      class_counts=self._class_counts(),
       crc32={name: _crc32(split) for name, split in splits.items()},
     )
+
+  def _class_counts(self) -> tuple[int, ...]:
+    labels = self.train.labels
+    return () if labels.ndim > 1 else tuple(np.bincount(labels, minlength=self.num_classes).tolist())
 
   def checked(self) -> "Dataset":
     """Returns the data set if every split can be trained on."""

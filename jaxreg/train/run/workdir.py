@@ -27,7 +27,7 @@ from jaxreg.train.run.log import progress
 from jaxreg.train.run.manifest import good_steps
 
 SHOWN = 8  # differences in a message
-FORMAT = 1  # of a work directory; a change that an older or newer version cannot read gets the next number
+FORMAT = 2  # of a work directory; a change that an older or newer version cannot read gets the next number
 
 
 def claim(workdir: Path, fields: Table, data: DataSpec, num_steps: int) -> str | None:
@@ -179,6 +179,10 @@ def _is_size(value: Any) -> bool:
   return type(value) is int and 1 <= value < 2**31
 
 
+def _is_count(value: Any) -> bool:
+  return value == 0 or _is_size(value)
+
+
 def _is_text(value: Any) -> bool:
   return isinstance(value, str)
 
@@ -214,6 +218,7 @@ DATA: dict[str, Callable[[Any], bool]] = {
   "std": _list_of(_is_number),
   "model": _table_of(_is_size),
   "class_names": _list_of(_is_text),
+  "class_counts": _list_of(_is_count),
   "crc32": _table_of(_is_number),
 }
 

@@ -44,6 +44,13 @@ class Examples(NamedTuple):
     return self.labels.argmax(axis=-1) if self.mixed else self.labels
 
 
+def by_class(examples: Examples, class_weights: Array) -> Examples:
+  """The examples with weights multiplied by those of their classes, `[classes]`; a mixture has the mean."""
+  labels = examples.labels
+  factor = labels @ class_weights if examples.mixed else class_weights[labels]
+  return examples._replace(weights=examples.weights * jnp.where(examples.where, factor, 1))
+
+
 def scaled(inputs: Array, scale: float) -> Array:
   """Stored inputs in the model's units: tokens stay, others are divided by `scale` as float32."""
   return inputs if is_tokens(inputs.dtype) else inputs.astype(jnp.float32) / scale

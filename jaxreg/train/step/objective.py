@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxreg.train import keys
 from jaxreg.train.step.averages import Averaging
-from jaxreg.train.step.batch import Examples, make_examples
+from jaxreg.train.step.batch import Examples, by_class, make_examples
 from jaxreg.train.step.methods import Method
 from jaxreg.train.step.metrics import weighted
 from jaxreg.train.step.network_view import Outputs, TrainedFn, make_view_fn
@@ -32,6 +32,7 @@ def make_objective(
   trained_fn: TrainedFn | None = None,
   scale: float = 1.0,
   most_labels: int | None = None,
+  class_weights: Array | None = None,
 ) -> Objective:
   """Builds `(params, state, batch, key) -> (loss, (model_state, metrics))`.
 
@@ -43,6 +44,8 @@ def make_objective(
   examples turns the labels into probabilities. A method without soft labels then takes the mean of its losses
   for the classes, weighted by their shares. `most_labels` is the largest number of classes of one mixed
   example, so that no losses for other classes are computed; None computes all classes.
+
+  `class_weights` `[classes]` multiply the weights of the examples, in all but the accuracy.
 
   The penalties `(params, extras) -> scalar` and the `terms` are added to the mean over the examples. Terms
   see the features that `features_fn` returns, and the teacher `trained_fn`. Every term is a metric, and the
@@ -67,6 +70,9 @@ def make_objective(
     for number, augment in enumerate(augmentations):
       batch = augment(keys.numbered(augment_key, number), batch)
     examples = make_examples(batch, scale)
+    plain_weights = examples.label_weights
+    if class_weights is not None:
+      examples = by_class(examples, class_weights)
     # Manifold mixup: every pass mixes the same hidden features.
     mixing = {} if examples.mixing is None else {"mixing": examples.mixing}
     outputs, model_state = apply_fn(
@@ -93,7 +99,7 @@ def make_objective(
     total = sum((total for total, _ in metrics.values()), start=jnp.zeros_like(count))
     metrics["loss"] = (total, count)
     log_probs = method.predict(predict_key, **outputs, **predict_options)
-    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == examples.classes, weights)
+    metrics["accuracy"] = weighted(log_probs.argmax(axis=-1) == examples.classes, plain_weights)
     # The loss's own key: the diagnostics report the draws of the loss.
     metrics |= diagnose(keys.again(loss_key), examples, outputs)
     return total / jnp.where(count > 0, count, 1), (model_state, jax.lax.stop_gradient(metrics))

@@ -117,7 +117,6 @@ class AnalysedRun:
   def trajectory(self, num: int) -> np.ndarray:
     """The selected parameters after each of `num` more steps of the training."""
     state, split = self.state, self.dataset.train
-    sizes = {"num_examples": len(split), "batch_size": self.run.batch_size}
     full = self.run.batch_size == len(split)
     batch = place(self.mesh, host_batch(split), P()) if full else None
 
@@ -130,7 +129,9 @@ class AnalysedRun:
     start, seed = int(state.step), self.run.seed + self.options.replica
     for number in tqdm(range(start, start + num), desc="trajectory", leave=False, disable=None):
       if not full:
-        batch = host_batch(split.take(batch_indices(seed, number, **sizes)))
+        batch = host_batch(
+          split.take(batch_indices(seed, number, num_examples=len(split), batch_size=self.run.batch_size))
+        )
       state, flat = step(state, batch)
       samples.append(np.asarray(flat))
     return np.stack(samples)

@@ -44,12 +44,17 @@ def check_plain(run: Config, options: Flatness, dataset: Dataset) -> None:
   """Checks that the training can be continued from its last parameters, batch by batch of its examples."""
   if not options.replica < run.replicas:
     raise RunError(f"flatness.replica: must be below {run.replicas}, got {options.replica}")
-  plain = run.average.name == "none" and not run.data.bootstrap and not run.data.unlabelled.batch_size
+  data, weights = run.data, run.method.class_weights
+  plain = (
+    *(run.average.name == "none", weights == "none"),
+    *(not data.bootstrap, not data.balanced, not data.unlabelled.batch_size),
+  )
   only_profiles = set(options.analyses) == {"profile"}
-  if run.ensemble > 1 or (not plain and not only_profiles):
+  if run.ensemble > 1 or (not all(plain) and not only_profiles):
     raise RunError(
       "flatness: looks at single networks and, but for profiles, at runs with average.name=none, "
-      "data.bootstrap=False and no unlabelled examples; give another run"
+      "method.class_weights=none, data.bootstrap=False, data.balanced=False and no unlabelled examples; give "
+      "another run"
     )
   # A streamed data set draws new crops at every step.
   sampled = [name for name in SAMPLED if name in options.analyses]

@@ -1,0 +1,130 @@
+"""Classes of unequal frequency: weights of examples by class, and batches that draw all classes alike."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+from scipy.special import log_softmax
+
+from jaxreg import train
+from jaxreg.train.assemble.from_config import build
+from jaxreg.train.assemble.load_data import make_order
+from jaxreg.train.data import sources
+from jaxreg.train.data.batches import Balanced
+from jaxreg.train.data.dataset import Split
+from jaxreg.train.run import manifest
+
+QUIET = {"model.MLP.dropout_rate": 0.0, "method.name": "softmax"}
+COUNTS = np.bincount(sources.digits().limited(128).train.labels, minlength=10)
+
+
+def stepped(batch, **fields):
+  data = sources.digits().limited(128)
+  program = build(runs.make_config({**QUIET, **fields}), data.describe())
+  state = program.init(0)
+  _, metrics = jax.jit(program.train_step)(state, batch)
+  inputs = jnp.asarray(batch["inputs"], jnp.float32) / 16
+  logits = program.apply_fn(state.params, {}, inputs, key=None, train=False)[0]["logits"]
+  values = {name: float(total) / float(count) for name, (total, count) in metrics.items()}
+  return values, log_softmax(np.asarray(logits, np.float64), axis=-1)
+
+
+@pytest.mark.parametrize(
+  ("scheme", "weights"),
+  [
+    ("inverse", 1 / COUNTS),
+    ("sqrt", COUNTS**-0.5),
+    ("effective", (1 - 0.999) / (1 - 0.999**COUNTS)),
+  ],
+)
+def test_the_loss_is_a_weighted_mean(scheme, weights):
+  """With padding of weight 0; the accuracy is that of all examples alike."""
+  batch = runs.digits_batch(24, weights=np.float32(np.arange(24) % 3))
+  got, log_probs = stepped(batch, **{"method.class_weights": scheme})
+  labels = batch["labels"]
+  each = batch["weights"] * weights[labels]
+  nll = -log_probs[np.arange(24), labels]
+  assert got["nll"] == pytest.approx((each * nll).sum() / each.sum(), rel=1e-5)
+  right = log_probs.argmax(-1) == labels
+  assert got["accuracy"] == pytest.approx((batch["weights"] * right).sum() / batch["weights"].sum(), rel=1e-5)
+
+
+def test_a_limit_and_mixed_labels():
+  batch = runs.digits_batch(24)
+  got, log_probs = stepped(batch, **{"method.class_weights": "inverse", "method.class_weights_limit": 1.25})
+  raw = 1 / COUNTS
+  weights = np.minimum(raw, 1.25 * raw.min())
+  each = weights[batch["labels"]]
+  nll = -log_probs[np.arange(24), batch["labels"]]
+  assert got["nll"] == pytest.approx((each * nll).sum() / each.sum(), rel=1e-5)
+  soft = np.random.default_rng(0).dirichlet(np.ones(10), 24).astype(np.float32)
+  got, log_probs = stepped({**batch, "labels": soft}, **{"method.class_weights": "inverse"})
+  each = soft @ raw
+  assert got["nll"] == pytest.approx((each * -(soft * log_probs).sum(-1)).sum() / each.sum(), rel=1e-5)
+
+
+def test_evaluation_counts_all_examples_alike():
+  data, batch = sources.digits().limited(128), runs.digits_batch(24)
+  found = []
+  for scheme in ("none", "inverse"):
+    program = build(runs.make_config({**QUIET, "method.class_weights": scheme}), data.describe())
+    found.append(jax.jit(program.eval_step)(program.init(0), batch, 0))
+  jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+LABELS = np.repeat([0, 1, 2], [50, 8, 3])
+
+
+def test_balanced_epochs_draw_each_class_alike():
+  order = Balanced(LABELS)
+  for epoch in range(20):
+    drawn = LABELS[order(0, epoch)]
+    assert len(drawn) == 61
+    assert (np.sort(drawn[:60].reshape(20, 3)) == [0, 1, 2]).all()  # a round has each class once
+    of_rare = order(0, epoch)[drawn == 2]
+    assert np.bincount(of_rare - 58, minlength=3).min() >= len(of_rare) // 3  # none again before the others
+    of_frequent = order(0, epoch)[drawn == 0]
+    assert len(set(of_frequent.tolist())) == len(of_frequent)
+  seen = np.concatenate([order(0, epoch) for epoch in range(20)])
+  assert len(set(seen.tolist())) == 61  # nothing is left out for ever
+  assert not np.array_equal(order(0, 0), order(1, 0))
+  np.testing.assert_array_equal(order(0, 3), Balanced(LABELS)(0, 3))
+
+
+def test_a_balanced_run_is_resumed_to_the_same_bits(tmp_path, light_runs):
+  fields = {**QUIET, "data.balanced": True, "method.class_weights": "sqrt", "epochs": 3, "replicas": 2}
+  train.train(runs.make_config(fields), tmp_path / "whole")
+  train.train(runs.make_config({**fields, "epochs": 1}), tmp_path / "parts")
+  assert max(manifest.good_steps(tmp_path / "parts")) == 4
+  train.train(runs.make_config(fields), tmp_path / "parts")
+  runs.assert_bitwise(runs.final_state(tmp_path / "parts"), runs.final_state(tmp_path / "whole"))
+
+
+def test_batches_of_a_run_are_balanced():
+  data = sources.digits()
+  rare = np.flatnonzero((data.train.labels > 0) | (np.arange(len(data.train)) % 10 == 0))
+  data = dataclasses.replace(data, train=Split(data.train.inputs[rare], data.train.labels[rare]))
+  config = runs.make_config({"batch_size": 100, "data.balanced": True})
+  order = make_order(config, data)
+  for step in range(30):
+    counts = np.bincount(data.train.labels[order(step)[0]], minlength=10)
+    assert counts.min() >= 8
+
+
+def test_options_that_do_not_fit_are_refused():
+  data = sources.digits()
+  config = runs.make_config({"data.balanced": True, "data.bootstrap": True})
+  with pytest.raises(train.RunError, match=r"data\.balanced: needs one label .*data\.bootstrap=True"):
+    make_order(config, data)
+  config = runs.make_config({"method.class_weights": "sqrt", "method.class_weights_limit": 0.5})
+  with pytest.raises(train.RunError, match=r"must be 0 or at least 1, got 0\.5"):
+    build(config, data.describe())
+
+
+def test_several_labels_have_no_class_weights():
+  config = runs.make_config({"method.name": "multilabel", "method.class_weights": "inverse"})
+  with pytest.raises(train.RunError, match=r"method\.class_weights: needs one label an example"):
+    build(config, sources.digits(attributes=True).describe())
