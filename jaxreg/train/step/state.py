@@ -7,7 +7,7 @@ import jax
 
 from jaxreg.typing import Array, Key, ModelState, Params
 
-Variables = dict[str, Any]  # `params` and `model_state`: what an average is taken of
+Variables = dict[str, Any]  # `params` and `model_state`, which are averaged
 
 
 @jax.tree_util.register_dataclass
