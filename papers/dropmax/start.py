@@ -26,6 +26,8 @@ def main() -> None:
   parser.add_argument("--steps", type=int, default=150)
   parser.add_argument("--out", type=Path, default=Path("runs/dropmax_start"))
   arguments, flags = parser.parse_known_args()
+  if arguments.steps < 5:
+    parser.error(f"--steps: must be at least 5, over which the figure averages, got {arguments.steps}")
   columns = {}
   for recipe, clip_norm in RECIPES.items():
     columns[recipe] = {}
