@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: one line for a mistake, and the folder of a finished comparison."""
+"""Parts of the scripts of this folder: one line for a mistake, and the folder of a finished comparison."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""What trained figures share: data, networks of plain arrays, Adam on several seeds at once; the command."""
+"""Shared by the figures of trained networks: data, networks as plain arrays, Adam on several seeds."""
 
 import argparse
 import itertools
@@ -71,7 +71,7 @@ def digits() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
 
 
 def init(key: jax.Array, sizes: tuple[int, ...], *, gain: float = 2.0, bias: float = 0.0) -> Layers:
-  """Layers of these widths, by He's initialisation; `gain` 1 for what is not rectified."""
+  """Layers of these widths, by He's initialisation; `gain` is 1 for layers without a rectifier."""
   layers = {}
   for number, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
     key, subkey = jax.random.split(key)

@@ -19,7 +19,7 @@ PHOTOMETRIC = (
   *("autocontrast", "brightness", "color", "contrast"),
   *("equalize", "posterize", "sharpness", "solarize"),
 )
-# RandAugment's list; AutoAugment's policies invert, too.
+# RandAugment's list; AutoAugment's policies also use `invert`.
 OPERATIONS = ("identity", *PHOTOMETRIC, *GEOMETRIC)
 ALL = (*OPERATIONS, "invert")
 

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal  # pyright: ignore[repor
 from jaxreg.flatness._batches import num_examples
 from jaxreg.typing import Array, Batch
 
-_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled, rematerialised and custom functions
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of compiled or custom functions
 
 
 def tapped(

@@ -212,7 +212,7 @@ def _add_probe(number: Array, state: tuple[Any, ...], product: Array) -> tuple[A
 
 def signs(num, matvec, like, key, owners=None, groups=()):
   """Diagonal and trace by products with random signs; with `owners`, one trace for each owner of entries."""
-  # Two running sums instead of all probes: the variance is that of Welford, 1962.
+  # Two running sums instead of all probes, by Welford's recurrence (1962).
   zeros = lambda: jnp.zeros_like(like)
   state = (zeros(), zeros(), jnp.zeros((num, *groups), like.dtype), owners, same(key))
   mean, squares, traces, *_ = iterate(matvec, num, _sign, _add_probe, state)

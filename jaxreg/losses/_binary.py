@@ -207,8 +207,8 @@ def binary_logit_adjustment(
   Args:
     logits: `z`, `[..., labels]`, floating.
     labels, where: as in `binary_cross_entropy`.
-    log_prior_odds: `[labels]`, floating: the logarithm of how many examples have the label, over how many
-      have it not.
+    log_prior_odds: `[labels]`, floating: the logarithm of the number of examples with the label over the
+      number without.
     weight: `tau`, a scalar or `[..., labels]`, at least 0; 0 is the cross-entropy.
 
   Returns:

@@ -73,7 +73,7 @@ def attained(head, labels, kind, number, num_random, num_steps) -> list[float]:
   of_random = jnp.mean(
     jnp.stack([random(key) for key in jax.random.split(jax.random.key(0), num_random)]), axis=0
   )
-  # The search starts where the loss is largest already.
+  # The search starts from the rule with the largest loss.
   groups = jnp.stack(
     [
       feature_groups(rule(features, kernel, bias, labels, num_groups=number), num_groups=number)

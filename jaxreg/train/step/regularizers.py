@@ -13,7 +13,7 @@ from jaxreg.train.step.network_view import NetworkView
 from jaxreg.typing import Array, Key, Params
 
 Mask = Callable[..., Any]  # a function of `jaxreg.paths`
-Penalty = Callable[[Params, dict[str, Any]], Array]  # of the parameters and of the state's extras
+Penalty = Callable[[Params, dict[str, Any]], Array]  # `(params, extras)`, the extras of the state
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,4 +41,4 @@ class TrainState:
     return dataclasses.replace(self, **changes)
 
 
-States = TrainState | tuple[TrainState, ...]  # of all replicas: one stacked state, or a state of each
+States = TrainState | tuple[TrainState, ...]  # one stacked state of all replicas, or a state for each
